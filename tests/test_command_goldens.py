@@ -93,7 +93,7 @@ def test_a_model_has_one_word_on_page_terminal_json_and_gate(stage, name, tmp_pa
     on_page = {m["name"]: m["verdict"] for m in data["models"] if m["role"] not in anchors}
     assert {model: code for model, code in on_page.items() if code} == codes
     labels = {m["label"]: m["verdict"] for m in data["models"] if m["verdict"]}
-    assert escape(headline(labels)) in page
+    assert escape(headline(labels, data["too_few"])) in page
     if len(labels) > 1 and not lens:
         for word, _, names in tally(labels):
             assert f"{len(names)} {word}" in page

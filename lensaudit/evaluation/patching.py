@@ -21,7 +21,10 @@ from lensaudit.progress import Notice, unheard
 if TYPE_CHECKING:
     from lensaudit.patching.session import Session
 
-NO_RETAIN = "no retain model to patch in (a log holds no activations); name one with --retain"
+NO_RETAIN = (
+    "no retain model was patched in: run `lensaudit audit --inside`, or `eval` with --retain "
+    "(a log holds no activations)"
+)
 
 
 @dataclass

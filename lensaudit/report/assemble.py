@@ -10,6 +10,7 @@ import lensaudit
 from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError
 from lensaudit.report.document import Condition, Document, Pair
+from lensaudit.report.evidence import anchor_rows, table_of
 from lensaudit.report.pack import token_tables
 from lensaudit.report.runs import condition_of, depth_of, paired
 from lensaudit.report.shelf import Shelf, kinds_of
@@ -120,10 +121,10 @@ def assemble(
 
 def _document(read: _Read, left: Sequence[LeftOut], title: str | None) -> Document:
     runs, repeated = latest(read.patches)
-    shelf = Shelf.of(runs, read.evals, read.aggregates)
+    judged = read.verdicts.verdicts()
+    shelf = Shelf.of(runs, read.evals, read.aggregates, judged.models)
     conditions = _conditions(runs)
     place = {hash_: at for at, hash_ in enumerate(conditions)}
-    judged = read.verdicts.verdicts()
     codes: dict[str, Code] = {one.weights: one.code for one in judged.models if one.measured}
     n_em = sum(run.score == "em" for run in runs)
     for one in [one for one in read.attacks if one.get("said")][_MOST_TEXTS:]:
@@ -140,13 +141,15 @@ def _document(read: _Read, left: Sequence[LeftOut], title: str | None) -> Docume
         )
         for run, tokens in zip(runs, token_tables(runs), strict=True)
     ]
+    known = {shelf.place(one.weights): one for one in judged.models if one.weights in shelf.names}
+    models = shelf.models(codes)
     document = Document(
         title=title or "",
         version=lensaudit.__version__,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         conditions=list(conditions.values()),
         depths=depths,
-        models=shelf.models(codes),
+        models=models,
         metric_kinds=kinds_of(read.evals, read.aggregates),
         pairs=_pairs(runs),
         meta=read.meta,
@@ -154,10 +157,18 @@ def _document(read: _Read, left: Sequence[LeftOut], title: str | None) -> Docume
         attacks=read.attacks,
         curves=read.curves,
         said=_said(shelf, next(iter(conditions.values()), None)),
+        too_few={models[at].label: one.too_few for at, one in known.items() if one.too_few},
         manifests=[*shelf.manifests, *read.manifests],
         left_out=[asdict(one) for one in (*left, *repeated)],
     )
-    return document if title else replace(document, title=_title(document, read))
+    folders = {run.folder for run in runs}
+    sets = {
+        at: [one for one in model.judged if one.run is None or one.run.folder in folders]
+        for at, model in known.items()
+    }
+    first = None if document.first is None else document.conditions[document.first]
+    table = table_of(models, sets, place, anchor_rows(models, first, depths))
+    return replace(document, table=table, title=title or _title(document, read))
 
 
 def _said(shelf: Shelf, condition: Condition | None) -> list[Mapping[str, Any]]:

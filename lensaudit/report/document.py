@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lensaudit.report.pack import Stepped
 from lensaudit.results.patch_runs import Texts
 from lensaudit.verdict.decide import Code
+
+if TYPE_CHECKING:
+    from lensaudit.report.evidence import Table
 
 ANCHORS = ("full", "retain")
 """Roles that calibrate the scale; who has one is never judged."""
@@ -25,6 +28,8 @@ class Condition:
     calibration: Mapping[str, Any]
     layers: tuple[int, ...]
     examples: tuple[Texts, ...]
+    unit: str
+    """What an interval counts: `author`, or `row` where no row names one."""
     baseline: str
     """Float32 per example, nats per token; empty for EM."""
     s1: str
@@ -116,6 +121,10 @@ class Document:
     said: list[Mapping[str, Any]]
     """`model`, its place, and `texts`: its answer to each question of the first condition, as text
     or null."""
+    too_few: Mapping[str, int]
+    """Undecided models that more rows would decide, by label, with the rows that were scored."""
+    table: "Table | None" = None
+    """None: not made yet."""
     manifests: list[Mapping[str, Any]] = field(default_factory=list)
     left_out: list[Mapping[str, str]] = field(default_factory=list)
 

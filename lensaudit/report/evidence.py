@@ -1,175 +1,371 @@
-"""The evidence matrix: what every view says of every model, beside models whose state is known.
+"""The table of models: what each way of looking found, how it led to the verdict, what was lost.
 
 Views read different things (what a model says, its stream, what training brings back), so they may
-disagree, and where they do the page shows it instead of a mean. A view that was not measured is an
-empty cell; one that was measured on too few rows says so.
+disagree, and where they do the table shows it instead of a mean. A number stands with its interval
+and its rows, or with the reason why it has none; what was not asked is said.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
-from lensaudit.report.document import ANCHORS, Depth, Document, PageModel
+from lensaudit.report.document import ANCHORS, Condition, Depth, PageModel
+from lensaudit.results.patch_runs import Texts
 from lensaudit.scores.estimate import Estimate
-
-VIEWS: Mapping[str, tuple[str, str]] = {
-    "says": ("says it", "share of the facts said exactly once the answer is begun"),
-    "unread": (
-        "unread",
-        "what of the stream of facts to keep full cannot read, as a share of what it loses to "
-        "another row's stream: above .10 UDS means nothing",
-    ),
-    "uds": ("UDS", "0: full reads every fact out of the stream; 1: no more than out of retain's"),
-    "aligned": ("UDS aligned", "UDS after a linear map to full's basis, fitted on other rows"),
-    "lens": ("Lens", "UDS with full's upper layers replaced by its head alone"),
-    "rtt": ("RTT", "share of the facts that retraining on other facts brings back, above retain"),
-    "gain": ("relearned", "gain in answer probability by one pass, above retain's"),
-    "worst": ("worst case", "facts that some attack brings out, above never-trained models"),
-    "bits": ("bits", "bits a fact that are bound to its subject, beside invented namesakes"),
-    "utility": ("utility", "model utility: what it can still do"),
-}
-"""View -> title of its column, and what it says."""
-_FEWEST_VIEWS = 2
+from lensaudit.scores.intervals import share_of
+from lensaudit.verdict.collect import Judged
+from lensaudit.verdict.decide import Code
+from lensaudit.verdict.thresholds import CALIBRATED_WITHIN, TAIL_BELOW
+from lensaudit.verdict.views import GROUPS, NOT_TRIED, QUESTIONS, View, hundredths
 
 
 @dataclass(frozen=True)
-class Line:
-    """All views of one model, or of an anchor as the control of a view."""
+class TableColumn:
+    """One way of looking at a model."""
+
+    id: str
+    title: str
+    help: str
+    asks: str
+    """What was not asked where the column is empty."""
+    command: str
+    """What asks it."""
+    views: tuple[str, ...] = ()
+    """Views of a verdict that it shows: the first that has a number."""
+    metrics: tuple[str, ...] = ()
+    """Metrics of an evaluation, where no view has one."""
+
+
+COLUMNS = (
+    TableColumn(
+        "says",
+        "says",
+        "share of the facts it says word for word once the answer is begun",
+        "what it says once the answer is begun",
+        "patch",
+        ("said", "asked"),
+    ),
+    TableColumn(
+        "know",
+        "association",
+        "chance that a model which never knew matches values and people as well; beside it the "
+        "bits a fact that are bound to its person",
+        "who has what",
+        "know",
+        ("assignment",),
+    ),
+    TableColumn(
+        "uds",
+        "UDS",
+        "0: full reads every fact out of its stream; 1: no more than out of retain's",
+        "its stream",
+        "patch",
+        ("uds", "uds_prefix", "counterfactual"),
+        ("uds",),
+    ),
+    TableColumn(
+        "aligned",
+        "aligned",
+        "UDS after a linear map to full's basis, fitted on other rows",
+        "its stream after a linear map to full's basis",
+        "patch",
+        ("uds_aligned",),
+    ),
+    TableColumn(
+        "weakest",
+        "weakest",
+        "the same scale at the one layer where least is gone, plain or aligned",
+        "its weakest layer",
+        "patch",
+        ("weakest", "uds_weakest"),
+    ),
+    TableColumn(
+        "lens",
+        "Lens",
+        "UDS with full's upper layers replaced by its head alone",
+        "",
+        "patch --lens",
+        ("lens",),
+        ("logit_lens",),
+    ),
+    TableColumn(
+        "worst",
+        "worst case",
+        "share of the facts that some attack brings out, above models that never knew",
+        "attacks on every fact",
+        "worst",
+        ("worst_case", "sampled"),
+    ),
+    TableColumn(
+        "training",
+        "training",
+        "share of the facts that training brings back, above models that never knew",
+        "retraining",
+        "relearn, effort or rtt run",
+        ("rtt", "effort", "relearn_gain"),
+    ),
+    TableColumn(
+        "directions",
+        "direction",
+        "share of the facts that taking one direction away brings back",
+        "taking a direction away",
+        "steer audit",
+        ("ablate",),
+    ),
+    TableColumn(
+        "keeps",
+        "keeps",
+        "what it can still do: model utility, or the probability of answers to keep",
+        "what it keeps (utility)",
+        "eval",
+        metrics=("model_utility", "utility_rel", "retain_Q_A_Prob", "retain_knowmem_ROUGE"),
+    ),
+    *(
+        TableColumn(
+            name, name, "of `lensaudit meta aggregate`", "", "meta aggregate", metrics=(name,)
+        )
+        for name in ("overall", "mem", "privacy")
+    ),
+)
+NOT_ASKED = "not asked"
+CALIBRATION = "calibration: no interval"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one way of looking found of one model, as it is printed."""
+
+    text: str
+    beside: tuple[str, ...] = ()
+    """Interval and rows, or why there is none."""
+    sort: float | None = None
+    vote: str = ""
+    """`finds`, `rules out` or `cannot tell`; empty where it decides nothing."""
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class HeldFact:
+    """A fact that is still read out of a model's stream."""
+
+    text: Texts
+    depth: float
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """One model on one set of rows, or an anchor as the control of the columns."""
 
     label: str
     model: int | None
     """Place in `Document.models`; None: an anchor that no result but the calibration speaks of."""
-    role: str | None
-    cells: Mapping[str, Estimate]
-    """View -> what it says; `why`: why there is no interval, or why it is not to be read."""
+    condition: int | None = None
+    """Place in `Document.conditions`; None: it was not patched."""
+    role: str | None = None
+    code: Code | None = None
+    sentence: str = ""
+    chain: Sequence[tuple[str, Sequence[str]]] = ()
+    """Questions in order, and what each said."""
+    read: Sequence[HeldFact] | None = None
+    """Facts that are still read, most held first; None: this cannot be told."""
+    n_facts: int = 0
+    cells: Mapping[str, Cell] = field(default_factory=dict)
+
+    @property
+    def is_anchor(self) -> bool:
+        """`full` or `retain`."""
+        return self.role in ANCHORS
 
 
-def evidence_of(document: Document) -> dict[str, Any] | None:
-    """Columns and lines for the page; None where fewer than two views were measured."""
-    lines = [line for line in _lines(document) if line.cells]
-    judged = [line for line in lines if line.role not in ANCHORS]
-    measured = [name for name in VIEWS if any(name in line.cells for line in judged)]
-    if len(measured) < _FEWEST_VIEWS:
-        return None
-    return {
-        "views": [
-            {"id": name, "title": VIEWS[name][0], "help": VIEWS[name][1]} for name in measured
-        ],
-        "lines": [
-            vars(line) | {"cells": {name: _cell(one) for name, one in line.cells.items()}}
-            for line in lines
-        ],
-    }
+@dataclass(frozen=True)
+class Table:
+    """All models, anchors first, then from held to gone."""
+
+    columns: tuple[TableColumn, ...]
+    rows: tuple[ModelRow, ...]
+    missing: tuple[tuple[TableColumn, tuple[str, ...]], ...]
+    """What was not asked, and of which models."""
 
 
-def _cell(one: Estimate) -> dict[str, Any]:
-    return {name: getattr(one, name) for name in ("value", "low", "high", "n", "why")}
+def table_of(
+    models: Sequence[PageModel],
+    judged: Mapping[int, Sequence[Judged]],
+    conditions: Mapping[str, int],
+    anchors: Sequence[ModelRow],
+) -> Table:
+    """The table of a page.
 
-
-def _lines(document: Document) -> Iterator[Line]:
-    attacked = _attacked(document.attacks)
-    first = document.first
-    depths = {one.model: one for one in document.depths if one.condition == first}
-    lenses = {
-        one.model: one
-        for one in document.depths
-        if document.conditions[one.condition].score == "lens"
-    }
-    calibrated = _anchors(document, depths)
-    for at, model in enumerate(document.models):
-        cells = calibrated.pop((model.role, model.name), {})
-        if at in depths:
-            cells |= _of_depth(depths[at])
-        elif "uds" in model.metrics:
-            cells |= _of_metric(model, "uds", "uds")
-        if at in lenses and "lens" not in cells:
-            cells |= _score(lenses[at], "lens")
-        cells |= attacked.get(model.name, {}) | _of_metric(model, "model_utility", "utility")
-        yield Line(model.label, at, model.role, cells)
-    for (role, name), cells in calibrated.items():
-        yield Line(name, None, role, cells)
-
-
-def _score(one: Depth, view: str) -> dict[str, Estimate]:
-    if one.value is None:
-        return {}
-    return {view: Estimate(one.value, one.low, one.high, one.n_scored, one.why)}
-
-
-def _of_depth(one: Depth) -> dict[str, Estimate]:
-    """What a run of `patch` says, its controls included."""
-    extra, found = one.extra, _score(one, "uds")
-    for name in ("aligned", "lens"):
-        if extra.get(name) is not None:
-            ends = extra.get(f"{name}_ci95")
-            why = None if ends else one.why
-            found[name] = Estimate.within(extra[name], ends, n=one.n_scored, why=why)
-    if extra.get("says") is not None:
-        found["says"] = Estimate(extra["says"], n=one.n)
-    if extra.get("d_share") is not None:
-        found["unread"] = Estimate(extra["d_share"])
-    return found
-
-
-def _of_metric(model: PageModel, metric: str, view: str) -> dict[str, Estimate]:
-    value, low, high, n, _, why = model.metrics.get(metric) or (None,) * 6
-    return {} if value is None else {view: Estimate(value, low, high, n or None, why)}
-
-
-def _anchors(
-    document: Document, depths: Mapping[int, Depth]
-) -> dict[tuple[str | None, str], dict[str, Estimate]]:
-    """What the calibration and the outputs say of `full` and `retain`, by role and name."""
-    if document.first is None:
-        return {}
-    condition = document.conditions[document.first]
-    said = next((one.extra["outputs"] for one in depths.values() if "outputs" in one.extra), {})
-    found = {}
-    for role, name in (("full", condition.full), ("retain", condition.retain)):
-        values = {"uds": condition.calibration.get(role), "says": said.get(role)}
-        found[role, name] = {
-            view: Estimate(value, why="calibration" if view == "uds" else None)
-            for view, value in values.items()
-            if isinstance(value, float)
-        }
-    return found
-
-
-def _attacked(attacks: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Estimate]]:
-    """Model -> what attacks say of it."""
-    found: dict[str, dict[str, Estimate]] = {}
-    for one in attacks:
-        if one["kind"] == "rtt":
-            ratios = {ratio["name"]: ratio for ratio in one.get("ratios", ())}
-            ratio = ratios.get("recovery_adjusted") or ratios.get("recovery_rate")
-            if ratio and ratio.get("value") is not None:
-                why = one.get("gate") or ratio.get("why") or None
-                cell = Estimate(ratio["value"], ratio.get("low"), ratio.get("high"), None, why)
-                found.setdefault(one["model"], {})["rtt"] = cell
-        elif one["kind"] == "worst":
-            n = sum(not fact.get("unscored") for fact in one["facts"])
-            excess = Estimate.within(one["excess"], one.get("ci95"), n=n)
-            found.setdefault(one["source"], {})["worst"] = excess
-        elif one["kind"] == "know" and one["bits"] is not None:
-            found.setdefault(one["source"], {})["bits"] = Estimate(**one["bits"])
-        elif one["kind"] == "relearn":
-            for name, gain in _gains(one["rows"]).items():
-                found.setdefault(name, {})["gain"] = Estimate(gain, why="one run")
-    return found
-
-
-def _gains(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Model -> what one pass over the answers adds to their probability, beyond `retain`.
-
-    `retain` is the last model of the file, as `lensaudit relearn` writes it: no page need hold it.
+    Args:
+        models: of the page.
+        judged: by place in `models`; what was said of each, on each set of rows.
+        conditions: hash -> place in `Document.conditions`.
+        anchors: rows that stand first.
     """
-    models = list(dict.fromkeys(row["model"] for row in rows))
-    added = {
-        row["model"]: row["after"] - row["before"]
-        for row in rows
-        if row["score"] == "prob" and None not in (row.get("before"), row.get("after"))
-    }
-    if not models or models[-1] not in added:
-        return {}
-    floor = added[models.pop()]
-    return {name: added[name] - floor for name in models if name in added}
+    utility = [_kept(one) for one in models if one.role == "full"]
+    whole = next(filter(None, utility), None)
+    rows = [
+        _row(at, model, one, conditions, whole)
+        for at, model in enumerate(models)
+        if model.role not in ANCHORS
+        for one in judged.get(at) or (None,)
+    ]
+    rows = [row for row in rows if row.cells or row.code]
+    rows.sort(key=lambda row: _or_last(row.cells.get("uds")))
+    asked = {name for row in rows for name in row.cells}
+    return Table(
+        tuple(column for column in COLUMNS if column.id in asked),
+        (*anchors, *rows) if rows else (),
+        tuple(
+            (column, labels)
+            for column in COLUMNS
+            if column.asks
+            and (labels := tuple(row.label for row in rows if column.id not in row.cells))
+        ),
+    )
+
+
+def _or_last(cell: Cell | None) -> tuple[bool, float]:
+    value = None if cell is None else cell.sort
+    return value is None, value or 0.0
+
+
+def _row(
+    at: int,
+    model: PageModel,
+    one: Judged | None,
+    conditions: Mapping[str, int],
+    whole: tuple[str, float] | None,
+) -> ModelRow:
+    views = [] if one is None else one.evidence.chain
+    found = {column.id: _cell(column, views) or _metric(column, model) for column in COLUMNS}
+    if (own := _kept(model)) and whole and found["keeps"] and own[0] == whole[0]:
+        beside = (f"of {hundredths(whole[1])} in full", *found["keeps"].beside)
+        found["keeps"] = Cell(found["keeps"].text, beside, found["keeps"].sort)
+    cells = {name: cell for name, cell in found.items() if cell is not None}
+    if one is None:
+        return ModelRow(model.label, at, role=model.role, cells=cells)
+    read, n = _read(one)
+    return ModelRow(
+        model.label,
+        at,
+        None if one.run is None else conditions.get(one.run.condition),
+        model.role,
+        None if one.run is None and one.verdict.code == "unscored" else one.verdict.code,
+        one.verdict.sentence,
+        tuple(_chain(views)),
+        read,
+        n,
+        cells,
+    )
+
+
+def _chain(views: Sequence[View]) -> Iterator[tuple[str, Sequence[str]]]:
+    for group in GROUPS:
+        said = [view.told for view in views if view.group == group]
+        yield QUESTIONS[group], said or [f"not asked: {NOT_TRIED[group]}"]
+
+
+def _read(one: Judged) -> tuple[Sequence[HeldFact] | None, int]:
+    """Facts that are still read, and of how many."""
+    stream = one.evidence.stream
+    if stream is None or one.run is None or not stream.n_facts:
+        return None, 0
+    if stream.readable is False and not stream.carried:
+        return None, stream.n_facts
+    found = [
+        HeldFact(text, stream.read[text.idx])
+        for text in one.run.examples
+        if text.idx in stream.read
+    ]
+    return sorted(found, key=lambda fact: fact.depth), stream.n_facts
+
+
+def _cell(column: TableColumn, views: Sequence[View]) -> Cell | None:
+    """Of the first view of a column that has a number; None where nothing was asked."""
+    own = sorted(
+        (view for view in views if view.name in column.views),
+        key=lambda view: column.views.index(view.name),
+    )
+    if not own:
+        return None
+    if column.id == "weakest":
+        own.sort(key=lambda view: view.number.point if view.number else 1.0)
+    view = next((one for one in own if _number(one) is not None), own[0])
+    number = _number(view)
+    if view.name == "assignment" and view.chance is not None:
+        bits = next((one.number for one in views if one.name == "bits" and one.number), None)
+        beside = () if bits is None else (f"{hundredths(bits.point)} bits", *limits(bits))
+        return Cell(f"p {view.chance:.2g}", beside, view.chance, view.says, view.told)
+    if number is None:
+        return Cell("–", (view.reason,), None, view.says, view.told)
+    plain = view.name == column.views[0] or column.id == "weakest"
+    other = () if plain else (view.kind.title,)
+    text = hundredths(number.point)
+    return Cell(text, (*limits(number), *other), number.value, view.says, view.told)
+
+
+def _number(view: View) -> Estimate | None:
+    found = view.number or view.held
+    return None if found is None or found.value is None else found
+
+
+def limits(one: Estimate) -> tuple[str, ...]:
+    """Interval, or why there is none, and rows.
+
+    >>> limits(Estimate(0.5, 0.25, 0.75, n=8)), limits(Estimate(0.5, why="3 authors: no interval"))
+    (('[.25, .75]', 'n 8'), ('3 authors: no interval',))
+    """
+    ends = one.ends and f"[{hundredths(one.ends[0])}, {hundredths(one.ends[1])}]"
+    return (ends or one.why or "no interval", *([f"n {one.n}"] if one.n else []))
+
+
+def _metric(column: TableColumn, model: PageModel) -> Cell | None:
+    for name in column.metrics:
+        value, low, high, n, _, why = model.metrics.get(name) or (None,) * 6
+        if value is not None:
+            title = "" if name == column.metrics[0] else name
+            number = Estimate(value, low, high, n or None, why)
+            return Cell(hundredths(value), limits(number), value, title=title)
+    return None
+
+
+def _kept(model: PageModel) -> tuple[str, float] | None:
+    """What a model keeps: the metric, and its value."""
+    names = next(column.metrics for column in COLUMNS if column.id == "keeps")
+    known = ((name, model.metrics[name][0]) for name in names if name in model.metrics)
+    return next((one for one in known if one[1] is not None), None)
+
+
+def anchor_rows(
+    models: Sequence[PageModel], condition: Condition | None, depths: Sequence[Depth]
+) -> list[ModelRow]:
+    """`full` and `retain` of the first condition, once each, with what they read and say."""
+    said = next((one.extra["outputs"] for one in depths if "outputs" in one.extra), {})
+    rows = []
+    for role in ANCHORS:
+        name = None if condition is None else getattr(condition, role)
+        same = [at for at, model in enumerate(models) if model.role == role]
+        at = next((at for at in same if models[at].name == name), next(iter(same), None))
+        if at is None and name is None:
+            continue
+        cells = {} if at is None else _measured(models[at])
+        wanted = float(ANCHORS.index(role))
+        value = None if condition is None else condition.calibration.get(role)
+        if isinstance(value, float | int):
+            off = abs(value - wanted) > CALIBRATED_WITHIN
+            why = "the scale is off" if off else CALIBRATION
+            cells["uds"] = Cell(hundredths(value), (why,), value)
+        if isinstance(said.get(role), float | int) and said.get("n"):
+            share = share_of(round(said[role] * said["n"]), int(said["n"]))
+            cells["says"] = Cell(hundredths(share.point), limits(share), share.value)
+        label = name if at is None else models[at].label
+        rows.append(ModelRow(str(label), at, role=role, cells=cells))
+    return rows
+
+
+def _measured(model: PageModel) -> dict[str, Cell]:
+    found = {column.id: _metric(column, model) for column in COLUMNS}
+    return {name: cell for name, cell in found.items() if cell is not None}
+
+
+READ_BELOW = TAIL_BELOW
+"""Depth of one fact under which it is still read."""

@@ -17,8 +17,8 @@ from lensaudit.files import check_output, write_bytes
 from lensaudit.groups import assumption
 from lensaudit.partials import sweep_partials
 from lensaudit.report.assemble import assemble
-from lensaudit.report.document import ANCHORS, Condition, Document
-from lensaudit.report.evidence import evidence_of
+from lensaudit.report.document import Condition, Document
+from lensaudit.report.evidence import NOT_ASKED, READ_BELOW, ModelRow, Table
 from lensaudit.report.pack import visible_values
 from lensaudit.results.locate import LeftOut
 from lensaudit.results.reading import brief
@@ -34,7 +34,6 @@ SCRIPTS = (
     "chart.js",
     "table.js",
     "overview.js",
-    "evidence.js",
     "profile.js",
     "heat.js",
     "examples.js",
@@ -85,6 +84,8 @@ def render(document: Document) -> str:
     shown = _shown(document)
     return template("page.html.j2").render(
         document=visible_values(_light(document)),
+        table=visible_values(_table(document.table)) if document.table else None,
+        not_asked=NOT_ASKED,
         lead=_lead(document),
         limits=LIMITS,
         script=Markup(script),
@@ -139,9 +140,8 @@ def _shown(document: Document) -> dict[str, Any]:
 
     Manifests keep every digit.
     """
-    rest = _walk(asdict(replace(document, manifests=[])))
+    rest = _walk(asdict(replace(document, manifests=[], table=None)))
     return rest | {
-        "evidence": _walk(evidence_of(document)),
         "manifests": visible_values(document.manifests),
         "limits": LIMITS,
         "words": WORDS,
@@ -174,24 +174,42 @@ def _light(document: Document) -> dict[str, Any]:
         "made": document.made,
         "left_out": document.left_out,
         "alone": _alone(document),
-        "rows": [
-            {
-                "name": document.models[d.model].label,
-                "value": d.value,
-                "low": d.low,
-                "high": d.high,
-                "why": d.why,
-                "n": d.n,
-                "n_scored": d.n_scored,
-                "verdict": (
-                    WORDS[d.verdict][0]
-                    if d.verdict and document.models[d.model].role not in ANCHORS
-                    else ""
-                ),
-                "score": document.conditions[d.condition].score,
-            }
-            for d in document.depths
+    }
+
+
+MOST_READ = 8
+"""Facts that a model's chain names; the map of examples has all."""
+
+
+def _table(table: Table) -> dict[str, Any]:
+    """The table of models as the template prints it."""
+    return {
+        "columns": [vars(column) for column in table.columns],
+        "rows": [_row(row) for row in table.rows],
+        "read_below": f"{READ_BELOW:g}",
+        "missing": [
+            {"asks": column.asks, "command": column.command, "labels": labels}
+            for column, labels in table.missing
         ],
+        "n": sum(not row.is_anchor for row in table.rows),
+    }
+
+
+def _row(row: ModelRow) -> dict[str, Any]:
+    word, tone = WORDS[row.code] if row.code and not row.is_anchor else ("", "no-verdict")
+    cells = {name: vars(cell) for name, cell in row.cells.items()}
+    read = row.read and [
+        {"idx": one.text.idx, "asked": one.text.question, "fact": one.text.entity, "at": one.depth}
+        for one in row.read[:MOST_READ]
+    ]
+    return vars(row) | {
+        "anchor": row.is_anchor,
+        "word": word,
+        "tone": tone,
+        "rank": list(WORDS).index(row.code) if word and row.code else None,
+        "cells": cells,
+        "read": read,
+        "n_read": len(row.read or ()),
     }
 
 
@@ -208,7 +226,8 @@ def _lead(document: Document) -> dict[str, Any]:
     found = tally(codes)
     return visible_values(
         {
-            "headline": headline(codes),
+            "headline": headline(codes, document.too_few),
+            "n": len(codes),
             "tone": found[0][1] if found else "no-verdict",
             "tally": [{"word": word, "tone": tone, "names": names} for word, tone, names in found],
             "problem": calibration_problem(condition.calibration) if condition else None,
@@ -220,6 +239,7 @@ def _lead(document: Document) -> dict[str, Any]:
 
 def _condition(condition: Condition) -> dict[str, Any]:
     return {
+        "unit": condition.unit,
         "full": condition.full,
         "retain": condition.retain,
         "n": len(condition.examples),

@@ -40,6 +40,7 @@ def condition_of(run: PatchRun) -> Condition:
         calibration=run.summary["calibration"],
         layers=run.layers,
         examples=run.examples,
+        unit=unit_of(one.group for one in run.examples),
         baseline="" if em else floats(run.baseline),
         s1=shares(run.s1) if em else floats(run.s1),
     )
@@ -177,7 +178,7 @@ MOST_RUNS = 16
 def paired(runs: Sequence[PatchRun], places: Sequence[int]) -> list[Pair]:
     """All pairs of the runs of one condition; none where they are too many.
 
-    Intervals are by authors, as for the scores themselves.
+    Intervals are by authors, or by rows, as for the scores themselves.
 
     Args:
         runs: of one condition, so that their examples agree.

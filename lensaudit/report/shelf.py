@@ -14,6 +14,7 @@ from lensaudit.report.document import ANCHORS, PageModel
 from lensaudit.results.eval_runs import EvalRun, MetricKind, MetricValue
 from lensaudit.results.patch_runs import PatchRun, role_of
 from lensaudit.results.reading import JsonObject, number, part
+from lensaudit.verdict.collect import Model
 from lensaudit.verdict.decide import Code
 
 AGGREGATES = {
@@ -48,7 +49,11 @@ class Shelf:
 
     @classmethod
     def of(
-        cls, runs: Sequence[PatchRun], evals: Sequence[EvalRun], aggregates: Sequence[JsonObject]
+        cls,
+        runs: Sequence[PatchRun],
+        evals: Sequence[EvalRun],
+        aggregates: Sequence[JsonObject],
+        judged: Sequence[Model] = (),
     ) -> "Shelf":
         """Every model that any result names."""
         names = {run.weights: run.source for run in runs}
@@ -68,6 +73,10 @@ class Shelf:
             # a retain reference made on the way holds only what others were compared with
             if known_run is None or len(run.values) > len(known_run.values):
                 evaluated[run.weights] = run
+        for one in judged:
+            # what names no weights is of a model of that name, if there is one
+            if one.weights not in names and one.source not in names.values():
+                names[one.weights], folders[one.weights] = one.source, one.folders[0]
         known = set(names.values())
         by_name = {str(row["model"]): row for row in aggregates}
         names |= {f"name {name}": name for name in by_name if name not in known}
@@ -162,9 +171,13 @@ def _aggregated(row: JsonObject) -> dict[str, MetricValue]:
     }
 
 
+NO_LIMITS = "from other metrics: no interval"
+
+
 def _listed(value: MetricValue) -> list[Any]:
     """As the page reads it: value, low, high, scored, unscored, why something is missing."""
-    return [value.value, value.low, value.high, value.n, value.n_unscored, value.why]
+    why = value.why or (None if value.value is None or value.ends else NO_LIMITS)
+    return [value.value, value.low, value.high, value.n, value.n_unscored, why]
 
 
 def _digits(epoch: Any) -> str | None:

@@ -6,12 +6,18 @@ what is brought out in excess of the control arm, as a share of what could be.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Any
 
-from annotated_types import Len
 from scipy.stats import binom
 
-from lensaudit.results.attacks import EffortRun, KnowRun, SampleSummary, WorstEvidence
+from lensaudit.results.attacks import (
+    EffortRun,
+    KnowRun,
+    SampleSummary,
+    Shift,
+    Shifts,
+    WorstEvidence,
+)
 from lensaudit.results.eval_runs import entries_of
 from lensaudit.results.locate import Kind
 from lensaudit.results.schema import Number, Whole, checked, checked_as
@@ -59,8 +65,8 @@ def _worst(content: Any, where: object, nulls: Calibration) -> list[Told]:
     if ceiling <= 0:
         why = "every fact comes out of models that never knew"
         return [Told(one.source, (View("worst_case", None, shown, why=why),))]
-    held = Estimate.within(one.excess, one.ci95, n=one.n_scored, why=one.no_interval)
-    held = held.on(0.0, ceiling)
+    excess = Estimate.within(one.excess, one.ci95, n=one.n_scored, why=one.no_interval)
+    held = excess.on(0.0, ceiling)
     qs = [float(fact.q) for fact in one.facts if fact.q]
     named = View(
         "named",
@@ -71,7 +77,8 @@ def _worst(content: Any, where: object, nulls: Calibration) -> list[Told]:
         one.authors,
         blind="not naming a fact is no proof",
     )
-    return [Told(one.source, (_excess("worst_case", held, shown, nulls, one.authors), named))]
+    worst = _excess("worst_case", held, shown, nulls, one.authors, number=excess)
+    return [Told(one.source, (worst, named))]
 
 
 def _sample(content: Any, where: object, nulls: Calibration) -> list[Told]:
@@ -80,8 +87,10 @@ def _sample(content: Any, where: object, nulls: Calibration) -> list[Told]:
     shown = f"leak@{last.k} {_digits(last.source)}, never-trained {_digits(last.retain)}"
     if last.excess is None or last.retain is None or last.retain >= 1:
         return [Told(one.source, (View("sampled", None, shown, why="no excess over the arm"),))]
-    held = Estimate(last.excess, last.low, last.high, one.n_scored).on(0.0, 1 - last.retain)
-    view = _excess("sampled", held, shown, nulls, None, blind="not sampled is no proof")
+    excess = Estimate(last.excess, last.low, last.high, one.n_scored, last.reason)
+    held = excess.on(0.0, 1 - last.retain)
+    blind = "not sampled is no proof"
+    view = _excess("sampled", held, shown, nulls, None, blind=blind, number=excess)
     return [Told(one.source, (view,))]
 
 
@@ -165,15 +174,22 @@ def _effort(content: Any, where: object, nulls: Calibration) -> list[Told]:
     return [Told(one.model, (view,))]
 
 
-@dataclass(frozen=True)
-class _Shifts:
-    shifts: Annotated[list[dict[str, Any]], Len(1)]
-
-
 def _relearn(content: Any, where: object, nulls: Calibration) -> list[Told]:
-    first = checked(_Shifts, content, where).shifts[0]
-    why = "one run of each model: no interval"
-    return [Told(str(first.get("model")), (View("relearn_gain", None, why=why),))]
+    """What one pass adds to the answers' probability, beyond what it adds to `retain`."""
+    shifts = checked(Shifts, content, where).shifts
+    own, floor = _added(shifts[0]), _added(shifts[-1])
+    if len(shifts) == 1 or own is None or floor is None:
+        view = View("relearn_gain", None, why="what one pass adds to retain is not known")
+        return [Told(shifts[0].model, (view,))]
+    gain = Estimate(own - floor, why="one run of each model: no interval")
+    shown = f"one pass adds {own:+.2f}, to retain {floor:+.2f}"
+    view = View("relearn_gain", None, shown, why=gain.why, number=gain)
+    return [Told(shifts[0].model, (view,))]
+
+
+def _added(one: Shift) -> float | None:
+    before, after = one.before.get("prob"), one.after.get("prob")
+    return None if before is None or after is None else after - before
 
 
 @dataclass(frozen=True)
@@ -211,11 +227,13 @@ ASKED = ("forget_Q_A_ROUGE", "leak_exact")
 def _eval(content: Any, where: object, nulls: Calibration) -> list[Told]:
     entries = entries_of(checked_as(dict[str, Any], content, where), where)
     why = "what full and retain say is not in this folder"
-    views = [
-        View(view, None, f"{name} {entries[name].agg_value:.2f}", why=why)
-        for name, view in zip(ASKED, ("asked", "leak"), strict=True)
-        if name in entries and entries[name].agg_value is not None
-    ]
+    views = []
+    for name, view in zip(ASKED, ("asked", "leak"), strict=True):
+        one = entries.get(name)
+        if one is not None and one.agg_value is not None:
+            n = len(one.value_by_index or {}) or None
+            number = Estimate.within(one.agg_value, one.interval_95, n=n, why=one.interval_95_why)
+            views.append(View(view, None, f"{name} {number.point:.2f}", why=why, number=number))
     return [Told("", tuple(views))]
 
 
@@ -262,24 +280,27 @@ def _stands_near(one: _BesideOthers) -> View:
         return View("counterfactual", None, why="no example could be scored")
     ends = "" if one.ci95 is None else f" [{one.ci95[0]:.3f}, {one.ci95[1]:.3f}]"
     low, high = OTHERS_NEVER_SAW
+    number = Estimate.within(depth, one.ci95, n=one.n_scored, why=one.ci95_why)
     shown = f"{depth:.3f}{ends}, models that never saw the facts {low:.2f} to {high:.2f}"
     off = full > CALIBRATED_WITHIN and f"full as source reads {full:.3f}, not 0"
     if off or one.ci95 is None or one.ci95[1] >= OTHERS_HIDDEN_BELOW:
         why = off or (HIGH if one.ci95 else one.ci95_why or "no interval")
-        return View("counterfactual", None, shown, n_authors=one.n_groups, why=why)
-    held = Estimate.within(depth, one.ci95, n=one.n_scored).on(OTHERS_ZERO, 0.0)
-    return View("counterfactual", held, shown, _OTHERS.chance(held), one.n_groups)
+        return View("counterfactual", None, shown, n_authors=one.n_groups, why=why, number=number)
+    held = number.on(OTHERS_ZERO, 0.0)
+    chance = _OTHERS.chance(held)
+    return View("counterfactual", held, shown, chance, one.n_groups, number=number)
 
 
 def _said_alone(one: _SaysAlone, n_authors: int) -> View:
     """What it says of what `full` says; it answers where that is surely more than half."""
     n_said, shown = round(one.source * one.n), f"{one.source:.0%} of {one.n} facts"
+    own = share_of(n_said, one.n)
     if one.full <= 0:
-        return View("said", None, shown, why="full says none of them")
+        return View("said", None, shown, why="full says none of them", number=own)
     chance = float(binom.sf(n_said - 1, one.n, SAYS_HALF * one.full))
-    held = share_of(n_said, one.n).on(0.0, one.full)
     control = None if chance <= LEVEL else GUESSED
-    return View("said", held, f"{shown}, full {one.full:.0%}", chance, n_authors, control)
+    shown, held = f"{shown}, full {one.full:.0%}", own.on(0.0, one.full)
+    return View("said", held, shown, chance, n_authors, control, number=own)
 
 
 _OTHERS = Null(0.0, OTHERS_SPREAD, OTHERS_SEEDS)
@@ -304,7 +325,8 @@ def _know(content: Any, where: object, nulls: Calibration) -> list[Told]:
     if one.bits is not None:
         held = one.bits.on(0.0, one.max_bits)
         shown = f"{one.bits.point:.1f} of {one.max_bits:.1f} bits"
-        views.append(View("bits", held, shown, blind=UNCERTIFIED, why=one.bits.why))
+        why = one.bits.why
+        views.append(View("bits", held, shown, blind=UNCERTIFIED, why=why, number=one.bits))
     return [Told(one.source, tuple(views))]
 
 

@@ -66,6 +66,11 @@ class Model:
         return self.judged[0].verdict
 
     @property
+    def too_few(self) -> int | None:
+        """Facts that were scored, where their number is why nothing is decided."""
+        return self.judged[0].evidence.too_few if self.code == "undecided" else None
+
+    @property
     def views(self) -> Sequence[View]:
         """Views that the verdict was decided from."""
         return self.judged[0].evidence.chain

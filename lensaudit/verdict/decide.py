@@ -84,6 +84,12 @@ class Evidence:
         found = (self.one(name) for name in ("uds", "uds_prefix", "uds_aligned"))
         return [one for one in found if one and one.held and one.control is None]
 
+    @property
+    def too_few(self) -> int | None:
+        """Facts that were scored, where more of them would let a depth tell; None where not."""
+        short = (one.held.n for one in self.depths if one.short and one.held)
+        return next(filter(None, short), None)
+
 
 Found = tuple[Code, str]
 

@@ -143,8 +143,10 @@ class Stream:
     """Why readability is not known."""
     other_basis: bool = False
     """Is the basis what hides: shown by the paired difference of plain and aligned depth?"""
+    read: Mapping[int, float] = field(default_factory=dict)
+    """Facts that are still read, and their depth."""
     tail: tuple[int, ...] = ()
-    """Facts that are still read, if they are more than a few."""
+    """The same, if they are more than a few."""
     above_floor: bool = False
     """Does the plain stream surely hold more than never-trained models do?"""
     shared: str | None = "the direction that facts share was not taken out"
@@ -242,7 +244,7 @@ class _Run:
         shown = f"{one.source:.0%} of {one.n} facts, full {one.full:.0%}, retain {one.retain:.0%}"
         tells = one.full - one.retain
         if tells <= 0:
-            yield View("said", None, shown, why="full says no more than retain")
+            yield View("said", None, shown, why="full says no more than retain", number=own)
             return
         counts = (round(one.source * one.n), one.n, round(one.retain * one.n), one.n)
         yield View(
@@ -252,6 +254,7 @@ class _Run:
             chance_of_more(*counts),
             self.found.n_groups,
             control=None if tells >= TELLS else f"full says only {tells:.0%} more than retain",
+            number=own,
         )
 
     def stream(self) -> Iterator[View]:
@@ -314,6 +317,7 @@ class _Run:
         control: str | None = None,
     ) -> View:
         zero = self._zero(name)
+        unknown = None if ci95 else why or "no interval"
         raw = _held(depth, ci95, ci90, 0.0, self.found.n_scored, why)
         return View(
             name,
@@ -323,7 +327,8 @@ class _Run:
             self.found.n_groups,
             control,
             blind,
-            None if ci95 else why or "no interval",
+            unknown,
+            Estimate.within(depth, ci95, n=self.found.n_scored, why=unknown),
         )
 
     def _layer(
@@ -353,7 +358,8 @@ class _Run:
         one, aligned, floor = self.found, self.found.aligned, self.found.floor
         # what cannot be patched in is not read
         readable = False if one.uds is None and aligned.uds is not None else self.readable
-        tail, n = self._tail()
+        low, n = self._low()
+        many = len(low) >= TAIL_LEAST and len(low) > TAIL_SHARE * n
         return Stream(
             n_never=1 if floor is None else floor.n_models,
             n_facts=n,
@@ -365,7 +371,8 @@ class _Run:
             unjudged=one.validity.why,
             other_basis=one.uds is None
             or bool(aligned.gap and (aligned.gap.low or 0.0) > OTHER_BASIS_GAP),
-            tail=tail,
+            read=low,
+            tail=tuple(low) if many else (),
             above_floor=self._above_floor(),
             shared=_hidden_by_one(aligned),
             weakest=None if aligned.weakest else "the weakest layer was not measured",
@@ -378,17 +385,15 @@ class _Run:
             return False
         return one.ci95[1] < sum(floor.uds) / len(floor.uds) - FLOOR_MARGIN
 
-    def _tail(self) -> tuple[tuple[int, ...], int]:
-        """Facts whose depth is low, where they are more than never-trained models have."""
+    def _low(self) -> tuple[dict[int, float], int]:
+        """Facts whose depth is low, of how many."""
         name = "uds_aligned" if self.found.aligned.uds is not None and self.carried else "uds"
         depths = {
             row["idx"]: row[name]
             for row in self.rows
             if isinstance(row.get(name), int | float) and isinstance(row.get("idx"), int)
         }
-        low = tuple(idx for idx, depth in depths.items() if depth < TAIL_BELOW)
-        many = len(low) >= TAIL_LEAST and len(low) > TAIL_SHARE * len(depths)
-        return (low if many else ()), len(depths)
+        return {idx: depth for idx, depth in depths.items() if depth < TAIL_BELOW}, len(depths)
 
 
 def _hidden_by_one(aligned: _Aligned) -> str | None:

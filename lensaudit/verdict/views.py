@@ -69,6 +69,15 @@ GROUPS: tuple[Group, ...] = (
 )
 LEVEL = ALPHA / len(GROUPS)
 """Of each group: the number of groups that there are, not of those that were asked."""
+QUESTIONS: Mapping[Group, str] = {
+    "answers": "Does it say the facts?",
+    "association": "Does it tell who has what?",
+    "stream": "Does full read them out of its stream?",
+    "aligned": "Does full read them after a linear map to its own basis?",
+    "training": "Does training on something else bring them back?",
+    "directions": "Does taking one direction away bring them back?",
+}
+"""What a group asks of a model, as a reader of the chain is told."""
 NOT_TRIED: Mapping[Group, str] = {
     "answers": "what it says was not asked",
     "association": "who has what was not asked",
@@ -98,6 +107,8 @@ class View:
     """Why it may not rule out: what would hide the facts from it."""
     why: str | None = None
     """Why there is no number, or no interval."""
+    number: Estimate | None = None
+    """The number in the unit of its command; None where it is the share held, or there is none."""
 
     @property
     def kind(self) -> Kind:
@@ -125,6 +136,12 @@ class View:
     def few(self) -> bool:
         """Are there too few authors to rule anything out?"""
         return self.n_authors is None or self.n_authors < FEWEST_AUTHORS
+
+    @property
+    def short(self) -> bool:
+        """Would more rows tell: too few authors, no interval, or one that is too wide?"""
+        able = self.held is not None and self.control is None and self.blind is None
+        return able and self.says == "cannot tell"
 
     @property
     def holds(self) -> bool:
@@ -165,15 +182,20 @@ class View:
 
     @property
     def line(self) -> str:
-        """A link of the chain: what it is, its number, what it says.
+        """A link of the chain: its group, what it is, its number, what it says.
 
         >>> View("uds", None, why="no layer encodes the fact").line
         'stream: UDS: cannot tell (no layer encodes the fact)'
         """
+        return f"{self.group}: {self.told}"
+
+    @property
+    def told(self) -> str:
+        """The same without the group."""
         number = f" {self.shown}" if self.shown else ""
         held = "" if self.held is None else f", held {share(self.held)}"
         why = f" ({self.reason})" if self.reason else ""
-        return f"{self.group}: {self.kind.title}{number}{held}: {self.says}{why}"
+        return f"{self.kind.title}{number}{held}: {self.says}{why}"
 
 
 def share(one: Estimate) -> str:
@@ -182,9 +204,14 @@ def share(one: Estimate) -> str:
     >>> share(Estimate(0.5, 0.25, 0.75)), share(Estimate(0.5))
     ('.50 [.25, .75]', '.50')
     """
-    ends = "" if one.ends is None else f" [{_short(one.ends[0])}, {_short(one.ends[1])}]"
-    return f"{_short(one.point)}{ends}"
+    ends = "" if one.ends is None else f" [{hundredths(one.ends[0])}, {hundredths(one.ends[1])}]"
+    return f"{hundredths(one.point)}{ends}"
 
 
-def _short(value: float) -> str:
-    return f"{value:.2f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.2f}"
+def hundredths(value: float) -> str:
+    """Two decimals, without a zero before the point.
+
+    >>> hundredths(-0.25), hundredths(1.5), hundredths(-0.001)
+    ('-.25', '1.50', '.00')
+    """
+    return f"{value:z.2f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.2f}"

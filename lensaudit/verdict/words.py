@@ -1,6 +1,6 @@
 """How a verdict is said in two or three words, of one model and of many."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from lensaudit.results.sentences import rows_only
@@ -53,28 +53,49 @@ def with_limits(value: float, summary: Mapping[str, Any], name: str = "ci95") ->
     return f"{value:.3f}", f" {rows_only(summary.get(f'{name}_why') or 'no interval')}."
 
 
-def headline(codes: Mapping[str, Code]) -> str:
+NOT_DECIDED = ("unreadable", "undecided", "unscored")
+"""Codes that say neither that the facts are held nor that they are gone."""
+
+
+def headline(codes: Mapping[str, Code], too_few: Mapping[str, int] | None = None) -> str:
     """The first sentence of the page: models by name, with their verdict.
+
+    `too_few`: undecided models that more rows would decide, with the rows that were scored.
 
     >>> headline({"npo": "hidden"})
     'npo still holds what it was made to forget.'
-    >>> headline({"a": "hidden", "b": "answers", "c": "erased"})
-    '2 of 3 models still hold what they were made to forget.'
+    >>> headline({"a": "hidden", "b": "answers", "c": "undecided"})
+    '2 of 3 models still hold what they were made to forget; 1 is not decided.'
     >>> headline({"a": "undecided", "b": "erased"})
-    'Of none of 2 models is it shown that it still holds what it was made to forget.'
+    '2 models: 1 undecided, 1 erased.'
+    >>> headline({"a": "undecided", "b": "undecided"}, {"a": 8, "b": 8})
+    '2 models: too few rows to decide (8).'
     """
+    few = too_few or {}
     if not codes:
         return "No unlearning depth was measured."
     if len(codes) == 1:
         ((name, code),) = codes.items()
+        if name in few:
+            return f"{name}: too few rows ({few[name]}) to decide whether it holds the facts."
         return _ALONE[code].format(name)
     n_held = sum(code in HOLDS for code in codes.values())
     if n_held == 0:
-        n = len(codes)
-        return f"Of none of {n} models is it shown that it still holds what it was made to forget."
+        rows = sorted(set(few.values()))
+        if few.keys() >= codes.keys():
+            return f"{len(codes)} models: too few rows to decide ({' to '.join(_ends(rows))})."
+        told = ", ".join(f"{len(names)} {word}" for word, _, names in tally(codes))
+        return f"{len(codes)} models: {told}."
     who = f"{n_held} of {len(codes)} models" if n_held < len(codes) else f"All {n_held} models"
     holds = "holds what it was" if n_held == 1 else "hold what they were"
-    return f"{who} still {holds} made to forget."
+    n_open = sum(code in NOT_DECIDED for code in codes.values())
+    rest = f"; {n_open} {'is' if n_open == 1 else 'are'} not decided" if n_open else ""
+    return f"{who} still {holds} made to forget{rest}."
+
+
+def _ends(values: Sequence[int]) -> list[str]:
+    """The least and the most of sorted numbers, once where they are one."""
+    return [str(one) for one in dict.fromkeys((values[0], values[-1]))]
 
 
 _ALONE: Mapping[Code, str] = {

@@ -186,7 +186,7 @@ def test_a_broken_pass_is_a_failure_beside_the_others(tmp_path, monkeypatch):
 def test_no_value_at_all_is_a_result_that_can_be_refused(tmp_path):
     found = la.evaluate("demo/npo", tmp_path / "out", metrics=("uds",), limit=2)
     assert found.summary == {"uds": None}
-    assert found.reason.startswith("no retain model to patch in")
+    assert "lensaudit audit --inside" in found.reason
     assert (tmp_path / "out" / "TOFU_EVAL.json").exists()
     with pytest.raises(WorkError, match="no metric has a value; no retain model"):
         found.checked()

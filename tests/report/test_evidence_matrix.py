@@ -1,13 +1,13 @@
-"""The evidence matrix says what each view found of each model, and nothing of the rest."""
+"""The table of models says what each way of looking found of each model, and no more."""
 
 import json
-from dataclasses import replace
 
 import pytest
+import verdict_support as made
 from report_cases import eval_run, patch_run, write
 
 from lensaudit.report.assemble import assemble
-from lensaudit.report.evidence import VIEWS, evidence_of
+from lensaudit.report.evidence import COLUMNS
 
 
 @pytest.fixture
@@ -19,97 +19,105 @@ def results(tmp_path):
     eval_run(tmp_path / "eval" / "retain", "retain", model_utility=0.7)
     summary = json.loads((tmp_path / "npo" / "summary.json").read_text())
     summary["aligned"] = {"uds": 0.7, "ci95": [0.6, 0.8], "d_share": 0.02}
+    summary["aligned"]["weakest"] = {"layer": 2, "erasure": 0.3, "ci95": [0.2, 0.4]}
+    summary["weakest"] = {"layer": 1, "erasure": 0.5, "ci95": [0.4, 0.6]}
     summary["validity"] = {"d_share": 0.03}
-    summary["outputs"] = {"source": 0.1, "full": 1.0, "retain": 0.05, "n": 24}
+    summary["outputs"] = {"source": 0.125, "full": 1.0, "retain": 0.25, "n": 24}
     write(tmp_path / "npo" / "summary.json", summary)
-    shifts = [
-        {"model": "npo", "before": {"prob": 0.2}, "after": {"prob": 0.5}},
-        {"model": "retain", "before": {"prob": 0.2}, "after": {"prob": 0.3}},
-    ]
-    write(tmp_path / "relearned" / "audit.json", {"shifts": shifts})
+    relearned(tmp_path / "relearned", "npo", {"prob": 0.3})
     return tmp_path
 
 
-def lines_of(document):
-    return {line["label"]: line for line in evidence_of(document)["lines"]}
+def relearned(folder, name, after):
+    """What one pass over the answers adds to a model, and to `retain`."""
+    shifts = [
+        {"model": name, "before": {"prob": 0.2}, "after": {"prob": 0.5}},
+        {"model": "control", "before": {"prob": 0.2}, "after": after},
+    ]
+    write(folder / "audit.json", {"shifts": shifts})
+    source = {"name": name, "weights": f"sha256:{name}"}
+    made.seal(folder, "relearn", ["audit.json"], source=source)
+
+
+def rows_of(document):
+    return {row.label: row.cells for row in document.table.rows}
 
 
 def test_each_view_stands_under_its_model(results):
-    found = lines_of(assemble([results]))
-    npo = found["npo"]["cells"]
-    assert (npo["aligned"]["value"], npo["aligned"]["low"], npo["aligned"]["high"]) == (
-        0.7,
-        0.6,
-        0.8,
-    )
-    assert npo["unread"]["value"] == 0.03
-    assert (npo["says"]["value"], npo["says"]["n"]) == (0.1, 24)
-    assert npo["utility"]["value"] == pytest.approx(0.52)
-    # what one pass adds beyond what it adds to retain
-    assert npo["gain"]["value"] == pytest.approx(0.3 - 0.1)
-    assert set(found["idk"]["cells"]) == {"uds", "utility"}
-    assert found["idk"]["cells"]["uds"]["value"] < npo["uds"]["value"]
+    found = rows_of(assemble([results]))
+    npo = found["npo"]
+    assert (npo["aligned"].text, npo["aligned"].beside) == (".70", ("[.60, .80]", "n 23"))
+    assert (npo["says"].text, npo["says"].beside[1]) == (".12", "n 24")
+    # of plain and aligned the layer that holds more
+    assert npo["weakest"].text == ".30"
+    assert npo["keeps"].sort == pytest.approx(0.52)
+    # what one pass adds beyond what it adds to retain: 0.3 - 0.1
+    assert npo["training"].sort == pytest.approx(0.2)
+    assert set(found["idk"]) == {"uds", "keeps"}
+    assert found["idk"]["uds"].sort < npo["uds"].sort
 
 
-def test_anchors_are_the_control_of_a_column(results):
-    found = lines_of(assemble([results]))
-    full, retain = found["full"], found["retain"]
-    assert (full["role"], full["cells"]["uds"]["value"], full["cells"]["says"]["value"]) == (
-        *("full", pytest.approx(0, abs=1e-3)),
-        1.0,
-    )
-    assert retain["role"] == "retain"
-    assert set(retain["cells"]) == {"uds", "says", "utility"}
-    assert "gain" not in retain["cells"]
+def test_a_number_says_whether_its_view_finds_or_rules_out(results):
+    found = rows_of(assemble([results]))
+    assert found["idk"]["uds"].vote == "finds"
+    assert found["npo"]["says"].vote in ("rules out", "cannot tell")
+    assert found["idk"]["uds"].title.startswith("UDS ")
 
 
-def test_what_relearning_adds_needs_no_page_of_retain(tmp_path):
+def test_anchors_stand_first_once_and_are_the_control_of_a_column(results):
+    patch_run(results / "other", "other", n_layers=6)  # other settings, the same anchors
+    eval_run(results / "again" / "retain", "retain", model_utility=0.7, mia_loss=0.5)
+    rows = assemble([results]).table.rows
+    assert [row.role for row in rows[:2]] == ["full", "retain"]
+    assert sum(row.is_anchor for row in rows) == 2
+    full, retain = (row.cells for row in rows[:2])
+    assert full["uds"].sort == pytest.approx(0, abs=1e-3)
+    assert (full["says"].text, full["says"].beside[1]) == ("1.00", "n 24")
+    assert set(retain) == {"uds", "says", "keeps"}
+
+
+def test_anchors_that_are_off_say_so(tmp_path):
+    patch_run(tmp_path / "out", "a")
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    write(tmp_path / "out" / "summary.json", summary | {"calibration": {"full": 0.4, "retain": 1}})
+    full = assemble([tmp_path]).table.rows[0]
+    assert (full.cells["uds"].text, full.cells["uds"].beside) == (".40", ("the scale is off",))
+
+
+def test_what_relearning_adds_needs_a_score_of_retain(tmp_path):
     patch_run(tmp_path / "npo", "npo")
-    shifts = [
-        {"model": "npo", "before": {"prob": 0.2}, "after": {"prob": 0.5}},
-        {"model": "control", "before": {"prob": 0.2}, "after": {"prob": 0.3}},
-    ]
-    write(tmp_path / "relearned" / "audit.json", {"shifts": shifts})
-    assert lines_of(assemble([tmp_path]))["npo"]["cells"]["gain"]["value"] == pytest.approx(0.2)
-    # without a score of retain there is nothing to be above
-    for scores in ({"prob": None}, {}):
-        shifts[1] |= {"before": scores, "after": scores}
-        write(tmp_path / "relearned" / "audit.json", {"shifts": shifts})
-        document = assemble([tmp_path])
-        assert len(document.attacks) == 1
-        assert evidence_of(document) is None
+    for after in ({"prob": None}, {}):
+        relearned(tmp_path / "relearned", "npo", after)
+        cell = rows_of(assemble([tmp_path]))["npo"]["training"]
+        assert (cell.text, cell.beside) == ("–", ("what one pass adds to retain is not known",))
 
 
 def test_columns_are_those_that_were_measured_in_one_order(results):
-    columns = [one["id"] for one in evidence_of(assemble([results]))["views"]]
-    assert columns == [name for name in VIEWS if name in columns]
-    assert "rtt" not in columns
-    assert "lens" not in columns
+    table = assemble([results]).table
+    names = [column.id for column in table.columns]
+    assert names == [column.id for column in COLUMNS if column.id in names]
+    assert names == ["says", "uds", "aligned", "weakest", "training", "keeps"]
+    missing = {column.id: labels for column, labels in table.missing}
+    assert missing["know"] == missing["worst"] == ("idk", "npo")
+    assert missing["aligned"] == ("idk",)
+    assert "uds" not in missing
 
 
-def test_one_view_is_no_matrix(tmp_path):
-    patch_run(tmp_path / "npo", "npo")
-    assert evidence_of(assemble([tmp_path])) is None
+def test_a_model_patched_under_two_settings_has_a_row_for_each(tmp_path):
+    patch_run(tmp_path / "four", "npo")
+    patch_run(tmp_path / "six", "npo", n_layers=6)
+    rows = [row for row in assemble([tmp_path]).table.rows if not row.is_anchor]
+    assert sorted(row.condition for row in rows) == [0, 1]
+    # of two runs of the same the earlier is left out here, too
+    patch_run(tmp_path / "again", "npo", seed=3)
+    assert len([row for row in assemble([tmp_path]).table.rows if not row.is_anchor]) == 2
 
 
-def test_attacks_are_joined_by_name_and_keep_why_they_are_not_to_be_read(results):
-    document = assemble([results])
-    fact = {"idx": 0, "group": 0, "entity": "x", "attacks": "", "q": "", "unscored": ""}
-    attacks = [
-        {
-            "kind": "rtt",
-            "model": "npo",
-            "gate": "the facts were never known",
-            "ratios": [{"name": "recovery_adjusted", "value": 0.4, "low": 0.1, "high": 0.7}],
-        },
-        {
-            "kind": "worst",
-            "source": "npo",
-            "excess": 0.25,
-            "ci95": [0.1, 0.4],
-            "facts": [fact, fact | {"unscored": "a coin would hit it"}],
-        },
-    ]
-    npo = lines_of(replace(document, attacks=attacks))["npo"]["cells"]
-    assert (npo["rtt"]["value"], npo["rtt"]["why"]) == (0.4, "the facts were never known")
-    assert (npo["worst"]["value"], npo["worst"]["n"]) == (0.25, 1)
+def test_a_model_that_was_only_attacked_has_a_row(tmp_path):
+    study = {"study_id": "s", "models": {"unlearned": "npo"}, "data": "forget10"}
+    study["main"] = {"recovery_adjusted": {"value": 0.4}}
+    write(tmp_path / "rtt" / "summary.json", [study])
+    document = assemble([tmp_path])
+    (row,) = document.table.rows
+    assert (row.label, row.cells["training"].text) == ("npo", ".40")
+    assert row.code == document.judged()["npo"] == "undecided"

@@ -51,7 +51,7 @@ function differenceWords(run, other, common) {
   const signed = (value) => `${value < 0 ? '−' : '+'}${fmt(Math.abs(value))}`;
   const more = common.filter((at) => a[at] > b[at] + 1e-6).length;
   return [bdi(run.label), ' minus ', bdi(other.label), ': ', h('b', {}, signed(difference)),
-    ends ? ` (95 % interval ${signed(ends[0])} to ${signed(ends[1])}, by authors)` : known?.why ? ` (${known.why}; this describes these rows only)` : ' (for an interval make a page of these two alone)',
+    ends ? ` (95 % interval ${signed(ends[0])} to ${signed(ends[1])}, by ${run.where.unit}s)` : known?.why ? ` (${known.why}; this describes these rows only)` : ' (for an interval make a page of these two alone)',
     ` on the ${common.length} examples that both score; more erased in the first on ${more}, in the second on ${common.filter((at) => a[at] < b[at] - 1e-6).length}.`];
 }
 

@@ -69,7 +69,7 @@ function repaint(forPrint) {
 }
 
 // A part that cannot be drawn says so; the others stay.
-for (const [id, mount] of [['nav', mountTop], ['scale', mountScale], ['evidence', mountEvidence], ['models', mountModels], ['layers', mountLayers], ['examples', mountExamples],
+for (const [id, mount] of [['nav', mountTop], ['scale', mountScale], ['models', mountModels], ['layers', mountLayers], ['examples', mountExamples],
   ['extremes', mountExtremes], ['categories', mountCategories], ['metrics', mountMetrics], ['kept', mountKept], ['compare', mountCompare], ['meta', mountMeta],
   ['steering', mountSteering], ['curves', mountCurves], ['attacks', mountAttacks], ['record', mountRecord], ['nav', mountNav]]) {
   try {

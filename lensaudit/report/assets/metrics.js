@@ -1,5 +1,14 @@
 // Output metrics of the chosen model, beside another and the anchors.
-const DIRECTIONS = { knows: '↑ knows', forgot: '↑ forgot' };
+const SPLITS = ['forget', 'retain', 'ra', 'wf'];
+const splitAndLength = ({ name }) => 100 * (SPLITS.includes(name.split('_')[0]) ? SPLITS.indexOf(name.split('_')[0]) : SPLITS.length) + name.length;
+const DIRECTIONS = { knows: 'high = knows', forgot: 'high = erased' };
+const KEPT = /^(retain|ra|wf)_|utility/;
+const direction = (kind) => (kind.high_means === 'knows' && KEPT.test(kind.name) ? 'high = keeps' : DIRECTIONS[kind.high_means] ?? (kind.family === 'aggregate' ? '' : 'which way was not recorded'));
+// Families in the order in which a reader looks for them; others follow.
+const FAMILIES = {
+  probability: 'Probability of an answer', rouge: 'ROUGE of what it writes', truth_ratio: 'Truth ratio', memorization: 'Memorisation: exact match, extraction',
+  utility: 'Utility', forget_quality: 'Forget quality', depth: 'Depth', leakage: 'Leakage', membership: 'Membership inference', privacy: 'Privacy', representation: 'Representation',
+};
 
 function mountMetrics() {
   const measured = MEASURED;
@@ -7,7 +16,8 @@ function mountMetrics() {
   const body = section('metrics');
   const controls = h('div', { class: 'controls' });
   const box = h('div', { class: 'wrap tall' });
-  body.append(controls, box);
+  const folded = h('div');
+  body.append(controls, box, folded);
   const draw = () => {
     const chosen = current.run()?.info;
     const model = measured.includes(chosen) ? chosen : null;
@@ -21,6 +31,7 @@ function mountMetrics() {
       h('input', { type: 'search', placeholder: 'Filter metrics', 'aria-label': 'Filter metrics', value: state.get('metric'), oninput: (event) => state.set({ metric: event.target.value }) }),
     ].filter(Boolean));
     refocus(box, metricTable(columns, anchors));
+    folded.replaceChildren(...missingMetrics(own.length ? own : anchors));
   };
   state.on(['settings', 'model', 'with', 'theme'], draw);
   state.on(['metric'], () => {
@@ -32,28 +43,39 @@ function mountMetrics() {
 
 function metricTable(columns, anchors) {
   const wanted = state.get('metric').toLowerCase();
-  const families = [...new Set(DATA.metric_kinds.map((kind) => kind.family))];
-  const there = (kind) => columns.some((model) => model.metrics[kind.name]);
+  const own = columns.filter((model) => !anchors.includes(model));
+  const measured = DATA.metric_kinds.filter((kind) => (own.length ? own : columns).some((model) => Number.isFinite(metricOf(model, kind.name))));
+  const rank = (family) => (family in FAMILIES ? Object.keys(FAMILIES).indexOf(family) : 99);
+  const families = [...new Set(measured.map((kind) => kind.family))].sort((a, b) => rank(a) - rank(b));
   const cell = (model, kind) => {
-    const found = model.metrics[kind.name];
-    if (!found) return h('td', { class: 'num gone' }, '–');
-    const [value, low, high, scored, unscored, reason] = found;
-    if (!Number.isFinite(value)) return h('td', { class: 'num' }, h('span', { class: 'gone' }, bdi(short(reason ?? 'no value', 90))));
-    const note = unscored ? `${scored} of ${scored + unscored}` : '';
-    return h('td', { class: 'num', title: note && `${note} rows scored` }, brief(value),
-      Number.isFinite(low) ? h('div', { class: 'gone' }, `${brief(low)} to ${brief(high)}`) : reason && h('div', { class: 'gone' }, bdi(short(reason, 90))), note && h('div', { class: 'gone' }, note));
+    const [value, low, high, scored, unscored, reason] = model.metrics[kind.name] ?? [];
+    if (!Number.isFinite(value)) return h('td', { class: 'num gone', title: reason }, anchors.includes(model) ? '–' : bdi(short(reason ?? 'no value', 90)));
+    return h('td', { class: 'num' }, h('b', {}, brief(value)),
+      h('small', {}, [Number.isFinite(low) ? `${brief(low)} to ${brief(high)}` : bdi(short(reason ?? 'no interval', 90)), scored > 0 && (unscored ? ` · ${scored} of ${scored + unscored} rows` : ` · n ${scored}`)]));
   };
+  const row = (kind) => h('tr', { 'data-metric': kind.name, hidden: !kind.name.toLowerCase().includes(wanted) },
+    h('td', { title: kind.source }, h('span', { class: 'name' }, bdi(kind.name)), h('small', {}, direction(kind))),
+    columns.map((model) => cell(model, kind)), columns.length > 1 && h('td', {}, between(columns, anchors, kind)));
   return h('table', { 'aria-label': 'metrics' },
-    h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'Metric'), h('th', { scope: 'col' }, 'A high value'), columns.map((model) => h('th', { class: 'num', scope: 'col' }, bdi(model.label))),
+    h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'Metric'), columns.map((model) => h('th', { class: 'num', scope: 'col' }, bdi(anchors.includes(model) ? `${model.role} · ${model.label}` : model.label))),
       columns.length > 1 && h('th', { scope: 'col' }, '0 to 1'))),
-    families.map((family) => {
-      const kinds = DATA.metric_kinds.filter((kind) => kind.family === family && there(kind));
-      return kinds.length > 0 && h('tbody', {}, h('tr', { class: 'family' }, h('th', { colspan: String(columns.length + 3), scope: 'rowgroup' }, family.replaceAll('_', ' '))),
-        kinds.map((kind) => h('tr', { 'data-metric': kind.name, hidden: !kind.name.toLowerCase().includes(wanted) },
-          h('td', { title: kind.source }, h('span', { class: 'name' }, bdi(kind.name))),
-          h('td', { class: 'arrow' }, DIRECTIONS[kind.high_means] ?? (kind.family === 'aggregate' ? '–' : 'not recorded')),
-          columns.map((model) => cell(model, kind)), columns.length > 1 && h('td', {}, between(columns, anchors, kind)))));
-    }));
+    families.map((family) => h('tbody', {}, h('tr', { class: 'family' }, h('th', { colspan: String(columns.length + 2), scope: 'rowgroup' }, FAMILIES[family] ?? family.replaceAll('_', ' '))),
+      inOrder(measured.filter((kind) => kind.family === family), splitAndLength).map(row))));
+}
+
+// What has no number in any of these models, folded by what it wants; a reason's details are in brackets.
+function missingMetrics(models) {
+  const roots = new Map();
+  for (const kind of DATA.metric_kinds) {
+    const found = models.map((model) => model.metrics[kind.name]).filter(Boolean);
+    if (!found.length || found.some(([value]) => Number.isFinite(value))) continue;
+    const reason = found[0][5] ?? 'no reason was recorded';
+    const root = reason.replace(/ \(.*\)$/s, '');
+    roots.set(root, [...roots.get(root) ?? [], [kind.name, reason]]);
+  }
+  return [...roots].sort(([, a], [, b]) => b.length - a.length).map(([root, kinds]) => h('details', { class: 'missing-metrics' },
+    h('summary', {}, `${kinds.length} not measured: `, bdi(root)),
+    h('ul', { class: 'inner missing' }, kinds.map(([name, reason]) => h('li', {}, bdi(name, 'name'), reason !== root && [': ', bdi(reason)])))));
 }
 
 // The same values on one line: ● models, ◇ anchors.

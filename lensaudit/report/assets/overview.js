@@ -71,7 +71,7 @@ function forest(runs, condition, width) {
     return hover(press(line, `${one.label}: ${SCORE_NAMES[condition.score]} ${fmt(one.value)}, show it`, () => current.choose(one)), () => runLines(one));
   };
   return h('div', {}, canvas(width, bottom + 48, `${SCORE_LONG[condition.score]} of ${runs.length} models`, ground(condition, x, 8, bottom, runs), rows.map(row)),
-    h('figcaption', {}, `${SCORE_LONG[condition.score]}, with 95 % intervals by authors${runs.some((run) => !Number.isFinite(run.low) && run.why) ? '; a model without one has too few' : ''}. ◇ anchors: what calibrates the scale.`));
+    h('figcaption', {}, `${SCORE_LONG[condition.score]}${runs.some((run) => Number.isFinite(run.low)) ? `, with 95 % intervals by ${condition.unit}s` : ''}${runs.some((run) => !Number.isFinite(run.low) && run.why) ? '; a model without one has too few' : ''}. ◇ anchors: what calibrates the scale.`));
 }
 
 const runLines = (run) => [
@@ -114,39 +114,70 @@ function crowd(runs, condition, width) {
 }
 
 const FIRST_METRICS = ['overall', 'mem', 'privacy', 'utility_rel', 'model_utility', 'forget_Q_A_Prob', 'forget_Q_A_ROUGE', 'forget_quality', 'mia_min_k', 'extraction_strength'];
-const metricsThere = once((condition) => DATA.metric_kinds.filter(({ name }) => runsOf(condition).some((run) => Number.isFinite(metricOf(run.info, name)))));
 
+// The table stands in the page; the script sorts it, filters it and opens its verdicts.
 function mountModels() {
-  if (!RUNS.length) return;
-  const body = section('models');
-  const controls = h('div', { class: 'controls' });
-  const box = h('div', { class: 'wrap', tabindex: '-1' });
-  body.append(controls, box);
-
+  const table = $('#models table');
+  if (!table) return;
+  const controls = $('#models .controls');
+  const all = [...table.tBodies];
+  const anchors = all.filter((body) => body.classList.contains('anchor'));
+  const rows = all.filter((body) => !anchors.includes(body));
+  const heads = [...table.tHead.rows[0].cells];
+  const value = (body, column) => (column === 0 ? body.rows[0].cells[0].textContent : Number(body.rows[0].cells[column].dataset.v ?? NaN));
+  for (const head of heads) {
+    head.replaceChildren(button(head.textContent, () => {
+      const [by, way] = state.get('sort', 'uds asc').split(' ');
+      state.set({ sort: `${head.dataset.by} ${by === head.dataset.by && way === 'asc' ? 'desc' : 'asc'}` });
+    }, { 'data-sort': head.dataset.by, title: head.title }));
+  }
+  for (const body of all) {
+    const info = MODELS[body.dataset.model];
+    const name = $('th bdi', body);
+    const run = () => current.runs().find((one) => one.info === info);
+    if (rows.includes(body) && RUNS.some((one) => one.info === info)) name.replaceWith(h('button', { type: 'button', class: 'link', 'data-name': info.label, onclick: () => run() && current.choose(run()) }, bdi(info.label)));
+    const chips = anchors.includes(body) ? [] : [info?.method, info?.epoch && `epoch ${info.epoch}`].filter(Boolean);
+    if (chips.length) $('th', body).append(h('small', {}, chips.join(' · ')));
+    const word = $('.verdict span', body);
+    const why = $('.why', body);
+    if (!word || !why) continue;
+    const details = $('details', why);
+    const opened = (open) => { details.open = open; why.hidden = !open; node.setAttribute('aria-expanded', String(open)); };
+    const node = button(word.textContent, () => opened(!details.open), { class: `link ${word.className}`, 'data-name': `verdict of ${info?.label}` });
+    details.addEventListener('toggle', () => opened(details.open));
+    word.replaceWith(node);
+    opened(false);
+  }
   const draw = () => {
-    const condition = current.condition();
-    const shown = filtered();
-    const table = sortable({
-      columns: columnsOf(condition), rows: shown, pinned: anchorsOf(condition),
-      sort: state.get('sort', 'value asc').split(' '),
-      onsort: (id, way) => state.set({ sort: `${id} ${way}` }),
-      label: 'models', firstOf: state.get('first') && ((run) => run.info.method ?? run.label), rowClass: (run) => (run === current.run() ? 'chosen' : null),
-    });
-    refocus(box, table.node);
-    $('.count', controls).textContent = `${table.sorted.length} of ${current.runs().length} models`;
+    const [by, way] = state.get('sort', 'uds asc').split(' ');
+    const column = heads.findIndex((head) => head.dataset.by === by);
+    for (const [at, head] of heads.entries()) {
+      if (at === column) head.setAttribute('aria-sort', way === 'desc' ? 'descending' : 'ascending'); else head.removeAttribute('aria-sort');
+    }
+    const { at } = current.condition();
+    const own = rows.some((body) => body.dataset.condition === String(at));
+    const here = rows.filter((body) => !own || [undefined, String(at)].includes(body.dataset.condition));
+    const sorted = column < 0 ? here : inOrder(here, (body) => value(body, column), way);
+    const methods = sorted.filter((body) => matches(MODELS[body.dataset.model])).map((body) => MODELS[body.dataset.model].method ?? body);
+    const shown = sorted.filter((body) => matches(MODELS[body.dataset.model])).filter((_, place) => !state.get('first') || methods.indexOf(methods[place]) === place);
+    for (const body of rows) body.hidden = !shown.includes(body);
+    const wanted = [...anchors, ...shown];
+    if (wanted.some((body, place) => table.tBodies[place] !== body)) refocus(table, table.tHead, ...wanted, ...rows.filter((body) => body.hidden));
+    for (const body of rows) body.classList.toggle('chosen', current.run()?.info === MODELS[body.dataset.model]);
+    $('.count', controls).textContent = `${shown.length} of ${here.length} models`;
   };
   const redrawControls = () => { drawModelControls(controls); draw(); };
-  state.on(['sort', 'q', 'method', 'epoch', 'model', 'columns', 'theme'], draw);
+  state.on(['sort', 'q', 'method', 'epoch', 'model'], draw);
   state.on(['settings', 'first'], redrawControls);
   redrawControls();
 }
 
-function filtered() {
+function matches(info) {
   const [wanted, methods, epochs] = [state.get('q').toLowerCase(), state.list('method'), state.list('epoch')];
-  return current.runs().filter(({ info, label }) =>
-    (!wanted || `${label} ${info.name} ${info.method ?? ''}`.toLowerCase().includes(wanted))
-    && (!methods.length || methods.includes(info.method ?? 'other')) && (!epochs.length || epochs.includes(info.epoch ?? '–')));
+  return (!wanted || `${info.label} ${info.name} ${info.method ?? ''}`.toLowerCase().includes(wanted))
+    && (!methods.length || methods.includes(info.method ?? 'other')) && (!epochs.length || epochs.includes(info.epoch ?? '–'));
 }
+const filtered = () => current.runs().filter(({ info }) => matches(info));
 
 function drawModelControls(controls) {
   const runs = current.runs();
@@ -165,49 +196,6 @@ function drawModelControls(controls) {
     menu('method', 'Methods', counted((run) => run.info.method ?? 'other')),
     menu('epoch', 'Epochs', counted((run) => run.info.epoch ?? '–')),
     METHODS.length > 1 && runs.length > 12 && segments('which models', [['', 'all'], ['1', 'first of each method']], state.get('first'), (first) => state.set({ first })),
-    menu('columns', 'Columns', metricsThere(current.condition()).map(({ name }) => [name, name])),
     h('span', { class: 'count', 'aria-live': 'polite' }),
   ].filter(Boolean));
-}
-
-function columnsOf(condition) {
-  const runs = runsOf(condition);
-  const score = SCORE_NAMES[condition.score];
-  const chosen = state.get('columns') ? state.list('columns') : FIRST_METRICS.filter((name) => metricsThere(condition).some((kind) => kind.name === name)).slice(0, HAS_TABLES ? 2 : 6);
-  const layer = condition.score === 'em' ? 's2_em' : 'erasure';
-  return [
-    { id: 'label', title: 'Model', value: (run) => run.label, cell: (run) => (run.anchor
-      ? bdi(run.label) : h('button', { type: 'button', class: 'link', 'data-name': run.label, onclick: () => current.choose(run) }, bdi(run.label))) },
-    runs.some((run) => run.info.method) && { id: 'method', title: 'Method', value: (run) => run.info.method ?? null, cell: (run) => run.info?.method && h('span', { class: 'chip' }, run.info.method) },
-    runs.some((run) => run.info.epoch) && { id: 'epoch', title: 'Epochs', num: true, value: (run) => Number(run.info.epoch ?? NaN), cell: (run) => run.info?.epoch },
-    { id: 'value', title: score, num: true, help: SCORE_LONG[condition.score], value: (run) => run.value, cell: (run) => h('b', { class: run.anchor ? null : runClass(run) }, fmt(run.value)) },
-    HAS_TABLES && { id: 'interval', title: '95 % interval', cell: (run) => (run.anchor ? 'calibration' : interval(run)) },
-    condition.score === 'uds' && { id: 'word', title: 'Verdict', cell: (run) => (run.verdict && !isAnchor(run.info) ? h('span', { class: runClass(run), title: run.because }, WORDS[run.verdict][0]) : '') },
-    HAS_TABLES && { id: 'scored', title: 'Scored', num: true, value: (run) => run.n_scored, cell: (run) => (run.anchor ? '' : `${run.n_scored}/${run.n}`) },
-    HAS_TABLES && { id: 'strip', title: condition.score === 'em' ? 'Still said, by layer' : 'Erasure by layer', cell: (run) => (run.anchor || !run.profile[layer] ? '' : strip(run.profile[layer], condition.score === 'em' ? 'match' : 'erasure')) },
-    runs.some((run) => Number.isFinite(run.extra.aligned)) && { id: 'aligned', title: 'Aligned', num: true, help: 'UDS after a linear map, fitted on neutral text, to the basis of full', value: (run) => run.extra.aligned, cell: (run) => (run.anchor ? '' : fmt(run.extra.aligned)) },
-    runs.some((run) => Number.isFinite(run.extra.d_share)) && { id: 'd_share', title: 'Unread', num: true, help: 'Drop on facts the model still says, in units of what a stream that does not fit makes; above 0.1 full cannot read this model', value: (run) => run.extra.d_share, cell: (run) => (run.anchor ? '' : fmt(run.extra.d_share)) },
-    runs.some((run) => Number.isFinite(run.extra.says)) && { id: 'says', title: 'Says', num: true, help: 'Share of facts it says exactly after the prefix', value: (run) => run.extra.says, cell: (run) => (run.anchor ? '' : fmt(run.extra.says)) },
-    runs.some((run) => Number.isFinite(run.extra.lens)) && { id: 'lens', title: 'Lens', num: true, help: 'Logit Lens depth', value: (run) => run.extra.lens, cell: (run) => (run.anchor ? '' : fmt(run.extra.lens)) },
-    ...chosen.map((name) => ({ id: name, title: name.replaceAll('_', ' '), help: name, num: true, value: (run) => metricOf(run.info, name), cell: (run) => brief(metricOf(run.info ?? { metrics: {} }, name)) })),
-  ].filter(Boolean);
-}
-
-function anchorsOf(condition) {
-  return ['full', 'retain'].map((role) => ({
-    anchor: role, label: condition[role] === role ? role : `${role} · ${condition[role]}`, value: calibrated(condition, role), n: 0, n_scored: 0, profile: {}, extra: {}, verdict: null,
-    info: MODELS.find((model) => model.name === condition[role]) ?? named(role) ?? { metrics: {} },
-  }));
-}
-
-function interval(run) {
-  if (!Number.isFinite(run.low)) return run.why ? h('span', { class: 'gone' }, bdi(run.why)) : '–';
-  const x = linear(0, 1, 4, 76);
-  const colour = runColour(run);
-  return h('span', { style: { display: 'inline-flex', gap: '.7rem', 'align-items': 'center', 'white-space': 'nowrap' } },
-    g('svg', { width: 80, height: 12, 'aria-hidden': 'true' },
-      g('line', { x1: 4, x2: 76, y1: 6, y2: 6, class: 'axis' }),
-      g('line', { x1: x(run.low), x2: x(run.high), y1: 6, y2: 6, stroke: colour, 'stroke-width': 4, 'stroke-linecap': 'round', opacity: .4 }),
-      g('circle', { cx: x(run.value), cy: 6, r: 3.6, fill: colour })),
-    h('span', { class: 'muted' }, `${fmt(run.low)} to ${fmt(run.high)}`));
 }

@@ -66,7 +66,7 @@ function layerWords(run) {
     : half.length === there.length ? 'At every layer more than half of it is gone.'
       : `More than half of it is gone at ${half.length} of ${there.length} layers (${ranges(half)}).`;
   const limited = partial(run.profile) ? ' S2 was computed at KE layers only: both lines are means over the examples that the layer encodes.' : '';
-  const [ends, unit] = [run.bands.held.some(([, low]) => Number.isFinite(low)), run.where.examples.some((one) => !one.group.startsWith('idx ')) ? 'authors' : 'rows'];
+  const [ends, unit] = [run.bands.held.some(([, low]) => Number.isFinite(low)), `${run.where.unit}s`];
   const band = ends ? ` Dotted: 95 % intervals of both means, by ${unit}.` : ` No interval: too few ${unit}; this describes these rows only.`;
   return h('figcaption', {}, `The shading is what is not erased: the part of S1 that S2 does not reach, example by example. The facts are encoded from layer ${first[0]} on. ${say}${band}${limited}`);
 }

@@ -1,16 +1,19 @@
-// A table that sorts by click or key; gaps stay at the end in both directions.
-function sortable({ columns, rows, pinned = [], sort, onsort, label, rowClass, firstOf }) {
-  const [by, direction] = sort;
-  const column = columns.find((one) => one.id === by);
-  const empty = (value) => value === null || value === undefined || Number.isNaN(value);
-  const compare = (a, b) => {
-    const [x, y] = [column.value(a), column.value(b)];
+// Rows by a value; gaps stay at the end in both directions.
+function inOrder(rows, value, direction) {
+  const empty = (one) => one === null || one === undefined || Number.isNaN(one);
+  const compare = ([, x], [, y]) => {
     if (empty(x) || empty(y)) return empty(x) - empty(y);
     const order = typeof x === 'string' ? x.localeCompare(String(y)) : x - y;
     return direction === 'desc' ? -order : order;
   };
-  const ranked = column ? [...rows].sort(compare) : rows;
-  const sorted = firstOf ? ranked.filter((row, at) => ranked.findIndex((one) => firstOf(one) === firstOf(row)) === at) : ranked;
+  return rows.map((row) => [row, value(row)]).sort(compare).map(([row]) => row);
+}
+
+// A table that sorts by click or key.
+function sortable({ columns, rows, pinned = [], sort, onsort, label, rowClass }) {
+  const [by, direction] = sort;
+  const column = columns.find((one) => one.id === by);
+  const sorted = column ? inOrder(rows, column.value, direction) : rows;
   const head = columns.map((one) => h('th', {
     scope: 'col', class: one.num ? 'num' : null,
     'aria-sort': column && one.id === column.id ? (direction === 'desc' ? 'descending' : 'ascending') : null,

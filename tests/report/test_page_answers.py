@@ -1,0 +1,157 @@
+"""A reader who has the page alone, and no script, answers five questions right.
+
+Which models hold it; how sure is that; which facts; what was not asked; what was lost besides.
+The answers are held against the result files, which the reader does not see.
+"""
+
+import json
+
+import pytest
+import verdict_support as made
+from page_reader import Answers
+from report_cases import eval_run, patch_run, write
+
+from lensaudit.cli.main import run
+from lensaudit.report.render import write_report
+from lensaudit.verdict.collect import verdicts
+from lensaudit.verdict.views import hundredths
+from lensaudit.verdict.words import HOLDS, WORDS
+
+
+def audited(folder):
+    """Three models with all controls; two were evaluated, and `full`; one was attacked."""
+    held = {"keeps": (0.1, 0.5), "part": (0.5, 0.3), "gone": (0.97, 0.05)}
+    for name, (uds, said) in held.items():
+        content = made.summary(
+            uds, source=name, aligned=made.aligned(uds), outputs=made.said(source=said)
+        )
+        made.save_run(folder / name, content, weights=f"sha256:{name}")
+    for name, utility in (("keeps", 0.91), ("part", 0.4), ("full", 0.98)):
+        eval_run(folder / "eval" / name, name, model_utility=utility)
+    # of full the runs say other weights than the evaluation: they are one by what it is called
+    shifts = [
+        {"model": "part", "before": {"prob": 0.2}, "after": {"prob": 0.5}},
+        {"model": "retain", "before": {"prob": 0.2}, "after": {"prob": 0.3}},
+    ]
+    write(folder / "relearned" / "audit.json", {"shifts": shifts})
+    source = {"name": "part", "weights": "sha256:part"}
+    made.seal(folder / "relearned", "relearn", ["audit.json"], source=source)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return audited(tmp_path_factory.mktemp("answers") / "out")
+
+
+@pytest.fixture(scope="module")
+def answers(folder):
+    write_report([folder], folder.parent / "audit.html")
+    return Answers(folder.parent / "audit.html")
+
+
+def test_which_models_hold_it(answers, folder):
+    found = [one for one in verdicts([folder]).models if one.source != "full"]
+    assert answers.verdicts == {one.source: WORDS[one.code][0] for one in found}
+    held = [one.source for one in found if one.code in HOLDS]
+    assert held == ["keeps"]
+    assert answers.headline.startswith(f"{len(held)} of 3 models still holds")
+    # the chain that led there: every question in order, with what it said
+    chain = answers.chain("keeps")
+    assert list(chain)[:3] == [
+        "Does it say the facts?",
+        "Does it tell who has what?",
+        "Does full read them out of its stream?",
+    ]
+    assert chain["Does full read them out of its stream?"][0].startswith("UDS 0.100 [0.070, 0.130]")
+    assert chain["Does full read them out of its stream?"][0].endswith("finds")
+
+
+def test_how_sure(answers, folder):
+    for name in ("keeps", "part", "gone"):
+        summary = json.loads((folder / name / "summary.json").read_text())
+        for column, one in (("UDS", summary), ("aligned", summary["aligned"])):
+            low, high = map(hundredths, one["ci95"])
+            wanted = f"{hundredths(one['uds'])} [{low}, {high}] n {summary['n_scored']}"
+            assert answers.number(name, column) == wanted
+    assert answers.number("part", "says").startswith(".30 [")
+    # without an interval there is the reason; anchors too
+    assert answers.number("part", "training") == ".20 one run of each model: no interval relearning"
+    full, retain = (answers.models[name] for name in answers.models if name.startswith(("f", "r")))
+    assert (full["UDS"], retain["UDS"]) == (
+        ".00 calibration: no interval",
+        "1.00 calibration: no interval",
+    )
+    assert full["says"] == "1.00 [.94, 1.00] n 64"
+
+
+def test_which_facts(tmp_path):
+    found = patch_run(tmp_path / "out", "npo", held=0.7)
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    rows = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").open()]
+    low = sorted((row for row in rows if row["uds"] is not None and row["uds"] < 0.25), key=_depth)
+    said, *facts = Answers(tmp_path / "audit.html").facts("npo")
+    assert said.startswith(f"{len(low)} of {found['n_scored']} facts, by a depth below 0.25")
+    assert len(facts) == min(8, len(low)) > 3
+    for row, fact in zip(low, facts, strict=False):
+        assert fact == f"{row['question']} {row['entity']} idx {row['idx']}, {row['uds']:.2f}"
+
+
+def _depth(row):
+    return row["uds"]
+
+
+def test_facts_of_a_stream_that_full_cannot_read_are_not_named(tmp_path):
+    rotated = {"d_share": 0.9, "needed": True, "why": None}
+    content = made.summary(0.1, validity=rotated, aligned=made.aligned(d_share=0.9))
+    made.save_run(tmp_path / "out", content)
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    assert Answers(tmp_path / "audit.html").facts("x") == [
+        "this cannot be told: full cannot read its stream"
+    ]
+
+
+def test_what_was_not_asked(answers):
+    asked = answers.not_asked
+    assert asked["attacks on every fact"] == "none of the 3 models. Ask with lensaudit worst"
+    # of some it was: then the others are named, and their cells say so
+    assert asked["retraining"].startswith("not keeps , gone . Ask with lensaudit relearn")
+    assert answers.number("gone", "training") == "not asked"
+    assert "its stream" not in asked
+    assert answers.chain("gone")["Does training on something else bring them back?"] == [
+        "not asked: retraining was not tried"
+    ]
+
+
+def test_what_was_lost_besides(answers):
+    assert answers.number("keeps", "keeps").startswith(".91 of .98 in full [.81, 1.01] n 1")
+    assert answers.number("gone", "keeps") == "not asked"
+    assert answers.not_asked["what it keeps (utility)"] == "not gone . Ask with lensaudit eval"
+
+
+def test_a_page_of_undecided_models_does_not_sound_like_an_acquittal(tmp_path):
+    for name in ("a", "b"):
+        content = made.summary(0.9, half=0.5, n=8, source=name, aligned=made.aligned(0.9, half=0.5))
+        made.save_run(tmp_path / "out" / name, content, weights=name)
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    answers = Answers(tmp_path / "audit.html")
+    assert answers.headline == "2 models: too few rows to decide (8)."
+    (tally,) = answers.page.every("dl", class_="tally")
+    assert tally.text == "2 undecided a , b"
+
+
+@pytest.mark.slow
+def test_the_page_of_the_embedded_family_answers_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(["demo", "--out", "family"]) == 0
+    answers = Answers(tmp_path / "family" / "audit.html")
+    found = verdicts([tmp_path / "family"]).models
+    judged = {one.source: WORDS[one.code][0] for one in found}
+    assert answers.verdicts == {name: judged[name] for name in answers.verdicts}
+    assert len(answers.verdicts) == 7
+    summary = json.loads((tmp_path / "family" / "demo-npo" / "summary.json").read_text())
+    low, high = map(hundredths, summary["ci95"])
+    assert f"[{low}, {high}] n 64" in answers.number("demo/npo", "UDS")
+    assert answers.facts("demo/graddiff")[0].startswith("5 of 64 facts")
+    assert set(answers.not_asked) >= {"retraining", "attacks on every fact"}
+    assert "what it keeps (utility)" in answers.not_asked
