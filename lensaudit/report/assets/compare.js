@@ -135,10 +135,12 @@ const range = (axis, models) => {
 };
 const chooseModel = (model) => { const run = runFor(model); if (run) current.choose(run); };
 
+const anchorModel = (condition, role) => MODELS.find((model) => model.name === condition[role]) ?? named(role) ?? { label: role, metrics: {} };
+
 // Models as dots, anchors as ◇, each with its intervals along both axes.
 function scatterAll(judged, xAxis, yAxisOf, width) {
   const height = 400;
-  const models = [...anchorsOf(current.condition()).map(({ anchor, info }) => ({ ...info, role: anchor })), ...judged.filter((model) => !isAnchor(model))];
+  const models = [...['full', 'retain'].map((role) => ({ ...anchorModel(current.condition(), role), role })), ...judged.filter((model) => !isAnchor(model))];
   const [rx, ry] = [range(xAxis, models), range(yAxisOf, models)];
   const x = linear(...rx, 56, width - 14);
   const y = linear(...ry, height - 52, 14);
