@@ -153,7 +153,7 @@ def test_the_page_shows_the_numbers_of_the_results(browser, small):
     ]
     browser.open((small / "audit.html").as_uri() + "#model=keeps")
     metrics = browser.run("document.querySelector('#metrics table').textContent")
-    assert "forget_Q_A_Probhigh = knows0.950.85 to 1.05 · 1 of 2 rows" in metrics
+    assert "forget_Q_A_Probhigh = knows0.950.85 to 1.051 of 2 rows" in metrics
     assert "forget_quality" not in metrics
     folded = browser.run("document.querySelector('#metrics details').textContent")
     assert folded == "1 not measured: no retain referenceforget_quality"

@@ -51,7 +51,8 @@ function metricTable(columns, anchors) {
     const [value, low, high, scored, unscored, reason] = model.metrics[kind.name] ?? [];
     if (!Number.isFinite(value)) return h('td', { class: 'num gone', title: reason }, anchors.includes(model) ? '–' : bdi(short(reason ?? 'no value', 90)));
     return h('td', { class: 'num' }, h('b', {}, brief(value)),
-      h('small', {}, [Number.isFinite(low) ? `${brief(low)} to ${brief(high)}` : bdi(short(reason ?? 'no interval', 90)), scored > 0 && (unscored ? ` · ${scored} of ${scored + unscored} rows` : ` · n ${scored}`)]));
+      h('small', { class: 'nb' }, Number.isFinite(low) ? `${brief(low)} to ${brief(high)}` : bdi(short(reason ?? 'no interval', 90))),
+      scored > 0 && h('small', { class: 'nb' }, unscored ? `${scored} of ${scored + unscored} rows` : `n ${scored}`));
   };
   const row = (kind) => h('tr', { 'data-metric': kind.name, hidden: !kind.name.toLowerCase().includes(wanted) },
     h('td', { title: kind.source }, h('span', { class: 'name' }, bdi(kind.name)), h('small', {}, direction(kind))),
