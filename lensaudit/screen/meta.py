@@ -21,12 +21,12 @@ def bars(histogram: Document | None, side: str) -> str:
     """Counts as a line of bars, scaled to the tallest of either pool.
 
     >>> bars({"knows": (0, 2), "forgot": (4, 0)}, "knows")
-    '_▄'
+    ' ▄'
     """
     if histogram is None:
         return ""
     tallest = max(*histogram["knows"], *histogram["forgot"])
-    return "".join(BLOCKS[math.ceil(8 * n / tallest)] for n in histogram[side])
+    return "".join(BLOCKS[math.ceil(8 * n / tallest)] if n else " " for n in histogram[side])
 
 
 def faithfulness_table(document: Document) -> Table:
