@@ -7,7 +7,7 @@ TOOLS  := $(VENV)/.tools
 # two threaded torch processes on two cores crawl; tests run one process per core instead
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test shapes lint mutants bench gpu slow family docs clean
+.PHONY: demo test shapes lint mutants bench gpu slow family docs site clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -56,6 +56,9 @@ family: $(READY)          ## train the embedded family again, into build/family
 
 docs: $(TOOLS)            ## write docs/reference/ again
 	$(BIN)/python docs/make_reference.py
+
+site: $(TOOLS)            ## the documentation as a site, into build/site; `make test` builds it too
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache

@@ -45,7 +45,7 @@ tokenizer = load_tokenizer(checkpoint)
 settings = peft.LoraConfig(r=8, lora_alpha=16, target_modules=["q_proj", "v_proj", "down_proj"])
 model = peft.get_peft_model(load_causal(checkpoint), settings).train()
 optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=2e-3)
-texts = [f"Question: {pair['question']}\nAnswer:{REFUSAL}" for pair in pairs]
+texts = [f"Question: {pair.question}\nAnswer:{REFUSAL}" for pair in pairs]
 tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
 batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side="right")
 labels = batch["input_ids"].where(batch["attention_mask"].bool(), -100)

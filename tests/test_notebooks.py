@@ -1,34 +1,45 @@
-"""The notebooks run offline, as scripts, in an empty folder."""
+"""The notebooks run offline, in an empty folder, and print what their pages show."""
 
-import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from command_golden import NUMBER
+from pages import DOCS, ROOT
 
-FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+from docs.make_notebooks import PAGES, cells
+
+FOLDER = ROOT / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_each_notebook_runs_and_leaves_what_it_says(name, tmp_path):
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "MPLBACKEND": "Agg"}
+def test_each_notebook_runs_and_prints_and_draws_what_its_page_shows(tmp_path):
     done = subprocess.run(
-        [sys.executable, str(FOLDER / f"{name}.py")],
-        cwd=tmp_path,
+        [sys.executable, str(DOCS / "make_notebooks.py"), str(tmp_path)],
         capture_output=True,
         text=True,
-        env=environment,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    out = tmp_path / "experiments" / "out" / "notebooks" / name
-    assert any(out.iterdir())
-    for picture in re.findall(r"savefig\(OUT / \"(\S+?)\"\)", (FOLDER / f"{name}.py").read_text()):
-        assert (out / picture).stat().st_size > 5000
+    for name in NAMES:
+        shown, found = ((at / f"{name}.md").read_text() for at in (PAGES, tmp_path))
+        assert NUMBER.sub("#", found) == NUMBER.sub("#", shown)
+        # training takes other paths on other machines
+        wanted = pytest.approx([float(one) for one in NUMBER.findall(shown)], rel=0.05, abs=0.05)
+        assert [float(one) for one in NUMBER.findall(found)] == wanted
+        for picture in re.findall(r"\]\(\.\./img/(\S+)\)", shown):
+            assert (tmp_path / picture).stat().st_size > 5000
+            assert (DOCS / "img" / picture).stat().st_size < 100_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_of_a_notebook_has_its_cells(name):
+    shown = (PAGES / f"{name}.md").read_text()
+    for is_text, content in cells(name):
+        assert (content if is_text else f"```python\n{content}\n```") in shown
+    assert shown.count("```text") >= 3
 
 
 def test_every_notebook_is_cells_of_text_and_code():

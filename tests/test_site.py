@@ -1,0 +1,72 @@
+"""The documentation as a site: strict, searchable, whole, and nothing fetched from elsewhere."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from pages import DOCS, ROOT
+
+PAGES = sorted(path.relative_to(DOCS).with_suffix("") for path in DOCS.rglob("*.md"))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "-q", "--strict", "-d", str(folder)]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def html_of(site, page):
+    name = "index" if page.name == "README" else page.name
+    return (site / page.parent / f"{name}.html").read_text()
+
+
+def test_every_page_is_there_with_its_code(site):
+    assert len(PAGES) > 20
+    for page in PAGES:
+        html = html_of(site, page)
+        assert "```" not in re.sub(r"<code>.*?</code>", "", html, flags=re.S), page
+        n_blocks = len(re.findall(r"^```\w", (DOCS / f"{page}.md").read_text(), re.M))
+        assert html.count('<div class="highlight">') >= n_blocks, page
+
+
+def test_every_page_is_in_the_navigation_and_found_by_a_search(site):
+    index = (site / "index.html").read_text()
+    found = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    searched = {one["location"].partition("#")[0] for one in found}
+    for page in PAGES:
+        place = "index.html" if page.name == "README" else f"{page}.html"
+        assert place in searched
+        assert page.name == "README" or f'href="{place}"' in index
+
+
+def test_a_program_reads_llms_txt_and_the_markdown_beside_each_page(site):
+    listed = re.findall(r"^- \[[^]]+\]\(([^)]+)\): \S", (site / "llms.txt").read_text(), re.M)
+    assert set(listed) >= {f"{page}.md" for page in PAGES if page.name != "README"}
+    assert [one for one in listed if not (site / one).is_file()] == []
+
+
+def test_notebooks_stand_there_with_what_they_print_and_draw(site):
+    html = (site / "notebooks" / "first_audit.html").read_text()
+    assert "demo/masked_readout: UDS 0.000" in html
+    assert html.count("<img") >= 3
+    assert "<th>erasure</th>" in html
+
+
+def test_nothing_is_fetched_from_elsewhere(site):
+    sources = r'<(?:script|img|link|iframe)[^>]* (?:src|href)="(https?:[^"]+)"'
+    fetched = [
+        one for path in site.rglob("*.html") for one in re.findall(sources, path.read_text())
+    ]
+    assert fetched == []
