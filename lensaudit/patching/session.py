@@ -402,7 +402,7 @@ class Session:
 
         if any(caches[name].missing(e, wanted(e, name)) for name in streams for e in rows):
             runner = self.runner(rows)
-            told = {"what": "controls", "progress": self.tick}
+            told = {"what": "patching rows for controls", "progress": self.tick}
             complete(runner, rows, streams, caches, wanted, **told)
 
     def read(

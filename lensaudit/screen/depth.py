@@ -1,6 +1,6 @@
 """What patching found: depth or exact match by layer, verdicts, the demo, collateral."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -11,6 +11,7 @@ from lensaudit.screen.cells import by_rule, interval, no_interval, number, profi
 from lensaudit.screen.tables import Part, dim, row, styled, table
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.collect import Verdicts
+from lensaudit.verdict.thresholds import READABLE_BELOW
 from lensaudit.verdict.words import WORDS, said, with_limits
 
 if TYPE_CHECKING:
@@ -26,13 +27,7 @@ def audit_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     with_lens = score == "uds" and "lens" in summaries[0]
     title, heading, lost = _HEADS[score]
     columns = ["model", heading, "95 % interval", "scored", f"{lost} by layer"]
-    extra = {"lens": _lens} if with_lens else {}
-    shown = {"aligned": _aligned, "unread": _unread}
-    extra |= {
-        name: read
-        for name, read in shown.items()
-        if any(read(summary) is not None for summary in summaries)
-    }
+    extra = ({"lens": _lens} if with_lens else {}) | _beside(summaries)
     made = table(
         title,
         [*columns, *extra],
@@ -76,8 +71,28 @@ def _aligned(summary: Mapping[str, Any]) -> float | None:
 
 
 def _unread(summary: Mapping[str, Any]) -> float | None:
-    """Drop on facts the source still says: 0 where `full` reads it, 1 where nothing fits."""
-    return summary.get("validity", {}).get("d_share")
+    """Drop on facts the source still says, where `full` does not read it."""
+    share = summary.get("validity", {}).get("d_share")
+    return share if share is not None and share >= READABLE_BELOW else None
+
+
+_BESIDE = {
+    "aligned": (_aligned, "UDS after a linear map to full's basis, fitted on other rows"),
+    "unread": (
+        _unread,
+        "what full loses of facts the model still says: from .10 on it cannot read the model's "
+        "stream, and UDS means nothing",
+    ),
+}
+"""Column -> its number, and what it says; shown where a model has it."""
+
+
+def _beside(
+    summaries: Sequence[Mapping[str, Any]],
+) -> dict[str, Callable[[Mapping[str, Any]], float | None]]:
+    found = {name: read for name, (read, _) in _BESIDE.items()}
+    has = {name for name, read in found.items() if any(read(one) is not None for one in summaries)}
+    return {name: read for name, read in found.items() if name in has}
 
 
 def pair_table(pairs: Sequence[Sequence[Any]]) -> Table:
@@ -133,6 +148,7 @@ def depths(
     `sentences`: where more than the run itself was asked, the verdicts after all of it.
     """
     yield audit_table(summaries)
+    yield from (f"{name}: {_BESIDE[name][1]}." for name in _beside(summaries))
     if pairs:
         yield pair_table(pairs)
     if len(summaries) == 1:

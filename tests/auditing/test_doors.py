@@ -87,7 +87,7 @@ def test_a_path_is_a_folder(tmp_path, activations):
 def test_progress_is_told_as_values(tmp_path):
     told = []
     la.patch("demo/npo", out=tmp_path, activations=tmp_path / "new", progress=told.append, **FEW)
-    controls = ("neutral", "controls")
+    controls = ("neutral", "for controls")
     last = {one.stage: one for one in told if not one.stage.endswith(controls)}
     assert {one.stage for one in told} > set(last)
     assert list(last) == [
