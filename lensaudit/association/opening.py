@@ -17,7 +17,13 @@ from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
 from lensaudit.files import digest
-from lensaudit.models.checkpoint import Checkpoint, config_of, load_tokenizer, open_checkpoint
+from lensaudit.models.checkpoint import (
+    Checkpoint,
+    config_of,
+    load_tokenizer,
+    open_checkpoint,
+    other_tokenizer,
+)
 from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.registry import (
     Registry,
@@ -251,11 +257,8 @@ def _ignorant(
             continue
         if one.weights == source.weights:
             raise InputError(f"--{role} {one.spec.name}: has the weights of the source")
-        if isinstance(source, Checkpoint) and one.tokenizer != source.tokenizer:
-            raise InputError(
-                f"--{role} {one.spec.name}: another tokenizer than {source.spec.name}; its words "
-                "cannot be compared token by token"
-            )
+        if isinstance(source, Checkpoint) and (told := other_tokenizer(one, source)):
+            raise InputError(f"--{role} {one.spec.name}: {told}")
     return base, retains
 
 

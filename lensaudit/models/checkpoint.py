@@ -253,11 +253,16 @@ def check_same_shape(*checkpoints: Checkpoint, notice: Callable[[str], None] | N
     """
     wanted, *others = checkpoints
     differences = [
-        f"{found.spec.name}: {label} {_short(getattr(found, field))}, "
-        f"but {wanted.spec.name} has {_short(getattr(wanted, field))}"
+        f"{found.spec.name}: {label} {getattr(found, field)}, "
+        f"but {wanted.spec.name} has {getattr(wanted, field)}"
         for found in others
         for field, label in _SHAPE.items()
         if getattr(found, field) != getattr(wanted, field)
+    ]
+    differences += [
+        f"{found.spec.name}: {told}"
+        for found in others
+        if found.d_vocab == wanted.d_vocab and (told := other_tokenizer(found, wanted))
     ]
     if differences:
         raise InputError(
@@ -293,6 +298,23 @@ def misfit(source: Checkpoint, full: Checkpoint) -> str | None:
     return ", and ".join(why) or None
 
 
+def other_tokenizer(one: Checkpoint, other: Checkpoint) -> str | None:
+    """In how many tokens two tokenizers differ, and what to do; None where they are the same.
+
+    Raises:
+        InputError: one of them cannot be loaded.
+    """
+    if one.tokenizer == other.tokenizer:
+        return None
+    own, theirs = (load_tokenizer(which).get_vocab() for which in (one, other))
+    n = sum(own.get(token) != theirs.get(token) for token in own.keys() | theirs.keys())
+    told = f"{n} tokens" if n else "no token, but in how it cuts words, or in its chat template"
+    return (
+        f"its tokenizer differs from that of {other.spec.name} in {told}; if it was trained from "
+        f"that model, copy the tokenizer files of {other.folder} into {one.folder}"
+    )
+
+
 def differing_settings(*checkpoints: Checkpoint) -> str | None:
     """In which settings that change what a model computes the others differ from the first.
 
@@ -321,12 +343,7 @@ _SHAPE = {
     "n_layers": "layers",
     "d_model": "width",
     "d_vocab": "vocabulary",
-    "tokenizer": "tokenizer",
 }
-
-
-def _short(value: int | str) -> str:
-    return value[:19] if isinstance(value, str) else str(value)
 
 
 def _config(folder: Path) -> Mapping[str, Any]:

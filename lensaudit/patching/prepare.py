@@ -19,6 +19,7 @@ from lensaudit.models.checkpoint import (
     load_tokenizer,
     misfit,
     open_checkpoint,
+    other_tokenizer,
 )
 from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.registry import (
@@ -233,6 +234,9 @@ def _open_family(
         )
     if carried:
         notice(f"{', '.join(one.spec.name for one in carried)}: {EXPERIMENTAL}")
+    for one in carried:
+        if told := other_tokenizer(one, opened["full"]):
+            notice(f"{one.spec.name}: {told}")
     return opened
 
 

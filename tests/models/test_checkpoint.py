@@ -22,6 +22,7 @@ from lensaudit.models.checkpoint import (
     differing_settings,
     load_tokenizer,
     open_checkpoint,
+    other_tokenizer,
     tell_stored_twice,
 )
 from lensaudit.models.registry import ModelSpec
@@ -371,10 +372,30 @@ def test_models_of_one_shape_pass_and_others_are_named(folder, tmp_path):
         check_same_shape(full, same, opened(other, "other"))
     message = str(caught.value)
     assert "other: layers 4, but full has 3" in message
-    for label in ("width 16", "vocabulary 7", "tokenizer sha256:"):
+    for label in ("width 16", "vocabulary 7"):
         assert label in message
     assert "same" not in message.splitlines()[0]
     assert len(message.splitlines()) <= 3
+
+
+def test_tokenizers_that_differ_are_said_to_differ_in_n_tokens_with_the_remedy(folder, tmp_path):
+    full, other = opened(folder, "full"), shutil.copytree(folder, tmp_path / "other")
+    tables = json.loads((other / "tokenizer.json").read_text())
+    vocab = tables["model"]["vocab"]
+    first, second, third = [one for one in vocab if len(one) == 1][:3]
+    vocab[first], vocab[second] = vocab[second], vocab[first]
+    (other / "tokenizer.json").write_text(json.dumps(tables))
+    remedy = f"copy the tokenizer files of {folder} into {other}"
+    with pytest.raises(InputError) as caught:
+        check_same_shape(full, opened(other, "other"))
+    assert "other: its tokenizer differs from that of full in 2 tokens; if" in str(caught.value)
+    assert remedy in str(caught.value)
+    assert other_tokenizer(full, opened(folder, "same")) is None
+    shutil.copy(folder / "tokenizer.json", other)
+    change(other / "tokenizer_config.json", bos_token=third)
+    told = other_tokenizer(opened(other, "other"), full)
+    assert told.startswith("its tokenizer differs from that of full in no token, but in how")
+    assert told.endswith(remedy)
 
 
 def test_settings_that_change_the_function_are_told_and_others_not(folder, tmp_path):

@@ -57,7 +57,7 @@ from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError, LensAuditError, PartialError, VerificationError
 from lensaudit.files import alone, digest, make_folder
 from lensaudit.models.causal import undo_exchange
-from lensaudit.models.checkpoint import load_tokenizer, open_family, open_model
+from lensaudit.models.checkpoint import load_tokenizer, open_family, open_model, other_tokenizer
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import (
     default_data,
@@ -212,11 +212,8 @@ def _studies(settings: StudySettings, data: Dataset) -> tuple[Study, ...]:
     )
     device, control = resolve_device(settings.device), next(iter(controls.values()), None)
     for one in (original, *opened.values(), *controls.values()):
-        if one.tokenizer != original.tokenizer:
-            raise InputError(
-                f"{one.spec.name} and {original.spec.name} have different tokenizers; wanted "
-                "models trained from one base"
-            )
+        if told := other_tokenizer(one, original):
+            raise InputError(f"{one.spec.name}: {told}")
         # the start weights are kept in main memory
         check_memory(one, copies=2 if device == "cpu" else 1, device=device)
     readout: Readout = settings.readout or (DEMO_READS if demo else "letter")
