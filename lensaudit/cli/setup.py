@@ -11,7 +11,7 @@ import click
 from lensaudit.cli.options import SettingOption, options, shared
 from lensaudit.cli.project import current_project, is_typed
 from lensaudit.cli.terminal import emit, listing, notice, say
-from lensaudit.data.facts import spans_of
+from lensaudit.data.facts import spans_of, together
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.evaluation.settings import AnnotationSettings
 from lensaudit.models.registry import ModelSpec, Role, load_registry, origin
@@ -170,10 +170,11 @@ def _print_annotated(settings: AnnotationSettings, found: "Annotated") -> None:
         say(f"page: {settings.page_file} (to move spans; it downloads {review.name} to read back)")
     for line in (*by_rule({"spans": spans_of(found.kept)}), *found.relations.lines()):
         say(line)
-    for idx, why in list(found.left_out.items())[:SHOWN]:
-        notice(f"idx {idx} left out: {why}")
-    if len(found.left_out) > SHOWN:
-        notice(f"{len(found.left_out) - SHOWN} more left out; see {review}")
+    left_out = together((f"idx {idx}", why) for idx, why in found.left_out.items())
+    for who, why in left_out[:SHOWN]:
+        notice(f"{who} left out: {why}")
+    if len(left_out) > SHOWN:
+        notice(f"more left out for {len(left_out) - SHOWN} other reasons; see {review}")
     if found.alone is not None:
         notice(found.alone)
 

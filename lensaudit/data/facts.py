@@ -31,6 +31,9 @@ EMBEDDED = Path(lensaudit.__file__).parent / "embedded" / "data"
 _LISTED = 20
 """Problems spelled out in one message; the others are counted."""
 
+_NAMED = 3
+"""Rows named of those that share a problem."""
+
 _SHOWN = 40
 """Characters of a value quoted in a message."""
 
@@ -225,11 +228,35 @@ def sound_rows(
 
 
 def problems_text(problems: Sequence[str], source: str, wanted: str) -> str:
-    """Two lines, however many problems there are."""
-    listed = "; ".join(problems[:_LISTED])
-    more = f"; and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
+    """Two lines, however many problems there are; rows of one problem share its words.
+
+    >>> print(problems_text(["row 1: no idx", "row 2: no idx"], "a.json", "wanted an idx"))
+    a.json: 2 problems: 2 rows (row 1, row 2): no idx
+    wanted an idx
+    """
+    told = together(one.partition(": ")[::2] for one in problems)
+    listed = "; ".join(f"{who}: {what}" if what else who for who, what in told[:_LISTED])
+    more = f"; and {len(told) - _LISTED} more" if len(told) > _LISTED else ""
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     return f"{source}: {count}: {listed}{more}\n{wanted}"
+
+
+def together(told: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Who and what, each `what` once with everybody it is said of; what says nothing stays alone.
+
+    >>> together([("row 1", "no idx"), ("row 2", "no answer"), ("row 3", "no idx")])
+    [('2 rows (row 1, row 3)', 'no idx'), ('row 2', 'no answer')]
+    """
+    found: dict[str, list[str]] = {}
+    for who, what in told:
+        found.setdefault(what or who, []).append(who)
+    return [(_rows(who), what) if [what] != who else (what, "") for what, who in found.items()]
+
+
+def _rows(who: Sequence[str]) -> str:
+    """One row as it is, or how many and the first of them."""
+    first = ", ".join(who[:_NAMED]) + (", …" if len(who) > _NAMED else "")
+    return first if len(who) == 1 else f"{len(who)} rows ({first})"
 
 
 def row_problems(row: Any, keys: Sequence[str] = ("question", "answer")) -> list[str]:

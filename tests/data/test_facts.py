@@ -120,9 +120,21 @@ def test_every_problem_is_listed_at_once():
 
 
 def test_a_thousand_problems_still_take_three_lines():
-    message = problem([row(idx=n, entity="\n" * 500) for n in range(1000)])
+    message = problem([row(idx=n, entity=f"no {n}") for n in range(1000)])
     assert "1000 problems" in message
     assert "and 980 more" in message
+    assert len(message.splitlines()) <= 3
+
+
+def test_rows_with_one_fault_are_one_line():
+    plain = [{"idx": n, "question": "Who?", "answer": "Ada."} for n in range(55)]
+    message = problem([*plain, row(idx=99, entity="")])
+    assert (
+        "56 problems: 55 rows (row 1 (idx 0), row 2 (idx 1), row 3 (idx 2), …): no prefix"
+        in message
+    )
+    assert message.count("no prefix, entity") == 1
+    assert "; row 56 (idx 99): entity is empty\n" in message
 
 
 def test_a_long_value_is_cut_and_stays_on_one_line():

@@ -48,7 +48,7 @@ def test_wrong_rows_are_named(row, problem, tmp_path):
 def test_many_problems_are_counted(tmp_path):
     file = tmp_path / "rows.json"
     file.write_text(json.dumps([1] * 9))
-    with pytest.raises(InputError, match=r"9 problems: row 1: .*row 9: "):
+    with pytest.raises(InputError, match=r"9 problems: 9 rows \(row 1, .*, …\): "):
         load_rows(str(file), part="forget")
 
 
