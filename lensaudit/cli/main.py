@@ -213,6 +213,10 @@ def _said(error: BaseException) -> tuple[str, int]:
             from lensaudit.cli.vocabulary import suggestion
 
             return suggestion(error), 2
+        case click.MissingParameter():
+            from lensaudit.cli.project import lacking
+
+            return lacking(error), 2
         case click.ClickException():
             return error.format_message(), 2
         case click.exceptions.Abort() | KeyboardInterrupt():

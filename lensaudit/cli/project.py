@@ -111,6 +111,21 @@ def current_project() -> Project | None:
     return None if context is None else context.find_root().meta.get(_META)
 
 
+def lacking(error: click.MissingParameter) -> str:
+    """The message, and what a project file could say in its place."""
+    said, ctx, parameter = error.format_message(), error.ctx, error.param
+    if ctx is None or parameter is None:
+        return said
+    path = ctx.command_path.partition(" ")[2]
+    key = (_ALIKE | dict(_OWN.get(path, {}))).get(parameter.name or "")
+    if key is None:
+        return said
+    project = ctx.find_root().meta.get(_META)
+    if project is not None:
+        return f"{said} {project.file} could name it: {key} = …"
+    return f"{said} Or name models and rows once: `lensaudit init` writes {FILE} for a folder."
+
+
 def is_typed(parameter: str) -> bool:
     """Whether a value was given on the command line, not taken from a project or a default."""
     return _source(click.get_current_context(), parameter) == ParameterSource.COMMANDLINE

@@ -139,6 +139,22 @@ def test_what_files_do_not_tell_is_a_comment(tmp_path, monkeypatch, capsys):
     assert "--force" in capsys.readouterr().err
 
 
+def test_what_is_missing_without_a_project_leads_to_init(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for command in ("audit", "patch", "know"):
+        assert run([command]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "Missing option '--source'. Or name models and rows once: `lensaudit init`" in line
+    assert run(["annotate"]) == 2
+    assert "Missing argument 'PAIRS'. Or name" in capsys.readouterr().err
+    # no project file names a vector
+    assert run(["steer", "eval", "--model", "demo/full"]) == 2
+    assert "lensaudit init" not in capsys.readouterr().err
+    (tmp_path / "lensaudit.toml").write_text('full = "demo/full"\n')
+    assert run(["audit"]) == 2
+    assert "lensaudit.toml could name it: sources = …" in capsys.readouterr().err
+
+
 def test_rows_without_an_author_say_so(tmp_path, capsys):
     rows(tmp_path, "qa.jsonl", forget_set("demo")[:4])
     out = tmp_path / "forget.json"
