@@ -94,9 +94,19 @@ def patched(
     found = finished(sources, settings, folder, notice=notice)
     if found is not None:
         return found
+    check_rows(sources, settings)
     from lensaudit.auditing.patch import patch_into  # seconds to import
 
     return patch_into(sources, settings, folder, notice=notice, progress=progress)
+
+
+def check_rows(sources: Sequence[str], settings: PatchGroups) -> None:
+    """Refuse rows that are wrong, or not to be had, before anything takes time.
+
+    Raises:
+        InputError: as `forget_set`.
+    """
+    forget_set(settings.data or default_data(sources[0]), exclude=settings.exclude, limit=1)
 
 
 def finished(

@@ -199,6 +199,7 @@ def audit(
     interruption run the same command again. --fresh computes everything anew.
     """
     from lensaudit.auditing.audit_result import AUDIT_MANIFEST, finished_audit
+    from lensaudit.auditing.reuse import check_rows
     from lensaudit.results.records import answered_for, renew
 
     if not dry_run and (known := finished_audit(sources, settings, out, notice=notice)):
@@ -206,6 +207,7 @@ def audit(
         if page in answered_for(known.folder / AUDIT_MANIFEST):
             print_audited(known, page, as_json=as_json)
             return
+    check_rows(sources, settings)
     from lensaudit.auditing.audit import AuditPlan, audit_into, plan_audit
     from lensaudit.report.render import write_report
 

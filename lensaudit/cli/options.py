@@ -89,17 +89,22 @@ def _build(record: type, given: dict[str, Any]) -> Any:
 
 
 def _check_models(registry: Place | None) -> None:
-    """Refuse an unknown model name at once, before anything that takes seconds is imported."""
+    """Refuse a model that is unknown, or on a Hub that does not answer, before slow imports."""
     from lensaudit.models.registry import load_registry, resolve
 
     running, known = click.get_current_context(), load_registry(registry)
+    plans = " sweep " in running.command_path  # others fetch
     for one in running.command.params:
         if isinstance(one.type, ModelName):
             for name in several(running.params[str(one.name)]):
                 if (one.name, name) == ("retain", NO_RETAIN_MODEL):
                     continue  # who cannot do without says so
                 if "://" not in name or not one.type.addresses:
-                    resolve(name, known)
+                    spec = resolve(name, known)
+                    if spec.local is None and not plans:
+                        from lensaudit.models.checkpoint import check_at_hand  # half a second
+
+                        check_at_hand(spec)
 
 
 @functools.cache

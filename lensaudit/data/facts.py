@@ -1,6 +1,7 @@
 """What is asked: facts, the rows of a file or of the Hub, checked before any work."""
 
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -395,14 +396,18 @@ def hub_rows(repo: str, config: str, split: str, *, instead: str) -> list[dict[s
     Raises:
         InputError: no network and nothing cached, or no such data set, configuration or split.
     """
-    import datasets.config  # seconds to import
-    from huggingface_hub import HfApi  # a tenth of one
+    from huggingface_hub import constants  # a tenth of a second
     from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
 
+    from lensaudit.hub import reachable
+
+    kept = Path(os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME) / "datasets")
+    # datasets takes seconds to import, and tries for 23 before it notices that there is no network
+    if not _is_cached(kept, repo, config) and not reachable():
+        raise InputError(f"{repo} {config}: cannot be fetched (no network); {instead}")
+    import datasets
+
     try:
-        # datasets tries for 23 s before it notices that there is no network; this fails at once
-        if not _is_cached(Path(datasets.config.HF_DATASETS_CACHE), repo, config):
-            HfApi().dataset_info(repo, timeout=20)
         return [dict(row) for row in datasets.load_dataset(repo, config, split=split)]
     except (OSError, HTTPError, ValueError, RuntimeError) as error:
         # not the error's own text: it may be long or hold a token

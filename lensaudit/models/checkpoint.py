@@ -25,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import os_error, read_json
+from lensaudit.hub import reachable
 from lensaudit.models.hashing import adapter_hash, merged_hash, tokenizer_hash, weights_hash
 from lensaudit.models.registry import ModelSpec, default_anchor, load_registry, resolve
 from lensaudit.results.reading import part
@@ -580,10 +581,22 @@ def fetch(spec: ModelSpec, *, allow_pickle: bool = False) -> Path:
             revision=spec.revision,
             allow_patterns=patterns,
             ignore_patterns=list(UNWANTED),
+            local_files_only=not reachable(),
         )
     except (OSError, HTTPError, ValueError) as error:
         raise explained(error, spec) from error
     return Path(folder)
+
+
+def check_at_hand(spec: ModelSpec) -> None:
+    """Refuse a Hub model that can neither be fetched nor is kept, before anything takes time.
+
+    Raises:
+        InputError: there is no network, and it is not in the cache.
+    """
+    for one in (spec, spec.adapter):
+        if one is not None and one.local is None and not reachable():
+            fetch(one)
 
 
 def explained(error: Exception, spec: ModelSpec) -> LensAuditError:

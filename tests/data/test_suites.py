@@ -2,9 +2,9 @@ import json
 
 import pytest
 from generated import save_muse
-from huggingface_hub import HfApi
 from support import EMBEDDED
 
+from lensaudit import hub
 from lensaudit.data import tofu
 from lensaudit.data.facts import Fact, load_facts
 from lensaudit.data.suites import load_suite
@@ -110,7 +110,7 @@ def test_the_hub_is_read_by_configuration_and_its_authors_are_known(monkeypatch)
         asked.append((repo, config, split))
         return [{"question": f"Q{n}", "answer": "A"} for n in range(40)]
 
-    monkeypatch.setattr(HfApi, "dataset_info", lambda *names, **options: None)
+    monkeypatch.setattr(hub, "reachable", lambda: True)
     monkeypatch.setattr(datasets, "load_dataset", load)
     splits = load_suite("tofu", forget_split="forget05")
     assert ("locuslab/TOFU", "forget05_perturbed", "train") in asked
@@ -192,14 +192,14 @@ def test_of_tofus_own_text_every_author_is_known(shared, tmp_path):
     assert all(row.group == f"retain {row.idx // 20}" for row in rows)
 
 
-def test_a_hub_that_does_not_answer_is_one_line(monkeypatch, tmp_path):
+def test_a_hub_that_does_not_answer_is_one_line(monkeypatch):
     import datasets
 
     def fail(*names, **options):
         raise ConnectionError("no route\nto host hf_secret")
 
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
-    monkeypatch.setattr(HfApi, "dataset_info", fail)
+    monkeypatch.setattr(hub, "reachable", lambda: True)
+    monkeypatch.setattr(datasets, "load_dataset", fail)
     with pytest.raises(InputError, match=r"knowmem: cannot be fetched \(.*\); .*--data") as caught:
         load_suite("muse")
     assert "hf_secret" not in str(caught.value)

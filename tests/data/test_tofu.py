@@ -8,8 +8,8 @@ from pathlib import Path
 import datasets
 import httpx2
 import pytest
-from huggingface_hub import HfApi
 
+from lensaudit import hub
 from lensaudit.data import tofu
 from lensaudit.data.facts import Fact, load_facts
 from lensaudit.data.tofu import filters, forget_set, load_forget10, located, offsets
@@ -199,7 +199,7 @@ def test_forget10_comes_from_the_hub(table, monkeypatch):
         asked.append((*names, options["split"]))
         return ROWS
 
-    monkeypatch.setattr(HfApi, "dataset_info", lambda *names, **options: None)
+    monkeypatch.setattr(hub, "reachable", lambda: True)
     monkeypatch.setattr(datasets, "load_dataset", deliver)
     assert forget_set("forget10") == EXAMPLES
     assert asked == [("locuslab/TOFU", "forget10", "train")]
@@ -210,8 +210,8 @@ def test_without_a_network_the_line_says_what_to_give(monkeypatch, tmp_path, err
     def fail(*names, **options):
         raise error("hf_secret")
 
-    monkeypatch.setattr(HfApi, "dataset_info", fail)
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    monkeypatch.setattr(hub, "reachable", lambda: True)
+    monkeypatch.setattr(datasets, "load_dataset", fail)
     message = refusal(forget_set, "forget10")
     assert "locuslab/TOFU forget10: cannot be fetched" in message
     assert "name a folder that holds forget10.jsonl" in message
@@ -220,8 +220,8 @@ def test_without_a_network_the_line_says_what_to_give(monkeypatch, tmp_path, err
 
 def test_a_cached_data_set_needs_no_network(table, monkeypatch, tmp_path):
     (tmp_path / "locuslab___tofu" / "forget10").mkdir(parents=True)
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
-    monkeypatch.setattr(HfApi, "dataset_info", lambda *names, **options: pytest.fail("asked"))
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
+    monkeypatch.setattr(hub, "reachable", lambda: pytest.fail("asked"))
     monkeypatch.setattr(datasets, "load_dataset", lambda *names, **options: ROWS)
     assert forget_set("forget10") == EXAMPLES
 
