@@ -235,7 +235,8 @@ def problems_text(problems: Sequence[str], source: str, wanted: str) -> str:
     a.json: 2 problems: 2 rows (row 1, row 2): no idx
     wanted an idx
     """
-    told = together(one.partition(": ")[::2] for one in problems)
+    parts = (one.partition(": ") for one in problems)
+    told = together((who, what) for who, _, what in parts)
     listed = "; ".join(f"{who}: {what}" if what else who for who, what in told[:_LISTED])
     more = f"; and {len(told) - _LISTED} more" if len(told) > _LISTED else ""
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
