@@ -32,5 +32,11 @@ def test_the_numbers_of_the_text_are_those_of_the_code():
     assert f"cut at {LONGEST} characters" in TEXT
 
 
-def test_the_picture_is_there_and_small():
-    assert 0 < (DOCS / "img" / "report.png").stat().st_size < 300_000
+def test_the_pictures_are_there_as_wide_as_they_say_and_small():
+    told = {int(width): path for width, path in re.findall(r"\[(\d+) px.*?\]\((.*?)\)", TEXT)}
+    assert list(told) == [390, 1150, 1600]
+    for width, path in told.items():
+        head = (DOCS / path).read_bytes()[:24]
+        assert int.from_bytes(head[16:20]) == width  # of a PNG's first chunk
+    sizes = [(DOCS / path).stat().st_size for path in (*told.values(), "img/report.png")]
+    assert sum(sizes) < 700_000
