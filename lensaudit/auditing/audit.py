@@ -55,6 +55,7 @@ from lensaudit.settings import (
     shared,
 )
 from lensaudit.verdict.collect import verdicts
+from lensaudit.verdict.keeps import KEPT
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,12 @@ class _Steps:
     """The retain model, evaluated first; None: there is none, or nothing is evaluated."""
     associations: Mapping[str, KnowSettings]
     """By source."""
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The evaluated models that the sources are compared with."""
+        models = (one.model for one in self.evaluations)
+        return tuple(one for one in models if one == self.anchor or one not in self.names)
 
 
 def plan_audit(
@@ -193,8 +200,9 @@ def audit_into(
                 steps.folder,
                 one,
                 partial(found.get, one.source),
-                tuple(f for f in failures if f.model in (one.source, steps.anchor)),
+                tuple(f for f in failures if f.model in (one.source, *steps.beside)),
                 judged.of_model(one.folder, one.source) or one.verdict,
+                judged.keeps(one.folder),
                 known[one.source].summary if one.source in known else None,
             )
             for one in depth.results
@@ -236,7 +244,11 @@ def _steps(sources: Sequence[str], settings: AuditSettings, folder: Path | None)
     folders = {name: out / EVAL / one.name for name, one in folders_for(models, None).items()}
     evaluations = tuple(
         _Evaluation(
-            name, _evaluation(name, anchor, settings, folders.get(anchor or "")), folders[name]
+            name,
+            _evaluation(name, anchor, settings, folders.get(anchor or ""))
+            if name in (*names, anchor)
+            else _kept_rows(name, anchor, settings),
+            folders[name],
         )
         for name in models
     )
@@ -305,6 +317,12 @@ def _evaluation(
         holdout=settings.holdout,
         retain_set=settings.retain_set,
     )
+
+
+def _kept_rows(full: str, anchor: str | None, settings: AuditSettings) -> EvaluateSettings:
+    """What `full` says of the rows to keep, and nothing else."""
+    asked = _evaluation(full, anchor, settings, None)
+    return replace(asked, metrics=tuple(KEPT), retain=None, retain_log=None)
 
 
 def _planned(steps: _Steps, notice: Notice) -> AuditPlan:

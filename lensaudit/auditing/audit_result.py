@@ -24,6 +24,7 @@ from lensaudit.results.reuse import answered
 from lensaudit.settings import PatchGroups, plain, results_folder, several, shared
 from lensaudit.verdict.collect import Verdicts, verdicts
 from lensaudit.verdict.decide import Verdict
+from lensaudit.verdict.keeps import Keeps
 
 if TYPE_CHECKING:
     from lensaudit.auditing.evaluate import EvaluationResult
@@ -49,6 +50,8 @@ class AuditResult(Shown):
     """Steps of this model, or of the retain model it is compared with, that failed."""
     verdict: Verdict
     """What may be said of the model after all that lies in the folder, and what decided it."""
+    keeps: tuple[Keeps, ...] = ()
+    """What it keeps beside `full`; none where no rows to keep were given."""
     association: Mapping[str, Any] | None = None
     """Who has what, as `know` writes summary.json; None where it was not asked."""
 
@@ -123,13 +126,18 @@ def own_data(data: str | None) -> tuple[str | None, Path | None]:
 def anchor_and_models(
     names: Sequence[str], settings: AuditSettings
 ) -> tuple[str | None, tuple[str, ...]]:
-    """The retain model, if there is one, and every model that is evaluated, that one first."""
-    if settings.without_retain:
-        return None, tuple(names) if settings.suite == "tofu" else ()
-    anchor, *_ = several(settings.retain) or (default_anchor("retain", names),)
+    """The retain model, if there is one, and every model that is evaluated, that one first.
+
+    Where own rows to keep are given, `full` is the last: what others keep stands beside it.
+    """
+    anchor = None
+    if not settings.without_retain:
+        anchor, *_ = several(settings.retain) or (default_anchor("retain", names),)
     if settings.suite != "tofu":
         return anchor, ()
-    return anchor, tuple(dict.fromkeys((anchor, *names)))
+    full = settings.full or default_anchor("full", names)
+    wanted = (anchor, *names, full if settings.retain_set else None)
+    return anchor, tuple(dict.fromkeys(filter(None, wanted)))
 
 
 def asked_of_audit(sources: Sequence[str], settings: AuditSettings) -> str:
@@ -201,6 +209,7 @@ def _read_audit(names: Sequence[str], settings: AuditSettings, out: Path) -> Aud
             partial(_evaluation, one.source, evals.get(one.source)),
             (),
             judged.of_model(one.folder, one.source) or one.verdict,
+            judged.keeps(one.folder),
             json_object(known[one.source] / "summary.json") if one.source in known else None,
         )
         for one in read_patched(folders_for(names, out / PATCH)).results

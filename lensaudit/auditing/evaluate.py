@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from lensaudit.auditing.audit_result import EVAL
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.chat import PLAIN, Template, check_tokenizer, read_template
 from lensaudit.data.suites import DEMO_DATA, Suite, load_suite
@@ -291,14 +292,15 @@ def _share(base: Path, place: Path, settings: EvaluateSettings, made: Path | Non
 
 
 def _of_siblings(place: Path) -> Callable[[str], Iterable[Path]]:
-    """Where a pass of a retain model may lie already: beside the other models' results.
+    """Where a pass of a model that serves many may lie already: beside the others' results.
 
-    One retain model serves many models; it is evaluated once.
+    A retain model, and in audits `full` as well, is evaluated once.
     """
-    if place.name != RETAIN:
+    own = place.parent if place.name == RETAIN else place.parent.parent
+    if place.name != RETAIN and place.parent.name != EVAL:
         return lambda name: ()
-    results = place.parent.parent
-    return lambda name: sorted(results.glob(f"*/{RETAIN}/{PASSES}/{name}"))
+    below = place.relative_to(own)
+    return lambda name: sorted(own.parent.glob(f"*/{below.as_posix()}/{PASSES}/{name}"))
 
 
 def plan_evaluation(

@@ -306,6 +306,7 @@ def retry(folder: Path, models: tuple[str, ...], redo: bool) -> None:
 def collect(folder: Path, out: Path | None, allow_missing: bool, as_json: bool) -> None:
     """Write one table of all numbers, and the folders that `meta` and `report` read."""
     from lensaudit.sweep.collect import collect as gather
+    from lensaudit.verdict.keeps import keeps_line
 
     found = gather(*_opened(folder), out, allow_missing=allow_missing)
     for line in found.notes:
@@ -315,6 +316,7 @@ def collect(folder: Path, out: Path | None, allow_missing: bool, as_json: bool) 
     document = {"n_planned": found.n_planned, "n_done": found.n_done}
     document |= {"missing": dict(found.missing), "verdicts": found.verdicts}
     said = [one["sentence"] for one in found.verdicts]
+    said += filter(None, (keeps_line(label, keeps) for label, keeps in found.keeps.items()))
     said.append(f"{found.n_done} of {found.n_planned} planned units")
     answer(document, said, found.folder, as_json=as_json)
 

@@ -249,6 +249,7 @@ def print_audited(found: "Audited", page: Path, *, as_json: bool) -> None:
         VerificationError: the scale is off.
     """
     from lensaudit.screen.depth import depths
+    from lensaudit.verdict.keeps import keeps_document, keeps_line
 
     summaries = [one.summary for one in found.results]
     if as_json:
@@ -256,6 +257,7 @@ def print_audited(found: "Audited", page: Path, *, as_json: bool) -> None:
         sources = [
             {key: one.summary.get(key) for key in shown}
             | {"verdict": one.verdict.document(), "association": _brief(one.association)}
+            | ({"keeps": keeps_document(one.keeps)} if one.keeps else {})
             for one in found.results
         ]
         emit({"report": str(page), "sources": sources, "all_views": found.verdicts.document()})
@@ -264,6 +266,8 @@ def print_audited(found: "Audited", page: Path, *, as_json: bool) -> None:
         for one in found.results:
             if one.association is not None:
                 say(one.association["headline"])
+            if line := keeps_line(one.source, one.keeps):
+                say(line)
         say(f"report: {page}")
     if off := next(filter(None, (one.patch.off for one in found.results)), None):
         raise VerificationError(off)

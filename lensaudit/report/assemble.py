@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import lensaudit
-from lensaudit.data.candidates import mentions
 from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError
 from lensaudit.report.document import Condition, Document, Pair
-from lensaudit.report.evidence import table_of
+from lensaudit.report.evidence import anchor_rows, table_of
 from lensaudit.report.pack import token_tables
 from lensaudit.report.runs import condition_of, depth_of, paired
 from lensaudit.report.shelf import Shelf, kinds_of
@@ -167,28 +166,26 @@ def _document(read: _Read, left: Sequence[LeftOut], title: str | None) -> Docume
         at: [one for one in model.judged if one.run is None or one.run.folder in folders]
         for at, model in known.items()
     }
-    table = table_of(document, sets, place)
+    first = None if document.first is None else document.conditions[document.first]
+    keeps = {at: model.keeps for at, model in known.items()}
+    table = table_of(models, sets, keeps, place, anchor_rows(models, first, depths))
     return replace(document, table=table, title=title or _title(document, read))
 
 
 def _said(shelf: Shelf, condition: Condition | None) -> list[Mapping[str, Any]]:
-    """What evaluated models answer to the patched questions; of both anchors and a few others."""
-    if condition is None:
+    """What evaluated models answer to the questions that were patched; of a few models."""
+    if condition is None or len(shelf.evals) > _MOST_TEXTS:
         return []
     found = []
-    for weights in sorted(shelf.evals, key=lambda one: one not in shelf.anchors)[:_MOST_TEXTS]:
-        answers = answers_in(shelf.evals[weights])
+    for weights, run in shelf.evals.items():
+        answers = answers_in(run)
         texts = [
             said if one.question and one.question in asked else None
             for one in condition.examples
             for asked, said in (answers.get(one.idx, ("", "")),)
         ]
         if any(text is not None for text in texts):
-            says = [
-                bool(text and any(map(str.isalnum, one.entity)) and mentions(text, one.entity))
-                for one, text in zip(condition.examples, texts, strict=True)
-            ]
-            found.append({"model": shelf.place(weights), "texts": texts, "says": says})
+            found.append({"model": shelf.place(weights), "texts": texts})
     return found
 
 

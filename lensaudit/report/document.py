@@ -1,6 +1,6 @@
 """What the page holds: one record per part, turned into the JSON that its script reads."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +67,7 @@ class Depth:
     s2: Stepped | str
     """Deltas; for EM shares in a byte each."""
     extra: Mapping[str, Any]
-    """Controls beside UDS; or retention, categories and texts of an EM run."""
+    """Lens depth and controls beside UDS; or retention, categories and texts of an EM run."""
     manifest: int
 
 
@@ -116,11 +116,11 @@ class Document:
     pairs: list[Pair]
     meta: list[Mapping[str, Any]]
     steering: list[Mapping[str, Any]]
-    attacks: Sequence[Mapping[str, Any]]
+    attacks: list[Mapping[str, Any]]
     curves: list[Mapping[str, Any]]
     said: list[Mapping[str, Any]]
     """`model`, its place, and `texts`: its answer to each question of the first condition, as text
-    or null; `says`: whether it gives the fact away."""
+    or null."""
     too_few: Mapping[str, int]
     """Undecided models that more rows would decide, by label, with the rows that were scored."""
     table: "Table | None" = None

@@ -5,18 +5,17 @@ disagree, and where they do the table shows it instead of a mean. A number stand
 and its rows, or with the reason why it has none; what was not asked is said.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lensaudit.report.document import ANCHORS, Document, PageModel
-from lensaudit.results.patch_runs import PatchRun, Texts
-from lensaudit.results.reading import part
+from lensaudit.report.document import ANCHORS, Condition, Depth, PageModel
+from lensaudit.results.patch_runs import Texts
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import share_of
 from lensaudit.verdict.collect import Judged
 from lensaudit.verdict.decide import Code
-from lensaudit.verdict.thresholds import CALIBRATED_WITHIN
+from lensaudit.verdict.keeps import Keeps
+from lensaudit.verdict.thresholds import CALIBRATED_WITHIN, TAIL_BELOW
 from lensaudit.verdict.views import GROUPS, NOT_TRIED, QUESTIONS, View, hundredths
 
 
@@ -128,6 +127,8 @@ COLUMNS = (
         for name in ("overall", "mem", "privacy")
     ),
 )
+NOT_ASKED = "not asked"
+CALIBRATION = "calibration: no interval"
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,14 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class HeldFact:
+    """A fact that is still read out of a model's stream."""
+
+    text: Texts
+    depth: float
+
+
+@dataclass(frozen=True)
 class ModelRow:
     """One model on one set of rows, or an anchor as the control of the columns."""
 
@@ -157,15 +166,10 @@ class ModelRow:
     sentence: str = ""
     chain: Sequence[tuple[str, Sequence[str]]] = ()
     """Questions in order, and what each said."""
-    read: Sequence[tuple[Texts, float]] | None = None
-    """Facts that are still read, with their depth, most held first; None: it cannot be told."""
+    read: Sequence[HeldFact] | None = None
+    """Facts that are still read, most held first; None: this cannot be told."""
     n_facts: int = 0
     cells: Mapping[str, Cell] = field(default_factory=dict)
-
-    @property
-    def depth(self) -> float | None:
-        """Its UDS."""
-        return self.cells["uds"].sort if "uds" in self.cells else None
 
     @property
     def is_anchor(self) -> bool:
@@ -184,28 +188,33 @@ class Table:
 
 
 def table_of(
-    document: Document, judged: Mapping[int, Sequence[Judged]], conditions: Mapping[str, int]
+    models: Sequence[PageModel],
+    judged: Mapping[int, Sequence[Judged]],
+    keeps: Mapping[int, Sequence[Keeps]],
+    conditions: Mapping[str, int],
+    anchors: Sequence[ModelRow],
 ) -> Table:
     """The table of a page.
 
     Args:
-        document: the page, but for its table.
-        judged: by place in `Document.models`; what was said of each, on each set of rows.
+        models: of the page.
+        judged: by place in `models`; what was said of each, on each set of rows.
+        keeps: by place in `models`; what each keeps beside `full`.
         conditions: hash -> place in `Document.conditions`.
+        anchors: rows that stand first.
     """
-    full = next((one for one in document.models if one.role == "full"), None)
     rows = [
-        _row(at, model, one, conditions, full)
-        for at, model in enumerate(document.models)
+        _row(at, model, one, conditions, keeps.get(at, ()))
+        for at, model in enumerate(models)
         if model.role not in ANCHORS
         for one in judged.get(at) or (None,)
     ]
     rows = [row for row in rows if row.cells or row.code]
-    rows.sort(key=lambda row: math.inf if (at := row.depth) is None else at)
+    rows.sort(key=lambda row: _or_last(row.cells.get("uds")))
     asked = {name for row in rows for name in row.cells}
     return Table(
         tuple(column for column in COLUMNS if column.id in asked),
-        (*_anchors(document, full), *rows) if rows else (),
+        (*anchors, *rows) if rows else (),
         tuple(
             (column, labels)
             for column in COLUMNS
@@ -215,15 +224,23 @@ def table_of(
     )
 
 
+def _or_last(cell: Cell | None) -> tuple[bool, float]:
+    value = None if cell is None else cell.sort
+    return value is None, value or 0.0
+
+
 def _row(
     at: int,
     model: PageModel,
     one: Judged | None,
     conditions: Mapping[str, int],
-    full: PageModel | None,
+    keeps: Sequence[Keeps],
 ) -> ModelRow:
     views = [] if one is None else one.evidence.chain
-    cells = _measured(model, full, views)
+    found = {column.id: _cell(column, views) or _metric(column, model) for column in COLUMNS}
+    if keeps:
+        found["keeps"] = _beside_full(model, *keeps)
+    cells = {name: cell for name, cell in found.items() if cell is not None}
     if one is None:
         return ModelRow(model.label, at, role=model.role, cells=cells)
     read, n = _read(one)
@@ -234,18 +251,11 @@ def _row(
         model.role,
         None if one.run is None and one.verdict.code == "unscored" else one.verdict.code,
         one.verdict.sentence,
-        (*_chain(views), ("What was lost besides?", _lost(one.run, cells.get("keeps")))),
+        tuple(_chain(views)),
         read,
         n,
         cells,
     )
-
-
-def _measured(
-    model: PageModel, full: PageModel | None, views: Sequence[View] = ()
-) -> dict[str, Cell]:
-    found = {one.id: _cell(one, views) or _metric(one, model, full) for one in COLUMNS}
-    return {name: cell for name, cell in found.items() if cell is not None}
 
 
 def _chain(views: Sequence[View]) -> Iterator[tuple[str, Sequence[str]]]:
@@ -254,27 +264,19 @@ def _chain(views: Sequence[View]) -> Iterator[tuple[str, Sequence[str]]]:
         yield QUESTIONS[group], said or [f"not asked: {NOT_TRIED[group]}"]
 
 
-def _lost(run: PatchRun | None, keeps: Cell | None) -> Sequence[str]:
-    """Utility, and the depth of facts to keep; or that nobody asked."""
-    found = [] if keeps is None else [f"keeps {keeps.text} ({', '.join(keeps.beside)})"]
-    for name, one in (part(run.summary, "collateral") if run else {}).items():
-        why = one.get("ci95_why") or "no interval"
-        depth = Estimate.within(one["depth"], one["ci95"], n=one["n_scored"], why=why)
-        value = "unscored" if one["depth"] is None else hundredths(depth.point)
-        found.append(f"{name}: depth {value} {' '.join(limits(depth))}")
-    return found or ["not asked: neither utility nor facts to keep"]
-
-
-def _read(one: Judged) -> tuple[Sequence[tuple[Texts, float]] | None, int]:
+def _read(one: Judged) -> tuple[Sequence[HeldFact] | None, int]:
     """Facts that are still read, and of how many."""
     stream = one.evidence.stream
     if stream is None or one.run is None or not stream.n_facts:
         return None, 0
     if stream.readable is False and not stream.carried:
         return None, stream.n_facts
-    asked = {text.idx: text for text in one.run.examples}
-    found = sorted(stream.read.items(), key=lambda fact: fact[1])
-    return [(asked[idx], depth) for idx, depth in found], stream.n_facts
+    found = [
+        HeldFact(text, stream.read[text.idx])
+        for text in one.run.examples
+        if text.idx in stream.read
+    ]
+    return sorted(found, key=lambda fact: fact.depth), stream.n_facts
 
 
 def _cell(column: TableColumn, views: Sequence[View]) -> Cell | None:
@@ -316,39 +318,56 @@ def limits(one: Estimate) -> tuple[str, ...]:
     return (ends or one.why or "no interval", *([f"n {one.n}"] if one.n else []))
 
 
-def _metric(column: TableColumn, model: PageModel, full: PageModel | None) -> Cell | None:
-    """Of the first metric of a column that has a value, and what `full` has of it, if it keeps."""
+def _metric(column: TableColumn, model: PageModel) -> Cell | None:
     for name in column.metrics:
         value, low, high, n, _, why = model.metrics.get(name) or (None,) * 6
         if value is not None:
-            whole = full.metrics.get(name, [None])[0] if full and column.id == "keeps" else None
-            of = () if whole is None else (f"of {hundredths(whole)} in full",)
-            beside = (*of, *limits(Estimate(value, low, high, n or None, why)))
-            title = f"{name}: {column.help}"
-            return Cell(hundredths(value), beside, value, title=title)
+            title = "" if name == column.metrics[0] else name
+            number = Estimate(value, low, high, n or None, why)
+            return Cell(hundredths(value), limits(number), value, title=title)
     return None
 
 
-def _anchors(document: Document, full: PageModel | None) -> Iterator[ModelRow]:
+def _beside_full(model: PageModel, first: Keeps, *others: Keeps) -> Cell:
+    """What a model keeps of what `full` has, of the metrics that both have on the same rows."""
+    _, low, high, n, _, why = model.metrics[first.metric]
+    number = limits(Estimate(first.own, low, high, n or None, why))
+    whole = f"of {hundredths(first.full)} in full"
+    told = (one.told for one in others)
+    return Cell(hundredths(first.own), (whole, *number, *told), first.own, title=first.told)
+
+
+def anchor_rows(
+    models: Sequence[PageModel], condition: Condition | None, depths: Sequence[Depth]
+) -> list[ModelRow]:
     """`full` and `retain` of the first condition, once each, with what they read and say."""
-    models, first = document.models, document.first
-    condition = None if first is None else document.conditions[first]
-    runs = (one for one in document.depths if one.condition == first)
-    said = next((one.extra["outputs"] for one in runs if "outputs" in one.extra), {})
-    for wanted, role in enumerate(ANCHORS):
+    said = next((one.extra["outputs"] for one in depths if "outputs" in one.extra), {})
+    rows = []
+    for role in ANCHORS:
         name = None if condition is None else getattr(condition, role)
         same = [at for at, model in enumerate(models) if model.role == role]
         at = next((at for at in same if models[at].name == name), next(iter(same), None))
         if at is None and name is None:
             continue
-        cells = {} if at is None else _measured(models[at], full if role != "full" else None)
+        cells = {} if at is None else _measured(models[at])
+        wanted = float(ANCHORS.index(role))
         value = None if condition is None else condition.calibration.get(role)
         if isinstance(value, float | int):
             off = abs(value - wanted) > CALIBRATED_WITHIN
-            why = "the scale is off" if off else "calibration: no interval"
+            why = "the scale is off" if off else CALIBRATION
             cells["uds"] = Cell(hundredths(value), (why,), value)
         if isinstance(said.get(role), float | int) and said.get("n"):
             share = share_of(round(said[role] * said["n"]), int(said["n"]))
             cells["says"] = Cell(hundredths(share.point), limits(share), share.value)
-        label = str(name) if at is None else models[at].label
-        yield ModelRow(label, at, role=role, cells=cells)
+        label = name if at is None else models[at].label
+        rows.append(ModelRow(str(label), at, role=role, cells=cells))
+    return rows
+
+
+def _measured(model: PageModel) -> dict[str, Cell]:
+    found = {column.id: _metric(column, model) for column in COLUMNS}
+    return {name: cell for name, cell in found.items() if cell is not None}
+
+
+READ_BELOW = TAIL_BELOW
+"""Depth of one fact under which it is still read."""

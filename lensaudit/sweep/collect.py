@@ -12,7 +12,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from lensaudit.files import make_folder, os_error, remove_below, slug, write_csv
 from lensaudit.sweep.plan import Plan, SweepFolder, Unit
 from lensaudit.sweep.results import PARTS, UnitState, check_values, damaged, states_of, strangers
 from lensaudit.verdict.collect import verdicts
+from lensaudit.verdict.keeps import Keeps, keeps_document, kept
 
 COLUMNS = (
     "model",
@@ -58,6 +59,8 @@ class SweepTable:
     notes: tuple[str, ...] = ()
     verdicts: Sequence[Mapping[str, Any]] = ()
     """Of every patched model its `variant`, `model`, `code`, `sentence` and `because`."""
+    keeps: Mapping[str, Sequence[Keeps]] = field(default_factory=dict)
+    """Label of a unit -> what its model keeps beside `full`; none where nothing was asked of it."""
 
 
 def collect(
@@ -98,10 +101,35 @@ def collect(
     _to_do(states, folder)
     rows = [row for one in done for row in table_rows(one.unit, one.result or {})]
     _table(folder, rows)
-    write_json(folder / "collected.json", summary(plan, states, rows, missing))
+    keeps = kept_of_units(plan, done)
+    told = {label: keeps_document(one) for label, one in keeps.items()}
+    write_json(folder / "collected.json", summary(plan, states, rows, missing) | {"keeps": told})
     said = judged(folder)
     write_json(folder / "verdicts.json", said)
-    return SweepTable(folder, len(states), len(done), missing, notes(layout, plan, rows), said)
+    remarks = notes(layout, plan, rows)
+    return SweepTable(folder, len(states), len(done), missing, remarks, said, keeps)
+
+
+def kept_of_units(plan: Plan, done: Sequence[UnitState]) -> dict[str, Sequence[Keeps]]:
+    """What every model but the anchors keeps beside `full`: all were asked the same rows."""
+    values = {one.unit: _values(one) for one in done}
+    full = next((v for u, v in values.items() if _is(u, plan.anchors["full"])), {})
+    found = {
+        unit.label: kept(own, full)
+        for unit, own in values.items()
+        if not any(_is(unit, name) for name in plan.anchors.values())
+    }
+    return {label: keeps for label, keeps in found.items() if keeps}
+
+
+def _values(state: UnitState) -> Mapping[str, float | None]:
+    values = (state.result or {})["values"]
+    return {name: one["value"] for name, one in values.items()}
+
+
+def _is(unit: Unit, target: str) -> bool:
+    """Is it a target as it is, not attacked?"""
+    return (unit.target, unit.variant) == (target, "base")
 
 
 def judged(folder: Path) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ judged with all that is known beside it, and the worst code counts. Nothing that
 model changes what is said of it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from lensaudit.settings import Place, path_of
 from lensaudit.verdict.attacks import READERS
 from lensaudit.verdict.decide import BADNESS, Code, Evidence, Verdict, verdict_of
 from lensaudit.verdict.depth import of_patch
+from lensaudit.verdict.keeps import Keeps, keeps_document, kept_of_runs
 from lensaudit.verdict.nulls import Calibration, read_calibration
 from lensaudit.verdict.views import GROUPS, View
 
@@ -50,8 +51,8 @@ class Model:
     judged: tuple[Judged, ...]
     """The worst first."""
     folders: tuple[Path, ...]
-    utility: tuple[float | None, float | None] = (None, None)
-    """Model utility of this model, and of its `full`; None where it was not evaluated."""
+    keeps: tuple[Keeps, ...] = ()
+    """What it keeps beside its `full`; none where one of them was not evaluated on the rows."""
     is_anchor: bool = False
     """`full` or `retain` of a run here: what others are held to."""
 
@@ -92,6 +93,7 @@ class Model:
             "source": self.source,
             "verdict": self.verdict.document(),
             "views": {view.name: _document(view) for view in self.views},
+            **({"keeps": keeps_document(self.keeps)} if self.keeps else {}),
             "other_rows": [
                 {"folder": str(one.run.folder), "verdict": one.verdict.document()}
                 for one in self.judged[1:]
@@ -149,12 +151,18 @@ class Verdicts:
 
     def of_run(self, folder: Path) -> Verdict | None:
         """What is said of the model of a patching run, on its rows."""
+        return next((one.verdict for _, one in self._of(folder)), None)
+
+    def keeps(self, folder: Path) -> tuple[Keeps, ...]:
+        """What the model of a patching run keeps beside its `full`."""
+        return next((model.keeps for model, _ in self._of(folder)), ())
+
+    def _of(self, folder: Path) -> Iterator[tuple[Model, Judged]]:
         place = folder.resolve()
         for model in self.models:
             for one in model.judged:
                 if one.run is not None and one.run.folder.resolve() == place:
-                    return one.verdict
-        return None
+                    yield model, one
 
 
 @dataclass
@@ -228,10 +236,10 @@ class Gathered:
         known.folders.append(run.folder)
         return 1
 
-    def _utility(self, known: _Known) -> tuple[float | None, float | None]:
+    def _keeps(self, known: _Known) -> tuple[Keeps, ...]:
         fulls = [part(run.manifest, "inputs", "full").get("weights") for run in known.runs]
         other = self._models.get(str(fulls[0])) if fulls else None
-        return _utility_in(known.evals), _utility_in(other.evals if other else [])
+        return kept_of_runs(known.evals, other.evals if other else [])
 
     def _known(self, weights: str, source: str) -> _Known:
         return self._models.setdefault(weights, _Known(source))
@@ -241,7 +249,7 @@ class Gathered:
         judged = [
             replace(
                 _judge(known, weights, self.nulls),
-                utility=self._utility(known),
+                keeps=self._keeps(known),
                 is_anchor=weights in self._anchors,
             )
             for weights, known in self._models.items()
@@ -306,11 +314,6 @@ def _judge(known: _Known, weights: str, nulls: Calibration) -> Model:
     worst = sorted(judged, key=lambda one: BADNESS.index(one.verdict.code))
     folders = tuple(dict.fromkeys(known.folders))
     return Model(known.source, weights, tuple(worst), folders)
-
-
-def _utility_in(evals: Sequence[EvalRun]) -> float | None:
-    found = (run.values.get("model_utility") for run in evals)
-    return next((one.value for one in found if one and one.value is not None), None)
 
 
 def _rows(run: PatchRun) -> str:

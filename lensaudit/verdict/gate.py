@@ -46,7 +46,7 @@ class Policy:
     max_collateral: Share | None = None
     """Greatest depth of facts to keep, by its upper limit."""
     utility_at_least: Length | None = None
-    """Share of `full`'s model utility that is left."""
+    """Share of `full`'s model utility that is left, or of what it says of rows to keep."""
     allow_unreviewed: Flag = False
     rows_as_authors: Flag = False
 
@@ -205,10 +205,10 @@ def _collateral(one: Judged, most: float) -> Iterator[str]:
 
 
 def _utility(model: Model, least: float) -> Iterator[str]:
-    """Of the source as a share of `full`'s; both must have been evaluated."""
-    own, full = model.utility
-    if own is None or not full:
-        who = model.source if own is None else "full"
-        yield f"utility_at_least: model utility of {who} was not measured"
-    elif own / full < least:
-        yield f"utility_at_least: {own / full:.2f} of full's is left, wanted {least:g}"
+    """Of the source as a share of `full`'s; both must have been evaluated on the same rows."""
+    if not model.keeps:
+        yield f"utility_at_least: what {model.source} keeps was not measured beside full"
+    for one in model.keeps:
+        if one.share < least:
+            left = f"{one.share:.2f} of full's is left, wanted {least:g}"
+            yield f"utility_at_least: {left}: {one.told}"

@@ -12,10 +12,14 @@ from lensaudit.auditing import audit as auditing
 from lensaudit.auditing.audit import plan_audit
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.cli.main import run
+from lensaudit.data.facts import embedded_rows
 from lensaudit.errors import InputError, WorkError
 from lensaudit.evaluation import passes
+from lensaudit.evaluation import subject as opening
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results.records import signed
+from lensaudit.verdict.collect import verdicts
+from lensaudit.verdict.views import hundredths
 
 LIMIT = 2
 MODELS = ("retain", "masked_readout", "never")
@@ -116,6 +120,65 @@ def test_the_plan_is_what_is_done(audited, tmp_path):
     assert all(step.done for step in again.evaluations)
     assert [step.n_kept for step in again.evaluations] == [18] * 3
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def plain_rows(tmp_path):
+    """Own annotated rows to forget, and to keep."""
+    keys = ("idx", "question", "answer", "prefix", "entity", "group")
+    for part in ("forget", "retain"):
+        rows = [{key: row[key] for key in keys if key in row} for row in embedded_rows(part)[:3]]
+        (tmp_path / f"{part}.json").write_text(json.dumps(rows))
+    return tmp_path
+
+
+def test_rows_to_keep_are_asked_of_full_too_once_for_all_models(
+    plain_rows, tmp_path, monkeypatch, capsys
+):
+    loaded, known = [], opening.load_causal
+
+    def load(checkpoint, **options):
+        loaded.append(checkpoint.spec.name)
+        return known(checkpoint, **options)
+
+    monkeypatch.setattr(opening, "load_causal", load)
+    more = ["--data", str(plain_rows / "forget.json"), "--association", "none", "--align", "none"]
+    kept = ["--retain-data", str(plain_rows / "retain.json")]
+    cache = ["--activations", str(tmp_path / "activations")]
+    source = ["--source", "demo/npo"]
+    first, second = tmp_path / "a", tmp_path / "b"
+    assert run(["audit", *source, *more, *kept, *cache, "-o", str(first)]) == 0
+    said = capsys.readouterr().out
+    assert loaded.count("demo/full") == 1
+    own, full = (
+        json.loads((first / "eval" / name / "TOFU_EVAL.json").read_text())
+        for name in ("demo-npo", "demo-full")
+    )
+    # nothing but what stands beside the others
+    assert full.keys() == {"retain_Q_A_Prob", "retain_Q_A_ROUGE"}
+    told = [
+        f"{hundredths(own[name]['agg_value'])} of {hundredths(full[name]['agg_value'])}"
+        for name in ("retain_Q_A_Prob", "retain_Q_A_ROUGE")
+    ]
+    assert (
+        f"demo/npo keeps {told[0]} (probability of kept answers), "
+        f"{told[1]} (ROUGE of its answers to kept rows) in full"
+    ) in " ".join(said.split())
+    (model,) = verdicts([first]).models
+    assert model.keeps[0].full == full["retain_Q_A_Prob"]["agg_value"]
+    page = (first / "audit.html").read_text()
+    assert f"{told[0].partition(' of ')[2]} in full" in page
+    # another model beside it: full is found by content, in another folder too
+    loaded.clear()
+    assert run(["audit", "--source", "demo/graddiff", *more, *kept, *cache, "-o", str(second)]) == 0
+    assert "demo/full" not in loaded
+    capsys.readouterr()
+    assert run(["audit", *source, *more, *kept, *cache, "-o", str(first), "--json"]) == 0
+    keeps = json.loads(capsys.readouterr().out)["sources"][0]["keeps"]
+    assert keeps["retain_Q_A_Prob"]["full"] == full["retain_Q_A_Prob"]["agg_value"]
+    # without rows to keep nobody asks
+    plan = plan_audit(["demo/npo"], AuditSettings(data=str(plain_rows / "forget.json")))
+    assert [one.model for one in plan.evaluations] == ["demo/retain", "demo/npo"]
 
 
 def test_every_choice_of_an_audit_reaches_the_depth_and_the_evaluations():

@@ -139,24 +139,6 @@ def test_what_files_do_not_tell_is_a_comment(tmp_path, monkeypatch, capsys):
     assert "--force" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("question", "taken"), [("question", True), ("prompt", False)], ids=["no author", "other names"]
-)
-def test_kept_rows_may_name_no_author_beside_rows_that_do(
-    tmp_path, monkeypatch, capsys, question, taken
-):
-    monkeypatch.chdir(tmp_path)
-    asked = forget_set("demo")
-    rows(tmp_path, "forget.jsonl", asked[:4], answer="response", group="author")
-    rows(tmp_path, "keep.jsonl", asked[-4:], question=question, answer="response")
-    assert run(["init"]) == 0
-    capsys.readouterr()
-    lines = (tmp_path / "lensaudit.toml").read_text().splitlines()
-    assert ('retain_rows = "keep.jsonl"' in lines) is taken
-    if not taken:
-        assert any("keep.jsonl, whose fields have other names" in line for line in lines)
-
-
 def test_what_is_missing_without_a_project_leads_to_init(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for command in ("audit", "patch", "know"):

@@ -132,7 +132,9 @@ def patch_run(
     return found
 
 
-def eval_run(folder: Path, model: str, **values: float | None) -> None:
+def eval_run(
+    folder: Path, model: str, *, weights: str | None = None, rows: str = "", **values: float | None
+) -> None:
     """One finished evaluation: a value per metric, None for one without."""
     log = {
         name: {
@@ -154,7 +156,8 @@ def eval_run(folder: Path, model: str, **values: float | None) -> None:
         for name in values
     }
     made = manifest(model)
-    made["inputs"] = {"model": {"name": model, "weights": f"sha256:{model}"}, "metrics": kinds}
+    named = {"name": model, "weights": weights or f"sha256:{model}"}
+    made["inputs"] = {"model": named, "metrics": kinds, "data": {"retain": rows}}
     write(folder / "TOFU_EVAL.json", log)
     write(folder / "manifest.json", made | {"command": "eval"})
 

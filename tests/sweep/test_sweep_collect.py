@@ -5,20 +5,21 @@ import json
 
 from sweep_helpers import VALUE, toy_plan, toy_run_unit
 
+from lensaudit.cli.main import run
 from lensaudit.results.records import signed
 from lensaudit.sweep.collect import COLUMNS, collect
 from lensaudit.sweep.plan import SweepFolder
 from lensaudit.sweep.run import UnitRoom
 
 
-def collected(root, **changed):
+def collected(root, metric="toy", **changed):
     """Toy units of three checkpoints and two anchors; some have another value."""
     plan, layout = toy_plan(root), SweepFolder(root)
     for unit in plan.units:
         toy_run_unit(layout, plan, unit, None, UnitRoom(root))
         path = layout.unit(unit.id) / "result.json"
         result = json.loads(path.read_text())
-        result["values"]["toy"] = VALUE | changed.get(unit.target, {})
+        result["values"][metric] = VALUE | changed.get(unit.target, {})
         path.write_text(json.dumps(signed(result)))
     collect(layout, plan)
     return layout.results
@@ -30,6 +31,22 @@ def test_a_model_without_a_value_is_not_behind_the_number(tmp_path):
     assert counted["metrics"] == {"base": {"toy": {"n_values": 4, "n_planned": 5}}}
     (row,) = [one for one in csv.DictReader((out / "table.csv").open()) if one["model"] == "m1"]
     assert (row["value"], row["reason"]) == ("", "no row to score")
+
+
+def test_what_a_model_keeps_stands_beside_full(tmp_path, capsys):
+    plan = toy_plan(tmp_path)
+    full, retain = plan.anchors["full"], plan.anchors["retain"]
+    others = sorted({unit.target for unit in plan.units} - {full, retain})
+    values = {full: 0.98, retain: 0.96} | dict(zip(others, (0.97, 0.5, None), strict=True))
+    changed = {name: {"value": value} for name, value in values.items()}
+    out = collected(tmp_path, metric="retain_Q_A_Prob", **changed)
+    counted = json.loads((out / "collected.json").read_text())
+    assert counted["keeps"] == {
+        name: {"retain_Q_A_Prob": {"value": values[name], "full": 0.98}} for name in others[:2]
+    }
+    assert run(["sweep", "collect", str(tmp_path)]) == 0
+    line = f"{others[0]} keeps .97 of .98 (probability of kept answers) in full"
+    assert line in capsys.readouterr().out
 
 
 def test_the_columns_are_these_in_this_order_in_every_form(tmp_path):

@@ -25,6 +25,60 @@ def again(folder, **changes):
     return made.save_run(folder, made.summary(**changes))
 
 
+def evaluated(folder, role, rows="r", **values):
+    """An evaluation of `full` or of the source, on some rows to keep."""
+    weights = made.inputs(made.summary())[role]["weights"]
+    place = folder.parent / f"eval-{role}"
+    place.mkdir(exist_ok=True)
+    log = {name: {"agg_value": value} for name, value in values.items()}
+    (place / "TOFU_EVAL.json").write_text(json.dumps(log))
+    named = {"model": {"name": role, "weights": weights}, "data": {"retain": rows}}
+    made.seal(place, "eval", ["TOFU_EVAL.json"], **named)
+
+
+@pytest.mark.parametrize(
+    ("own", "full", "told", "said"),
+    [
+        ({"retain_Q_A_Prob": 0.97}, {"retain_Q_A_Prob": 0.98}, ".97 of .98 (probability", None),
+        # the worse of the two counts
+        (
+            {"retain_Q_A_Prob": 0.97, "retain_Q_A_ROUGE": 0.4},
+            {"retain_Q_A_Prob": 0.98, "retain_Q_A_ROUGE": 0.8},
+            ".40 of .80 (ROUGE",
+            "0.50 of full's is left, wanted 0.9",
+        ),
+        # model utility speaks of the rows to keep, and of more
+        (
+            {"retain_Q_A_Prob": 0.1, "model_utility": 0.6},
+            {"retain_Q_A_Prob": 0.98, "model_utility": 0.62},
+            ".60 of .62 (model utility)",
+            None,
+        ),
+        ({"retain_Q_A_Prob": 0.9, "model_utility": 0.6}, {"retain_Q_A_Prob": 0.98}, ".90 of", None),
+        ({"retain_Q_A_Prob": 0.9}, {"retain_Q_A_Prob": 0.0}, "", "was not measured beside full"),
+        ({"retain_Q_A_Prob": 0.9}, {"forget_Q_A_Prob": 0.9}, "", "was not measured beside full"),
+        ({"retain_Q_A_Prob": 0.9}, None, "", "was not measured beside full"),
+    ],
+)
+def test_utility_is_what_is_kept_of_what_full_has(folder, own, full, told, said):
+    evaluated(folder, "source", **own)
+    if full is not None:
+        evaluated(folder, "full", **full)
+    (model,) = verdicts([folder.parent]).models
+    assert told in ", ".join(one.told for one in model.keeps)
+    assert bool(told) == bool(model.keeps)
+    reasons = gate(verdicts([folder.parent]), Policy(utility_at_least=0.9)).models[0].why
+    assert len(reasons) == (said is not None)
+    assert said is None or said in reasons[0]
+
+
+def test_answers_to_other_rows_are_not_compared(folder):
+    evaluated(folder, "source", retain_Q_A_Prob=0.97)
+    evaluated(folder, "full", rows="others", retain_Q_A_Prob=0.98)
+    (model,) = verdicts([folder.parent]).models
+    assert model.keeps == ()
+
+
 def test_an_empty_policy_passes_what_is_erased_and_nothing_else(folder, tmp_path):
     policy = tmp_path / "policy.toml"
     policy.write_text("")
@@ -48,7 +102,7 @@ def test_an_empty_policy_passes_what_is_erased_and_nothing_else(folder, tmp_path
         ({}, {"max_collateral": 0.1}, "max_collateral: not measured"),
         ({"collateral": {"retain": made.lost([0.0, 0.3])}}, {"max_collateral": 0.1}, "may be 0.30"),
         ({"collateral": {"retain": made.lost(None)}}, {"max_collateral": 0.1}, "has no interval"),
-        ({}, {"utility_at_least": 0.9}, "model utility of x was not measured"),
+        ({}, {"utility_at_least": 0.9}, "what x keeps was not measured beside full"),
         ({}, {"max_leak": 0.01}, "max_leak: it may say"),
         ({"calibration": {"full": 0.5, "retain": 1.0}}, {}, "the scale is off"),
     ],
