@@ -1,6 +1,6 @@
 """What attacks found: worst case, samples, retraining, relearning, effort; and curves by step."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -595,15 +595,13 @@ def recovery_curve(path: Path) -> list[CurvePoint]:
     Raises:
         InputError: as `effort_run`.
     """
-    return list(_recovery(path))
-
-
-def _recovery(path: Path) -> Iterator[CurvePoint]:
     run = effort_run(path)
-    for arm, found in run.arms.items():
-        for one in found.curve:
-            if one.rho is not None:
-                yield CurvePoint(run.model, f"recovery {arm}", one.c, one.rho)
+    return [
+        CurvePoint(run.model, f"recovery {arm}", one.c, one.rho)
+        for arm, found in run.arms.items()
+        for one in found.curve
+        if one.rho is not None
+    ]
 
 
 def read_curve(path: Path) -> dict[str, Any]:

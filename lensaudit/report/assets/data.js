@@ -67,7 +67,6 @@ const SCORE_NAMES = { uds: 'UDS', lens: 'Lens depth', em: 'UDR' };
 const SCORE_LONG = { uds: 'Unlearning Depth Score', lens: 'Logit Lens depth', em: 'exact match' };
 const wordOf = (value) => (!Number.isFinite(value) ? 'no verdict' : value >= LIMITS.erased_from ? 'erased' : value >= LIMITS.hidden_below ? 'partly erased' : 'hidden');
 const wordClass = (value) => `word-${wordOf(value).replace(' ', '-')}`;
-const runClass = (run) => (run.verdict ? `word-${WORDS[run.verdict][1]}` : null);
 
 // The EM run of the same model, where one was made.
 const emOf = (run) => RUNS.find((one) => one.where.score === 'em' && one.model === run.model);
