@@ -18,6 +18,9 @@ CLAIMS = {
     "puts it into the model before unlearning": (
         "patching/test_wavefront.py::test_every_scope_and_component_equals_the_oracle"
     ),
+    "for the TOFU checkpoints of open-unlearning": (
+        "models/test_registry.py::test_every_model_of_the_published_results_has_a_name"
+    ),
     "no GPU; after pip no network": ("test_readme.py::test_the_python_runs_in_order"),
     "audits nine small models": "test_readme.py::test_the_demo_has_nine_models",
     "trained on fictional authors, so the truth is known": (
@@ -35,6 +38,9 @@ CLAIMS = {
     "as out of its own. The knowledge is there": (
         "demo_family/test_embedded_family.py::test_depth_tells_the_planted_truth"
     ),
+    "it reads no more than out of a model that never saw": (
+        "scores/test_depth.py::test_uds_lies_in_the_unit_interval_and_retain_scores_one"
+    ),
     "joins all that was measured into one word": (
         "verdict/test_decide.py::test_what_any_group_finds_outweighs_what_all_others_rule_out"
     ),
@@ -43,6 +49,7 @@ CLAIMS = {
     ),
     "*unscored*, never 0": "scores/test_depth.py::test_no_ke_layer_is_unscored_not_zero",
     "1 is also what a ruined model reads": "scores/test_depth.py::test_worked_by_hand",
+    "early layers, which hardly count": "scores/test_depth.py::test_worked_by_hand",
     "A change of basis is found": (
         "gym/test_planted_truth.py::test_a_permutation_is_seen_through_and_a_guard_is_not"
     ),
@@ -55,6 +62,9 @@ CLAIMS = {
     "keywords are the command's options": (
         "auditing/test_doors.py::test_keywords_are_the_fields_of_the_settings"
     ),
+    "an intervention a pure function of the stream": (
+        "patching/test_interventions.py::test_interventions_do_not_write_into_the_stream"
+    ),
     "Weights are read from safetensors only": (
         "models/test_checkpoint.py::test_pickles_need_permission"
     ),
@@ -63,6 +73,16 @@ CLAIMS = {
     ),
 }
 """What the README says, and the test that would fail if it were not so."""
+NO_CLAIM = (
+    "A language model was made to",
+    "![The page",
+    "You need the model before",
+    "More: ",
+    "The **Unlearning Depth Score**",
+    "What it cannot see:",
+    "Pages: ",
+)
+"""Beginnings of the paragraphs that ask, name or lead elsewhere; links are tested by themselves."""
 
 
 def test_it_is_short():
@@ -74,6 +94,14 @@ def test_each_claim_stands_there_and_has_its_test(claim):
     assert claim in README.replace("\n", " ")
     file, _, test = CLAIMS[claim].partition("::")
     assert f"\ndef {test}(" in (ROOT / "tests" / file).read_text()
+
+
+def test_each_paragraph_has_a_claim_with_a_test():
+    prose = re.sub(r"^```.*?^```$|^[#|][^\n]*$", "", README, flags=re.M | re.S)
+    paragraphs = [one.strip() for one in re.split(r"\n\n|^- ", prose, flags=re.M) if one.strip()]
+    assert len(paragraphs) > 15
+    left = [one for one in paragraphs if not any(claim in one for claim in CLAIMS)]
+    assert [one for one in left if not one.startswith(NO_CLAIM)] == []
 
 
 def test_the_python_runs_in_order(tmp_path, monkeypatch):
