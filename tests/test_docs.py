@@ -50,10 +50,23 @@ FAST = ("gate", "own-model#Try the project file", "own-forget-set", "terminal")
 def test_the_commands_and_the_python_of_a_page_run_in_order(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
+    assert walked(name, capsys) >= 1
+
+
+@pytest.mark.slow
+def test_a_reader_runs_the_pages_one_after_another_in_one_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    for name in dict.fromkeys(("../README", *PAGES)):
+        assert walked(name, capsys) >= 1, name
+
+
+def walked(name, capsys):
+    """Run the blocks of a page in the working folder; how many."""
     n_run = 0
     for language, kind, content in blocks(page(name)):
         if language == "jsonl" or (language == "toml" and kind):
-            (tmp_path / kind).write_text(content)
+            Path(kind).write_text(content)
         elif language == "python":
             exec(compile(content, f"{name}.md", "exec"), {})
             n_run += 1
@@ -61,10 +74,11 @@ def test_the_commands_and_the_python_of_a_page_run_in_order(name, tmp_path, monk
             for command in commands(content):
                 code = run(shlex.split(command)[1:])
                 said = capsys.readouterr()
-                assert (code, command) == (4 if kind else 0, command), said.err[-500:]
+                wanted = 4 if kind else 0
+                assert (code, name, command) == (wanted, name, command), said.err[-500:]
                 assert said.out.strip(), command
                 n_run += 1
-    assert n_run >= 1
+    return n_run
 
 
 def commands_of(name, wanted):

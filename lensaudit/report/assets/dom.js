@@ -23,7 +23,7 @@ const g = (tag, attributes, ...children) => fill(document.createElementNS(SVG, t
 const bdi = (text, kind) => h('bdi', { class: kind }, text);
 
 // A plain table in a box of its own: what is too wide scrolls there, and the page stays as it is.
-const grid = (label, titles, rows) => h('div', { class: 'wrap plain' }, h('table', { 'aria-label': label }, h('thead', {}, h('tr', {}, titles.map((title) => h('th', {}, title)))), h('tbody', {}, rows)));
+const grid = (label, titles, rows) => h('div', { class: 'wrap plain' }, h('table', { 'aria-label': label }, h('thead', {}, h('tr', {}, titles.map((title, at) => h('th', rows[0]?.cells?.[at]?.classList.contains('num') ? { class: 'num' } : {}, title)))), h('tbody', {}, rows)));
 
 const fmt = (value, digits = 3) => (Number.isFinite(value) ? value.toFixed(digits).replace(/^-(0\.?0*)$/, '$1') : '–');
 const brief = (value) => {
