@@ -18,6 +18,8 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)")
 ROW = re.compile(r"^\| \[[^]]*\]\((?!http)([^)]+)\) \| (.+) \|$")
+NAMED = re.compile(r"\[[\w./-]+\.md\]\((?!https?:|#)([^)#\s]+)")
+"""A link whose text is the name of a file: in the site it is the page's title."""
 LISTINGS = {".py": "python", ".jsonl": "json", ".json": "json"}
 """Files that become a page with a listing; of other kinds a page may link to Markdown alone."""
 LONGEST = 200_000
@@ -90,8 +92,12 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         there = os.path.relpath((at.parent / found[1]).resolve(), DOCS)
         return posixpath.relpath(placed(there), posixpath.dirname(source) or ".")
 
+    def titled(found: re.Match[str]) -> str:
+        there = at.parent / found[1]
+        return f"[{title(there)}]({found[1]}" if there.suffix == ".md" else found[0]
+
     parts = re.split(r"(^````?\w.*?^````?$)", markdown, flags=re.M | re.S)
-    parts[::2] = [LINK.sub(link, one) for one in parts[::2]]
+    parts[::2] = [LINK.sub(link, NAMED.sub(titled, one)) for one in parts[::2]]
     # a fence's second word is for the tests
     return re.sub(r"^```(\w+) [\w.-]+$", r"```\1", "".join(parts), flags=re.M)
 
@@ -102,7 +108,7 @@ def on_post_build(config: Any) -> None:
     lines = [f"# {config.site_name}", f"\n> {config.site_description}"]
     for name, rows in groups().items():
         lines.append(f"\n## {name}\n")
-        lines += [f"- [{title(path)}]({placed(path)}): {text}" for path, text in rows]
+        lines += [f"- [{title(DOCS / path)}]({placed(path)}): {text}" for path, text in rows]
     (site / "llms.txt").write_text("\n".join(lines) + "\n")
     for path in sources():
         copy = site / placed(os.path.relpath(path, DOCS))
@@ -115,6 +121,6 @@ def sources() -> Iterator[Path]:
     yield from (path for path in linked_outside() if path.suffix == ".md")
 
 
-def title(path: str) -> str:
+def title(path: Path) -> str:
     """The first heading of a page."""
-    return (DOCS / path).read_text().splitlines()[0].removeprefix("# ")
+    return path.read_text().splitlines()[0].removeprefix("# ")

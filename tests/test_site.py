@@ -51,6 +51,12 @@ def test_every_page_is_in_the_navigation_and_found_by_a_search(site):
         assert page.name == "README" or f'href="{place}"' in index
 
 
+def test_links_that_are_names_of_files_are_titles(site):
+    html = (site / "index.html").read_text()
+    assert '<a href="uds.html">What the Unlearning Depth Score means</a>' in html
+    assert ".md</a>" not in html
+
+
 def test_a_program_reads_llms_txt_and_the_markdown_beside_each_page(site):
     listed = re.findall(r"^- \[[^]]+\]\(([^)]+)\): \S", (site / "llms.txt").read_text(), re.M)
     assert set(listed) >= {f"{page}.md" for page in PAGES if page.name != "README"}
