@@ -26,6 +26,7 @@ from lensaudit.models.registry import (
     default_data,
     load_registry,
     named_family,
+    not_theirs,
     resolve,
     retains_for,
 )
@@ -48,9 +49,17 @@ def anchored(sources: Sequence[str], settings: S) -> S:
     """The settings with the retain models that follow from the sources.
 
     Raises:
-        InputError: a name is wrong.
+        InputError: a name is wrong, or own folders are named without the model before unlearning.
     """
-    names = retains_for(sources, settings.retain, load_registry(settings.registry))
+    registry = load_registry(settings.registry)
+    if settings.full is None and (
+        own := not_theirs(default_anchor("full", sources), sources, registry)
+    ):
+        raise InputError(
+            f"{own}: is a folder of your own; name the model before unlearning with --full, or as "
+            "`full` in lensaudit.toml"
+        )
+    names = retains_for(sources, settings.retain, registry)
     # the family's own stays unnamed: it is said by the sources
     return settings if names[0] != NO_RETAIN_MODEL else replace(settings, retain=names)
 

@@ -138,9 +138,20 @@ def retains_for(
             )
         return named
     name = default_anchor("retain", sources)
-    specs = [resolve(one, registry) for one in sources]
-    own = any(one.local and one not in registry.specs.values() for one in specs)
-    return (NO_RETAIN_MODEL,) if own and registry.specs.get(name) in published() else (name,)
+    return (NO_RETAIN_MODEL,) if not_theirs(name, sources, registry) else (name,)
+
+
+def not_theirs(anchor: str, sources: Sequence[str], registry: Registry) -> str | None:
+    """The first own folder among the sources, if `anchor` is a published model: nobody named it.
+
+    Raises:
+        InputError: a source is no name and no folder.
+    """
+    if registry.specs.get(anchor) not in published():
+        return None
+    specs = {one: resolve(one, registry) for one in sources}
+    own = (name for name, one in specs.items() if one.local and one not in registry.specs.values())
+    return next(own, None)
 
 
 def family_of(model: str) -> str:

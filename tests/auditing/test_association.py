@@ -92,6 +92,15 @@ def test_own_folders_need_no_retain_model_and_never_open_the_hubs(own, monkeypat
     )  # of its files
 
 
+@pytest.mark.parametrize("command", ["audit", "patch"])
+def test_own_folders_have_no_model_before_unlearning_unless_one_is_named(own, capsys, command):
+    asked = [command, "--source", str(own / "never"), "--data", str(own / "rows.json")]
+    assert run([*asked, "-o", str(own / "x")]) == 2
+    said = capsys.readouterr().err
+    assert "name the model before unlearning with --full, or as `full` in lensaudit.toml" in said
+    assert len(said.splitlines()) == 1
+
+
 def test_where_a_retain_model_is_needed_own_folders_must_name_one(own, capsys):
     asked = ["sweep", "plan", str(own / "masked_readout"), "--full", str(own / "full")]
     assert run([*asked, "--data", str(own), "-o", str(own / "sweep")]) == 2
