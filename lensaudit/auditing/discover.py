@@ -214,7 +214,7 @@ def _decide_rows(
             unknown[kind] = tuple(one.place for one in (best or loose))
             continue
         key = annotated if best[0].annotated and annotated else kind
-        if key == kind and columns not in (None, best[0].columns):
+        if key == kind and columns is not None and not _reads(columns, best[0].columns):
             unknown[kind] = (f"{best[0].place}, whose fields have other names",)
             continue
         chosen[key] = best[0].place
@@ -223,6 +223,12 @@ def _decide_rows(
     usual = Fields()
     own = vars(columns or usual)
     chosen |= {name: own[name] for name, same in vars(usual).items() if own[name] != same}
+
+
+def _reads(fields: Fields, own: Fields) -> bool:
+    """Whether rows with fields of their own are read by those of others; some name no author."""
+    without = own.group in (fields.group, Fields().group)
+    return without and (own.question, own.answer) == (fields.question, fields.answer)
 
 
 def _models(folder: Path) -> tuple[ModelFolder, ...]:

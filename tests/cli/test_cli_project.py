@@ -139,6 +139,24 @@ def test_what_files_do_not_tell_is_a_comment(tmp_path, monkeypatch, capsys):
     assert "--force" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("answer", "taken"), [("response", True), ("reply", False)], ids=["no author", "another name"]
+)
+def test_kept_rows_may_name_no_author_beside_rows_that_do(
+    tmp_path, monkeypatch, capsys, answer, taken
+):
+    monkeypatch.chdir(tmp_path)
+    asked = forget_set("demo")
+    rows(tmp_path, "forget.jsonl", asked[:4], answer="response", group="author")
+    rows(tmp_path, "keep.jsonl", asked[-4:], answer=answer)
+    assert run(["init"]) == 0
+    capsys.readouterr()
+    lines = (tmp_path / "lensaudit.toml").read_text().splitlines()
+    assert ('retain_rows = "keep.jsonl"' in lines) is taken
+    if not taken:
+        assert any("keep.jsonl, whose fields have other names" in line for line in lines)
+
+
 def test_what_is_missing_without_a_project_leads_to_init(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for command in ("audit", "patch", "know"):
