@@ -140,15 +140,15 @@ def test_what_files_do_not_tell_is_a_comment(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("answer", "taken"), [("response", True), ("reply", False)], ids=["no author", "another name"]
+    ("question", "taken"), [("question", True), ("prompt", False)], ids=["no author", "other names"]
 )
 def test_kept_rows_may_name_no_author_beside_rows_that_do(
-    tmp_path, monkeypatch, capsys, answer, taken
+    tmp_path, monkeypatch, capsys, question, taken
 ):
     monkeypatch.chdir(tmp_path)
     asked = forget_set("demo")
     rows(tmp_path, "forget.jsonl", asked[:4], answer="response", group="author")
-    rows(tmp_path, "keep.jsonl", asked[-4:], answer=answer)
+    rows(tmp_path, "keep.jsonl", asked[-4:], question=question, answer="response")
     assert run(["init"]) == 0
     capsys.readouterr()
     lines = (tmp_path / "lensaudit.toml").read_text().splitlines()
