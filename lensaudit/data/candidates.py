@@ -18,7 +18,7 @@ from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB
 from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.groups import own_group
-from lensaudit.scores.naming import ENOUGH
+from lensaudit.scores.stats import ENOUGH
 
 N_PLACEBOS = ENOUGH
 N_SHOTS = 3

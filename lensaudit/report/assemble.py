@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import lensaudit
+from lensaudit.data.candidates import mentions
 from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError
 from lensaudit.report.document import Condition, Document, Pair
@@ -173,19 +174,23 @@ def _document(read: _Read, left: Sequence[LeftOut], title: str | None) -> Docume
 
 
 def _said(shelf: Shelf, condition: Condition | None) -> list[Mapping[str, Any]]:
-    """What evaluated models answer to the questions that were patched; of a few models."""
-    if condition is None or len(shelf.evals) > _MOST_TEXTS:
+    """What evaluated models answer to the patched questions; of both anchors and a few others."""
+    if condition is None:
         return []
     found = []
-    for weights, run in shelf.evals.items():
-        answers = answers_in(run)
+    for weights in sorted(shelf.evals, key=lambda one: one not in shelf.anchors)[:_MOST_TEXTS]:
+        answers = answers_in(shelf.evals[weights])
         texts = [
             said if one.question and one.question in asked else None
             for one in condition.examples
             for asked, said in (answers.get(one.idx, ("", "")),)
         ]
         if any(text is not None for text in texts):
-            found.append({"model": shelf.place(weights), "texts": texts})
+            says = [
+                bool(text and any(map(str.isalnum, one.entity)) and mentions(text, one.entity))
+                for one, text in zip(condition.examples, texts, strict=True)
+            ]
+            found.append({"model": shelf.place(weights), "texts": texts, "says": says})
     return found
 
 

@@ -120,7 +120,7 @@ class Document:
     curves: list[Mapping[str, Any]]
     said: list[Mapping[str, Any]]
     """`model`, its place, and `texts`: its answer to each question of the first condition, as text
-    or null."""
+    or null; `says`: whether it gives the fact away."""
     too_few: Mapping[str, int]
     """Undecided models that more rows would decide, by label, with the rows that were scored."""
     table: "Table | None" = None

@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 from scipy.stats import false_discovery_control
 from torch import Tensor
 
+from lensaudit.scores.stats import ENOUGH
+
 FDR = 0.1
 _NULL_FROM = 0.5
 """P-values above this are those of facts that are not known."""
-ENOUGH = 99
-"""Placebos from which a fact has a p-value of its own: the smallest is .01."""
 Exposure = Float[Tensor, "attack candidate"]
 """Scores of a fact's candidates by attack; the true entity is the first candidate. A row of NaN:
 the attack does not score this fact."""

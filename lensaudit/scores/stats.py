@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
+ENOUGH = 99
+"""Placebos from which a fact has a p-value of its own: the smallest is .01."""
 Values = Sequence[float | int] | NDArray[Any]
 """Numbers in a list, tuple or one-dimensional array."""
 _SMALLEST_P = 1e-300

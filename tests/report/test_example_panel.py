@@ -74,8 +74,28 @@ def test_three_answers_stand_side_by_side_with_the_fact_marked(browser, page):
     assert marks(browser, ".answer") == [fact(3)["entity"]]
     # one that was not asked says so
     browser.open(page + "#model=loses&example=5")
-    assert said(browser)[1] == ["loses answers", "was not asked"]
+    assert said(browser)[1] == ["loses answers", "no answer on this page"]
     assert browser.heard(*ERRORS) == []
+
+
+def test_a_fact_in_other_words_is_told_and_anchors_are_asked_first(browser, tmp_path, monkeypatch):
+    """A date is the same day in any form; of more models than a page holds, both anchors stay."""
+    day = {"question": "When?", "answer": "On 27 April 1931.", "prefix": "On"}
+    asked = dict.fromkeys(range(24), day | {"entity": "27 April 1931"})
+    patch_run(tmp_path / "out" / "npo", "npo", asked=asked)
+    for name, text in (("a", "x"), ("npo", "April 27th, 1931"), ("retain", "May"), ("full", "Z")):
+        answers(tmp_path / "out" / f"{name}-asked", name, {3: ("When?", text)})
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    browser.open((tmp_path / "audit.html").as_uri() + "#example=3")
+    assert [text for _, text in said(browser)] == [
+        "Z",
+        "April 27th, 1931 (the fact in other words)",
+        "May",
+    ]
+    monkeypatch.setattr(assembled, "_MOST_TEXTS", 2)
+    found = assemble([tmp_path / "out"])
+    roles = {found.models[one["model"]].role for one in found.said}
+    assert roles == {"full", "retain"}
 
 
 def test_what_brought_it_out_is_said_with_its_words_and_its_bits(browser, page):

@@ -27,13 +27,17 @@ function answersOf(run, example) {
   const modelOf = (role) => (MODELS.find((model) => model.name === run.where[role] && DATA.said.some((one) => MODELS[one.model] === model)) ?? MODELS.find((model) => model.role === role));
   const found = ['full', 'source', 'retain'].map((role) => {
     const model = role === 'source' ? run.info : modelOf(role);
-    const asked = DATA.said.find((one) => MODELS[one.model] === model)?.texts[at];
-    return { role, name: role === 'source' ? run.label : role, asked, begun: begun[role] };
+    const told = DATA.said.find((one) => MODELS[one.model] === model);
+    return { role, name: role === 'source' ? run.label : role, asked: told?.texts[at], says: told?.says[at], begun: begun[role] };
   });
   if (!found.some((one) => one.asked || one.begun)) return h('p', { class: 'muted' }, 'What the models answer is not among these results: lensaudit eval asks them.');
+  const told = (one) => {
+    const text = marked(one.asked.trim(), example.entity);
+    return [text, one.says && !$('mark', text) && h('span', { class: 'muted' }, ' (the fact in other words)')];
+  };
   return h('div', { class: 'said' }, found.map((one) => h('div', { class: one.role === 'source' ? 'own' : null },
     h('h4', {}, bdi(one.name), ' answers'),
-    h('p', {}, one.asked ? marked(one.asked.trim(), example.entity) : h('span', { class: 'gone' }, one.asked === '' ? 'nothing' : 'was not asked')),
+    h('p', {}, one.asked ? told(one) : h('span', { class: 'gone' }, one.asked === '' ? 'nothing' : 'no answer on this page')),
     one.begun && [h('h4', {}, 'after the answer’s beginning'), h('p', {}, marked(one.begun.trim(), example.entity))])));
 }
 
