@@ -135,7 +135,7 @@ function mountModels() {
     const info = MODELS[body.dataset.model];
     const name = $('th bdi', body);
     const run = () => current.runs().find((one) => one.info === info);
-    if (rows.includes(body) && RUNS.some((one) => one.info === info)) name.replaceWith(h('button', { type: 'button', class: 'link', 'data-name': info.label, onclick: () => run() && current.choose(run()) }, bdi(info.label)));
+    if (rows.includes(body) && RUNS.some((one) => one.info === info)) name.replaceWith(h('button', { type: 'button', class: 'link', 'data-name': info.label, onclick: () => run() && current.choose(run()) }, name.cloneNode(true)));
     const chips = anchors.includes(body) ? [] : [info?.method, info?.epoch && `epoch ${info.epoch}`].filter(Boolean);
     if (chips.length) $('th', body).append(h('small', {}, chips.join(' · ')));
     const word = $('.verdict span', body);
