@@ -28,7 +28,9 @@
     if (node.closest('svg, select, input, .skip') || !shown(node) || node.scrollWidth <= node.clientWidth + 1) continue;
     const { overflowX, textOverflow, backgroundAttachment, maskImage } = style(node);
     if (overflowX === 'visible' || textOverflow === 'ellipsis') continue;
-    const sign = overflowX !== 'hidden' && (backgroundAttachment.includes('local') || maskImage !== 'none');
+    // a shade under the content shows where a cell lets it through
+    const shaded = backgroundAttachment.includes('local') && [...node.querySelectorAll('td, a')].some((one) => /(,|\/) 0?(\.\d+)?\)$/.test(style(one).backgroundColor));
+    const sign = overflowX !== 'hidden' && (shaded || maskImage !== 'none');
     if (!sign) tell(`hides ${node.scrollWidth - node.clientWidth} px unsaid`, node, node.textContent);
   }
   for (const text of document.querySelectorAll('svg text')) {

@@ -13,6 +13,7 @@ WIDTHS = (390, 1150, 1600)
 LONG = "unlearned/some/where/npo_lr5e5_b05_a1_ep10"
 CHOSEN = ("model=half&example=5", "model=loses&example=23")
 """A model of which everything is known, and one with metrics alone."""
+OPEN = "document.querySelectorAll('details').forEach(one => { one.open = true })"
 METRICS = dict.fromkeys(
     ("forget_Q_A_Prob", "model_utility", "extraction_strength", "mia_min_k"), 0.5
 )
@@ -43,6 +44,9 @@ def test_every_text_has_room_and_no_column_is_hidden(browser, page, width, theme
         for chosen in CHOSEN:
             browser.open(f"{page}#{chosen}&theme={theme}")
             assert browser.run("document.documentElement.dataset.theme") == theme
+            assert "\n".join(browser.run(BOXES)) == ""
+            browser.run(OPEN)  # every verdict, menu and manifest
+            browser.wait("document.querySelector('#models .why:not([hidden]) dd')")
             assert "\n".join(browser.run(BOXES)) == ""
     finally:
         browser.size(1280)
