@@ -44,6 +44,7 @@ _COLUMNS: Mapping[str, Sequence[str]] = {
     "group": ("group", "author", "subject", "person", "topic", "document", "title", "name"),
 }
 """Field -> what it may be called, the likeliest first."""
+_TABLES = (".csv", ".tsv", ".parquet", ".xlsx")
 _SHAPE = ("num_hidden_layers", "hidden_size", "vocab_size")
 
 
@@ -77,6 +78,8 @@ class Discovered:
     folder: Path
     models: tuple[ModelFolder, ...]
     rows: tuple[RowFile, ...]
+    strange: Mapping[str, str] = field(default_factory=dict)
+    """What was looked at and not understood -> what it lacks."""
     chosen: Mapping[str, Any] = field(default_factory=dict)
     """Key of the project file -> value, where there is no doubt."""
     open: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -142,8 +145,9 @@ def discover(folder: Path) -> Discovered:
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; name the one with models and rows")
-    models, rows = _models(folder), _rows(folder)
-    found = Discovered(folder, models, rows)
+    strange: dict[str, str] = {}
+    models, rows = _models(folder, strange), _rows(folder, strange)
+    found = Discovered(folder, models, rows, strange)
     return replace(found, **_decided(models, rows))
 
 
@@ -231,13 +235,17 @@ def _reads(fields: Fields, own: Fields) -> bool:
     return without and (own.question, own.answer) == (fields.question, fields.answer)
 
 
-def _models(folder: Path) -> tuple[ModelFolder, ...]:
+def _models(folder: Path, strange: dict[str, str]) -> tuple[ModelFolder, ...]:
+    """The models below a folder; what looks like one and is none is put among the strange."""
     found: list[tuple[Path, bool]] = []
     for place, names in _walk(folder):
         if "config.json" in names and any(one.endswith(".safetensors") for one in names):
             found.append((place, False))
         elif "adapter_config.json" in names:
             found.append((place, True))
+        elif "config.json" in names or any(one.endswith(".safetensors") for one in names):
+            lacks = "weights in safetensors" if "config.json" in names else "config.json"
+            strange[place.relative_to(folder).as_posix()] = f"a model without {lacks}"
     registry = {
         one.local.resolve(): one.role for one in load_registry().specs.values() if one.local
     }
@@ -284,21 +292,30 @@ def _start_of(place: Path) -> Path | None:
     return Path(start).expanduser().resolve() if isinstance(start, str) else None
 
 
-def _rows(folder: Path) -> tuple[RowFile, ...]:
+def _rows(folder: Path, strange: dict[str, str]) -> tuple[RowFile, ...]:
+    """The files of rows below a folder; what looks like one and is none is among the strange."""
     found = []
     for place, names in _walk(folder):
         if {"config.json", "adapter_config.json", MANIFEST} & set(names):
             continue
         for one in sorted(names):
+            shown = (place / one).relative_to(folder).as_posix()
             if one.endswith(ROWS):
-                found += _row_file(folder, place / one)
+                read = _row_file(shown, place / one)
+                if isinstance(read, str):
+                    strange[shown] = read
+                else:
+                    found.append(read)
+            elif one.endswith(_TABLES):
+                strange[shown] = f"rows are read from {', '.join(ROWS)}; save it as one of these"
     return tuple(found)
 
 
-def _row_file(folder: Path, path: Path) -> list[RowFile]:
+def _row_file(shown: str, path: Path) -> RowFile | str:
+    """What a file of rows holds, or why it is none."""
     rows = _first_rows(path)
     if not rows:
-        return []
+        return "no list of JSON objects, and no JSON object a line"
     keys = set.intersection(*(set(row) for row in rows))
     if {"question", "answer", "prefix"} <= keys and {"entity", "gt_entity"} & keys:
         columns, annotated = Fields(), True
@@ -308,12 +325,13 @@ def _row_file(folder: Path, path: Path) -> list[RowFile]:
             for usual, names in _COLUMNS.items()
         }
         if named["question"] is None or named["answer"] is None:
-            return []
+            lacks = [name for name in ("question", "answer") if named[name] is None]
+            return f"no field for {' and '.join(lacks)} among {', '.join(sorted(keys)[:8])}"
         group = next((one for one in _COLUMNS["group"] if _repeats(rows, one)), "group")
         columns = Fields(named["question"], named["answer"], group)
         annotated = False
     kind: Any = _kind_of(path.stem, _SETS)
-    return [RowFile(path.relative_to(folder).as_posix(), columns, annotated, kind)]
+    return RowFile(shown, columns, annotated, kind)
 
 
 def _repeats(rows: Sequence[Mapping[str, Any]], key: str) -> bool:

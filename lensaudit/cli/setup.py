@@ -16,7 +16,8 @@ from lensaudit.errors import InputError, VerificationError
 from lensaudit.evaluation.settings import AnnotationSettings
 from lensaudit.models.registry import ModelSpec, Role, load_registry, origin
 from lensaudit.project import FILE, read_project, strangeness
-from lensaudit.screen.cells import by_rule, name
+from lensaudit.results.sentences import by_rule
+from lensaudit.screen.cells import name
 from lensaudit.settings import CheckupSettings
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def init(folder: Path, force: bool, as_json: bool, dry_run: bool) -> None:
     except InputError as error:
         raise VerificationError(f"{file}: written, but {error}") from error
     if as_json:
-        emit({"file": str(file), "says": dict(found.chosen), "open": dict(found.open)})
+        told = {"says": found.chosen, "open": found.open, "not_understood": found.strange}
+        emit({"file": str(file)} | {key: dict(value) for key, value in told.items()})
     else:
         _print(found, file, lines)
 
@@ -68,6 +70,10 @@ def _print(found: "Discovered", file: Path, lines: list[str]) -> None:
     say(f"written: {file}")
     for line in lines:
         say(line)
+    for place, why in list(found.strange.items())[:SHOWN]:
+        notice(f"{place}: looked at and not understood: {why}")
+    if (more := len(found.strange) - SHOWN) > 0:
+        notice(f"{more} more were not understood; --json lists them")
     if why := strangeness(file):
         notice(f"{file} is read where it is named with --project: {why}")
     if missing:

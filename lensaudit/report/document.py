@@ -30,6 +30,8 @@ class Condition:
     examples: tuple[Texts, ...]
     unit: str
     """What an interval counts: `author`, or `row` where no row names one."""
+    by_rule: tuple[str, ...]
+    """How many spans nobody reviewed; nothing where all were."""
     baseline: str
     """Float32 per example, nats per token; empty for EM."""
     s1: str

@@ -174,6 +174,7 @@ def _light(document: Document) -> dict[str, Any]:
         "made": document.made,
         "left_out": document.left_out,
         "alone": _alone(document),
+        "by_rule": dict.fromkeys(said for one in document.conditions for said in one.by_rule),
     }
 
 

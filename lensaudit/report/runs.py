@@ -12,6 +12,7 @@ from lensaudit.report.pack import TokenTable, floats, shares, stepped
 from lensaudit.results.patch_runs import Lost, PatchRun, role_of, unscored_of
 from lensaudit.results.reading import part
 from lensaudit.results.schema import checked_as
+from lensaudit.results.sentences import by_rule
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.verdict.decide import Verdict
 
@@ -41,6 +42,7 @@ def condition_of(run: PatchRun) -> Condition:
         layers=run.layers,
         examples=run.examples,
         unit=unit_of(one.group for one in run.examples),
+        by_rule=tuple(by_rule(run.summary)),
         baseline="" if em else floats(run.baseline),
         s1=shares(run.s1) if em else floats(run.s1),
     )

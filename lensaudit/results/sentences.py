@@ -7,8 +7,10 @@ of a model stands in `lensaudit.verdict`.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from lensaudit.results.reading import part
 from lensaudit.scores.estimate import Estimate
 
 STRONG, WEAK = 0.8, 0.2
@@ -235,3 +237,14 @@ def _said(sentence: str, evidence: Estimate) -> str:
         return sentence
     only = rows_only(evidence.why)
     return f"{sentence} {only[0].upper()}{only[1:]}."
+
+
+def by_rule(summary: Mapping[str, Any]) -> Iterator[str]:
+    """How many facts nobody looked at; nothing where all were reviewed.
+
+    >>> list(by_rule({"spans": {"rule": 33, "reviewed": 22}})), list(by_rule({}))
+    (['33 of 55 spans by rule, not reviewed'], [])
+    """
+    spans = {name: n for name, n in part(summary, "spans").items() if isinstance(n, int)}
+    if n := spans.get("rule"):
+        yield f"{n} of {sum(spans.values())} spans by rule, not reviewed"

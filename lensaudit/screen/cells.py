@@ -52,17 +52,6 @@ def no_interval(row: Mapping[str, Any], name: str = "ci95") -> str:
     return row.get(f"{name}_why") or "–"
 
 
-def by_rule(summary: Mapping[str, Any]) -> Iterator[str]:
-    """How many facts nobody looked at; nothing where all were reviewed.
-
-    >>> list(by_rule({"spans": {"rule": 33, "reviewed": 22}})), list(by_rule({}))
-    (['33 of 55 spans by rule, not reviewed'], [])
-    """
-    spans = summary.get("spans", {})
-    if n := spans.get("rule"):
-        yield f"{n} of {sum(spans.values())} spans by rule, not reviewed"
-
-
 def name(text: object) -> str:
     r"""A name from a folder, a file or the Hub, on one line and without terminal escapes.
 

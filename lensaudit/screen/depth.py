@@ -7,7 +7,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from lensaudit.report.shelf import labels
-from lensaudit.screen.cells import by_rule, interval, no_interval, number, profile
+from lensaudit.results.sentences import by_rule
+from lensaudit.screen.cells import interval, no_interval, number, profile
 from lensaudit.screen.tables import Part, dim, row, styled, table
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.collect import Verdicts

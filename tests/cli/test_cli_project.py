@@ -157,6 +157,30 @@ def test_kept_rows_may_name_no_author_beside_rows_that_do(
         assert any("keep.jsonl, whose fields have other names" in line for line in lines)
 
 
+def test_what_init_looked_at_and_did_not_understand_is_named(place, capsys):
+    (place / "old").mkdir()
+    (place / "old" / "config.json").write_text("{}")
+    (place / "people.csv").write_text("question,answer\n")
+    (place / "chat.jsonl").write_text('{"messages": [], "id": 1}\n')
+    (place / "prompts.json").write_text('[{"prompt": "Who?"}]')
+    (place / "notes.json").write_text('"hello"')
+    (place / "readme.txt").write_text("not looked at")
+    wanted = {
+        "old": "a model without weights in safetensors",
+        "people.csv": "rows are read from .json, .jsonl, .ndjson; save it as one of these",
+        "chat.jsonl": "no field for question and answer among id, messages",
+        "prompts.json": "no field for answer among prompt",
+        "notes.json": "no list of JSON objects, and no JSON object a line",
+    }
+    assert run(["init"]) == 0
+    said = capsys.readouterr().err
+    for name, why in wanted.items():
+        assert f"lensaudit: {name}: looked at and not understood: {why}\n" in said
+    assert said.count("not understood") == len(wanted)
+    assert run(["init", "--force", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["not_understood"] == wanted
+
+
 def test_what_is_missing_without_a_project_leads_to_init(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for command in ("audit", "patch", "know"):

@@ -156,3 +156,14 @@ def test_the_page_of_the_embedded_family_answers_them(tmp_path, monkeypatch):
     assert answers.facts("demo/graddiff")[0].startswith("5 of 64 facts")
     assert set(answers.not_asked) >= {"retraining", "attacks on every fact"}
     assert "what it keeps (utility)" in answers.not_asked
+
+
+def test_spans_that_nobody_reviewed_are_said_on_the_page(tmp_path):
+    content = made.summary(spans={"rule": 33, "reviewed": 31})
+    made.save_run(tmp_path / "out", content)
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    said = "33 of 64 spans by rule, not reviewed; <code>lensaudit annotate --page</code> shows them"
+    assert said in (tmp_path / "audit.html").read_text()
+    made.save_run(tmp_path / "out", made.summary(spans={"rule": 0, "reviewed": 64}))
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    assert "spans by rule" not in (tmp_path / "audit.html").read_text()
