@@ -15,6 +15,10 @@ from .data.spans import encode as encode, make_batch as make_batch, prompt as pr
 from .activations.store import ActivationStore as ActivationStore
 from .activations.store import open_activations as open_activations
 
+# doors
+from .doors.caches import cache_prompts as cache_prompts
+from .doors.caches import export_safetensors as export_safetensors
+
 # interventions
 from .patching.interventions import add as add, clamp as clamp
 from .patching.interventions import project_out as project_out, replace_at as replace_at

@@ -147,6 +147,18 @@ def checked(kind, place):
     return la.preflight(kind(place / "npo"), **own).checks
 
 
+def kept(kind, place):
+    with la.cache_prompts(
+        la.load_model("demo/npo"), ["The river ends"], name="mine", root=kind(place / "own")
+    ) as cache:
+        return cache.folder.name
+
+
+def exported(kind, place):
+    with la.open_activations("demo/npo", root=place / "a", data="demo") as cache:
+        return [one.name for one in la.export_safetensors(cache, kind(place / "st"))]
+
+
 CALLS = {
     "load_model": lambda kind, place: (
         la.load_model(kind(place / "npo"), registry=kind(place / "models.json")).cfg.n_layers
@@ -162,6 +174,8 @@ CALLS = {
     "lens": lensed,
     "last_prompt": last_prompted,
     "preflight": checked,
+    "cache_prompts": kept,
+    "export_safetensors": exported,
     "write_report": lambda kind, place: la.write_report(
         [kind(place / "out")], kind(place / f"{kind.__name__}.html")
     ),

@@ -213,6 +213,7 @@ def differences(folders: Sequence[Path]) -> str:
     """Keys of caches, each with what tells it from the others."""
     said = [_said(_spec(folder)) for folder in folders]
     differing = [name for name in said[0] if len({str(one.get(name)) for one in said}) > 1]
+    differing = differing if said[1:] else list(said[0])
     parts = []
     for folder, one in zip(folders, said, strict=True):
         words = ", ".join(f"{name} {one[name]}" for name in differing if one.get(name) is not None)

@@ -1,0 +1,128 @@
+"""Residual caches of any bridge model, for code that asks questions of its own.
+
+A cache is found again by what decides its numbers: the weights in memory, the tokens, the data
+type, the device. `la.open_activations` reads it like one of `lensaudit cache`.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from lensaudit.activations.fill import CACHE_BATCH, encoded_hash, fill
+from lensaudit.activations.spec import HOOKS, Fingerprint
+from lensaudit.activations.store import Activations, ActivationStore
+from lensaudit.data.spans import Encoded
+from lensaudit.errors import InputError
+from lensaudit.files import digest, make_folder, write_bytes
+from lensaudit.models.bridge import DTYPES, TransformerBridge, n_layers, user_hooks
+from lensaudit.models.conditions import EAGER, batch_policy
+from lensaudit.models.device import device_class
+from lensaudit.settings import ACTIVATIONS, Place
+
+
+def cache_prompts(
+    model: TransformerBridge,
+    prompts: Sequence[str],
+    *,
+    name: str,
+    root: Place = ACTIVATIONS,
+    batch_size: int = CACHE_BATCH,
+) -> Activations:
+    """The stream after each block at every position of some texts; kept, and found again.
+
+    Prompts are batched with padding on the right, which no position before it sees. What is there
+    already is read, whatever it was called; a text's number is its place in `prompts`.
+
+    Args:
+        model: any bridge, in eval mode.
+        prompts: texts; special tokens are those that the tokenizer sets.
+        name: for people, and for `la.open_activations(name)`.
+        root: folder of the caches.
+        batch_size: prompts a forward pass.
+
+    >>> with la.cache_prompts(bridge, ["The river ends"], name="mine") as cache:  # doctest: +SKIP
+    ...     cache.example(0).resid.shape
+    torch.Size([16, 4, 64])
+
+    Raises:
+        InputError: no text, or one without a token; or the model trains, carries hooks, or is of
+            another type.
+        WorkError: an activation is not finite.
+    """
+    hf: Any = model.original_model
+    some = next(hf.parameters())
+    dtype = next((key for key, one in DTYPES.items() if one == some.dtype), None)
+    if model.training or dtype is None:
+        what = "is in training mode; call model.eval()" if dtype else f"has weights of {some.dtype}"
+        raise InputError(f"{name}: {what}; wanted eval mode and {', '.join(DTYPES)}")
+    if hooks := user_hooks(model):
+        raise InputError(f"{name}: carries hooks ({hooks[0]}), and its cache is found by weights")
+    ids = [tuple(model.tokenizer(text)["input_ids"]) for text in prompts]
+    if not ids or not all(ids):
+        raise InputError(f"{name}: prompt {ids.index(()) if () in ids else 0} holds no token")
+    encoded = [
+        Encoded(idx, idx, tokens, len(tokens), 0, len(tokens)) for idx, tokens in enumerate(ids)
+    ]
+    fingerprint = Fingerprint(
+        weights=_hash(hf),
+        tokenizer=digest(model.tokenizer.backend_tokenizer.to_str()),
+        dtype=dtype,  # pyright: ignore[reportArgumentType]  # a key of DTYPES
+        device_class=device_class(some.device.type),
+        attention=EAGER,
+        batch_policy=batch_policy("right-padded", dtype, batch_size),
+        examples=encoded_hash(encoded),
+        template="as they are",
+        hook=HOOKS["resid"],
+        layers=n_layers(model),
+        d_model=hf.config.hidden_size,
+        positions="all",
+    )
+    return fill(
+        ActivationStore(root),
+        fingerprint,
+        encoded,
+        name=name,
+        load=lambda: model,
+        batch_size=batch_size,
+        provenance={"made": "cache_prompts", "texts": list(prompts)},
+    )
+
+
+def _hash(model: torch.nn.Module) -> str:
+    """Content hash of weights and buffers in memory, by name."""
+    found = hashlib.sha256()
+    for name, one in sorted(model.state_dict().items()):
+        found.update(f"{name} {one.dtype} {tuple(one.shape)}".encode())
+        found.update(one.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return f"memory:{found.hexdigest()}"
+
+
+def export_safetensors(activations: Activations, folder: Place) -> list[Path]:
+    """A cache as safetensors, a file of at most 32 examples each, for tools that read no HDF5.
+
+    Tensors are named `<idx>.resid` (layer, pos, d_model), `<idx>.token_ids` and `<idx>.positions`;
+    the metadata `spec` is the JSON that says of what they are.
+
+    Raises:
+        InputError: the folder cannot be written.
+        VerificationError: the bytes on disk are not those that were written.
+    """
+    place, spec = make_folder(Path(folder)), activations.spec.content().decode()
+    return [
+        write_bytes(
+            place / f"{Path(shard.file_name).stem}.safetensors",
+            safetensors.torch.save(
+                {
+                    f"{one.idx}.{field}": getattr(one, field).contiguous()
+                    for one in map(activations.example, shard.idx)
+                    for field in ("resid", "token_ids", "positions")
+                },
+                metadata={"spec": spec},
+            ),
+        )
+        for shard in activations.spec.shards()
+    ]

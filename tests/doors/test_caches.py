@@ -1,0 +1,97 @@
+"""Caches of a bridge in memory: written, found, read and exported like those of a checkpoint."""
+
+import re
+
+import h5py
+import pytest
+import safetensors.torch
+import torch
+from pages import DOCS
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import lensaudit as la
+from lensaudit.errors import InputError
+from lensaudit.models.registry import load_registry, resolve
+
+TEXTS = ["The river ends", "Who are you?", "Question: Who?\nAnswer: It is Pico Ølmar"]
+
+
+@pytest.fixture
+def bridge():
+    """A bridge as a reader makes one, of a model of their own."""
+    folder = resolve("demo/npo", load_registry()).local
+    hf = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return la.bridge_from(hf, AutoTokenizer.from_pretrained(folder)).eval()
+
+
+def test_it_holds_what_run_with_cache_says_at_every_position(bridge, tmp_path):
+    with la.cache_prompts(bridge, TEXTS, name="mine", root=tmp_path) as cache:
+        assert sorted(cache.idx) == [0, 1, 2]
+        for idx, text in enumerate(TEXTS):
+            ids = bridge.tokenizer(text, return_tensors="pt")["input_ids"]
+            _, seen = bridge.run_with_cache(ids)
+            one = cache.example(idx)
+            assert one.token_ids.tolist() == ids[0].tolist()
+            for layer in range(cache.n_layers):
+                stream = seen[f"blocks.{layer}.hook_resid_post"][0]
+                assert torch.allclose(one.resid[layer], stream, atol=1e-5)
+
+
+def test_it_is_found_again_by_weights_and_tokens_and_nothing_else(bridge, tmp_path, monkeypatch):
+    with la.cache_prompts(bridge, TEXTS, name="mine", root=tmp_path) as first:
+        folder = first.folder
+    monkeypatch.setattr("lensaudit.activations.fill.residuals", lambda *a, **k: pytest.fail("ran"))
+    with la.cache_prompts(bridge, TEXTS, name="another name", root=tmp_path) as again:
+        assert again.folder == folder
+    with la.open_activations("mine", root=tmp_path) as named:
+        assert named.folder == folder
+    monkeypatch.undo()
+    with la.cache_prompts(bridge, TEXTS[:2], name="fewer", root=tmp_path) as fewer:
+        assert fewer.folder != folder
+    with torch.no_grad():
+        next(bridge.original_model.parameters())[0, 0] += 1e-3
+    with la.cache_prompts(bridge, TEXTS, name="trained on", root=tmp_path) as other:
+        assert other.folder != folder
+
+
+def test_safetensors_hold_the_same(bridge, tmp_path):
+    with la.cache_prompts(bridge, TEXTS * 12, name="mine", root=tmp_path / "a") as cache:
+        files = la.export_safetensors(cache, tmp_path / "out")
+        assert [one.name for one in files] == [
+            f"shard-{number:06d}.safetensors" for number in range(2)
+        ]
+        found = {}
+        for one in files:
+            found |= safetensors.torch.load_file(one)
+        assert len(found) == 3 * len(cache)
+        for one in cache.examples():
+            assert torch.equal(found[f"{one.idx}.resid"], one.resid)
+            assert torch.equal(found[f"{one.idx}.positions"], one.positions)
+
+
+def test_a_shard_has_the_arrays_that_its_page_names(bridge, tmp_path):
+    said = (DOCS / "doors" / "caches.md").read_text().partition("plain HDF5: ")[2]
+    named = set(re.findall(r"`(\w+)`", said.partition(";")[0]))
+    with la.cache_prompts(bridge, TEXTS, name="mine", root=tmp_path) as cache:
+        (path,) = cache.folder.glob("*.h5")
+    with h5py.File(path) as file:
+        assert len(named) == 8
+        assert named <= set(file)
+        assert "about" in file.attrs
+
+
+@pytest.mark.parametrize(
+    ("spoil", "prompts", "said"),
+    [
+        (lambda one: one.train(), TEXTS, "training mode; call model.eval"),
+        (lambda one: one.add_hook("blocks.1.hook_out", lambda x, hook: x), TEXTS, "carries hooks"),
+        (lambda one: None, [], "holds no token"),
+        (lambda one: one.to(torch.float64), TEXTS, "weights of torch.float64"),
+    ],
+    ids=["training", "hooks", "no prompt", "double"],
+)
+def test_what_cannot_be_kept_is_one_line(bridge, tmp_path, spoil, prompts, said):
+    spoil(bridge)
+    with pytest.raises(InputError, match=said):
+        la.cache_prompts(bridge, prompts, name="mine", root=tmp_path)
+    assert not list(tmp_path.iterdir())
