@@ -20,6 +20,7 @@ from lensaudit.data.facts import examples_hash
 from lensaudit.data.neutral import Kept, Stratum, kept_facts, strata_of
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
+from lensaudit.groups import unit_of
 from lensaudit.models.checkpoint import Checkpoint, check_same_shape, open_checkpoint, open_model
 from lensaudit.models.registry import base_spec
 from lensaudit.patching.counterfactual import NO_OTHER, others_of
@@ -193,9 +194,8 @@ def _mean(values: Sequence[float], groups: Sequence[int | str]) -> dict[str, Any
     """Mean depth with its interval; None without rows."""
     if not values:
         return {"depth": None, "ci95": None, "n_scored": 0}
-    found = clustered_mean(values, groups)
-    ends = found.limits()["ci95"]
-    return {"depth": sum(values) / len(values), "ci95": ends, "n_scored": len(values)}
+    found = clustered_mean(values, groups, unit=unit_of(groups))
+    return {"depth": sum(values) / len(values), **found.limits(), "n_scored": len(values)}
 
 
 def _strata(

@@ -11,7 +11,7 @@ from lensaudit.data.candidates import mentions
 from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError
 from lensaudit.report.document import Condition, Document, Pair
-from lensaudit.report.evidence import anchor_rows, table_of
+from lensaudit.report.evidence import table_of
 from lensaudit.report.pack import token_tables
 from lensaudit.report.runs import condition_of, depth_of, paired
 from lensaudit.report.shelf import Shelf, kinds_of
@@ -167,9 +167,8 @@ def _document(read: _Read, left: Sequence[LeftOut], title: str | None) -> Docume
         at: [one for one in model.judged if one.run is None or one.run.folder in folders]
         for at, model in known.items()
     }
-    first = None if document.first is None else document.conditions[document.first]
     keeps = {at: model.keeps for at, model in known.items()}
-    table = table_of(models, sets, keeps, place, anchor_rows(models, first, depths))
+    table = table_of(document, sets, keeps, place)
     return replace(document, table=table, title=title or _title(document, read))
 
 

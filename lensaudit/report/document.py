@@ -1,6 +1,6 @@
 """What the page holds: one record per part, turned into the JSON that its script reads."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +69,7 @@ class Depth:
     s2: Stepped | str
     """Deltas; for EM shares in a byte each."""
     extra: Mapping[str, Any]
-    """Lens depth and controls beside UDS; or retention, categories and texts of an EM run."""
+    """Controls beside UDS; or retention, categories and texts of an EM run."""
     manifest: int
 
 
@@ -118,7 +118,7 @@ class Document:
     pairs: list[Pair]
     meta: list[Mapping[str, Any]]
     steering: list[Mapping[str, Any]]
-    attacks: list[Mapping[str, Any]]
+    attacks: Sequence[Mapping[str, Any]]
     curves: list[Mapping[str, Any]]
     said: list[Mapping[str, Any]]
     """`model`, its place, and `texts`: its answer to each question of the first condition, as text

@@ -5,17 +5,19 @@ disagree, and where they do the table shows it instead of a mean. A number stand
 and its rows, or with the reason why it has none; what was not asked is said.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lensaudit.report.document import ANCHORS, Condition, Depth, PageModel
-from lensaudit.results.patch_runs import Texts
+from lensaudit.report.document import ANCHORS, Document, PageModel
+from lensaudit.results.patch_runs import PatchRun, Texts
+from lensaudit.results.reading import part
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import share_of
 from lensaudit.verdict.collect import Judged
 from lensaudit.verdict.decide import Code
 from lensaudit.verdict.keeps import Keeps
-from lensaudit.verdict.thresholds import CALIBRATED_WITHIN, TAIL_BELOW
+from lensaudit.verdict.thresholds import CALIBRATED_WITHIN
 from lensaudit.verdict.views import GROUPS, NOT_TRIED, QUESTIONS, View, hundredths
 
 
@@ -127,8 +129,6 @@ COLUMNS = (
         for name in ("overall", "mem", "privacy")
     ),
 )
-NOT_ASKED = "not asked"
-CALIBRATION = "calibration: no interval"
 
 
 @dataclass(frozen=True)
@@ -145,14 +145,6 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class HeldFact:
-    """A fact that is still read out of a model's stream."""
-
-    text: Texts
-    depth: float
-
-
-@dataclass(frozen=True)
 class ModelRow:
     """One model on one set of rows, or an anchor as the control of the columns."""
 
@@ -166,10 +158,15 @@ class ModelRow:
     sentence: str = ""
     chain: Sequence[tuple[str, Sequence[str]]] = ()
     """Questions in order, and what each said."""
-    read: Sequence[HeldFact] | None = None
-    """Facts that are still read, most held first; None: this cannot be told."""
+    read: Sequence[tuple[Texts, float]] | None = None
+    """Facts that are still read, with their depth, most held first; None: it cannot be told."""
     n_facts: int = 0
     cells: Mapping[str, Cell] = field(default_factory=dict)
+
+    @property
+    def depth(self) -> float | None:
+        """Its UDS."""
+        return self.cells["uds"].sort if "uds" in self.cells else None
 
     @property
     def is_anchor(self) -> bool:
@@ -188,33 +185,31 @@ class Table:
 
 
 def table_of(
-    models: Sequence[PageModel],
+    document: Document,
     judged: Mapping[int, Sequence[Judged]],
     keeps: Mapping[int, Sequence[Keeps]],
     conditions: Mapping[str, int],
-    anchors: Sequence[ModelRow],
 ) -> Table:
     """The table of a page.
 
     Args:
-        models: of the page.
-        judged: by place in `models`; what was said of each, on each set of rows.
-        keeps: by place in `models`; what each keeps beside `full`.
+        document: the page, but for its table.
+        judged: by place in `Document.models`; what was said of each, on each set of rows.
+        keeps: by place in `Document.models`; what each keeps beside `full`.
         conditions: hash -> place in `Document.conditions`.
-        anchors: rows that stand first.
     """
     rows = [
         _row(at, model, one, conditions, keeps.get(at, ()))
-        for at, model in enumerate(models)
+        for at, model in enumerate(document.models)
         if model.role not in ANCHORS
         for one in judged.get(at) or (None,)
     ]
     rows = [row for row in rows if row.cells or row.code]
-    rows.sort(key=lambda row: _or_last(row.cells.get("uds")))
+    rows.sort(key=lambda row: math.inf if (at := row.depth) is None else at)
     asked = {name for row in rows for name in row.cells}
     return Table(
         tuple(column for column in COLUMNS if column.id in asked),
-        (*anchors, *rows) if rows else (),
+        (*_anchors(document), *rows) if rows else (),
         tuple(
             (column, labels)
             for column in COLUMNS
@@ -222,11 +217,6 @@ def table_of(
             and (labels := tuple(row.label for row in rows if column.id not in row.cells))
         ),
     )
-
-
-def _or_last(cell: Cell | None) -> tuple[bool, float]:
-    value = None if cell is None else cell.sort
-    return value is None, value or 0.0
 
 
 def _row(
@@ -237,10 +227,7 @@ def _row(
     keeps: Sequence[Keeps],
 ) -> ModelRow:
     views = [] if one is None else one.evidence.chain
-    found = {column.id: _cell(column, views) or _metric(column, model) for column in COLUMNS}
-    if keeps:
-        found["keeps"] = _beside_full(model, *keeps)
-    cells = {name: cell for name, cell in found.items() if cell is not None}
+    cells = _measured(model, keeps, views)
     if one is None:
         return ModelRow(model.label, at, role=model.role, cells=cells)
     read, n = _read(one)
@@ -251,11 +238,20 @@ def _row(
         model.role,
         None if one.run is None and one.verdict.code == "unscored" else one.verdict.code,
         one.verdict.sentence,
-        tuple(_chain(views)),
+        (*_chain(views), ("What was lost besides?", _lost(one.run, cells.get("keeps")))),
         read,
         n,
         cells,
     )
+
+
+def _measured(
+    model: PageModel, keeps: Sequence[Keeps] = (), views: Sequence[View] = ()
+) -> dict[str, Cell]:
+    found = {one.id: _cell(one, views) or _metric(one, model) for one in COLUMNS}
+    if keeps:
+        found["keeps"] = _beside_full(model, *keeps)
+    return {name: cell for name, cell in found.items() if cell is not None}
 
 
 def _chain(views: Sequence[View]) -> Iterator[tuple[str, Sequence[str]]]:
@@ -264,19 +260,27 @@ def _chain(views: Sequence[View]) -> Iterator[tuple[str, Sequence[str]]]:
         yield QUESTIONS[group], said or [f"not asked: {NOT_TRIED[group]}"]
 
 
-def _read(one: Judged) -> tuple[Sequence[HeldFact] | None, int]:
+def _lost(run: PatchRun | None, keeps: Cell | None) -> Sequence[str]:
+    """Utility, and the depth of facts to keep; or that nobody asked."""
+    found = [] if keeps is None else [f"keeps {keeps.text} ({', '.join(keeps.beside)})"]
+    for name, one in (part(run.summary, "collateral") if run else {}).items():
+        why = one.get("ci95_why") or "no interval"
+        depth = Estimate.within(one["depth"], one["ci95"], n=one["n_scored"], why=why)
+        value = "unscored" if one["depth"] is None else hundredths(depth.point)
+        found.append(f"{name}: depth {value} {' '.join(limits(depth))}")
+    return found or ["not asked: neither utility nor facts to keep"]
+
+
+def _read(one: Judged) -> tuple[Sequence[tuple[Texts, float]] | None, int]:
     """Facts that are still read, and of how many."""
     stream = one.evidence.stream
     if stream is None or one.run is None or not stream.n_facts:
         return None, 0
     if stream.readable is False and not stream.carried:
         return None, stream.n_facts
-    found = [
-        HeldFact(text, stream.read[text.idx])
-        for text in one.run.examples
-        if text.idx in stream.read
-    ]
-    return sorted(found, key=lambda fact: fact.depth), stream.n_facts
+    asked = {text.idx: text for text in one.run.examples}
+    found = sorted(stream.read.items(), key=lambda fact: fact[1])
+    return [(asked[idx], depth) for idx, depth in found], stream.n_facts
 
 
 def _cell(column: TableColumn, views: Sequence[View]) -> Cell | None:
@@ -319,12 +323,12 @@ def limits(one: Estimate) -> tuple[str, ...]:
 
 
 def _metric(column: TableColumn, model: PageModel) -> Cell | None:
+    """Of the first metric of a column that has a value."""
     for name in column.metrics:
         value, low, high, n, _, why = model.metrics.get(name) or (None,) * 6
         if value is not None:
-            title = "" if name == column.metrics[0] else name
             number = Estimate(value, low, high, n or None, why)
-            return Cell(hundredths(value), limits(number), value, title=title)
+            return Cell(hundredths(value), limits(number), value, title=f"{name}: {column.help}")
     return None
 
 
@@ -337,37 +341,26 @@ def _beside_full(model: PageModel, first: Keeps, *others: Keeps) -> Cell:
     return Cell(hundredths(first.own), (whole, *number, *told), first.own, title=first.told)
 
 
-def anchor_rows(
-    models: Sequence[PageModel], condition: Condition | None, depths: Sequence[Depth]
-) -> list[ModelRow]:
+def _anchors(document: Document) -> Iterator[ModelRow]:
     """`full` and `retain` of the first condition, once each, with what they read and say."""
-    said = next((one.extra["outputs"] for one in depths if "outputs" in one.extra), {})
-    rows = []
-    for role in ANCHORS:
+    models, first = document.models, document.first
+    condition = None if first is None else document.conditions[first]
+    runs = (one for one in document.depths if one.condition == first)
+    said = next((one.extra["outputs"] for one in runs if "outputs" in one.extra), {})
+    for wanted, role in enumerate(ANCHORS):
         name = None if condition is None else getattr(condition, role)
         same = [at for at, model in enumerate(models) if model.role == role]
         at = next((at for at in same if models[at].name == name), next(iter(same), None))
         if at is None and name is None:
             continue
         cells = {} if at is None else _measured(models[at])
-        wanted = float(ANCHORS.index(role))
         value = None if condition is None else condition.calibration.get(role)
         if isinstance(value, float | int):
             off = abs(value - wanted) > CALIBRATED_WITHIN
-            why = "the scale is off" if off else CALIBRATION
+            why = "the scale is off" if off else "calibration: no interval"
             cells["uds"] = Cell(hundredths(value), (why,), value)
         if isinstance(said.get(role), float | int) and said.get("n"):
             share = share_of(round(said[role] * said["n"]), int(said["n"]))
             cells["says"] = Cell(hundredths(share.point), limits(share), share.value)
-        label = name if at is None else models[at].label
-        rows.append(ModelRow(str(label), at, role=role, cells=cells))
-    return rows
-
-
-def _measured(model: PageModel) -> dict[str, Cell]:
-    found = {column.id: _metric(column, model) for column in COLUMNS}
-    return {name: cell for name, cell in found.items() if cell is not None}
-
-
-READ_BELOW = TAIL_BELOW
-"""Depth of one fact under which it is still read."""
+        label = str(name) if at is None else models[at].label
+        yield ModelRow(label, at, role=role, cells=cells)

@@ -18,12 +18,13 @@ from lensaudit.groups import assumption
 from lensaudit.partials import sweep_partials
 from lensaudit.report.assemble import assemble
 from lensaudit.report.document import Condition, Document
-from lensaudit.report.evidence import NOT_ASKED, READ_BELOW, ModelRow, Table
+from lensaudit.report.evidence import ModelRow, Table
 from lensaudit.report.pack import visible_values
 from lensaudit.results.locate import LeftOut
 from lensaudit.results.reading import brief
 from lensaudit.settings import Place
 from lensaudit.verdict.depth import calibration_problem
+from lensaudit.verdict.thresholds import TAIL_BELOW
 from lensaudit.verdict.words import LIMITS, WORDS, headline, tally
 
 SCRIPTS = (
@@ -85,7 +86,6 @@ def render(document: Document) -> str:
     return template("page.html.j2").render(
         document=visible_values(_light(document)),
         table=visible_values(_table(document.table)) if document.table else None,
-        not_asked=NOT_ASKED,
         lead=_lead(document),
         limits=LIMITS,
         script=Markup(script),
@@ -187,7 +187,7 @@ def _table(table: Table) -> dict[str, Any]:
     return {
         "columns": [vars(column) for column in table.columns],
         "rows": [_row(row) for row in table.rows],
-        "read_below": f"{READ_BELOW:g}",
+        "read_below": f"{TAIL_BELOW:g}",
         "missing": [
             {"asks": column.asks, "command": column.command, "labels": labels}
             for column, labels in table.missing
@@ -200,8 +200,8 @@ def _row(row: ModelRow) -> dict[str, Any]:
     word, tone = WORDS[row.code] if row.code and not row.is_anchor else ("", "no-verdict")
     cells = {name: vars(cell) for name, cell in row.cells.items()}
     read = row.read and [
-        {"idx": one.text.idx, "asked": one.text.question, "fact": one.text.entity, "at": one.depth}
-        for one in row.read[:MOST_READ]
+        {"idx": text.idx, "asked": text.question, "fact": text.entity, "at": depth}
+        for text, depth in row.read[:MOST_READ]
     ]
     return vars(row) | {
         "anchor": row.is_anchor,

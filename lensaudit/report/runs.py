@@ -79,7 +79,7 @@ def depth_of(
         s2=shares(run.s2) if em else stepped(run.s2),
         extra=_em_extra(run, with_texts)
         if em
-        else _lens_extra(run) | _controls_extra(run) | _collateral(run) | _tokens(tokens),
+        else _controls_extra(run) | _collateral(run) | _tokens(tokens),
         manifest=manifest,
     )
 
@@ -109,13 +109,6 @@ def _columns(rows: Any) -> dict[str, list[Any]]:
     return {name: [row.get(name) for row in rows] for name in rows[0]}
 
 
-def _lens_extra(run: PatchRun) -> dict[str, Any]:
-    summary = run.summary
-    if summary.get("lens") is None or run.score == "lens":
-        return {}
-    return {"lens": summary["lens"], "lens_ci95": summary.get("lens_ci95")}
-
-
 def _tokens(found: TokenTable | None) -> dict[str, Any]:
     """Readings by token."""
     return (
@@ -134,19 +127,11 @@ def _collateral(run: PatchRun) -> dict[str, Any]:
 
 
 def _controls_extra(run: PatchRun) -> dict[str, Any]:
-    """What stands beside UDS and shows what it means; absent where nothing was measured."""
-    names = ("aligned", "validity", "outputs", "floor")
-    aligned, validity, outputs, floor = (part(run.summary, name) for name in names)
-    found = {
-        "aligned": aligned.get("uds"),
-        "aligned_ci95": aligned.get("ci95"),
-        "d_share": validity.get("d_share"),
-        "d_share_aligned": aligned.get("d_share"),
-        "says": outputs.get("source"),
-        "outputs": outputs or None,
-        "floor": [floor.get("low"), floor.get("high")],
-    }
-    return {name: one for name, one in found.items() if one not in (None, [None, None])}
+    """What models say, and where those that never knew lie; absent where it was not measured."""
+    floor = part(run.summary, "floor")
+    ends = [floor.get("low"), floor.get("high")]
+    found = {"outputs": part(run.summary, "outputs"), "floor": None not in ends and ends}
+    return {name: one for name, one in found.items() if one}
 
 
 def _em_extra(run: PatchRun, with_texts: bool) -> dict[str, Any]:
@@ -156,10 +141,6 @@ def _em_extra(run: PatchRun, with_texts: bool) -> dict[str, Any]:
         "retention_ci95",
         "retention_ci95_why",
         "categories",
-        "category_percent",
-        "over_erased_by",
-        "udr_histogram",
-        "truth_em",
     )
     extra = {name: summary[name] for name in names if name in summary}
     extra["category"] = [row.get("category") for row in run.rows]

@@ -376,7 +376,7 @@ _SHOWN = {
     SampleSummary: ("source", "retain", "samples"),
     LeakRow: (
         *("temperature", "top_p", "k", "source", "retain", "excess", "low", "high"),
-        "false_leak",
+        *("false_leak", "reason"),
     ),
 }
 """Record -> its fields that the page has beside lists of records."""

@@ -149,7 +149,7 @@ def read_eval(log_file: Path) -> EvalRun:
         model=model.name or log_file.parent.name,
         weights=model.weights or model.name or log_file.parent.name,
         suite=log_file.name.partition("_")[0].lower(),
-        values={name: _value(one) for name, one in entries.items()},
+        values={name: value_of(one) for name, one in entries.items()},
         kinds={name: _kind(name, part(said, name)) for name in entries},
         manifest=manifest,
     )
@@ -166,7 +166,8 @@ def answers_in(run: EvalRun) -> dict[int, tuple[str, str]]:
     }
 
 
-def _value(entry: LogEntry) -> MetricValue:
+def value_of(entry: LogEntry) -> MetricValue:
+    """The number of a metric with its interval, over the rows that are scored."""
     value, scored, missing = entry.agg_value, 0, 0
     for one in entry.sides or (entry,):
         rows, gaps = one.value_by_index or {}, one.unscored or {}

@@ -181,6 +181,7 @@ class LostPart:
     depth: Number | None
     n_scored: Whole
     ci95: tuple[Number, Number] | None
+    ci95_why: str | None = None
 
 
 @dataclass(frozen=True)

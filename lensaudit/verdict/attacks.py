@@ -14,11 +14,10 @@ from lensaudit.results.attacks import (
     EffortRun,
     KnowRun,
     SampleSummary,
-    Shift,
     Shifts,
     WorstEvidence,
 )
-from lensaudit.results.eval_runs import entries_of
+from lensaudit.results.eval_runs import entries_of, value_of
 from lensaudit.results.locate import Kind
 from lensaudit.results.schema import Number, Whole, checked, checked_as
 from lensaudit.scores.estimate import Estimate
@@ -177,19 +176,14 @@ def _effort(content: Any, where: object, nulls: Calibration) -> list[Told]:
 def _relearn(content: Any, where: object, nulls: Calibration) -> list[Told]:
     """What one pass adds to the answers' probability, beyond what it adds to `retain`."""
     shifts = checked(Shifts, content, where).shifts
-    own, floor = _added(shifts[0]), _added(shifts[-1])
-    if len(shifts) == 1 or own is None or floor is None:
-        view = View("relearn_gain", None, why="what one pass adds to retain is not known")
-        return [Told(shifts[0].model, (view,))]
-    gain = Estimate(own - floor, why="one run of each model: no interval")
-    shown = f"one pass adds {own:+.2f}, to retain {floor:+.2f}"
-    view = View("relearn_gain", None, shown, why=gain.why, number=gain)
+    ends = [(one.before.get("prob"), one.after.get("prob")) for one in (shifts[0], shifts[-1])]
+    added = [after - before for before, after in ends if before is not None and after is not None]
+    view = View("relearn_gain", None, why="what one pass adds to retain is not known")
+    if len(shifts) > 1 and len(added) > 1:
+        gain = Estimate(added[0] - added[1], why="one run of each model: no interval")
+        shown = f"one pass adds {added[0]:+.2f}, to retain {added[1]:+.2f}"
+        view = View("relearn_gain", None, shown, why=gain.why, number=gain)
     return [Told(shifts[0].model, (view,))]
-
-
-def _added(one: Shift) -> float | None:
-    before, after = one.before.get("prob"), one.after.get("prob")
-    return None if before is None or after is None else after - before
 
 
 @dataclass(frozen=True)
@@ -231,9 +225,8 @@ def _eval(content: Any, where: object, nulls: Calibration) -> list[Told]:
     for name, view in zip(ASKED, ("asked", "leak"), strict=True):
         one = entries.get(name)
         if one is not None and one.agg_value is not None:
-            n = len(one.value_by_index or {}) or None
-            number = Estimate.within(one.agg_value, one.interval_95, n=n, why=one.interval_95_why)
-            views.append(View(view, None, f"{name} {number.point:.2f}", why=why, number=number))
+            shown = f"{name} {one.agg_value:.2f}"
+            views.append(View(view, None, shown, why=why, number=value_of(one)))
     return [Told("", tuple(views))]
 
 

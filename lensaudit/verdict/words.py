@@ -1,6 +1,6 @@
 """How a verdict is said in two or three words, of one model and of many."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from lensaudit.results.sentences import rows_only
@@ -81,9 +81,9 @@ def headline(codes: Mapping[str, Code], too_few: Mapping[str, int] | None = None
         return _ALONE[code].format(name)
     n_held = sum(code in HOLDS for code in codes.values())
     if n_held == 0:
-        rows = sorted(set(few.values()))
         if few.keys() >= codes.keys():
-            return f"{len(codes)} models: too few rows to decide ({' to '.join(_ends(rows))})."
+            rows = dict.fromkeys(map(str, (min(few.values()), max(few.values()))))
+            return f"{len(codes)} models: too few rows to decide ({' to '.join(rows)})."
         told = ", ".join(f"{len(names)} {word}" for word, _, names in tally(codes))
         return f"{len(codes)} models: {told}."
     who = f"{n_held} of {len(codes)} models" if n_held < len(codes) else f"All {n_held} models"
@@ -91,11 +91,6 @@ def headline(codes: Mapping[str, Code], too_few: Mapping[str, int] | None = None
     n_open = sum(code in NOT_DECIDED for code in codes.values())
     rest = f"; {n_open} {'is' if n_open == 1 else 'are'} not decided" if n_open else ""
     return f"{who} still {holds} made to forget{rest}."
-
-
-def _ends(values: Sequence[int]) -> list[str]:
-    """The least and the most of sorted numbers, once where they are one."""
-    return [str(one) for one in dict.fromkeys((values[0], values[-1]))]
 
 
 _ALONE: Mapping[Code, str] = {

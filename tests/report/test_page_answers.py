@@ -8,7 +8,7 @@ import json
 
 import pytest
 import verdict_support as made
-from page_reader import Answers
+from page_reader import Answers, read
 from report_cases import eval_run, patch_run, write
 
 from lensaudit.cli.main import run
@@ -127,7 +127,37 @@ def test_what_was_not_asked(answers):
 def test_what_was_lost_besides(answers):
     assert answers.number("keeps", "keeps").startswith(".91 of .98 in full [.81, 1.01] n 1")
     assert answers.number("gone", "keeps") == "not asked"
+    asked = "What was lost besides?"
+    assert answers.chain("keeps")[asked] == [
+        "keeps .91 (of .98 in full, [.81, 1.01], n 1)",
+    ]
+    assert answers.chain("gone")[asked] == ["not asked: neither utility nor facts to keep"]
     assert answers.not_asked["what it keeps (utility)"] == "not gone . Ask with lensaudit eval"
+
+
+def test_what_was_lost_of_facts_to_keep(tmp_path):
+    lost = {"near": made.lost([0.05, 0.2]), "far": made.lost(None) | {"ci95_why": "4 authors"}}
+    made.save_run(tmp_path / "out", made.summary(0.9, collateral=lost))
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    said = Answers(tmp_path / "audit.html").chain("x")["What was lost besides?"]
+    assert said == ["near: depth .10 [.05, .20] n 8", "far: depth .10 4 authors n 8"]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_intervals_count_authors_only_where_rows_name_them(tmp_path, named):
+    patch_run(tmp_path / "out", "npo")
+    if not named:
+        path = tmp_path / "out" / "results.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows = [row | {"group": f"idx {row['idx']}"} for row in rows]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    said = read(tmp_path / "audit.html").text
+    assert ("Intervals count authors, not questions." in said) == named
+    assert ("No row names an author, so intervals count rows." in said) != named
+    assert made.page_data(tmp_path / "audit.html")["conditions"][0]["unit"] == (
+        "author" if named else "row"
+    )
 
 
 def test_a_page_of_undecided_models_does_not_sound_like_an_acquittal(tmp_path):

@@ -134,12 +134,12 @@ function steerFigure(one, width) {
 function mountKept() {
   const found = RUNS.flatMap((run) => Object.entries(run.extra.collateral ?? {}).map(([name, one]) => ({ run, name, one })));
   if (!found.length) return;
-  const ends = (pair) => (pair ? ` ${fmt(pair[0], 2)} to ${fmt(pair[1], 2)}` : '');
+  const ends = (pair, why) => (pair ? ` ${fmt(pair[0], 2)} to ${fmt(pair[1], 2)}` : h('small', {}, bdi(why ?? 'no interval')));
   const strata = (one) => Object.entries(one.strata).map(([name, part]) => h('div', { class: 'muted' }, `${name}: ${Number.isFinite(part.depth) ? fmt(part.depth, 2) : 'unscored'} (${part.n_scored})`));
   section('kept').append(h('div', { class: 'wrap free' }, h('table', { 'aria-label': 'facts to keep' },
     h('thead', {}, h('tr', {}, ['model', 'facts', 'depth', 'selectivity', 'beyond the clip, nats', 'by distance', 'against'].map((title) => h('th', {}, title)))),
     h('tbody', {}, found.map(({ run, name, one }) => h('tr', {}, h('td', {}, bdi(run.label)), h('td', {}, bdi(name), h('div', { class: 'muted' }, `${one.n_scored} of ${one.n} scored`)),
-      h('td', {}, h('b', {}, fmt(one.depth, 2)), ends(one.ci95)), h('td', {}, h('b', {}, fmt(one.selectivity.value, 2)), ends(one.selectivity.ci95)),
+      h('td', {}, h('b', {}, fmt(one.depth, 2)), ends(one.ci95, one.ci95_why)), h('td', {}, h('b', {}, fmt(one.selectivity.value, 2)), ends(one.selectivity.ci95, one.selectivity.why)),
       h('td', { class: 'num' }, fmt(one.over_erasure_nats, 2)), h('td', {}, strata(one)), h('td', {}, bdi(one.anchor), h('div', { class: 'muted' }, bdi(one.relative_to)))))))));
 }
 
@@ -261,7 +261,7 @@ function worstFigure(one) {
 function sampleFigure(one) {
   return h('div', { class: 'card' }, h('h3', { style: { 'margin-top': '0' } }, bdi(one.source), h('span', { class: 'muted', style: { 'font-weight': '400' } }, ` ${one.samples} samples a fact`)),
     grid('leakage by sampling', ['T', 'top-p', 'k', 'leak@k', 'retain', 'excess', 'of false hits alone'], one.leak.map((row) => h('tr', {}, [brief(row.temperature), brief(row.top_p), String(row.k), fmt(row.source), fmt(row.retain),
-        Number.isFinite(row.low) ? `${fmt(row.excess)} (${fmt(row.low)} to ${fmt(row.high)})` : fmt(row.excess), fmt(row.false_leak)].map((text) => h('td', {}, text))))));
+        Number.isFinite(row.low) ? `${fmt(row.excess)} (${fmt(row.low)} to ${fmt(row.high)})` : [fmt(row.excess), h('small', {}, bdi(row.reason ?? 'no interval'))], fmt(row.false_leak)].map((text) => h('td', {}, text))))));
 }
 
 // One relation: what is said of every value after every subject's prompt, the true ones outlined.
