@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from lensaudit.report.pack import Stepped
 from lensaudit.results.patch_runs import Texts
+from lensaudit.scores.estimate import Estimate
 from lensaudit.verdict.decide import Code
 
 if TYPE_CHECKING:
@@ -71,6 +72,11 @@ class Depth:
     extra: Mapping[str, Any]
     """Controls beside UDS; or retention, categories and texts of an EM run."""
     manifest: int
+
+    @property
+    def estimate(self) -> Estimate:
+        """Score with its interval, over the rows that are scored."""
+        return Estimate(self.value, self.low, self.high, self.n_scored, self.why)
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,10 @@ COLUMNS = (
 )
 
 
+SAME_DEPTH = 1e-4
+"""Depths nearer than this are of the same weights: the page holds six digits."""
+
+
 @dataclass(frozen=True)
 class Cell:
     """What one way of looking found of one model, as it is printed."""
@@ -345,7 +349,7 @@ def _anchors(document: Document) -> Iterator[ModelRow]:
     """`full` and `retain` of the first condition, once each, with what they read and say."""
     models, first = document.models, document.first
     condition = None if first is None else document.conditions[first]
-    runs = (one for one in document.depths if one.condition == first)
+    runs = [one for one in document.depths if one.condition == first]
     said = next((one.extra["outputs"] for one in runs if "outputs" in one.extra), {})
     for wanted, role in enumerate(ANCHORS):
         name = None if condition is None else getattr(condition, role)
@@ -358,7 +362,10 @@ def _anchors(document: Document) -> Iterator[ModelRow]:
         if isinstance(value, float | int):
             off = abs(value - wanted) > CALIBRATED_WITHIN
             why = "the scale is off" if off else "calibration: no interval"
-            cells["uds"] = Cell(hundredths(value), (why,), value)
+            # rounded weights of an anchor have its name and another depth
+            same_runs = (one.estimate for one in runs if one.model in same and not off)
+            own = (limits(one) for one in same_runs if abs(one.point - value) < SAME_DEPTH)
+            cells["uds"] = Cell(hundredths(value), next(own, (why,)), value)
         if isinstance(said.get(role), float | int) and said.get("n"):
             share = share_of(round(said[role] * said["n"]), int(said["n"]))
             cells["says"] = Cell(hundredths(share.point), limits(share), share.value)

@@ -8,6 +8,8 @@ from report_cases import eval_run, patch_run, write
 
 from lensaudit.report.assemble import assemble
 from lensaudit.report.evidence import COLUMNS
+from lensaudit.report.render import write_report
+from lensaudit.verdict.views import hundredths
 
 
 @pytest.fixture
@@ -74,6 +76,20 @@ def test_anchors_stand_first_once_and_are_the_control_of_a_column(results):
     assert full["uds"].sort == pytest.approx(0, abs=1e-3)
     assert (full["says"].text, full["says"].beside[1]) == ("1.00", "n 24")
     assert set(retain) == {"uds", "says", "keeps"}
+
+
+def test_an_anchor_that_was_patched_too_stands_once_with_its_interval(tmp_path, browser):
+    patch_run(tmp_path / "out" / "npo", "npo")
+    found = patch_run(tmp_path / "out" / "retain", "retain", held=0)
+    (_, retain, npo) = assemble([tmp_path]).table.rows
+    assert (retain.role, npo.label) == ("retain", "npo")
+    low, high = map(hundredths, found["ci95"])
+    assert retain.cells["uds"].beside == (f"[{low}, {high}]", "n 23")
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    browser.open((tmp_path / "audit.html").as_uri())
+    said = "[...document.querySelectorAll('#scale text')].map(one => one.textContent)"
+    assert browser.run(said).count("retain") == 1
+    assert browser.run("document.querySelectorAll('#scale circle.dot').length") == 1
 
 
 def test_anchors_that_are_off_say_so(tmp_path):

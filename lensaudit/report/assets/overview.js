@@ -9,8 +9,10 @@ function mountScale() {
   const box = $('#scale');
   const draw = () => {
     const condition = current.condition();
-    const runs = byScore(current.runs());
-    if (!runs.some((run) => Number.isFinite(run.value))) { box.hidden = true; return; }
+    const all = byScore(current.runs());
+    if (!all.some((run) => Number.isFinite(run.value))) { box.hidden = true; return; }
+    // an anchor that was patched, too, stands once, with its interval
+    const runs = all.filter((run) => !isAnchor(run.info));
     const width = widthOf(box, 300) - 40;
     refocus(box, runs.length > 12 ? crowd(runs, condition, width) : forest(runs, condition, width));
   };
@@ -47,7 +49,7 @@ function forest(runs, condition, width) {
   const longest = Math.max(...runs.map((run) => run.label.length), 11);
   const left = Math.min(width * 0.42, longest * 8 + 22);
   const x = linear(0, 1, left, width - 54);
-  const anchors = ['full', 'retain'].map((role) => ({ anchor: role, value: calibrated(condition, role) }));
+  const anchors = ['full', 'retain'].map((role) => ({ ...current.runs().find((run) => run.info.name === condition[role] && Math.abs(run.value - calibrated(condition, role)) < 1e-4), anchor: role, value: calibrated(condition, role) }));
   const rows = [...anchors, ...runs];
   const step = runs.length > 8 ? 27 : 33;
   const y = (at) => 20 + at * step + (at > 1 ? 10 : 0);
@@ -57,6 +59,7 @@ function forest(runs, condition, width) {
     const there = Number.isFinite(one.value);
     if (one.anchor) return [
       g('text', { x: left - 14, y: y(at) + 4, 'text-anchor': 'end' }, one.anchor),
+      Number.isFinite(one.low) && g('line', { x1: x(one.low), x2: x(one.high), y1: y(at), y2: y(at), stroke: css('--ink'), 'stroke-width': 5, 'stroke-linecap': 'round', opacity: .18 }),
       there && g('rect', { x: x(one.value) - 5, y: y(at) - 5, width: 10, height: 10, fill: css('--card'), stroke: css('--ink'), 'stroke-width': 1.6, transform: `rotate(45 ${x(one.value)} ${y(at)})` }),
       g('text', { x: width, y: y(at) + 4, 'text-anchor': 'end' }, fmt(one.value)),
     ];
