@@ -90,7 +90,8 @@ def _bands(run: PatchRun) -> dict[str, list[list[float | None]]]:
     A layer that does not encode a fact holds none of it: all of its S1 counts as reached. Where S2
     was computed at KE layers only, means are over the examples that the layer encodes.
     """
-    ke = run.s1 > run.summary["tau"]
+    tau = run.summary.get("tau")
+    ke = run.s1 > (np.inf if tau is None else tau)
     reached = np.where(ke, run.s2.clip(0, run.s1), run.s1)
     counted = np.isfinite(run.s2) & ke if np.isnan(run.s2).any() else np.isfinite(run.s1)
     groups = np.array([one.group for one in run.examples], dtype=object)

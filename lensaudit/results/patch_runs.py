@@ -123,6 +123,7 @@ class _Summary:
     validity: _Depth = _Depth()
     outputs: _Outputs | None = None
     collateral: "dict[str, Lost]" = field(default_factory=dict)
+    tau: Number | None = None
     n_reference_cut: Whole | None = None
     n_full_lost: Whole | None = None
 

@@ -197,6 +197,18 @@ def test_the_lines_of_the_layers_are_means_with_limits_by_author(tmp_path):
     assert 0.2 < share < 0.6  # of a model that holds two fifths
 
 
+@pytest.mark.parametrize("tau", [None, "much"])
+def test_without_a_threshold_no_layer_is_said_to_hold_anything(tmp_path, tau):
+    summary = patch_run(tmp_path / "out", "npo")
+    (tmp_path / "out" / "summary.json").write_text(json.dumps(summary | {"tau": tau}))
+    if tau is None:
+        (depth,) = assemble([tmp_path]).depths
+        assert {row[0] for row in depth.bands["held"]} == {0.0}
+    else:
+        with pytest.raises(InputError, match=r"summary.json: tau: found 'much', wanted a number"):
+            assemble([tmp_path])
+
+
 def test_the_shading_lies_between_both_lines_and_is_called_not_erased(browser, page):
     browser.open(page + "#model=half")
     shape, upper, lower = browser.run(
