@@ -22,8 +22,6 @@ from lensaudit.models.registry import load_registry, resolve
 PAGES = (
     "tutorial",
     "gate",
-    "own-model#Try the project file",
-    "own-model",
     "own-forget-set",
     "python",
     "terminal",
@@ -40,8 +38,10 @@ PAGES = (
     "metrics#The suite",
     "doors/caches",
     "doors/transformer-lens",
+    "own-model",
+    "own-model#Try the project file",
 )
-"""Pages, and sections of pages, whose blocks are run here."""
+"""Pages, and sections of pages, whose blocks are run here; a project file changes what follows."""
 FAST = (
     "doors/caches",
     "doors/transformer-lens",
