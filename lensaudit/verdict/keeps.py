@@ -8,8 +8,8 @@ from lensaudit.results.reading import part
 from lensaudit.verdict.views import hundredths
 
 KEPT: Mapping[str, str] = {
-    "retain_Q_A_Prob": "probability of kept answers",
-    "retain_Q_A_ROUGE": "ROUGE of its answers to kept rows",
+    "retain_Q_A_Prob": "Prob on kept rows",
+    "retain_Q_A_ROUGE": "ROUGE on kept rows",
 }
 """Metrics of rows to keep, which need nothing but question and answer."""
 NAMED: Mapping[str, str] = {"model_utility": "model utility", **KEPT}
@@ -33,9 +33,9 @@ class Keeps:
         """In words.
 
         >>> Keeps("retain_Q_A_Prob", 0.97, 0.98).told
-        '.97 of .98 (probability of kept answers)'
+        ".97 of full's .98 (Prob on kept rows)"
         """
-        return f"{hundredths(self.own)} of {hundredths(self.full)} ({NAMED[self.metric]})"
+        return f"{hundredths(self.own)} of full's {hundredths(self.full)} ({NAMED[self.metric]})"
 
 
 def kept(own: Mapping[str, float | None], full: Mapping[str, float | None]) -> tuple[Keeps, ...]:
@@ -72,7 +72,7 @@ def _rows(run: EvalRun) -> object:
 def keeps_line(source: str, found: Iterable[Keeps]) -> str | None:
     """One line for a model; None where nothing was measured beside `full`."""
     told = ", ".join(one.told for one in found)
-    return f"{source} keeps {told} in full" if told else None
+    return f"{source} keeps {told}" if told else None
 
 
 def keeps_document(found: Iterable[Keeps]) -> dict[str, dict[str, float]]:

@@ -157,17 +157,16 @@ def test_rows_to_keep_are_asked_of_full_too_once_for_all_models(
     # nothing but what stands beside the others
     assert full.keys() == {"retain_Q_A_Prob", "retain_Q_A_ROUGE"}
     told = [
-        f"{hundredths(own[name]['agg_value'])} of {hundredths(full[name]['agg_value'])}"
+        f"{hundredths(own[name]['agg_value'])} of full's {hundredths(full[name]['agg_value'])}"
         for name in ("retain_Q_A_Prob", "retain_Q_A_ROUGE")
     ]
     assert (
-        f"demo/npo keeps {told[0]} (probability of kept answers), "
-        f"{told[1]} (ROUGE of its answers to kept rows) in full"
+        f"demo/npo keeps {told[0]} (Prob on kept rows), {told[1]} (ROUGE on kept rows)"
     ) in " ".join(said.split())
     (model,) = verdicts([first]).models
     assert model.keeps[0].full == full["retain_Q_A_Prob"]["agg_value"]
     page = (first / "audit.html").read_text()
-    assert f"{told[0].partition(' of ')[2]} in full" in page
+    assert f"{told[0].split()[-1]} in full" in page
     # another model beside it: full is found by content, in another folder too
     loaded.clear()
     assert run(["audit", "--source", "demo/graddiff", *more, *kept, *cache, "-o", str(second)]) == 0

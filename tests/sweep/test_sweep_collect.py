@@ -45,7 +45,7 @@ def test_what_a_model_keeps_stands_beside_full(tmp_path, capsys):
         name: {"retain_Q_A_Prob": {"value": values[name], "full": 0.98}} for name in others[:2]
     }
     assert run(["sweep", "collect", str(tmp_path)]) == 0
-    line = f"{others[0]} keeps .97 of .98 (probability of kept answers) in full"
+    line = f"{others[0]} keeps .97 of full's .98 (Prob on kept rows)"
     assert line in capsys.readouterr().out
 
 

@@ -39,19 +39,24 @@ def evaluated(folder, role, rows="r", **values):
 @pytest.mark.parametrize(
     ("own", "full", "told", "said"),
     [
-        ({"retain_Q_A_Prob": 0.97}, {"retain_Q_A_Prob": 0.98}, ".97 of .98 (probability", None),
+        (
+            {"retain_Q_A_Prob": 0.97},
+            {"retain_Q_A_Prob": 0.98},
+            ".97 of full's .98 (Prob",
+            None,
+        ),
         # the worse of the two counts
         (
             {"retain_Q_A_Prob": 0.97, "retain_Q_A_ROUGE": 0.4},
             {"retain_Q_A_Prob": 0.98, "retain_Q_A_ROUGE": 0.8},
-            ".40 of .80 (ROUGE",
+            ".40 of full's .80 (ROUGE",
             "0.50 of full's is left, wanted 0.9",
         ),
         # model utility speaks of the rows to keep, and of more
         (
             {"retain_Q_A_Prob": 0.1, "model_utility": 0.6},
             {"retain_Q_A_Prob": 0.98, "model_utility": 0.62},
-            ".60 of .62 (model utility)",
+            ".60 of full's .62 (model utility)",
             None,
         ),
         ({"retain_Q_A_Prob": 0.9, "model_utility": 0.6}, {"retain_Q_A_Prob": 0.98}, ".90 of", None),
