@@ -51,7 +51,7 @@ function metaTable(one, name) {
   const draw = () => {
     const bar = (value, low, high) => (Number.isFinite(value) ? h('span', { style: { display: 'inline-flex', gap: '.6rem', 'align-items': 'center' }, title: Number.isFinite(low) ? `${fmt(low)} to ${fmt(high)}` : null },
       g('svg', { width: 70, height: 10, 'aria-hidden': 'true' }, g('rect', { width: 70, height: 10, rx: 3, fill: css('--none') }), g('rect', { width: 70 * clamp(value, 0, 1), height: 10, rx: 3, fill: css('--accent') }),
-        Number.isFinite(low) && g('line', { x1: 70 * low, x2: 70 * high, y1: 5, y2: 5, stroke: css('--ink'), 'stroke-width': 1.5 })), fmt(value)) : '–');
+        Number.isFinite(low) && g('line', { x1: 70 * low, x2: 70 * high, y1: 5, y2: 5, stroke: css('--ink'), 'stroke-width': 1.5 })), fmt(value), Number.isFinite(low) && h('small', { class: 'nb' }, `${fmt(low, 2)} to ${fmt(high, 2)}`)) : '–');
     const column = (id, title, n, low, high) => ({ id, title, num: true, value: (row) => row[id] ?? NaN,
       cell: (row) => [bar(row[id], row[low], row[high]), n && Number.isFinite(row[n]) ? h('span', { class: 'muted', style: { 'margin-left': '.5rem', 'font-size': '.85em' } }, `n ${row[n]}`) : ''] });
     const columns = [
@@ -214,7 +214,7 @@ function relearnFigure(one) {
       const row = one.rows.find((each) => each.model === model && each.score === score);
       return h('td', {}, row ? arrow(row) : '–');
     })))),
-    h('p', { class: 'muted' }, 'Before and after. The retain model had nothing to recover: only a change beyond its own is recovery.'));
+    h('p', { class: 'muted' }, 'Before and after, of one run each: no interval. The retain model had nothing to recover: only a change beyond its own is recovery.'));
 }
 
 // Recovery rho by the length of the attack, one line for each kind of rows.
