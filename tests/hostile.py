@@ -37,6 +37,7 @@ BASES: dict[str, list[str]] = {
     "activations repair": [],
     "activations verify": [],
     "models": [],
+    "connect": ["open-unlearning", "in/empty", "--yes"],
     "models fetch": ["none"],
     "init": ["in", "--dry-run"],
     "runs ls": ["results"],

@@ -36,6 +36,7 @@ PAGES = (
     "worst_case",
     "know",
     "metrics#The suite",
+    "doors/open-unlearning",
     "doors/caches",
     "doors/transformer-lens",
     "own-model",

@@ -58,6 +58,10 @@ COMMANDS = {
     ),
     "sweep": ("lensaudit.cli.many:sweep", "Audit many checkpoints: plan, run, collect."),
     "lm-eval": ("lensaudit.cli.measure:lm_eval", "Run lm-evaluation-harness on a model."),
+    "connect": (
+        "lensaudit.cli.connect:connect",
+        "Make lensaudit an evaluator of an open-unlearning checkout.",
+    ),
     "watch": ("lensaudit.cli.many:watch", "Audit each new checkpoint of a training run."),
     "verdict": ("lensaudit.cli.results:verdict", "One verdict from all that was measured."),
     "gym": ("lensaudit.cli.many:gym", "Judge auditors on models of planted truth."),

@@ -238,6 +238,7 @@ def every_option():
 
 
 REFUSED = {
+    *("--remove", "--yes"),  # overwrite and delete
     *("--from", "--include", "--run", "--engine", "--address", "--slurm"),  # run
     *("--base-url", "--key-env", "--key-file", "--resubmit"),  # send
     *("--judge", "--coherence-judge", "--filter"),  # send, where they name a model
