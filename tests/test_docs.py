@@ -44,6 +44,7 @@ PAGES = (
 )
 """Pages, and sections of pages, whose blocks are run here; a project file changes what follows."""
 FAST = (
+    "doors/open-unlearning",
     "doors/caches",
     "doors/transformer-lens",
     "gate",

@@ -37,8 +37,10 @@ class Edit:
     @property
     def diff(self) -> str:
         """As `diff -u` shows it."""
-        sides = (one.decode(errors="replace").splitlines(True) for one in (self.before, self.after))
-        lines = difflib.unified_diff(*sides, str(self.path), str(self.path))
+        old, new = (
+            one.decode(errors="replace").splitlines(True) for one in (self.before, self.after)
+        )
+        lines = difflib.unified_diff(old, new, str(self.path), str(self.path))
         return "".join(one if one.endswith("\n") else f"{one}\n" for one in lines)
 
 

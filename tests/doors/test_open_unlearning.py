@@ -207,7 +207,7 @@ def called(checkout, tmp_path, monkeypatch):
         evals = importlib.import_module("evals")
         evaluators = evals.get_evaluators({"lensaudit": config | settings})
         shared = {"model": model, "tokenizer": tokenizer, "template_args": {}}
-        return [one.evaluate(**shared) for one in evaluators.values()][0]
+        return next(one.evaluate(**shared) for one in evaluators.values())
 
     return call
 
