@@ -46,6 +46,7 @@ BASES: dict[str, list[str]] = {
     "runs rm": ["results/patch", "--dry-run"],
     "verify": ["results"],
     "verdict": ["results/patch"],
+    "export": ["results/patch", "--to", "eee", "--out", "out"],
     "effort": ["--source", "demo/npo", "--dry-run"],
     "unlearn": ["--model", "demo/full", "--method", "GradDiff", "--out", "out", "--dry-run"],
     "rtt run": ["--source", "demo/npo", "--dry-run"],

@@ -38,6 +38,7 @@ PAGES = (
     "metrics#The suite",
     "doors/open-unlearning",
     "doors/caches",
+    "doors/export",
     "doors/transformer-lens",
     "own-model",
     "own-model#Try the project file",
@@ -46,6 +47,7 @@ PAGES = (
 FAST = (
     "doors/open-unlearning",
     "doors/caches",
+    "doors/export",
     "doors/transformer-lens",
     "gate",
     "own-model#Try the project file",

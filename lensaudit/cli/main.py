@@ -64,6 +64,10 @@ COMMANDS = {
     ),
     "watch": ("lensaudit.cli.many:watch", "Audit each new checkpoint of a training run."),
     "verdict": ("lensaudit.cli.results:verdict", "One verdict from all that was measured."),
+    "export": (
+        "lensaudit.cli.results:export",
+        "Write results as every_eval_ever, the Hub, Inspect and CI read them.",
+    ),
     "gym": ("lensaudit.cli.many:gym", "Judge auditors on models of planted truth."),
     "verify": (
         "lensaudit.cli.results:verify",

@@ -1,4 +1,4 @@
-"""Results on disk: `report`, `runs`, `verdict`, `verify`."""
+"""Results on disk: `report`, `runs`, `verdict`, `export`, `verify`."""
 
 from collections import Counter
 from dataclasses import asdict
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 from rich.filesize import decimal as size
 
-from lensaudit.cli.options import shared
+from lensaudit.cli.options import options, shared
 from lensaudit.cli.terminal import answer, emit, listing, notice, say, written
+from lensaudit.doors.settings import ExportSettings
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.screen.listings import COLUMNS, columns, of_comparison, of_run
 from lensaudit.settings import results_folder
@@ -208,6 +209,22 @@ def verdict(
         return
     judged = verdicts(runs, calibration)
     answer(judged.document(), sentences(judged), as_json=as_json)
+
+
+@click.command()
+@RUNS
+@options(ExportSettings)
+@shared("force")
+def export(runs: tuple[Path, ...], settings: ExportSettings, force: bool) -> None:
+    """Write RUNS as every_eval_ever, the Hub, Inspect or CI read them; nothing is sent.
+
+    RUNS: folders of results, looked into to any depth. Intervals, content hashes and what has no
+    score, with the reason, go along.
+    """
+    from lensaudit.doors.export import export as write
+
+    for path in write(runs, settings, force=force):
+        written(path)
 
 
 @click.command()

@@ -22,8 +22,8 @@ def as_text(found: Gated) -> str:
 def as_markdown(found: Gated) -> str:
     """A table, for a step summary or a comment."""
     rows = [
-        f"| {_cell(one.model)} | {one.code} | {'pass' if one.passed else '**fail**'} | "
-        f"{'<br>'.join(map(_cell, one.why)) or '–'} |"
+        f"| {markdown_cell(one.model)} | {one.code} | {'pass' if one.passed else '**fail**'} | "
+        f"{'<br>'.join(map(markdown_cell, one.why)) or '–'} |"
         for one in found.models
     ]
     head = ["| model | verdict | gate | why |", "|---|---|---|---|"]
@@ -31,7 +31,7 @@ def as_markdown(found: Gated) -> str:
     return "\n".join([f"### {_TITLE}: {said}", "", *head, *rows])
 
 
-def _cell(text: str) -> str:
+def markdown_cell(text: str) -> str:
     """Text of a model or a data set inside a table."""
     for mark in "\\|`*_<>[]":
         text = text.replace(

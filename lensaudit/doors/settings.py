@@ -1,0 +1,32 @@
+"""What may be chosen of a door."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from lensaudit.settings import Option, Place, Section
+
+Format = Literal["eee", "hub-results", "model-card", "inspect", "junit", "markdown"]
+Relationship = Literal["first_party", "third_party", "collaborative", "other"]
+
+
+@dataclass(frozen=True)
+class ExportSettings:
+    """In whose files results are written, and what those files ask for beside the numbers."""
+
+    section: ClassVar[Section] = "Output"
+
+    to: Annotated[Format, Option("Whose files.")]
+    out: Annotated[Place, Option("Folder of the files.", flag="-o --out", is_a="folder")] = Path(
+        "export"
+    )
+    gate: Annotated[
+        Place | None,
+        Option("Policy of junit and markdown. [default: of an empty file]", is_a="file"),
+    ] = None
+    dataset: Annotated[
+        str | None,
+        Option("Forget set on the Hub; hub-results needs it.", metavar="ORG/NAME[@REVISION]"),
+    ] = None
+    organization: Annotated[str, Option("Who ran the audit, for eee.")] = "not named"
+    relationship: Annotated[Relationship, Option("Of who ran it to the model, for eee.")] = "other"

@@ -1,0 +1,305 @@
+"""Exports lose nothing: values, intervals, reasons and hashes are in every format."""
+
+import hashlib
+import importlib.util
+import json
+import math
+import re
+import sys
+import types
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import verdict_support as made
+import yaml
+from huggingface_hub import parse_eval_result_entries
+from jsonschema import Draft7Validator
+
+from lensaudit.cli.main import run
+from lensaudit.doors.export import WRITERS, export
+from lensaudit.doors.settings import ExportSettings
+from lensaudit.errors import InputError
+from lensaudit.verdict.collect import verdicts
+
+sys.path.append(str(Path(__file__).parents[1] / "report"))
+import report_cases as cases
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "every_eval_ever.json").read_text())
+NAMED = {"hub-results": {"dataset": "org/set@abc"}}
+WITHOUT_PACKAGES = [name for name in WRITERS if name != "inspect"]
+
+
+def fact_rows(folder, rows):
+    names = list(rows[0])
+    lines = [",".join(names), *(",".join(str(row[name]) for name in names) for row in rows)]
+    (folder / "facts.csv").write_text("\n".join(lines) + "\n")
+
+
+def patched(folder, source="npo", n=24):
+    """A run of patch; fact n / 2 has no score."""
+    cases.patch_run(folder, source, n=n)
+    given = cases.manifest(source, examples={"n": n, "hash": "e" * 32})["inputs"]
+    given["source"]["repo"] = "org/npo"
+    return made.seal(folder, "patch", ["summary.json", "results.jsonl"], **given)
+
+
+def attacked(folder, entity):
+    """A worst case that brings out fact 1, and cannot score fact 2."""
+    folder.mkdir(parents=True)
+    facts = [
+        {"idx": idx, "group": 0, "entity": entity(idx), "attacks": "", "unscored": ""} | more
+        for idx, more in ((0, {}), (1, {"attacks": "greedy"}), (2, {"unscored": "no span"}))
+    ]
+    content = {"kind": "worst", "source": "npo", "retain": ["retain"], "attack_list": "1"}
+    content |= {"headline": "h", "n": 3, "n_scored": 2, "n_out": 1, "unscored": {"2": "no span"}}
+    content |= {"expected": 0.1, "excess": 0.45, "ci95": [0.2, 0.7], "named": [], "authors": 8}
+    content |= {"bound": {"draws": 1, "rate": None}, "attacks": [], "facts": facts}
+    cases.write(folder / "summary.json", content)
+    return made.seal(folder, "worst", ["summary.json"], source={"weights": "sha256:npo"})
+
+
+def asked(folder):
+    """Who has what: 1.5 bits a fact, of fact 0; fact 1 has no number."""
+    folder.mkdir(parents=True)
+    bits = {"value": 1.5, "low": 1.0, "high": 2.0, "n": 1, "why": None}
+    content = {"kind": "know", "source": "npo", "headline": "h", "finds": True, "p": 0.001}
+    content |= {"z": 4.0, "n_subjects": 8, "max_bits": 3.0, "bits": bits}
+    content |= {"relations": [], "controls": []}
+    cases.write(folder / "summary.json", content)
+    matrix = {"relation": "r", "subjects": [], "values": [], "truth": [], "p": []}
+    cases.write(folder / "matrix.json", matrix)
+    rows = [{"idx": 0, "bits_associated": 1.5, "unscored": ""}]
+    fact_rows(folder, [*rows, {"idx": 1, "bits_associated": "", "unscored": "no namesake"}])
+    files = ["summary.json", "matrix.json", "facts.csv"]
+    return made.seal(folder, "know", files, source={"weights": "sha256:npo"})
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory):
+    """All of one model: a depth, a worst case, bits, and metrics, each with something unscored."""
+    place = tmp_path_factory.mktemp("audited")
+    patched(place / "patch")
+    entities = [row["entity"] for row in rows_of(place)]
+    attacked(place / "worst", entities.__getitem__)
+    asked(place / "know")
+    values = {"forget_Q_A_Prob": 0.4, "retain_Q_A_Prob": 0.9, "privleak": 20.0, "mia_loss": None}
+    cases.eval_run(place / "eval", "npo", **values)
+    return place
+
+
+def rows_of(place):
+    return list(map(json.loads, (place / "patch" / "results.jsonl").read_text().splitlines()))
+
+
+def summary_of(place):
+    return json.loads((place / "patch" / "summary.json").read_text())
+
+
+def exported(place, to, out, **more):
+    return export([place], ExportSettings(to=to, out=out, **NAMED.get(to, {}), **more))
+
+
+def record(files):
+    (one,) = [path for path in files if path.suffix == ".json"]
+    return json.loads(one.read_text())
+
+
+def lines_of(files):
+    (one,) = [path for path in files if path.suffix == ".jsonl"]
+    return list(map(json.loads, one.read_text().splitlines()))
+
+
+@pytest.mark.parametrize("to", WITHOUT_PACKAGES)
+def test_intervals_reasons_and_hashes_are_in_every_format(audited, tmp_path, to):
+    files = exported(audited, to, tmp_path / "a")
+    text = "\n".join(one.read_text() for one in files)
+    text = " ".join(text.replace("\\", "").split())  # YAML breaks lines, Markdown escapes
+    uds = summary_of(audited)
+    low, high = uds["ci95"]
+    for number in (uds["uds"], low, high):
+        shown = f"{number:.3f}" if to in ("model-card", "markdown") else repr(number)
+        assert shown in text
+    assert "no retain reference" in text  # why mia_loss has no value
+    assert "tau = 0.05" in text  # why fact 12 has none
+    for known in ("sha256:npo", "sha256:full", "sha256:retain", "e" * 32):
+        assert known in text
+    again = exported(audited, to, tmp_path / "b")
+    assert [one.read_bytes() for one in again] == [one.read_bytes() for one in files]
+
+
+def test_records_hold_what_every_eval_ever_asks_for(audited, tmp_path):
+    files = exported(audited, "eee", tmp_path, dataset="org/set")
+    found, lines = record(files), lines_of(files)
+    Draft7Validator(GOLDEN["aggregate"]).validate(found)
+    for line in lines:
+        Draft7Validator(GOLDEN["instance"]).validate(line)
+        assert line["evaluation_id"] == found["evaluation_id"]
+    told = found["detailed_evaluation_results"]
+    (samples,) = [one for one in files if one.suffix == ".jsonl"]
+    assert told["file_path"] == samples.relative_to(tmp_path).as_posix()
+    assert told["checksum"] == hashlib.sha256(samples.read_bytes()).hexdigest()
+    assert told["total_rows"] == len(lines)
+    assert re.fullmatch(r"lensaudit/org/npo/\d+", found["evaluation_id"])
+
+
+def test_the_golden_refuses_what_the_released_schema_refuses():
+    wrong = [
+        {},
+        {"evaluation_results": [{}]},
+        {"more": 1},
+    ]
+    for one in wrong:
+        assert list(Draft7Validator(GOLDEN["aggregate"]).iter_errors(one))
+    assert GOLDEN["version"] == "every_eval_ever 0.3.0"
+
+
+def test_a_record_says_which_way_is_better_and_leaves_out_what_has_no_way(audited, tmp_path):
+    found = record(exported(audited, "eee", tmp_path))
+    lower = {
+        one["evaluation_result_id"]: one["metric_config"]["lower_is_better"]
+        for one in found["evaluation_results"]
+    }
+    assert lower["uds"] is False
+    assert lower["bits"] is True
+    assert lower["held.worst_case"] is True
+    assert lower["tofu.forget_Q_A_Prob"] is True
+    assert lower["tofu.retain_Q_A_Prob"] is False
+    said = found["source_metadata"]["additional_details"]
+    assert "tofu.privleak" not in lower
+    assert said["left out tofu.privleak"] == "which way is better is not known"
+    assert said["unscored tofu.mia_loss"] == "no retain reference"
+    assert said["verdict"] == verdicts([audited]).models[0].code
+
+
+def test_a_line_is_a_fact_with_a_score_and_the_others_stand_with_their_reason(audited, tmp_path):
+    files = exported(audited, "eee", tmp_path)
+    uds = {row["idx"]: row["uds"] for row in rows_of(audited)}
+    depths = [one for one in lines_of(files) if one["evaluation_result_id"] == "uds"]
+    assert {int(one["sample_id"]): one["evaluation"]["score"] for one in depths} == {
+        idx: value for idx, value in uds.items() if value is not None
+    }
+    assert all(one["evaluation"]["is_correct"] == (one["evaluation"]["score"] >= 0.25)
+               for one in depths)  # fmt: skip
+    out = {
+        one["sample_id"]: one["evaluation"]
+        for one in lines_of(files)
+        if one["evaluation_result_id"] == "held.worst_case"
+    }
+    assert out == {
+        "0": {"score": 0.0, "is_correct": True},
+        "1": {"score": 1.0, "is_correct": False},
+    }
+    reasons = record(files)["detailed_evaluation_results"]["additional_details"]["unscored"]
+    assert json.loads(reasons).keys() == {"1", "2", "12"}
+    assert json.loads(reasons)["1"] == {"bits": "no namesake"}
+    assert json.loads(reasons)["2"] == {"held.worst_case": "no span"}
+    assert depths[0]["metadata"]["bits"] == "1.5"
+
+
+def test_facts_of_other_rows_are_not_joined(tmp_path):
+    patched(tmp_path / "patch")
+    attacked(tmp_path / "worst", lambda idx: "somebody else")
+    lines = lines_of(exported(tmp_path, "eee", tmp_path / "out"))
+    assert {one["evaluation_result_id"] for one in lines} == {"uds"}
+
+
+def test_the_hub_reads_its_entries_back(audited, tmp_path):
+    (file,) = exported(audited, "hub-results", tmp_path)
+    assert file == tmp_path / ".eval_results" / "lensaudit.yaml"
+    entries = {one.task_id: one for one in parse_eval_result_entries(yaml.safe_load(file.open()))}
+    assert {"uds", "bits", "held.worst_case"} <= entries.keys()
+    uds = entries["uds"]
+    assert (uds.dataset_id, uds.dataset_revision) == ("org/set", "abc")
+    assert uds.value == summary_of(audited)["uds"]
+    assert f"95 % interval {summary_of(audited)['ci95']}" in uds.notes
+
+
+@pytest.mark.parametrize("dataset", [None, "set", "a/b/c", "../x"])
+def test_the_hub_wants_the_name_of_the_data_set(audited, tmp_path, dataset):
+    with pytest.raises(InputError, match="wanted ORG/NAME"):
+        export([audited], ExportSettings(to="hub-results", out=tmp_path, dataset=dataset))
+    assert not list(tmp_path.rglob("*.yaml"))
+
+
+def test_a_test_case_holds_what_the_gate_says_and_every_number(audited, tmp_path):
+    (file,) = exported(audited, "junit", tmp_path)
+    suite = ElementTree.parse(file).getroot()
+    (case,) = suite
+    assert case.find("failure") is not None
+    held = {one.get("name"): one.get("value") for one in case.iter("property")}
+    assert held["uds"].startswith(f"{summary_of(audited)['uds']!r}; 95 % interval")
+    assert held["hash weights"] == "sha256:npo"
+
+
+def test_models_do_not_share_a_file(tmp_path):
+    patched(tmp_path / "r" / "one")
+    patched(tmp_path / "r" / "two", "grad")
+    for to in WITHOUT_PACKAGES:
+        files = exported(tmp_path / "r", to, tmp_path / to)
+        assert len(files) == len(set(files))
+        assert len(files) == {"eee": 4, "junit": 1, "markdown": 1}.get(to, 2)
+
+
+def test_a_file_of_somebody_else_stays(audited, tmp_path, capsys):
+    (tmp_path / "lensaudit_card.md").write_text("mine")
+    asked = ["export", str(audited), "--to", "model-card", "-o", str(tmp_path)]
+    assert run(asked) == 2
+    assert "did not write it" in capsys.readouterr().err
+    assert (tmp_path / "lensaudit_card.md").read_text() == "mine"
+    assert run([*asked, "--force"]) == 0
+    assert run(asked) == 0  # our own is replaced
+
+
+def test_a_damaged_result_is_not_exported(tmp_path):
+    place = patched(tmp_path / "patch")
+    (place / "results.jsonl").write_text("{}\n")
+    with pytest.raises(InputError, match=r"results\.jsonl"):
+        exported(place, "eee", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_inspect_one_line_says_what_to_install(audited, tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"pip install 'lensaudit\[inspect\]'"):
+        exported(audited, "inspect", tmp_path)
+
+
+def test_inspect_reads_its_log_back(audited, tmp_path):
+    log_of = pytest.importorskip(
+        "inspect_ai.log", reason="inspect-ai wants an older fsspec than constraints.txt pins"
+    )
+    (file,) = exported(audited, "inspect", tmp_path, dataset="org/set")
+    log = log_of.read_eval_log(str(file))
+    assert (log.status, log.eval.model, log.eval.dataset.name) == ("success", "org/npo", "org/set")
+    rows = {row["idx"]: row for row in rows_of(audited)}
+    assert {one.id for one in log.samples} == set(rows)
+    for one in log.samples:
+        row = rows[one.id]
+        assert (one.input, one.target, one.metadata["s1"]) == (
+            *(row["question"], row["entity"]),
+            row["s1"],
+        )
+        score = one.scores["uds"]
+        if row["uds"] is None:
+            assert math.isnan(score.value)
+            assert score.explanation == row["unscored"]
+        else:
+            assert score.value == row["uds"]
+    by_id = {one.id: one.scores for one in log.samples}
+    assert by_id[0]["bits"].value == 1.5
+    assert by_id[1]["held.worst_case"].value == 1.0
+    means = {one.name: one.metrics["mean"] for one in log.results.scores}
+    assert means["uds"].value == summary_of(audited)["uds"]
+    assert means["uds"].metadata["ci95"] == summary_of(audited)["ci95"]
+    assert log.eval.metadata["hash weights"] == "sha256:npo"
+    assert log.results.metadata["tofu.mia_loss"] == "no retain reference"
+
+
+def test_another_version_of_inspect_is_one_line(audited, tmp_path, monkeypatch):
+    monkeypatch.setattr("lensaudit.doors.export.need", lambda *args, **more: None)
+    monkeypatch.setattr("lensaudit.doors.export.metadata.version", lambda name: "9.9")
+    monkeypatch.setitem(sys.modules, "inspect_ai", types.ModuleType("inspect_ai"))
+    monkeypatch.setitem(sys.modules, "inspect_ai.log", types.ModuleType("inspect_ai.log"))
+    with pytest.raises(InputError, match=r"inspect-ai 9.9: .*0\.3\.285 was tried"):
+        exported(audited, "inspect", tmp_path)
