@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 
 from lensaudit.doors.settings import ExportSettings
 from lensaudit.errors import InputError, need
-from lensaudit.files import check_output, make_folder, slug, write_bytes
+from lensaudit.files import check_output, digest, make_folder, slug, write_bytes
 from lensaudit.results.attacks import read_know, read_worst
 from lensaudit.results.eval_runs import EvalRun, read_eval
 from lensaudit.results.locate import Found, locate
@@ -158,7 +158,8 @@ def _exported(model: Model, located: Sequence[Found]) -> Exported:
         for place in model.folders
         if (place / MANIFEST).exists()
     }
-    hashes = {"weights": model.weights}
+    # a log of another tool has no hash, and goes by its name
+    hashes = {} if model.weights == model.source else {"weights": model.weights}
     for place, one in made.items():
         for role, given in part(one, "inputs").items():
             known = part(given)
@@ -262,7 +263,7 @@ def _names(models: Sequence[Exported]) -> list[str]:
     """A folder for each of several models, none for one."""
     if len(models) == 1:
         return [""]
-    return [f"{slug(one.model.source)}-{one.hashes['weights'][-8:]}/" for one in models]
+    return [f"{slug(one.model.source)}-{digest(one.model.weights)[:8]}/" for one in models]
 
 
 def _json(value: Any) -> str:
@@ -330,7 +331,7 @@ def _aggregate(one: Exported, settings: ExportSettings, stamp: str) -> dict[str,
             "additional_details": {
                 "deployment_type": "self_deployed",
                 "model_availability": "unknown",
-                "weights": one.model.weights,
+                **{role: value for role, value in one.hashes.items() if role == "weights"},
             },
         },
         "evaluation_results": [

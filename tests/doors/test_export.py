@@ -4,7 +4,10 @@ import hashlib
 import importlib.util
 import json
 import math
+import os
 import re
+import shutil
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -154,6 +157,29 @@ def test_the_golden_refuses_what_the_released_schema_refuses():
     assert GOLDEN["version"] == "every_eval_ever 0.3.0"
 
 
+def test_the_released_validator_takes_the_records(audited, tmp_path):
+    if (tool := shutil.which("every_eval_ever")) is None:
+        pytest.skip("every_eval_ever 0.3.0 needs Python 3.12 and rich < 15: it is not on PATH")
+    files = exported(audited, "eee", tmp_path)
+    names = [one.relative_to(tmp_path).as_posix() for one in files]
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    asked = [tool, "validate", "--format", "json", *names]
+    done = subprocess.run(asked, cwd=tmp_path, env=clean, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert '"warnings": []' in done.stdout
+
+
+def test_a_log_of_another_tool_has_no_hash(tmp_path):
+    log = {"forget_Q_A_Prob": {"agg_value": 0.4}}
+    cases.write(tmp_path / "theirs" / "TOFU_EVAL.json", log)
+    found = record(exported(tmp_path, "eee", tmp_path / "out"))
+    assert found["model_info"]["id"] == "local/theirs"
+    assert "weights" not in found["model_info"]["additional_details"]
+    details = found["source_metadata"]["additional_details"]
+    assert not [name for name in details if name.startswith("hash ")]
+    assert "left out tofu.forget_Q_A_Prob" in details
+
+
 def test_a_record_says_which_way_is_better_and_leaves_out_what_has_no_way(audited, tmp_path):
     found = record(exported(audited, "eee", tmp_path))
     lower = {
@@ -161,6 +187,16 @@ def test_a_record_says_which_way_is_better_and_leaves_out_what_has_no_way(audite
         for one in found["evaluation_results"]
     }
     assert lower["uds"] is False
+    (uds,) = [
+        one["score_details"]
+        for one in found["evaluation_results"]
+        if one["evaluation_result_id"] == "uds"
+    ]
+    summary = summary_of(audited)
+    assert uds["score"] == summary["uds"]
+    low, high = summary["ci95"]
+    interval = {"lower": low, "upper": high, "confidence_level": 0.95}
+    assert uds["uncertainty"] == {"confidence_interval": interval, "num_samples": 23}
     assert lower["bits"] is True
     assert lower["held.worst_case"] is True
     assert lower["tofu.forget_Q_A_Prob"] is True
