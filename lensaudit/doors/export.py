@@ -135,6 +135,12 @@ def export(runs: Sequence[Place], settings: ExportSettings, *, force: bool = Fal
         InputError: nothing to export, a damaged result, a missing package or name, a file of
             somebody else.
     """
+    repo = (settings.dataset or "").partition("@")[0]
+    if not _HUB_NAME.fullmatch(repo) and (settings.to == "hub-results" or settings.dataset):
+        raise InputError(
+            f"--dataset: found {settings.dataset!r}, wanted ORG/NAME[@REVISION] of the forget set "
+            "on the Hub; hub-results files each number under it"
+        )
     found = verdicts(runs)
     located, _ = locate(map(Path, runs))
     models = [_exported(one, located) for one in found.models]
@@ -410,11 +416,6 @@ def hub_results(models: Sequence[Exported], found: Verdicts, settings: ExportSet
     from huggingface_hub.utils import yaml_dump
 
     repo, _, revision = (settings.dataset or "").partition("@")
-    if not _HUB_NAME.fullmatch(repo):
-        raise InputError(
-            f"--dataset: found {settings.dataset!r}, wanted ORG/NAME[@REVISION] of the forget set "
-            "on the Hub; hub-results files each number under it"
-        )
     files = {}
     for folder, one in zip(_names(models), models, strict=True):
         common = [f"{key}: {value}" for key, value in one.said.items() if key != "verdict_sentence"]

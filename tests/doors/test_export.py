@@ -251,11 +251,14 @@ def test_the_hub_reads_its_entries_back(audited, tmp_path):
     assert f"95 % interval {summary_of(audited)['ci95']}" in uds.notes
 
 
-@pytest.mark.parametrize("dataset", [None, "set", "a/b/c", "../x"])
-def test_the_hub_wants_the_name_of_the_data_set(audited, tmp_path, dataset):
+@pytest.mark.parametrize(
+    ("to", "dataset"),
+    [("hub-results", None), ("hub-results", "set"), ("hub-results", "a/b/c"), ("eee", "../x")],
+)
+def test_the_name_of_a_data_set_is_one_of_the_hub(audited, tmp_path, to, dataset):
     with pytest.raises(InputError, match="wanted ORG/NAME"):
-        export([audited], ExportSettings(to="hub-results", out=tmp_path, dataset=dataset))
-    assert not list(tmp_path.rglob("*.yaml"))
+        export([audited], ExportSettings(to=to, out=tmp_path / "o", dataset=dataset))
+    assert not (tmp_path / "o").exists()
 
 
 def test_a_test_case_holds_what_the_gate_says_and_every_number(audited, tmp_path):
