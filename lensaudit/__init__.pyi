@@ -39,6 +39,7 @@ from .auditing.streams import last_prompt as last_prompt, preflight as preflight
 from .worstcase.run import worst as worst
 from .auditing.calls import know as know
 from .screen.show import show as show
+from .doors.trainer import AuditCallback as AuditCallback
 from .report.render import write_report as write_report
 from .auditing.verify import verify as verify
 from .verdict.collect import verdicts as verdicts

@@ -37,6 +37,7 @@ PAGES = (
     "know",
     "metrics#The suite",
     "doors/open-unlearning",
+    "doors/trainer",
     "doors/caches",
     "doors/export",
     "doors/transformer-lens",
@@ -46,6 +47,7 @@ PAGES = (
 """Pages, and sections of pages, whose blocks are run here; a project file changes what follows."""
 FAST = (
     "doors/open-unlearning",
+    "doors/trainer",
     "doors/caches",
     "doors/export",
     "doors/transformer-lens",

@@ -1,0 +1,344 @@
+"""A training run that audits its own checkpoints: a callback of `transformers.Trainer`.
+
+Each save is asked who has what, patched into `full` beside cached anchors, and read on rows to
+keep, by the same calls as `lensaudit know`, `patch` and `eval`: what was finished before a kill is
+found by content. A callback is handed no trainer, so it keeps the one it was made with: `log` of
+that is the only way to its history and to every integration (transformers 5.23, `Trainer.log`).
+"""
+
+import inspect
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import (
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
+
+from lensaudit.association.run import KnowResult, know_into
+from lensaudit.association.settings import quick
+from lensaudit.auditing.audit_result import own_data
+from lensaudit.auditing.calls import check_keywords, kinds_of, notice
+from lensaudit.auditing.evaluate import EvaluationResult, evaluate_into
+from lensaudit.auditing.patch_result import PatchResult
+from lensaudit.auditing.reuse import patched
+from lensaudit.auditing.settings import EvaluateSettings
+from lensaudit.data.tofu import forget_set
+from lensaudit.errors import Failure, InputError, PartialError, failure_in
+from lensaudit.files import read_json
+from lensaudit.models.registry import load_registry, resolve
+from lensaudit.patching.settings import PatchSettings
+from lensaudit.settings import (
+    NO_RETAIN_MODEL,
+    Asked,
+    Caches,
+    Names,
+    PatchGroups,
+    Place,
+    Precision,
+    RetainSet,
+    Rows,
+    named,
+    results_folder,
+    several,
+    shared,
+)
+from lensaudit.sweep.watch import epoch_of, steps_of
+from lensaudit.verdict.collect import verdicts
+from lensaudit.verdict.decide import BADNESS, Code, Verdict
+from lensaudit.verdict.keeps import Keeps, kept
+
+FEWEST = 8
+"""Rows that are patched first, and at least, where time is limited."""
+_PATCHED = "patch-"
+"""Begins the folder of a patching run; the number of its rows follows."""
+_LOGGED = "lensaudit/"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallbackSettings(PatchGroups):
+    """Which saves are audited, beside what, in what time, and what follows."""
+
+    every: int = 1
+    """Of the saves; the last is always audited."""
+    budget_s: float | None = None
+    """Seconds an audit may take; None: all rows are patched, however long that takes."""
+    keep_best: bool = False
+    """Mark the best checkpoint in the trainer's state, where rotation and resuming read it."""
+    stop_when: Code | None = None
+    """End training at this verdict, if utility holds."""
+    utility_at_least: float = 0.9
+    """Share of what `full` has of rows to keep from which utility holds."""
+    retain_set: RetainSet = None
+    association: Asked = "quick"
+    out: Place | None = None
+    """Folder of all results; None: experiments/out/trainer-<name of the output folder>."""
+    strict: bool = False
+    """Raise at the end of training if an audit failed."""
+
+
+@dataclass(frozen=True)
+class CheckpointAudit:
+    """What was found of the checkpoint of one step."""
+
+    step: int
+    folder: Path
+    """Of the checkpoint."""
+    patch: PatchResult
+    verdict: Verdict
+    """After all that was measured of it."""
+    known: KnowResult | None
+    keeps: tuple[Keeps, ...]
+    left_out: tuple[str, ...]
+    """What was not measured, and why."""
+
+    @property
+    def utility(self) -> float | None:
+        """Share of what `full` has of rows to keep; None where that was not measured."""
+        return min((one.share for one in self.keeps), default=None)
+
+    @property
+    def logs(self) -> dict[str, Any]:
+        """What the trainer logs; what has no value is left out, never 0."""
+        found = {
+            "uds": self.patch.uds,
+            "rows": self.patch.summary["n_scored"],
+            "p": self.known and self.known.p,
+            "bits": self.known and self.known.summary["bits"]["value"],
+            "keeps": self.utility,
+            "verdict": self.verdict.code,
+            # for integrations that plot numbers alone: 0 answers … 7 erased
+            "verdict_rank": BADNESS.index(self.verdict.code),
+        }
+        return {f"{_LOGGED}{key}": value for key, value in found.items() if value is not None}
+
+    def rank(self, utility_at_least: float) -> tuple[bool, int, float]:
+        """Order of checkpoints: utility holds, then the verdict, then the depth."""
+        holds = self.utility is not None and self.utility >= utility_at_least
+        depth = self.patch.uds if self.patch.uds is not None else -1.0
+        return holds, BADNESS.index(self.verdict.code), depth
+
+
+class AuditCallback(TrainerCallback):
+    """Audit of each checkpoint that a `transformers.Trainer` saves.
+
+        trainer.add_callback(la.AuditCallback(trainer, full="full", retain="retain", data="f.json"))
+
+    Logs `lensaudit/uds`, `p`, `bits`, `keeps`, `verdict` … through `trainer.log`. With `budget_s`
+    who has what is asked first, then 8 rows are patched, rows to keep are read if that took no
+    longer on `full`, and the rows are doubled while twice the last time is left; from then on each
+    save is patched on as many, or half where time ran over. An audit that fails is a line and an
+    entry of `failures`; training goes on.
+
+    Args:
+        trainer: that it is added to; one process, with a `processing_class`.
+        settings: the fields of `CallbackSettings`.
+
+    Raises:
+        InputError: a name, rows or an argument of the trainer is wrong; here, before training.
+    """
+
+    def __init__(self, trainer: Trainer, **settings: Any) -> None:
+        known = inspect.signature(CallbackSettings).parameters
+        check_keywords("AuditCallback", known, settings)
+        plain = {key: named(one) if isinstance(one, Path) else one for key, one in settings.items()}
+        self.settings = CallbackSettings(**kinds_of("AuditCallback", CallbackSettings, plain))
+        self.trainer = trainer
+        self.audits: dict[int, CheckpointAudit] = {}
+        """By step, in the order of training."""
+        self.failures: list[Failure] = []
+        self._n_rows = _checked(trainer, self.settings)
+        self._rows: int | None = None
+        """That a save is patched on, once a first audit has measured it."""
+        self._full: EvaluationResult | None = None
+        self._kept_s = 0.0
+        """That rows to keep took of `full`."""
+
+    @property
+    def out(self) -> Path:
+        """Folder of all results."""
+        name = Path(self.trainer.args.output_dir or ".").resolve().name
+        return Path(self.settings.out or results_folder() / f"trainer-{name}")
+
+    @property
+    def best(self) -> CheckpointAudit | None:
+        """The audited checkpoint of the highest rank that is still there; of equals the first."""
+        there = [
+            one
+            for one in self.audits.values()
+            if one.folder.is_dir() and one.verdict.code != "unscored"
+        ]
+        least = self.settings.utility_at_least
+        return max(there, key=lambda one: one.rank(least), default=None)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Read what `full` has of rows to keep; take up checkpoints from before a kill."""
+        began = time.monotonic()
+        if _why_not_kept(self.settings) is None:
+            self._full = self._kept(str(self.settings.full), self.out / "full")
+        self._kept_s = time.monotonic() - began
+        if state.global_step:
+            for step, folder in steps_of(Path(args.output_dir or ".")).items():
+                if step <= state.global_step and self._is_due(step, folder, state):
+                    self._take(step, folder, state, control)
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Audit the checkpoint that was written just now."""
+        step = state.global_step
+        folder = Path(args.output_dir or ".") / f"{PREFIX_CHECKPOINT_DIR}-{step}"
+        if self._is_due(step, folder, state):
+            self._take(step, folder, state, control)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Raise what failed, if that was asked."""
+        if self.settings.strict and self.failures:
+            told = "; ".join(f"{one.model}: {one.message}" for one in self.failures)
+            raise PartialError(f"{len(self.failures)} audits failed: {told}")
+
+    def _is_due(self, step: int, folder: Path, state: TrainerState) -> bool:
+        by_steps = self.trainer.args.save_strategy == SaveStrategy.STEPS
+        nth = step // int(state.save_steps) if by_steps else round(epoch_of(folder) or 0)
+        return nth % self.settings.every == 0 or step >= state.max_steps
+
+    def _take(self, step: int, folder: Path, state: TrainerState, control: TrainerControl) -> None:
+        """Audit a checkpoint, log what was found, and do what follows from it."""
+        try:
+            found = self._audited(step, folder)
+        except Exception as error:  # no audit is worth a training run; it is told and counted
+            self.failures.append(failure_in(f"step {step}", "audit", error))
+            notice(f"step {step}: not audited: {self.failures[-1].message}")
+            return
+        self.audits[step] = found
+        if found.left_out:
+            notice(f"step {step}: left out: {'; '.join(found.left_out)}")
+        told = {one.get("step") for one in state.log_history if f"{_LOGGED}verdict" in one}
+        if step not in told:
+            self.trainer.log(found.logs)
+        if self.settings.keep_best and (best := self.best) is not None:
+            # what rotation protects, and what the next trainer_state.json holds
+            state.best_global_step, state.best_model_checkpoint = best.step, str(best.folder)
+        holds = found.rank(self.settings.utility_at_least)[0]
+        if found.verdict.code == self.settings.stop_when and holds:
+            control.should_training_stop = True
+
+    def _audited(self, step: int, folder: Path) -> CheckpointAudit:
+        began, asked, left_out = time.monotonic(), self.settings, []
+        place, source = self.out / f"step-{step}", _source(folder, str(asked.full))
+        left_s = float("inf") if asked.budget_s is None else began + asked.budget_s
+        known = None
+        if asked.association != "none":
+            try:
+                known = self._known(source, place / "know")
+            except InputError as error:
+                left_out.append(f"who has what: {error}")
+        earlier = max(_rungs(place), default=self._rows)
+        rows = earlier or (self._n_rows if asked.budget_s is None else min(FEWEST, self._n_rows))
+        took, found = self._patched(source, place, rows)
+        keeps, why = (), _why_not_kept(asked)
+        if why is None and time.monotonic() + self._kept_s > left_s:
+            why = f"took {self._kept_s:.0f} s of full, which budget_s has not left"
+        if why is None and self._full is not None:
+            keeps = kept(self._kept(source, place / "eval").summary, self._full.summary)
+        else:
+            left_out.append(f"rows to keep: {why}")
+        while earlier is None and rows < self._n_rows and time.monotonic() + 2 * took <= left_s:
+            rows = min(2 * rows, self._n_rows)
+            took, found = self._patched(source, place, rows)
+        if rows < self._n_rows:
+            left_out.append(f"{self._n_rows - rows} of {self._n_rows} rows are not patched")
+        self._rows = max(FEWEST, rows // 2) if time.monotonic() > left_s and rows > FEWEST else rows
+        verdict = verdicts([place]).of_run(found.folder) or found.verdict
+        return CheckpointAudit(step, folder, found, verdict, known, keeps, tuple(left_out))
+
+    def _known(self, source: str, place: Path) -> KnowResult:
+        asked = self.settings
+        controls = tuple(one for one in several(asked.retain) if one != NO_RETAIN_MODEL)
+        given = shared(asked, Names, Rows, Precision, Caches, retain_data=asked.validity_data)
+        return know_into(source, quick(controls, **given), place)
+
+    def _patched(self, source: str, place: Path, rows: int) -> tuple[float, PatchResult]:
+        """Seconds that it took, and what was found."""
+        began = time.monotonic()
+        asked = PatchSettings(**shared(self.settings, PatchGroups, limit=rows))
+        (found,) = patched([source], asked, place / f"{_PATCHED}{rows}", notice=notice).results
+        return time.monotonic() - began, found
+
+    def _kept(self, model: str, place: Path) -> EvaluationResult:
+        """The probability of answers to rows to keep."""
+        data, forget = own_data(self.settings.data)
+        asked = EvaluateSettings(
+            **shared(self.settings, PatchGroups, retain=None, data=data),
+            forget=forget,
+            retain_set=self.settings.retain_set,
+            metrics=("retain_Q_A_Prob",),
+        )
+        return evaluate_into(model, asked, place, notice=notice).checked()
+
+
+def _checked(trainer: Trainer, settings: CallbackSettings) -> int:
+    """Rows of the forget set; refuses what no audit could be made of.
+
+    Raises:
+        InputError: names what is wrong.
+    """
+    args, wrong = trainer.args, next(_problems(trainer, settings), None)
+    if wrong is not None:
+        raise InputError(f"AuditCallback: {wrong}")
+    known = load_registry(settings.registry)
+    for name in (str(settings.full), *several(settings.retain)):
+        if name != NO_RETAIN_MODEL:
+            resolve(name, known)
+    if settings.keep_best and args.metric_for_best_model:
+        raise InputError(
+            f"AuditCallback: keep_best beside metric_for_best_model={args.metric_for_best_model!r}"
+            ": both mark the best checkpoint; leave one of them out"
+        )
+    return len(forget_set(str(settings.data), exclude=settings.exclude, limit=settings.limit))
+
+
+def _problems(trainer: Trainer, settings: CallbackSettings) -> Iterator[str]:
+    if settings.full is None or settings.data is None:
+        yield "name full (the model before unlearning) and data (the forget rows)"
+    if settings.every < 1:
+        yield f"every={settings.every}; wanted 1 or more"
+    if settings.budget_s is not None and not settings.budget_s > 0:
+        yield f"budget_s={settings.budget_s}; wanted seconds above 0, or None"
+    if trainer.args.save_strategy == SaveStrategy.NO:
+        yield "save_strategy is 'no', so nothing is saved that could be audited; set save_steps"
+    if trainer.args.world_size > 1:
+        yield "training has several processes; audit its folder from outside: `lensaudit watch`"
+    if trainer.processing_class is None:
+        yield "the trainer saves no tokenizer; give it processing_class=tokenizer"
+
+
+def _why_not_kept(settings: CallbackSettings) -> str | None:
+    """Why utility cannot be measured; None where it can."""
+    own = own_data(settings.data)[1] is not None and settings.retain_set is None
+    return "data has none; name some with retain_set" if own else None
+
+
+def _source(folder: Path, full: str) -> str:
+    """A checkpoint's name; of an adapter, with the model that it was trained on."""
+    config = folder / "adapter_config.json"
+    if not config.exists():
+        return named(folder)
+    told: Mapping[str, Any] = read_json(config)
+    return f"{told.get('base_model_name_or_path') or full}+{named(folder)}"
+
+
+def _rungs(place: Path) -> list[int]:
+    """Numbers of rows that a checkpoint was patched on before."""
+    return [int(one.name.removeprefix(_PATCHED)) for one in place.glob(f"{_PATCHED}[0-9]*")]
