@@ -9,7 +9,9 @@ that is the only way to its history and to every integration (transformers 5.23,
 import inspect
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ from lensaudit.auditing.patch_result import PatchResult
 from lensaudit.auditing.reuse import patched
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.tofu import forget_set
-from lensaudit.errors import Failure, InputError, PartialError, failure_in
+from lensaudit.errors import InputError, PartialError
 from lensaudit.files import read_json
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.settings import PatchSettings
@@ -50,6 +52,7 @@ from lensaudit.settings import (
     several,
     shared,
 )
+from lensaudit.sweep.attempts import AttemptFailure, failure_of
 from lensaudit.sweep.watch import epoch_of, steps_of
 from lensaudit.verdict.collect import verdicts
 from lensaudit.verdict.decide import BADNESS, Code, Verdict
@@ -153,7 +156,8 @@ class AuditCallback(TrainerCallback):
         self.trainer = trainer
         self.audits: dict[int, CheckpointAudit] = {}
         """By step, in the order of training."""
-        self.failures: list[Failure] = []
+        self.failures: dict[int, AttemptFailure] = {}
+        """By step: why there is no audit of it."""
         self._n_rows = _checked(trainer, self.settings)
         self._rows: int | None = None
         """That a save is patched on, once a first audit has measured it."""
@@ -205,7 +209,7 @@ class AuditCallback(TrainerCallback):
     ) -> None:
         """Raise what failed, if that was asked."""
         if self.settings.strict and self.failures:
-            told = "; ".join(f"{one.model}: {one.message}" for one in self.failures)
+            told = "; ".join(f"step {step}: {one.reason}" for step, one in self.failures.items())
             raise PartialError(f"{len(self.failures)} audits failed: {told}")
 
     def _is_due(self, step: int, folder: Path, state: TrainerState) -> bool:
@@ -215,13 +219,12 @@ class AuditCallback(TrainerCallback):
 
     def _take(self, step: int, folder: Path, state: TrainerState, control: TrainerControl) -> None:
         """Audit a checkpoint, log what was found, and do what follows from it."""
-        try:
-            found = self._audited(step, folder)
-        except Exception as error:  # no audit is worth a training run; it is told and counted
-            self.failures.append(failure_in(f"step {step}", "audit", error))
-            notice(f"step {step}: not audited: {self.failures[-1].message}")
+        with ExitStack() as spared:
+            spared.push(partial(self._failed, step))
+            self.audits[step] = self._audited(step, folder)
+        found = self.audits.get(step)
+        if found is None:
             return
-        self.audits[step] = found
         if found.left_out:
             notice(f"step {step}: left out: {'; '.join(found.left_out)}")
         told = {one.get("step") for one in state.log_history if f"{_LOGGED}verdict" in one}
@@ -233,6 +236,13 @@ class AuditCallback(TrainerCallback):
         holds = found.rank(self.settings.utility_at_least)[0]
         if found.verdict.code == self.settings.stop_when and holds:
             control.should_training_stop = True
+
+    def _failed(self, step: int, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        """Tell and count what went wrong: no audit is worth a training run."""
+        if isinstance(error, Exception):
+            self.failures[step] = failure_of(error)
+            notice(f"step {step}: not audited: {self.failures[step].reason}")
+        return step in self.failures
 
     def _audited(self, step: int, folder: Path) -> CheckpointAudit:
         began, asked, left_out = time.monotonic(), self.settings, []

@@ -107,7 +107,7 @@ def test_each_save_is_audited_and_logged_to_whatever_the_trainer_logs_to(run):
         assert row["lensaudit/keeps"] == one.utility
         assert row["lensaudit/verdict"] == one.verdict.code
         assert {**told[step], "step": step} == row
-    assert run.callback.failures == []
+    assert run.callback.failures == {}
     json.dumps(run.trainer.state.log_history, allow_nan=False)
 
 
@@ -147,15 +147,15 @@ def test_after_a_kill_finished_audits_are_found_and_the_others_made(
     monkeypatch.setattr(
         patching, "patch_into", lambda *a, **k: computed.append(a[2]) or patch_into(*a, **k)
     )
-    trainer = made(tokenizer, place, max_steps=4, save_total_limit=3)
+    trainer = made(tokenizer, place, max_steps=6, save_total_limit=3)
     callback = audited(trainer, root / "out", keep_best=True, activations=run.root / "out/cache")
     trainer.train(resume_from_checkpoint=str(place / "checkpoint-4"))
-    assert [one.parent.name for one in computed] == ["step-4"]
-    assert list(logged(trainer)) == [2, 4]
+    assert [one.parent.name for one in computed] == ["step-4", "step-6"], "step 2 is read"
+    assert list(logged(trainer)) == [2, 4, 6]
     same = ("lensaudit/uds", "lensaudit/p", "lensaudit/keeps", "lensaudit/verdict")
     for step, row in logged(run.trainer).items():
         assert {key: logged(trainer)[step][key] for key in same} == {key: row[key] for key in same}
-    assert callback.best.step == run.callback.best.step
+    assert set(callback.audits) == {2, 4, 6}
 
 
 def measured(tmp_path, step, code="hidden", uds=0.5, share=1.0):
@@ -210,7 +210,10 @@ def test_an_audit_that_fails_costs_a_line_and_no_training(tokenizer, tmp_path, m
     with pytest.raises(PartialError, match="2 audits failed: step 1: logits are not finite"):
         trainer.train()
     assert trainer.state.global_step == 2
-    assert [one.message for one in callback.failures] == ["logits are not finite", "a bug"]
+    assert [one.reason for one in callback.failures.values()] == [
+        "logits are not finite",
+        "ZeroDivisionError: a bug",
+    ]
     told = [one.message for one in caplog.records if one.name == "lensaudit"]
     assert told[0] == "step 1: not audited: logits are not finite"
 
@@ -339,7 +342,7 @@ def test_adapters_are_audited_with_the_model_that_they_were_trained_on(tokenizer
     trainer = made(tokenizer, tmp_path / "run", model=model, max_steps=1, save_steps=1)
     callback = audited(trainer, tmp_path / "out", association="none", limit=2)
     trainer.train()
-    assert callback.failures == []
+    assert callback.failures == {}
     (one,) = callback.audits.values()
     assert not (one.folder / "config.json").exists()
     assert one.patch.source == f"{EMBEDDED / 'full'}+{one.folder}"
