@@ -55,6 +55,7 @@ BASES: dict[str, list[str]] = {
     "relearn": ["--source", "demo/npo", "--out", "out", "--dry-run"],
     "quantize": ["--source", "demo/npo", "--out", "out", "--dry-run"],
     "annotate": ["in/pairs.json", "--out", "forget.json"],
+    "data convert": ["tofu", "in/pairs.json", "--out", "rows.jsonl"],
     "report": ["results", "--out", "page.html"],
     "meta aggregate": ["results", "--out", "out"],
     "meta faithfulness": ["--pool-knows", "demo/full", "--pool-forgot", "demo/retain", "--dry-run"],

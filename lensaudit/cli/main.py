@@ -41,6 +41,7 @@ COMMANDS = {
         "lensaudit.cli.setup:annotate",
         "Propose which part of each answer is scored, for an own forget set.",
     ),
+    "data": ("lensaudit.cli.data:data", "Make rows of other people's data sets."),
     "report": ("lensaudit.cli.results:report", "Write one HTML page of results on disk."),
     "runs": ("lensaudit.cli.results:runs", "What was run: list, show, compare, delete."),
     "meta": ("lensaudit.cli.many:meta", "Judge the metrics themselves, over many models."),

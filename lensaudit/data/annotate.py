@@ -32,7 +32,7 @@ class Proposal:
     """Where the fact lies in an answer, and which rule says so."""
 
     pair: Fact
-    """Question and answer, neither prefix nor entity."""
+    """Question and answer, no entity; a prefix only where the row named one beside its entity."""
     start: int
     """Character of the answer at which the entity begins; equal to `end` where none was found."""
     end: int
@@ -78,9 +78,9 @@ def propose(pair: Fact) -> Proposal:
 
 
 def located(pair: Fact, entity: str) -> Proposal:
-    """The place of an entity that is already known; no span where the answer lacks it."""
+    """The place of an entity that is known, after the prefix; no span where the answer lacks it."""
     # curly and straight quotes count as one; the answer's own text is taken
-    start = folded(pair.answer).find(folded(entity.strip()))
+    start = folded(pair.answer).find(folded(entity.strip()), len(pair.prefix))
     if start < 0:
         return Proposal(pair, 0, 0, rule="given")
     return Proposal(pair, start, start + len(entity.strip()), rule="given")
@@ -261,7 +261,10 @@ def read_pairs(path: Path, fields: Fields = Fields()) -> list[tuple[Fact, str | 
         wrong += relation_problems(row)
         problems += [f"{where}: {one}" for one in wrong]
         if not wrong:
-            pair = Fact(idx, row["question"], row["answer"], "", "", group_of(row, idx))
+            prefix = row.get("prefix") if row.get("entity") else None
+            known = isinstance(prefix, str) and row["answer"].startswith(prefix)
+            prefix = str(prefix) if known else ""
+            pair = Fact(idx, row["question"], row["answer"], prefix, "", group_of(row, idx))
             pair = replace(pair, relation=row.get("relation"))
             pairs[idx] = (pair, row.get("entity") or None)
     if problems or not pairs:

@@ -179,7 +179,7 @@ def _fact(row: Fact, rows: Sequence[Fact], pool: Sequence[_Pooled]) -> Candidate
 
 
 def _placebos(row: Fact, pool: Sequence[_Pooled]) -> tuple[str, ...]:
-    """Entities of the same kind, by how much their rows' words agree, then by hash."""
+    """The row's own, then entities of the same kind by how much rows' words agree, then by hash."""
     words, kind = _frame(row), kind_of(row.entity)
     likeness: dict[int, float] = {}
 
@@ -190,16 +190,17 @@ def _placebos(row: Fact, pool: Sequence[_Pooled]) -> tuple[str, ...]:
         return -likeness[one.frame], digest([row.idx, one.entity])
 
     found: dict[str, str] = {}
-    for one in sorted((one for one in pool if one.kind == kind), key=order):
+    alike = sorted((one for one in pool if one.kind == kind), key=order)
+    for entity in (*row.placebos, *(one.entity for one in alike)):
         if len(found) == N_PLACEBOS:
             break
-        key = one.entity.casefold().strip()
-        if key in found or not _WORD.search(key) or is_closed(one.entity):
+        key = entity.casefold().strip()
+        if key in found or not _WORD.search(key) or is_closed(entity):
             continue
-        if mentions(one.entity, row.entity) or mentions(row.entity, one.entity):
+        if mentions(entity, row.entity) or mentions(row.entity, entity):
             continue
-        if not mentions(row.question, one.entity):
-            found[key] = one.entity.strip()
+        if not mentions(row.question, entity):
+            found[key] = entity.strip()
     return tuple(found.values())
 
 

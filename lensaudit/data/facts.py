@@ -19,7 +19,8 @@ _WANTED = (
     "and relation; `lensaudit annotate` makes such rows of questions and answers"
 )
 
-_NO_LIST = "found no list of rows (one object per line: name it .jsonl)"
+NO_LIST = "found no list of rows (one object per line: name it .jsonl)"
+"""What is wrong with a file that holds one JSON value and no list."""
 
 _HALF = "half a Unicode character (a lone surrogate)"
 
@@ -59,7 +60,8 @@ class Fact:
     """The question in other words, where the set has them."""
     wrong: tuple[str, ...] = ()
     """Other answers, none of them right, where the set has them."""
-
+    placebos: tuple[str, ...] = ()
+    """Entities that are not the fact's, of its kind, where the set has them."""
     relation: str | None = None
     """Facts of one relation are asked in one way about different subjects; None: not said."""
 
@@ -75,6 +77,11 @@ class Fact:
 
 
 _ASKED = ("idx", "question", "answer", "prefix", "entity", "group")
+CARRIED = (
+    *("paraphrased_question", "paraphrased_answer", "perturbed_answer", "placebos"),
+    *("set", "source"),
+)
+"""What else a row may say; no span depends on it."""
 
 
 SourceRow = tuple[str, Any]
@@ -124,8 +131,8 @@ def read_rows(path: Path) -> tuple[list[SourceRow], list[str]]:
         InputError: the file cannot be read, or is JSON but no list.
     """
     text = read_text(path)
-    if path.suffix in (".jsonl", ".ndjson") or not text.lstrip().startswith("["):
-        rows, problems = _read_lines(text) if _is_lines(path, text) else ([], [_NO_LIST])
+    if not _is_list(path, text):
+        rows, problems = _read_lines(text) if _is_lines(path, text) else ([], [NO_LIST])
     else:
         rows, problems = numbered(read_json(path)), []
     if "\\ud" not in text.lower():  # an escape is the only way in: the file is UTF-8
@@ -154,6 +161,17 @@ def _has_surrogates(value: Any) -> bool:
     except UnicodeEncodeError:
         return True
     return False
+
+
+def _is_list(path: Path, text: str) -> bool:
+    """Whether text is one list; of objects where its name says that it holds lines."""
+    if path.suffix not in (".jsonl", ".ndjson") or not text.lstrip().startswith("["):
+        return text.lstrip().startswith("[")
+    try:
+        value = parse_json(text)
+    except ValueError:
+        return False
+    return any(isinstance(one, Mapping) for one in value)
 
 
 def _is_lines(path: Path, text: str) -> bool:
@@ -332,16 +350,18 @@ def with_variants(facts: Sequence[Fact], rows: Iterable[Any]) -> list[Fact]:
     return [
         replace(
             one,
-            paraphrases=_texts(row.get("paraphrased_question")),
-            wrong=_texts(row.get("perturbed_answer", row.get("alternate"))),
+            paraphrases=texts_of(row.get("paraphrased_question")),
+            wrong=texts_of(row.get("perturbed_answer", row.get("alternate"))),
+            placebos=texts_of(row.get("placebos")),
         )
         for one, row in found
     ]
 
 
-def _texts(value: Any) -> tuple[str, ...]:
+def texts_of(value: Any) -> tuple[str, ...]:
     """The texts of a field that holds one or a list; empty ones are none."""
-    texts = [value] if isinstance(value, str) else value or ()
+    texts = [value] if isinstance(value, str) else value
+    texts = texts if isinstance(texts, list | tuple) else ()
     return tuple(text for text in texts if isinstance(text, str) and text.strip())
 
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from lensaudit.data.annotate import (
     read_review,
     write_review,
 )
-from lensaudit.data.facts import Fact, Origin, validate
+from lensaudit.data.facts import CARRIED, Fact, Origin, read_rows, row_idx, texts_of, validate
 from lensaudit.data.relations import Relations, labelled, relations_of
 from lensaudit.errors import InputError
 from lensaudit.evaluation.settings import AnnotationSettings
@@ -45,6 +45,8 @@ class Annotated:
     """idx -> reason."""
     remarks: Mapping[int, list[str]]
     """idx -> everything a person should look at."""
+    carried: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    """idx -> what else a row says that readers know, as wrong answers."""
 
     @cached_property
     def relations(self) -> Relations:
@@ -56,7 +58,8 @@ class Annotated:
         """What is written: each fact with the relation that it says, or that it is found in."""
         written = {one.name for one in self.relations.found}
         said = {one.idx: one.relation for one in labelled(self.kept) if one.relation in written}
-        return [_row(replace(one, relation=one.relation or said.get(one.idx))) for one in self.kept]
+        rows = [_row(replace(one, relation=one.relation or said.get(one.idx))) for one in self.kept]
+        return [row | self.carried.get(row["idx"], {}) for row in rows]
 
     @property
     def alone(self) -> str | None:
@@ -89,8 +92,11 @@ def annotate(settings: AnnotationSettings, *, force: bool = False) -> Annotated:
     check_output(out, ours=_is_forget_set, force=force)
     check_plain(review)
     found = checked(read_review(pairs) if reviewed else _proposed(settings))
+    # a review holds the spans alone: what rows say besides stands in what was written before
+    carried = _carried(out if is_review(read_text(settings.pairs)) else settings.pairs)
     if settings.model is not None and found.kept:
         found = asked_of_model(found, settings.model, settings)
+    found = replace(found, carried=carried)
     make_folder(out.parent)
     if not (reviewed and os.path.realpath(review) == own):
         if not force:
@@ -109,6 +115,20 @@ def _proposed(settings: AnnotationSettings) -> list[Proposal]:
     return [propose(pair) if given is None else located(pair, given) for pair, given in rows]
 
 
+def _carried(path: Path) -> dict[int, dict[str, Any]]:
+    """What the rows of a file say besides question, answer and span, by idx."""
+    found = {}
+    for n, (_, row) in enumerate(read_rows(path)[0] if path.exists() else ()):
+        if isinstance(row, Mapping) and (idx := row_idx({"idx": n} | dict(row))) is not None:
+            said = {key: (row[key], texts_of(row[key])) for key in CARRIED if key in row}
+            found[idx] = {
+                key: value if isinstance(value, str) else [*texts]
+                for key, (value, texts) in said.items()
+                if texts
+            }
+    return found
+
+
 def _fields(settings: AnnotationSettings) -> Fields:
     return Fields(settings.question_key, settings.answer_key, settings.group_key)
 
@@ -117,11 +137,12 @@ def _is_forget_set(content: bytes) -> bool:
     """Whether `annotate` wrote a file: rows of examples, byte for byte as they are written."""
     try:
         rows = parse_json(content)
+        own = [{name: row[name] for name in row if name not in CARRIED} for row in rows]
         # rows of earlier versions do not say who found their spans
-        found = [{name: _row(Fact(**row))[name] for name in row} for row in rows]
+        found = [{name: _row(Fact(**row))[name] for name in row} for row in own]
     except (ValueError, TypeError):
         return False
-    return found == rows and content == json_bytes(rows)
+    return found == own and content == json_bytes(rows)
 
 
 def _is_of(review: Path, settings: AnnotationSettings) -> bool:

@@ -53,6 +53,13 @@ def known_facts(
     return left_out, remarks
 
 
+def answer_logprobs(examples: Sequence[Fact], model: str) -> dict[int, float]:
+    """Mean log-prob of every entity after its question, nats per token; none without tokens."""
+    checkpoint = open_model(model, None)
+    encoded, _ = encode_all(examples, checkpoint)
+    return _span_scores(checkpoint, encoded, dtype="auto", device="auto")
+
+
 def _span_remarks(encoded: Encoded, example: Fact, tokenizer: Any) -> list[str]:
     """Spans that are not the entity alone: the tokenizer joins it with what is around."""
     tokens = encoded.token_ids[encoded.start + 1 : encoded.end + 1]

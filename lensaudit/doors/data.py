@@ -1,0 +1,571 @@
+"""Rows of published unlearning sets as rows that every command reads.
+
+The user brings the files; no text of a set comes along. A set is a line of `SETS`: the columns of
+each kind of row in it, and a function that makes rows of ours of one of theirs, or says why not.
+Facts to keep go to a file of their own, so that no reader takes them for facts to forget.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from lensaudit.data.annotate import LONGESTWORDS
+from lensaudit.data.facts import (
+    NO_LIST,
+    Fact,
+    SourceRow,
+    numbered,
+    problems_text,
+    read_rows,
+    relation_problems,
+    row_problems,
+    validate,
+)
+from lensaudit.data.tofu import AUTHOR_ROWS, author_of
+from lensaudit.errors import InputError
+from lensaudit.files import (
+    check_output,
+    check_size,
+    make_folder,
+    parse_json,
+    read_json,
+    write_jsonl,
+)
+from lensaudit.groups import assumption, group_of
+from lensaudit.settings import Option
+
+SetName = Literal["tofu", "muse", "wmdp", "rwku", "lume", "pistol", "knowundo", "elude"]
+Half = Literal["forget", "keep"]
+
+MOST_BYTES = 1 << 30
+"""Of a file; the largest of these sets has a tenth of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertSettings:
+    """Which files are converted, and where to."""
+
+    name: SetName
+    files: tuple[Path, ...]
+    out: Annotated[
+        Path,
+        Option("Rows to forget, for --data; rows to keep go beside, .keep.jsonl.", flag="-o --out"),
+    ]
+    keep: Annotated[
+        tuple[Path, ...],
+        Option("File of rows to keep, where its name does not say so. Repeatable.", is_a="file"),
+    ] = ()
+    forget: Annotated[
+        tuple[str, ...],
+        Option(
+            "Author, subject or edge that is to be forgotten; all others are to be kept. "
+            "Repeatable. [default: as the files' names say]"
+        ),
+    ] = ()
+    model: Annotated[
+        str | None,
+        Option("wmdp: drop items that this model answers from the choices alone.", is_a="model"),
+    ] = None
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A row of a published set and where it stands."""
+
+    row: Mapping[str, Any]
+    file: Path
+    where: str
+    """`line 3` or `row 3` of the file."""
+    place: int
+    """Among the rows of its file, from 0."""
+    n: int
+    """Rows of its file."""
+    half: Half
+    beside: dict[str, list[str]]
+    """LUME: what the questions about each document are answered with."""
+
+
+Row = dict[str, Any]
+Made = Sequence[Row] | str
+"""Rows of ours, or why there is none."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One kind of row: its columns, and what becomes of it."""
+
+    columns: Mapping[str, str]
+    """Column -> what it must be, a key of `KINDS`."""
+    become: Callable[[Raw], Made]
+    more: Mapping[str, str]
+    """Columns that a row may lack, or hold nothing under."""
+
+    def fits(self, row: Mapping[str, Any]) -> bool:
+        """Has the row these columns and no others?"""
+        return self.columns.keys() <= row.keys() <= {*self.columns, *self.more, *_ALWAYS}
+
+    def problems(self, row: Mapping[str, Any]) -> list[str]:
+        """What is wrong with the values of a row that fits."""
+        more = {key: kind for key, kind in self.more.items() if row.get(key) is not None}
+        kinds = {**self.columns, **more}
+        texts = [key for key, kind in kinds.items() if kind == "text"]
+        wrong = [
+            f"{key} is {repr(row[key])[:40]}, wanted {kind}"
+            for key, kind in kinds.items()
+            if key not in texts and not KINDS[kind](row[key])
+        ]
+        return [*row_problems(row, texts), *relation_problems(row), *wrong]
+
+    def __str__(self) -> str:
+        more = ", ".join((*self.more, *_ALWAYS))
+        return f"{', '.join(self.columns)} (and perhaps {more})"
+
+
+_ALWAYS = ("idx", "relation")
+_ID = re.compile(r"(.+?)[-_ ]?(sc|qa)(\d+)")
+
+
+def _named(value: Any) -> re.Match[str] | None:
+    """Document and kind in an id of LUME; stray quotes are no part of it.
+
+    >>> [_named(one).groups() for one in ('"0a1b-77sc1', "0a1b-77qa3'")]
+    [('0a1b-77', 'sc', '1'), ('0a1b-77', 'qa', '3')]
+    """
+    return _ID.fullmatch(value.strip("\"' \t")) if isinstance(value, str) else None
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(_is_text(one) for one in value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+KINDS: Mapping[str, Callable[[Any], bool]] = {
+    "text": _is_text,
+    "four texts": lambda value: _is_texts(value) and len(value) == 4,
+    "text or a list of texts": lambda value: _is_text(value) or _is_texts(value),
+    "0, 1, 2 or 3": lambda value: type(value) is int and 0 <= value <= 3,
+    "1, 2 or 3": lambda value: type(value) in (int, str) and str(value) in ("1", "2", "3"),
+    "a document's, with sc1 or qa0, qa1 …": lambda value: _named(value) is not None,
+    "Task1, Task2 or Task3": lambda value: _is_text(value) and bool(re.search("[123]", value)),
+    "text, a number or a list of texts": lambda value: (
+        type(value) is int or _is_text(value) or _is_texts(value)
+    ),
+    "anything": lambda value: True,
+}
+"""What a value can be."""
+_VARIANTS = dict.fromkeys(
+    ("paraphrased_question", "paraphrased_answer", "perturbed_answer"), "text or a list of texts"
+)
+"""Columns of TOFU that readers of ours know: other wordings, and wrong answers."""
+_OPTIONS = {f"option{n}": "text" for n in range(1, 5)}
+
+
+def _asked(raw: Raw, question: str = "question", answer: str = "answer", **more: Any) -> Row:
+    """Question, answer, and what else the row says under names that readers know."""
+    known = {key: raw.row[key] for key in _VARIANTS if raw.row.get(key) is not None}
+    return {"question": raw.row[question], "answer": raw.row[answer], **known, **more}
+
+
+def _whole(answer: str) -> Row:
+    """The span of an answer that is nothing but the fact."""
+    return {"prefix": "", "entity": answer}
+
+
+def _short(answer: str) -> Row:
+    """The same, and nothing where the answer is a sentence: `annotate` looks into it.
+
+    >>> _short("Oslo"), _short("She was born in Oslo.")
+    ({'prefix': '', 'entity': 'Oslo'}, {})
+    """
+    sentence = answer.rstrip()[-1] in ".!?" or len(answer.split()) > LONGESTWORDS
+    return {} if sentence else _whole(answer)
+
+
+def _tofu(raw: Raw) -> Made:
+    """Authors stand one after the other; a file that was cut does not tell them."""
+    config, idx = raw.file.stem, raw.row.get("idx", raw.place)
+    told = "idx" in raw.row or raw.n % AUTHOR_ROWS == 0
+    known = told and re.match(r"forget|retain|holdout|full", config)
+    # options of the sets of real authors and world facts, the right one among them
+    options = [
+        raw.row[key] for key in _OPTIONS if raw.row.get(key) not in (None, raw.row["answer"])
+    ]
+    wrong = {"perturbed_answer": options} if options else {}
+    return [wrong | _asked(raw, **({"author": author_of(config, idx)} if known else {}))]
+
+
+def _muse(raw: Raw) -> Made:
+    return [_asked(raw, **_whole(raw.row["answer"]))]
+
+
+def _verbatim(raw: Raw) -> Made:
+    """The beginning of a text's continuation is scored, as long as TOFU's longest entity."""
+    start = re.match(rf"\s*\S+(?:\s+\S+){{0,{LONGESTWORDS - 1}}}", raw.row["gt"])
+    return [_asked(raw, "prompt", "gt", **_whole(start[0].strip() if start else raw.row["gt"]))]
+
+
+_ALL_OF = re.compile(
+    r"\b(?:all|none|any|both|neither|two|three|either) of (?:the|these|those)\b"
+    r"|^(?:both )?[A-D] and [A-D]\b",
+    re.I,
+)
+"""A choice that speaks of the other choices."""
+
+
+def _wmdp(raw: Raw) -> Made:
+    choices, at = raw.row["choices"], raw.row["answer"]
+    entity = choices[at]
+    if _ALL_OF.search(entity):
+        return "the answer speaks of the other choices"
+    if not any(map(str.isalpha, entity)):
+        return "the answer is a number"
+    others = [one for one in choices if one != entity and not _ALL_OF.search(one)]
+    return [
+        {"question": raw.row["question"], "answer": entity, **_whole(entity), "placebos": others}
+    ]
+
+
+def _rwku(raw: Raw) -> Made:
+    query, answer, level = raw.row["query"], raw.row["answer"], str(raw.row["level"])
+    if level == "3":
+        return "an attack on level 3, not a fact"
+    more = {"author": _subject(raw, raw.row["subject"])} if raw.row.get("subject") else {}
+    if level == "2":
+        return [_asked(raw, "query", **_short(answer), **more)]
+    blank = max(re.finditer("_+", query), key=lambda one: len(one[0]), default=None)
+    if blank is None:
+        raise ValueError("level 1 is a cloze, and its query has no blank (a run of underscores)")
+    start, end = blank.span()
+    span = {"prefix": query[:start].rstrip(), "entity": answer}
+    filled = query[:start] + answer + query[end:]
+    return [{"question": query, "answer": filled, **span, **more}]
+
+
+_NEIGHBOURS = "neighbours of "
+
+
+def _subject(raw: Raw, name: str) -> str:
+    """Rows to keep carry the name of the forgotten: whom they are about is not said."""
+    return name if raw.half == "forget" else f"{_NEIGHBOURS}{name}"
+
+
+def _lume(raw: Raw) -> Made:
+    """Of a person's particulars in a completion each is a fact of its own."""
+    document, kind = _document(raw.row)
+    row, text = _asked(raw, "input", "output", author=document), raw.row["output"]
+    if "2" not in raw.row["task"]:
+        return [row]
+    if kind == "qa":
+        return [row | _short(text)]
+    found = [one for one in raw.beside.get(document, ()) if one in text]
+    spans = [{"prefix": text[: text.index(one)].rstrip(), "entity": one} for one in found]
+    return [row | one for one in spans] or [row]
+
+
+def _document(row: Mapping[str, Any]) -> tuple[str, str]:
+    found = _named(row["id"])
+    assert found is not None  # as `Shape.problems` saw
+    return found[1], found[2]
+
+
+def _pistol(raw: Raw) -> Made:
+    edge = raw.row["edge"]
+    named = " - ".join(map(str, edge)) if isinstance(edge, list) else str(edge)
+    return [_asked(raw, author=named, **_short(raw.row["answer"]))]
+
+
+def _knowundo(raw: Raw) -> Made:
+    return [_asked(raw, "text", "labels")]
+
+
+def _elude(raw: Raw) -> Made:
+    return [_asked(raw, author=_subject(raw, raw.row["entity"]))]
+
+
+_QA = {"question": "text", "answer": "text"}
+_PLAIN = Shape({"text": "text"}, lambda raw: "plain text: nothing is asked", {"subject": "text"})
+_TARGET = Shape(
+    {"target": "text"}, lambda raw: "names a target: nothing is asked", {"intro": "text"}
+)
+_CHOICE = {"question": "text", "choices": "four texts", "answer": "0, 1, 2 or 3"}
+_PROBE = {"query": "text", "answer": "text", "level": "1, 2 or 3"}
+_TASK = {
+    "id": "a document's, with sc1 or qa0, qa1 …",
+    "input": "text",
+    "output": "text",
+    "task": "Task1, Task2 or Task3",
+}
+_EDGE = _QA | {"edge": "text, a number or a list of texts"}
+
+SETS: Mapping[SetName, tuple[Shape, ...]] = {
+    "tofu": (Shape(_QA, _tofu, _VARIANTS | _OPTIONS),),
+    "muse": (Shape(_QA, _muse, {}), Shape({"prompt": "text", "gt": "text"}, _verbatim, {}), _PLAIN),
+    "wmdp": (Shape(_CHOICE, _wmdp, {"subject": "text"}),),
+    "rwku": (Shape(_PROBE, _rwku, {"type": "anything", "subject": "text"}), _PLAIN, _TARGET),
+    "lume": (Shape(_TASK, _lume, {"split": "text"}),),
+    "pistol": (Shape(_EDGE, _pistol, {}),),
+    "knowundo": (Shape({"text": "text", "labels": "text"}, _knowundo, {}),),
+    "elude": (Shape(_QA | {"entity": "text"}, _elude, _VARIANTS),),
+}
+"""Set -> its kinds of rows."""
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What was written, and what was not and why."""
+
+    written: Mapping[str, tuple[Path, int]]
+    """Half -> its file and how many rows are in it."""
+    read: Mapping[str, str]
+    """File -> what its rows were taken for."""
+    without_span: int
+    """Rows that name neither prefix nor entity: for `annotate`."""
+    dropped: Mapping[str, int]
+    """Why -> how many rows."""
+    notes: tuple[str, ...]
+
+
+def convert(settings: ConvertSettings, *, force: bool = False) -> Converted:
+    """Write rows of a published set as rows of ours, JSONL.
+
+    Args:
+        settings: which files of which set, and where to.
+        force: write over a file that is not ours.
+
+    Raises:
+        InputError: a file cannot be read, has other columns or wrong rows, or nothing is left.
+    """
+    if settings.model and settings.name != "wmdp":
+        raise InputError(f"--model: {settings.name} has no choices; only wmdp's items are asked")
+    halves = dict.fromkeys(settings.files) | dict.fromkeys(settings.keep, "keep")
+    read = {file: half or _half(file) for file, half in halves.items()}
+    raws = _raws(settings.name, read)
+    solved = _solved(raws, settings.model) if settings.model else set()
+    dropped: Counter[str] = Counter()
+    found: list[Row] = []
+    for at, (raw, made) in enumerate(raws):
+        if at in solved:
+            made = "the choices alone give the answer away"
+        if isinstance(made, str):
+            dropped[made] += 1
+        else:
+            found += [_row(settings, raw, one) for one in made]
+    rows = _joined(found, dropped)
+    authors = {one.get("author") for one in found}
+    if unknown := {*settings.forget} - authors:
+        named = ", ".join(sorted(map(str, authors - {None})))
+        raise InputError(f"--forget {min(unknown)}: no row is of it; rows are of {named:.200}")
+    if not (rows["forget"] or rows["keep"]):
+        why = ", ".join(f"{n} rows: {text}" for text, n in dropped.items())
+        raise InputError(f"{settings.files[0]}: no row is left ({why})")
+    return _write(settings, rows, read, dropped, force=force)
+
+
+def _row(settings: ConvertSettings, raw: Raw, made: Row) -> Row:
+    """A row with its half and what every row may say."""
+    half = raw.half
+    if settings.forget:
+        half = "forget" if made.get("author") in settings.forget else "keep"
+    more = {key: raw.row[key] for key in _ALWAYS if raw.row.get(key) is not None}
+    return {**made, **more, "set": half, "source": f"{raw.file.name} {raw.where}"}
+
+
+def _joined(found: Sequence[Row], dropped: Counter[str]) -> dict[Half, list[Row]]:
+    """The rows by half, each once; of the same rows the first says where it stands."""
+    alike: dict[tuple[str, ...], list[Row]] = {}
+    for row in found:
+        key = (row["question"], row["answer"], row.get("entity", ""))
+        alike.setdefault(key, []).append(row)
+    rows: dict[Half, list[Row]] = {"forget": [], "keep": []}
+    for same in alike.values():
+        if len({row["set"] for row in same}) == 2:
+            dropped["stands among rows to forget and rows to keep"] += len(same)
+            continue
+        rows[same[0]["set"]].append({k: v for row in reversed(same) for k, v in row.items()})
+        if len(same) > 1:
+            dropped["stands twice: joined"] += len(same) - 1
+    return rows
+
+
+def _write(
+    settings: ConvertSettings,
+    rows: Mapping[Half, list[Row]],
+    read: Mapping[Path, str],
+    dropped: Counter[str],
+    *,
+    force: bool,
+) -> Converted:
+    """The rows to forget, and beside them those to keep; the only half stands where was said."""
+    out = settings.out
+    beside = out.with_suffix(f".keep{out.suffix}") if rows["forget"] else out
+    places: dict[Half, Path] = {"forget": out, "keep": beside}
+    written = {half: (places[half], len(own)) for half, own in rows.items() if own}
+    for half, (place, _) in written.items():
+        if any(place.resolve() == file.resolve() for file in read):
+            raise InputError(f"{place}: would be written over; name another --out")
+        check_output(place, ours=_is_ours, force=force)
+        own = [one.get("idx") for one in rows[half]]
+        if None in own or len(set(own)) < len(own):
+            own = list(range(len(own)))
+        rows[half][:] = [row | {"idx": idx} for row, idx in zip(rows[half], own, strict=True)]
+    every = [*rows["forget"], *rows["keep"]]
+    for half, (place, _) in written.items():
+        if spanned := [one for one in rows[half] if "entity" in one]:
+            validate(spanned, str(place))
+        write_jsonl(make_folder(place.parent) / place.name, rows[half])
+    return Converted(
+        written=written,
+        read={str(file): half for file, half in read.items()},
+        without_span=sum("entity" not in one for one in every),
+        dropped=dropped,
+        notes=tuple(_notes(settings, rows)),
+    )
+
+
+def _notes(settings: ConvertSettings, rows: Mapping[Half, Sequence[Row]]) -> Iterator[str]:
+    """What to know of the rows that no number says."""
+    authors = {half: {one.get("author") for one in own} - {None} for half, own in rows.items()}
+    if alone := assumption(group_of(one, one["idx"]) for one in rows["forget"]):
+        yield alone
+    if any(str(one).startswith(_NEIGHBOURS) for one in authors["keep"]):
+        yield "rows to keep name whose neighbours they are about, not whom: one author a target"
+    if both := authors["forget"] & authors["keep"]:
+        yield f"{len(both)} authors have rows to keep too: readers leave those rows out"
+    if settings.name == "pistol":
+        yield "entities are random strings: before training all are alike likely"
+    if settings.name == "wmdp" and not settings.model:
+        yield "no choices-only control: name --model to drop items that choices alone give away"
+
+
+def _is_ours(content: bytes) -> bool:
+    """Did `convert` write this?"""
+    try:
+        rows = [parse_json(line) for line in content.splitlines()]
+    except ValueError:
+        return False
+    return all(isinstance(row, dict) and {"set", "source"} <= row.keys() for row in rows)
+
+
+_KEEP = re.compile(r"retain|retention|neighbou?r|keep|real_authors|world_facts|utility", re.I)
+_FORGET = re.compile(r"forget|unlearn", re.I)
+_NOT_ASKED = {
+    "holdout": "of a hold-out: no model was taught it",
+    "icl": "a solved example, not a question",
+}
+
+
+def _half(file: Path) -> Half:
+    """What a file's name says of its rows, or else its folder's: to forget where neither does.
+
+    >>> [_half(Path(one)) for one in ("neighbor_level1.json", "retain/qa.json", "qa.json")]
+    ['keep', 'keep', 'forget']
+    """
+    for name in (file.stem, file.absolute().parent.name):
+        if _KEEP.search(name):
+            return "keep"
+        if _FORGET.search(name):
+            break
+    return "forget"
+
+
+def _raws(name: SetName, files: Mapping[Path, Half]) -> list[tuple[Raw, Made]]:
+    """The rows of all files with what becomes of them; perturbed ones after those they perturb.
+
+    Raises:
+        InputError: lists what is wrong with the rows of the first file that is.
+    """
+    found: list[tuple[Raw, Shape]] = []
+    beside: dict[str, list[str]] = {}
+    for file in sorted(files, key=lambda one: "perturbed" in one.stem):
+        check_size(file, MOST_BYTES)
+        rows, problems = _rows(file, nested=name == "knowundo")
+        seen: set[Any] = set()
+        for place, (where, value) in enumerate(rows):
+            row = {"text": value} if _PLAIN in SETS[name] and isinstance(value, str) else value
+            shape, wrong = _shape(name, row)
+            if shape is not None and not wrong:
+                if row.get("idx") in seen:
+                    wrong = [f"duplicate idx {row['idx']}"]
+                seen |= {row["idx"]} if row.get("idx") is not None else set()
+                raw = Raw(row, file, where, place, len(rows), files[file], beside)
+                found.append((raw, shape))
+            problems += [f"{where}: {one}" for one in wrong]
+        if problems or not rows:
+            wanted = f"wanted columns {' or '.join(map(str, SETS[name]))}"
+            text = problems_text(problems or ["holds no rows"], str(file), wanted)
+            raise InputError(text.replace("\n", "; "))
+    for raw, _ in found if name == "lume" else ():
+        document, kind = _document(raw.row)
+        if kind == "qa":
+            answers = beside.setdefault(document, [])
+            answers.append(raw.row["output"].strip().rstrip("."))
+    return [(raw, _made(raw, shape)) for raw, shape in found]
+
+
+def _shape(name: SetName, row: Any) -> tuple[Shape | None, list[str]]:
+    """The kind of a row, and what is wrong with it."""
+    if not isinstance(row, Mapping):
+        return None, row_problems(row)
+    shape = next((one for one in SETS[name] if one.fits(row)), None)
+    if shape is None:
+        return None, [f"found columns {', '.join(map(str, row)) or 'none'}"[:300]]
+    return shape, shape.problems(row)
+
+
+def _made(raw: Raw, shape: Shape) -> Made:
+    why = next((why for word, why in _NOT_ASKED.items() if word in raw.file.stem), None)
+    try:
+        return why or shape.become(raw)
+    except ValueError as error:
+        raise InputError(f"{raw.file}: {raw.where}: {error}") from error
+
+
+def _rows(file: Path, *, nested: bool) -> tuple[list[SourceRow], list[str]]:
+    """The rows of a JSON list or of JSONL, whatever the suffix; of an object that is one row too.
+
+    Args:
+        file: of a published set.
+        nested: rows stand in lists below `train` and `val`.
+    """
+    rows, problems = read_rows(file)
+    if problems == [NO_LIST]:
+        rows, problems = numbered([read_json(file)]), []
+    return ([one for row in rows for one in _flat(*row)] if nested else rows), problems
+
+
+def _flat(where: str, value: Any) -> Iterator[SourceRow]:
+    """Rows in lists in lists and under `train` and `val`, each with its way there."""
+    if isinstance(value, list):
+        for n, one in enumerate(value, 1):
+            yield from _flat(f"{where} {n}", one)
+    elif isinstance(value, Mapping) and value and value.keys() <= {"train", "val"}:
+        for key, one in value.items():
+            yield from _flat(f"{where} {key}", one)
+    else:
+        yield where, value
+
+
+def _solved(raws: Sequence[tuple[Raw, Made]], model: str) -> set[int]:
+    """Places of items that a model answers from the choices alone, without their question.
+
+    Each choice follows all four; the one of the highest mean log-probability (nats per token) is
+    the model's.
+    """
+    from lensaudit.evaluation.known import answer_logprobs  # imports torch
+
+    items = list(enumerate(raw.row for raw, _ in raws))
+    asked = [
+        Fact(4 * at + n, "\n".join(row["choices"]), one, "", one, at)
+        for at, row in items
+        for n, one in enumerate(row["choices"])
+    ]
+    scores = answer_logprobs(asked, model)
+    by_item = [[scores.get(4 * at + n, -math.inf) for n in range(4)] for at, _ in items]
+    return {at for at, row in items if by_item[at].index(max(by_item[at])) == row["answer"]}
