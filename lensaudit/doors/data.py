@@ -6,6 +6,7 @@ Facts to keep go to a file of their own, so that no reader takes them for facts 
 """
 
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -160,14 +161,14 @@ KINDS: Mapping[str, Callable[[Any], bool]] = {
     "anything": lambda value: True,
 }
 """What a value can be."""
-_VARIANTS = dict.fromkeys(
+_VARIANTS: dict[str, str] = dict.fromkeys(
     ("paraphrased_question", "paraphrased_answer", "perturbed_answer"), "text or a list of texts"
 )
 """Columns of TOFU that readers of ours know: other wordings, and wrong answers."""
 _OPTIONS = {f"option{n}": "text" for n in range(1, 5)}
 
 
-def _asked(raw: Raw, question: str = "question", answer: str = "answer", **more: Any) -> Row:
+def _asked(raw: Raw, question: str = "question", answer: str = "answer", **more: object) -> Row:
     """Question, answer, and what else the row says under names that readers know."""
     known = {key: raw.row[key] for key in _VARIANTS if raw.row.get(key) is not None}
     return {"question": raw.row[question], "answer": raw.row[answer], **known, **more}
@@ -198,7 +199,7 @@ def _tofu(raw: Raw) -> Made:
         raw.row[key] for key in _OPTIONS if raw.row.get(key) not in (None, raw.row["answer"])
     ]
     wrong = {"perturbed_answer": options} if options else {}
-    return [wrong | _asked(raw, **({"author": author_of(config, idx)} if known else {}))]
+    return [wrong | _asked(raw) | ({"author": author_of(config, idx)} if known else {})]
 
 
 def _muse(raw: Raw) -> Made:
@@ -321,7 +322,7 @@ SETS: Mapping[SetName, tuple[Shape, ...]] = {
 class Converted:
     """What was written, and what was not and why."""
 
-    written: Mapping[str, tuple[Path, int]]
+    written: Mapping[Half, tuple[Path, int]]
     """Half -> its file and how many rows are in it."""
     read: Mapping[str, str]
     """File -> what its rows were taken for."""
@@ -345,7 +346,9 @@ def convert(settings: ConvertSettings, *, force: bool = False) -> Converted:
     if settings.model and settings.name != "wmdp":
         raise InputError(f"--model: {settings.name} has no choices; only wmdp's items are asked")
     halves = dict.fromkeys(settings.files) | dict.fromkeys(settings.keep, "keep")
-    read = {file: half or _half(file) for file, half in halves.items()}
+    read: dict[Path, Half] = {
+        file: "keep" if half else _half(file) for file, half in halves.items()
+    }
     raws = _raws(settings.name, read)
     solved = _solved(raws, settings.model) if settings.model else set()
     dropped: Counter[str] = Counter()
@@ -397,18 +400,22 @@ def _joined(found: Sequence[Row], dropped: Counter[str]) -> dict[Half, list[Row]
 def _write(
     settings: ConvertSettings,
     rows: Mapping[Half, list[Row]],
-    read: Mapping[Path, str],
+    read: Mapping[Path, Half],
     dropped: Counter[str],
     *,
     force: bool,
 ) -> Converted:
     """The rows to forget, and beside them those to keep; the only half stands where was said."""
     out = settings.out
+    if not out.name:
+        raise InputError("--out: names no file")
     beside = out.with_suffix(f".keep{out.suffix}") if rows["forget"] else out
     places: dict[Half, Path] = {"forget": out, "keep": beside}
-    written = {half: (places[half], len(own)) for half, own in rows.items() if own}
+    written: dict[Half, tuple[Path, int]] = {
+        half: (places[half], len(own)) for half, own in rows.items() if own
+    }
     for half, (place, _) in written.items():
-        if any(place.resolve() == file.resolve() for file in read):
+        if os.path.realpath(place) in map(os.path.realpath, read):
             raise InputError(f"{place}: would be written over; name another --out")
         check_output(place, ours=_is_ours, force=force)
         own = [one.get("idx") for one in rows[half]]
@@ -520,7 +527,8 @@ def _shape(name: SetName, row: Any) -> tuple[Shape | None, list[str]]:
 
 
 def _made(raw: Raw, shape: Shape) -> Made:
-    why = next((why for word, why in _NOT_ASKED.items() if word in raw.file.stem), None)
+    words = re.split(r"[^a-z]+", raw.file.stem.lower())
+    why = next((why for word, why in _NOT_ASKED.items() if word in words), None)
     try:
         return why or shape.become(raw)
     except ValueError as error:

@@ -157,8 +157,8 @@ def test_muse_answers_are_whole_and_texts_ask_nothing(place, capsys):
     write(place / "forget_qa_icl.json", [{"question": "Who sat?", "answer": "Ede"}])
     gt = " ".join(f"word{n}" for n in range(40))
     write(place / "verbmem_forget.json", [{"prompt": "It began", "gt": f" {gt}"}])
-    write(place / "raw_forget.json", ["A long text.", "Another."])
-    names = ("forget_qa", "retain_qa", "forget_qa_icl", "verbmem_forget", "raw_forget")
+    write(place / "article_forget.json", ["A long text.", "Another."])
+    names = ("forget_qa", "retain_qa", "forget_qa_icl", "verbmem_forget", "article_forget")
     files = [f"{name}.json" for name in names]
     rows = converted("muse", *files)
     assert [(row["prefix"], row["entity"]) for row in rows] == [
@@ -354,6 +354,7 @@ def test_a_file_that_is_not_ours_and_the_input_are_not_written_over(place, capsy
     assert "would be written over" in capsys.readouterr().err
     assert run([*command, "mine.jsonl", "--force"]) == 0
     assert json.loads((place / "qa.json").read_text()) == muse(FORGET[:2])
+    assert run([*command, ""]) == 2
     assert run(["data", "convert", "muse", "qa.json", "-o", "k.jsonl", "--keep", "qa.json"]) == 0
     assert {row["set"] for row in read("k.jsonl")} == {"keep"}
 
