@@ -17,6 +17,7 @@ import pytest
 import verdict_support as made
 import yaml
 from huggingface_hub import parse_eval_result_entries
+from inspect_ai.log import read_eval_log
 from jsonschema import Draft7Validator
 
 from lensaudit.cli.main import run
@@ -305,11 +306,8 @@ def test_without_inspect_one_line_says_what_to_install(audited, tmp_path, monkey
 
 
 def test_inspect_reads_its_log_back(audited, tmp_path):
-    log_of = pytest.importorskip(
-        "inspect_ai.log", reason="inspect-ai wants an older fsspec than constraints.txt pins"
-    )
     (file,) = exported(audited, "inspect", tmp_path, dataset="org/set")
-    log = log_of.read_eval_log(str(file))
+    log = read_eval_log(str(file))
     assert (log.status, log.eval.model, log.eval.dataset.name) == ("success", "org/npo", "org/set")
     rows = {row["idx"]: row for row in rows_of(audited)}
     assert {one.id for one in log.samples} == set(rows)
