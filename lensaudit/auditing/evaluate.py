@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -269,7 +270,7 @@ def run_in(manifest: Mapping[str, Any]) -> Run:
 def _placed(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options with their places in one spelling."""
     places = {name: options[name] for name in _PLACES if options.get(name)}
-    return {**options, **{name: str(Path(one).resolve()) for name, one in places.items()}}
+    return {**options, **{name: os.path.realpath(one) for name, one in places.items()}}
 
 
 def grew(name: str, old: Any, new: Any) -> bool:

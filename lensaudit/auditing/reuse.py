@@ -113,8 +113,11 @@ def check_rows(sources: Sequence[str], settings: PatchGroups) -> None:
     """Refuse rows that are wrong, or not to be had, before anything takes time.
 
     Raises:
-        InputError: as `forget_set`.
+        InputError: as `forget_set`, or a source is no name and no folder.
     """
+    registry = load_registry(settings.registry)
+    for one in sources:
+        resolve(one, registry)
     forget_set(settings.data or default_data(sources[0]), exclude=settings.exclude, limit=1)
 
 

@@ -56,5 +56,5 @@ def test_the_command_writes_a_folder_and_a_readable_table(tmp_path, capsys):
 
 
 def test_em_options_without_the_em_score_are_refused(capsys):
-    assert run(["patch", "--source", "idknll", "--max-new-tokens", "3"]) == 2
+    assert run(["patch", "--source", "demo/idknll", "--max-new-tokens", "3"]) == 2
     assert "--score em" in capsys.readouterr().err
