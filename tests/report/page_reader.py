@@ -41,6 +41,8 @@ class _Parser(HTMLParser):
         self.open = [Node("page", {})]
 
     def handle_starttag(self, tag, attrs):
+        if tag == "wbr":  # where a word may break, and no blank
+            return
         node = Node(tag, dict(attrs))
         self.open[-1].children.append(node)
         if tag not in VOID:
