@@ -114,7 +114,7 @@ class CheckpointAudit:
             "uds": self.patch.uds,
             "rows": self.patch.summary["n_scored"],
             "p": self.known and self.known.p,
-            "bits": self.known and self.known.summary["bits"]["value"],
+            "bits": self.known and (self.known.summary["bits"] or {}).get("value"),
             "keeps": self.utility,
             "verdict": self.verdict.code,
             # for integrations that plot numbers alone: 0 answers … 7 erased

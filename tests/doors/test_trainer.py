@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -164,6 +165,13 @@ def measured(tmp_path, step, code="hidden", uds=0.5, share=1.0):
     patch = SimpleNamespace(uds=uds, summary={"n_scored": 4})
     keeps = () if share is None else (Keeps("retain_Q_A_Prob", share, 1.0),)
     return CheckpointAudit(step, folder, patch, Verdict(code, "", []), None, keeps, ())
+
+
+def test_bits_that_no_prior_was_known_for_are_left_out_of_the_log(tmp_path):
+    known = SimpleNamespace(p=0.5, summary={"bits": None})
+    told = replace(measured(tmp_path, 1), known=known).logs
+    assert told["lensaudit/p"] == 0.5
+    assert "lensaudit/bits" not in told
 
 
 def test_rotation_keeps_the_best_by_utility_then_verdict_then_depth(
