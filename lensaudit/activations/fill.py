@@ -34,7 +34,13 @@ from lensaudit.data.spans import PROMPT_TEMPLATE, Encoded, buckets, by_length, m
 from lensaudit.data.tofu import DEMO, FORGET10
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest, os_error
-from lensaudit.models.bridge import TransformerBridge, check_finite, residuals, residuals_by_block
+from lensaudit.models.bridge import (
+    TransformerBridge,
+    check_finite,
+    device_of,
+    residuals,
+    residuals_by_block,
+)
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.conditions import conditions_of
 from lensaudit.models.decoder import VERIFIED
@@ -259,7 +265,7 @@ def _batches(
 def _run(
     model: TransformerBridge, batches: Sequence[CacheBatch], asked: _CacheRun, writer: CacheWriter
 ) -> Iterator[ExampleActivations]:
-    device = next(model.original_model.parameters()).device
+    device = device_of(model)
     for batch in batches:
         stack, final_norm = _read(model, batch.tokens.to(device), asked.fingerprint)
         check_finite(stack, batch.idx, asked.name)
@@ -293,7 +299,7 @@ def _read(
 def call_tokens(model: TransformerBridge) -> float:
     """What a further forward pass costs, in tokens."""
     sizes = sizes_of(model.original_model.config, "float32")
-    device = next(model.original_model.parameters()).device
+    device = device_of(model)
     flop = CALL_FLOP["cpu" if device.type == "cpu" else "cuda"]
     return max(FEW_TOKENS, flop / sizes.per_token_flop)
 
@@ -316,7 +322,7 @@ def _run_by_block(
     """
     fingerprint, n = asked.fingerprint, sum(len(batch.examples) for batch in batches)
     resid, final_norm, streams = _scratch_for(batches, fingerprint, model, writer)
-    device = next(model.original_model.parameters()).device
+    device = device_of(model)
     running = residuals_by_block(
         model,
         [batch.tokens.to(device) for batch in batches],

@@ -20,7 +20,7 @@ from lensaudit.data.facts import Fact
 from lensaudit.data.relations import Relation
 from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.groups import batched
-from lensaudit.models.bridge import TransformerBridge, captured, hook_name, n_layers
+from lensaudit.models.bridge import TransformerBridge, captured, device_of, hook_name, n_layers
 from lensaudit.patching.exposure import Head, PlainReader, exposures, layered_exposures
 from lensaudit.scores.alignment import LinearMap, Moments, fitted
 
@@ -204,8 +204,8 @@ def maps_onto(
     for rows in batched(_enough(source, texts), FIT_ROWS):
         # padded on the right, where no token that counts sees it
         tokens = pad_sequence([torch.tensor(ids) for ids in rows], batch_first=True)
-        own = captured(source, tokens.to(_device(source)), [hook_name(layer) for layer in read])
-        other = captured(head, tokens.to(_device(head)), [last])[last].cpu()
+        own = captured(source, tokens.to(device_of(source)), [hook_name(layer) for layer in read])
+        other = captured(head, tokens.to(device_of(head)), [last])[last].cpu()
         # the first token is a sink: its norm would be all that is fitted
         real = torch.zeros_like(tokens, dtype=torch.bool)
         for row, ids in enumerate(rows):
@@ -228,7 +228,3 @@ def _enough(model: TransformerBridge, texts: Sequence[str]) -> list[list[int]]:
             found.append(ids)
             left -= len(ids) - 1
     return found
-
-
-def _device(model: TransformerBridge) -> torch.device:
-    return next(model.original_model.parameters()).device

@@ -26,14 +26,13 @@ from lensaudit.data.joining import Tokenizer
 from lensaudit.data.spans import Encoded, make_batch, prompt_of
 from lensaudit.data.tofu import DEMO
 from lensaudit.errors import InputError
-from lensaudit.models.bridge import TransformerBridge, n_layers, residuals, unembedded
+from lensaudit.models.bridge import TransformerBridge, device_of, n_layers, residuals, unembedded
 from lensaudit.models.checkpoint import check_same_shape, load_tokenizer, open_checkpoint
 from lensaudit.models.registry import default_anchor, load_registry, resolve
 from lensaudit.patching.preflight import (
     PreflightCheck,
     batch_gap,
     check_model,
-    device_of,
     readout_gap,
     self_patch_gap,
     sweep_gap,
@@ -396,7 +395,7 @@ def _read(
     positions = torch.arange(low, high)
     labels = torch.tensor(encoded.token_ids[low + 1 : high + 1])
     resid = activations.example(encoded.idx).at(positions).resid
-    device = next(model.original_model.parameters()).device
+    device = device_of(model)
     found_at = [_scores(model, layer.to(device), labels.to(device)) for layer in resid]
     return LensExample(
         idx=encoded.idx,

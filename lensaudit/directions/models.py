@@ -25,7 +25,7 @@ from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, buckets, make_batch
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest
-from lensaudit.models.bridge import DTYPES, TransformerBridge, load, logits_of
+from lensaudit.models.bridge import DTYPES, TransformerBridge, device_of, load, logits_of
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
 from lensaudit.progress import Tick
 from lensaudit.scores.depth import label_logprob, mean_per_example, span_mean
@@ -255,7 +255,7 @@ def _logits(
 ) -> Logits:
     """Logits of every example under every setting, settings outermost."""
     batch = make_batch(bucket)
-    device = next(model.original_model.parameters()).device
+    device = device_of(model)
     tokens: Tokens = batch.tokens.repeat(len(settings), 1).to(device)
     rows = interventions_of(bucket, batch.tokens.shape[1], settings, device)
     with installed(model, rows):

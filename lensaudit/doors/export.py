@@ -135,8 +135,9 @@ def export(runs: Sequence[Place], settings: ExportSettings, *, force: bool = Fal
         InputError: nothing to export, a damaged result, a missing package or name, a file of
             somebody else.
     """
-    repo = (settings.dataset or "").partition("@")[0]
-    if not _HUB_NAME.fullmatch(repo) and (settings.to == "hub-results" or settings.dataset):
+    if not _HUB_NAME.fullmatch(settings.repo) and (
+        settings.to == "hub-results" or settings.dataset
+    ):
         raise InputError(
             f"--dataset: found {settings.dataset!r}, wanted ORG/NAME[@REVISION] of the forget set "
             "on the Hub; hub-results files each number under it"
@@ -308,7 +309,7 @@ def eee(models: Sequence[Exported], found: Verdicts, settings: ExportSettings) -
 def _aggregate(one: Exported, settings: ExportSettings, stamp: str) -> dict[str, Any]:
     """The aggregate record, without its name and its samples."""
     rows = {key: value for key, value in one.hashes.items() if key == "rows"}
-    repo = (settings.dataset or "").partition("@")[0]
+    repo = settings.repo
     at_hub = {"source_type": "hf_dataset", "hf_repo": repo} if repo else {"source_type": "other"}
     source = {"dataset_name": repo or "forget set", **at_hub, "additional_details": rows}
     undirected = {
@@ -415,13 +416,13 @@ def hub_results(models: Sequence[Exported], found: Verdicts, settings: ExportSet
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
     from huggingface_hub.utils import yaml_dump
 
-    repo, _, revision = (settings.dataset or "").partition("@")
+    revision = (settings.dataset or "").partition("@")[2]
     files = {}
     for folder, one in zip(_names(models), models, strict=True):
         common = [f"{key}: {value}" for key, value in one.said.items() if key != "verdict_sentence"]
         entries = [
             EvalResultEntry(
-                dataset_id=repo,
+                dataset_id=settings.repo,
                 task_id=reading.name,
                 value=reading.found.value,
                 dataset_revision=revision or None,

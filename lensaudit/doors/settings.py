@@ -30,3 +30,8 @@ class ExportSettings:
     ] = None
     organization: Annotated[str, Option("Who ran the audit, for eee.")] = "not named"
     relationship: Annotated[Relationship, Option("Of who ran it to the model, for eee.")] = "other"
+
+    @property
+    def repo(self) -> str:
+        """ORG/NAME of the data set, without its revision; empty where none is named."""
+        return (self.dataset or "").partition("@")[0]

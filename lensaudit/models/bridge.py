@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -138,6 +138,22 @@ def n_layers(model: TransformerBridge) -> int:
     return len(model.blocks)
 
 
+def device_of(model: TransformerBridge) -> torch.device:
+    """Where the model's weights are."""
+    return next(model.original_model.parameters()).device
+
+
+def check_layers(model: TransformerBridge, layers: Iterable[int]) -> None:
+    """Refuse a layer that the model lacks.
+
+    Raises:
+        InputError: names the first.
+    """
+    for layer in layers:
+        if not 0 <= layer < n_layers(model):
+            raise InputError(f"layer {layer}: the model has layers 0 to {n_layers(model) - 1}")
+
+
 def hook_name(layer: int, component: Component = "resid") -> str:
     """Hook point that carries a component of a layer.
 
@@ -210,7 +226,7 @@ def residuals_by_block(
         calls = [_calls(model, tokens) for tokens in batches]
         for stream, blocks in zip(streams, calls, strict=True):
             stream.copy_(_entering(*blocks[0]))
-        device = next(model.original_model.parameters()).device
+        device = device_of(model)
         for layer, block in enumerate(model.blocks):
             read: list[Tensor] = []
             hooked = [(hook_name(layer, component), lambda value, hook, to=read: to.append(value))]
@@ -356,10 +372,9 @@ def intervening(
     Raises:
         InputError: a layer the model lacks, or a hook point its architecture lacks there.
     """
+    check_layers(model, interventions)
     hooks: list[tuple[str, Any]] = []
     for layer, intervention in interventions.items():
-        if not 0 <= layer < n_layers(model):
-            raise InputError(f"layer {layer}: the model has layers 0 to {n_layers(model) - 1}")
         hooks += _hooks(layer, intervention, component)
     known = model.hook_dict
     if missing := [name for name, _ in hooks if name not in known]:

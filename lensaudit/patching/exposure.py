@@ -20,6 +20,7 @@ from lensaudit.models.bridge import (
     TransformerBridge,
     cached_logits,
     captured,
+    device_of,
     hook_name,
     intervening,
     n_layers,
@@ -192,7 +193,7 @@ def say(reader: Reader, prompts: Sequence[Ids], *, max_new_tokens: int) -> list[
     said: dict[int, tuple[int, ...]] = {}
     order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
     for places in batched(order, SAID_ROWS):
-        running = started([prompts[at] for at in places], _device(reader.model))
+        running = started([prompts[at] for at in places], device_of(reader.model))
         found = _continued(reader, running, _likeliest, max_new_tokens, stop, places)
         said.update(zip(places, found, strict=True))
     decode = reader.model.tokenizer.decode
@@ -203,7 +204,7 @@ def sample(
     reader: PlainReader, prompt: Ids, n_rows: int, choose: Choose, *, max_new_tokens: int
 ) -> list[str]:
     """Continuations of one prompt, which is read once; `choose` draws their tokens."""
-    device = _device(reader.model)
+    device = device_of(reader.model)
     before = started([prompt], device)
     past = None
     one = torch.zeros(n_rows, dtype=torch.long, device=device)
@@ -330,7 +331,7 @@ def _passes(
         candidates: of each place.
         places: of the prompts that are read here.
     """
-    device = _device(reader.model)
+    device = device_of(reader.model)
     config: Any = reader.model.original_model.config
     d_vocab = config.get_text_config().vocab_size
     asked = started([prompts[at] for at in places], device)
@@ -561,7 +562,7 @@ def stream_after(
         work.forwards += 1
         work.tokens += tokens.numel()
         name = hook_name(layer)
-        stream = captured(model, tokens.to(_device(model)), [name], stop_at_layer=layer + 1)[name]
+        stream = captured(model, tokens.to(device_of(model)), [name], stop_at_layer=layer + 1)[name]
         found += [stream[at, len(prompt) - 1].float() for at, prompt in enumerate(rows)]
     return torch.stack(found)
 
@@ -570,7 +571,3 @@ def _finite(logits: Tensor) -> Tensor:
     if not bool(logits.isfinite().all()):
         raise WorkError("logits are not finite; try --dtype float32")
     return logits
-
-
-def _device(model: TransformerBridge) -> torch.device:
-    return next(model.original_model.parameters()).device

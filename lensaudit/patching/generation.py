@@ -18,6 +18,8 @@ from lensaudit.errors import InputError, WorkError
 from lensaudit.models.bridge import (
     TransformerBridge,
     cached_step,
+    check_layers,
+    device_of,
     intervening,
     n_layers,
     residuals,
@@ -102,7 +104,7 @@ def _read_prompts(
     model: TransformerBridge, prompts: Sequence[Sequence[int]], rows: Int[Tensor, " row"]
 ) -> Running:
     """All but the last token of each prompt, once, then shared out to its rows."""
-    device = next(model.original_model.parameters()).device
+    device = device_of(model)
     whole, rows, past = started(prompts, device), rows.to(device), None
     if whole.tokens.shape[1] > 1:
         before = Running(whole.row, whole.tokens[:, :-1], whole.mask[:, :-1])
@@ -143,9 +145,8 @@ def patched_generation(
     chosen = list(range(n_layers(full)) if layers is None else layers)
     if not ids:
         raise InputError("an empty prompt; wanted at least one token")
-    if outside := [layer for layer in chosen if not 0 <= layer < n_layers(full)]:
-        raise InputError(f"layer {outside[0]}: the model has layers 0 to {n_layers(full) - 1}")
-    device = next(source.original_model.parameters()).device
+    check_layers(full, chosen)
+    device = device_of(source)
     stack, final_norm = residuals(source, torch.tensor([ids], device=device))
     value = as_patched(stack[0, :, -1], final_norm[0, -1], last_layer)
     rows = PatchedPrompts(
@@ -172,7 +173,7 @@ def patched_rows(
         max_new_tokens=max_new_tokens,
         stop=stop,
         row_prompt=rows.prompt.tolist(),
-        interventions=rows.interventions(next(full.original_model.parameters()).device),
+        interventions=rows.interventions(device_of(full)),
     )
 
 

@@ -11,6 +11,7 @@ from lensaudit.errors import InputError, VerificationError
 from lensaudit.models.bridge import (
     TransformerBridge,
     captured,
+    device_of,
     hook_name,
     intervening,
     logits_of,
@@ -105,11 +106,6 @@ def batch_gap(model: TransformerBridge, encoded: Sequence[Encoded], dtype: str) 
         alone = [oracle.baseline(model, make_batch([e]).to(device_of(model))) for e in encoded]
     gap = float((together - torch.cat(alone)).abs().max())
     return PreflightCheck("batch equals single", gap, TOLERANCE_NATS[dtype])
-
-
-def device_of(model: TransformerBridge) -> torch.device:
-    """Where the model's weights are."""
-    return next(model.original_model.parameters()).device
 
 
 def check_component(model: TransformerBridge, example: Encoded, options: PatchOptions) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from lensaudit.activations.spec import Fingerprint
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
-from lensaudit.models.bridge import TransformerBridge, unembedded
+from lensaudit.models.bridge import TransformerBridge, device_of, unembedded
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.large.placement import planned_text
 from lensaudit.models.sizes import BYTES, sizes_on_disk
@@ -277,7 +277,7 @@ class Lens:
         return Swept(baseline, found.where(joins, torch.nan), by_token)
 
     def _tokens(self, stream: Float[Tensor, "token d_model"], layout: Layout) -> Tensor:
-        device = next(self.full.original_model.parameters()).device
+        device = device_of(self.full)
         scores = [
             label_logprob(unembedded(self.full, part.to(device).unsqueeze(0))[0], labels.to(device))
             for part, labels in zip(

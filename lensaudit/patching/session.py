@@ -17,7 +17,14 @@ from lensaudit.activations.spec import Fingerprint, kept_as
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, SpanLost, buckets, encoded_row, make_batch
-from lensaudit.models.bridge import DTYPES, TransformerBridge, load, logits_of, unembedded
+from lensaudit.models.bridge import (
+    DTYPES,
+    TransformerBridge,
+    device_of,
+    load,
+    logits_of,
+    unembedded,
+)
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, misfit
 from lensaudit.models.conditions import Conditions, Padding, conditions_of
 from lensaudit.models.sizes import sizes_on_disk
@@ -450,7 +457,7 @@ def run_answers(
     model: TransformerBridge, bucket: Sequence[Encoded]
 ) -> tuple[list[float], list[float]]:
     """Log-prob of the spans, nats per token, and the share of their tokens that come first."""
-    batch = make_batch(bucket).to(next(model.original_model.parameters()).device)
+    batch = make_batch(bucket).to(device_of(model))
     logits = logits_of(model, batch.tokens)
     logprob = span_logprob(logits, batch.tokens, batch.predict_at)
     hits = span_mean(logits, batch.tokens, batch.predict_at, label_hit)
@@ -461,7 +468,7 @@ def read_answers(
     model: TransformerBridge, bucket: Sequence[Encoded], cache: Activations
 ) -> tuple[list[float], list[float]]:
     """The same of what the model's last layer wrote when it ran."""
-    device = next(model.original_model.parameters()).device
+    device = device_of(model)
     at = [torch.arange(e.start, e.end) for e in bucket]
     streams = [cache.example(e.idx).at(p).resid[-1] for e, p in zip(bucket, at, strict=True)]
     logits = unembedded(model, torch.cat(streams).unsqueeze(0).to(device))[0]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lensaudit.activations.store import Activations
 from lensaudit.data.spans import Encoded, make_batch
-from lensaudit.models.bridge import Component, TransformerBridge, check_finite, residuals
+from lensaudit.models.bridge import Component, TransformerBridge, check_finite, device_of, residuals
 from lensaudit.patching.layout import Layout, packed_span
 from lensaudit.patching.wavefront import CleanRun, Stack
 from lensaudit.settings import LastLayer
@@ -145,7 +145,7 @@ class LiveSource:
 
     def padded(self, bucket: Sequence[Encoded]) -> PaddedStack:
         """One forward pass over the whole sequences."""
-        device = next(self.model.original_model.parameters()).device
+        device = device_of(self.model)
         tokens = make_batch(bucket).tokens.to(device)
         stack, _ = residuals(self.model, tokens, component=self.component)
         check_finite(stack, tuple(e.idx for e in bucket), self.name)

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lensaudit.data.spans import Encoded, make_batch
-from lensaudit.models.bridge import TransformerBridge, embedded
+from lensaudit.models.bridge import TransformerBridge, device_of, embedded
 from lensaudit.models.decoder import Decoder
 from lensaudit.patching import oracle
 from lensaudit.patching.budget import Room
@@ -84,7 +84,7 @@ class Runner:
     @property
     def device(self) -> torch.device:
         """Device of `full`."""
-        return next(self.full.original_model.parameters()).device
+        return device_of(self.full)
 
     def fetch(self, bucket: Sequence[Encoded], streams: Sequence[SourceStreams]) -> "Fetched":
         """Read what a batch needs; safe to call from another thread for cached sources."""

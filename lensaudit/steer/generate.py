@@ -25,9 +25,10 @@ from lensaudit.models.bridge import (
     Component,
     TransformerBridge,
     cached_step,
+    check_layers,
+    device_of,
     intervening,
     load,
-    n_layers,
 )
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.models.device import resolve_device, resolve_dtype
@@ -181,7 +182,7 @@ def continuations(
         raise ValueError("continuations: wanted max_new_tokens >= 1 and prompts with a token")
     if not prompts:
         return []
-    running = started(prompts, next(model.original_model.parameters()).device)
+    running = started(prompts, device_of(model))
     n_prompt = torch.tensor([len(prompt) for prompt in prompts], device=running.row.device)
     examples = tuple(range(len(prompts)) if idx is None else idx)
 
@@ -272,9 +273,8 @@ def steer(
         raise InputError("steer: an empty prompt; wanted at least one token")
     hf: Any = model.original_model
     width = hf.config.hidden_size
-    for layer, direction in directions.items():
-        if not 0 <= layer < n_layers(model):
-            raise InputError(f"layer {layer}: the model has layers 0 to {n_layers(model) - 1}")
+    check_layers(model, directions)
+    for direction in directions.values():
         if direction.shape != (width,):
             raise InputError(
                 f"steer: a direction of {tuple(direction.shape)}, wanted ({width},), the width of "

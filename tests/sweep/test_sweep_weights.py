@@ -136,6 +136,9 @@ def test_the_quota_is_never_exceeded_and_everything_is_served(hub, plan, layout,
             weights.obtain(plan.by_name[anchor])
         toy_run_unit(layout, plan, unit, None, UnitRoom(layout.activations))
     ahead.start()
+    seen_ahead = time.monotonic() + 60  # the anchors and one read ahead; units start only then
+    while most[0] <= 2 * size and time.monotonic() < seen_ahead:
+        time.sleep(0.005)
     for unit in plan.units[2:]:
         target = plan.by_name[unit.target]
         assert (weights.obtain(target) / "model.safetensors").is_file()
