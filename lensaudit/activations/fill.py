@@ -1,14 +1,13 @@
 """Run a model over encoded examples and keep what it thought at the positions that are read.
 
 A model that does not fit (`models.large`) runs block by block over all examples, so that each
-weight is brought once. What is read, and the streams between two blocks, then lie in a scratch
-file beside the shards; it has no name once it is open, so nothing is left of it.
+weight is brought once. What is read, and the streams between two blocks, then lie in a file beside
+the shards (`activations.scratch`), from which an interrupted run goes on.
 """
 
-import math
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lensaudit.activations.presence import check_space
+from lensaudit.activations.scratch import Scratch, blocks_done, forget_blocks
 from lensaudit.activations.spec import (
     HOOKS,
     SHARD_EXAMPLES,
@@ -33,7 +32,7 @@ from lensaudit.activations.writer import CacheWriter
 from lensaudit.data.spans import PROMPT_TEMPLATE, Encoded, buckets, by_length, make_batch
 from lensaudit.data.tofu import DEMO, FORGET10
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import digest, os_error
+from lensaudit.files import digest
 from lensaudit.models.bridge import (
     TransformerBridge,
     check_finite,
@@ -47,10 +46,10 @@ from lensaudit.models.decoder import VERIFIED
 from lensaudit.models.large.streaming import streamed
 from lensaudit.models.registry import ModelSpec, lasting_name
 from lensaudit.models.sizes import Sizes, budget_for, planned_bytes, sizes_of, sizes_on_disk
-from lensaudit.partials import partial_path
-from lensaudit.progress import Tick
+from lensaudit.progress import Notice, Tick, unheard
+from lensaudit.results.records import code_digest, computed_by
 from lensaudit.settings import Kept, Positions
-from lensaudit.types import Resid, Tokens
+from lensaudit.types import Tokens
 
 CACHE_BATCH = 16
 """Most examples per forward pass while caching; part of the fingerprint for half-precision."""
@@ -146,12 +145,14 @@ def fill(
     batch_size: int = CACHE_BATCH,
     provenance: Mapping[str, Any] | None = None,
     progress: Tick | None = None,
+    notice: Notice = unheard,
 ) -> Activations:
     """The complete cache of these numbers; `load` is called only if something is missing.
 
     Shards hold examples alike in length. They are written by a second thread while the next one
     is computed, and shared with other processes that fill the same cache. Of a model whose blocks
-    are brought one by one all missing shards are computed together, and published at the end.
+    are brought one by one all missing shards are computed together, and published at the end; what
+    its blocks left is kept till then, and `notice` is told where an interrupted run goes on.
 
     Raises:
         WorkError: an activation is not finite.
@@ -172,14 +173,18 @@ def fill(
                 progress(f"caching {what}{how}", n_before + n, len(by_idx))
 
         pending: Future[None] | None = None
-        asked = _CacheRun(fingerprint, name, batch_size, told)
-        with ThreadPoolExecutor(max_workers=1) as background:
-            for shard, done in _computed(writer, by_idx, asked, load):
+        asked = _CacheRun(fingerprint, name, batch_size, told, notice)
+        with (
+            ThreadPoolExecutor(max_workers=1) as background,
+            closing(_computed(writer, by_idx, asked, load)) as computed,
+        ):
+            for shard, done in computed:
                 if pending is not None:
                     pending.result()
                 pending = background.submit(writer.publish, shard, done)
             if pending is not None:
                 pending.result()
+        forget_blocks(writer.folder)
         writer.seal()
     complete = store.open(fingerprint)
     if complete is None:
@@ -196,6 +201,7 @@ class _CacheRun:
     batch_size: int
     told: Callable[..., None]
     """Of the number of examples done, and how."""
+    notice: Notice
 
 
 def _computed(
@@ -203,29 +209,39 @@ def _computed(
     by_idx: Mapping[int, Encoded],
     asked: _CacheRun,
     load: Callable[[], TransformerBridge],
-) -> Iterator[tuple[Shard, list[ExampleActivations]]]:
+) -> Generator[tuple[Shard, list[ExampleActivations]]]:
     """The missing shards with their examples, one after the other or all at the end."""
     model: TransformerBridge | None = None
     n_done, n_missing = 0, len(writer.missing())
     claims = writer.claims()
     for shard in claims:
         model = model or load()
-        shards, run = [shard], _run
+        shards, together, run = [shard], [shard], _run
         if goes_by_block(model):
             shards, run = [shard, *islice(claims, n_missing - 1)], _run_by_block
+            together = _together(shards, writer)
         batches = [
             batch
-            for one in shards
+            for one in together
             for batch in _batches(model, [by_idx[idx] for idx in one.idx], asked)
         ]
         examples = run(model, batches, asked, writer)
-        for one in shards:
+        for one in together:
             done = list(islice(examples, len(one.idx)))
+            if one not in shards:
+                continue
             done.sort(key=lambda example, order=one.idx: order.index(example.idx))
             n_done += len(done)
             if run is _run:
                 asked.told(n_done)
             yield one, done
+
+
+def _together(shards: Sequence[Shard], writer: CacheWriter) -> Sequence[Shard]:
+    """The shards, with those that an interrupted run computed beside them and published since."""
+    said = blocks_done(writer.folder)
+    there = [one for one in writer.spec.shards() if said and one.number in said.shards]
+    return there if all(one in there for one in shards) else shards
 
 
 @dataclass(frozen=True)
@@ -321,76 +337,69 @@ def _run_by_block(
         TryAgainError: the disk has no room for the scratch file.
     """
     fingerprint, n = asked.fingerprint, sum(len(batch.examples) for batch in batches)
-    resid, final_norm, streams = _scratch_for(batches, fingerprint, model, writer)
-    device = device_of(model)
-    running = residuals_by_block(
-        model,
-        [batch.tokens.to(device) for batch in batches],
-        streams,
-        component=hooked(fingerprint.part),
-    )
     edges = [0]
     for batch in batches:
         edges.append(edges[-1] + sum(map(len, batch.kept)))
-    for layer, at, read in running:
-        batch, value = batches[at], read.flatten(2)
-        check_finite(value.unsqueeze(1), batch.idx, asked.name)
-        # after the last block comes the final norm, which is kept beside the stream alone
-        into = resid[layer] if layer < fingerprint.layers else final_norm
-        if len(into):
-            check_width(fingerprint, value.shape[-1])
-            rows = [one[kept.to(device)] for one, kept in zip(value, batch.kept, strict=True)]
-            into[edges[at] : edges[at + 1]] = torch.cat(rows).to(into.device)
-        share = (layer * len(batches) + at + 1) / (len(batches) * (fingerprint.layers + 1))
-        asked.told(int(share * n), " block by block")
-    row = 0
-    for batch in batches:
-        for e, kept in zip(batch.examples, batch.kept, strict=True):
-            rows = slice(row, row + len(kept))
-            row += len(kept)
-            yield ExampleActivations(
-                idx=e.idx,
-                token_ids=torch.tensor(e.token_ids),
-                positions=kept,
-                resid=resid[:, rows],
-                final_norm=final_norm[rows],
-            )
+    device = device_of(model)
+    with _scratch_for(batches, asked, model, writer) as scratch:
+        running = residuals_by_block(
+            model,
+            [batch.tokens.to(device) for batch in batches],
+            scratch.streams,
+            component=hooked(fingerprint.part),
+            n_done=scratch.n_done,
+        )
+        for layer, at, read in running:
+            batch, value = batches[at], read.flatten(2)
+            check_finite(value.unsqueeze(1), batch.idx, asked.name)
+            # after the last block comes the final norm, which is kept beside the stream alone
+            at_end = layer == fingerprint.layers
+            into = scratch.final_norm if at_end else scratch.resid[layer]
+            if len(into):
+                check_width(fingerprint, value.shape[-1])
+                rows = [one[kept.to(device)] for one, kept in zip(value, batch.kept, strict=True)]
+                into[edges[at] : edges[at + 1]] = torch.cat(rows).to(into.device)
+            if at == len(batches) - 1 and not at_end:
+                scratch.keep()
+            share = (layer * len(batches) + at + 1) / (len(batches) * (fingerprint.layers + 1))
+            asked.told(int(share * n), " block by block")
+        row = 0
+        for batch in batches:
+            for e, kept in zip(batch.examples, batch.kept, strict=True):
+                rows = slice(row, row + len(kept))
+                row += len(kept)
+                yield ExampleActivations(
+                    idx=e.idx,
+                    token_ids=torch.tensor(e.token_ids),
+                    positions=kept,
+                    resid=scratch.resid[:, rows],
+                    final_norm=scratch.final_norm[rows],
+                )
 
 
 def _scratch_for(
     batches: Sequence[CacheBatch],
-    fingerprint: Fingerprint,
+    asked: _CacheRun,
     model: TransformerBridge,
     writer: CacheWriter,
-) -> tuple[Tensor, Tensor, Sequence[Resid]]:
+) -> Scratch:
     """Room for all that is kept, rows of examples end to end, and for every batch's stream."""
     hf: Any = model.original_model
-    d_stream = hf.config.get_text_config().hidden_size
+    fingerprint, d_stream = asked.fingerprint, hf.config.get_text_config().hidden_size
     n_rows = sum(len(kept) for batch in batches for kept in batch.kept)
-    shapes = [
-        (fingerprint.layers, n_rows, fingerprint.d_model),
-        fingerprint.norm_shape(n_rows),
-        *((*batch.tokens.shape, d_stream) for batch in batches),
-    ]
-    sizes = [*map(math.prod, shapes)]
-    flat = _mapped(writer, sum(sizes), TORCH[fingerprint.dtype]).split(sizes)
-    resid, final_norm, *streams = (one.view(shape) for one, shape in zip(flat, shapes, strict=True))
-    return resid, final_norm, streams
-
-
-def _mapped(writer: CacheWriter, n: int, dtype: torch.dtype) -> Tensor:
-    """Room for `n` numbers in a file without a name."""
-    n_bytes, path = n * dtype.itemsize, partial_path(writer.folder / "blocks")
-    check_space(writer.folder, n_bytes, reserve_bytes=writer.reserve_bytes)
-    try:
-        try:
-            with path.open("xb") as file:
-                if hasattr(os, "posix_fallocate"):
-                    os.posix_fallocate(file.fileno(), 0, n_bytes)  # a full disk is told here
-                else:
-                    file.truncate(n_bytes)
-            return torch.from_file(str(path), shared=True, size=n, dtype=dtype)
-        finally:
-            path.unlink(missing_ok=True)
-    except OSError as error:
-        raise os_error(error, writer.folder) from error
+    here = {idx for batch in batches for idx in batch.idx}
+    # where each number lies, and what moves its last bits
+    layout = [[batch.idx, [*batch.tokens.shape]] for batch in batches]
+    return Scratch(
+        writer.folder,
+        digest([fingerprint.key(), layout, computed_by(), code_digest()]),
+        [one.number for one in writer.spec.shards() if here.issuperset(one.idx)],
+        [
+            (fingerprint.layers, n_rows, fingerprint.d_model),
+            fingerprint.norm_shape(n_rows),
+            *((*batch.tokens.shape, d_stream) for batch in batches),
+        ],
+        TORCH[fingerprint.dtype],
+        reserve_bytes=writer.reserve_bytes,
+        notice=asked.notice,
+    )

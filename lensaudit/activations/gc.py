@@ -33,7 +33,9 @@ _MARK = re.compile(r"[0-9a-f]{32}\.json")
 _OWN = {
     QUARANTINE: re.compile(r"(?:spec\.json|SEAL\.json|shard-\d{6}\.h5)\.\d{8}T\d{6}Z-[0-9a-f]{4}"),
     LOCKS: re.compile(r"use\.[0-9a-f]{8}-\d+-[0-9a-f]{8}|.*\.lock"),
-    "": re.compile(r"spec\.json|SEAL\.json|imported\.json|shard-\d{6}\.h5"),
+    "": re.compile(
+        r"spec\.json|SEAL\.json|imported\.json|shard-\d{6}\.h5|unfinished-blocks\.(?:bin|json)"
+    ),
 }
 """Folder in a cache -> names of its files."""
 EMPTY_AGE_S = 3600.0

@@ -109,11 +109,12 @@ def users(folder: Path) -> list[str]:
 
 
 @contextmanager
-def claim(folder: Path, name: str, *, patience_s: float) -> Iterator[bool]:
+def claim(folder: Path, name: str, *, patience_s: float, unlocked: bool = True) -> Iterator[bool]:
     """Hold the lock of one shard while working on it; yields whether the work is ours.
 
-    Only saves double work: where locks do nothing two processes do the same, and the first to
-    publish wins. A lock held longer than `patience_s` is taken for abandoned and ignored.
+    Only saves double work: where locks do nothing it is `unlocked`, so that two processes do the
+    same, and the first to publish wins. A lock held longer than `patience_s` is taken for abandoned
+    and ignored.
     """
     path = folder / LOCKS / f"{name}.lock"
     lock = FileLock(path)
@@ -125,7 +126,7 @@ def claim(folder: Path, name: str, *, patience_s: float) -> Iterator[bool]:
         yield _age_s(path) > patience_s
         return
     except (OSError, NotImplementedError):  # a disk without locks
-        yield True
+        yield unlocked
         return
     try:
         yield True

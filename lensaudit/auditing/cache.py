@@ -21,7 +21,7 @@ from lensaudit.patching.prepare import encode_all, examples_for
 from lensaudit.patching.scoring import cache_bytes
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.progress import Tell, unheard
+from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.settings import Caches, Kept, Machine, Names, Rows, shared
 
 
@@ -153,7 +153,9 @@ def plan_cache(model: str, settings: CacheSettings) -> CachePlan:
     return CachePlan(model, len(encoded), full.n_layers, parts, weights)
 
 
-def cache_into(model: str, settings: CacheSettings, *, progress: Tell = unheard) -> CacheResult:
+def cache_into(
+    model: str, settings: CacheSettings, *, progress: Tell = unheard, notice: Notice = unheard
+) -> CacheResult:
     """Fill the caches of one model in `settings.activations`, or find them complete.
 
     Raises:
@@ -162,7 +164,7 @@ def cache_into(model: str, settings: CacheSettings, *, progress: Tell = unheard)
         TryAgainError: the disk is full; published shards are kept.
     """
     parts: dict[Kept, PartResult] = {}
-    with prepare_model(model, settings, progress=progress) as session:
+    with prepare_model(model, settings, progress=progress, notice=notice) as session:
         encoded = session.encoded
         for part in _parts(settings):
             cache = session.filled(session.full, encoded, settings.positions, part)
@@ -176,7 +178,9 @@ def _parts(settings: CacheSettings) -> Sequence[Kept]:
     return parts_of(settings.component)
 
 
-def prepare_model(model: str, settings: CacheSettings, *, progress: Tell = unheard) -> Session:
+def prepare_model(
+    model: str, settings: CacheSettings, *, progress: Tell = unheard, notice: Notice = print
+) -> Session:
     """A session of one model, which stands for `full` and `retain` too; nothing is loaded.
 
     Raises:
@@ -208,6 +212,7 @@ def prepare_model(model: str, settings: CacheSettings, *, progress: Tell = unhea
         root=Path(settings.activations),
         spread=settings.device == "auto",
         examples=tuple(examples),
+        notice=notice,
         progress=progress,
         settings=PatchSettings(**shared(settings, Caches, Machine, Rows, Names, data=data)),
     )

@@ -234,7 +234,7 @@ def cache(
     '90ab…'
     """
     settings = settings if out is None else replace(settings, activations=out)
-    return [caching.cache_into(one, settings, progress=progress) for one in source]
+    return [caching.cache_into(one, settings, notice=notice, progress=progress) for one in source]
 
 
 @door(KnowSettings)

@@ -104,7 +104,7 @@ def cache(model: str, settings: CacheSettings, as_json: bool, dry_run: bool) -> 
         say(plan_cache(model, settings).text())
         return
     with ProgressBar() as bar:
-        found = cache_into(model, settings, progress=bar.tell)
+        found = cache_into(model, settings, progress=bar.tell, notice=notice)
     folders = [str(one.folder) for one in found.parts.values()]
     answer(found.summary, folders, as_json=as_json)
 

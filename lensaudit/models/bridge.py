@@ -206,9 +206,10 @@ def residuals(
 def residuals_by_block(
     model: TransformerBridge,
     batches: Sequence[Tokens],
-    streams: Sequence[Resid],
+    streams: tuple[Sequence[Resid], Sequence[Resid]],
     *,
     component: Component = "resid",
+    n_done: int = 0,
 ) -> Iterator[tuple[int, int, Float[Tensor, "batch pos *d"]]]:
     """As `residuals` of every batch, a block over all batches before the next one.
 
@@ -219,37 +220,46 @@ def residuals_by_block(
         model: of an architecture whose blocks are called alike whatever runs through them; those
             of `models.decoder` are.
         batches: tokens on the model's device.
-        streams: room for the stream of each batch between two blocks, on any device.
+        streams: room for the stream of each batch before a block and after it, on any device; the
+            two take turns, and what enters a block stays until the next one has left.
         component: what is read.
+        n_done: blocks that ran before, and left their streams in `streams[n_done % 2]`.
     """
     with torch.no_grad():
-        calls = [_calls(model, tokens) for tokens in batches]
-        for stream, blocks in zip(streams, calls, strict=True):
-            stream.copy_(_entering(*blocks[0]))
+        calls: list[list[_Call]] = []
+        for tokens, stream in zip(batches, streams[0], strict=True):
+            entering, with_what = _calls(model, tokens)
+            calls.append(with_what)
+            if not n_done:
+                stream.copy_(entering)
         device = device_of(model)
         for layer, block in enumerate(model.blocks):
+            if layer < n_done:
+                continue
             read: list[Tensor] = []
             hooked = [(hook_name(layer, component), lambda value, hook, to=read: to.append(value))]
             with model.hooks(fwd_hooks=hooked):
-                for at, stream in enumerate(streams):
+                for at, stream in enumerate(streams[layer % 2]):
                     args, options = _instead(*calls[at][layer], stream.to(device))
                     left = block(*args, **options)
-                    stream.copy_(left[0] if isinstance(left, tuple) else left)
+                    streams[1 - layer % 2][at].copy_(left[0] if isinstance(left, tuple) else left)
                     yield layer, at, read.pop()
-        for at, stream in enumerate(streams):
+        for at, stream in enumerate(streams[n_layers(model) % 2]):
             yield n_layers(model), at, model.ln_final(stream.to(device))
 
 
 _Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def _calls(model: TransformerBridge, tokens: Tokens) -> list[_Call]:
-    """With what the model calls each of its blocks, of which none is run."""
+def _calls(model: TransformerBridge, tokens: Tokens) -> tuple[Resid, list[_Call]]:
+    """What enters the first block, and with what else each is called; none of them is run."""
     calls: list[_Call] = []
+    entering: list[Resid] = []
 
     def noted(*args: Any, **options: Any) -> Tensor:
-        calls.append((args, options))
-        return _entering(args, options)
+        entering[:] = [args[0] if args else options["hidden_states"]]
+        calls.append(_instead(args, options, entering[0].new_empty(0)))
+        return entering[0]
 
     blocks: list[Any] = list(model.blocks)
     for block in blocks:
@@ -259,11 +269,7 @@ def _calls(model: TransformerBridge, tokens: Tokens) -> list[_Call]:
     finally:
         for block in blocks:
             object.__delattr__(block, "forward")
-    return calls
-
-
-def _entering(args: tuple[Any, ...], options: Mapping[str, Any]) -> Resid:
-    return args[0] if args else options["hidden_states"]
+    return entering[0], calls
 
 
 def _instead(args: tuple[Any, ...], options: dict[str, Any], stream: Resid) -> _Call:

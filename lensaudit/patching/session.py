@@ -321,6 +321,7 @@ class Session:
             batch_size=self.options.cache_batch,
             provenance=provenance,
             progress=self.tick,
+            notice=self.notice,
         )
 
     def streams(self, checkpoint: Checkpoint, rows: Sequence[Encoded]) -> CachedSource:
