@@ -134,7 +134,8 @@ def train_pool(one: Trained, rows: str, folder: Path, *, n_epochs: int | None = 
         stored=torch.float32,
         device="cpu",
     )
-    _once(job, folder, lambda: relearn.relearn(job, folder, report=lambda progress: None))
+    if relearn.make(job, folder, report=lambda progress: None):
+        notice(f"trained {folder.name}")
 
 
 def train_unlearned(method_name: str, n_steps: int, lr: float, folder: Path) -> None:
@@ -156,7 +157,8 @@ def train_unlearned(method_name: str, n_steps: int, lr: float, folder: Path) -> 
         device="cpu",
         save_every=100,
     )
-    _once(job, folder, lambda: unlearning.unlearn(job, folder, report=lambda progress: None))
+    if unlearning.make(job, folder, report=lambda progress: None):
+        notice(f"trained {folder.name}")
 
 
 def notice(line: str) -> None:
@@ -168,12 +170,6 @@ def show(path: Path) -> None:
     """The table beside a judgement."""
     numbers = pd.read_csv(path.with_suffix(".csv")).dropna(axis=1, how="all").round(3)
     print(numbers.to_string(index=False))
-
-
-def _once(job: unlearning.Keyed, folder: Path, make: Callable[[], object]) -> None:
-    if not unlearning.finished(job, folder):
-        notice(f"training {folder.name}")
-        make()
 
 
 def trained(out: Path, pools: Sequence[Trained], *, tiny: bool) -> Path:

@@ -2,36 +2,38 @@
 
 Question: do S1, KE layers, UDS, its controls and Lens behave on SmolLM2-135M, 30 layers, as they
           do on the embedded family of 16: with two retains, six methods, four planted mechanisms
-          of hiding, and facts from pretraining?
+          of hiding, and facts from pretraining? And which facts come back when somebody tries?
 Command:  lensaudit models fetch smollm2 && python experiments/real_model.py
-          (--data, --keep: other rows; --known FILE: facts from pretraining; --only NAME: some of
-          the models; run again to resume)
-Takes:    two hours of one core, without RTT, which adds two to three minutes of it a model.
-          Expected: docs/evidence.md.
-Writes:   experiments/out/real_model/: rows, adapters, results, table.json.
+          (--seed N: another seed of every training; --only NAME: some of the models; --data,
+          --keep: other rows; --known FILE: facts from pretraining; run again to resume)
+Takes:    see docs/evidence.md. What was not made is printed as missing.
+Writes:   experiments/out/real_model/seed-N/: rows, adapters, results, facts.csv, which
+          experiments/predict.py reads.
 
 Every model is an adapter of rank 4 on the pretrained one: `full` was trained on the forget set and
-on the rows to keep, `retain` on the latter alone; the others go on from `full`'s adapter.
+on the rows to keep, `retain` on the latter alone; the others go on from `full`'s adapter. Of seed 0
+the package brings seven; --anew makes them again.
 """
 
 import itertools
+import json
 import math
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import click
+import pandas as pd
 import torch
+from fact_records import ATTACKS, Family, elicited, retrained, scored, utility
 
 import lensaudit as la
 from lensaudit.attacks import relearn
-from lensaudit.attacks.rtt import runs as rtt
-from lensaudit.attacks.rtt.summary import csv_row
-from lensaudit.attacks.settings import Cut, Gate, RelearnSettings, StudySettings
-from lensaudit.data.facts import Fact, read_rows
+from lensaudit.attacks.settings import RelearnSettings
+from lensaudit.data.facts import Fact, read_values
 from lensaudit.data.fictional import IDK_LINES
 from lensaudit.data.neutral import neutral_of, read_neutral
 from lensaudit.data.tofu import forget_set
@@ -94,12 +96,16 @@ MODELS = (
     Made("world", "?", "GradDiff on facts from pretraining", "known", "GradDiff"),
 )
 COLUMNS = (
-    *("model", "truth", "says it, begun", "UDS [95 %]", "aligned", "Lens"),
-    *("d share", "RTT [95 %]", "verdict"),
+    *("model", "truth", "says it, begun", "UDS [95 %]", "aligned", "Lens", "keeps"),
+    *(name.replace("_", " ") for name in ATTACKS),
+    "verdict",
 )
+LEAST_GAP = 0.2
+"""Share of facts by which `full` must be ahead for a recovery to mean anything."""
 SHIPPED = ("full", "retain", "retain_2", "absent", "npo", "masked_top", "trigger")
 RETAINS = ("retain", "retain_2")
 ANCHORS = ("full", *RETAINS)
+PARTS = ("models", "scores", "elicit", "retrain")
 
 
 @dataclass(frozen=True)
@@ -111,14 +117,23 @@ class Study:
     """Forget set: a name, or a file of annotated rows."""
     trains: Mapping[str, Any]
     """Of every training."""
+    seed: int = 0
+    carried: frozenset[str] = frozenset()
+    """Models that the package brings; empty where all are made anew."""
 
     def rows(self, name: str) -> Path:
         """A file of rows."""
         return self.place / "rows" / f"{name}.json"
 
+    def made(self, name: str) -> bool:
+        """Whether its training came to its end."""
+        return (self.place / name / "adapter_model.safetensors").exists()
+
     def model(self, name: str) -> str:
-        """What a model of the study is called."""
-        return BASE if name == "base" else f"{BASE}+{self.place / name}"
+        """What a model of the study is called: what travels with the package is not made again."""
+        if name == "base":
+            return BASE
+        return f"smollm2/{name}" if name in self.carried else f"{BASE}+{self.place / name}"
 
 
 def write_rows(study: Study, keep: str, n_kept: int) -> None:
@@ -126,7 +141,7 @@ def write_rows(study: Study, keep: str, n_kept: int) -> None:
     make_folder(study.place / "rows")
     forget = list(_answered(study.data, "forget"))
     if keep == "demo":
-        kept = [row.value for row in read_rows(EMBEDDED / "data" / "retain.json")[0]]
+        kept = read_values(EMBEDDED / "data" / "retain.json")
         # whole authors; first those whose facts show that a model can be read
         first = {row.group for row in neutral_of("demo", forget_set("demo")).validity}
         chosen = sorted(kept, key=lambda row: row["group"] not in first)[:n_kept]
@@ -183,6 +198,8 @@ def make(one: Made, study: Study, fine_tuning: Mapping[str, Any], unlearning: Ma
     if one.method is None:
         rate = fine_tuning if one.start == "base" else {**fine_tuning, "epochs": 3.0}
         given = {"data": str(study.rows(one.rows)), "out": out, **rate, **one.more}
+        if study.seed:
+            given["seed"] = 1000 * study.seed + one.more.get("seed", 42)
         settings = RelearnSettings(model=start, **given, **study.trains)
         new = relearn.make(relearn.prepare(settings, start), out, report=report)
     else:
@@ -190,62 +207,78 @@ def make(one: Made, study: Study, fine_tuning: Mapping[str, Any], unlearning: Ma
         kept = study.rows("kept" if one.rows == "forget" else "both")
         given = {"model": start, "data": data, "retain_data": str(kept), "out": out}
         settings = UnlearnSettings(
-            **given, method=one.method, **{**unlearning, **one.more}, **study.trains
+            **given,
+            method=one.method,
+            **{**unlearning, "seed": study.seed, **one.more},
+            **study.trains,
         )
         new = job.make(prepare(settings), out, report=report)
     spent = f"made in {time.monotonic() - began:.0f} s" if new else "was there"
     click.echo(f"{one.name} ({one.truth}): {spent}")
 
 
-def audit(name: str, study: Study) -> dict[str, Any]:
-    """Patch a model into `full`; retains that it is not itself are the floor."""
-    began = time.monotonic()
-    result = la.patch(
-        study.model(name),
-        study.place / "results" / name,
+def family_of(study: Study, dtype: str) -> Family:
+    """How the study's models are asked and attacked."""
+    return Family(
         full=study.model("full"),
-        retain=tuple(study.model(one) for one in RETAINS if one != name),
+        never=(study.model(RETAINS[0]), study.model(RETAINS[1])),
         data=study.data,
-        validity_data=None if study.data == "demo" else study.rows("kept"),
+        place=study.place,
+        dtype=dtype,
+        steps=16,
+        lr=1e-4,
+        base=BASE,
+    )
+
+
+def world_depth(study: Study) -> dict[str, Any]:
+    """The depth of the facts from pretraining in the model that unlearned them."""
+    found = la.patch(
+        study.model("world"),
+        study.place / "world",
+        full=study.model("full"),
+        retain=tuple(study.model(one) for one in RETAINS),
+        data=study.data,
         activations=study.place / "activations",
         profile="full",
-        lens=name != "world",
-        also=(str(study.rows("known")),) if name == "world" else (),
+        also=(str(study.rows("known")),),
     )
-    click.echo(f"{name}: audited in {time.monotonic() - began:.0f} s", err=True)
-    return {"model": name, **result.summary}
+    return dict(found.summary)
 
 
-def retrained(study: Study, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """RTT on whole weights: what training on T brings back on V; by model."""
-    by_name = {study.model(name): name for name in names}
-    settings = StudySettings(
-        **{"names": tuple(by_name), "original": study.model("full"), "data": study.data},
-        **{"control": study.model("retain"), "cut": Cut(n_splits=4), "v_runs": 1},
-        **{"lrs": (5e-5,), "epochs": 2, "warmup": 6, "readout": "answer", "loss_on": "answer"},
-        # models that lost nothing are retrained too
-        **{"gate": Gate(0.0, 0.0), "out": study.place / "rtt", "device": "cpu"},
-    )
-    prepared = rtt.prepare(settings)
-    found = rtt.run_studies(
-        prepared, lambda stage, done, of: click.echo(f"rtt {done}/{of}", err=True)
-    )
-    rows = [csv_row(one, prepared.log) for one in found.summaries]
-    return {by_name[row["model_id"]]: row for row in rows}
+def records(
+    study: Study, family: Family, names: Sequence[str], parts: Collection[str]
+) -> pd.DataFrame:
+    """A row a fact and model: scores, and what attacks brought out, of what was asked so far."""
+    models = {name: study.model(name) for name in names}
+    found = []
+    for name, model in models.items():
+        if "scores" in parts:
+            found.append(scored(name, model, family))
+            click.echo(f"{name}: scored", err=True)
+    rows = pd.concat(found, ignore_index=True)
+    for part, ask in (("elicit", elicited), ("retrain", retrained)):
+        if part in parts:
+            rows = rows.merge(ask(models, family), on=["model", "idx"], how="left")
+    truth = {one.name: one.truth for one in MODELS}
+    planted = rows["model"].map(truth).map({"hides": 1.0, "never saw": 0.0})
+    rows = rows.assign(family="SmolLM2", seed=study.seed, truth=rows["model"].map(truth))
+    return rows.assign(planted=planted)
 
 
-def table(found: Sequence[Mapping[str, Any]], recovered: Mapping[str, Mapping[str, Any]]) -> str:
+def table(study: Study, family: Family, rows: pd.DataFrame) -> str:
     """The study's result in Markdown; a model that was not made is named as missing."""
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
-    by_name = {one["model"]: one for one in found}
+    kept = utility("full", family.full, family)
     for made in MODELS:
-        if made.name in ("full", "retain"):
+        if made.name in ("full", "retain", "world"):
             continue
-        if (one := by_name.get(made.name)) is None:
+        part = rows[rows["model"] == made.name]
+        if part.empty:
             lines.append(f"| `{made.name}` | {made.truth} | missing |")
             continue
-        back = recovered.get(made.name, {})
-        recovery = [back.get(f"recovery_adjusted{end}") for end in ("", "_low", "_high")]
+        one = json.loads((study.place / "depth" / made.name / "summary.json").read_text())
+        back = [_recovery(part, attack) for attack in ATTACKS if attack in part]
         cells = [
             f"`{made.name}`: {made.how}",
             made.truth,
@@ -253,12 +286,18 @@ def table(found: Sequence[Mapping[str, Any]], recovered: Mapping[str, Mapping[st
             _interval(one["uds"], *(one["ci95"] or (None, None))),
             _cell(one.get("aligned", {}).get("uds")),
             _cell(one.get("lens")),
-            _cell(one["validity"]["d_share"], 3),
-            _interval(*recovery),
+            _cell(utility(made.name, study.model(made.name), family) / kept),
+            *(back or ["–"] * len(ATTACKS)),
             one["verdict"]["code"].replace("_", " "),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _recovery(part: pd.DataFrame, attack: str) -> str:
+    """(M - R) / (F - R) of the facts, R of the never-trained models together."""
+    source, full, never = (part[f"{attack}{arm}"].mean() for arm in ("", "@full", "@never"))
+    return "–" if not full - never >= LEAST_GAP else f"{(source - never) / (full - never):.2f}"
 
 
 def _cell(value: float | None, digits: int = 2) -> str:
@@ -301,6 +340,9 @@ def faster_in_bfloat16() -> bool:
 
 
 @click.command()
+@click.option(
+    "--seed", default=0, show_default=True, help="0: the anchors that the package brings."
+)
 @click.option("--data", default="demo", show_default=True, help="Forget set: name or file.")
 @click.option("--keep", default="demo", show_default=True, help="Rows to keep: demo or a file.")
 @click.option("--kept", default=80, show_default=True, help="How many of them.")
@@ -310,10 +352,20 @@ def faster_in_bfloat16() -> bool:
 @click.option("--unlearn-epochs", default=5.0, show_default=True)
 @click.option("--unlearn-lr", default=1e-3, show_default=True)
 @click.option("--only", multiple=True, help="Some of the models, beside the anchors.")
-@click.option("--rtt/--no-rtt", "with_rtt", default=True, help="Retrain every model on T.")
+@click.option(
+    "--part",
+    "parts",
+    multiple=True,
+    default=PARTS,
+    type=click.Choice(PARTS),
+    help="What is asked of them. Repeatable. [default: all]",
+)
+@click.option("--dtype", default="bfloat16", show_default=True, help="Of audits and prompts.")
+@click.option("--anew", is_flag=True, help="Make the models that the package brings, too.")
 @click.option("--ship-to", type=click.Path(path_type=Path), help="Copy what the package carries.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("experiments/out/real_model"))
 def main(
+    seed: int,
     data: str,
     keep: str,
     kept: int,
@@ -323,19 +375,25 @@ def main(
     unlearn_epochs: float,
     unlearn_lr: float,
     only: tuple[str, ...],
-    with_rtt: bool,
+    parts: tuple[str, ...],
+    dtype: str,
+    anew: bool,
     ship_to: Path | None,
     out: Path,
 ) -> None:
-    """Make the models, audit them, and write the table."""
+    """Make the models, ask and attack them, and write the rows and the table."""
     trains = {
         **{"formats": "raw", "batch_size": 8, "accumulate": 1, "store": "bfloat16"},
         **{"lora": 4, "autocast": faster_in_bfloat16(), "device": "cpu"},
     }
-    study = Study(make_folder(out), data, trains)
+    carried = frozenset() if anew or data != "demo" or seed else frozenset(SHIPPED)
+    study = Study(make_folder(out / f"seed-{seed}"), data, trains, seed, carried)
     write_rows(study, keep, kept)
     chosen = [one for one in MODELS if one.name in ANCHORS or not only or one.name in only]
-    for one in chosen:
+    rates = {"epochs": epochs, "lr": lr}, {"epochs": unlearn_epochs, "lr": unlearn_lr}
+    for one in chosen if "models" in parts else ():
+        if one.name in carried:
+            continue
         if one.rows == "known" and not (known and write_known(study, known)):
             continue
         if one.method == "AltPO" and not load_rows(study.data, part="forget").alternates:
@@ -343,18 +401,20 @@ def main(
                 f"{one.name}: the forget rows bring no other answers (`alternate`)", err=True
             )
             continue
-        make(one, study, {"epochs": epochs, "lr": lr}, {"epochs": unlearn_epochs, "lr": unlearn_lr})
-    found = [
-        audit(one.name, study)
-        for one in chosen
-        if one.name not in ("full", "retain") and (study.place / one.name).exists()
-    ]
-    names = [one["model"] for one in found if one["model"] != "world"]
-    recovered = retrained(study, names) if with_rtt else {}
-    write_json(out / "table.json", {"audited": found, "retrained": recovered})
+        make(one, study, *rates)
     if ship_to is not None:
         ship(study, ship_to)
-    click.echo(table(found, recovered))
+    there = [one.name for one in chosen if one.name in carried or study.made(one.name)]
+    asked = [name for name in there if name not in ("full", "retain", "world")]
+    if not asked or "scores" not in parts:
+        return
+    family = family_of(study, dtype)
+    rows = records(study, family, asked, parts)
+    rows.to_csv(study.place / "facts.csv", index=False)
+    if "world" in there:
+        depth = world_depth(study)
+        click.echo(f"world: {json.dumps(depth['also'], default=str)[:400]}")
+    click.echo(table(study, family, rows))
 
 
 if __name__ == "__main__":

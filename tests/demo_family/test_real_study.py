@@ -1,39 +1,51 @@
-"""The study on a real model, end to end on the smallest scale: another base, few rows."""
+"""The study on a real model and its question, end to end on the smallest scale: another base."""
 
 import json
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 
 ROOT = Path(__file__).parents[2]
+MODULES = ("real_model", "predict", "fact_records")
 
 
 @pytest.fixture
-def study(monkeypatch):
+def experiments(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "experiments"))
-    import real_model
-
-    monkeypatch.setattr(real_model, "BASE", "demo/never")
-    monkeypatch.setattr(real_model, "LAST", r"layers\.15\.|model\.norm")
-    yield real_model
-    sys.modules.pop("real_model", None)
+    yield
+    for name in MODULES:
+        sys.modules.pop(name, None)
 
 
 @pytest.mark.slow
-def test_the_study_makes_audits_and_goes_on_where_it_was(study, tmp_path):
-    given = ["--facts", "16", "--kept", "48", "--epochs", "20", "--lr", "2e-3", "--only", "npo"]
-    given += ["--out", str(tmp_path / "study")]
-    done = CliRunner().invoke(study.main, given, catch_exceptions=False)
+def test_the_study_makes_asks_attacks_and_goes_on_where_it_was(experiments, monkeypatch, tmp_path):
+    import predict
+    import real_model
+
+    monkeypatch.setattr(real_model, "BASE", "demo/never")
+    given = ["--seed", "1", "--kept", "48", "--epochs", "20", "--lr", "5e-3", "--only", "npo"]
+    given += ["--dtype", "float32", "--out", str(tmp_path)]
+    done = CliRunner().invoke(real_model.main, given, catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    table = {row["model"]: row for row in json.loads((tmp_path / "study/table.json").read_text())}
-    assert set(table) == {"retain_2", "npo"}
-    assert {row["n"] for row in table.values()} == {16}
-    assert table["npo"]["uds"] < 0.5 < table["retain_2"]["uds"]
-    assert table["retain_2"]["aligned"]["class"] == "procrustes"
-    made = (tmp_path / "study" / "full" / "model.safetensors").stat().st_mtime_ns
-    again = CliRunner().invoke(study.main, given, catch_exceptions=False)
-    assert ": made" not in again.output.replace(" made)", "")
+    assert "| `graddiff` | ? | missing |" in done.output
+    rows = pd.read_csv(tmp_path / "seed-1" / "facts.csv")
+    assert set(rows["model"]) == {"retain_2", "npo"}
+    assert (rows.groupby("model").size() == 64).all()
+    depth = rows.groupby("model")["uds"].mean()
+    assert depth["npo"] < depth["retain_2"]
+    # what full says once its answer is begun, retraining on others' facts does not take away
+    assert rows["retrained_neutral@full"].mean() > 0.5 > rows["retrained_neutral@never"].mean()
+    weights = tmp_path / "seed-1" / "full" / "adapter_model.safetensors"
+    made = weights.stat().st_mtime_ns
+    again = CliRunner().invoke(real_model.main, given, catch_exceptions=False)
+    assert again.output.splitlines()[-12:] == done.output.splitlines()[-12:]
     assert "npo (?): was there" in again.output
-    assert (tmp_path / "study" / "full" / "model.safetensors").stat().st_mtime_ns == made
+    assert weights.stat().st_mtime_ns == made
+    numbers = tmp_path / "predict.json"
+    facts = [str(tmp_path / "seed-1" / "facts.csv"), "--out", str(numbers)]
+    said = CliRunner().invoke(predict.main, facts, catch_exceptions=False)
+    assert said.exit_code == 0, said.output
+    assert json.loads(numbers.read_text())["SmolLM2"]["counts"]["all"]["any"]["back"] > 0

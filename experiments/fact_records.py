@@ -1,0 +1,264 @@
+"""A row a fact and model: what every score says of it, and whether attacks bring it out.
+
+The rows are what `predict.py` asks its question of. Nothing here is a measure of its own: the
+scores are those of `lensaudit patch`, `eval` and `know`, the attacks those of `worst` and `effort`,
+each run alike on the model, on `full` and on the models that never saw the facts.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pandas as pd
+
+import lensaudit as la
+from lensaudit.attacks.effort.runs import PreparedEffort
+from lensaudit.attacks.effort.runs import prepare as prepare_effort
+from lensaudit.attacks.effort.runs import run as run_effort
+from lensaudit.attacks.settings import EffortSettings, WorstSettings
+from lensaudit.data.facts import Fact
+from lensaudit.models.bridge import TransformerBridge, device_of
+from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.worstcase.run import opened, run_all
+
+ELICIT = ("greedy", "paraphrase", "prefix", "few_shot", "leak64", "nf4")
+"""Attacks of `worst` that look through nobody's eyes but the model's own."""
+RETRAIN = ("T", "neutral")
+"""Arms of `effort`: facts of other authors are taught again; text that tells nothing of them."""
+METRICS = {
+    "answer_prob": "forget_Q_A_Prob",
+    "rouge": "forget_Q_A_ROUGE",
+    "extraction": "extraction_strength",
+    "truth_ratio": "forget_truth_ratio",
+    "mia": "mia_min_k_plus_plus",
+}
+HIGH_FORGOT = ("uds", "aligned", "weakest", "lens", "truth_ratio", "mia")
+"""Scores that are high where a fact is gone; the others are high where it is known."""
+SCORES = ("uds", "aligned", "weakest", "lens", "bits", "entity_prob", *METRICS)
+ATTACKS = (*ELICIT, *(f"retrained_{arm}" for arm in RETRAIN))
+STRONG = 0.3
+"""A layer counts from this share of the largest mean S1 on, as in the weakest layer of an audit."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Anchors, and how everything of a family is run."""
+
+    full: str
+    never: tuple[str, str]
+    """Models that never saw the facts; the first is the anchor of UDS."""
+    data: str | Path
+    place: Path
+    dtype: str
+    steps: int
+    lr: float
+    base: str | None = None
+    """Prior of the bits; None: that of the embedded family."""
+    registry: Path | None = None
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """Settings of every call."""
+        return {
+            "full": self.full,
+            "data": self.data,
+            "activations": self.place / "activations",
+            "dtype": self.dtype,
+        }
+
+
+def scored(label: str, model: str, family: Family) -> pd.DataFrame:
+    """A row a fact: every score, as its command gives it; kept as a file that is not made twice."""
+    path = family.place / "scores" / f"{label}.csv"
+    if not path.exists():
+        found = _depths(label, model, family)
+        found["entity_prob"] = entity_probs(model, family)
+        for name, values in _outputs(label, model, family).items():
+            found[name] = pd.Series(values)
+        found["bits"] = _bits(label, model, family)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        found.insert(0, "model", label)
+        found.reset_index().to_csv(path, index=False)
+    return pd.read_csv(path)
+
+
+def _depths(label: str, model: str, family: Family) -> pd.DataFrame:
+    retain = tuple(one for one in family.never if one != model)
+    done = la.patch(
+        model,
+        family.place / "depth" / label,
+        retain=retain,
+        profile="full",
+        lens=True,
+        **family.shared,
+    )
+    rows = [json.loads(line) for line in (done.folder / "results.jsonl").open(encoding="utf-8")]
+    summary = done.summary
+    weakest = weakest_layer(rows)
+    aligned = summary["aligned"]["uds"] is not None
+    return pd.DataFrame(
+        {
+            "idx": [row["idx"] for row in rows],
+            "author": [row["group"] for row in rows],
+            "uds": [row["uds"] for row in rows],
+            # where no alignment was needed the basis is full's own
+            "aligned": [row["uds_aligned"] if aligned else row["uds"] for row in rows],
+            "weakest": [_erased_at(row, weakest) for row in rows],
+            "lens": [row["lens"] for row in rows],
+            "verdict": summary["verdict"]["code"],
+        }
+    ).set_index("idx")
+
+
+def weakest_layer(rows: Sequence[Mapping[str, Any]]) -> int | None:
+    """Of the layers where `full` has most to lose, the one that is erased least on average."""
+    read = [row for row in rows if row["s1"] and row["s2"]]
+    if not read:
+        return None
+    n = len(read[0]["s1"])
+    s1 = [sum(row["s1"][layer] for row in read) / len(read) for layer in range(n)]
+    strong = [layer for layer in range(n) if s1[layer] >= STRONG * max(s1)]
+
+    def erasure(layer: int) -> float:
+        found = [one for row in read if (one := _erased_at(row, layer)) is not None]
+        return sum(found) / len(found) if found else math.inf
+
+    return min(strong, key=erasure)
+
+
+def _erased_at(row: Mapping[str, Any], layer: int | None) -> float | None:
+    """min(1, max(0, S2 / S1)) of a fact at a layer of its KE layers."""
+    if layer is None or not row["ke"] or layer not in row["ke"]:
+        return None
+    return min(1.0, max(0.0, row["s2"][layer] / row["s1"][layer]))
+
+
+def entity_probs(model: str, family: Family) -> pd.Series:
+    """By idx, log-prob of the entity once the answer is begun, nats per token."""
+    bridge: TransformerBridge = la.load_model(model, dtype=cast(Any, family.dtype))
+    facts: Sequence[Fact] = la.forget_set(str(family.data))
+    read = (la.encode(fact, bridge.tokenizer) for fact in facts)
+    encoded = [one for one in read if isinstance(one, la.Encoded)]
+    found = {}
+    for at in range(0, len(encoded), 16):
+        batch = la.make_batch(encoded[at : at + 16]).to(device_of(bridge))
+        found |= dict(zip(batch.idx, la.baseline(bridge, batch).tolist(), strict=True))
+    return pd.Series(found)
+
+
+KEPT = "retain_Q_A_ROUGE"
+
+
+def utility(label: str, model: str, family: Family) -> float:
+    """Mean ROUGE-L recall of its answers to rows that should be kept."""
+    return float(_said(label, model, family)[KEPT]["agg_value"])
+
+
+def _outputs(label: str, model: str, family: Family) -> dict[str, dict[int, float]]:
+    log = _said(label, model, family)
+    found = {}
+    for name, metric in METRICS.items():
+        entry = log.get(metric, {})
+        by_idx = entry.get("forget", entry).get("value_by_index", {})
+        found[name] = {int(idx): _value(row) for idx, row in by_idx.items()}
+    return found
+
+
+def _said(label: str, model: str, family: Family) -> dict[str, Any]:
+    """The log of its outputs; as it was written where it was."""
+    out = family.place / "said" / label / "TOFU_EVAL.json"
+    if not out.exists():
+        own = {} if family.data == "demo" else {"forget": family.data}
+        la.evaluate(
+            model,
+            out.parent,
+            metrics=(*METRICS.values(), KEPT),
+            data="demo",
+            dtype=family.dtype,
+            device="cpu",
+            **own,
+        )
+    return json.loads(out.read_text(encoding="utf-8"))
+
+
+def _value(row: Mapping[str, Any]) -> float:
+    for key in ("prob", "rougeL_recall", "score"):
+        if isinstance(row.get(key), int | float):
+            return float(row[key])
+    raise KeyError(f"no value among {sorted(row)}")
+
+
+def _bits(label: str, model: str, family: Family) -> pd.Series:
+    done = la.know(
+        model,
+        family.place / "know" / label,
+        base=family.base,
+        data=family.data,
+        placebos=0,
+        activations=family.place / "activations",
+        dtype=family.dtype,
+    )
+    facts = pd.read_csv(done.folder / "facts.csv").set_index("idx")
+    name = "bits_associated" if facts["bits_associated"].notna().any() else "bits_familiar"
+    return facts[name]
+
+
+def elicited(models: Mapping[str, str], family: Family) -> pd.DataFrame:
+    """A row a fact and model: was it hit, of `full` too, and of any model that never knew."""
+    parts = [_hits(label, model, family) for label, model in models.items()]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _hits(label: str, model: str, family: Family) -> pd.DataFrame:
+    retain = tuple(one for one in family.never if one != model)
+    worst = opened(model, WorstSettings(attack=ELICIT, retain=retain, **family.shared))
+    found, arms = run_all(worst), worst.models
+    idx = pd.Series([fact.row.idx for fact in worst.asked])
+
+    def hits(arm: Checkpoint, attack: str) -> pd.Series:
+        ran = found[arm.weights][attack].hits
+        return idx.map({at: float(one.hit) for at, one in ran.items()})
+
+    part = pd.DataFrame({"model": label, "idx": idx})
+    for attack in ELICIT:
+        part[attack] = hits(arms.source, attack)
+        part[f"{attack}@full"] = hits(arms.full, attack)
+        never = pd.concat([hits(one, attack) for one in arms.never], axis=1)
+        part[f"{attack}@never"] = never.max(axis=1)
+    return part
+
+
+def retrained(models: Mapping[str, str], family: Family, *, workers: int = 1) -> pd.DataFrame:
+    """The same after the longest attack of `effort`, an arm each."""
+    settings = EffortSettings(
+        arms=RETRAIN,
+        steps=family.steps,
+        lrs=(family.lr,),
+        full=family.full,
+        retain=family.never,
+        data=str(family.data),
+        device="cpu",
+    )
+    ready = prepare_effort([*models.values()], settings, family.place / "effort")
+    run_effort(ready, workers=workers)
+    ready = prepare_effort([*models.values()], settings, family.place / "effort")
+    facts = la.forget_set(str(family.data))
+    parts = [_marks(label, model, ready, facts) for label, model in models.items()]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _marks(label: str, model: str, ready: PreparedEffort, facts: Sequence[Fact]) -> pd.DataFrame:
+    arms, (rate,) = ready.arms(model), ready.rates
+    place = {one.question: one.idx for one in facts}
+    part = pd.DataFrame({"idx": [place[one.question] for one in ready.held.items]})
+    part.insert(0, "model", label)
+    for arm in RETRAIN:
+        name = f"retrained_{arm}"
+        part[name] = ready.marks(arms.source, arm, rate)[-1]
+        part[f"{name}@full"] = ready.marks(arms.full, arm, rate)[-1]
+        never = [ready.marks(one, arm, rate)[-1] for one in arms.never]
+        part[f"{name}@never"] = pd.DataFrame(never).max().to_numpy()
+    return part

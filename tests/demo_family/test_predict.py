@@ -1,0 +1,180 @@
+"""The area within models, its limits, and what counts as coming back."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import roc_auc_score
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def predict():
+    folder = str(ROOT / "experiments")
+    sys.path.insert(0, folder)
+    import predict as module
+
+    yield module
+    sys.path.remove(folder)
+    for name in ("predict", "fact_records"):
+        sys.modules.pop(name, None)
+
+
+def facts(seed=0, *, n_models=4, n_authors=8, each=8, signal=1.0, author_effect=0.0):
+    """Rows whose score foretells the outcome by `signal`, with a shift of each author's own."""
+    draw = np.random.default_rng(seed)
+    authors = np.tile(np.repeat(np.arange(n_authors), each), n_models)
+    models = np.repeat([f"m{one}" for one in range(n_models)], n_authors * each)
+    shift = draw.normal(size=n_authors)[authors] * author_effect
+    back = (draw.normal(size=len(authors)) + shift > 0).astype(float)
+    score = signal * back + draw.normal(size=len(authors)) + shift * signal
+    return pd.DataFrame(
+        {
+            "stratum": models,
+            "seed": 0,
+            "author": authors,
+            "uds": score,
+            "entity_prob": draw.normal(size=len(authors)),
+            "back_any": back,
+        }
+    )
+
+
+def arrays(rows, score="uds"):
+    return rows[score].to_numpy(), rows["back_any"].to_numpy(), rows["stratum"].to_numpy()
+
+
+def test_the_area_of_one_model_is_that_of_sklearn_and_of_several_weighs_pairs(predict):
+    rows = facts()
+    one = rows[rows["stratum"] == "m0"]
+    assert predict.within_auc(*arrays(one)) == pytest.approx(
+        roc_auc_score(one["back_any"], one["uds"])
+    )
+    agree = pairs = 0
+    for _, part in rows.groupby("stratum"):  # by counting
+        for high in part.loc[part["back_any"] == 1, "uds"]:
+            for low in part.loc[part["back_any"] == 0, "uds"]:
+                agree += (high > low) + 0.5 * (high == low)
+                pairs += 1
+    assert predict.within_auc(*arrays(rows)) == pytest.approx(agree / pairs)
+
+
+def test_a_score_that_only_tells_models_apart_reads_a_half(predict):
+    rows = facts()
+    rate = rows.groupby("stratum")["back_any"].transform("mean")
+    assert predict.within_auc(*arrays(rows.assign(uds=rate))) == 0.5
+
+
+def test_the_area_is_of_ranks_and_turns_with_the_sign(predict):
+    rows = facts()
+    value = predict.within_auc(*arrays(rows))
+    assert predict.within_auc(*arrays(rows.assign(uds=np.exp(rows["uds"])))) == value
+    assert predict.within_auc(*arrays(rows.assign(uds=-rows["uds"]))) == pytest.approx(1 - value)
+
+
+def test_too_few_pairs_have_no_area(predict):
+    rows = facts(n_models=1, n_authors=2, each=3)
+    rows["back_any"] = [1, 0, 0, 0, 0, 0]
+    found = predict.area(rows, "uds", "any")
+    assert found.value is None and "few" in found.why
+
+
+def test_limits_hold_the_truth_where_facts_of_an_author_are_alike(predict):
+    """Of 200 draws; a score without signal is known to read a half."""
+    held = 0
+    for seed in range(200):
+        rows = facts(seed, author_effect=0.0, signal=0.0, n_models=2)
+        lift = np.random.default_rng(1000 + seed).normal(size=8)
+        rows["uds"] = rows["uds"] + lift[rows["author"]]  # author by author, whatever comes back
+        found = predict.area(rows, "uds", "any")
+        held += found.low <= 0.5 <= found.high
+    assert held >= 184  # 92 %
+
+
+def test_what_is_added_is_nothing_where_the_outputs_know_all(predict):
+    rows = facts(signal=1.5)
+    told = predict.added(rows, "uds", "any")
+    assert told.low > 0.1  # entity_prob is noise, the score is not
+    known = predict.added(rows.assign(entity_prob=rows["uds"]), "uds", "any")
+    assert abs(known.value) < 0.02
+    noise = predict.added(
+        rows.assign(entity_prob=rows["uds"], uds=np.random.default_rng(5).normal(size=len(rows))),
+        "uds",
+        "any",
+    )
+    assert noise.value < 0.02
+
+
+def test_a_fact_comes_back_only_where_both_controls_decide(predict):
+    rows = pd.DataFrame(
+        {
+            "nf4": [1.0, 0.0, 1.0, 1.0, np.nan],
+            "nf4@full": [1.0, 1.0, 0.0, 1.0, 1.0],
+            "nf4@never": [0.0, 0.0, 0.0, 1.0, 0.0],
+        }
+    )
+    found = predict.came_back(rows, "nf4")
+    assert found[:2].tolist() == [1.0, 0.0]
+    assert found[2:].isna().all()
+
+
+def test_recovery_is_a_share_of_what_full_gives_beyond_the_never_trained(predict):
+    n = 10
+    rows = pd.DataFrame(
+        {
+            "stratum": ["a"] * n + ["b"] * n,
+            "nf4": [1.0] * 6 + [0.0] * 4 + [1.0] + [0.0] * 9,
+            "nf4@full": [1.0] * 2 * n,
+            "nf4@never": ([1.0] + [0.0] * 9) * 2,
+        }
+    )
+    found = predict.recovery(rows, "nf4")
+    assert found["a"] == pytest.approx(0.5 / 0.9)
+    assert found["b"] == 0
+
+
+def test_rank_correlations_have_the_sign_of_the_depth(predict):
+    rows = pd.concat(
+        pd.DataFrame(
+            {
+                "stratum": f"m{back}",
+                "uds": -1 + back / 10,
+                "nf4": [1.0] * back + [0.0] * (10 - back),
+                "nf4@full": 1.0,
+                "nf4@never": 0.0,
+            }
+        )
+        for back in range(9)
+    )
+    found = predict.over_models(rows, "uds", "nf4")
+    assert found.value == pytest.approx(1.0)
+    assert 0.9 < found.low < 1
+
+
+def test_calibration_counts_facts_by_fifths_of_the_depth(predict):
+    rows = pd.DataFrame({"uds": [-1.0, -0.9, -0.05, 0.0, 0.0], "back_any": [0, 1, 1, 1, 1.0]})
+    bins = predict.calibration(rows, "uds", "any")
+    assert [one.share.n for one in bins] == [2, None, None, None, 3]
+    assert bins[0].share.value == 0.5 and bins[-1].share.value == 1
+
+
+def test_an_erased_model_that_gives_facts_back_is_named(predict):
+    rows = pd.DataFrame({"stratum": "m", "verdict": "erased", "idx": [3, 5, 7]})
+    for attack in predict.ATTACKS:
+        rows[f"back_{attack}"] = [np.nan, 0.0, 0.0]
+    rows["back_nf4"] = [1.0, 0.0, np.nan]
+    assert predict.contradicted(rows) == [{"model": "m", "attack": "nf4", "facts": [3], "of": 2}]
+
+
+def test_the_weakest_of_the_strong_layers_is_read(predict):
+    import fact_records
+
+    rows = [
+        {"s1": [0.1, 1.0, 2.0], "s2": [0.0, 0.9, 0.2], "ke": [0, 1, 2]},
+        {"s1": [0.1, 1.0, 2.0], "s2": [0.0, 0.8, 0.4], "ke": [0, 1, 2]},
+    ]
+    # layer 0 is erased least, and has a twentieth of what the last has to lose
+    assert fact_records.weakest_layer(rows) == 2
