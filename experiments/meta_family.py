@@ -11,7 +11,7 @@ Writes:   experiments/out/meta_family/: the models, faithfulness.json, robustnes
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
