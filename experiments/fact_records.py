@@ -197,6 +197,7 @@ def _bits(label: str, model: str, family: Family) -> pd.Series:
         family.place / "know" / label,
         base=family.base,
         data=family.data,
+        readers=("outputs", "lens"),
         placebos=0,
         activations=family.place / "activations",
         dtype=family.dtype,

@@ -79,7 +79,8 @@ def test_too_few_pairs_have_no_area(predict):
     rows = facts(n_models=1, n_authors=2, each=3)
     rows["back_any"] = [1, 0, 0, 0, 0, 0]
     found = predict.area(rows, "uds", "any")
-    assert found.value is None and "few" in found.why
+    assert found.value is None
+    assert "few" in found.why
 
 
 def test_limits_hold_the_truth_where_facts_of_an_author_are_alike(predict):
@@ -158,7 +159,8 @@ def test_calibration_counts_facts_by_fifths_of_the_depth(predict):
     rows = pd.DataFrame({"uds": [-1.0, -0.9, -0.05, 0.0, 0.0], "back_any": [0, 1, 1, 1, 1.0]})
     bins = predict.calibration(rows, "uds", "any")
     assert [one.share.n for one in bins] == [2, None, None, None, 3]
-    assert bins[0].share.value == 0.5 and bins[-1].share.value == 1
+    assert bins[0].share.value == 0.5
+    assert bins[-1].share.value == 1
 
 
 def test_an_erased_model_that_gives_facts_back_is_named(predict):

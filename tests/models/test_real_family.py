@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -119,13 +120,15 @@ def test_the_planted_truth_is_found(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not HERE, reason="smollm2/base is not fetched: lensaudit models fetch smollm2")
 def test_a_slice_of_the_study_ends_in_its_table(tmp_path):
-    """Ten minutes on one core; hardly trained, so nothing is asked of the numbers."""
+    """Six minutes on one core; hardly unlearned, so nothing is asked of the numbers."""
     script = Path(__file__).parents[2] / "experiments" / "real_model.py"
-    short = ["--kept", "16", "--epochs", "1", "--unlearn-epochs", "1"]
-    slice_of = [*short, "--only", "graddiff", "--no-rtt"]
-    command = [sys.executable, str(script), *slice_of, "--out", str(tmp_path / "out")]
+    slice_of = ["--kept", "16", "--unlearn-epochs", "1", "--only", "graddiff"]
+    command = [sys.executable, str(script), *slice_of, "--part", "models", "--part", "scores"]
+    command += ["--out", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    audited = json.loads((tmp_path / "out" / "table.json").read_text())["audited"]
-    assert [one["model"] for one in audited] == ["retain_2", "graddiff"]
-    assert all(len(one["per_layer"]) == 30 for one in audited)
+    rows = pd.read_csv(tmp_path / "out" / "seed-0" / "facts.csv")
+    assert (rows.groupby("model").size() == 64).all()
+    assert rows["model"].unique().tolist() == ["retain_2", "graddiff"]
+    scores = ["uds", "weakest", "lens", "bits", "entity_prob", "answer_prob", "rouge"]
+    assert rows[scores].notna().mean().min() > 0.8
     assert "| `masked_top` | hides | missing |" in done.stdout
