@@ -95,10 +95,14 @@ def random_model(
 ) -> TransformerBridge:
     """A bridged model whose weights were never trained."""
     torch.manual_seed(seed)
+    return bridge_from(LlamaForCausalLM(config).to(device, DTYPES[dtype]), no_words())
+
+
+def no_words() -> PreTrainedTokenizerFast:
+    """A tokenizer for those who bring token ids."""
     words = Tokenizer(models.WordLevel({"<s>": 0, "</s>": 1}, unk_token="<s>"))
     # without a token for the beginning: TransformerLens would load it again from its folder
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>")
-    return bridge_from(LlamaForCausalLM(config).to(device, DTYPES[dtype]), tokenizer)
+    return PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>")
 
 
 def random_examples(n: int, d_vocab: int, *, seed: int = 0) -> list[Encoded]:

@@ -1,14 +1,26 @@
 import shutil
+import threading
+from unittest.mock import ANY
 
 import pytest
+import support
 import torch
 
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, WorkError
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_checkpoint
-from lensaudit.models.large import placement
-from lensaudit.models.large.placement import DISK, Needs, Placement, needs_of, placed, where_spread
-from lensaudit.models.large.stored import stored_tensors
+from lensaudit.models.large import placement, streaming
+from lensaudit.models.large.placement import (
+    AHEAD,
+    BESIDE,
+    DISK,
+    Needs,
+    Placement,
+    needs_of,
+    placed,
+    where_spread,
+)
+from lensaudit.models.large.stored import Stored, block_of, stored_tensors
 from lensaudit.models.large.streaming import streamed
 from lensaudit.models.registry import Registry, resolve
 
@@ -42,6 +54,115 @@ def test_weights_that_are_not_there_are_nan(tiny_checkpoint, with_free):
     there = [bool(layer.mlp.up_proj.weight.isfinite().all()) for layer in layers]
     assert there == [False, True, False]
     assert layers[0].mlp.up_proj.weight.untyped_storage().nbytes() == 4
+
+
+class Reading:
+    """Which thread read which block, and what happens when it does."""
+
+    def __init__(self, monkeypatch):
+        self.seen, self.fails, self.gate = [], {}, None
+        plain = Stored.read_into
+
+        def read_into(stored, flat):
+            ahead = threading.current_thread() is not threading.main_thread()
+            layer = block_of(stored.name)
+            if (layer, ahead) not in self.seen:
+                self.seen.append((layer, ahead))
+            if ahead and self.gate:
+                self.gate.wait(10)
+            if layer in self.fails:
+                raise self.fails.pop(layer)
+            plain(stored, flat)
+
+        monkeypatch.setattr(Stored, "read_into", read_into)
+
+
+@pytest.fixture
+def roomy(tiny_tokenizer, tmp_path, with_free):
+    """A model with room for two blocks, and whether it computes what it does when it is whole."""
+    tokens = torch.tensor([[5, 6, 7, 8]])
+    support.tiny_model_of("Llama", num_hidden_layers=8).save_pretrained(tmp_path)
+    tiny_tokenizer.save_pretrained(tmp_path)
+    wanted = load_causal(opened(tmp_path))(tokens).logits
+    taken = needs(tmp_path)
+
+    def load(short=0):
+        with_free(BESIDE * taken.least + AHEAD * max(taken.blocks) - short)
+        model = load_causal(opened(tmp_path), spread=0)
+        return model, lambda: torch.equal(model(tokens).logits, wanted)
+
+    return load
+
+
+def test_the_next_block_is_read_by_one_thread_while_one_computes(roomy, monkeypatch):
+    reading = Reading(monkeypatch)
+    model, agrees = roomy()
+    assert streamed(model).placement == Placement("cpu", ANY, (DISK,) * 8, ahead=True)
+    assert [agrees(), agrees()] == [True, True]
+    # no block follows the last one: the first is read when it is its turn
+    one_pass = [(0, False), *((layer, True) for layer in range(1, 8))]
+    assert [one for one in reading.seen if one[0] is not None] == one_pass
+
+
+def test_where_two_blocks_have_no_room_none_is_read_ahead(roomy, monkeypatch):
+    reading = Reading(monkeypatch)
+    model, agrees = roomy(short=1)
+    # what is left holds one block for good
+    assert streamed(model).placement == Placement("cpu", ANY, ("cpu", *[DISK] * 7), ahead=False)
+    assert agrees()
+    assert not any(ahead for _, ahead in reading.seen)
+    assert len(streamed(model)._rooms) == 1
+
+
+def test_blocks_asked_for_in_any_order_are_the_right_ones(roomy):
+    model, agrees = roomy()
+    brings, layers = streamed(model), model.model.layers
+    whole = {}
+    for layer in (0, 1, 3, 2, 3, 0, 2, 2, 1, 0):
+        brings.bring(layer)
+        weight = layers[layer].mlp.up_proj.weight
+        assert torch.equal(whole.setdefault(layer, weight.clone()), weight)
+        others = [one.mlp.up_proj.weight for at, one in enumerate(layers) if at != layer]
+        assert not any(one.isfinite().any() for one in others)
+    assert len({float(one.sum()) for one in whole.values()}) == 4
+    assert len(brings._rooms) == 2
+    assert brings._rooms[0].nbytes == max(brings.placement.needs.blocks)
+    assert agrees()
+
+
+def test_what_the_thread_cannot_read_is_told_where_it_is_wanted(roomy, monkeypatch):
+    reading = Reading(monkeypatch)
+    model, agrees = roomy()
+    assert agrees()
+    reading.fails[2] = WorkError("ends inside")
+    streamed(model).bring(0)
+    streamed(model).bring(1)
+    with pytest.raises(WorkError, match="ends inside"):
+        streamed(model).bring(2)
+    # it was no lasting fault: it is read again
+    assert agrees()
+    reading.fails[2] = WorkError("ends inside")
+    streamed(model).bring(1)
+    streamed(model).bring(0)  # nobody wanted it
+    assert agrees()
+
+
+def test_an_interrupt_while_the_thread_reads_leaves_no_half_read_block(roomy, monkeypatch):
+    reading = Reading(monkeypatch)
+    model, agrees = roomy()
+    assert agrees()
+    brings, reading.gate = streamed(model), threading.Event()
+    brings.bring(0)
+
+    def interrupted(futures):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(streaming, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            brings.bring(1)
+    threading.Timer(0.05, reading.gate.set).start()
+    assert agrees()
 
 
 def test_what_is_stored_is_cast(tiny_checkpoint, tmp_path, with_free):
@@ -119,8 +240,16 @@ def test_blocks_go_where_there_is_room():
     assert spread.n_bytes == {"cuda": 130, "cuda:1": 120, "cpu": 150}
     assert spread.brought_bytes == 270
     some = places({"cuda": 250, "cuda:1": 120, "cpu": 55}, leave=10, needs=big)
-    assert some.blocks == ("cuda",) * 2 + ("cuda:1",) * 11 + ("cpu",) * 4 + (DISK,) * 13
-    assert some.way == "streamed"
+    # room for two more blocks on the first device is the next one's that is read from disk
+    assert some.blocks == ("cuda:1",) * 11 + ("cpu",) * 4 + (DISK,) * 15
+    assert (some.way, some.ahead) == ("streamed", True)
+    less = places({"cuda": 249, "cuda:1": 120, "cpu": 55}, leave=10, needs=big)
+    assert less.blocks == ("cuda",) + ("cuda:1",) * 11 + ("cpu",) * 4 + (DISK,) * 14
+    assert not less.ahead
+    # what lies in memory is not read
+    assert not places({"cuda": 250, "cpu": 1000}, needs=big).ahead
+    alone = Needs(100, (10,) * 20)
+    assert [places({"cpu": n}, needs=alone).ahead for n in (239, 240)] == [False, True]
 
 
 def test_a_model_is_brought_block_by_block_only_if_that_is_needed_and_can_be():

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import support
 import torch
@@ -67,6 +69,10 @@ def test_blocks_brought_one_by_one_compute_what_they_do_together(
         )
     # one pass for the clean run, one for what enters block 0, one for the sweep
     assert brings.n_brought <= before + 4 + 1 + 4
+    # and so they do where a thread reads the next one
+    brings.placement = replace(brings.placement, ahead=True)
+    assert torch.equal(residuals(part, tokens)[0], residuals(whole, tokens)[0])
+    assert len(brings._rooms) == 2
 
 
 @pytest.mark.parametrize("component", ["resid", pytest.param("mlp", marks=pytest.mark.slow)])

@@ -25,6 +25,9 @@ DISK = "disk"
 BESIDE = 2
 """Models of one run that are in memory together, each with one block: `full` and another."""
 
+AHEAD = 2
+"""Blocks' worth of memory for one that is read ahead: its weights, and what they are made of."""
+
 Way = Literal["whole", "spread", "streamed"]
 """All on the device; some blocks in other memory; some blocks on disk."""
 
@@ -70,6 +73,8 @@ class Placement:
     needs: Needs
     blocks: tuple[str, ...]
     """By block: a device, or `disk`."""
+    ahead: bool = False
+    """There is room for a further block: it is read while another one computes."""
 
     @staticmethod
     def whole(device: str, needs: Needs) -> "Placement":
@@ -113,7 +118,7 @@ def placed(
 
     Blocks stay on the device, first ones first; then they lie on the other GPUs, in the memory of
     the CPU, and what is left on disk. Room is kept for the block whose turn it is, and for as much
-    of another model.
+    of another model; where blocks lie on disk also for the next one, if there is as much.
 
     Args:
         needs: bytes of the weights.
@@ -131,13 +136,22 @@ def placed(
         return whole if needs.whole <= on_device else None
     room = {device: on_device - leave - BESIDE * needs.least}
     room |= {one: (n or 0) - leave for one, n in free.items() if one != device}
-    blocks = []
+    blocks = _resting(needs, room)
+    further = AHEAD * max(needs.blocks)
+    if DISK not in blocks or room[device] < further:
+        return Placement(device, needs, blocks)
+    return Placement(device, needs, _resting(needs, room | {device: room[device] - further}), True)
+
+
+def _resting(needs: Needs, room: Mapping[str, int]) -> tuple[str, ...]:
+    """Where each block lies, the places filled in their order."""
+    left, blocks = dict(room), []
     for n_bytes in needs.blocks:
-        place = next((one for one, left in room.items() if n_bytes <= left), DISK)
+        place = next((one for one, n in left.items() if n_bytes <= n), DISK)
         if place != DISK:
-            room[place] -= n_bytes
+            left[place] -= n_bytes
         blocks.append(place)
-    return Placement(device, needs, tuple(blocks))
+    return tuple(blocks)
 
 
 NARROW = torch.bfloat16

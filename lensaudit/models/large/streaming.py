@@ -12,6 +12,7 @@ import math
 import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -36,6 +37,7 @@ Found = dict[str, Any]
 """What transformers says of loading: missing, unexpected and mismatched tensors."""
 Read = Callable[[Stored], Tensor]
 Slices = Callable[[], Sequence[Tensor]]
+_Placed = tuple[nn.Parameter, Tensor]
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ def pieces_of(model: Any, tensors: Mapping[str, Stored]) -> list[Piece]:
 class Streamed:
     """The blocks of one model, of which one at a time is on loan to the device.
 
-    A block that was brought stays until another one is brought.
+    A block that was brought stays until another one is brought. While it computes, a thread reads
+    the next one that lies on disk, where the placement has room for both.
     """
 
     def __init__(self, model: Any, placement: Placement):
@@ -94,8 +97,11 @@ class Streamed:
         self._rests: dict[int, list[tuple[Piece, Read, Mapping[str, nn.Parameter]]]] = {}
         self._slices: dict[int, list[tuple[Sequence[nn.Parameter], Slices]]] = {}
         self._here: int | None = None
-        self._room: Tensor | None = None
-        """One block's weights end to end: the same memory for every block."""
+        self._rooms: list[Tensor] = []
+        """One block's weights end to end, the same memory for every block: of the one that is here,
+        and of the one that is read ahead."""
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._ahead: tuple[int, Future[list[_Placed]]] | None = None
         self.n_brought = 0
         """Blocks brought so far."""
 
@@ -126,30 +132,51 @@ class Streamed:
         with torch.inference_mode(False), torch.no_grad():
             if self._here is not None:
                 self._leave(self._here)
+            for one, tensor in self._filled(layer):
+                one.data = tensor
             self._here = layer
-            room, start = self._emptied(), 0
-            for piece, read, parameters in self._rests[layer]:
-                for name, tensor in self._read(piece, read, room[start:]).items():
-                    one, end = parameters[name], start + tensor.numel()
-                    place = room[start:end].view(tensor.shape)
-                    there = tensor.data_ptr() == place.data_ptr()
-                    one.data = place if there else place.copy_(tensor)
-                    start = end
             for parameters, slices in self._slices.get(layer, ()):
                 for one, tensor in zip(parameters, slices(), strict=True):
                     one.data = tensor
+            following = layer + 1
+            if self.placement.ahead and DISK in self.placement.blocks[following : following + 1]:
+                room = self._room(1)
+                self._ahead = following, self._thread.submit(self._fill, following, room)
         self.n_brought += 1
 
-    def _emptied(self) -> Tensor:
+    def _filled(self, layer: int) -> list[_Placed]:
+        """The weights of a block in their room: as they were read ahead, or read now."""
+        if self._ahead is not None:
+            wait([self._ahead[1]])  # whoever is interrupted here: its room is written to till then
+            (at, made), self._ahead = self._ahead, None
+            if at == layer:
+                self._rooms.reverse()
+                return made.result()
+        return self._fill(layer, self._room(0))
+
+    def _fill(self, layer: int, room: Tensor) -> list[_Placed]:
+        """The weights of a block end to end, and the parameters that they are; these stay."""
+        made, start = [], 0
+        with torch.no_grad():
+            for piece, read, parameters in self._rests[layer]:
+                for name, tensor in self._read(piece, read, room[start:]).items():
+                    end = start + tensor.numel()
+                    place = room[start:end].view(tensor.shape)
+                    there = tensor.data_ptr() == place.data_ptr()
+                    made.append((parameters[name], place if there else place.copy_(tensor)))
+                    start = end
+        return made
+
+    def _room(self, at: int) -> Tensor:
         """Room for the largest block."""
-        if self._room is None:
+        while len(self._rooms) <= at:
             blocks = [
                 [one for *_, own in rests for one in own.values()] for rests in self._rests.values()
             ]
             first = blocks[0][0]
             largest = max(sum(one.numel() for one in block) for block in blocks)
-            self._room = torch.empty(largest, dtype=first.dtype, device=first.device)
-        return self._room
+            self._rooms.append(torch.empty(largest, dtype=first.dtype, device=first.device))
+        return self._rooms[at]
 
     def _read(self, piece: Piece, read: Read, room: Tensor) -> Mapping[str, Tensor]:
         """The parameters of a piece; straight into their place where nothing is to be changed."""
