@@ -144,7 +144,7 @@ class Scratch(AbstractContextManager):
         if (
             said is None
             or (said.key, said.shards) != (self._said.key, self._said.shards)
-            or not path.is_file()
+            or not os.access(path, os.R_OK | os.W_OK)
             or path.stat().st_size != n_bytes
         ):
             return None
