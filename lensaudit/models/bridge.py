@@ -190,6 +190,14 @@ def captured(
     return {name: cache[name] for name in names}
 
 
+@contextlib.contextmanager
+def passing(model: TransformerBridge, name: str) -> Iterator[list[Tensor]]:
+    """What passes a hook point while the block lasts, pass after pass."""
+    seen: list[Tensor] = []
+    with model.hooks(fwd_hooks=[(name, lambda value, hook: seen.append(value))]):
+        yield seen
+
+
 def residuals(
     model: TransformerBridge, tokens: Tokens, *, component: Component = "resid"
 ) -> tuple[Float[Tensor, "batch layer pos *d"], Resid]:
@@ -236,9 +244,7 @@ def residuals_by_block(
         for layer, block in enumerate(model.blocks):
             if layer < n_done:
                 continue
-            read: list[Tensor] = []
-            hooked = [(hook_name(layer, component), lambda value, hook, to=read: to.append(value))]
-            with model.hooks(fwd_hooks=hooked):
+            with passing(model, hook_name(layer, component)) as read:
                 for at, stream in enumerate(streams[layer % 2]):
                     args, options = _instead(*calls[at][layer], stream.to(device))
                     left = block(*args, **options)

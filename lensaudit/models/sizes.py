@@ -18,6 +18,13 @@ FIXED_BYTES = 64 << 20
 LEAST_BUDGET = 256 << 20
 """The smallest that is taken."""
 
+READ_BYTES = {"cpu": 24 << 20, "cuda": 256 << 20}
+"""Logits in float32 that are made at once: what an allocator of the host keeps for the next ones,
+where larger tensors are given back to the system and paged in anew."""
+
+FEWEST_ROWS = 64
+"""Matrix products of fewer rows are slower."""
+
 SLACK = 0.85
 """Share of the rest of a budget that is planned for."""
 
@@ -25,6 +32,16 @@ SLACK = 0.85
 def planned_bytes(budget: int) -> int:
     """How much of a memory budget tensors may take."""
     return int(SLACK * (budget - FIXED_BYTES))
+
+
+def rows_at_once(d_vocab: int, device: str) -> int:
+    """Positions whose logits are made at once.
+
+    >>> rows_at_once(49152, "cpu"), rows_at_once(128256, "cpu")
+    (128, 64)
+    """
+    n_bytes = READ_BYTES["cuda" if device.startswith("cuda") else "cpu"]
+    return max(FEWEST_ROWS, n_bytes // (4 * d_vocab))
 
 
 def budget_for(n_bytes: int) -> int:

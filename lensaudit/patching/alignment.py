@@ -309,9 +309,10 @@ def _sums(
             kept = x_kept[layer_of[layer]] & y_kept[layer]
             x, y = xs[layer_of[layer]][kept], ys[layer][kept]
             found, mixed = sums[at]
+            here = Moments.of(x, y)
             if shuffle:
-                mixed = mixed + Moments.of(x, y.roll(len(y) // 2, dims=0))
-            sums[at] = found + Moments.of(x, y), mixed
+                mixed = mixed + here.reordered(x, y.roll(len(y) // 2, dims=0))
+            sums[at] = found + here, mixed
     return sums
 
 

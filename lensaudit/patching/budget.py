@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from lensaudit.data.spans import Encoded, patched_range
 from lensaudit.errors import InputError
-from lensaudit.models.sizes import Sizes, budget_for, planned_bytes
+from lensaudit.models.sizes import Sizes, budget_for, planned_bytes, rows_at_once
 from lensaudit.patching.options import PatchOptions
 
 MAX_BATCH = 64
@@ -85,8 +85,9 @@ class Room:
 
     @property
     def logit_rows(self) -> int:
-        """Rows of full-vocabulary logits held at once: a quarter of the budget."""
-        return max(16, min(4096, self.planned // 4 // self._logit_bytes))
+        """Rows of full-vocabulary logits held at once: at most a quarter of the budget."""
+        most = rows_at_once(self.sizes.d_vocab, self.options.device)
+        return max(16, min(most, 4096, self.planned // 4 // self._logit_bytes))
 
     @property
     def _logit_bytes(self) -> int:

@@ -435,6 +435,7 @@ class _Controlled:
             further = {w: self.session.streams(one, rows) for w, one in self._further().items()}
             self.session.fill(rows, further, self.session.options.layers)
         for fit in fits:
+            self._fill_scale(fit)
             self._fill_aligned(fit)
 
     def _fitted(self, source: Checkpoint, fit: _Fit | str) -> _Fit | str:
@@ -467,13 +468,23 @@ class _Controlled:
             only[key] = set().union(*only.values())
             self.session.fill(cached, streams, self.layers, only=only)
 
+    def _fill_scale(self, fit: _Fit) -> None:
+        """The models that never saw the facts, through their maps."""
+        streams: dict[str, SourceStreams] = {}
+        for one in self.retains.values():
+            streams |= self._mapped(one, fit, "map", self.session.encoded)
+        self.session.fill(self.session.encoded, streams, self.session.options.layers)
+
     def _fill_aligned(self, fit: _Fit) -> None:
-        """Sources, anchors and `full` itself through their maps, shuffled ones beside them."""
+        """Sources and `full` itself through their maps, shuffled ones beside them.
+
+        Only the cells that the anchors' scale counts are patched.
+        """
         session, rows = self.session, self.session.encoded
         named = {name for name, found in self.fits.items() if found == fit}
         sources = {one.weights: one for n, one in session.sources.items() if n in named}
         streams: dict[str, SourceStreams] = {}
-        for one in (self.retains | {session.full.weights: session.full} | sources).values():
+        for one in ({session.full.weights: session.full} | sources).values():
             streams |= self._mapped(one, fit, "map", rows)
         for one in sources.values():
             streams |= self._mapped(one, fit, "shuffled", rows)
@@ -482,7 +493,7 @@ class _Controlled:
         for one in sources.values():
             keys = {self._key(one, fit, name) for name in _OF_A_SOURCE}
             only |= dict.fromkeys(keys & streams.keys(), _idx(self._carried(one)))
-        session.fill(rows, streams, session.options.layers, only=only)
+        session.fill(rows, streams, self._counted(fit), only=only)
         for cached, readers in self._by_rows().items():
             streams, only = {}, {}
             for one in readers:
@@ -492,6 +503,16 @@ class _Controlled:
                     only |= dict.fromkeys(moved, _idx(self.held[one.weights].readable))
             if streams:
                 session.fill(cached, streams, self.layers, only=only)
+
+    def _scale(self, fit: _Fit) -> Float[Tensor, "batch layer"]:
+        """S1 of the aligned depth: the mean over models that never saw the facts."""
+        return torch.stack([self._deltas(one, fit) for one in self.retains.values()]).mean(0)
+
+    def _counted(self, fit: _Fit) -> dict[int, list[int]]:
+        """Idx -> the layers that encode the fact on the aligned scale."""
+        layers, ke = self.session.options.layers, self._scale(fit) > self.session.options.tau
+        rows = zip(self.session.encoded, ke.tolist(), strict=True)
+        return {e.idx: [at for at, yes in zip(layers, row, strict=True) if yes] for e, row in rows}
 
     def _by_rows(self) -> dict[tuple[Encoded, ...], list[Checkpoint]]:
         """Sources with enough rows to be read on, each once, by the set that is cached."""
@@ -590,7 +611,7 @@ class _Controlled:
         if isinstance(fit, str):
             return Aligned(why=fit)
         held = self.held[source.weights]
-        s1 = torch.stack([self._deltas(one, fit) for one in self.retains.values()]).mean(0)
+        s1 = self._scale(fit)
         depth = self.depth(self._deltas(source, fit), s1)
         scores = depth.uds
         weights = s1.clamp(min=0).mean(0)

@@ -7,6 +7,7 @@ after it. A prompt is read once, whatever continues it.
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,10 +25,12 @@ from lensaudit.models.bridge import (
     hook_name,
     intervening,
     n_layers,
+    passing,
     unembedded,
 )
 from lensaudit.models.decoder import FAMILIES
 from lensaudit.models.generation import Choose, Running, continued, started
+from lensaudit.models.sizes import rows_at_once
 from lensaudit.patching.generation import ends_of
 from lensaudit.types import Intervention, Logits, Resid, Tokens
 
@@ -42,8 +45,6 @@ SAID_ROWS = 64
 READ_TOKENS = 8192
 """Tokens of candidates after their prompts whose keys and values are held at once; of prompts that
 wait for their candidates a quarter."""
-READ_LOGITS = 2**26
-"""Logits held at once, 256 MiB in float32. One row is read in any case."""
 BRANCHES = 64
 """Beginnings of candidates side by side after one prompt: attention grows with their square."""
 
@@ -275,7 +276,10 @@ def exposures(
     for places in _together(prompts):
         own = [candidates[at] for at in places]
         total = sum(
-            (wanted.summed(logits) for logits, wanted in _passes(reader, prompts, own, places)),
+            (
+                wanted.summed(last, logits_of)
+                for wanted, last, logits_of in _passes(reader, prompts, own, places)
+            ),
             start=torch.zeros(()),
         )
         found.update(zip(places, _by_prompt(total, own), strict=True))
@@ -308,13 +312,28 @@ class _Wanted:
     row: Int[Tensor, " token"]
     pos: Int[Tensor, " token"]
     token: Int[Tensor, " token"]
+    at_once: int
+    """Positions whose logits are held."""
 
-    def summed(self, logits: Float[Tensor, "row pos d_vocab"]) -> Float[Tensor, " candidate"]:
-        """Log-probs of each candidate's tokens that are here; 0 where none is."""
-        logits = logits.float()
-        normal = _finite(logits.logsumexp(-1))
-        each = logits[self.row, self.pos, self.token] - normal[self.row, self.pos]
-        return each.new_zeros(self.n).index_add(0, self.candidate, each)
+    def summed(
+        self, stream: Float[Tensor, "row pos d"], logits_of: Callable[[Resid], Logits]
+    ) -> Float[Tensor, " candidate"]:
+        """Log-probs of each candidate's tokens that are here; 0 where none is.
+
+        Args:
+            stream: at every position.
+            logits_of: makes logits of it, of the positions that are wanted alone.
+        """
+        places, which = (self.row * stream.shape[1] + self.pos).unique(return_inverse=True)
+        read = stream.flatten(0, 1)[places]
+        found = torch.zeros(self.n, device=stream.device)
+        for start, part in enumerate(read.split(self.at_once)):
+            logits = logits_of(part.unsqueeze(0))[0].float()
+            here = (which // self.at_once == start).nonzero().squeeze(1)
+            at = which[here] - start * self.at_once
+            each = logits[at, self.token[here]] - _finite(logits.logsumexp(-1))[at]
+            found.index_add_(0, self.candidate[here], each)
+        return found
 
 
 def _passes(
@@ -322,8 +341,12 @@ def _passes(
     prompts: Sequence[Ids],
     candidates: Sequence[Sequence[Ids]],
     places: Sequence[int],
-) -> Iterator[tuple[Float[Tensor, "row pos d_vocab"], _Wanted]]:
-    """The prompts, then batches of what candidates begin with: logits, and whose they are.
+) -> Iterator[tuple[_Wanted, Float[Tensor, "row pos d"], Callable[[Resid], Logits]]]:
+    """The prompts, then batches of what candidates begin with.
+
+    Whose tokens stand where, the last stream, and what makes logits of it. A family whose readout
+    is known unembeds the positions that are wanted; else the model does it, and its logits stand
+    for the stream.
 
     Args:
         reader: who reads.
@@ -333,22 +356,29 @@ def _passes(
     """
     device = device_of(reader.model)
     config: Any = reader.model.original_model.config
-    d_vocab = config.get_text_config().vocab_size
+    n_logits = rows_at_once(config.get_text_config().vocab_size, device.type)
+    known = type(reader.model.original_model).__name__ in FAMILIES
+    logits_of = partial(unembedded, reader.model) if known else _as_they_are
     asked = started([prompts[at] for at in places], device)
     prompt = torch.tensor(places, device=device)
-    first, past = reader.read(
-        asked.tokens,
-        mask=asked.mask,
-        positions=asked.positions.clamp(min=0),
-        past=None,
-        n_logits=1,
-        rows=prompt,
-    )
+    with passing(reader.model, "ln_final.hook_in") as seen:
+        first, past = reader.read(
+            asked.tokens,
+            mask=asked.mask,
+            positions=asked.positions.clamp(min=0),
+            past=None,
+            n_logits=1,
+            rows=prompt,
+        )
     every = [(owner, tuple(ids)) for owner, own in enumerate(candidates) for ids in own]
-    yield first[:, -1:], _wanted(every, {n: [(owner, 0, 0)] for n, (owner, _) in enumerate(every)})
+    wanted = partial(_wanted, every, n_logits, device)
+    begun = {n: [(owner, 0, 0)] for n, (owner, _) in enumerate(every)}
+    yield wanted(begun), (seen[-1] if known else first)[:, -1:], logits_of
     branch = _takes_branches(reader)
     rows, row_of = _rows_of(every, BRANCHES if branch else 0)
-    for at in _rows_at_once(rows, asked.tokens.shape[1], d_vocab):
+    # logits of a row that the model makes itself are held in any case
+    at_once = READ_TOKENS if known else n_logits
+    for at in _rows_at_once(rows, asked.tokens.shape[1], at_once):
         batch = [rows[one] for one in at]
         owner = torch.tensor([one for one, _ in batch], device=device)
         width = max(len(nodes) for _, nodes in batch)
@@ -356,21 +386,22 @@ def _passes(
         grown = copy.deepcopy(past)
         grown.batch_select_indices(owner)
         # padded on the right: no token that counts sees a padded one
-        seen = asked.mask[owner]
+        before = asked.mask[owner]
         if branch:
-            visible = torch.cat((seen.bool().unsqueeze(1).expand(-1, width, -1), below), 2)
+            visible = torch.cat((before.bool().unsqueeze(1).expand(-1, width, -1), below), 2)
             hidden = torch.finfo(first.dtype).min
             mask = first.new_zeros(visible.shape).masked_fill(~visible, hidden).unsqueeze(1)
         else:
-            mask = torch.cat((seen, seen.new_ones(len(batch), width)), dim=1)
-        logits, _ = reader.read(
-            tokens,
-            mask=mask,
-            positions=seen.sum(1, keepdim=True) + depth,
-            past=grown,
-            n_logits=width,
-            rows=prompt[owner],
-        )
+            mask = torch.cat((before, before.new_ones(len(batch), width)), dim=1)
+        with passing(reader.model, "ln_final.hook_in") as streams:
+            logits, _ = reader.read(
+                tokens,
+                mask=mask,
+                positions=before.sum(1, keepdim=True) + depth,
+                past=grown,
+                n_logits=1 if known else width,
+                rows=prompt[owner],
+            )
         place = {one: row for row, one in enumerate(at)}
         places_of = {
             n: [
@@ -380,7 +411,11 @@ def _passes(
             for n, row in row_of.items()
             if row in place
         }
-        yield logits, _wanted(every, places_of)
+        yield wanted(places_of), streams[-1] if known else logits, logits_of
+
+
+def _as_they_are(logits: Logits) -> Logits:
+    return logits
 
 
 _Row = tuple[int, dict[tuple[int, ...], int]]
@@ -444,12 +479,12 @@ def _laid_out(
     return tokens.to(device), depth.to(device), sees.to(device)
 
 
-def _rows_at_once(rows: Sequence[_Row], n_prompt: int, d_vocab: int) -> Iterator[list[int]]:
-    """Rows that are read at once, the shortest first."""
+def _rows_at_once(rows: Sequence[_Row], n_prompt: int, at_once: int) -> Iterator[list[int]]:
+    """Rows that are read at once, the shortest first, of up to `at_once` tokens beside prompts."""
     batch: list[int] = []
     for one in sorted(range(len(rows)), key=lambda row: len(rows[row][1])):
         n, width = len(batch) + 1, len(rows[one][1])
-        if batch and (n * (n_prompt + width) > READ_TOKENS or n * width * d_vocab > READ_LOGITS):
+        if batch and (n * (n_prompt + width) > READ_TOKENS or n * width > at_once):
             yield batch
             batch = []
         batch = [*batch, one]
@@ -458,7 +493,10 @@ def _rows_at_once(rows: Sequence[_Row], n_prompt: int, d_vocab: int) -> Iterator
 
 
 def _wanted(
-    every: Sequence[tuple[int, Ids]], places: Mapping[int, Sequence[tuple[int, int, int]]]
+    every: Sequence[tuple[int, Ids]],
+    at_once: int,
+    device: torch.device,
+    places: Mapping[int, Sequence[tuple[int, int, int]]],
 ) -> _Wanted:
     """`places`: of a candidate, (row, position, which of its tokens follows there)."""
     found = [
@@ -466,7 +504,7 @@ def _wanted(
         for n, several in places.items()
         for row, pos, which in several
     ]
-    return _Wanted(len(every), *torch.tensor(found).T)
+    return _Wanted(len(every), *torch.tensor(found, device=device).T, at_once=at_once)
 
 
 @dataclass(frozen=True)
@@ -508,15 +546,19 @@ def layered_exposures(
         return intervention
 
     edits = {layer: keep(layer) for layer in layers}
+    top = n_layers(source) - 1
     reader = PlainReader(source, lambda rows: edits, work or ForwardCount())
     found: dict[int, Tensor] = {}
     for places in _together(prompts):
         own = [candidates[at] for at in places]
         total: Tensor | None = None
-        for logits, wanted in _passes(reader, prompts, own, places):
-            # as many positions as were unembedded: of prompts the last
-            read = [wanted.summed(logits)] + [
-                wanted.summed(head.logits(layer, streams[layer][:, -logits.shape[1] :]))
+        for wanted, last, logits_of in _passes(reader, prompts, own, places):
+            said = wanted.summed(last, logits_of)
+            # as many positions as are read: of prompts the last
+            read = [said] + [
+                said
+                if head.model is source and layer not in head.maps and layer == top
+                else wanted.summed(streams[layer][:, -last.shape[1] :], partial(head.logits, layer))
                 for head in heads
                 for layer in layers
             ]

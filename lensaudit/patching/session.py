@@ -391,7 +391,7 @@ class Session:
         self,
         rows: Sequence[Encoded],
         streams: Mapping[str, SourceStreams],
-        layers: Sequence[int],
+        layers: Sequence[int] | Mapping[int, Sequence[int]],
         *,
         only: Mapping[str, Collection[int]] | None = None,
     ) -> None:
@@ -400,15 +400,20 @@ class Session:
         Args:
             rows: of which `full` is cached.
             streams: by what decides what they hand over; as of `scores`.
-            layers: patched one at a time.
+            layers: patched one at a time; or by idx those of each row.
             only: source -> idx of the rows wanted of it; None: all.
         """
         caches = {name: self.scores(name) for name in streams}
 
-        def wanted(e: Encoded, name: str) -> Sequence[int]:
-            return layers if only is None or e.idx in only[name] else ()
+        def asked(e: Encoded, name: str) -> bool:
+            return only is None or e.idx in only[name]
 
-        if any(caches[name].missing(e, wanted(e, name)) for name in streams for e in rows):
+        def wanted(e: Encoded, name: str) -> Sequence[int]:
+            own = layers[e.idx] if isinstance(layers, Mapping) else layers
+            return own if asked(e, name) else ()
+
+        pairs = ((e, name) for name in streams for e in rows if asked(e, name))
+        if any(caches[name].lacks(e, wanted(e, name)) for e, name in pairs):
             runner = self.runner(rows)
             told = {"what": "patching rows for controls", "progress": self.tick}
             complete(runner, rows, streams, caches, wanted, **told)

@@ -85,24 +85,22 @@ class Sweep:
         self, clean: CleanRun, sources: Sequence[Stack], joins: Bool[Tensor, "source batch layer"]
     ) -> Swept:
         """Patched scores of the rows marked in `joins`; sources are packed spans."""
-        plan = schedule_of(self.layout, joins)
-        here = _Moving.begin(self, clean, plan)
+        same = torch.zeros_like(joins)
+        if self.component == "resid":
+            same = unchanged(clean, sources, self.layout.to(clean.span.device)).cpu() & joins
+        here = _Moving.begin(self, clean, schedule_of(self.layout, joins & ~same))
         for layer in range(len(self.decoder.blocks)):
             here.advance(layer)
             here.join(layer, sources)
         swept = here.scores(joins)
-        if self.component != "resid":
-            return swept
-        # exactly, in every precision: kernels round by the shape of what they are given
         own = swept.baseline.unsqueeze(-1).expand(joins.shape)
-        same = unchanged(clean, sources, here.layout) & joins.to(own.device)
-        return replace(swept, patched=torch.where(same, own, swept.patched))
+        return replace(swept, patched=torch.where(same.to(own.device), own, swept.patched))
 
 
 def unchanged(
     clean: CleanRun, sources: Sequence[Stack], layout: Layout
 ) -> Bool[Tensor, "source batch layer"]:
-    """Rows whose source is the clean run itself wherever it is patched in: they are the clean run.
+    """Rows whose source is the clean run itself wherever it is patched in: they need no sweep.
 
     So are all rows of `full` patched into itself, and those of layers below any that was trained.
     """

@@ -12,7 +12,7 @@ Nothing beyond linear: an unrestricted map can carry anything (arXiv:2507.08802)
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -64,6 +64,10 @@ class Moments:
         if not (math.isfinite(float(found.xx.sum() + found.xy.sum())) and math.isfinite(found.yy)):
             raise ValueError("alignment: a stream holds values that are not finite")
         return found
+
+    def reordered(self, x: Float[Tensor, "pair d_x"], y: Float[Tensor, "pair d_y"]) -> "Moments":
+        """Moments of the same x and the same y, paired in another order."""
+        return replace(self, xy=(x.double() - self.mean_x).T @ (y.double() - self.mean_y))
 
     def __add__(self, other: "Moments") -> "Moments":
         """Of both sets of pairs (Chan, Golub and LeVeque 1979)."""

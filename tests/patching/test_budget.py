@@ -63,7 +63,7 @@ def test_batches_hold_every_example_once_and_stay_within_the_plan(n, gib, n_sour
 
 def test_a_smaller_budget_makes_smaller_batches_and_chunks():
     encoded = many(60)
-    found = [room(memory=mib * MiB) for mib in (400, 8000)]
+    found = [room(memory=mib * MiB) for mib in (300, 8000)]
     few, all_at_once = (len(r.batches(encoded, sixteen, n_sources=1)) for r in found)
     assert few > all_at_once
     assert found[0].logit_rows < found[1].logit_rows
@@ -117,7 +117,7 @@ from benchmarks.sweep import Asked, bench_of
 from transformers import LlamaConfig
 torch.set_grad_enabled(False)
 config = LlamaConfig(
-    vocab_size=20000, hidden_size=256, intermediate_size=1024, num_hidden_layers=6,
+    vocab_size=600_000, hidden_size=64, intermediate_size=256, num_hidden_layers=6,
     num_attention_heads=8, num_key_value_heads=2, tie_word_embeddings=True,
 )
 shape, found = Shape("", "", config, 1, 1, 1), {}

@@ -92,7 +92,7 @@ def test_prompts_read_together_are_those_read_alone(tiny, monkeypatch, limit):
 
 @pytest.mark.parametrize(
     ("name", "limit", "rows"),
-    [("READ_TOKENS", 30, [1, 4, 2]), ("READ_LOGITS", 0, [1] * 7), ("READ_TOKENS", 10**6, [1, 6])],
+    [("READ_TOKENS", 30, [1, 4, 2]), ("READ_TOKENS", 10**6, [1, 6])],
 )
 def test_few_enough_are_read_at_once(tiny, monkeypatch, name, limit, rows):
     monkeypatch.setattr(reading, name, limit)
@@ -156,12 +156,28 @@ def test_candidates_side_by_side_are_read_as_if_each_were_alone(
         assert row.tolist() == pytest.approx([plainly(model, prompt, ids) for ids in own], rel=1e-5)
 
 
+@pytest.mark.parametrize("families", [reading.FAMILIES, {}])
+def test_few_logits_are_held_at_once(tiny, monkeypatch, families):
+    """Of a family whose readout is not known the model makes them itself, a row at a time."""
+    model, sizes = tiny(), []
+    monkeypatch.setattr(reading, "rows_at_once", lambda d_vocab, device: 3)
+    monkeypatch.setattr(reading, "FAMILIES", families)
+    plain = reading.unembedded
+    monkeypatch.setattr(
+        reading, "unembedded", lambda model, at: sizes.append(at.shape[1]) or plain(model, at)
+    )
+    found = exposures(PlainReader(model), [PROMPT], [TREE])[0]
+    assert found.tolist() == pytest.approx([plainly(model, PROMPT, ids) for ids in TREE], rel=1e-5)
+    assert max(sizes, default=0) == (0 if not families else 3)
+
+
 def test_outputs_and_streams_are_read_in_one_pass(tiny):
     source, other = tiny(0), tiny(1)
     work = reading.ForwardCount()
     heads = [reading.Head(source), reading.Head(other, {2: lambda resid: 2 * resid})]
     (rows,) = reading.layered_exposures(source, heads, (0, 2), [PROMPT], [TREE], work)
     assert work.forwards == 2
+    assert torch.equal(rows[0], rows[2]), "the last stream through the own head is what is said"
     assert torch.allclose(rows[0], exposures(PlainReader(source), [PROMPT], [TREE])[0], atol=1e-5)
     alone = [LensReader(source, one).exposures([PROMPT], [TREE])[0] for one in (source, other)]
     assert torch.allclose(rows[1:3], alone[0][[0, 2]], atol=1e-5)
