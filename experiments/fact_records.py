@@ -18,7 +18,7 @@ import lensaudit as la
 from lensaudit.attacks.effort.runs import PreparedEffort
 from lensaudit.attacks.effort.runs import prepare as prepare_effort
 from lensaudit.attacks.effort.runs import run as run_effort
-from lensaudit.attacks.settings import EffortSettings, WorstSettings
+from lensaudit.attacks.settings import Arm, EffortSettings, WorstSettings
 from lensaudit.data.facts import Fact
 from lensaudit.models.bridge import TransformerBridge, device_of
 from lensaudit.models.checkpoint import Checkpoint
@@ -26,7 +26,7 @@ from lensaudit.worstcase.run import opened, run_all
 
 ELICIT = ("greedy", "paraphrase", "prefix", "few_shot", "leak64", "nf4")
 """Attacks of `worst` that look through nobody's eyes but the model's own."""
-RETRAIN = ("T", "neutral")
+RETRAIN: tuple[Arm, ...] = ("T", "neutral")
 """Arms of `effort`: facts of other authors are taught again; text that tells nothing of them."""
 METRICS = {
     "answer_prob": "forget_Q_A_Prob",
@@ -55,6 +55,9 @@ class Family:
     dtype: str
     steps: int
     lr: float
+    lora: str | None = None
+    """Rank of the adapter that is retrained; None: all weights are."""
+    arms: tuple[Arm, ...] = RETRAIN
     base: str | None = None
     """Prior of the bits; None: that of the embedded family."""
     registry: Path | None = None
@@ -233,20 +236,27 @@ def _hits(label: str, model: str, family: Family) -> pd.DataFrame:
 
 
 def retrained(models: Mapping[str, str], family: Family, *, workers: int = 1) -> pd.DataFrame:
-    """The same after the longest attack of `effort`, an arm each."""
+    """The same while it is retrained: was the fact said after any of the steps that are read?
+
+    The facts that are asked are never among the rows that are taught.
+    """
     settings = EffortSettings(
-        arms=RETRAIN,
+        arms=family.arms,
         steps=family.steps,
         lrs=(family.lr,),
+        lora=family.lora,
         full=family.full,
         retain=family.never,
         data=str(family.data),
         device="cpu",
+        dtype=cast(Any, family.dtype if family.lora else "float32"),
     )
-    ready = prepare_effort([*models.values()], settings, family.place / "effort")
-    run_effort(ready, workers=workers)
-    ready = prepare_effort([*models.values()], settings, family.place / "effort")
-    facts = la.forget_set(str(family.data))
+
+    def opened_again() -> PreparedEffort:
+        return prepare_effort([*models.values()], settings, family.place / "effort")
+
+    run_effort(opened_again(), workers=workers)
+    ready, facts = opened_again(), la.forget_set(str(family.data))
     parts = [_marks(label, model, ready, facts) for label, model in models.items()]
     return pd.concat(parts, ignore_index=True)
 
@@ -256,10 +266,14 @@ def _marks(label: str, model: str, ready: PreparedEffort, facts: Sequence[Fact])
     place = {one.question: one.idx for one in facts}
     part = pd.DataFrame({"idx": [place[one.question] for one in ready.held.items]})
     part.insert(0, "model", label)
-    for arm in RETRAIN:
+
+    def said(checkpoint: Checkpoint, arm: Arm) -> pd.Series:
+        # the reading before the attack is what the model says anyway
+        return pd.DataFrame(ready.marks(checkpoint, arm, rate)[1:]).max()
+
+    for arm in ready.settings.arms:
         name = f"retrained_{arm}"
-        part[name] = ready.marks(arms.source, arm, rate)[-1]
-        part[f"{name}@full"] = ready.marks(arms.full, arm, rate)[-1]
-        never = [ready.marks(one, arm, rate)[-1] for one in arms.never]
-        part[f"{name}@never"] = pd.DataFrame(never).max().to_numpy()
+        part[name] = said(arms.source, arm)
+        part[f"{name}@full"] = said(arms.full, arm)
+        part[f"{name}@never"] = pd.DataFrame([said(one, arm) for one in arms.never]).max()
     return part

@@ -59,6 +59,8 @@ def read(paths: Sequence[Path]) -> pd.DataFrame:
     for name in HIGH_FORGOT:
         rows[name] = -rows[name]
     for attack in ATTACKS:
+        for column in (attack, *(f"{attack}@{one}" for one in CONTROLS)):
+            rows[column] = rows.get(column, pd.Series(math.nan, rows.index))
         rows[f"back_{attack}"] = came_back(rows, attack)
     backs = rows[[f"back_{attack}" for attack in ATTACKS]]
     rows["back_any"] = backs.max(axis=1)  # NaN where no attack says anything

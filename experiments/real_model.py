@@ -225,8 +225,10 @@ def family_of(study: Study, dtype: str) -> Family:
         data=study.data,
         place=study.place,
         dtype=dtype,
-        steps=16,
-        lr=1e-4,
+        steps=64,
+        lr=2e-3,
+        lora="4",
+        arms=("T",),
         base=BASE,
     )
 
@@ -271,7 +273,7 @@ def table(study: Study, family: Family, rows: pd.DataFrame) -> str:
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     kept = utility("full", family.full, family)
     for made in MODELS:
-        if made.name in ("full", "retain", "world"):
+        if made.name in (*ANCHORS, "world"):
             continue
         part = rows[rows["model"] == made.name]
         if part.empty:
@@ -405,7 +407,7 @@ def main(
     if ship_to is not None:
         ship(study, ship_to)
     there = [one.name for one in chosen if one.name in carried or study.made(one.name)]
-    asked = [name for name in there if name not in ("full", "retain", "world")]
+    asked = [name for name in there if name not in (*ANCHORS, "world")]
     if not asked or "scores" not in parts:
         return
     family = family_of(study, dtype)

@@ -27,17 +27,17 @@ def test_the_study_makes_asks_attacks_and_goes_on_where_it_was(experiments, monk
 
     monkeypatch.setattr(real_model, "BASE", "demo/never")
     given = ["--seed", "1", "--kept", "48", "--epochs", "20", "--lr", "5e-3", "--only", "npo"]
+    given += ["--only", "absent"]
     given += ["--dtype", "float32", "--out", str(tmp_path)]
     done = CliRunner().invoke(real_model.main, given, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert "| `graddiff` | ? | missing |" in done.output
     rows = pd.read_csv(tmp_path / "seed-1" / "facts.csv")
-    assert set(rows["model"]) == {"retain_2", "npo"}
+    assert set(rows["model"]) == {"absent", "npo"}
     assert (rows.groupby("model").size() == 64).all()
     depth = rows.groupby("model")["uds"].mean()
-    assert depth["npo"] < depth["retain_2"]
-    # what full says once its answer is begun, retraining on others' facts does not take away
-    assert rows["retrained_neutral@full"].mean() > 0.5 > rows["retrained_neutral@never"].mean()
+    assert depth["npo"] < depth["absent"]
+    assert rows["retrained_T@full"].mean() > 0.5 > rows["retrained_T@never"].mean()
     weights = tmp_path / "seed-1" / "full" / "adapter_model.safetensors"
     made = weights.stat().st_mtime_ns
     again = CliRunner().invoke(real_model.main, given, catch_exceptions=False)

@@ -120,7 +120,7 @@ def test_the_planted_truth_is_found(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not HERE, reason="smollm2/base is not fetched: lensaudit models fetch smollm2")
 def test_a_slice_of_the_study_ends_in_its_table(tmp_path):
-    """Six minutes on one core; hardly unlearned, so nothing is asked of the numbers."""
+    """Four minutes on one core; hardly unlearned, so nothing is asked of the numbers."""
     script = Path(__file__).parents[2] / "experiments" / "real_model.py"
     slice_of = ["--kept", "16", "--unlearn-epochs", "1", "--only", "graddiff"]
     command = [sys.executable, str(script), *slice_of, "--part", "models", "--part", "scores"]
@@ -128,7 +128,7 @@ def test_a_slice_of_the_study_ends_in_its_table(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     rows = pd.read_csv(tmp_path / "out" / "seed-0" / "facts.csv")
     assert (rows.groupby("model").size() == 64).all()
-    assert rows["model"].unique().tolist() == ["retain_2", "graddiff"]
+    assert rows["model"].unique().tolist() == ["graddiff"]
     scores = ["uds", "weakest", "lens", "bits", "entity_prob", "answer_prob", "rouge"]
     assert rows[scores].notna().mean().min() > 0.8
     assert "| `masked_top` | hides | missing |" in done.stdout
