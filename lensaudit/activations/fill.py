@@ -212,13 +212,13 @@ def _computed(
 ) -> Generator[tuple[Shard, list[ExampleActivations]]]:
     """The missing shards with their examples, one after the other or all at the end."""
     model: TransformerBridge | None = None
-    n_done, n_missing = 0, len(writer.missing())
-    claims = writer.claims()
+    n_done, claims = 0, writer.claims()
     for shard in claims:
         model = model or load()
         shards, together, run = [shard], [shard], _run
         if goes_by_block(model):
-            shards, run = [shard, *islice(claims, n_missing - 1)], _run_by_block
+            # what other processes hold is not waited for: they would wait for this one
+            shards, run = [shard, *islice(claims, writer.n_free())], _run_by_block
             together = _together(shards, writer)
         batches = [
             batch
@@ -241,6 +241,8 @@ def _together(shards: Sequence[Shard], writer: CacheWriter) -> Sequence[Shard]:
     """The shards, with those that an interrupted run computed beside them and published since."""
     said = blocks_done(writer.folder)
     there = [one for one in writer.spec.shards() if said and one.number in said.shards]
+    if there and not set(there) & {*writer.missing()}:
+        forget_blocks(writer.folder)
     return there if all(one in there for one in shards) else shards
 
 

@@ -1,5 +1,6 @@
 """Filling a cache: any number of processes, in any order, each shard whole or not there."""
 
+import math
 import time
 import weakref
 from collections.abc import Iterator, Sequence
@@ -42,6 +43,14 @@ class CacheWriter(AbstractContextManager):
     def missing(self) -> list[Shard]:
         """Shards that nobody has published yet."""
         return [shard for shard in self.spec.shards() if not self.path(shard).exists()]
+
+    def n_free(self) -> int:
+        """Missing shards that nobody works on now."""
+        n = 0
+        for shard in self.missing():
+            with claim(self.folder, shard.file_name, patience_s=math.inf) as free:
+                n += free
+        return n
 
     def claims(self, *, patience_s: float = PATIENCE_S) -> Iterator[Shard]:
         """Missing shards, each held until it is published; ends when nothing is left to do.

@@ -7,11 +7,12 @@ import signal
 
 import pytest
 import torch
+from filelock import FileLock
 from safetensors.torch import load_file, save_file
 
 from lensaudit.activations import fill
 from lensaudit.activations.gc import collect
-from lensaudit.activations.scratch import DONE, NUMBERS
+from lensaudit.activations.scratch import DONE, NUMBERS, forget_blocks
 from lensaudit.activations.store import open_activations
 from lensaudit.activations.writer import CacheWriter
 from lensaudit.auditing.cache import cache_into
@@ -36,7 +37,11 @@ def opened(name):
 def watched(ran, stop=None, at=None):
     """Each block that ran, by layer and call; `stop` is called in block `at`."""
 
+    hooks = []
+
     def running(model, *args, **options):
+        while hooks:
+            hooks.pop().remove()
         for layer, block in enumerate(model.blocks):
 
             def noted(*_, layer=layer):
@@ -44,7 +49,7 @@ def watched(ran, stop=None, at=None):
                 if layer == at and ran.count(layer) == 2:
                     stop()
 
-            block.original_component.register_forward_hook(noted)
+            hooks.append(block.original_component.register_forward_hook(noted))
         return PLAIN(model, *args, **options)
 
     return running
@@ -148,6 +153,19 @@ def test_a_cache_interrupted_while_it_is_published_computes_no_block_again(
     found, ran = cached(tmp_path, monkeypatch)
     assert ran == []
     assert found == whole[0]
+
+
+def test_what_another_process_works_on_is_not_waited_for(whole, interrupted, monkeypatch):
+    forget_blocks(interrupted)
+    theirs = FileLock(interrupted / ".locks" / "shard-000001.h5.lock")
+    theirs.acquire()
+    # it leaves its shard when the other one is all but done, and that is claimed then
+    stop = {"stop": theirs.release, "at": N_LAYERS - 1}
+    found, ran = cached(interrupted.parent, monkeypatch, **stop)
+    assert found == whole[0]
+    assert [ran.count(layer) for layer in range(N_LAYERS)] == [whole[1].count(0)] * N_LAYERS
+    # two passes: one a shard
+    assert [at for at, layer in enumerate(ran) if layer < ran[at - 1]] == [0, ran.index(15) + 4]
 
 
 def test_what_is_damaged_is_computed_anew(interrupted, monkeypatch):
