@@ -24,11 +24,12 @@ from lensaudit.association.reading import (
     maps_onto,
     read_layers,
     said,
+    upper_layers,
 )
 from lensaudit.association.settings import KnowSettings
 from lensaudit.files import digest, slug
 from lensaudit.judge.client import JudgeClient
-from lensaudit.models.bridge import DTYPES, TransformerBridge, load, n_layers
+from lensaudit.models.bridge import DTYPES, TransformerBridge, load
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.conditions import conditions_of
 from lensaudit.patching.exposure import Head
@@ -217,7 +218,9 @@ def _todo(know: Know) -> Iterator[tuple[Checkpoint | Served, Ledger, Asked]]:
         have = {(row["relation"], row["reader"]) for row in ledger.rows}
         for asked, readers in _wanted(know, one):
             key = asked_hash([asked])
-            lacks = [r for r in readers if not {(key, name) for name in _names(one, r)} <= have]
+            lacks = [
+                r for r in readers if not {(key, name) for name in _names(know, one, r)} <= have
+            ]
             if lacks:
                 missing.append((asked, lacks))
         yield one, ledger, missing
@@ -239,11 +242,19 @@ def _put_to(know: Know, one: Checkpoint | Served) -> list[Questionnaire]:
     return [replace(asked, invented=()) for asked in know.asked]
 
 
-def _names(one: Checkpoint | Served, reader: str) -> list[str]:
+def _names(know: Know, one: Checkpoint | Served, reader: str) -> list[str]:
     """Lines are by layer where a reader reads layers: `lens 7`, `foreign 7`."""
-    if reader not in (LENS, FOREIGN) or isinstance(one, Served):
-        return [reader]
-    return [f"{reader} {layer}" for layer in read_layers(one.n_layers)]
+    layers = _layers(know, one) if reader in (LENS, FOREIGN) else ()
+    return [f"{reader} {layer}" for layer in layers] or [reader]
+
+
+def _layers(know: Know, one: Checkpoint | Served) -> Sequence[int]:
+    """The source's from bottom to top; of ignorant models those that tell, and the last."""
+    if isinstance(one, Served):
+        return ()
+    if one is know.source:
+        return read_layers(one.n_layers)
+    return tuple(sorted({*upper_layers(one.n_layers), one.n_layers - 1}))
 
 
 def ask(know: Know, *, progress: Tell = unheard) -> KnowOutcome:
@@ -256,7 +267,7 @@ def ask(know: Know, *, progress: Tell = unheard) -> KnowOutcome:
             continue
         with _loaded(know, checkpoint, maps) as model:
             for asked, readers in wanted:
-                rows = _read(know, model, readers, asked, maps)
+                rows = _read(know, model, readers, asked, maps, _layers(know, checkpoint))
                 ledger.append([_line(asked, name, table) for name, table in rows.items()])
                 n_done += len(readers)
                 progress(Progress(f"asking {know.source.spec.name} who has what", n_done, total))
@@ -294,6 +305,7 @@ def _read(
     readers: Sequence[str],
     asked: Questionnaire,
     kept: dict[str, Any],
+    layers: Sequence[int],
 ) -> dict[str, Float[Tensor, "subject value"]]:
     """What readers say, by layer where they read layers; those of one prompt read it together."""
     if isinstance(model, JudgeClient):
@@ -307,7 +319,7 @@ def _read(
             kept["head"] = load(know.head, dtype=DTYPES[know.dtype], device=know.device)
             kept["maps"] = maps_onto(model, kept["head"], know.texts)
         heads[FOREIGN] = Head(kept["head"], kept["maps"])
-    found = heard(model, asked, heads, read_layers(n_layers(model))) if heads else {}
+    found = heard(model, asked, heads, layers) if heads else {}
     if found and OUTPUTS in readers and asked.invented:
         others = said(model, asked, OUTPUTS, names=asked.invented)
         found[OUTPUTS] = torch.cat((found[OUTPUTS], others))
@@ -353,7 +365,10 @@ def _heard(
     rows = {(row["relation"], row["reader"]): row["rows"] for row in ledger.rows}
     found = []
     for asked, readers in _wanted(know, one):
-        key, names = asked_hash([asked]), [n for reader in readers for n in _names(one, reader)]
+        key, names = (
+            asked_hash([asked]),
+            [n for reader in readers for n in _names(know, one, reader)],
+        )
         tables = {name: torch.tensor(rows[key, name], dtype=torch.float64) for name in names}
         said_of = {name: table.log_softmax(-1) for name, table in tables.items()}
         found.append(RelationReading(asked, said_of))

@@ -71,6 +71,8 @@ class PlainReader:
     edits: Callable[[Rows], Mapping[int, Intervention]] = _unedited
     """Layer -> what is done to its stream, for a batch of these rows."""
     work: ForwardCount = field(default_factory=ForwardCount)
+    alike: bool = False
+    """The edits are the same for every row; so they are where there are none."""
 
     def read(
         self,
@@ -359,38 +361,29 @@ def _passes(
     n_logits = rows_at_once(config.get_text_config().vocab_size, device.type)
     known = type(reader.model.original_model).__name__ in FAMILIES
     logits_of = partial(unembedded, reader.model) if known else _as_they_are
-    asked = started([prompts[at] for at in places], device)
     prompt = torch.tensor(places, device=device)
-    with passing(reader.model, "ln_final.hook_in") as seen:
-        first, past = reader.read(
-            asked.tokens,
-            mask=asked.mask,
-            positions=asked.positions.clamp(min=0),
-            past=None,
-            n_logits=1,
-            rows=prompt,
-        )
+    branch = _takes_branches(reader)
+    read = _read_as_tree if branch and _edits_alike(reader) else _read_each
+    begun = read(reader, [tuple(prompts[at]) for at in places], prompt)
     every = [(owner, tuple(ids)) for owner, own in enumerate(candidates) for ids in own]
     wanted = partial(_wanted, every, n_logits, device)
-    begun = {n: [(owner, 0, 0)] for n, (owner, _) in enumerate(every)}
-    yield wanted(begun), (seen[-1] if known else first)[:, -1:], logits_of
-    branch = _takes_branches(reader)
+    ends = {n: [(*begun.ends[owner], 0)] for n, (owner, _) in enumerate(every)}
+    yield wanted(ends), begun.stream if known else begun.logits, logits_of
     rows, row_of = _rows_of(every, BRANCHES if branch else 0)
     # logits of a row that the model makes itself are held in any case
     at_once = READ_TOKENS if known else n_logits
-    for at in _rows_at_once(rows, asked.tokens.shape[1], at_once):
+    for at in _rows_at_once(rows, begun.mask.shape[1], at_once):
         batch = [rows[one] for one in at]
         owner = torch.tensor([one for one, _ in batch], device=device)
         width = max(len(nodes) for _, nodes in batch)
         tokens, depth, below = _laid_out([nodes for _, nodes in batch], width, device)
-        grown = copy.deepcopy(past)
+        grown = copy.deepcopy(begun.past)
         grown.batch_select_indices(owner)
         # padded on the right: no token that counts sees a padded one
-        before = asked.mask[owner]
+        before = begun.mask[owner]
         if branch:
             visible = torch.cat((before.bool().unsqueeze(1).expand(-1, width, -1), below), 2)
-            hidden = torch.finfo(first.dtype).min
-            mask = first.new_zeros(visible.shape).masked_fill(~visible, hidden).unsqueeze(1)
+            mask = _added(reader.model, visible)
         else:
             mask = torch.cat((before, before.new_ones(len(batch), width)), dim=1)
         with passing(reader.model, "ln_final.hook_in") as streams:
@@ -416,6 +409,72 @@ def _passes(
 
 def _as_they_are(logits: Logits) -> Logits:
     return logits
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """Prompts that were read."""
+
+    mask: Int[Tensor, "prompt pos"]
+    """1 at their tokens, 0 at the padding before them."""
+    past: Any
+    """Keys and values of each."""
+    stream: Float[Tensor, "row pos d_model"]
+    """What enters the final norm."""
+    logits: Float[Tensor, "row pos d_vocab"]
+    """Of the last position of each row."""
+    ends: Sequence[tuple[int, int]]
+    """Row and position of each prompt's last token in `stream`, and in `logits` of a row each."""
+
+
+def _read_each(reader: Reader, prompts: Sequence[tuple[int, ...]], rows: Rows) -> _Begun:
+    """A row for each prompt."""
+    asked = started(prompts, rows.device)
+    with passing(reader.model, "ln_final.hook_in") as seen:
+        logits, past = reader.read(
+            asked.tokens,
+            mask=asked.mask,
+            positions=asked.positions.clamp(min=0),
+            past=None,
+            n_logits=1,
+            rows=rows,
+        )
+    ends = [(row, 0) for row in range(len(prompts))]
+    return _Begun(asked.mask, past, seen[-1][:, -1:], logits[:, -1:], ends)
+
+
+def _read_as_tree(reader: Reader, prompts: Sequence[tuple[int, ...]], rows: Rows) -> _Begun:
+    """All prompts in one row, side by side; what they begin with alike is read once."""
+    nodes: dict[tuple[int, ...], int] = {}
+    paths = [
+        [nodes.setdefault(ids[:length], len(nodes)) for length in range(1, len(ids) + 1)]
+        for ids in prompts
+    ]
+    tokens, depth, below = _laid_out([nodes], len(nodes), rows.device)
+    mask = _added(reader.model, below)
+    with passing(reader.model, "ln_final.hook_in") as seen:
+        logits, past = reader.read(
+            tokens, mask=mask, positions=depth, past=None, n_logits=1, rows=rows[:1]
+        )
+    own = started(paths, rows.device)
+    for one in (past.first, past.second) if isinstance(past, _Both) else (past,):
+        for layer in one.layers:
+            both = (part[0][:, own.tokens].transpose(0, 1) for part in (layer.keys, layer.values))
+            layer.keys, layer.values = both
+    return _Begun(own.mask, past, seen[-1], logits, [(0, path[-1]) for path in paths])
+
+
+def _added(model: TransformerBridge, visible: Bool[Tensor, "row pos seen"]) -> Tensor:
+    """What is added to the scores of attention, of every head alike."""
+    weight = next(model.original_model.parameters())
+    hidden = torch.finfo(weight.dtype).min
+    mask = torch.zeros(visible.shape, dtype=weight.dtype, device=visible.device)
+    return mask.masked_fill_(~visible, hidden).unsqueeze(1)
+
+
+def _edits_alike(reader: Reader) -> bool:
+    """Whether a token's stream is the same whichever prompt it is read for."""
+    return isinstance(reader, JoinedReader) or reader.alike or reader.edits is _unedited
 
 
 _Row = tuple[int, dict[tuple[int, ...], int]]
@@ -547,7 +606,7 @@ def layered_exposures(
 
     edits = {layer: keep(layer) for layer in layers}
     top = n_layers(source) - 1
-    reader = PlainReader(source, lambda rows: edits, work or ForwardCount())
+    reader = PlainReader(source, lambda rows: edits, work or ForwardCount(), alike=True)
     found: dict[int, Tensor] = {}
     for places in _together(prompts):
         own = [candidates[at] for at in places]

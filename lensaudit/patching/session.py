@@ -179,10 +179,10 @@ class Session:
         models = self._held.models
         if checkpoint.weights not in models:
             others = [key for key in models if key != self.full.weights]
-            if (
-                sum(_n_bytes(models[key]) for key in others)
-                > self.options.memory_bytes // HELD_PART
-            ):
+            held = sum(_n_bytes(models[key]) for key in others)
+            # beside `full` one other is held in any case, whichever of the two is loaded first
+            second = checkpoint.weights != self.full.weights or self.spread
+            if second and held > self.options.memory_bytes // HELD_PART:
                 for key in others:  # freed before the next is loaded
                     del models[key]
             models[checkpoint.weights] = load(

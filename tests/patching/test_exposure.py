@@ -138,6 +138,23 @@ def test_work_is_counted(tiny):
     assert (reader.work.forwards, reader.work.tokens) == (2, 5 + 2 + 1)
 
 
+def test_what_prompts_begin_with_alike_is_read_once(tiny):
+    model = tiny()
+    prompts = [PROMPT, [*PROMPT[:3], 9, 9], PROMPT[:2]]
+    asked = [CANDIDATES, MORE, CANDIDATES]
+    for reader in (PlainReader(model), JoinedReader(tiny(1), model, 0)):
+        found = exposures(reader, prompts, asked)
+        for prompt, own, row in zip(prompts, asked, found, strict=True):
+            assert torch.allclose(row, exposures(reader, [prompt], [own])[0], atol=1e-5)
+    alone = PlainReader(model)
+    found = exposures(alone, prompts, asked)
+    assert found[1].tolist() == pytest.approx(
+        [plainly(model, prompts[1], o) for o in MORE], rel=1e-5
+    )
+    # seven beginnings of three prompts, then three rows as wide as the widest
+    assert alone.work.tokens == 7 + 3 * 4
+
+
 TREE = [[7, 12, 30], [7, 12, 31], [7, 13, 30, 5], [44], [7], [5, 6], [5, 7, 12, 30, 8, 9]]
 """Candidates that share beginnings, or end where another goes on."""
 
