@@ -10,11 +10,10 @@ machine does not count. A part's own time: a model that is loaded to be cached c
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
@@ -22,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe
+from lensaudit.files import slug
+from lensaudit.settings import Dtype
 
 PARTS = (
     ("lensaudit.association.run", "load", "models loaded"),
@@ -38,7 +39,6 @@ PARTS = (
         "run",
         "sweeps: S2, aligned, shuffled, shared, validity",
     ),
-    ("lensaudit.patching.scoring.Lens", "score", "lens of every layer"),
     ("lensaudit.patching.session.Session", "answers", "what it says after the prefix"),
 )
 """Where a function is called from, its name there, and the part that it is."""
@@ -48,7 +48,7 @@ class Clock:
     """Processor seconds of parts, each without the parts inside it."""
 
     def __init__(self) -> None:
-        self.parts: Counter[str] = Counter()
+        self.parts: dict[str, float] = defaultdict(float)
         self.inside: list[float] = [0.0]
 
     def wrap(self, owner: Any, name: str, part: str) -> None:
@@ -75,59 +75,43 @@ def found(path: str) -> Any:
     return getattr(import_module(module), last) if last[0].isupper() else import_module(path)
 
 
-def measured(source: str, options: list[str]) -> dict[str, float]:
-    """Seconds of each part of an audit in this process; its import is what it began with."""
+def measured(source: str, folder: Path, dtype: Dtype) -> dict[str, float]:
+    """Seconds of each part of an audit in this process, with what it imports."""
     clock = Clock()
     for place, name, part in PARTS:
         clock.wrap(found(place), name, part)
-    clock.parts["libraries imported"] = began = time.process_time()
-    from lensaudit.cli.main import main as run
+    from lensaudit.auditing.audit import audit_into
+    from lensaudit.auditing.settings import AuditSettings
 
-    wall = time.monotonic()
-    try:
-        run(["audit", "--source", source, "--suite", "none", "-q", *options])
-    except SystemExit as left:
-        if left.code:
-            raise
+    clock.parts["libraries imported"] = began = time.process_time()
+    asked = AuditSettings(suite="none", activations=folder / "activations", dtype=dtype)
+    audit_into([source], asked, folder / slug(source))
     clock.parts["all else"] = time.process_time() - began - clock.inside[0]
-    return {**clock.parts, "wall": time.monotonic() - wall}
+    return clock.parts
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = argparse.ArgumentParser()
     parser.add_argument("--source", default="smollm2/npo")
     parser.add_argument("--before", default="smollm2/absent", help="audited first")
     parser.add_argument("--folder", type=Path, default=Path("build/audit-bench"))
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    options = ["--activations", str(asked.folder / "activations"), "--dtype", asked.dtype]
     if asked.inside:
-        print(json.dumps(measured(asked.source, [*options, "-o", str(asked.folder / "one")])))
+        print(json.dumps(measured(asked.source, asked.folder, asked.dtype)))
         return
-    first = [
-        sys.executable,
-        "-m",
-        "lensaudit",
-        "audit",
-        "--source",
-        asked.before,
-        "--suite",
-        "none",
-    ]
-    before = [*first, "-q", *options, "-o", str(asked.folder / "before")]
-    subprocess.run(before, check=True, capture_output=True)
     again = [sys.executable, "-m", "benchmarks.audit", *sys.argv[1:], "--inside"]
-    told = subprocess.run(again, check=True, capture_output=True, text=True, env=os.environ)
+    subprocess.run([*again, "--source", asked.before], check=True, capture_output=True)
+    wall = time.monotonic()
+    told = subprocess.run(again, check=True, capture_output=True, text=True)
+    wall = time.monotonic() - wall
     parts = json.loads(told.stdout.splitlines()[-1])
-    wall = parts.pop("wall")
-    print(f"{describe()}\n\n| part of `audit --source {asked.source}` | processor s |\n|---|---|")
+    print(f"{describe()}\n\n| part of an audit of {asked.source} | processor s |\n|---|---|")
     for part, seconds in sorted(parts.items(), key=lambda one: -one[1]):
         print(f"| {part} | {seconds:.1f} |")
-    print(f"| all | {sum(parts.values()):.1f} ({wall:.0f} s passed) |")
+    print(f"| all | {sum(parts.values()):.1f} |\n\n{wall:.0f} s passed.")
 
 
 if __name__ == "__main__":
