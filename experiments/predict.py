@@ -5,7 +5,7 @@ Question: given a model and its facts, does a score rank those that an attack br
           models whose mean reads deeper give less back?
 Command:  python experiments/predict.py benchmarks/predict/real.csv benchmarks/predict/gym.csv
           (the rows are written by experiments/real_model.py and experiments/predict_gym.py)
-Takes:    seconds. Expected: docs/evidence.md.
+Takes:    seconds. Expected: docs/real_model.md.
 Writes:   the tables in Markdown; with --picture one figure, with --out the numbers as JSON.
 
 A fact *comes back* under an attack when the attack hits it on the model, hits it on `full` too, and
@@ -33,13 +33,13 @@ from fact_records import ATTACKS, HIGH_FORGOT, SCORES
 from numpy.typing import NDArray
 from scipy.stats import spearmanr, t
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from lensaudit.files import write_json
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import share_of
+from lensaudit.scores.stats import auc
 
 FEWEST_PAIRS = 30
 """Pairs of facts below which no area is given."""
@@ -80,10 +80,9 @@ def within_auc(scores: NDArray[Any], labels: NDArray[Any], strata: NDArray[Any])
     agree = pairs = 0.0
     for stratum in np.unique(strata):
         inside = strata == stratum
-        n_back = int(labels[inside].sum())
-        n_pairs = n_back * (int(inside.sum()) - n_back)
-        if n_pairs:
-            agree += n_pairs * float(roc_auc_score(labels[inside], scores[inside]))
+        back, not_ = scores[inside & (labels == 1)], scores[inside & (labels == 0)]
+        if n_pairs := len(back) * len(not_):
+            agree += n_pairs * auc(back.tolist(), not_.tolist())
             pairs += n_pairs
     return agree / pairs if pairs >= FEWEST_PAIRS else math.nan
 
@@ -107,6 +106,8 @@ def jackknifed(statistic: Statistic, rows: pd.DataFrame) -> Estimate:
         n = len(without)
         variance += (n - 1) / n * float(((without - without.mean()) ** 2).sum())
         freedom = min(freedom, n - 1)
+    if not variance:
+        return Estimate(value, n=len(rows), why="the same without any author")
     half = float(t.ppf(0.975, freedom)) * math.sqrt(variance)
     return Estimate(value, value - half, value + half, len(rows))
 
@@ -235,8 +236,11 @@ def cell(found: Estimate) -> str:
     return f"{found.value:.2f}{limits}"
 
 
-def markdown(title: str, found: dict[str, dict[str, Estimate]]) -> str:
+def markdown(
+    title: str, found: dict[str, dict[str, Estimate]], wanted: Sequence[str] = OUTCOMES
+) -> str:
     """Scores by outcomes; an outcome without a number is left out, and named."""
+    found = {score: {one: row[one] for one in row if one in wanted} for score, row in found.items()}
     outcomes = [
         name
         for name in next(iter(found.values()))
@@ -336,9 +340,19 @@ def draw(found: dict[str, dict[str, Any]], picture: Path) -> None:
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--outcome",
+    "wanted",
+    multiple=True,
+    default=OUTCOMES,
+    type=click.Choice(OUTCOMES),
+    help="Only these columns. Repeatable.",
+)
 @click.option("--picture", type=click.Path(path_type=Path), help="SVG or PNG.")
 @click.option("--out", type=click.Path(path_type=Path), help="All numbers, as JSON.")
-def main(files: tuple[Path, ...], picture: Path | None, out: Path | None) -> None:
+def main(
+    files: tuple[Path, ...], wanted: tuple[str, ...], picture: Path | None, out: Path | None
+) -> None:
     """Print the tables of every family in the files."""
     rows = read(files)
     found = {family: tables(part) for family, part in rows.groupby("family")}
@@ -348,7 +362,7 @@ def main(files: tuple[Path, ...], picture: Path | None, out: Path | None) -> Non
         shown = {name: n["back"] for name, n in one["counts"]["all"].items() if n["back"]}
         click.echo(f"Facts that came back: {shown}\n")
         for kind, title in TITLES.items():
-            click.echo(markdown(f"### {title}", one[kind]) + "\n")
+            click.echo(markdown(f"### {title}", one[kind], wanted) + "\n")
         for row in one["contradicted"]:
             click.echo(
                 f"Called erased, and {row['attack']} brings back {len(row['facts'])} of "

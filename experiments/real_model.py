@@ -6,7 +6,7 @@ Question: do S1, KE layers, UDS, its controls and Lens behave on SmolLM2-135M, 3
 Command:  lensaudit models fetch smollm2 && python experiments/real_model.py
           (--seed N: another seed of every training; --only NAME: some of the models; --data,
           --keep: other rows; --known FILE: facts from pretraining; run again to resume)
-Takes:    see docs/evidence.md. What was not made is printed as missing.
+Takes:    see docs/real_model.md. What was not made is printed as missing.
 Writes:   experiments/out/real_model/seed-N/: rows, adapters, results, facts.csv, which
           experiments/predict.py reads.
 
@@ -280,7 +280,7 @@ def table(study: Study, family: Family, rows: pd.DataFrame) -> str:
             lines.append(f"| `{made.name}` | {made.truth} | missing |")
             continue
         one = json.loads((study.place / "depth" / made.name / "summary.json").read_text())
-        back = [_recovery(part, attack) for attack in ATTACKS if attack in part]
+        back = [_recovery(part, attack) if attack in part else "–" for attack in ATTACKS]
         cells = [
             f"`{made.name}`: {made.how}",
             made.truth,
@@ -289,7 +289,7 @@ def table(study: Study, family: Family, rows: pd.DataFrame) -> str:
             _cell(one.get("aligned", {}).get("uds")),
             _cell(one.get("lens")),
             _cell(utility(made.name, study.model(made.name), family) / kept),
-            *(back or ["–"] * len(ATTACKS)),
+            *back,
             one["verdict"]["code"].replace("_", " "),
         ]
         lines.append(f"| {' | '.join(cells)} |")

@@ -180,3 +180,26 @@ def test_the_weakest_of_the_strong_layers_is_read(predict):
     ]
     # layer 0 is erased least, and has a twentieth of what the last has to lose
     assert fact_records.weakest_layer(rows) == 2
+
+
+def test_the_page_says_what_the_rows_say(predict):
+    folder = ROOT / "benchmarks" / "predict"
+    rows = predict.read([folder / "real.csv", folder / "planted.csv"])
+    page = (ROOT / "docs" / "real_model.md").read_text(encoding="utf-8")
+    real, embedded, gym = (
+        rows[rows["family"] == one] for one in ("SmolLM2", "embedded family", "gym")
+    )
+    for part, outcome, scores in (
+        (predict.silent(real), "retrained_T", ("uds", "aligned", "entity_prob", "rouge")),
+        (predict.silent(embedded), "retrained_T", ("uds", "entity_prob")),
+        (gym, "planted", ("uds", "entity_prob")),
+    ):
+        for score in scores:
+            found = predict.cell(predict.area(part, score, outcome))
+            assert "[" in found
+            assert found in page, (score, outcome, found)
+    # the finding of the second sentence
+    back = real.groupby("model")["retrained_T"].mean()
+    assert back["rmu"] > 0.5 > back["masked_top"] > back["absent"]
+    (erased,) = predict.contradicted(real)  # by one sample of 64, as guessing does
+    assert (erased["attack"], erased["facts"], erased["of"]) == ("leak64", [43], 47)

@@ -208,7 +208,7 @@ def test_another_architecture_is_named(tmp_path):
 @pytest.mark.slow
 def test_the_command_of_the_page_makes_a_model_that_knows_paris(tmp_path, monkeypatch):
     monkeypatch.setenv("LENSAUDIT_MODELS", str(tmp_path))
-    (block,) = re.findall(r"```sh real\n(.*?)```", page("evidence#A real pretrained model"), re.S)
+    (block,) = re.findall(r"```sh real\n(.*?)```", page("real_model"), re.S)
     fetching, studying = block.splitlines()
     assert run(shlex.split(fetching)[1:]) == 0
     assert shlex.split(studying)[1:] == ["demo", "--real"]
