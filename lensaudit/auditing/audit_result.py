@@ -14,7 +14,7 @@ from lensaudit.data.tofu import DEMO, FORGET10
 from lensaudit.errors import Failure, InputError
 from lensaudit.files import digest, slug
 from lensaudit.models.hashing import looking
-from lensaudit.models.registry import default_anchor, is_demo
+from lensaudit.models.registry import default_anchor, family_of
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.owners import folders_for
@@ -158,7 +158,7 @@ def _suite(names: Sequence[str], settings: AuditSettings) -> dict[str, str]:
     data, forget = own_data(settings.data)
     given = {"forget": forget, "holdout": settings.holdout, "retain": settings.retain_set}
     own = {name: Path(path) for name, path in given.items() if path is not None}
-    data = data or (DEMO_DATA if is_demo(names[0]) else None)
+    data = data or (DEMO_DATA if family_of(names[0]) else None)
     if data == DEMO_DATA and not own:
         return {}
     return {name: one.digest for name, one in load_suite("tofu", data, own=own).items()}

@@ -33,7 +33,7 @@ from lensaudit.metrics.registry import (
     retain_names,
 )
 from lensaudit.models.checkpoint import config_of, tell_stored_twice
-from lensaudit.models.registry import is_demo, load_registry, resolve
+from lensaudit.models.registry import family_of, load_registry, resolve
 from lensaudit.models.sizes import context_of
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
@@ -553,7 +553,7 @@ def open_evaluation(
     check_tokenizer(tokenizer, template, str(folder or model))
     splits = load_suite(
         settings.suite,
-        settings.data or (DEMO_DATA if is_demo(model) else None),
+        settings.data or (DEMO_DATA if family_of(model) else None),
         forget_split=settings.forget_split,
         question_key=settings.question_key,
         own=_own(settings),

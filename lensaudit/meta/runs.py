@@ -64,7 +64,7 @@ from lensaudit.models.registry import (
     Registry,
     Role,
     default_anchor,
-    is_demo,
+    family_of,
     load_registry,
     resolve,
 )
@@ -571,8 +571,8 @@ def _prepared(
 
 
 def _default_data(names: Sequence[str], given: Measuring) -> str | None:
-    """The embedded data where any model is of the embedded family: attacked ones are folders."""
-    return DEMO_DATA if given.forget is None and any(map(is_demo, names)) else None
+    """The embedded data where any model comes along with it: attacked ones are folders."""
+    return DEMO_DATA if given.forget is None and any(map(family_of, names)) else None
 
 
 def _candidates(settings: RobustnessSettings) -> list[str]:

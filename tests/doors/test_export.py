@@ -300,7 +300,10 @@ def test_a_damaged_result_is_not_exported(tmp_path):
 
 
 def test_without_inspect_one_line_says_what_to_install(audited, tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    plain = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "inspect_ai" else plain(name)
+    )
     with pytest.raises(InputError, match=r"pip install 'lensaudit\[inspect\]'"):
         exported(audited, "inspect", tmp_path)
 

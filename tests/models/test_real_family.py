@@ -11,6 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 import lensaudit as la
+from lensaudit.auditing import audit_result
+from lensaudit.auditing.settings import AuditSettings
 from lensaudit.cli.main import run
 from lensaudit.models import fetch
 from lensaudit.models.registry import (
@@ -102,9 +104,25 @@ def test_without_the_pretrained_model_one_line_says_what_to_do(tmp_path, monkeyp
 
 def test_the_demo_fetches_it_and_says_why_it_cannot(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LENSAUDIT_MODELS", str(tmp_path))
-    monkeypatch.setattr(fetch.importlib.util, "find_spec", lambda name: None)
+    plain = fetch.importlib.util.find_spec
+    monkeypatch.setattr(
+        fetch.importlib.util, "find_spec", lambda name: None if name == "gguf" else plain(name)
+    )
     assert run(["demo", "--real", "--out", str(tmp_path / "out")]) == 2
     assert "needs the package gguf; pip install 'lensaudit[real]'" in capsys.readouterr().err
+
+
+def test_its_names_bring_the_rows_of_the_suite(monkeypatch):
+    """Else a whole audit would ask the Hub for TOFU's."""
+
+    def fetch(*args, **kwargs):
+        raise AssertionError("asked for rows of somebody else")
+
+    monkeypatch.setattr(audit_result, "load_suite", fetch)
+    named = AuditSettings(full="smollm2/full", retain=("smollm2/retain",))
+    assert audit_result._suite(("smollm2/npo",), named) == {}
+    with pytest.raises(AssertionError, match="somebody else"):
+        audit_result._suite(("some/model",), named)
 
 
 @pytest.mark.slow
