@@ -10,9 +10,11 @@ padded on the right.
 
 import functools
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import torch
 from judge_server import Answer, JudgeStub, error
@@ -39,6 +41,8 @@ class ServedModel(JudgeStub):
         self.serve(folder)
         self.joins = False
         """Are the last two tokens of every text told as one?"""
+        self.times: Counter[str] = Counter()
+        """How often a prompt was asked for answers."""
         self.bodies: list[tuple[str, Mapping[str, Any]]] = []
         """Path and body of what was asked for."""
 
@@ -117,7 +121,10 @@ class ServedModel(JudgeStub):
     @torch.no_grad()
     def _answers(self, text: str, body: Mapping[str, Any]) -> list[dict[str, Any]]:
         n, greedy = min(body.get("n", 1), self.most), body["temperature"] == 0
-        with self._lock:  # one seed after the other, whoever asks first
+        with self._lock, torch.random.fork_rng():
+            # the same answers, whoever asks first: a seed for each time that a prompt is asked
+            self.times[text] += 1
+            torch.manual_seed(crc32(f"{self.times[text]} {text}".encode()))
             ids = self.tokenizer(text, return_tensors="pt")["input_ids"]
             # as many as the longest value has: the first line is all that is read
             many = {"max_new_tokens": min(body["max_tokens"], 8), "do_sample": not greedy}

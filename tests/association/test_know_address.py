@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from judge_server import Answer
 from served_model import ServedModel
 from support import EMBEDDED
@@ -98,7 +97,6 @@ def test_chat_and_solved_questions_are_read_where_the_server_continues_an_answer
 
 
 def test_samples_convict_too_and_say_that_no_power_is_reckoned():
-    torch.manual_seed(0)
     said = {}
     for name in ("full", "base"):
         with ServedModel(EMBEDDED / name, most=5, can={"completions": ("samples",)}) as stub:
