@@ -198,7 +198,9 @@ def test_the_page_says_what_the_rows_say(predict):
             found = predict.cell(predict.area(part, score, outcome))
             assert "[" in found
             assert found in page, (score, outcome, found)
-    # the finding of the second sentence
+    quiet = real[~real["model"].isin(["simnpo", "idknll", "idk_top", "trigger"])]
+    for part, score in ((real, "uds"), (real, "entity_prob"), (quiet, "uds")):
+        assert predict.cell(predict.over_models(part, score, "retrained_T")) in page
     back = real.groupby("model")["retrained_T"].mean()
     assert back["rmu"] > 0.5 > back["masked_top"] > back["absent"]
     (erased,) = predict.contradicted(real)  # by one sample of 64, as guessing does
