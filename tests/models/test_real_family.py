@@ -138,7 +138,7 @@ def test_the_planted_truth_is_found(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not HERE, reason="smollm2/base is not fetched: lensaudit models fetch smollm2")
 def test_a_slice_of_the_study_ends_in_its_table(tmp_path):
-    """Four minutes on one core; hardly unlearned, so nothing is asked of the numbers."""
+    """Five minutes of one core; hardly unlearned, so nothing is asked of the numbers."""
     script = Path(__file__).parents[2] / "experiments" / "real_model.py"
     slice_of = ["--kept", "16", "--unlearn-epochs", "1", "--only", "graddiff"]
     command = [sys.executable, str(script), *slice_of, "--part", "models", "--part", "scores"]
