@@ -6,9 +6,8 @@ each run alike on the model, on `full` and on the models that never saw the fact
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +17,7 @@ import lensaudit as la
 from lensaudit.attacks.effort.runs import PreparedEffort
 from lensaudit.attacks.effort.runs import prepare as prepare_effort
 from lensaudit.attacks.effort.runs import run as run_effort
+from lensaudit.attacks.rtt.log import read_log
 from lensaudit.attacks.settings import Arm, EffortSettings, WorstSettings
 from lensaudit.data.facts import Fact
 from lensaudit.models.bridge import TransformerBridge, device_of
@@ -39,8 +39,6 @@ HIGH_FORGOT = ("uds", "aligned", "weakest", "lens", "truth_ratio", "mia")
 """Scores that are high where a fact is gone; the others are high where it is known."""
 SCORES = ("uds", "aligned", "weakest", "lens", "bits", "entity_prob", *METRICS)
 ATTACKS = (*ELICIT, *(f"retrained_{arm}" for arm in RETRAIN))
-STRONG = 0.3
-"""A layer counts from this share of the largest mean S1 on, as in the weakest layer of an audit."""
 
 
 @dataclass(frozen=True)
@@ -100,43 +98,21 @@ def _depths(label: str, model: str, family: Family) -> pd.DataFrame:
     )
     rows = [json.loads(line) for line in (done.folder / "results.jsonl").open(encoding="utf-8")]
     summary = done.summary
-    weakest = weakest_layer(rows)
+    layers = done.layers()
+    at = layers[(layers["layer"] == summary["weakest"]["layer"]) & (layers["ke"] == 1)]
     aligned = summary["aligned"]["uds"] is not None
-    return pd.DataFrame(
+    found = pd.DataFrame(
         {
             "idx": [row["idx"] for row in rows],
             "author": [row["group"] for row in rows],
             "uds": [row["uds"] for row in rows],
             # where no alignment was needed the basis is full's own
             "aligned": [row["uds_aligned"] if aligned else row["uds"] for row in rows],
-            "weakest": [_erased_at(row, weakest) for row in rows],
             "lens": [row["lens"] for row in rows],
             "verdict": summary["verdict"]["code"],
         }
     ).set_index("idx")
-
-
-def weakest_layer(rows: Sequence[Mapping[str, Any]]) -> int | None:
-    """Of the layers where `full` has most to lose, the one that is erased least on average."""
-    read = [row for row in rows if row["s1"] and row["s2"]]
-    if not read:
-        return None
-    n = len(read[0]["s1"])
-    s1 = [sum(row["s1"][layer] for row in read) / len(read) for layer in range(n)]
-    strong = [layer for layer in range(n) if s1[layer] >= STRONG * max(s1)]
-
-    def erasure(layer: int) -> float:
-        found = [one for row in read if (one := _erased_at(row, layer)) is not None]
-        return sum(found) / len(found) if found else math.inf
-
-    return min(strong, key=erasure)
-
-
-def _erased_at(row: Mapping[str, Any], layer: int | None) -> float | None:
-    """min(1, max(0, S2 / S1)) of a fact at a layer of its KE layers."""
-    if layer is None or not row["ke"] or layer not in row["ke"]:
-        return None
-    return min(1.0, max(0.0, row["s2"][layer] / row["s1"][layer]))
+    return found.assign(weakest=at.set_index("idx")["erasure"])
 
 
 def entity_probs(model: str, family: Family) -> pd.Series:
@@ -252,11 +228,10 @@ def retrained(models: Mapping[str, str], family: Family, *, workers: int = 1) ->
         dtype=cast(Any, family.dtype if family.lora else "float32"),
     )
 
-    def opened_again() -> PreparedEffort:
-        return prepare_effort([*models.values()], settings, family.place / "effort")
-
-    run_effort(opened_again(), workers=workers)
-    ready, facts = opened_again(), la.forget_set(str(family.data))
+    ready = prepare_effort([*models.values()], settings, family.place / "effort")
+    run_effort(ready, workers=workers)
+    ready = replace(ready, log=read_log(ready.log.path))
+    facts = la.forget_set(str(family.data))
     parts = [_marks(label, model, ready, facts) for label, model in models.items()]
     return pd.concat(parts, ignore_index=True)
 

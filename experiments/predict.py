@@ -36,6 +36,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from lensaudit.attacks.effort.runs import LEAST_GAP
 from lensaudit.files import write_json
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import share_of
@@ -175,7 +176,7 @@ def recovery(rows: pd.DataFrame, attack: str) -> pd.Series:
     """By model, (M - R) / (F - R): 1 all that `full` gives, 0 what a never-trained model gives."""
     shares = rows.groupby("stratum")[[attack, *(f"{attack}@{one}" for one in CONTROLS)]].mean()
     gap = shares[f"{attack}@full"] - shares[f"{attack}@never"]
-    return ((shares[attack] - shares[f"{attack}@never"]) / gap).where(gap >= 0.2)
+    return ((shares[attack] - shares[f"{attack}@never"]) / gap).where(gap >= LEAST_GAP)
 
 
 def over_models(rows: pd.DataFrame, score: str, attack: str) -> Estimate:

@@ -29,6 +29,7 @@ import click
 import pandas as pd
 import torch
 from fact_records import ATTACKS, Family, elicited, retrained, scored, utility
+from predict import cell, recovery
 
 import lensaudit as la
 from lensaudit.attacks import relearn
@@ -40,6 +41,7 @@ from lensaudit.data.tofu import forget_set
 from lensaudit.evaluation.known import known_facts
 from lensaudit.files import make_folder, write_json
 from lensaudit.models.registry import EMBEDDED
+from lensaudit.scores.estimate import Estimate
 from lensaudit.unlearn import job
 from lensaudit.unlearn.job import prepare
 from lensaudit.unlearn.rows import load_rows
@@ -100,8 +102,6 @@ COLUMNS = (
     *(name.replace("_", " ") for name in ATTACKS),
     "verdict",
 )
-LEAST_GAP = 0.2
-"""Share of facts by which `full` must be ahead for a recovery to mean anything."""
 SHIPPED = ("full", "retain", "retain_2", "absent", "npo", "masked_top", "trigger")
 RETAINS = ("retain", "retain_2")
 ANCHORS = ("full", *RETAINS)
@@ -272,6 +272,8 @@ def table(study: Study, family: Family, rows: pd.DataFrame) -> str:
     """The study's result in Markdown; a model that was not made is named as missing."""
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     kept = utility("full", family.full, family)
+    by_model = rows.assign(stratum=rows["model"])
+    back = {one: recovery(by_model, one).dropna() for one in ATTACKS if one in rows}
     for made in MODELS:
         if made.name in (*ANCHORS, "world"):
             continue
@@ -280,35 +282,19 @@ def table(study: Study, family: Family, rows: pd.DataFrame) -> str:
             lines.append(f"| `{made.name}` | {made.truth} | missing |")
             continue
         one = json.loads((study.place / "depth" / made.name / "summary.json").read_text())
-        back = [_recovery(part, attack) if attack in part else "–" for attack in ATTACKS]
         cells = [
             f"`{made.name}`: {made.how}",
             made.truth,
             f"{one['outputs']['source']:.0%}",
-            _interval(one["uds"], *(one["ci95"] or (None, None))),
-            _cell(one.get("aligned", {}).get("uds")),
-            _cell(one.get("lens")),
-            _cell(utility(made.name, study.model(made.name), family) / kept),
-            *back,
+            cell(Estimate(one["uds"], *(one["ci95"] or ()))),
+            cell(Estimate(one.get("aligned", {}).get("uds"))),
+            cell(Estimate(one.get("lens"))),
+            cell(Estimate(utility(made.name, study.model(made.name), family) / kept)),
+            *(cell(Estimate(back.get(attack, {}).get(made.name))) for attack in ATTACKS),
             one["verdict"]["code"].replace("_", " "),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _recovery(part: pd.DataFrame, attack: str) -> str:
-    """(M - R) / (F - R) of the facts, R of the never-trained models together."""
-    source, full, never = (part[f"{attack}{arm}"].mean() for arm in ("", "@full", "@never"))
-    return "–" if not full - never >= LEAST_GAP else f"{(source - never) / (full - never):.2f}"
-
-
-def _cell(value: float | None, digits: int = 2) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
-
-
-def _interval(value: float | None, low: float | None, high: float | None) -> str:
-    limits = "" if low is None or high is None else f" [{low:.2f}, {high:.2f}]"
-    return f"{_cell(value)}{limits}"
 
 
 def ship(study: Study, folder: Path) -> None:

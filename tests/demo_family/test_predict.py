@@ -171,17 +171,6 @@ def test_an_erased_model_that_gives_facts_back_is_named(predict):
     assert predict.contradicted(rows) == [{"model": "m", "attack": "nf4", "facts": [3], "of": 2}]
 
 
-def test_the_weakest_of_the_strong_layers_is_read(predict):
-    import fact_records
-
-    rows = [
-        {"s1": [0.1, 1.0, 2.0], "s2": [0.0, 0.9, 0.2], "ke": [0, 1, 2]},
-        {"s1": [0.1, 1.0, 2.0], "s2": [0.0, 0.8, 0.4], "ke": [0, 1, 2]},
-    ]
-    # layer 0 is erased least, and has a twentieth of what the last has to lose
-    assert fact_records.weakest_layer(rows) == 2
-
-
 def test_the_page_says_what_the_rows_say(predict):
     folder = ROOT / "benchmarks" / "predict"
     rows = predict.read([folder / "real.csv", folder / "planted.csv"])
