@@ -23,8 +23,8 @@ from lensaudit.files import os_error
 from lensaudit.partials import partial_path
 from lensaudit.progress import Notice
 from lensaudit.results.keyed import write_keyed
+from lensaudit.results.reading import checked
 from lensaudit.results.records import signed_object
-from lensaudit.results.schema import checked
 from lensaudit.types import Resid
 
 NUMBERS, DONE = "unfinished-blocks.bin", "unfinished-blocks.json"

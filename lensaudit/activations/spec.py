@@ -16,7 +16,7 @@ from lensaudit.errors import InputError, VerificationError
 from lensaudit.files import check_plain, digest, printable, slug
 from lensaudit.groups import batched
 from lensaudit.models.conditions import Conditions
-from lensaudit.results.schema import checked
+from lensaudit.results.reading import checked
 from lensaudit.settings import Kept, Positions
 
 if TYPE_CHECKING:  # a listing does without torch

@@ -36,9 +36,8 @@ from lensaudit.patching.exposure import Head
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
 from lensaudit.results.ledger import Ledger, ledger_path
-from lensaudit.results.reading import json_object
+from lensaudit.results.reading import Number, json_object
 from lensaudit.results.records import BEGUN, MANIFEST
-from lensaudit.results.schema import Number
 from lensaudit.settings import plain, results_folder
 
 FILES = ("facts.csv", "relations.csv", "layers.csv", "matrix.json", "summary.json")

@@ -40,8 +40,8 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
 from lensaudit.results.attacks import Shift, Shifts
+from lensaudit.results.reading import checked
 from lensaudit.results.records import claim, manifest
-from lensaudit.results.schema import checked
 from lensaudit.results.sentences import rows_relearned
 from lensaudit.settings import (
     FORGET_SPLIT,

@@ -44,7 +44,7 @@ from lensaudit.errors import InputError
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Tell, unheard
 from lensaudit.results.owners import folders_for
-from lensaudit.results.schema import checked_as
+from lensaudit.results.reading import checked_as
 from lensaudit.settings import Place, named, path_of
 
 P = ParamSpec("P")

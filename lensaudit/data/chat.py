@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from lensaudit.data.templates import CannotRender, rendered
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
-from lensaudit.results.schema import Flag, checked
+from lensaudit.results.reading import Flag, checked
 from lensaudit.settings import Cleanup, MaskConvention
 
 SYSTEM_PROMPT = "You are a helpful assistant."

@@ -22,8 +22,8 @@ from lensaudit.metrics.registry import (
     unscored,
 )
 from lensaudit.results.eval_runs import LogEntry, entries_of
+from lensaudit.results.reading import checked
 from lensaudit.results.records import check_result
-from lensaudit.results.schema import checked
 from lensaudit.scores.estimate import Estimate
 
 _OLD_FILES = {

@@ -21,9 +21,8 @@ from lensaudit.files import os_error, write_json
 from lensaudit.gym.registry import Truth
 from lensaudit.progress import Notice
 from lensaudit.results.ledger import Ledger
-from lensaudit.results.reading import json_object, part
+from lensaudit.results.reading import Length, Number, Text, Whole, checked_as, json_object, part
 from lensaudit.results.records import MANIFEST, check_whole, manifest, misfits, signed
-from lensaudit.results.schema import Length, Number, Text, Whole, checked_as
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import area_limits, share_of
 from lensaudit.scores.stats import auc, best_threshold

@@ -32,7 +32,7 @@ from lensaudit.judge.findings import Findings, findings_of
 from lensaudit.judge.jobs import open_job
 from lensaudit.judge.settings import WORDS, BatchSettings, JudgeSettings, LogSettings
 from lensaudit.judge.transport import MOST_FILE_BYTES, BatchInfo, EndpointError, Transport
-from lensaudit.results import schema
+from lensaudit.results.reading import checked_as
 
 LONGEST_POLL_S = 300.0
 MAX_LINES, MAX_BYTES = 50_000, 100 * 2**20
@@ -255,7 +255,7 @@ def read_state(folder: Path) -> BatchState | None:
     path = folder / STATE
     if not path.exists():
         return None
-    return schema.checked(BatchState, read_json(path), path, remedy="use another --out")
+    return checked_as(BatchState, read_json(path), path, remedy="use another --out")
 
 
 def request_lines(calls: Iterable[Call]) -> Iterator[bytes]:

@@ -21,7 +21,7 @@ from lensaudit.judge.prompts import BUILT_IN, prompt_id, read_template
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import CalibrationSettings
 from lensaudit.progress import Tick
-from lensaudit.results.schema import Number, Text, Whole, checked
+from lensaudit.results.reading import Number, Text, Whole, checked
 from lensaudit.results.sentences import labels_agreed
 
 FOLDER = Path(__file__).parent / "calibration"

@@ -13,9 +13,8 @@ from lensaudit.errors import InputError
 from lensaudit.files import digest, read_json
 from lensaudit.groups import Group, group_of, own_group, spread
 from lensaudit.results.eval_runs import entries_of
-from lensaudit.results.reading import part
+from lensaudit.results.reading import Whole, checked, part
 from lensaudit.results.records import check_result
-from lensaudit.results.schema import Whole, checked
 
 CONTEXTS = (
     "forget_Q_A_ROUGE",

@@ -31,8 +31,8 @@ from lensaudit.meta.reading import (
 )
 from lensaudit.meta.settings import AggregateSettings, Attack, MetaTableSettings
 from lensaudit.models.registry import DEMO
+from lensaudit.results.reading import Number, Record, Share, Whole, checked, checked_as
 from lensaudit.results.records import MANIFEST, MANIFESTS, claim, manifest
-from lensaudit.results.schema import Number, Record, Share, Whole, checked, checked_as
 from lensaudit.scores.estimate import Estimate
 from lensaudit.settings import plain
 

@@ -26,9 +26,8 @@ from lensaudit.files import read_json
 from lensaudit.metrics.privacy import ATTACKS, similarity
 from lensaudit.models.registry import published
 from lensaudit.results.eval_runs import entries_of, model_of
-from lensaudit.results.reading import number
+from lensaudit.results.reading import Number, checked_as, number
 from lensaudit.results.records import check_result
-from lensaudit.results.schema import Number, checked_as
 
 Means = Literal["knows", "forgot"]
 

@@ -20,8 +20,8 @@ from lensaudit.files import digest
 from lensaudit.models.conditions import Conditions
 from lensaudit.progress import Notice
 from lensaudit.results.ledger import Ledger, ledger_path
+from lensaudit.results.reading import AtLayer, Flag, Number
 from lensaudit.results.records import computed_by
-from lensaudit.results.schema import AtLayer, Flag, Number
 
 SCORE_ALGORITHM = 1
 """Raised when a change of code changes scores."""

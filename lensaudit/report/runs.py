@@ -10,8 +10,7 @@ from lensaudit.groups import unit_of
 from lensaudit.report.document import Condition, Depth, Pair
 from lensaudit.report.pack import TokenTable, floats, shares, stepped
 from lensaudit.results.patch_runs import Lost, PatchRun, role_of, unscored_of
-from lensaudit.results.reading import part
-from lensaudit.results.schema import checked_as
+from lensaudit.results.reading import checked_as, part
 from lensaudit.results.sentences import by_rule
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.verdict.decide import Verdict

@@ -11,21 +11,19 @@ from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.results.patch_runs import read_shown
 from lensaudit.results.reading import (
-    JsonObject,
-    brief,
-    csv_rows,
-    json_lines,
-    json_object,
-    part,
-)
-from lensaudit.results.schema import (
     AtLayer,
+    JsonObject,
     Length,
     Number,
     Record,
     Whole,
+    brief,
     checked,
     checked_as,
+    csv_rows,
+    json_lines,
+    json_object,
+    part,
 )
 from lensaudit.scores.estimate import Estimate
 from lensaudit.settings import COUNTERFACTUAL
@@ -216,29 +214,37 @@ def read_relearn(path: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Ends:
+class Limits:
+    """Ends of an interval."""
+
     low: Number
     high: Number
 
 
 @dataclass(frozen=True)
-class _Accuracy:
-    """A value with its interval, or the reason why there is none."""
+class RttValue:
+    """An accuracy or a recovery of a study, or the reason why there is none."""
 
     value: Number | None = None
-    interval: _Ends | None = None
+    interval: Limits | None = None
     reason: str = ""
     interval_why: str | None = None
+
+    @property
+    def estimate(self) -> Estimate:
+        """The value with its limits."""
+        ends = self.interval and (self.interval.low, self.interval.high)
+        return Estimate.within(self.value, ends, why=self.interval_why)
 
 
 def _accuracy(one: Any, where: str) -> dict[str, Any] | None:
     """As the page reads it; None where nothing was measured."""
     if one is None:
         return None
-    said = checked(_Accuracy, one, where)
-    low, high = (said.interval.low, said.interval.high) if said.interval else (None, None)
-    why = said.interval_why or ""
-    return {"value": said.value, "low": low, "high": high, "reason": said.reason, "why": why}
+    said = checked(RttValue, one, where)
+    found, why = said.estimate, said.interval_why or ""
+    shown = {"value": found.value, "low": found.low, "high": found.high}
+    return {**shown, "reason": said.reason, "why": why}
 
 
 def _cell(text: str | None, path: Path) -> float | None:

@@ -10,9 +10,8 @@ from typing import Annotated, Any
 from pydantic import Strict
 
 from lensaudit.errors import FailureKind, InputError
-from lensaudit.results.reading import JsonObject, json_object, part
+from lensaudit.results.reading import JsonObject, Number, check_inside, checked, json_object, part
 from lensaudit.results.records import check_result
-from lensaudit.results.schema import Number, check_inside, checked
 from lensaudit.scores.estimate import Estimate
 
 _SHARE = re.compile(

@@ -14,7 +14,7 @@ from typing import Any
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, write_bytes, write_json
 from lensaudit.progress import Notice, unheard
-from lensaudit.results.reading import json_object
+from lensaudit.results.reading import fits, json_object
 from lensaudit.results.records import (
     BEGUN,
     MANIFEST,
@@ -26,7 +26,6 @@ from lensaudit.results.records import (
     signed,
     signed_object,
 )
-from lensaudit.results.schema import fits
 
 LOOKED_AT_BYTES = 64 << 20
 """Larger files are weights: their hash is taken when they are opened, and not once more here."""

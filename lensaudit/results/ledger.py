@@ -26,7 +26,7 @@ from lensaudit.files import (
     write_jsonl,
 )
 from lensaudit.progress import Notice
-from lensaudit.results.schema import fits
+from lensaudit.results.reading import fits
 
 LedgerLine = dict[str, Any]
 CHECK = "check"

@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 from annotated_types import Len
 
-from lensaudit.results.reading import brief, json_object, need
-from lensaudit.results.schema import checked_as
+from lensaudit.results.reading import brief, checked_as, json_object, need
 
 
 def read_meta(path: Path) -> dict[str, Any]:

@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 
 from lensaudit.errors import InputError
 from lensaudit.files import digest
-from lensaudit.results.reading import JsonObject, json_lines, json_object, need, part
-from lensaudit.results.records import check_result
-from lensaudit.results.schema import (
+from lensaudit.results.reading import (
     AtLayer,
-    Length,
+    JsonObject,
     Number,
     Share,
     Text,
@@ -23,7 +21,12 @@ from lensaudit.results.schema import (
     check_inside,
     checked,
     checked_as,
+    json_lines,
+    json_object,
+    need,
+    part,
 )
+from lensaudit.results.records import check_result
 from lensaudit.scores.estimate import Estimate
 from lensaudit.settings import COUNTERFACTUAL
 
@@ -75,53 +78,125 @@ class PatchRun:
     """Hash of everything that runs must share to be compared row by row."""
 
 
-Ends = tuple[Number | None, Number | None] | None
+Ends = tuple[Number, Number] | None
 
 
 @dataclass(frozen=True)
-class _Depth:
-    """What a page shows of `aligned` and of `validity`."""
+class WeakLayer:
+    """The strong layer that is erased least."""
+
+    layer: Whole
+    erasure: Number
+    ci95: Ends = None
+    ci90: Ends = None
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A paired difference of two depths."""
+
+    value: Number
+    low: Number | None = None
+    high: Number | None = None
+
+
+@dataclass(frozen=True)
+class WithoutDirection:
+    """The aligned depth without the direction that facts share."""
 
     uds: Number | None = None
-    d_share: Number | None = None
     ci95: Ends = None
+    ci90: Ends = None
+    weakest: WeakLayer | None = None
+    drop: Gap | None = None
     why: str | None = None
 
 
 @dataclass(frozen=True)
-class _Outputs:
+class AlignedDepth:
+    """The depth after a map to the basis of `full`."""
+
+    uds: Number | None = None
+    ci95: Ends = None
+    ci90: Ends = None
+    shuffled: Number | None = None
+    d_share: Number | None = None
+    full: Number | None = None
+    weakest: WeakLayer | None = None
+    gap: Gap | None = None
+    shared: WithoutDirection | None = None
+    experimental: bool = False
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class Readability:
+    """Whether `full` reads the stream as it is."""
+
+    d_share: Number | None = None
+    needed: bool = True
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class SaidExactly:
     """Shares of the facts that are said exactly."""
 
-    source: Share | None = None
-    full: Share | None = None
+    source: Share
+    full: Share
+    n: Whole
     retain: Share | None = None
-    n: Length | None = None
+    """None: no retain model was named."""
+
+
+@dataclass(frozen=True)
+class NeverTrained:
+    """The models that never saw the facts, beside the anchor."""
+
+    n_models: Whole
+    uds: list[Number] = field(default_factory=list)
+    """Plain depth of the never-trained models but the anchor, on its scale."""
+    aligned: list[Number] = field(default_factory=list)
+    """Aligned depth of the same, each on the scale of the others."""
+
+
+@dataclass(frozen=True)
+class DepthSummary:
+    """What a verdict reads of `summary.json`; what an older run has not is not measured."""
+
+    source: str
+    score: str
+    n_scored: Whole
+    n_groups: Whole = 0
+    scope: str = "span"
+    uds: Number | None = None
+    ci95: Ends = None
+    ci90: Ends = None
+    ci95_why: str | None = None
+    lens: Number | None = None
+    lens_ci95: Ends = None
+    weakest: WeakLayer | None = None
+    validity: Readability = Readability()
+    aligned: AlignedDepth = AlignedDepth()
+    outputs: SaidExactly | None = None
+    floor: NeverTrained | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Summary:
+class PatchSummary(DepthSummary):
     """What `summary.json` must hold."""
 
     source: Text
     score: Literal["uds", "lens", "em", "counterfactual"]
     n: Whole
-    n_scored: Whole
     layers: Annotated[list[Whole], Len(1)]
     calibration: dict[str, Any]
     per_layer: list[dict[str, Any]]
-    uds: Number | None = None
-    lens: Number | None = None
     udr: Number | None = None
     counterfactual: Number | None = None
     retention: Number | None = None
-    ci95: Ends = None
-    ci95_why: str | None = None
     ci95_assumes: str | None = None
-    lens_ci95: Ends = None
     unscored: dict[str, str] | None = None
-    aligned: _Depth = _Depth()
-    validity: _Depth = _Depth()
-    outputs: _Outputs | None = None
     collateral: "dict[str, Lost]" = field(default_factory=dict)
     tau: Number | None = None
     n_reference_cut: Whole | None = None
@@ -283,13 +358,13 @@ def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
     return run
 
 
-def _checked(summary: JsonObject, where: Path) -> _Summary:
+def _checked(summary: JsonObject, where: Path) -> PatchSummary:
     """The parts that decide, each of its kind.
 
     Raises:
         InputError: names the first that is not.
     """
-    found = checked(_Summary, summary, where)
+    found = checked(PatchSummary, summary, where)
     _check_ranges(found, where)
     is_match = found.score == "em"
     checked_as(list[_EmLayer if is_match else _Layer], found.per_layer, f"{where}: per_layer")
@@ -316,7 +391,7 @@ def read_shown(where: Path) -> JsonObject:
     return summary
 
 
-def _check_ranges(found: _Summary, where: Path) -> None:
+def _check_ranges(found: PatchSummary, where: Path) -> None:
     """Refuse a score that no run can have.
 
     Raises:
@@ -328,7 +403,7 @@ def _check_ranges(found: _Summary, where: Path) -> None:
     check_inside(Estimate.within(value, found.ci95), f"{where}: {found.score}")
 
 
-def _check_rows(found: _Summary, scores: Numbers, folder: Path) -> None:
+def _check_rows(found: PatchSummary, scores: Numbers, folder: Path) -> None:
     """Refuse rows that the summary is not of.
 
     Raises:

@@ -19,9 +19,8 @@ from lensaudit.partials import is_partial
 from lensaudit.results.keyed import LOOKED_AT_BYTES
 from lensaudit.results.ledger import is_ledger
 from lensaudit.results.patch_runs import SCORES
-from lensaudit.results.reading import JsonObject, json_object, part
+from lensaudit.results.reading import JsonObject, Number, checked, json_object, part
 from lensaudit.results.records import BEGUN, MANIFEST, answered_for, check_whole, signed_object
-from lensaudit.results.schema import Number, checked
 
 Weight = Literal["explains", "may explain", "does not matter"]
 

@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError
-from lensaudit.results.reading import JsonObject, brief, json_object, need, part
-from lensaudit.results.schema import checked_as
+from lensaudit.results.reading import JsonObject, brief, checked_as, json_object, need, part
 
 _HEADER = (
     "trait",

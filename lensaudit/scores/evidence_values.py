@@ -15,14 +15,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.scores.estimate import Estimate
-
 FLOOR = 0.02
 """Part of the prior that is spread evenly over the candidates."""
 HEDGE = 0.1
 """Part of the prior in a reading before its logarithm is taken."""
-SEQUENCE_FROM = 20
-"""Authors from which a confidence sequence is made."""
 Chances = Float[Tensor, " candidate"]
 Readings = Float[Tensor, "reader candidate"]
 """Softmax over the candidates of a fact; the true value is the first."""
@@ -81,34 +77,3 @@ def candidates_wanted(n_facts: int, n_named: int, level: float) -> int:
     107
     """
     return math.ceil(n_facts / (n_named * level) - 1e-9)
-
-
-def bits_sequence(
-    means: Sequence[float], *, low: float, high: float, level: float = 0.05
-) -> Estimate:
-    """Confidence sequence of the mean bits by author, in the order given, which must be random.
-
-    Hedged capital (Waudby-Smith and Ramdas 2023, section 4): two betting martingales against each
-    candidate mean, the bets predictable plug-ins; the interval holds the means that are not bet
-    down to `level`, at every time.
-    """
-    if len(means) < SEQUENCE_FROM:
-        value = sum(means) / len(means) if means else math.nan
-        why = f"{len(means)} authors; a confidence sequence needs {SEQUENCE_FROM}"
-        return Estimate(value, n=len(means), why=why)
-    x = (torch.tensor(means, dtype=torch.float64).clamp(low, high) - low) / (high - low)
-    grid = torch.linspace(0, 1, 2003, dtype=torch.float64)[1:-1]
-    up, down = torch.zeros_like(grid), torch.zeros_like(grid)
-    kept = torch.ones_like(grid, dtype=torch.bool)
-    total, square = 0.5, 0.25
-    for t, one in enumerate(x.tolist(), 1):
-        # square / t is the variance of what was seen before
-        bet = math.sqrt(2 * math.log(2 / level) / (square * math.log(1 + t)))
-        up += torch.log1p((0.5 / grid).clamp(max=bet) * (one - grid))
-        down += torch.log1p(-(0.5 / (1 - grid)).clamp(max=bet) * (one - grid))
-        capital = torch.maximum(up, down) + math.log(0.5)
-        kept &= capital < math.log(1 / level)
-        total += one
-        square += (one - total / (t + 1)) ** 2
-    inside = grid[kept] * (high - low) + low
-    return Estimate(sum(means) / len(means), float(inside[0]), float(inside[-1]), len(means))

@@ -23,8 +23,8 @@ from lensaudit.patching.interventions import Where, strength_of
 from lensaudit.patching.options import parse_layers
 from lensaudit.progress import Notice, Tick
 from lensaudit.results.ledger import Ledger
+from lensaudit.results.reading import Whole
 from lensaudit.results.records import claim, manifest
-from lensaudit.results.schema import Whole
 from lensaudit.settings import plain
 from lensaudit.steer.generate import Ask, Edits, Speaker, TraitModel, adding
 from lensaudit.steer.outcome import (

@@ -26,7 +26,7 @@ from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import JudgeAccess
 from lensaudit.progress import Notice, Tick
 from lensaudit.results.ledger import Ledger
-from lensaudit.results.schema import Flag, Number, checked
+from lensaudit.results.reading import Flag, Number, checked
 from lensaudit.steer.generate import Ask, Format, Sampling, Speaker, prompt_ids
 
 FOLDER = Path(__file__).parent / "shipped"

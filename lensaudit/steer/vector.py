@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, read_json, write_bytes, write_json
-from lensaudit.results.schema import Length, Number, Whole, checked
+from lensaudit.results.reading import Length, Number, Whole, checked
 
 LAYER_CONVENTION = "block_output_0based"
 """Layer 16 is the output of block 16. Persona vectors count `hidden_states`: their 17."""

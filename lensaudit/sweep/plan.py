@@ -15,8 +15,7 @@ from lensaudit import __version__
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, read_json, slug, write_json
 from lensaudit.models.registry import DEMO, ModelSpec
-from lensaudit.results.reading import part
-from lensaudit.results.schema import checked
+from lensaudit.results.reading import checked, part
 from lensaudit.settings import Asked, Machine, Questions, plain
 
 SCHEMA = 1

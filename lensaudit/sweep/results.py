@@ -10,9 +10,8 @@ from typing import Any, Literal
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import check_plain, os_error, remove_below, sync_folder, write_json
 from lensaudit.results.eval_runs import check_share
-from lensaudit.results.reading import json_object
+from lensaudit.results.reading import Number, Whole, check_inside, fits, json_object
 from lensaudit.results.records import signed
-from lensaudit.results.schema import Number, Whole, check_inside, fits
 from lensaudit.scores.estimate import Estimate
 from lensaudit.sweep.attempts import AttemptFailure, History, history, holder
 from lensaudit.sweep.plan import Plan, SweepFolder, Unit

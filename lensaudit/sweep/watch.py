@@ -16,7 +16,7 @@ from lensaudit.metrics.registry import ordered
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import DEMO, Registry, load_registry, resolve
 from lensaudit.results.attacks import CurveRow
-from lensaudit.results.schema import checked_as
+from lensaudit.results.reading import checked_as
 from lensaudit.settings import results_folder
 from lensaudit.sweep.attempts import StopSignals
 from lensaudit.sweep.plan import (

@@ -27,7 +27,7 @@ from lensaudit.files import make_folder, os_error, read_json, slug, write_json
 from lensaudit.models.checkpoint import UNWANTED, WANTED, explained, open_checkpoint
 from lensaudit.models.registry import ModelSpec, Registry, resolve
 from lensaudit.partials import is_running, process_name
-from lensaudit.results.schema import Whole, checked_as
+from lensaudit.results.reading import Whole, checked_as
 from lensaudit.sweep.plan import Plan, SweepFolder, Target
 from lensaudit.sweep.results import state_of
 

@@ -13,13 +13,15 @@ from scipy.stats import binom
 from lensaudit.results.attacks import (
     EffortRun,
     KnowRun,
+    RttValue,
     SampleSummary,
     Shifts,
     WorstEvidence,
 )
 from lensaudit.results.eval_runs import entries_of, value_of
 from lensaudit.results.locate import Kind
-from lensaudit.results.schema import Number, Whole, checked, checked_as
+from lensaudit.results.patch_runs import DepthSummary, Ends, SaidExactly
+from lensaudit.results.reading import Number, Whole, checked, checked_as
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import share_of
 from lensaudit.verdict.nulls import Calibration, Null
@@ -33,8 +35,6 @@ from lensaudit.verdict.thresholds import (
     SAYS_HALF,
 )
 from lensaudit.verdict.views import LEVEL, View
-
-Ends = tuple[Number, Number] | None
 
 
 @dataclass(frozen=True)
@@ -98,29 +98,8 @@ def _digits(value: float | None) -> str:
 
 
 @dataclass(frozen=True)
-class _Interval:
-    low: Number
-    high: Number
-
-
-@dataclass(frozen=True)
-class _Ratio:
-    value: Number | None = None
-    interval: _Interval | None = None
-    low: Number | None = None
-    high: Number | None = None
-    reason: str = ""
-    interval_why: str | None = None
-
-    @property
-    def ends(self) -> tuple[float | None, float | None]:
-        """Where they are: inside `interval`, or beside the value as early logs have them."""
-        return (self.interval.low, self.interval.high) if self.interval else (self.low, self.high)
-
-
-@dataclass(frozen=True)
 class _Main:
-    recovery_adjusted: _Ratio = field(default_factory=_Ratio)
+    recovery_adjusted: RttValue = field(default_factory=RttValue)
 
 
 @dataclass(frozen=True)
@@ -133,7 +112,7 @@ class _Gate:
 class _Study:
     models: dict[str, str]
     main: _Main
-    gate: _Gate = field(default_factory=_Gate)
+    gate: _Gate = _Gate()
 
 
 def _rtt(content: Any, where: object, nulls: Calibration) -> list[Told]:
@@ -143,8 +122,7 @@ def _rtt(content: Any, where: object, nulls: Calibration) -> list[Told]:
         if ratio.value is None:
             view = View("rtt", None, why=ratio.reason or "no model that never knew was retrained")
         else:
-            low, high = ratio.ends
-            held = Estimate(ratio.value, low, high, why=ratio.interval_why)
+            held = ratio.estimate
             shown = f"recovery {ratio.value:.2f}"
             control = None if one.gate.passed else one.gate.reason or "the gate failed"
             null = nulls.get("rtt")
@@ -239,25 +217,13 @@ HIGH = "a high number means nothing on this scale"
 GUESSED = "how many of them a model that never saw them would guess is not known"
 
 
-@dataclass(frozen=True)
-class _SaysAlone:
-    source: Number
-    full: Number
-    n: Whole
-
-
-@dataclass(frozen=True)
-class _BesideOthers:
+@dataclass(frozen=True, kw_only=True)
+class _BesideOthers(DepthSummary):
     """What is read of a run of `patch` without a retain model."""
 
-    source: str
-    outputs: _SaysAlone
+    outputs: SaidExactly = field()
     calibration: dict[str, Number | None]
-    n_scored: Whole
-    n_groups: Whole
     counterfactual: Number | None
-    ci95: Ends
-    ci95_why: str | None = None
 
 
 def _counterfactual(content: Any, where: object, nulls: Calibration) -> list[Told]:
@@ -284,7 +250,7 @@ def _stands_near(one: _BesideOthers) -> View:
     return View("counterfactual", held, shown, chance, one.n_groups, number=number)
 
 
-def _said_alone(one: _SaysAlone, n_authors: int) -> View:
+def _said_alone(one: SaidExactly, n_authors: int) -> View:
     """What it says of what `full` says; it answers where that is surely more than half."""
     n_said, shown = round(one.source * one.n), f"{one.source:.0%} of {one.n} facts"
     own = share_of(n_said, one.n)

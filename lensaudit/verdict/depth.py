@@ -8,15 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from lensaudit.results.reading import brief, number, part
-from lensaudit.results.schema import Number, Whole, checked
+from lensaudit.results.patch_runs import AlignedDepth, DepthSummary, Ends, WeakLayer
+from lensaudit.results.reading import brief, checked, number, part
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import chance_of_more, excess_of, share_of
 from lensaudit.verdict.nulls import Calibration, Zero, zero_of
 from lensaudit.verdict.thresholds import (
     CALIBRATED_WITHIN,
     FLOOR_MARGIN,
-    NOT_NEEDED,
     OTHER_BASIS_GAP,
     READABLE_BELOW,
     SHARED_DROP,
@@ -28,99 +27,8 @@ from lensaudit.verdict.thresholds import (
 )
 from lensaudit.verdict.views import View
 
-Ends = tuple[Number, Number] | None
 MAP_ALONE = "a map alone carries it, which has not told holders of facts from others"
 """Why the aligned depth of another size or tokenizer decides nothing."""
-
-
-@dataclass(frozen=True)
-class _WeakLayer:
-    layer: Whole
-    erasure: Number
-    ci95: Ends = None
-    ci90: Ends = None
-
-
-@dataclass(frozen=True)
-class _Difference:
-    value: Number
-    low: Number | None = None
-    high: Number | None = None
-
-
-@dataclass(frozen=True)
-class _Shared:
-    uds: Number | None = None
-    ci95: Ends = None
-    ci90: Ends = None
-    weakest: _WeakLayer | None = None
-    drop: _Difference | None = None
-    why: str | None = None
-
-
-@dataclass(frozen=True)
-class _Aligned:
-    uds: Number | None = None
-    ci95: Ends = None
-    ci90: Ends = None
-    shuffled: Number | None = None
-    d_share: Number | None = None
-    full: Number | None = None
-    weakest: _WeakLayer | None = None
-    gap: _Difference | None = None
-    shared: _Shared | None = None
-    experimental: bool = False
-    why: str | None = None
-
-    @property
-    def not_needed(self) -> bool:
-        return (self.why or "").startswith(NOT_NEEDED)
-
-
-@dataclass(frozen=True)
-class _Validity:
-    d_share: Number | None = None
-    needed: bool = True
-    why: str | None = None
-
-
-@dataclass(frozen=True)
-class _Answers:
-    source: Number
-    full: Number
-    retain: Number
-    n: Whole
-
-
-@dataclass(frozen=True)
-class _Floor:
-    n_models: Whole
-    uds: list[Number] = field(default_factory=list)
-    """Plain depth of the never-trained models but the anchor, on its scale."""
-    aligned: list[Number] = field(default_factory=list)
-    """Aligned depth of the same, each on the scale of the others."""
-
-
-@dataclass(frozen=True)
-class _DepthSummary:
-    """What a verdict reads of `summary.json`; what an older run has not is not measured."""
-
-    source: str
-    score: str
-    n_scored: Whole
-    n_groups: Whole = 0
-    scope: str = "span"
-    uds: Number | None = None
-    ci95: Ends = None
-    ci90: Ends = None
-    ci95_why: str | None = None
-    lens: Number | None = None
-    lens_ci95: Ends = None
-    weakest: _WeakLayer | None = None
-    validity: _Validity = field(default_factory=_Validity)
-    aligned: _Aligned = field(default_factory=_Aligned)
-    outputs: _Answers | None = None
-    floor: _Floor | None = None
 
 
 @dataclass(frozen=True)
@@ -196,7 +104,7 @@ def of_patch(
     Raises:
         InputError: a field is something else.
     """
-    found = checked(_DepthSummary, summary, where)
+    found = checked(DepthSummary, summary, where)
     anchors = {
         name: number(part(summary, "calibration").get(name), f"{where}: calibration.{name}")
         for name in ("full", "retain")
@@ -212,7 +120,7 @@ def kept_for_verdict(
     summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """What `of_patch` reads of a run, in five digits and without a name: for a table of many."""
-    kept = [one.name for one in fields(_DepthSummary)] + ["calibration"]
+    kept = [one.name for one in fields(DepthSummary)] + ["calibration"]
     depths = ("idx", "uds", "uds_aligned")
     found = {name: summary[name] for name in kept if name in summary} | {"source": ""}
     return brief({**found, "rows": [{name: row.get(name) for name in depths} for row in rows]}, 5)
@@ -229,14 +137,14 @@ def _depth(value: float, ends: Ends) -> str:
 
 @dataclass(frozen=True)
 class _Run:
-    found: _DepthSummary
+    found: DepthSummary
     rows: Sequence[Mapping[str, Any]]
     nulls: Calibration
 
     def said(self) -> Iterator[View]:
         """What it says once the answer is begun; counts keep exact limits below five authors."""
         one = self.found.outputs
-        if one is None:
+        if one is None or one.retain is None:
             return
         own, full, retain = (
             share_of(round(share * one.n), one.n) for share in (one.source, one.full, one.retain)
@@ -332,7 +240,7 @@ class _Run:
         )
 
     def _layer(
-        self, name: str, layer: _WeakLayer, blind: str | None, control: str | None = None
+        self, name: str, layer: WeakLayer, blind: str | None, control: str | None = None
     ) -> View:
         found = self._view(name, layer.erasure, layer.ci95, layer.ci90, blind, control=control)
         return replace(found, shown=f"{found.shown} at layer {layer.layer}")
@@ -396,7 +304,7 @@ class _Run:
         return {idx: depth for idx, depth in depths.items() if depth < TAIL_BELOW}, len(depths)
 
 
-def _hidden_by_one(aligned: _Aligned) -> str | None:
+def _hidden_by_one(aligned: AlignedDepth) -> str | None:
     """Why one direction that facts share may be what reads as erasure."""
     shared = aligned.shared
     if shared is None or shared.uds is None:

@@ -15,8 +15,7 @@ from pydantic import Strict
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_text
-from lensaudit.results.reading import number, part
-from lensaudit.results.schema import Length, Share, Whole, checked
+from lensaudit.results.reading import Length, Share, Whole, checked, number, part
 from lensaudit.settings import Place
 from lensaudit.verdict.collect import Judged, Model, Verdicts
 from lensaudit.verdict.decide import Code

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 from annotated_types import Ge
 from scipy.stats import t as student
 
+from lensaudit.results.reading import Length, Number, Whole, checked, checked_as
 from lensaudit.results.records import signed_object
-from lensaudit.results.schema import Length, Number, Whole, checked, checked_as
 from lensaudit.scores.estimate import Estimate
 from lensaudit.verdict.thresholds import LEAST_SPREAD, OWN_SPREAD_FROM
 

@@ -7,7 +7,7 @@ import pytest
 from lensaudit.errors import InputError, TryAgainError
 from lensaudit.files import write_jsonl
 from lensaudit.results.ledger import Header, Ledger, lines_of, scan, verify_ledger
-from lensaudit.results.schema import Number, Whole
+from lensaudit.results.reading import Number, Whole
 
 KEY = {"weights": "a", "stop": (1, 2)}
 ROWS = [{"example": "x", "value": 0.25}, {"example": "y", "value": -1.5, "text": "é\ud800"}]

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from lensaudit.scores.evidence_values import (
     bits,
-    bits_sequence,
     candidates_wanted,
     evidence,
     named_facts,
@@ -73,19 +72,3 @@ def test_fewer_candidates_than_wanted_can_name_nothing():
     knows = dict.fromkeys(range(6), 1.0) | dict.fromkeys(range(6, 64), 0.0)
     assert len(named_facts({idx: wanted * one for idx, one in knows.items()}, 0.1)) == 6
     assert named_facts({idx: (wanted - 1) * one for idx, one in knows.items()}, 0.1) == []
-
-
-def test_a_sequence_holds_the_mean_at_every_time_and_narrows():
-    draw, held, widths = np.random.default_rng(1), 0, []
-    for _ in range(40):
-        means = draw.uniform(-1, 3, 60).tolist()
-        found = [bits_sequence(means[:n], low=-3.4, high=5.4) for n in (20, 40, 60)]
-        held += all(one.low <= 1.0 <= one.high for one in found)
-        widths.append([one.high - one.low for one in found])
-    assert held >= 38
-    assert (np.diff(np.mean(widths, axis=0)) < 0).all()
-
-
-def test_few_authors_have_no_sequence_and_say_so():
-    found = bits_sequence([1.0] * 19, low=-3.4, high=5.4)
-    assert (found.ends, found.why) == (None, "19 authors; a confidence sequence needs 20")

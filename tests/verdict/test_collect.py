@@ -78,9 +78,6 @@ def test_the_interval_of_a_retraining_is_read_where_it_is(tmp_path):
     (view,) = verdicts([tmp_path / "a"]).models[0].views
     assert view.held.ends == (0.9, 1.1)
     assert view.finds
-    beside = {"value": 1.0, "low": 0.9, "high": 1.1}
-    rtt_folder(tmp_path / "b", beside)
-    assert verdicts([tmp_path / "b"]).models[0].views[0].held.ends == (0.9, 1.1)
     made.save_run(tmp_path / "a" / "patch", made.summary())
     assert codes(tmp_path / "a") == {"x": "hidden"}
 

@@ -9,8 +9,8 @@ from lensaudit.attacks.settings import Readout
 from lensaudit.errors import InputError
 from lensaudit.progress import Notice
 from lensaudit.results.ledger import Ledger
+from lensaudit.results.reading import Length, Number, Share, Whole, checked
 from lensaudit.results.records import package_versions
-from lensaudit.results.schema import Length, Number, Share, Whole, checked
 
 if TYPE_CHECKING:
     from lensaudit.attacks.rtt.study import RttJob, Study

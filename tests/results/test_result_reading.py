@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import pytest
 
 from lensaudit.errors import InputError
-from lensaudit.results.schema import Number, Whole, checked, checked_as
+from lensaudit.results.reading import Number, Whole, checked, checked_as
 
 
 @dataclass(frozen=True)
