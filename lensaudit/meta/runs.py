@@ -228,16 +228,9 @@ def _measure(subject: MetaSubject, scoring: Scoring, folder: Path) -> str | None
     return None
 
 
-@dataclass(frozen=True)
-class _Done:
-    """What the file of a measured model must hold."""
-
-    metrics: list[str]
-
-
 def _finished(folder: Path, key: str) -> frozenset[str]:
     """The metrics that a model's folder holds under the same conditions."""
-    done = keyed_document(folder / DONE, key, _Done) if is_whole(folder) else None
+    done = keyed_document(folder / DONE, key) if is_whole(folder) else None
     return frozenset(done["metrics"] if done else ())
 
 
@@ -257,48 +250,6 @@ def plan_lines(subjects: Sequence[str], scoring: Scoring) -> list[str]:
         f"{scoring.folder}: {len(subjects)} models x {len(scoring.metrics)} metrics, "
         f"{len(finished)} finished"
     ]
-
-
-@dataclass(frozen=True)
-class Attacking:
-    """One attack, and where its checkpoints live until they are measured."""
-
-    attack: Attack
-    registry: Registry
-    folder: Path
-    data: str
-    """Forget rows of relearning: `demo`, `forget10` or a file."""
-    device: str = "auto"
-    relearning: Relearning = field(default_factory=Relearning)
-    keep: bool = False
-    """Leave attacked checkpoints where they are."""
-    notice: Notice = lambda line: None
-
-    def subjects(self, names: list[str]) -> list[MetaSubject]:
-        """The attacked models, under the names of the models that are attacked."""
-        folders = folders_of(names, self.folder)
-        return [self._subject(name, folders[name]) for name in names]
-
-    def _subject(self, name: str, folder: Path) -> MetaSubject:
-        return MetaSubject(
-            name,
-            {**identity_of(name, self.registry), "attack": self._settings()},
-            checkpoint=lambda: self._attacked(name, folder),
-            release=(lambda: None) if self.keep else partial(shutil.rmtree, folder, True),
-        )
-
-    def _settings(self) -> dict[str, Any]:
-        if self.attack == "quantize":
-            return {"method": "nf4"}
-        settings = asdict(self.relearning)
-        return {**settings, "formats": list(settings["formats"]), "data": self.data}
-
-    def _attacked(self, name: str, folder: Path) -> str:
-        start, marks = open_checkpoint(resolve(name, self.registry)), (MANIFEST, BEGUN)
-        if any(folder.glob("*")) and not any((folder / mark).exists() for mark in marks):
-            raise InputError(f"{folder}: holds no run of this command; name another --out")
-        variant, how = VARIANTS[self.attack], self.relearning
-        return str(attacked(start, variant, folder, device=self.device, how=how, rows=self.data))
 
 
 ROLES: Mapping[str, Role] = {"knows": "pool_knows", "forgot": "pool_forgot"}
@@ -462,21 +413,44 @@ def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
     return _prepared(_candidates(settings), settings, notice, measuring=wanted)
 
 
-def attacking_of(settings: RobustnessSettings, how: MetaRun) -> Attacking:
-    """The attack that the settings describe."""
+def relearn_attack(settings: RobustnessSettings, how: MetaRun) -> tuple[Relearning, str]:
+    """How models are relearned, and on which forget rows: `demo`, `forget10` or a file."""
     given = settings.measuring
     demo = (given.data or _default_data(how.names, given)) == DEMO_DATA
     default = relearning_for(demo=demo)
-    return Attacking(
-        settings.attack,
-        how.registry,
-        how.out / "attacked" / settings.attack,
-        data=settings.relearn_data or str(given.forget or (DEMO_DATA if demo else "forget10")),
-        device=given.device,
-        relearning=replace(default, lr=settings.relearn_lr or default.lr),
-        keep=settings.keep,
-        notice=how.notice,
-    )
+    rows = settings.relearn_data or str(given.forget or (DEMO_DATA if demo else "forget10"))
+    return replace(default, lr=settings.relearn_lr or default.lr), rows
+
+
+def attacked_models(
+    settings: RobustnessSettings, how: MetaRun, names: list[str]
+) -> list[MetaSubject]:
+    """The attacked models, under the names of the models that are attacked.
+
+    A checkpoint lives until it is measured, or stays where that is asked for.
+    """
+    attack, (relearning, rows) = settings.attack, relearn_attack(settings, how)
+    said: dict[str, Any] = {"method": "nf4"}
+    if attack == "relearn":
+        said = asdict(relearning) | {"formats": list(relearning.formats), "data": rows}
+
+    def checkpoint(name: str, folder: Path) -> str:
+        start, marks = open_checkpoint(resolve(name, how.registry)), (MANIFEST, BEGUN)
+        if any(folder.glob("*")) and not any((folder / mark).exists() for mark in marks):
+            raise InputError(f"{folder}: holds no run of this command; name another --out")
+        device = settings.measuring.device
+        made = attacked(start, VARIANTS[attack], folder, device=device, how=relearning, rows=rows)
+        return str(made)
+
+    return [
+        MetaSubject(
+            name,
+            {**identity_of(name, how.registry), "attack": said},
+            checkpoint=partial(checkpoint, name, folder),
+            release=(lambda: None) if settings.keep else partial(shutil.rmtree, folder, True),
+        )
+        for name, folder in folders_of(names, how.out / "attacked" / attack).items()
+    ]
 
 
 def run_robustness(settings: RobustnessSettings, how: MetaRun) -> MetaJudgement:
@@ -510,7 +484,7 @@ def run_robustness(settings: RobustnessSettings, how: MetaRun) -> MetaJudgement:
     wanted = dict.fromkeys(model for one in chosen for model in one.models)
     wanted |= {how.retain: None} if attack == "relearn" else {}
     known = read_values(settings.after, attack=attack) if settings.after else Values()
-    subjects = attacking_of(settings, how).subjects
+    subjects = partial(attacked_models, settings, how)
     after = how.completed(known, wanted, f"after-{attack}", subjects)
     after = with_s_mia(after, attack_aucs(values, how.retain))
     found = [

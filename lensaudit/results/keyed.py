@@ -14,7 +14,7 @@ from typing import Any
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, write_bytes, write_json
 from lensaudit.progress import Notice, unheard
-from lensaudit.results.reading import fits, json_object
+from lensaudit.results.reading import json_object
 from lensaudit.results.records import (
     BEGUN,
     MANIFEST,
@@ -143,20 +143,13 @@ def read_marked(path: Path, key: str) -> bytes | None:
     return path.read_bytes()
 
 
-def keyed_document(path: Path, key: str, record: Any = None) -> dict[str, Any] | None:
-    """The JSON object in a file, if it was made under `key` and is as it was written; else None.
-
-    Args:
-        path: of the file.
-        key: of what it must be.
-        record: dataclass that it must fit; None: any object does.
-    """
+def keyed_document(path: Path, key: str) -> dict[str, Any] | None:
+    """The JSON object in a file, if it was made under `key` and is as it was written; else None."""
     try:
         found = signed_object(path)
     except InputError:
         return None
-    whole = found.get("key") == key and (record is None or fits(record, found))
-    return found if whole else None
+    return found if found.get("key") == key else None
 
 
 def _key_in(path: Path) -> Any:

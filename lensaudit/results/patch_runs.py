@@ -26,7 +26,7 @@ from lensaudit.results.reading import (
     need,
     part,
 )
-from lensaudit.results.records import check_result
+from lensaudit.results.records import MadeBy, check_result
 from lensaudit.scores.estimate import Estimate
 from lensaudit.settings import COUNTERFACTUAL
 
@@ -307,16 +307,6 @@ class _Rates:
     retention: Number | None
 
 
-@dataclass(frozen=True)
-class _Made:
-    """What `manifest.json` must hold."""
-
-    command: str
-    inputs: dict[str, Any]
-    options: dict[str, Any]
-    versions: dict[str, Any]
-
-
 def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
     """A run from its folder; `texts` fills in what the rows do not hold.
 
@@ -328,7 +318,7 @@ def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
     summary = json_object(summary_file)
     found = _checked(summary, summary_file)
     manifest = json_object(folder / "manifest.json")
-    checked(_Made, manifest, folder / "manifest.json")
+    checked(MadeBy, manifest, folder / "manifest.json")
     rows = tuple(json_lines(folder / "results.jsonl"))
     if not rows:
         raise InputError(f"{folder / 'results.jsonl'}: holds no example")

@@ -12,7 +12,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 import lensaudit
 from lensaudit.errors import InputError, shortened
 from lensaudit.files import check_plain, digest, make_folder, os_error, write_json
-from lensaudit.results.reading import json_object
+from lensaudit.results.reading import Number, json_object
 
 MANIFEST = "manifest.json"
 MANIFESTS = "manifests"
@@ -66,6 +66,18 @@ class Manifest:
         path = write_json(folder / name, content)
         (folder / BEGUN).unlink(missing_ok=True)
         return path
+
+
+@dataclass(frozen=True)
+class MadeBy:
+    """What whoever reads a run wants of its `manifest.json`."""
+
+    command: str
+    options: dict[str, Any]
+    inputs: dict[str, Any]
+    versions: dict[str, Any] = field(default_factory=dict)
+    finished: str = ""
+    seconds: Number | None = None
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,15 @@ from lensaudit.partials import is_partial
 from lensaudit.results.keyed import LOOKED_AT_BYTES
 from lensaudit.results.ledger import is_ledger
 from lensaudit.results.patch_runs import SCORES
-from lensaudit.results.reading import JsonObject, Number, checked, json_object, part
-from lensaudit.results.records import BEGUN, MANIFEST, answered_for, check_whole, signed_object
+from lensaudit.results.reading import JsonObject, checked, json_object, part
+from lensaudit.results.records import (
+    BEGUN,
+    MANIFEST,
+    MadeBy,
+    answered_for,
+    check_whole,
+    signed_object,
+)
 
 Weight = Literal["explains", "may explain", "does not matter"]
 
@@ -103,17 +110,6 @@ class Run:
             "versions": part(self.manifest, "versions"),
             "git_commit": self.manifest.get("git_commit"),
         }
-
-
-@dataclass(frozen=True)
-class _RunManifest:
-    """What `manifest.json` must hold."""
-
-    command: str
-    options: dict[str, Any]
-    inputs: dict[str, Any]
-    finished: str = ""
-    seconds: Number | None = None
 
 
 @dataclass(frozen=True)
@@ -203,7 +199,7 @@ def read_run(folder: Path, *, whole: bool = False) -> Run:
     if whole:
         check_whole(folder, largest=LOOKED_AT_BYTES)
     manifest = json_object(folder / MANIFEST)
-    made = checked(_RunManifest, manifest, folder / MANIFEST)
+    made = checked(MadeBy, manifest, folder / MANIFEST)
     values, score = _values(folder)
     return Run(
         folder=folder,

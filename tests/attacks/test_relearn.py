@@ -21,7 +21,7 @@ from lensaudit.attacks.relearn import (
 from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.data.fictional import make_world
 from lensaudit.errors import InputError, WorkError
-from lensaudit.meta.runs import attacking_of, prepare_robustness
+from lensaudit.meta.runs import prepare_robustness, relearn_attack
 from lensaudit.meta.settings import RobustnessSettings
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_model
@@ -182,10 +182,10 @@ def test_every_command_shows_a_demo_model_the_same_rows_in_the_same_order(tmp_pa
     job = prepare(RelearnSettings(model="demo/npo"), "demo/npo")
     conditions = UnitConditions(data="demo")
     asked = RobustnessSettings(attack="relearn", models=("demo/npo",), by="none", out=tmp_path)
-    meta = attacking_of(asked, prepare_robustness(asked, print))
-    assert job.settings == relearning_of(conditions) == meta.relearning == DEMO_RELEARNING
+    how, rows = relearn_attack(asked, prepare_robustness(asked, print))
+    assert job.settings == relearning_of(conditions) == how == DEMO_RELEARNING
     swept = load_rows(relearned_rows(conditions), part="forget")
-    attacked = load_rows(meta.data, part="forget")
+    attacked = load_rows(rows, part="forget")
     assert job.rows.digest == swept.digest == attacked.digest
 
 
