@@ -46,13 +46,12 @@ def conditions(passes: ModelPasses) -> dict[str, object]:
     return {
         "mask": passes.asked.mask,
         "template": digest(vars(passes.asked.template)),
-        "answers": {name: answers_digest(split) for name, split in passes.splits.items()},
+        # whichever question key asks for it
+        "answers": {
+            name: digest([[row.idx, dict(row.answers)] for row in split.rows])
+            for name, split in passes.splits.items()
+        },
     }
-
-
-def answers_digest(split: Split) -> str:
-    """Content hash of what is scored, whichever question key asks for it."""
-    return digest([[row.idx, dict(row.answers)] for row in split.rows])
 
 
 def check_retain(log: MetricLog, passes: ModelPasses) -> None:
@@ -87,14 +86,9 @@ def _check_manifest(log: MetricLog, manifest: object, passes: ModelPasses) -> No
                 f"{log.path}: made with another {key}; make the retain log again with this one"
             )
     answers = made.get("answers", {})
-    for name, found in answers_of(wanted).items():
+    for name, found in part(wanted, "answers").items():
         if name in answers and answers[name] != found and name not in ("ra", "wf", "retain"):
             raise InputError(f"{log.path}: made with other rows of {name}; name the right log")
-
-
-def answers_of(made: Mapping[str, object]) -> Mapping[str, str]:
-    """The answers' hashes in `conditions`."""
-    return part(made, "answers")
 
 
 def _check_texts(

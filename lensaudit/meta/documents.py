@@ -199,26 +199,6 @@ def _robustness(
     }
 
 
-def aggregate_document(rows: Sequence[Aggregate], ranked: Sequence[Ranked]) -> Document:
-    """Content of `aggregate.json`."""
-    return {
-        "kind": "aggregate",
-        "schema": SCHEMA,
-        "models": [
-            {
-                "model": row.model,
-                "method": row.method,
-                "epoch": row.epoch,
-                "uds": null(row.uds),
-                **{name: null(getattr(row, name)) for name in SCORES},
-                "reasons": dict(row.reasons),
-            }
-            for row in rows
-        ],
-        "ranking": [_ranked(one) for one in ranked],
-    }
-
-
 def _ranked(one: Ranked) -> Document:
     def best(row: Aggregate | None) -> Document | None:
         if row is None:
@@ -374,7 +354,22 @@ def run_aggregate(settings: AggregateSettings) -> dict[str, Any]:
     if not values.models:
         raise InputError(f"{', '.join(map(str, settings.results))}: no model has results")
     rows = aggregated(values, full=anchors["full"], fluency=not settings.no_fluency)
-    document = aggregate_document(rows, ranking(rows))
+    document = {
+        "kind": "aggregate",
+        "schema": SCHEMA,
+        "models": [
+            {
+                "model": row.model,
+                "method": row.method,
+                "epoch": row.epoch,
+                "uds": null(row.uds),
+                **{name: null(getattr(row, name)) for name in SCORES},
+                "reasons": dict(row.reasons),
+            }
+            for row in rows
+        ],
+        "ranking": [_ranked(one) for one in ranking(rows)],
+    }
     header = ["model", "method", "epoch", "uds", *SCORES, "reasons"]
     whys = ["; ".join(f"{key}: {why}" for key, why in one.reasons.items()) for one in rows]
     lines = [

@@ -4,7 +4,7 @@ Every function takes files or folders, and looks into folders for what `lensaudi
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -65,7 +65,23 @@ def layers(*places: Place) -> pd.DataFrame:
 
 def metrics(*places: Place) -> pd.DataFrame:
     """One row per model and metric of `lensaudit eval`, with what a high value means."""
-    return _frame([row for run in _evals(places) for row in _metric_rows(run)])
+    rows = [
+        {
+            "model": run.model,
+            "metric": name,
+            "value": found.value,
+            "low": found.low,
+            "high": found.high,
+            "high_means": run.kinds[name].high_means,
+            "family": run.kinds[name].family,
+            "n_scored": found.n,
+            "n_unscored": found.n_unscored,
+            "reason": found.why if found.value is None else None,
+        }
+        for run in _evals(places)
+        for name, found in run.values.items()
+    ]
+    return _frame(rows)
 
 
 def efforts(*places: Place) -> pd.DataFrame:
@@ -116,22 +132,6 @@ def _summary(run: PatchRun) -> dict[str, Any]:
         **{name: run.summary.get(name) for name in ("scope", "component", "last_layer", "engine")},
         "folder": str(run.folder),
     }
-
-
-def _metric_rows(run: EvalRun) -> Iterator[dict[str, Any]]:
-    for name, found in run.values.items():
-        yield {
-            "model": run.model,
-            "metric": name,
-            "value": found.value,
-            "low": found.low,
-            "high": found.high,
-            "high_means": run.kinds[name].high_means,
-            "family": run.kinds[name].family,
-            "n_scored": found.n,
-            "n_unscored": found.n_unscored,
-            "reason": found.why if found.value is None else None,
-        }
 
 
 def _patches(places: tuple[Place, ...]) -> list[PatchRun]:

@@ -1,7 +1,7 @@
 """Which results lie in a folder? Every file and folder named is found, or left out aloud."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -65,6 +65,7 @@ _NO_RESULTS = ("passes", MANIFESTS)
 _CLOSED = "audit.json"
 """Evaluations below a folder with this file are parts of its result, not results."""
 _MODEL = "a model, not a result; `lensaudit audit --source` with this folder scores it"
+UNFINISHED = "unfinished: holds {} but no summary; run its command again to go on"
 _DEPTH = 6
 """Folders below a named one that are looked into."""
 WANTED = (
@@ -117,12 +118,8 @@ def _in_folder(top: Path) -> tuple[list[Found], list[LeftOut]]:
         traces = [name for name in _TRACES if name in names]
         if traces and not here:
             is_model = any(name.endswith(".safetensors") for name in names)
-            left.append(LeftOut(str(folder), _MODEL if is_model else _unfinished(traces)))
+            left.append(LeftOut(str(folder), _MODEL if is_model else UNFINISHED.format(traces[0])))
     return found, left
-
-
-def _unfinished(traces: Sequence[str]) -> str:
-    return f"unfinished: holds {traces[0]} but no summary; run its command again to go on"
 
 
 def _folders(top: Path) -> Iterator[tuple[Path, list[str]]]:

@@ -600,21 +600,6 @@ def matrix_rows(worst: Worst, outcome: WorstOutcome, ran: Findings) -> list[list
     return rows
 
 
-def evidence_rows(worst: Worst, ran: Findings) -> list[dict[str, Any]]:
-    """The lines of evidence.jsonl: every hit and miss with what was said."""
-    return [
-        {
-            "idx": idx,
-            "attack": attack.name,
-            "hit": hit.hit,
-            "score": hit.score,
-            "evidence": hit.evidence,
-        }
-        for attack in worst.attacks
-        for idx, hit in ran[attack.name].hits.items()
-    ]
-
-
 def summary_of(worst: Worst, outcome: WorstOutcome, tier: str) -> dict[str, Any]:
     """The content of summary.json."""
     named = outcome.named
@@ -743,7 +728,12 @@ def _written(worst: Worst, settings: WorstSettings, out: Path, progress: Tell) -
     columns = [one.name for one in fields(WorstAttack)]
     rows = [[getattr(row, name) for name in columns] for row in outcome.attacks]
     write_csv(out / "attacks.csv", columns, rows)
-    write_jsonl(out / "evidence.jsonl", evidence_rows(worst, own))
+    said = (
+        {"idx": idx, "attack": name, **vars(hit)}
+        for name in names
+        for idx, hit in own[name].hits.items()
+    )
+    write_jsonl(out / "evidence.jsonl", said)
     return summary_of(worst, outcome, "named" if settings.attack else settings.tier)
 
 

@@ -218,7 +218,10 @@ class Study:
         return digest(
             {
                 "schema": SCHEMA,
-                "data": {name: _contents(one) for name, one in self.encoded.items()},
+                "data": {
+                    name: [one.scored_digest, one.trained_digest]
+                    for name, one in self.encoded.items()
+                },
                 "held_out": list(self.held_out),
                 "sweep": asdict(self.sweep),
                 "readouts": list(self.readouts),
@@ -297,7 +300,3 @@ def job_identity(study: Study, weights: str, split: str) -> dict[str, Any]:
         "master_dtype": "float32",
         "optimizer": "adamw",
     }
-
-
-def _contents(split: EncodedSplit) -> list[str]:
-    return [split.scored_digest, split.trained_digest]

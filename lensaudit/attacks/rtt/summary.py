@@ -486,6 +486,7 @@ LOW_MASS = 0.5
 FITTED = 0.9
 """Accuracy on T below which the attack did not fit what it was given."""
 RETRAINED: tuple[Condition, ...] = ("B", "C", "N")
+NO_CONTROL = "no negative control: B may hold what T taught, and selection noise"
 
 
 def notes_of(
@@ -501,7 +502,7 @@ def notes_of(
         return (failure, *_defects(study), *_masses(checks))
     return (
         *_incomplete(study, log),
-        *_no_control(study),
+        *([] if "control" in study.models else [NO_CONTROL]),
         *_defects(study),
         *_fits(checks),
         *_masses(checks),
@@ -523,11 +524,6 @@ def _incomplete(study: StudyRecord, log: Log) -> Iterator[str]:
                 f"{condition}: {len(lost)} runs diverged (lr {rates}); only their earlier epochs "
                 "count, so its maximum is over fewer models"
             )
-
-
-def _no_control(study: StudyRecord) -> Iterator[str]:
-    if "control" not in study.models:
-        yield "no negative control: B may hold what T taught, and selection noise"
 
 
 def _defects(study: StudyRecord) -> Iterator[str]:
