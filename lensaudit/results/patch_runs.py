@@ -160,7 +160,7 @@ class NeverTrained:
     """Aligned depth of the same, each on the scale of the others."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DepthSummary:
     """What a verdict reads of `summary.json`; what an older run has not is not measured."""
 
