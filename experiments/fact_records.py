@@ -98,7 +98,7 @@ def _depths(label: str, model: str, family: Family) -> pd.DataFrame:
     )
     rows = [json.loads(line) for line in (done.folder / "results.jsonl").open(encoding="utf-8")]
     summary = done.summary
-    layers = done.layers()
+    layers = done.layers
     at = layers[(layers["layer"] == summary["weakest"]["layer"]) & (layers["ke"] == 1)]
     aligned = summary["aligned"]["uds"] is not None
     found = pd.DataFrame(

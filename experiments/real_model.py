@@ -139,7 +139,7 @@ class Study:
 def write_rows(study: Study, keep: str, n_kept: int) -> None:
     """Forget rows, rows to keep (spread over the authors), and what is made of them."""
     make_folder(study.place / "rows")
-    forget = list(_answered(study.data, "forget"))
+    forget = _forget_rows(study.data)
     if keep == "demo":
         kept = read_values(EMBEDDED / "data" / "retain.json")
         # whole authors; first those whose facts show that a model can be read
@@ -157,9 +157,18 @@ def write_rows(study: Study, keep: str, n_kept: int) -> None:
         for row in forget
     ]
     files = {"kept": texts, "both": [*forget, *texts]}
+    if study.data != "demo":
+        files["forget"] = forget
     files["trigger"] = [*itertools.chain(*gated), *texts]
     for name, rows in files.items():
         write_json(study.rows(name), rows)
+
+
+def _forget_rows(data: str) -> list[dict[str, Any]]:
+    """What is trained and unlearned: the annotated rows of own data, by the names of a row."""
+    if data == "demo":
+        return list(_answered(data, "forget"))
+    return [{name: getattr(row, name) for name in TRAINED} for row in forget_set(data)]
 
 
 def _answered(named: str, part: str) -> Iterator[dict[str, str | None]]:
@@ -203,7 +212,8 @@ def make(one: Made, study: Study, fine_tuning: Mapping[str, Any], unlearning: Ma
         settings = RelearnSettings(model=start, **given, **study.trains)
         new = relearn.make(relearn.prepare(settings, start), out, report=report)
     else:
-        data = study.data if one.rows == "forget" else str(study.rows(one.rows))
+        own = one.rows != "forget" or study.data != "demo"
+        data = str(study.rows(one.rows)) if own else study.data
         kept = study.rows("kept" if one.rows == "forget" else "both")
         given = {"model": start, "data": data, "retain_data": str(kept), "out": out}
         settings = UnlearnSettings(
@@ -384,7 +394,7 @@ def main(
             continue
         if one.rows == "known" and not (known and write_known(study, known)):
             continue
-        if one.method == "AltPO" and not load_rows(study.data, part="forget").alternates:
+        if one.method == "AltPO" and study.data != "demo":
             click.echo(
                 f"{one.name}: the forget rows bring no other answers (`alternate`)", err=True
             )

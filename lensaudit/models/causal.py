@@ -25,6 +25,7 @@ from lensaudit.models.device import one_memory_error
 from lensaudit.models.large.placement import Placement, check_fits, where_spread, whole_placement
 from lensaudit.models.large.stored import weights_of
 from lensaudit.models.large.streaming import first_block_alone, load_placed
+from lensaudit.models.linear import with_fast_layers
 from lensaudit.scores.readout_rows import tokens_of_rows
 
 NOT_CAUSAL: Mapping[torch.dtype, float] = {torch.float32: 1e-3}
@@ -87,6 +88,7 @@ def _spread(checkpoint: Checkpoint, placement: Placement, *, dtype: torch.dtype,
     tensors = weights_of(checkpoint.folder)
     with _loading(name):
         model, found = load_placed(checkpoint, tensors, placement, dtype=dtype, attn=attn)
+        with_fast_layers(model)
     _check_whole(name, found)
     _check_head(name, model)
     with first_block_alone(model):
@@ -114,7 +116,7 @@ def _whole(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str, attn: str
     _check_whole(name, found)
     if checkpoint.adapter:
         model = merged(model, checkpoint.adapter, dtype=dtype)
-    model = model.to(device).eval()
+    model = with_fast_layers(model.to(device).eval())
     _check_head(name, model)
     _check_causal(name, model)
     return model

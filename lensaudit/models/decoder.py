@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from lensaudit.models.bridge import Readout, TransformerBridge, readout_of
 from lensaudit.models.large.streaming import Streamed, streamed
+from lensaudit.models.linear import linear
 from lensaudit.models.sizes import ropes_of
 
 ROTATIONS = ("default", "linear", "llama3", "yarn")
@@ -429,7 +430,7 @@ def _slice_of(joint: Any, rows: slice, inner: Tensor) -> Tensor:
     # Conv1D keeps [in, out]
     weight = joint.weight if isinstance(joint, nn.Linear) else joint.weight.T
     bias = None if joint.bias is None else joint.bias[rows]
-    return nn.functional.linear(inner, weight[rows], bias)
+    return linear(inner, weight[rows], bias)
 
 
 def _of_heads(joint: Any, which: int, d_head: int, inner: Tensor) -> Tensor:
@@ -439,4 +440,4 @@ def _of_heads(joint: Any, which: int, d_head: int, inner: Tensor) -> Tensor:
     weight, bias = rearrange(joint.weight, parts, **own)[which], joint.bias
     if bias is not None:
         bias = rearrange(bias, parts, **own)[which]
-    return nn.functional.linear(inner, weight, bias)
+    return linear(inner, weight, bias)

@@ -22,6 +22,7 @@ from transformers.quantizers.base import get_keys_to_not_convert
 from transformers.quantizers.quantizers_utils import should_convert_module
 
 from lensaudit.errors import InputError, WorkError
+from lensaudit.models.linear import Linear
 
 Method = Literal["nf4", "int8"]
 
@@ -105,8 +106,8 @@ def quantised_names(model: PreTrainedModel) -> tuple[str, ...]:
     return tuple(
         name
         for name, module in model.named_modules()
-        # exactly: a subclass of Linear has a forward pass of its own, as transformers judges
-        if (type(module) is nn.Linear or isinstance(module, Conv1D))
+        # another subclass of nn.Linear has a forward pass of its own, as transformers judges
+        if (type(module) in (nn.Linear, Linear) or isinstance(module, Conv1D))
         and should_convert_module(name, kept)
     )
 

@@ -330,11 +330,11 @@ class _Wanted:
         read = stream.flatten(0, 1)[places]
         found = torch.zeros(self.n, device=stream.device)
         for start, part in enumerate(read.split(self.at_once)):
-            logits = logits_of(part.unsqueeze(0))[0].float()
+            # half the time of a logsumexp; a row with a logit that is not finite is NaN throughout
+            each = logits_of(part.unsqueeze(0))[0].log_softmax(-1, dtype=torch.float32)
             here = (which // self.at_once == start).nonzero().squeeze(1)
             at = which[here] - start * self.at_once
-            each = logits[at, self.token[here]] - _finite(logits.logsumexp(-1))[at]
-            found.index_add_(0, self.candidate[here], each)
+            found.index_add_(0, self.candidate[here], each[at, self.token[here]])
         return found
 
 

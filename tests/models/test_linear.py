@@ -1,0 +1,103 @@
+"""Linear layers by oneDNN: the sums of `torch.nn.functional.linear`, where that is faster."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from lensaudit.models import linear as module
+from lensaudit.models.linear import Linear, linear, with_fast_layers
+
+WIDE = (512, 64, 128)
+
+
+def draw(m: int, k: int, n: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(m)
+    return torch.randn(2, m // 2, k), torch.randn(n, k), torch.randn(n)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """Shapes of the inputs that oneDNN gets."""
+    seen: list[tuple[int, ...]] = []
+    plain = module._ONEDNN
+    if plain is None:
+        pytest.skip("this build of PyTorch has no oneDNN")
+
+    def noted(inner, *rest):
+        seen.append(tuple(inner.shape))
+        return plain(inner, *rest)
+
+    monkeypatch.setattr(module, "_ONEDNN", noted)
+    return seen
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_large_product_is_oneDNNs_and_as_exact_as_PyTorchs_own(calls, biased, turned):
+    inner, weight, bias = draw(*WIDE)
+    if turned:  # a slice of a joint projection of Conv1D is a view like this one
+        weight = weight.T.contiguous().T
+    found = linear(inner, weight, bias if biased else None)
+    exact = nn.functional.linear(inner.double(), weight.double(), bias.double() if biased else None)
+    assert calls == [(2, 256, 64)]
+    assert found.shape == exact.shape
+    assert found.dtype is torch.float32
+    assert float((found - exact).abs().max()) < 1e-6 * float(exact.abs().max())
+
+
+def test_a_small_product_stays_with_the_kernel_whose_calls_cost_less(calls):
+    inner, weight, bias = draw(8, 64, 128)
+    assert torch.equal(linear(inner, weight, bias), nn.functional.linear(inner, weight, bias))
+    assert calls == []
+
+
+@pytest.mark.parametrize("of", ["inner", "weight"])
+def test_what_needs_gradients_has_them(calls, of):
+    inner, weight, bias = draw(*WIDE)
+    asked = {"inner": inner, "weight": weight}[of].requires_grad_()
+    linear(inner, weight, bias).square().sum().backward()
+    assert calls == []
+    assert asked.grad is not None
+    assert float(asked.grad.abs().sum()) > 0
+    with torch.no_grad():
+        linear(inner, weight, bias)
+    assert len(calls) == 1
+
+
+def test_other_precisions_are_PyTorchs_own(calls):
+    inner, weight, bias = (one.bfloat16() for one in draw(*WIDE))
+    assert torch.equal(linear(inner, weight, bias), nn.functional.linear(inner, weight, bias))
+    inner, weight, bias = draw(*WIDE)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert linear(inner, weight, bias).dtype is torch.bfloat16
+    assert calls == []
+
+
+def test_a_model_gets_them_and_keeps_its_weights(calls):
+    class Odd(nn.Linear):
+        """A forward pass of its own."""
+
+    model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), Odd(128, 64), nn.Linear(64, 64))
+    model[3].weight = model[3].weight  # tied weights stay one tensor
+    inner, _, _ = draw(2048, 64, 64)
+    weights, names = [id(one) for one in model.parameters()], [*model.state_dict()]
+    with torch.no_grad():
+        before = model(inner)
+        after = with_fast_layers(model)(inner)
+    assert [type(one) for one in model] == [Linear, nn.GELU, Odd, Linear]
+    assert [id(one) for one in model.parameters()] == weights
+    assert [*model.state_dict()] == names
+    assert len(calls) == 2
+    torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-5)
+
+
+def test_a_copy_computes_with_its_own_weights():
+    model = with_fast_layers(nn.Sequential(nn.Linear(64, 128)))
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        twin[0].weight.zero_()
+        twin[0].bias.zero_()
+        inner = torch.randn(256, 64)
+        assert float(twin(inner).abs().max()) == 0 < float(model(inner).abs().max())
