@@ -15,6 +15,7 @@ from lensaudit.errors import InputError
 from lensaudit.results.owners import COMPARISON
 from lensaudit.results.patch_runs import SCORES, read_shown
 from lensaudit.results.reading import csv_rows
+from lensaudit.results.records import RunResult
 from lensaudit.settings import Score
 from lensaudit.verdict.decide import Verdict
 from lensaudit.verdict.depth import calibration_problem
@@ -85,15 +86,8 @@ class Shown:
         )
 
 
-@dataclass(frozen=True)
-class PatchResult(Shown):
-    """What patching found of one model, and where it is."""
-
-    source: str
-    folder: Path
-    """Holds manifest.json, summary.json, results.jsonl and layers.csv."""
-    summary: Mapping[str, Any]
-    """The content of summary.json."""
+class PatchResult(Shown, RunResult):
+    """What patching found of one model, and where it is: results.jsonl and layers.csv, too."""
 
     @property
     def _run(self) -> tuple[str, Path, Mapping[str, Any]]:

@@ -40,6 +40,7 @@ from lensaudit.patching.score_cache import example_hash
 from lensaudit.patching.scoring import Deltas, Scored, run, scored
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import SourceStreams
+from lensaudit.results.patch_runs import Floor, Outputs, Validity
 from lensaudit.scores.alignment import MapClass
 from lensaudit.scores.depth import DepthScore, depth_score
 from lensaudit.scores.estimate import Estimate
@@ -51,30 +52,6 @@ from lensaudit.verdict.thresholds import (
     STRONG_LAYER,
     VALIDITY_NEEDED_FROM,
 )
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """Share of facts said exactly after the prefix, greedily."""
-
-    source: float
-    full: float
-    retain: float
-    n: int
-
-
-@dataclass(frozen=True)
-class Floor:
-    """Depth of never-trained models on each other's scale."""
-
-    low: float
-    """Of the aligned depth."""
-    high: float
-    n_models: int
-    uds: tuple[float, ...]
-    """Plain depth of those beside the anchor, on its scale."""
-    aligned: tuple[float, ...]
-    """Aligned depth of the same, each on the scale of all others."""
 
 
 @dataclass(frozen=True)
@@ -120,31 +97,6 @@ class Controls:
         n_tokens = self.align_tokens or ALIGN_TOKENS_PER_DIM * d_model
         fitted = f"fitted on up to {n_tokens} of {len(self.neutral.fit)} rows' tokens"
         return f"{validity}; {maps}, {fitted}"
-
-
-@dataclass(frozen=True)
-class Validity:
-    """Can `full` read this model at all? Deltas in nats per token."""
-
-    v: float | None = None
-    """d / f; None where f is too small a part of S1 for a ratio."""
-    d: float | None = None
-    """Drop on facts that the source still says, over the forget set's KE layers."""
-    f: float | None = None
-    """The same on the forgotten facts."""
-    d_share: float | None = None
-    """d in units of the drop that `full`'s own stream of another row makes."""
-    n: int = 0
-    ci95: tuple[float, float] | None = None
-    """Of `d_share`."""
-    needed: bool = True
-    """False where `full` reads the source so well that no ratio is needed."""
-    why: str | None = None
-    """Why it was not measured, or has no interval."""
-
-    def document(self) -> dict[str, Any]:
-        """As summary.json holds it."""
-        return {**vars(self), "ci95": None if self.ci95 is None else list(self.ci95)}
 
 
 @dataclass(frozen=True)
@@ -542,7 +494,7 @@ class _Controlled:
             return float(session.answers(checkpoint, rows).exact.double().mean())
 
         full, retain = exact(session.full, rows), exact(session.retain, rows)
-        return Outputs(exact(source, own), full, retain, len(own))
+        return Outputs(source=exact(source, own), full=full, retain=retain, n=len(own))
 
     def _rows_of(self, source: Checkpoint) -> _Held:
         """Rows that `full` and the source both say; with ordinary ones where facts do not do."""

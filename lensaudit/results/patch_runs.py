@@ -1,7 +1,7 @@
 """What did `lensaudit patch` find? One run: a source under one set of conditions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -130,34 +130,53 @@ class AlignedDepth:
 
 
 @dataclass(frozen=True)
-class Readability:
-    """Whether `full` reads the stream as it is."""
+class Validity:
+    """Can `full` read this model at all? Deltas in nats per token."""
 
+    v: Number | None = None
+    """d / f; None where f is too small a part of S1 for a ratio."""
+    d: Number | None = None
+    """Drop on facts that the source still says, over the forget set's KE layers."""
+    f: Number | None = None
+    """The same on the forgotten facts."""
     d_share: Number | None = None
+    """d in units of the drop that `full`'s own stream of another row makes."""
+    n: Whole = 0
+    ci95: Ends = None
+    """Of `d_share`."""
     needed: bool = True
+    """False where `full` reads the source so well that no ratio is needed."""
     why: str | None = None
+    """Why it was not measured, or has no interval."""
+
+    def document(self) -> dict[str, Any]:
+        """As summary.json holds it."""
+        return {**vars(self), "ci95": None if self.ci95 is None else list(self.ci95)}
 
 
-@dataclass(frozen=True)
-class SaidExactly:
-    """Shares of the facts that are said exactly."""
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """Shares of the facts said exactly after the prefix, greedily."""
 
     source: Share
     full: Share
-    n: Whole
     retain: Share | None = None
     """None: no retain model was named."""
+    n: Whole
 
 
 @dataclass(frozen=True)
-class NeverTrained:
-    """The models that never saw the facts, beside the anchor."""
+class Floor:
+    """Depth of never-trained models on each other's scale."""
 
+    low: Number
+    """Of the aligned depth."""
+    high: Number
     n_models: Whole
-    uds: list[Number] = field(default_factory=list)
-    """Plain depth of the never-trained models but the anchor, on its scale."""
-    aligned: list[Number] = field(default_factory=list)
-    """Aligned depth of the same, each on the scale of the others."""
+    uds: tuple[Number, ...]
+    """Plain depth of those beside the anchor, on its scale."""
+    aligned: tuple[Number, ...]
+    """Aligned depth of the same, each on the scale of all others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,10 +195,10 @@ class DepthSummary:
     lens: Number | None = None
     lens_ci95: Ends = None
     weakest: WeakLayer | None = None
-    validity: Readability = Readability()
+    validity: Validity = Validity()
     aligned: AlignedDepth = AlignedDepth()
-    outputs: SaidExactly | None = None
-    floor: NeverTrained | None = None
+    outputs: Outputs | None = None
+    floor: Floor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,11 +222,30 @@ class PatchSummary(DepthSummary):
     n_full_lost: Whole | None = None
 
 
+Code = Literal[
+    "answers",
+    "hidden",
+    "hidden_other_basis",
+    "unreadable",
+    "partly_erased",
+    "erased",
+    "undecided",
+    "unscored",
+]
+
+
 @dataclass(frozen=True)
-class _Said:
-    code: str
+class Verdict:
+    """A code, the sentence that says it, and the chain that led to it."""
+
+    code: Code
     sentence: str
     because: list[str]
+    """From what it says to what attacks bring out, each with its number, interval and control."""
+
+    def document(self) -> dict[str, Any]:
+        """As summary.json holds it."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +255,7 @@ class _ShownDepth:
     n: Whole
     ci95: Ends
     unscored: dict[AtLayer, str]
-    verdict: _Said
+    verdict: Verdict
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,6 +69,17 @@ class Manifest:
 
 
 @dataclass(frozen=True)
+class RunResult:
+    """What a run on one model came to, and where it is written."""
+
+    source: str
+    folder: Path
+    """Holds manifest.json, summary.json and tables; of `effort`'s single model its log too."""
+    summary: Mapping[str, Any]
+    """The content of summary.json."""
+
+
+@dataclass(frozen=True)
 class MadeBy:
     """What whoever reads a run wants of its `manifest.json`."""
 

@@ -20,7 +20,7 @@ from lensaudit.results.attacks import (
 )
 from lensaudit.results.eval_runs import entries_of, value_of
 from lensaudit.results.locate import Kind
-from lensaudit.results.patch_runs import DepthSummary, Ends, SaidExactly
+from lensaudit.results.patch_runs import DepthSummary, Ends, Outputs
 from lensaudit.results.reading import Number, Whole, checked, checked_as
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import share_of
@@ -221,7 +221,7 @@ GUESSED = "how many of them a model that never saw them would guess is not known
 class _BesideOthers(DepthSummary):
     """What is read of a run of `patch` without a retain model."""
 
-    outputs: SaidExactly = field()
+    outputs: Outputs = field()
     calibration: dict[str, Number | None]
     counterfactual: Number | None
 
@@ -250,7 +250,7 @@ def _stands_near(one: _BesideOthers) -> View:
     return View("counterfactual", held, shown, chance, one.n_groups, number=number)
 
 
-def _said_alone(one: SaidExactly, n_authors: int) -> View:
+def _said_alone(one: Outputs, n_authors: int) -> View:
     """What it says of what `full` says; it answers where that is surely more than half."""
     n_said, shown = round(one.source * one.n), f"{one.source:.0%} of {one.n} facts"
     own = share_of(n_said, one.n)

@@ -6,23 +6,13 @@ interval, and "erased" is shown by limits of equivalence, never by not having fo
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
 
+from lensaudit.results.patch_runs import Code, Verdict
 from lensaudit.verdict.depth import Stream
 from lensaudit.verdict.thresholds import HELD_AT_LAYER, HELD_FROM, SAYS_HALF
 from lensaudit.verdict.views import GROUPS, NOT_TRIED, VIEWS, Group, View, share
 
-Code = Literal[
-    "answers",
-    "hidden",
-    "hidden_other_basis",
-    "unreadable",
-    "partly_erased",
-    "erased",
-    "undecided",
-    "unscored",
-]
 BADNESS: tuple[Code, ...] = (
     "answers",
     "hidden",
@@ -34,20 +24,6 @@ BADNESS: tuple[Code, ...] = (
     "erased",
 )
 """Of several sets of rows of one model the first of these counts."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A code, the sentence that says it, and the chain that led to it."""
-
-    code: Code
-    sentence: str
-    because: list[str]
-    """From what it says to what attacks bring out, each with its number, interval and control."""
-
-    def document(self) -> dict[str, Any]:
-        """As summary.json holds it."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

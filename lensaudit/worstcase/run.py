@@ -21,7 +21,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.attacks import AttackResult
 from lensaudit.attacks.relearn import relearning_for
 from lensaudit.attacks.settings import ControlArm, WorstSettings
 from lensaudit.auditing.calls import door, notice
@@ -46,6 +45,7 @@ from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
 from lensaudit.results.attacks import WorstAttack
 from lensaudit.results.ledger import Ledger, ledger_path
+from lensaudit.results.records import RunResult
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.leakage import never_hit_bound
@@ -644,7 +644,7 @@ def summary_of(worst: Worst, outcome: WorstOutcome, tier: str) -> dict[str, Any]
 FILES = ("facts.csv", "matrix.csv", "attacks.csv", "evidence.jsonl", "summary.json")
 
 
-class WorstResult(AttackResult):
+class WorstResult(RunResult):
     """Which facts come out of one model, and where it is written."""
 
     @property

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from lensaudit.attacks import AttackResult
 from lensaudit.attacks.settings import SampleSettings
 from lensaudit.data.candidates import Candidate, mentions
 from lensaudit.data.facts import read_rows
@@ -19,6 +18,7 @@ from lensaudit.models.generation import Choose
 from lensaudit.patching.exposure import sample
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.attacks import LeakRow
+from lensaudit.results.records import RunResult
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.leakage import Errors, leak_at_k, leak_corrected, never_hit_bound
 from lensaudit.settings import plain, results_folder
@@ -40,7 +40,7 @@ class SamplerSetting:
     top_p: float
 
 
-class Sampled(AttackResult):
+class Sampled(RunResult):
     """What samples of one model say, and where it is written."""
 
 

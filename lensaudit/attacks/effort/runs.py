@@ -24,7 +24,6 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lensaudit.attacks import AttackResult
 from lensaudit.attacks.effort.arms import HeldOut, held_out
 from lensaudit.attacks.retraining import (
     EffortJob,
@@ -58,7 +57,7 @@ from lensaudit.models.sizes import context_of
 from lensaudit.patching.outcome import clear
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.owners import folders_for
-from lensaudit.results.records import claim, manifest
+from lensaudit.results.records import RunResult, claim, manifest
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import FEWEST_GROUPS
 from lensaudit.scores.recovery import Arms, recovery
@@ -246,7 +245,7 @@ class PreparedEffort:
         return found
 
 
-class EffortResult(AttackResult):
+class EffortResult(RunResult):
     """How hard it is to bring the facts back in one model."""
 
     @property
