@@ -155,7 +155,12 @@ def test_an_interrupted_run_goes_on_with_other_readers(monkeypatch, capsys):
         return heard(*given, **named)
 
     monkeypatch.setattr(know_run, "said", killed)
-    command = ["know", "--source", "demo/retain", "--placebos", "0", "--activations", "a"]
+    pets = {"question": lambda at: f"Which pet has {NAMES[at]}?", "prefix": "It is a"}
+    animals = rows(towns=("cat", "dog", "owl", "frog", "horse"), idx=lambda at: at + 5, **pets)
+    for row in animals:
+        row["answer"] = f"It is a {row['entity']}."
+    given = write(rows() + animals)
+    command = ["know", "--source", "demo/retain", "--placebos", "0", "--activations", "a", *given]
     assert run([*command, "--reader", "chat", "-o", "k"]) == 130
     monkeypatch.setattr(know_run, "said", heard)
     assert not Path("k/manifest.json").exists()

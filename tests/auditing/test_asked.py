@@ -22,27 +22,34 @@ from lensaudit.results.records import BEGUN
 from lensaudit.results.reuse import Question
 
 RUN = """
-import sys
+import json, sys
 from lensaudit.cli.main import run
-code = run(sys.argv[1:])
-heavy = {"torch", "transformers", "transformer_lens", "pandas"} & set(sys.modules)
-print(code, *sorted(heavy), file=sys.stderr)
+for arguments in json.loads(sys.argv[1]):
+    code = run(arguments)
+    heavy = {"torch", "transformers", "transformer_lens", "pandas"} & set(sys.modules)
+    print("<end>", end="", flush=True)
+    print("<end>", code, *sorted(heavy), file=sys.stderr)
 """
 PATCH = ("patch", "--limit", "2", "--layers", "9,12", "--align", "none")
 
 
-def command(folder, *arguments):
-    """Exit code, stdout, and the heavy modules that a process of its own imported."""
+def commands(folder, *calls):
+    """Of each call, one after the other in a process of their own: exit code and stdout.
+
+    None of them imports what is heavy.
+    """
     done = subprocess.run(
-        [sys.executable, "-c", RUN, *arguments],
+        [sys.executable, "-c", RUN, json.dumps(calls)],
         cwd=folder,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=True,
     )
-    code, *heavy = done.stderr.splitlines()[-1].split()
-    return int(code), done.stdout, heavy
+    ends = [line.split()[1:] for line in done.stderr.splitlines() if line.startswith("<end>")]
+    assert ends == [[code] for code, *_ in ends]
+    said = done.stdout.split("<end>")[:-1]
+    return [(int(code), out) for (code,), out in zip(ends, said, strict=True)]
 
 
 def forgotten(folder):
@@ -65,18 +72,17 @@ ASKS = (
 @pytest.mark.parametrize("asks", ASKS, ids=" ".join)
 def test_a_finished_run_answers_alike_without_torch(tmp_path, monkeypatch, capsys, asks):
     monkeypatch.chdir(tmp_path)
-    if asks == ASKS[0]:  # what computes is seen to import it
-        assert "torch" in command(tmp_path, *asks)[2]
-    else:
-        assert run([*asks]) == 0
-    for form in ((), ("--json",)):
-        again = command(tmp_path, *asks, *form)
-        assert again[2] == []
+    assert run([*asks]) == 0
+    assert {"torch", "transformers", "transformer_lens"} <= set(sys.modules)  # what computes
+    forms = (asks, (*asks, "--json"))
+    read = commands(tmp_path, *forms)
+    for form, again in zip(forms, read, strict=True):
         forgotten(tmp_path)
         capsys.readouterr()
-        code = run([*asks, *form])
-        assert again[:2] == (code, capsys.readouterr().out)
-        assert command(tmp_path, *asks, *form) == again
+        code = run([*form])
+        assert again == (code, capsys.readouterr().out)
+    if asks in (ASKS[0], ASKS[-1]):  # what was made of kept scores is read as well
+        assert commands(tmp_path, *forms) == read
 
 
 @pytest.fixture

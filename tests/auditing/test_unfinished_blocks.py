@@ -102,13 +102,21 @@ def whole(tmp_path_factory, little_memory):
         return cached(tmp_path_factory.mktemp("whole"), changed)
 
 
-@pytest.fixture
-def interrupted(tmp_path, monkeypatch):
-    """The folder of a cache of which five of sixteen blocks are done."""
-    numbers, ran = cached(tmp_path / "part", monkeypatch, stop=interrupt, at=STOP)
+@pytest.fixture(scope="module")
+def stopped_once(tmp_path_factory, little_memory):
+    """The store of a cache of which five of sixteen blocks are done."""
+    root = tmp_path_factory.mktemp("stopped") / "part"
+    with pytest.MonkeyPatch.context() as changed:
+        numbers, ran = cached(root, changed, stop=interrupt, at=STOP)
     assert not numbers
     assert set(ran) == set(range(STOP + 1))
-    (folder,) = (tmp_path / "part").glob("demo-npo--*")
+    return root
+
+
+@pytest.fixture
+def interrupted(stopped_once, tmp_path):
+    """The cache's folder in a copy of that store."""
+    (folder,) = shutil.copytree(stopped_once, tmp_path / "part").glob("demo-npo--*")
     assert {one.name for one in folder.iterdir() if one.is_file()} == {"spec.json", NUMBERS, DONE}
     return folder
 

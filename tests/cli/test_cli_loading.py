@@ -1,11 +1,14 @@
 """What is being imported is said on a terminal, and nowhere else."""
 
+import importlib
 import os
 import pty
 import subprocess
 import sys
 
 import pytest
+
+from lensaudit.cli import loading
 
 MAIN = "from lensaudit.cli.main import main; main()"
 
@@ -41,19 +44,34 @@ def test_the_first_word_names_what_is_loaded_and_the_line_is_erased():
     assert "loading transformer_lens" in before or "loading transformers" in before
 
 
+def test_a_help_loads_nothing():
+    assert "loading" not in on_a_terminal("--help")
+
+
 @pytest.mark.parametrize(
-    ("arguments", "changes"),
+    ("arguments", "terminal", "kind", "told"),
     [
-        (("cache", "--model", "demo/npo", "--limit", "2", "--dry-run", "-q"), {}),
-        (("cache", "--model", "demo/npo", "--limit", "2", "--dry-run"), {"TERM": "dumb"}),
-        (("--help",), {}),
+        (["cache", "--dry-run"], True, "xterm", True),
+        (["cache", "--dry-run", "-q"], True, "xterm", False),
+        (["--quiet", "cache"], True, "xterm", False),
+        (["cache", "--dry-run"], True, "dumb", False),
+        (["cache", "--dry-run"], False, "xterm", False),
     ],
+    ids=["told", "-q", "--quiet", "dumb", "pipe"],
 )
-def test_nothing_is_said_to_who_wants_quiet_or_loads_nothing(arguments, changes):
-    assert "loading" not in on_a_terminal(*arguments, **changes)
-
-
-def test_nothing_is_said_into_a_pipe():
-    command = [sys.executable, "-c", MAIN, "cache", "--model", "demo/npo", "--limit", "2"]
-    found = subprocess.run([*command, "--dry-run"], capture_output=True, text=True, check=True)
-    assert "loading" not in found.stdout + found.stderr
+def test_nothing_is_said_to_who_wants_quiet_or_into_a_pipe(
+    monkeypatch, capsys, arguments, terminal, kind, told
+):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    monkeypatch.setenv("TERM", kind)
+    monkeypatch.setattr(loading, "_doing", None)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.setattr(loading, "LARGE", ("this",))
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    loading.announce(arguments)
+    importlib.import_module("this")
+    with loading.during("opening x"):
+        pass
+    said = capsys.readouterr().err
+    assert ("loading this …" in said) == ("opening x …" in said) == told
+    assert told or said == ""

@@ -79,21 +79,28 @@ def test_the_way_to_full_is_no_way_for_a_model_that_says_the_facts(gym):
     assert all(0 <= value <= 1 for value in rows["retain"].facts.values())
 
 
-@pytest.mark.parametrize(
-    ("auditor", "knows_more"),
-    [
-        ("leak_exact", True),
-        ("assignment", True),
-        ("bits", True),
-        pytest.param("worst_excess", True, marks=pytest.mark.slow),
-        pytest.param("effort", False, marks=pytest.mark.slow),
-    ],
-)
-def test_attacks_on_what_is_said_tell_full_from_retain(gym, tmp_path, auditor, knows_more):
-    place = shutil.copytree(gym, tmp_path / "gym")
-    score(ScoreSettings(gym=place, auditor=(auditor,), mechanism=("absent",), limit=8))
-    found = scores(place, auditor)
-    sign = 1 if knows_more else -1
+SAID = ("leak_exact", "assignment", "bits")
+
+
+@pytest.fixture(scope="module")
+def asked(gym, tmp_path_factory):
+    """A copy of the gym where an absent model was asked and attacked."""
+    place = shutil.copytree(gym, tmp_path_factory.mktemp("said") / "gym")
+    score(ScoreSettings(gym=place, auditor=SAID, mechanism=("absent",), limit=8))
+    return place
+
+
+@pytest.mark.parametrize("auditor", SAID)
+def test_questions_about_what_is_said_tell_full_from_retain(asked, auditor):
+    found = scores(asked, auditor)
+    assert found["full"] > found["retain"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("auditor", "sign"), [("worst_excess", 1), ("effort", -1)])
+def test_attacks_on_what_is_said_tell_full_from_retain(asked, auditor, sign):
+    score(ScoreSettings(gym=asked, auditor=(auditor,), mechanism=("absent",), limit=8))
+    found = scores(asked, auditor)
     assert sign * found["full"] > sign * found["retain"]
     if auditor == "worst_excess":
         assert found["retain"] == 0  # the control arm, and nothing was run
