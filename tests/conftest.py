@@ -1,12 +1,14 @@
 """Shared fixtures. Heavy imports stay inside them, so pure tests start in seconds."""
 
 import functools
+import gc
 import importlib
 import importlib.util
 import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.workeroutput["left_out"] = len(compares)
 
 
+def pytest_collection_finish() -> None:
+    """What was imported stays: a collection of garbage need not walk over it a thousand times."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node) -> None:
     """Each process of a parallel run collects the same tests."""
@@ -55,6 +63,14 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
 if os.environ.get("CI") == "true":
     # what is not installed there is not tested anywhere: its absence is an error, not a skip
     pytest.importorskip = lambda name, *_, **__: importlib.import_module(name)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_wait_for_the_disk() -> Iterator[None]:
+    """What a test writes need not survive a loss of power."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(autouse=True)
