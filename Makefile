@@ -6,6 +6,8 @@ READY  := $(VENV)/.ready
 TOOLS  := $(VENV)/.tools
 # two threaded torch processes on two cores crawl; tests run one process per core instead
 export OMP_NUM_THREADS ?= 1
+# without bytecode every process compiles the package, and each worker rewrites all tests, anew
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test shapes lint mutants bench gpu slow family docs site clean
 

@@ -108,6 +108,7 @@ def test_options_of_an_audit_keep_their_quotes_and_run_nothing(runner):
     assert not (runner / "made").exists()
 
 
+@pytest.mark.slow
 def test_an_audit_is_gated(runner):
     asked = "--source demo/npo --limit 4 --suite none --association none"
     done = step(AUDIT, audit=asked, results="results")

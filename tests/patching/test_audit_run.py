@@ -178,7 +178,7 @@ def test_a_budget_too_small_for_one_example_is_refused(family, tmp_path, tiny_to
         tiny_tokenizer,
         names=("full", "retain", "a"),
         vocab_size=2_000_000,
-        hidden_size=16,
+        hidden_size=8,
         num_hidden_layers=2,
     )
     save_questions(folder)

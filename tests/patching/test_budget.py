@@ -123,7 +123,7 @@ config = LlamaConfig(
 shape, found = Shape("", "", config, 1, 1, 1), {}
 model = random_model(config)
 for memory in ("256M", "2G"):
-    with bench_of(shape, model, 96, Asked(memory)) as bench:
+    with bench_of(shape, model, 24, Asked(memory)) as bench:
         bench.source_run([5])
         found[memory] = timed(lambda: bench.source_run(range(6)), n_runs=1).peak_bytes
 print(json.dumps(found))
