@@ -29,7 +29,7 @@ from lensaudit.association.reading import (
 from lensaudit.association.settings import KnowSettings
 from lensaudit.files import digest, slug
 from lensaudit.judge.client import JudgeClient
-from lensaudit.models.bridge import DTYPES, TransformerBridge, load
+from lensaudit.models.bridge import DTYPES, TransformerBridge, is_held, load
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.conditions import conditions_of
 from lensaudit.patching.exposure import Head
@@ -294,7 +294,11 @@ def _loaded(
     if checkpoint is know.head and "head" in kept:
         yield kept.pop("head")
     else:
-        yield load(checkpoint, dtype=DTYPES[know.dtype], device=know.device)
+        model = load(checkpoint, dtype=DTYPES[know.dtype], device=know.device)
+        yield model
+        if is_held(model):
+            return
+        del model
     gc.collect()
 
 

@@ -38,6 +38,7 @@ from lensaudit.auditing.reuse import anchored
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
 from lensaudit.errors import Failure, InputError, LensAuditError, failure_in
 from lensaudit.files import digest, make_folder
+from lensaudit.models.bridge import opened_once
 from lensaudit.patching.scoring import PatchPlan
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
@@ -134,6 +135,7 @@ def plan_audit(
     return _planned(_own(_steps(sources, settings, folder), settings, folder, notice), notice)
 
 
+@opened_once()
 def audit_into(
     sources: Sequence[str],
     settings: AuditSettings,

@@ -13,6 +13,7 @@ from lensaudit.auditing.patch_result import Patched
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import WorkError
 from lensaudit.files import slug
+from lensaudit.models.bridge import opened_once
 from lensaudit.models.checkpoint import peft_for
 from lensaudit.models.fetch import fetch
 from lensaudit.models.registry import DEMO, FETCHED, REAL, load_registry
@@ -41,6 +42,7 @@ class Demo:
     """Model -> what may be said of it after all of this."""
 
 
+@opened_once()
 def demo_into(
     folder: Path,
     *,

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -46,6 +47,37 @@ Component = Literal["resid", "attn", "mlp", "resid_mid", "head", "resid_pre"]
 stream between them; one attention head's output before the output projection; the block's input."""
 
 
+_OpenedModels = dict[tuple[str, str, str, torch.dtype], TransformerBridge]
+_OPENED: ContextVar[_OpenedModels | None] = ContextVar("opened", default=None)
+OPENED_BYTES = 2**30
+"""Weights that `opened_once` holds at most."""
+
+
+@contextlib.contextmanager
+def opened_once() -> Iterator[None]:
+    """While the block lasts, `load` gives a model that was loaded in it again.
+
+    For what asks the same models several things, one after the other, and edits none. On the
+    processor alone, and no more than `OPENED_BYTES`: the others are loaded each time.
+    """
+    opened: _OpenedModels = {}
+    token = _OPENED.set(opened)
+    try:
+        yield
+    finally:
+        _OPENED.reset(token)
+
+
+def is_held(model: TransformerBridge) -> bool:
+    """Whether `opened_once` holds it, so that nothing is freed when its user is done."""
+    return any(one is model for one in (_OPENED.get() or {}).values())
+
+
+def n_bytes(model: TransformerBridge) -> int:
+    """What its weights take."""
+    return sum(p.numel() * p.element_size() for p in model.original_model.parameters())
+
+
 def load(
     checkpoint: Checkpoint,
     *,
@@ -64,8 +96,19 @@ def load(
     Raises:
         InputError: the device is absent, or the folder is not a causal language model.
     """
+    opened = _OPENED.get() if device == "cpu" else None
+    key = (checkpoint.weights, checkpoint.tokenizer, str(checkpoint.folder), dtype)
+    if opened and key in opened:
+        return opened[key]
     model = load_causal(checkpoint, dtype=dtype, device=device, attn=EAGER, spread=spread)
-    return bridge_from(model, load_tokenizer(checkpoint))
+    bridge = bridge_from(model, load_tokenizer(checkpoint))
+    if (
+        opened is not None
+        and not streamed(model)
+        and sum(map(n_bytes, (bridge, *opened.values()))) <= OPENED_BYTES
+    ):
+        opened[key] = bridge
+    return bridge
 
 
 def bridge_from(model: Any, tokenizer: Any) -> TransformerBridge:

@@ -23,6 +23,7 @@ from lensaudit.models.bridge import (
     device_of,
     load,
     logits_of,
+    n_bytes,
     unembedded,
 )
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, misfit
@@ -179,7 +180,7 @@ class Session:
         models = self._held.models
         if checkpoint.weights not in models:
             others = [key for key in models if key != self.full.weights]
-            held = sum(_n_bytes(models[key]) for key in others)
+            held = sum(n_bytes(models[key]) for key in others)
             # beside `full` one other is held in any case, whichever of the two is loaded first
             second = checkpoint.weights != self.full.weights or self.spread
             if second and held > self.options.memory_bytes // HELD_PART:
@@ -484,7 +485,3 @@ def read_answers(
     scores = (score(logits, labels) for score in (label_logprob, label_hit))
     logprob, hits = (mean_per_example(one, example, len(bucket)).tolist() for one in scores)
     return logprob, hits
-
-
-def _n_bytes(model: TransformerBridge) -> int:
-    return sum(p.numel() * p.element_size() for p in model.original_model.parameters())

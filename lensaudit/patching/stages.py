@@ -4,8 +4,10 @@ S1 patches `retain` into `full`, S2 a source; the calibration patches `full` int
 a source with a score cache, so they share batches, the clean run and one sweep.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -28,6 +30,8 @@ from lensaudit.scores.depth import LabelScore, label_logprob
 from lensaudit.scores.erasure import label_hit
 
 Joins = Bool[Tensor, "source batch layer"]
+KEPT_EVERY = 1.0
+"""Seconds of computing that a kill may lose."""
 
 MEASURES: Mapping[Measure, LabelScore] = {"logprob": label_logprob, "hit": label_hit}
 
@@ -188,7 +192,7 @@ def complete(
 ) -> None:
     """Fill the score caches of some sources; an interruption keeps the finished batches.
 
-    The next batch is read while this one is computed.
+    The next batch is read while this one is computed. Scores are on disk within `KEPT_EVERY`.
     """
     names = list(streams)
 
@@ -199,11 +203,14 @@ def complete(
     n_done = len(encoded) - len(todo)
     batches = runner.room.batches(todo, n_rows, n_sources=len(names))
     reading = [streams[name] for name in names]
-    with ThreadPoolExecutor(max_workers=1) as background:
+    with (
+        _keeping([caches[name] for name in names]) as record,
+        ThreadPoolExecutor(max_workers=1) as background,
+    ):
         for bucket, fetched in _ahead(background, runner, reading, batches):
             joins = _joins(bucket, caches, wanted, names, runner.n_layers)
             swept = runner.score(bucket, fetched, joins)
-            _record(bucket, swept, joins, [caches[name] for name in names])
+            record(bucket, swept, joins)
             n_done += len(bucket)
             progress(what, n_done, len(encoded))
 
@@ -233,9 +240,40 @@ def _joins(bucket, caches, wanted: Wanted, names, n_layers: int) -> Joins:
     return joins
 
 
-def _record(
+@contextmanager
+def _keeping(
+    caches: Sequence[ScoreCache],
+) -> Iterator[Callable[[Sequence[Encoded], Swept, Joins], None]]:
+    """What keeps the scores of a batch: written every `KEPT_EVERY`, as a write waits for the disk.
+
+    What an error or an interruption leaves is written, too.
+    """
+    waiting: list[list[tuple[Encoded, ScoreEntry]]] = [[] for _ in caches]
+    written = time.monotonic()
+
+    def write() -> None:
+        nonlocal written
+        for at, cache in enumerate(caches):
+            rows, waiting[at] = waiting[at], []
+            cache.add(rows)
+        written = time.monotonic()
+
+    def record(bucket: Sequence[Encoded], swept: Swept, joins: Joins) -> None:
+        for rows, new in zip(waiting, _entries(bucket, swept, joins, caches), strict=True):
+            rows += new
+        if time.monotonic() - written >= KEPT_EVERY:
+            write()
+
+    try:
+        yield record
+    finally:
+        write()
+
+
+def _entries(
     bucket: Sequence[Encoded], swept: Swept, joins: Joins, caches: Sequence[ScoreCache]
-) -> None:
+) -> Iterator[list[tuple[Encoded, ScoreEntry]]]:
+    """What is new of each source."""
     baseline = swept.baseline.tolist()
     tables = zip(caches, swept.patched.tolist(), joins.tolist(), strict=True)
     for source, (cache, scores, chosen) in enumerate(tables):
@@ -250,7 +288,7 @@ def _record(
                 tokens = swept.by_token[source, at, :, : e.n_span]
                 entry.by_token = {layer: tokens[layer].tolist() for layer in entry.scores}
             rows.append((e, entry))
-        cache.add(rows)
+        yield rows
 
 
 def baselines(cache: ScoreCache, encoded: Sequence[Encoded]) -> Float[Tensor, " batch"]:

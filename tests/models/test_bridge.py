@@ -8,17 +8,24 @@ from transformer_lens.model_bridge.sources.transformers import source
 import lensaudit as la
 from lensaudit.data.spans import make_batch
 from lensaudit.errors import InputError, WorkError
+from lensaudit.models import bridge
 from lensaudit.models.bridge import (
     bridge_from,
     captured,
     check_finite,
     embedded,
     intervening,
+    is_held,
+    load,
     logits_of,
+    n_bytes,
+    opened_once,
     residuals,
     unembedded,
     user_hooks,
 )
+from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.registry import load_registry, resolve
 
 
 def test_residuals_are_the_hidden_states_before_the_final_norm(tiny, ragged):
@@ -112,3 +119,36 @@ def test_a_model_with_eyes_is_bridged_without_network_or_installation(tiny_token
     assert asked == []
     source.load_modality_processor(1)
     assert asked == [(1,)]
+
+
+def test_a_model_that_several_questions_are_asked_is_loaded_once(monkeypatch):
+    npo, full = (
+        open_checkpoint(resolve(name, load_registry())) for name in ("demo/npo", "demo/full")
+    )
+    loaded, plain = [], bridge.load_causal
+
+    def noted(checkpoint, **how):
+        loaded.append((checkpoint.spec.name, how["dtype"]))
+        return plain(checkpoint, **how)
+
+    monkeypatch.setattr(bridge, "load_causal", noted)
+    single = ("demo/npo", torch.float32)
+    with opened_once():
+        one = load(npo)
+        assert load(npo, spread=10**9) is one
+        assert is_held(one)
+        assert loaded == [single]
+        load(npo, dtype=torch.bfloat16)
+        load(full)
+        load(npo)
+        assert loaded == [single, ("demo/npo", torch.bfloat16), ("demo/full", torch.float32)]
+    assert not is_held(one)
+    load(npo)
+    load(npo)
+    assert loaded[3:] == [single, single]
+    monkeypatch.setattr(bridge, "OPENED_BYTES", n_bytes(one))
+    with opened_once():
+        assert is_held(load(npo))
+        assert load(full) is not None
+        load(full)
+        assert loaded[5:] == [single, *[("demo/full", torch.float32)] * 2]
