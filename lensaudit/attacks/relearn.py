@@ -429,9 +429,8 @@ def recovery(
     if (known := keyed.keyed_document(work / AUDIT, key)) is not None:
         return tuple(checked(Shifts, known, work / AUDIT).shifts)
     first = next(iter(jobs))
-    if keep is not None and not keyed.finished(keep, jobs[first].key):
+    if keep is not None and not keyed.check_own(keep, jobs[first].key):
         # first of all: the audit's folder may lie in it, and it would be somebody else's then
-        keyed.check_own(keep, jobs[first].key)
         keyed.begin(keep, jobs[first].key)
     claim(work, "relearn --audit", [AUDIT])
     folders = {

@@ -42,9 +42,8 @@ from lensaudit.models.bridge import opened_once
 from lensaudit.patching.scoring import PatchPlan
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.results.owners import differences, folders_for
-from lensaudit.results.records import MANIFEST, answered_for, manifest
-from lensaudit.results.reuse import Question
+from lensaudit.results.keyed import Question
+from lensaudit.results.records import MANIFEST, answered_for, differences, folders_for, manifest
 from lensaudit.settings import (
     Caches,
     Names,

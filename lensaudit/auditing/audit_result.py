@@ -17,10 +17,9 @@ from lensaudit.models.hashing import looking
 from lensaudit.models.registry import default_anchor, family_of
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, unheard
-from lensaudit.results.owners import folders_for
+from lensaudit.results.keyed import answered
 from lensaudit.results.reading import json_object
-from lensaudit.results.records import MANIFEST
-from lensaudit.results.reuse import answered
+from lensaudit.results.records import MANIFEST, folders_for
 from lensaudit.settings import PatchGroups, plain, results_folder, several, shared
 from lensaudit.verdict.collect import Verdicts, verdicts
 from lensaudit.verdict.decide import Verdict

@@ -43,8 +43,8 @@ from lensaudit.auditing.settings import (
 from lensaudit.errors import InputError
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Tell, unheard
-from lensaudit.results.owners import folders_for
 from lensaudit.results.reading import checked_as
+from lensaudit.results.records import folders_for
 from lensaudit.settings import Place, named, path_of
 
 P = ParamSpec("P")

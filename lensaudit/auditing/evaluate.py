@@ -37,8 +37,17 @@ from lensaudit.models.registry import family_of, load_registry, resolve
 from lensaudit.models.sizes import context_of
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results.owners import Run, folder_of, known_as
-from lensaudit.results.records import MANIFEST, claim, manifest, mark_of, misfits, renew
+from lensaudit.results.records import (
+    MANIFEST,
+    Run,
+    claim,
+    folder_of,
+    known_as,
+    manifest,
+    mark_of,
+    misfits,
+    renew,
+)
 from lensaudit.settings import (
     Machine,
     Models,

@@ -54,9 +54,8 @@ from lensaudit.patching.scoring import (
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.results.owners import Run, folder_of, folders_for, known_as
-from lensaudit.results.records import claim
-from lensaudit.results.reuse import Question
+from lensaudit.results.keyed import Question
+from lensaudit.results.records import Run, claim, folder_of, folders_for, known_as
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.attacks import SCALE
 from lensaudit.verdict.collect import judge_beside, judge_run

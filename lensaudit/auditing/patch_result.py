@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lensaudit.errors import InputError
-from lensaudit.results.owners import COMPARISON
 from lensaudit.results.patch_runs import SCORES, read_shown
 from lensaudit.results.reading import csv_rows
-from lensaudit.results.records import RunResult
+from lensaudit.results.records import COMPARISON, RunResult
 from lensaudit.settings import Score
 from lensaudit.verdict.decide import Verdict
 from lensaudit.verdict.depth import calibration_problem

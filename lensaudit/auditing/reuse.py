@@ -32,9 +32,14 @@ from lensaudit.models.registry import (
 )
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.results.owners import COMPARISON_MANIFEST, folders_for
-from lensaudit.results.records import MANIFEST, code_digest, package_versions
-from lensaudit.results.reuse import answered
+from lensaudit.results.keyed import answered
+from lensaudit.results.records import (
+    COMPARISON_MANIFEST,
+    MANIFEST,
+    code_digest,
+    folders_for,
+    package_versions,
+)
 from lensaudit.settings import NO_RETAIN_MODEL, PatchGroups, plain, several
 
 _READ = ("*.json", "*.jinja", "*.model", "*.txt")

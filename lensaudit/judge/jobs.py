@@ -22,8 +22,7 @@ from lensaudit.judge.rubric import RubricGrader
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import WORDS, LogSettings
 from lensaudit.progress import Tick
-from lensaudit.results.owners import Run, folder_of
-from lensaudit.results.records import claim, manifest
+from lensaudit.results.records import Run, claim, folder_of, manifest
 from lensaudit.settings import results_folder
 
 

@@ -16,8 +16,7 @@ from lensaudit.files import write_csv, write_json, write_jsonl
 from lensaudit.groups import Group, assumption, unit_of
 from lensaudit.patching.options import PatchOptions
 from lensaudit.patching.score_cache import ByToken
-from lensaudit.results.owners import COMPARISON, COMPARISON_MANIFEST
-from lensaudit.results.records import Manifest
+from lensaudit.results.records import COMPARISON, COMPARISON_MANIFEST, Manifest
 from lensaudit.scores.depth import DepthScore, depth_score
 from lensaudit.scores.estimate import NO_ROWS, Estimate
 from lensaudit.scores.intervals import clustered_mean

@@ -1,8 +1,12 @@
-"""Is this folder the finished work of this very run? One key, one manifest written last.
+"""Was this very question answered before, finished and whole? One key, one manifest written last.
 
 A run is told from others by its key, a hash of everything that determines what it writes. `begin`
 marks a folder as a run's, `seal` writes the manifest: the key and the hash of every file it speaks
 of. A folder with a manifest is finished; one with a mark can go on; readers compare the hashes.
+
+Where models are named before they are opened the key is a hash of every option, of models and rows
+by content, of the code and the libraries, and stands in the manifest as `asked`: whoever asks the
+same again is given what the files say, and no model library is imported for it.
 """
 
 import time
@@ -11,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import digest, make_folder, write_bytes, write_json
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.reading import json_object
@@ -58,8 +62,8 @@ def finished(folder: Path, key: str) -> bool:
     return is_whole(folder, largest=LOOKED_AT_BYTES) and _key_in(folder / MANIFEST) == key
 
 
-def check_own(folder: Path, key: str) -> None:
-    """Refuse a folder with anything in it but this very run, begun or finished.
+def check_own(folder: Path, key: str) -> bool:
+    """Whether `folder` holds this very run, finished; refuses one with anything else in it.
 
     Raises:
         InputError: another run's, nobody's, or this one's with files that were changed since.
@@ -70,11 +74,12 @@ def check_own(folder: Path, key: str) -> None:
                 raise InputError(f"{folder}: holds a run with other settings; name another --out")
             for line in misfits(folder, largest=LOOKED_AT_BYTES) if mark.name == MANIFEST else ():
                 raise InputError(f"{folder}: {line}; name another --out")
-            return
+            return mark.name == MANIFEST
     if folder.is_dir() and any(folder.iterdir()):
         raise InputError(
             f"{folder}: is not empty and holds no run of this command; name another --out"
         )
+    return False
 
 
 def in_folder(
@@ -106,8 +111,7 @@ def in_folder(
         InputError: the folder holds something else.
     """
     started, key, path = time.monotonic(), digest(identity), out / "summary.json"
-    check_own(out, key)
-    if finished(out, key) and not fresh:
+    if check_own(out, key) and not fresh:
         notice(f"{out} holds this run already; nothing to do")
         return json_object(path)
     begin(out, key)
@@ -155,3 +159,66 @@ def keyed_document(path: Path, key: str) -> dict[str, Any] | None:
 def _key_in(path: Path) -> Any:
     inputs = json_object(path).get("inputs")
     return inputs.get("key") if isinstance(inputs, dict) else None
+
+
+Key = Callable[[], str]
+"""The key of a question, by what its models and files hold now."""
+
+
+class Question:
+    """What a run asks, from before its first file is read until its answer is written."""
+
+    def __init__(self, key: Key, notice: Notice = unheard):
+        self._key = key
+        self._began = _known(key)
+        self._notice = notice
+        self._told: list[str] = []
+        self._opened: int | None = None
+
+    def tell(self, line: str) -> None:
+        """Pass a remark on."""
+        self._told.append(line)
+        self._notice(line)
+
+    def opened(self) -> None:
+        """All names stand for something now: what was told so far is said of any such run."""
+        self._opened = len(self._told)
+
+    def record(self) -> dict[str, Any] | None:
+        """For the manifest; None where another run may say something else.
+
+        So it is where a file changed meanwhile, or where the run itself had something to remark:
+        scores of other versions, another engine than the one asked for, a damaged cache.
+        """
+        if self._began is None or self._opened != len(self._told):
+            return None
+        return (
+            {"hash": self._began, "told": self._told} if _known(self._key) == self._began else None
+        )
+
+
+def answered(manifests: Iterable[tuple[Path, str]], key: Key) -> list[str] | None:
+    """What a finished run told that asked the same; None where there is none, or any doubt.
+
+    Args:
+        manifests: every one that the run wrote: its folder, and its name there.
+        key: of the question.
+    """
+    said: list[Any] = []
+    try:
+        for folder, name in manifests:
+            said.append(json_object(folder / name).get("asked"))
+            if said[-1] != said[0] or (folder / BEGUN).exists() or misfits(folder, name=name):
+                return None
+        first = said[0] if said and isinstance(said[0], Mapping) else {}
+        return list(first["told"]) if first.get("hash") == key() else None
+    except (LensAuditError, OSError):
+        return None
+
+
+def _known(key: Key) -> str | None:
+    """None where something is wrong, which the run says itself."""
+    try:
+        return key()
+    except LensAuditError:
+        return None

@@ -202,8 +202,7 @@ def trained(job: Keyed, out: Path, train: Callable[[], object]) -> bool:
     """
     keyed.check_own(out, job.key)
     with alone(out):
-        keyed.check_own(out, job.key)
-        if keyed.finished(out, job.key):
+        if keyed.check_own(out, job.key):
             drop_state(out)  # of a run that was killed between its manifest and its last line
             return False
         train()

@@ -18,8 +18,8 @@ from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.models import hashing
 from lensaudit.patching.settings import PatchSettings
+from lensaudit.results.keyed import Question
 from lensaudit.results.records import BEGUN
-from lensaudit.results.reuse import Question
 
 RUN = """
 import json, sys

@@ -56,8 +56,7 @@ from lensaudit.models.registry import (
 from lensaudit.models.sizes import context_of
 from lensaudit.patching.outcome import clear
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results.owners import folders_for
-from lensaudit.results.records import RunResult, claim, manifest
+from lensaudit.results.records import RunResult, claim, folders_for, manifest
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import FEWEST_GROUPS
 from lensaudit.scores.recovery import Arms, recovery
