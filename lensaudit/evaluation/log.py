@@ -22,7 +22,7 @@ from lensaudit.metrics.registry import (
     unscored,
 )
 from lensaudit.results.eval_runs import LogEntry, entries_of
-from lensaudit.results.reading import checked
+from lensaudit.results.reading import checked, null
 from lensaudit.results.records import check_result
 from lensaudit.scores.estimate import Estimate
 
@@ -130,13 +130,13 @@ def _recomputed(
 
 def _json(entry: MetricResult) -> dict[str, Any]:
     """An entry in open-unlearning's layout, with reasons where it has gaps."""
-    rows = {str(idx): _strict(record) for idx, record in entry.records.items()}
+    rows = {str(idx): null(record) for idx, record in entry.records.items()}
     fields = next(iter(rows.values()), {"score": None})
     headline = {key: None for key in fields if key not in ("input", "ground_truth", "generation")}
     gaps = {str(idx): headline for idx in entry.unscored if str(idx) not in rows}
     out: dict[str, Any] = {name: _json(part) for name, part in entry.parts.items()}
-    out |= {name: _strict(value) for name, value in entry.details.items()}
-    out["agg_value"] = _strict(entry.value)
+    out |= {name: null(value) for name, value in entry.details.items()}
+    out["agg_value"] = null(entry.value)
     if rows or (gaps and not entry.parts):
         out["value_by_index"] = dict(sorted((rows | gaps).items(), key=lambda row: int(row[0])))
     if entry.unscored:
@@ -152,15 +152,6 @@ def _json(entry: MetricResult) -> dict[str, Any]:
     if entry.interval_assumes:
         out["interval_95_assumes"] = entry.interval_assumes
     return out
-
-
-def _strict(value: Any) -> Any:
-    """A value without NaN and infinities, which JSON does not have."""
-    if isinstance(value, Mapping):
-        return {key: _strict(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_strict(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _entry(found: LogEntry, where: str) -> MetricResult:

@@ -69,7 +69,7 @@ from lensaudit.patching.scoring import score_all, score_lens
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import unheard
-from lensaudit.results.reading import brief
+from lensaudit.results.reading import brief, null
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.representation import weighted_erasure
 from lensaudit.verdict.collect import judge_run
@@ -500,7 +500,7 @@ def validity(cases: Sequence[Case]) -> list[AuditorScore]:
 def cka(cases: Sequence[Case]) -> list[AuditorScore]:
     """How far the streams' geometry went from full's to retain's."""
     audit = audit_of(cases)
-    return [AuditorScore(_finite(weighted_erasure(cka_layers(audit, one.model)))) for one in cases]
+    return [AuditorScore(null(weighted_erasure(cka_layers(audit, one.model)))) for one in cases]
 
 
 @auditor(
@@ -515,13 +515,9 @@ def fisher(cases: Sequence[Case]) -> list[AuditorScore]:
     """Fisher information where retain has it and full lacks it; 0.1 % of each layer."""
     audit = audit_of(cases)
     return [
-        AuditorScore(_finite(weighted_erasure(fisher_layers(audit, one.model)[0.001])))
+        AuditorScore(null(weighted_erasure(fisher_layers(audit, one.model)[0.001])))
         for one in cases
     ]
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 @auditor(
@@ -582,7 +578,7 @@ def _metric(name: str) -> Callable[[Case], AuditorScore]:
         entry = evaluate_into(case.model, settings, folder).entries[name]
         known = {one.idx for one in bench.facts.examples}
         facts = {idx: value for idx, value in entry.per_example.items() if idx in known}
-        return AuditorScore(_finite(entry.value), facts or None, why=entry.reason)
+        return AuditorScore(null(entry.value), facts or None, why=entry.reason)
 
     return found
 

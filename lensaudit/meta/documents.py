@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder, read_json, write_csv, write_json
@@ -31,7 +31,7 @@ from lensaudit.meta.reading import (
 )
 from lensaudit.meta.settings import AggregateSettings, Attack, MetaTableSettings
 from lensaudit.models.registry import DEMO
-from lensaudit.results.reading import Number, Record, Share, Whole, checked, checked_as
+from lensaudit.results.reading import Number, Record, Share, Whole, checked, checked_as, null
 from lensaudit.results.records import MANIFEST, MANIFESTS, claim, manifest
 from lensaudit.scores.estimate import Estimate
 from lensaudit.settings import plain
@@ -65,7 +65,6 @@ Document = dict[str, Any]
 Lines = tuple[Sequence[str], list[list[Any]]]
 """Header and rows of a CSV file."""
 ATTACKS: tuple[Attack, ...] = ("quantize", "relearn")
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -500,11 +499,6 @@ def _row(key: str, sources: Sources) -> Document:
         [f"{name}: {one.reason}" for name, one in found.items() if one.reason],
     )
     return dict(zip(COLUMNS, map(null, values), strict=True))
-
-
-def null(value: Value) -> Value | None:
-    """NaN as None: JSON has none, and an empty CSV cell says it better."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def csv_rows(rows: Sequence[Document]) -> list[list[Any]]:

@@ -25,9 +25,8 @@ from lensaudit.results.attacks import (
     read_sample,
     read_worst,
 )
-from lensaudit.results.eval_runs import EvalRun, answers_in, read_eval
+from lensaudit.results.eval_runs import EvalRun, answers_in, read_aggregates, read_eval, read_meta
 from lensaudit.results.locate import WANTED, Found, Kind, LeftOut, locate
-from lensaudit.results.meta_tables import read_aggregates, read_meta
 from lensaudit.results.patch_runs import PatchRun, Texts, read_patch
 from lensaudit.results.reading import json_object
 from lensaudit.results.records import check_result

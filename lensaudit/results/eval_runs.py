@@ -1,4 +1,4 @@
-"""What did `lensaudit eval` find? The metrics of one model, with directions and intervals."""
+"""What did `lensaudit eval` find of one model, and `lensaudit meta` of its metrics?"""
 
 import re
 from collections.abc import Mapping
@@ -7,10 +7,21 @@ from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
+from annotated_types import Len
 from pydantic import Strict
 
 from lensaudit.errors import FailureKind, InputError
-from lensaudit.results.reading import JsonObject, Number, check_inside, checked, json_object, part
+from lensaudit.results.reading import (
+    JsonObject,
+    Number,
+    brief,
+    check_inside,
+    checked,
+    checked_as,
+    json_object,
+    need,
+    part,
+)
 from lensaudit.results.records import check_result
 from lensaudit.scores.estimate import Estimate
 
@@ -189,3 +200,38 @@ def _kind(name: str, told: JsonObject) -> MetricKind:
         high_means=high if high in ("knows", "forgot") else None,
         source=str(told.get("source", "")),
     )
+
+
+def read_meta(path: Path) -> dict[str, Any]:
+    """The table of the meta-evaluation: one row per metric.
+
+    Raises:
+        InputError: no rows.
+    """
+    rows = _rows(path, "metrics", "metric")
+    joined = [
+        {**row, "notes": "; ".join(map(str, row["notes"]))}
+        if isinstance(row.get("notes"), list)
+        else row
+        for row in rows
+    ]
+    return brief({"folder": str(path.parent), "rows": joined})
+
+
+def read_aggregates(path: Path) -> list[dict[str, Any]]:
+    """Aggregates of many models: one row per model.
+
+    Raises:
+        InputError: no rows.
+    """
+    return _rows(path, "models", "model")
+
+
+def _rows(path: Path, name: str, key: str) -> list[dict[str, Any]]:
+    content = json_object(path)
+    need(content, path, name)
+    where = f"{path}: {name}"
+    rows = checked_as(Annotated[list[dict[str, Any]], Len(1)], content[name], where)
+    for at, row in enumerate(rows):
+        need(row, f"{where}.{at}", key)
+    return rows

@@ -100,7 +100,12 @@ def need(content: JsonObject, where: object, *names: str) -> None:
             raise InputError(f"{where}: has no {name!r}")
 
 
-def brief(value: Any, digits: int = 6) -> Any:
+def null(value: Any) -> Any:
+    """The same value with NaN and infinities as None: JSON has none."""
+    return brief(value, None)
+
+
+def brief(value: Any, digits: int | None = 6) -> Any:
     """The same value with floats at `digits` significant digits: the page shows fewer.
 
     >>> brief({"a": [0.123456789, 1, None]})
@@ -110,7 +115,8 @@ def brief(value: Any, digits: int = 6) -> Any:
         case bool() | int() | str() | None:
             return value
         case float():
-            return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+            kept = float(f"{value:.{digits}g}") if digits else value
+            return kept if math.isfinite(value) else None
         case Mapping():
             return {key: brief(one, digits) for key, one in value.items()}
         case _:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -19,6 +19,7 @@ from lensaudit.models.bridge import DTYPES, load
 from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.patching.options import parse_layers
 from lensaudit.progress import Notice, Tick
+from lensaudit.results.reading import null
 from lensaudit.steer.estimators import Separation, direction_of, mean_separation, separation
 from lensaudit.steer.generate import TraitModel
 from lensaudit.steer.settings import ExtractSettings, Method
@@ -41,7 +42,7 @@ from lensaudit.steer.trait import (
     whole_pairs,
     written,
 )
-from lensaudit.steer.vector import SteeringVector, finite, save_vector
+from lensaudit.steer.vector import SteeringVector, save_vector
 
 N_FOLDS = 5
 MIN_ROWS = 2
@@ -282,7 +283,7 @@ def _vector(job: Extraction, contrast: Contrast, column: int, method: Method) ->
         n_pos=len(positive),
         n_neg=len(negative),
         resid_norm=float(contrast.length[column]),
-        scores=finite(scores) if scores else None,
+        scores=null(asdict(scores)) if scores else None,
         model=job.subject.checkpoint.spec.name,
         weights=job.subject.checkpoint.weights,
         dtype=job.subject.dtype,

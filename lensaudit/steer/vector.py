@@ -1,10 +1,9 @@
 """A direction on disk: safetensors for the numbers, JSON beside them for where they come from."""
 
-import math
 import pickle
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -176,8 +175,3 @@ def _checked(vector: Tensor, path: Path) -> Float[Tensor, " d_model"]:
     if not bool(vector.norm() > 0):
         raise InputError(f"{path}: the vector is zero; it cannot steer")
     return vector.float()
-
-
-def finite(scores: Any) -> dict[str, float | None]:
-    """Fields of a record of scores, as strict JSON has them: NaN becomes None."""
-    return {key: v if math.isfinite(v) else None for key, v in asdict(scores).items()}

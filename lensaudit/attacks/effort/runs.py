@@ -345,18 +345,8 @@ def run(
     Raises:
         TryAgainError: another process attacks models into the folder.
     """
-    path = ready.log.path
+    path, started = ready.log.path, time.monotonic()
     assert path is not None
-    with alone(path.parent):
-        # what another process did since the log was read is not done again
-        return _attacked(replace(ready, log=read_log(path)), workers=workers, progress=progress)
-
-
-def _attacked(ready: PreparedEffort, *, workers: int, progress: Tell) -> list[EffortResult]:
-    started = time.monotonic()
-    for folder in ready.folders.values():
-        claim(folder, "effort", ["summary.json"])
-        clear(folder)
 
     def work(attacks: list[EffortJob]) -> None:
         fill(
@@ -366,24 +356,33 @@ def _attacked(ready: PreparedEffort, *, workers: int, progress: Tell) -> list[Ef
             report=lambda what, done, of: progress(Progress(what, done, of)),
         )
 
-    work([one for model in ready.sources.values() for one in _tried(ready, model)])
-    spoken: dict[str, dict[Arm, tuple[TrainingRate, TrainingRate]]] = {
-        name: {arm: _speaking(ready, model, arm) for arm in ready.settings.arms}
-        for name, model in ready.sources.items()
-    }
-    rates: set[tuple[Arm, TrainingRate]] = {
-        (arm, rate) for by_arm in spoken.values() for arm, both in by_arm.items() for rate in both
-    }
-    anchors = (ready.full, *ready.retain.values())
-    work(
-        [
-            one
-            for model in anchors
-            for arm, rate in sorted(rates)
-            for one in ready.attacks(model, arm, rate)
-        ]
-    )
-    return [_deposit(ready, name, spoken[name], started) for name in ready.sources]
+    with alone(path.parent):
+        # what another process did since the log was read is not done again
+        ready = replace(ready, log=read_log(path))
+        for folder in ready.folders.values():
+            claim(folder, "effort", ["summary.json"])
+            clear(folder)
+        work([one for model in ready.sources.values() for one in _tried(ready, model)])
+        spoken: dict[str, dict[Arm, tuple[TrainingRate, TrainingRate]]] = {
+            name: {arm: _speaking(ready, model, arm) for arm in ready.settings.arms}
+            for name, model in ready.sources.items()
+        }
+        rates: set[tuple[Arm, TrainingRate]] = {
+            (arm, rate)
+            for by_arm in spoken.values()
+            for arm, both in by_arm.items()
+            for rate in both
+        }
+        anchors = (ready.full, *ready.retain.values())
+        work(
+            [
+                one
+                for model in anchors
+                for arm, rate in sorted(rates)
+                for one in ready.attacks(model, arm, rate)
+            ]
+        )
+        return [_deposit(ready, name, spoken[name], started) for name in ready.sources]
 
 
 def _tried(ready: PreparedEffort, model: Checkpoint) -> list[EffortJob]:

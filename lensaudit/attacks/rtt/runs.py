@@ -109,41 +109,36 @@ def run_studies(prepared: PreparedStudies, report: Tick) -> Summarized:
     Raises:
         TryAgainError: another process runs studies into the folder.
     """
-    with alone(prepared.folder):
-        # what another process did since the log was read is not done again
-        log = read_log(prepared.folder / FILE)
-        return _filled(replace(prepared, log=log), report)
-
-
-def _filled(prepared: PreparedStudies, report: Tick) -> Summarized:
     started, settings, folder = time.monotonic(), prepared.settings, prepared.folder
-    studies, log, data = prepared.studies, prepared.log, prepared.studies[0].data
+    studies, data, errors = prepared.studies, prepared.studies[0].data, []
     jobs = {one.job_id for study in studies for one in plan_of(study)}
-    n_known = sum(job_id in log.finished for job_id in jobs)
-    claim(folder, "rtt run", SUMMARIES)
-    save_mcq(data, make_folder(folder / "mcq") / f"{data.name}-{data.digest[:8]}")
-    errors = []
-    for study in studies:
-        try:
-            run(study, log, defects="keep", report=report)
-        except (VerificationError, PartialError) as error:
-            errors.append(error)
-    found = summarize(log, selection=settings.selection, rule=settings.rule)
-    write_summaries(found, log, folder)
-    ids = [study.study_id for study in studies]
-    subjects = [one for study in studies for one in study.subjects.values()]
-    manifest(
-        "rtt run",
-        options=plain(settings, without=("names", "out")),
-        inputs={
-            "data": data.name,
-            "data_digest": data.digest,
-            "studies": ids,
-            "models": {one.name: one.weights for one in subjects},
-        },
-        device=resolve_device(settings.device),
-        started=started,
-    ).write(folder, (*SUMMARIES, FILE))
+    with alone(folder):
+        # what another process did since the log was read is not done again
+        log = read_log(folder / FILE)
+        n_known = sum(job_id in log.finished for job_id in jobs)
+        claim(folder, "rtt run", SUMMARIES)
+        save_mcq(data, make_folder(folder / "mcq") / f"{data.name}-{data.digest[:8]}")
+        for study in studies:
+            try:
+                run(study, log, defects="keep", report=report)
+            except (VerificationError, PartialError) as error:
+                errors.append(error)
+        found = summarize(log, selection=settings.selection, rule=settings.rule)
+        write_summaries(found, log, folder)
+        ids = [study.study_id for study in studies]
+        subjects = [one for study in studies for one in study.subjects.values()]
+        manifest(
+            "rtt run",
+            options=plain(settings, without=("names", "out")),
+            inputs={
+                "data": data.name,
+                "data_digest": data.digest,
+                "studies": ids,
+                "models": {one.name: one.weights for one in subjects},
+            },
+            device=resolve_device(settings.device),
+            started=started,
+        ).write(folder, (*SUMMARIES, FILE))
     own = tuple(one for one in found if one.study.study_id in ids)
     return Summarized(own, folder, log.n_added, n_known, _worst(errors))
 
