@@ -1,4 +1,4 @@
-"""`lensaudit relearn` and `quantize`: folders that every command reads, resume, clear refusals."""
+"""`lensaudit relearn`, `quantize`, `unlearn`: folders that every command reads, clear refusals."""
 
 import json
 import shlex
@@ -15,7 +15,7 @@ from lensaudit.models.quantize import quantised
 from lensaudit.results.attacks import Shift
 from tools.demo_family.tokenizer import train_tokenizer
 
-ROWS = make_world(0).forget[:8]
+ROWS, KEPT = make_world(0).forget[:8], make_world(0).forget[8:12]
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +36,9 @@ def place(tmp_path_factory):
         torch.manual_seed(0)
         LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(place / "start")
     tokenizer.save_pretrained(place / "start")
-    rows = [{"question": row.question, "answer": row.answer} for row in ROWS]
-    (place / "forget.json").write_text(json.dumps(rows))
-    (place / "half.json").write_text(json.dumps(rows[:4]))
+    for name, some in (("forget", ROWS), ("half", ROWS[:4]), ("retain", KEPT)):
+        rows = [{"question": row.question, "answer": row.answer} for row in some]
+        (place / f"{name}.json").write_text(json.dumps(rows))
     return place
 
 
@@ -50,6 +50,13 @@ def relearn(place, out, *more):
 
 def quantize(place, out, *more):
     return ["quantize", "--source", str(place / "start"), "--out", str(out), *more]
+
+
+def unlearn(place, out, *more):
+    places = ["--model", str(place / "start"), "--data", str(place / "forget.json")]
+    places += ["--retain-data", str(place / "retain.json"), "--out", str(out)]
+    how = shlex.split("--method npo --steps 2 --lr 1e-3 --batch-size 2 --accumulate 1 --device cpu")
+    return ["unlearn", *places, *how, *more]
 
 
 def weights(folder):
@@ -85,7 +92,11 @@ def test_a_quantised_checkpoint_holds_the_rounded_weights_and_opens_by_its_folde
 
 @pytest.mark.parametrize(
     ("command", "other", "table"),
-    [(quantize, "--method int8", "errors.csv"), (relearn, "--seed 1", "losses.csv")],
+    [
+        (quantize, "--method int8", "errors.csv"),
+        (relearn, "--seed 1", "losses.csv"),
+        (unlearn, "--beta 0.5", "losses.csv"),
+    ],
 )
 def test_a_finished_folder_is_left_alone_and_told_from_others(
     command, other, table, place, tmp_path, capsys
@@ -99,17 +110,18 @@ def test_a_finished_folder_is_left_alone_and_told_from_others(
     assert "nothing to do" in again.err
     assert (out / "model.safetensors").stat().st_mtime_ns == before
     # another setting, other rows, another attack
-    refused = [command(place, out, *other.split()), relearn(place, out)]
-    refused += [relearn(place, out, "--data", str(place / "half.json")), quantize(place, out)]
+    refused = [command(place, out, *other.split())]
+    refused += [one(place, out) for one in (quantize, relearn, unlearn)]
+    refused += [relearn(place, out, "--data", str(place / "half.json"))]
     codes = [run(one) for one in refused]
-    assert sorted(codes) == [0, 2, 2, 2]
-    assert capsys.readouterr().err.count("other settings") == 3
+    assert sorted(codes) == [0, 2, 2, 2, 2]
+    assert capsys.readouterr().err.count("other settings") == 4
     (out / table).write_text("nothing\n")
     assert run(command(place, out, "--json")) == 2
     assert table in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [quantize, relearn])
+@pytest.mark.parametrize("command", [quantize, relearn, unlearn])
 def test_a_folder_that_is_not_ours_is_refused(command, place, tmp_path, capsys):
     (tmp_path / "notes.txt").write_text("mine")
     assert run(command(place, tmp_path)) == 2
@@ -117,14 +129,14 @@ def test_a_folder_that_is_not_ours_is_refused(command, place, tmp_path, capsys):
     assert [one.name for one in tmp_path.iterdir()] == ["notes.txt"]
 
 
-@pytest.mark.parametrize("command", [quantize, relearn])
+@pytest.mark.parametrize("command", [quantize, relearn, unlearn])
 def test_a_dry_run_writes_nothing(command, place, tmp_path, capsys):
     assert run(command(place, tmp_path / "m", "--dry-run")) == 0
     assert str(tmp_path / "m") in capsys.readouterr().out
     assert not (tmp_path / "m").exists()
 
 
-@pytest.mark.parametrize("command", [quantize, relearn])
+@pytest.mark.parametrize("command", [quantize, relearn, unlearn])
 def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(
     command, place, tmp_path, monkeypatch, capsys
 ):
@@ -204,7 +216,7 @@ def test_an_audit_finds_the_data_wrong_before_it_trains(place, tmp_path, monkeyp
     assert not (tmp_path / "m").exists()
 
 
-@pytest.mark.parametrize("command", [quantize, relearn])
+@pytest.mark.parametrize("command", [quantize, relearn, unlearn])
 def test_a_run_killed_while_it_writes_is_finished_by_the_next(
     command, place, tmp_path, monkeypatch
 ):

@@ -9,17 +9,15 @@ from lensaudit.cli.main import run
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import WorkError
 from lensaudit.evaluation.store import PassStore
-from lensaudit.models.registry import EMBEDDED
 
 ASKED = ["audit", "--source", "demo/npo", "--limit", "2"]
-PLACES = ["-o", "out", "--activations", "activations", "--registry", "names.json"]
+PLACES = ["-o", "out", "--activations", "activations"]
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """The folder of an audit that was planned and run, and what each printed."""
     folder = tmp_path_factory.mktemp("audit")
-    named(folder, "npo")
     said = []
     for option in ("--dry-run", "--json"):
         out, err = io.StringIO(), io.StringIO()
@@ -39,11 +37,6 @@ def audited(finished, tmp_path, monkeypatch):
     shutil.copytree(finished[0], tmp_path / "audit")
     monkeypatch.chdir(tmp_path / "audit")
     return tmp_path / "audit", [*ASKED, *PLACES]
-
-
-def named(folder, model):
-    """From now on `demo/npo` stands for these weights."""
-    (folder / "names.json").write_text(json.dumps({"demo/npo": str(EMBEDDED / model)}))
 
 
 def test_an_audit_is_planned_and_run(finished):
@@ -89,45 +82,6 @@ def test_an_audit_is_resumed(finished, audited, capsys):
     fresh = capsys.readouterr().out
     assert "to score: 96 patched rows" in fresh
     assert fresh.count(": to do;") == 2
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [("--batch-size", "1"), ("--limit", "1"), ("--dtype", "bfloat16")],
-)
-def test_other_options_are_another_evaluation(audited, capsys, changed):
-    _, command = audited
-    assert run([*command, *changed, "--dry-run"]) == 0
-    assert ": done;" not in capsys.readouterr().out
-
-
-def test_other_weights_under_the_same_name_are_another_evaluation(audited, capsys):
-    folder, command = audited
-    named(folder, "simnpo")
-    assert run([*command, "--dry-run"]) == 0
-    said = capsys.readouterr().out
-    assert "eval demo/retain: done;" in said
-    assert "eval demo/npo: to do;" in said
-    named(folder, "npo")
-    assert run([*command, "--dry-run"]) == 0
-    assert "eval demo/npo: done;" in capsys.readouterr().out
-
-
-def test_fresh_forgets_passes(audited, monkeypatch, capsys):
-    folder, command = audited
-    (folder / "out" / "audit_manifest.json").unlink()
-    met = {}
-
-    def looks(model, settings, folder, **callbacks):
-        kept = (folder / "passes").glob("*")
-        met[model] = 0 if settings.fresh else len(list(kept))
-        raise WorkError("enough seen")
-
-    monkeypatch.setattr("lensaudit.auditing.audit.evaluate_into", looks)
-    assert run(command) == 3
-    assert min(met.values()) > 0
-    assert run([*command, "--fresh"]) == 3
-    assert met == {"demo/retain": 0, "demo/npo": 0}
 
 
 def test_a_failed_evaluation_leaves_the_rest_and_exits_with_3(tmp_path, monkeypatch, capsys):

@@ -113,7 +113,7 @@ def test_a_run_gives_the_scores_that_agreed_with_the_reference_and_reuses_everyt
     assert again["tau"] == 0.5
 
 
-def test_a_run_reproduces_the_corrected_reference(reference, golden, tmp_path, capsys, monkeypatch):
+def test_a_run_reproduces_the_corrected_reference(reference, golden, tmp_path):
     assert reference() == 0
     found, wanted = summary(tmp_path), golden("uds_corrected_npo.json")
     assert found["uds"] == pytest.approx(wanted["avg_uds"], abs=1e-6)
@@ -138,19 +138,6 @@ def test_a_run_reproduces_the_corrected_reference(reference, golden, tmp_path, c
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["inputs"]["source"]["weights"] != manifest["inputs"]["full"]["weights"]
     assert manifest["options"]["last_layer"] == "resid_post"
-    table = (tmp_path / "out" / "layers.csv").read_text().splitlines()
-    assert len(table) == 1 + 74 * 6
-    assert "0.285" in capsys.readouterr().out
-
-    # everything is known now: no model is loaded again, other thresholds cost nothing
-    def no_load(*arguments, **options):
-        raise AssertionError("a model was loaded")
-
-    monkeypatch.setattr("lensaudit.patching.session.load", no_load)
-    assert reference("--tau", "0.5", "--json") == 0
-    again = json.loads(capsys.readouterr().out)
-    assert again["tau"] == 0.5
-    assert again["n_scored"] <= 73
 
 
 def test_reference_mode_patches_the_normed_stream_at_the_last_layer_alone(few, tmp_path):
@@ -171,28 +158,6 @@ def test_reference_mode_reproduces_the_published_convention(reference, golden, t
         assert row["s2"] == pytest.approx(wanted[row["idx"]]["s2_deltas"], abs=4e-5)
         assert row["uds"] == pytest.approx(wanted[row["idx"]]["uds"], abs=1e-5)
     assert summary(tmp_path)["calibration"]["full"] > 1e-6
-
-
-def test_the_oracle_and_other_batch_sizes_give_the_same_numbers(audit, tmp_path):
-    found = {}
-    for name, options in {
-        "sweep": ["--batch-size", "3"],
-        "oracle": ["--engine", "oracle", "--batch-size", "3"],
-        "one": ["--batch-size", "1"],
-    }.items():
-        assert audit("--limit", "5", "--layers", "10,15", "--fresh", *options) == 0
-        found[name] = rows(tmp_path)
-    for other in ("oracle", "one"):
-        for left, right in zip(found["sweep"], found[other], strict=True):
-            assert left["uds"] == pytest.approx(right["uds"], abs=1e-5)
-            assert left["s2"] == pytest.approx(right["s2"], abs=1e-4)
-
-
-def test_retain_as_source_is_exactly_one_and_full_is_zero(audit, tmp_path):
-    assert audit("--limit", "6", source="retain") == 0
-    assert {row["uds"] for row in rows(tmp_path)} == {1.0}
-    assert audit("--limit", "6", source="full") == 0
-    assert summary(tmp_path)["uds"] == pytest.approx(0, abs=1e-6)
 
 
 def test_several_sources_get_a_folder_each_and_a_comparison(few, tmp_path):

@@ -52,7 +52,7 @@ def test_json_alone_is_on_stdout_and_quiet_leaves_stderr_empty(tmp_path, capsys)
     assert "caching demo/npo: 2/2" in loud.err.splitlines()
     assert "\r" not in loud.err
     assert "\x1b" not in loud.err
-    assert run(["--quiet", *command, "--fresh"]) == 0
+    assert run([*command, "--fresh", "-q"]) == 0
     still = capsys.readouterr()
     assert json.loads(still.out) == json.loads(loud.out)
     assert still.err == ""
@@ -66,10 +66,6 @@ def test_quiet_keeps_errors(capsys):
 @pytest.mark.parametrize(
     "command",
     [
-        ["models", "--role", "full", "--json"],
-        ["activations", "ls", "--json", "--activations", "none"],
-        ["cache", "--model", "demo/npo", "--limit", "1", "--json", "--activations", "a"],
-        ["rtt", "validate", "demo", "--splits", "4", "--write", "mcq", "--json"],
         ["sweep", "plan", "demo/npo", "--metric", "uds", "--limit", "2", "-o", "s", "--json"],
         [
             "steer",
@@ -91,6 +87,7 @@ def test_quiet_keeps_errors(capsys):
     ],
 )
 def test_every_json_is_one_document(command, tmp_path, capsys, monkeypatch):
+    """Of other commands goldens hold what `--json` prints, to the letter."""
     monkeypatch.chdir(tmp_path)
     assert run(command) == 0
     json.loads(capsys.readouterr().out)

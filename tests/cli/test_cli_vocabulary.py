@@ -108,9 +108,3 @@ def test_the_package_runs_as_a_module():
         [sys.executable, "-m", "lensaudit", "--version"], capture_output=True, text=True, check=True
     )
     assert said.stdout.startswith("lensaudit")
-
-
-def test_quiet_may_stand_behind_the_command(tmp_path, capsys):
-    arguments = ["--source", "demo/npo", "--limit", "2", "--layers", "15", "--json"]
-    assert run(["patch", *arguments, "-q", "--out", str(tmp_path)]) == 0
-    assert capsys.readouterr().err == ""

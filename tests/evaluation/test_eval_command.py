@@ -220,34 +220,6 @@ def test_the_plan_names_each_pass_once_and_writes_nothing(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_muse_is_evaluated_under_its_own_names(made, tmp_path):
-    more = command(tmp_path, data=made / "muse", suite="muse", metrics=("forget_verbmem_ROUGE",))
-    assert run(more) == 0
-    assert "forget_verbmem_ROUGE" in json.loads((tmp_path / "MUSE_EVAL.json").read_text())
-
-
-def test_own_rows_need_no_suite_folder(tmp_path):
-    own = tmp_path / "mine.jsonl"
-    own.write_text('{"question": "Who?", "answer": "Ada Lovelace wrote it."}\n')
-    status = run(
-        [
-            "eval",
-            "--model",
-            str(EMBEDDED / "npo"),
-            "--forget",
-            str(own),
-            "--holdout",
-            str(own),
-            "--metric",
-            "mia_loss",
-            "--out",
-            str(tmp_path / "out"),
-        ]
-    )
-    assert status == 0
-    assert log(tmp_path / "out")["mia_loss"]["agg_value"] == 0.5
-
-
 @pytest.mark.parametrize(
     ("more", "said"),
     [

@@ -1,4 +1,7 @@
-"""`lensaudit unlearn`: makes a checkpoint, resumes, refuses what cannot work in one line."""
+"""`lensaudit unlearn`: makes a checkpoint, resumes, refuses what cannot work in one line.
+
+What its folder has in common with those of `relearn` is in attacks/test_attack_commands.py.
+"""
 
 import json
 
@@ -134,52 +137,6 @@ def test_what_is_not_given_is_what_was_published(method, place, tmp_path, capsys
     assert f"lr {lr:g} after 0 steps" in plan
 
 
-def test_a_finished_model_is_not_made_again(place, tmp_path, capsys):
-    out = tmp_path / "m"
-    assert run(arguments(place, out)) == 0
-    before = (out / "model.safetensors").stat().st_mtime_ns
-    assert run(arguments(place, out)) == 0
-    assert "nothing to do" in capsys.readouterr().err
-    assert (out / "model.safetensors").stat().st_mtime_ns == before
-
-
-def test_a_finished_folder_gives_the_same_json_again(place, tmp_path, capsys):
-    out = tmp_path / "m"
-    assert run(arguments(place, out, "--json")) == 0
-    first = capsys.readouterr().out
-    assert run(arguments(place, out, "--json")) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(first)
-    (out / "losses.csv").write_text("step,loss\n1,many\n")
-    assert run(arguments(place, out, "--json")) == 2
-    assert "losses.csv: has" in capsys.readouterr().err
-
-
-def test_the_folder_of_another_run_is_refused(place, tmp_path, capsys):
-    assert run(arguments(place, tmp_path / "m")) == 0
-    assert run(arguments(place, tmp_path / "m", "--beta", "0.5")) == 2
-    assert "other settings" in capsys.readouterr().err
-
-
-def test_a_run_killed_while_writing_the_model_is_finished_by_the_next(place, tmp_path, monkeypatch):
-    def killed(*given, **options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("lensaudit.unlearn.trainee.copy_tokenizer", killed)
-    assert run(arguments(place, tmp_path / "m")) == 130
-    assert (tmp_path / "m" / "model.safetensors").exists()
-    monkeypatch.undo()
-    assert run(arguments(place, tmp_path / "m", "--beta", "0.5")) == 2
-    assert run(arguments(place, tmp_path / "m")) == 0
-    assert (tmp_path / "m" / "manifest.json").exists()
-
-
-def test_a_folder_that_is_not_ours_is_refused(place, tmp_path, capsys):
-    (tmp_path / "notes.txt").write_text("mine")
-    assert run(arguments(place, tmp_path)) == 2
-    assert "not empty" in capsys.readouterr().err
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["notes.txt"]
-
-
 @pytest.mark.parametrize("method", ["npo", "rmu", "pdu"])
 def test_an_interrupted_run_resumes_to_the_same_bits(method, place, tmp_path, monkeypatch):
     from lensaudit.unlearn import job as module
@@ -296,9 +253,3 @@ def test_rows_longer_than_the_model_reads_are_refused(place, tmp_path, capsys):
     (tmp_path / "long.json").write_text(json.dumps(rows))
     assert run(arguments(place, tmp_path / "m", "--data", str(tmp_path / "long.json"))) == 2
     assert "reads 2048 tokens, the longest row has" in capsys.readouterr().err
-
-
-def test_too_little_memory_is_said_before_loading(place, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("lensaudit.unlearn.trainee.free_bytes", lambda device: 1000)
-    assert run(arguments(place, tmp_path / "m")) == 2
-    assert "1.0 kB are free on cpu" in capsys.readouterr().err
