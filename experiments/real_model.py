@@ -274,7 +274,9 @@ def records(
             rows = rows.merge(ask(models, family), on=["model", "idx"], how="left")
     truth = {one.name: one.truth for one in MODELS}
     planted = rows["model"].map(truth).map({"hides": 1.0, "never saw": 0.0})
-    rows = rows.assign(family="SmolLM2", seed=study.seed, truth=rows["model"].map(truth))
+    # of two seeds no spread can be told: a second one stands beside the first, not among it
+    label = "SmolLM2" + (f", seed {study.seed}" if study.seed else "")
+    rows = rows.assign(family=label, seed=study.seed, truth=rows["model"].map(truth))
     return rows.assign(planted=planted)
 
 
