@@ -37,7 +37,7 @@ from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
 from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.reading import Number, json_object
-from lensaudit.results.records import BEGUN, MANIFEST
+from lensaudit.results.records import BEGUN, MANIFEST, RunResult
 from lensaudit.settings import plain, results_folder
 
 FILES = ("facts.csv", "relations.csv", "layers.csv", "matrix.json", "summary.json")
@@ -46,15 +46,8 @@ _DIGITS = 5
 FOREIGN = "foreign"
 
 
-@dataclass(frozen=True)
-class KnowResult:
+class KnowResult(RunResult):
     """Which values one model binds to which subjects, and where it is written."""
-
-    source: str
-    folder: Path
-    """Holds manifest.json, summary.json, facts.csv, relations.csv, layers.csv, matrix.json."""
-    summary: Mapping[str, Any]
-    """The content of summary.json."""
 
     @property
     def headline(self) -> str:
