@@ -226,6 +226,15 @@ METHODS = dict.fromkeys(
 ) | {"RMU": "--layer 8", "PDU": "--epsilon 0.3"}
 """Method -> what it cannot do without."""
 
+PROBED = "--model stub-judge --base-url {stub} --cache a.sqlite"
+
+
+def judged(name: str, argv: str, **more) -> Case:
+    """A call that asks the pretended judge; of rows, where it follows no other call."""
+    rows = {} if "after" in more else {"files": {"rows.jsonl": JUDGED}}
+    return Case(name, argv, stub=True, rules=ASKED, unordered=ANSWERS, **rows | more)
+
+
 _CASES = (
     Case("cache", "cache --model demo/full --limit 16"),
     Case("cache_again", "cache --model demo/full --limit 16 --json", after=("cache",)),
@@ -397,71 +406,16 @@ _CASES = (
     Case(
         "judge_words", "judge run rows.jsonl --by words:idk --out out", files={"rows.jsonl": JUDGED}
     ),
-    Case(
-        "judge_plan",
-        f"judge run rows.jsonl --dry-run {JUDGE}",
-        files={"rows.jsonl": JUDGED},
-        stub=True,
-        rules=ASKED,
-        unordered=ANSWERS,
-    ),
-    Case(
-        "judge_run",
-        f"judge run rows.jsonl --out out {JUDGE}",
-        files={"rows.jsonl": JUDGED},
-        stub=True,
-        rules=ASKED,
-        unordered=ANSWERS,
-    ),
-    Case(
-        "judge_again",
-        f"judge run rows.jsonl --out out --json {JUDGE}",
-        after=("judge_run",),
-        stub=True,
-        rules=ASKED,
-        unordered=ANSWERS,
-    ),
-    Case(
-        "judge_coherence",
-        f"judge run rows.jsonl --by coherence --out out --json {JUDGE}",
-        files={"rows.jsonl": JUDGED},
-        stub=True,
-        rules=ASKED,
-        unordered=ANSWERS,
-    ),
-    Case(
-        "judge_probe",
-        "judge probe --model stub-judge --base-url {stub} --cache a.sqlite",
-        stub=True,
-        rules=ASKED,
-        unordered=ANSWERS,
-    ),
-    Case(
-        "judge_probe_json",
-        "judge probe --model stub-judge --base-url {stub} --cache a.sqlite --json",
-        stub=True,
-        rules=ASKED,
-        unordered=ANSWERS,
-    ),
+    judged("judge_plan", f"judge run rows.jsonl --dry-run {JUDGE}"),
+    judged("judge_run", f"judge run rows.jsonl --out out {JUDGE}"),
+    judged("judge_again", f"judge run rows.jsonl --out out --json {JUDGE}", after=("judge_run",)),
+    judged("judge_coherence", f"judge run rows.jsonl --by coherence --out out --json {JUDGE}"),
+    judged("judge_probe", f"judge probe {PROBED}", files={}),
+    judged("judge_probe_json", f"judge probe {PROBED} --json", files={}),
     Case("judge_calibrate", f"judge calibrate --by confidence {JUDGE}", stub=True, rules=ASKED),
     Case("judge_calibrate_words", "judge calibrate --by idk --words idk --json"),
-    Case(
-        "judge_batch_export",
-        "judge batch export rows.jsonl ask.jsonl --model stub-judge --base-url {stub}"
-        " --cache a.sqlite",
-        files={"rows.jsonl": JUDGED},
-        stub=True,
-        rules=ASKED,
-        unordered=ANSWERS,
-    ),
-    Case(
-        "judge_batch_run",
-        f"judge batch run rows.jsonl --out out --wait --poll 0 {JUDGE}",
-        files={"rows.jsonl": JUDGED},
-        stub=True,
-        rules=ASKED,
-        unordered=ANSWERS,
-    ),
+    judged("judge_batch_export", f"judge batch export rows.jsonl ask.jsonl {PROBED}"),
+    judged("judge_batch_run", f"judge batch run rows.jsonl --out out --wait --poll 0 {JUDGE}"),
     # many models
     Case(
         "meta_faithfulness",
