@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 _FEWEST = 2**20
 """Multiplications of a product from which oneDNN, whose calls cost more, is the faster."""
-_ONEDNN: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+_ONEDNN: Any = getattr(getattr(torch.ops.mkldnn, "_linear_pointwise", None), "default", None)
 if not torch.backends.mkldnn.is_available():
     _ONEDNN = None
 

@@ -26,9 +26,8 @@ def label_logprob(
     >>> label_logprob(torch.zeros(1, 4), torch.tensor([2])).exp()
     tensor([0.2500])
     """
-    # half the time of a logsumexp, which takes four passes
-    each = logits.log_softmax(-1, dtype=torch.float32)
-    return each.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    wide = logits.float()
+    return wide.gather(-1, labels.unsqueeze(-1)).squeeze(-1) - wide.logsumexp(-1)
 
 
 def label_rank(
