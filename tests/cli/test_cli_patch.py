@@ -260,27 +260,36 @@ def test_nan_weights_stop_the_run_with_the_example(audit, tmp_path, capsys):
     assert not (tmp_path / "out" / "summary.json").exists()
 
 
+@pytest.mark.parametrize("every", [0.0, math.inf])
 def test_an_interrupted_run_keeps_its_batches_and_has_no_summary(
-    audit, tmp_path, capsys, monkeypatch
+    audit, tmp_path, capsys, monkeypatch, every
 ):
+    from lensaudit.patching import stages
     from lensaudit.patching.score_cache import ScoreCache
 
-    add, calls = ScoreCache.add, []
+    add, joins, kept, begun = ScoreCache.add, stages._joins, [], []
 
-    def interrupted(self, scored):
+    def adding(self, scored):
         add(self, scored)
-        calls.append(len(scored))
-        if len(calls) == 4:
-            raise KeyboardInterrupt
+        kept.append(len(scored))
 
-    monkeypatch.setattr(ScoreCache, "add", interrupted)
-    assert audit("--batch-size", "5", "--limit", "25") == 130
+    def interrupted(*args):
+        begun.append(args)
+        if len(begun) == 3:
+            raise KeyboardInterrupt
+        return joins(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stages, "KEPT_EVERY", every)
+        patch.setattr(ScoreCache, "add", adding)
+        patch.setattr(stages, "_joins", interrupted)
+        assert audit("--batch-size", "5", "--limit", "25") == 130
+    assert sum(kept) >= 2 * 5
     assert "run the same command again" in capsys.readouterr().err
     assert not (tmp_path / "out" / "summary.json").exists()
-    monkeypatch.setattr(ScoreCache, "add", add)
     assert audit("--dry-run", "--limit", "25") == 0
     left = capsys.readouterr().out
-    assert f"to score: {25 * 3 * 16 - sum(calls) * 16} " in left
+    assert f"to score: {25 * 3 * 16 - sum(kept) * 16} " in left
     assert audit("--limit", "25") == 0
     assert summary(tmp_path)["n"] == 25
 

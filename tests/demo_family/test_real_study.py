@@ -20,6 +20,30 @@ def experiments(monkeypatch):
         sys.modules.pop(name, None)
 
 
+def test_the_depths_of_a_fact_are_those_that_patch_writes(experiments, tmp_path):
+    import fact_records
+
+    family = fact_records.Family(
+        full="demo/full",
+        never=("demo/retain", "demo/never"),
+        data="demo",
+        place=tmp_path,
+        dtype="float32",
+        steps=1,
+        lr=1e-3,
+    )
+    found = fact_records._depths("npo", "demo/npo", family)
+    written = tmp_path / "depth" / "npo"
+    summary = json.loads((written / "summary.json").read_text())
+    assert found.shape == (64, 6)
+    assert found["verdict"].unique().tolist() == [summary["verdict"]["code"]]
+    layers = pd.read_csv(written / "layers.csv")
+    weakest = layers[(layers["layer"] == summary["weakest"]["layer"]) & (layers["ke"] == 1)]
+    assert len(weakest) == found["weakest"].notna().sum() > 0
+    for idx, erasure in zip(weakest["idx"], weakest["erasure"], strict=True):
+        assert found.loc[idx, "weakest"] == pytest.approx(erasure, abs=1e-6)
+
+
 @pytest.mark.slow
 def test_the_study_makes_asks_attacks_and_goes_on_where_it_was(experiments, monkeypatch, tmp_path):
     import predict
@@ -48,4 +72,4 @@ def test_the_study_makes_asks_attacks_and_goes_on_where_it_was(experiments, monk
     facts = [str(tmp_path / "seed-1" / "facts.csv"), "--out", str(numbers)]
     said = CliRunner().invoke(predict.main, facts, catch_exceptions=False)
     assert said.exit_code == 0, said.output
-    assert json.loads(numbers.read_text())["SmolLM2"]["counts"]["all"]["any"]["back"] > 0
+    assert json.loads(numbers.read_text())["SmolLM2, seed 1"]["counts"]["all"]["any"]["back"] > 0
