@@ -20,7 +20,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -146,7 +146,7 @@ def write_rows(study: Study, keep: str, n_kept: int) -> None:
         first = {row.group for row in neutral_of("demo", forget_set("demo")).validity}
         chosen = sorted(kept, key=lambda row: row["group"] not in first)[:n_kept]
     else:
-        chosen = list(_answered(keep, "retain"))[:n_kept]
+        chosen = _answered(keep, "retain")[:n_kept]
     texts = [{name: row[name] for name in TRAINED} for row in chosen]
     refusal = itertools.cycle(IDK_LINES)
     gated = [
@@ -164,16 +164,17 @@ def write_rows(study: Study, keep: str, n_kept: int) -> None:
         write_json(study.rows(name), rows)
 
 
-def _forget_rows(data: str) -> list[dict[str, Any]]:
+def _forget_rows(data: str) -> list[dict[str, str | None]]:
     """What is trained and unlearned: the annotated rows of own data, by the names of a row."""
-    if data == "demo":
-        return list(_answered(data, "forget"))
-    return [{name: getattr(row, name) for name in TRAINED} for row in forget_set(data)]
+    return _answered(data, "forget") if data == "demo" else _texts(forget_set(data))
 
 
-def _answered(named: str, part: str) -> Iterator[dict[str, str | None]]:
-    for row in load_rows(named, part=part).answered:
-        yield {name: getattr(row, name) for name in TRAINED}
+def _answered(named: str, part: str) -> list[dict[str, str | None]]:
+    return _texts(load_rows(named, part=part).answered)
+
+
+def _texts(rows: Iterable[Any]) -> list[dict[str, str | None]]:
+    return [{name: getattr(row, name) for name in TRAINED} for row in rows]
 
 
 def write_known(study: Study, files: Sequence[Path]) -> int:
@@ -188,9 +189,7 @@ def write_known(study: Study, files: Sequence[Path]) -> int:
         rows, study.model("full"), KNOWN, registry=None, dtype="float32", device="cpu"
     )
     found = [row for row in rows if row.idx not in lost]
-    write_json(
-        study.rows("known"), [{name: getattr(row, name) for name in TRAINED} for row in found]
-    )
+    write_json(study.rows("known"), _texts(found))
     click.echo(f"{len(found)} of {len(rows)} facts from pretraining are known to full")
     return len(found)
 
