@@ -25,20 +25,20 @@ from lensaudit.attacks.relearn import DEMO_RELEARNING, Relearning
 from lensaudit.data.facts import EMBEDDED
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO
-from lensaudit.files import make_folder, write_csv, write_json, write_jsonl
-from lensaudit.meta.documents import (
-    COLUMNS,
-    csv_rows,
-    read_sources,
-    table_document,
-)
+from lensaudit.files import make_folder, write_json, write_jsonl
+from lensaudit.meta.documents import run_table
 from lensaudit.meta.runs import (
     prepare_faithfulness,
     prepare_robustness,
     run_faithfulness,
     run_robustness,
 )
-from lensaudit.meta.settings import FaithfulnessSettings, Measuring, RobustnessSettings
+from lensaudit.meta.settings import (
+    FaithfulnessSettings,
+    Measuring,
+    MetaTableSettings,
+    RobustnessSettings,
+)
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.unlearn import job as unlearning
@@ -209,7 +209,7 @@ def main(out: Path, activations: Path, tiny: bool) -> None:
         measuring=measuring,
         out=out,
     )
-    show(run_faithfulness(pools, prepare_faithfulness(pools, notice)).path)
+    show(run_faithfulness(pools, prepare_faithfulness(pools, notice)))
     models = (*(f"demo/{name}" for name in DEMO_UNLEARNED), *UNLEARNED)
     for attack in ("quantize", "relearn"):
         settings = RobustnessSettings(
@@ -222,12 +222,9 @@ def main(out: Path, activations: Path, tiny: bool) -> None:
             no_fluency=True,
             out=out,
         )
-        show(run_robustness(settings, prepare_robustness(settings, notice)).path)
-    sources = read_sources([out])
-    document = table_document(sources)
-    path = write_json(out / "meta_table.json", document)
-    write_csv(out / "meta_table.csv", COLUMNS, csv_rows(document["metrics"]))
-    show(path)
+        show(run_robustness(settings, prepare_robustness(settings, notice)))
+    run_table(MetaTableSettings(results=(out,), out=out))
+    show(out / "meta_table.json")
 
 
 if __name__ == "__main__":

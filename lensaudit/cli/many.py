@@ -66,8 +66,7 @@ def faithfulness(settings: FaithfulnessSettings, as_json: bool, dry_run: bool) -
     if dry_run:
         say("\n".join(prepared.plan()))
         return
-    found = run_faithfulness(settings, prepared)
-    _finish(found, faithfulness_table, as_json=as_json)
+    _finish(run_faithfulness(settings, prepared), faithfulness_table, as_json=as_json)
 
 
 @meta.command()
@@ -85,8 +84,7 @@ def robustness(settings: RobustnessSettings, as_json: bool, dry_run: bool) -> No
     if dry_run:
         say("\n".join(prepared.plan()))
         return
-    found = run_robustness(settings, prepared)
-    _finish(found, robustness_table, as_json=as_json)
+    _finish(run_robustness(settings, prepared), robustness_table, as_json=as_json)
 
 
 @meta.command()
@@ -121,13 +119,13 @@ def table_(settings: MetaTableSettings, as_json: bool) -> None:
     answer(document, [meta_table(document)], settings.out, as_json=as_json)
 
 
-def _finish(found: Any, table: Callable[[Any], "Part"], *, as_json: bool) -> None:
+def _finish(path: Path, table: Callable[[Any], "Part"], *, as_json: bool) -> None:
     """The document or its table, and the models that are still to do."""
     from lensaudit.meta.runs import unfinished
 
-    document = read_json(found.path)
-    answer(document, [table(document)], found.path.parent, as_json=as_json)
-    if error := unfinished(found):
+    document = read_json(path)
+    answer(document, [table(document)], path.parent, as_json=as_json)
+    if error := unfinished(document, path.parent):
         raise error
 
 

@@ -7,8 +7,10 @@ reproduce. `EPS` goes on each term of every harmonic mean but that of `mem`.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from lensaudit.meta.reading import EPOCHS, FLUENCY, UTILITY_PARTS, Values
+from lensaudit.results.reading import null
 from lensaudit.scores.stats import harmonic_mean
 
 EPS = 1e-12
@@ -55,19 +57,6 @@ class Aggregate:
     """Aggregate -> why it is NaN."""
 
 
-@dataclass(frozen=True)
-class Ranked:
-    """One method: its best configuration under each of the two Overalls, and its UDS."""
-
-    method: str
-    n_models: int
-    best_without_uds: Aggregate | None
-    best_with_uds: Aggregate | None
-    uds_mean: float
-    uds_low: float
-    uds_high: float
-
-
 def aggregated(values: Values, *, full: str = "full", fluency: bool = True) -> list[Aggregate]:
     """The aggregates of every model, in the order of the results.
 
@@ -83,34 +72,39 @@ def aggregated(values: Values, *, full: str = "full", fluency: bool = True) -> l
     return [_aggregate(model, values, reference, fluency=fluency) for model in values.models]
 
 
-def ranking(rows: Sequence[Aggregate]) -> list[Ranked]:
-    """Methods by their best Overall without UDS; models that no method made are left out."""
+def ranking(rows: Sequence[Aggregate]) -> list[dict[str, Any]]:
+    """Methods by their best Overall without UDS; models that no method made are left out.
+
+    Of each its best configuration under each of the two Overalls, and its UDS.
+    """
     methods = dict.fromkeys(row.method for row in rows if row.method not in ("full", "retain"))
-    ranked = []
+    ranked: list[dict[str, Any]] = []
     for method in methods:
         theirs = [row for row in rows if row.method == method]
         depths = [row.uds for row in theirs if math.isfinite(row.uds)]
         ranked.append(
-            Ranked(
-                method,
-                len(theirs),
-                _best(theirs, "overall_without_uds"),
-                _best(theirs, "overall"),
-                math.fsum(depths) / len(depths) if depths else math.nan,
-                min(depths, default=math.nan),
-                max(depths, default=math.nan),
-            )
+            {
+                "method": method,
+                "n_models": len(theirs),
+                "best_without_uds": _best(theirs, "overall_without_uds"),
+                "best_with_uds": _best(theirs, "overall"),
+                "uds_mean": math.fsum(depths) / len(depths) if depths else None,
+                "uds_low": min(depths, default=None),
+                "uds_high": max(depths, default=None),
+            }
         )
-    return sorted(ranked, key=lambda one: -(_overall(one.best_without_uds)))
+    return sorted(ranked, key=lambda one: -_overall(one["best_without_uds"]))
 
 
-def _overall(best: Aggregate | None) -> float:
-    return best.overall_without_uds if best else -1.0
+def _overall(best: Mapping[str, Any] | None) -> float:
+    return best["overall_without_uds"] if best else -1.0
 
 
-def _best(rows: Sequence[Aggregate], by: str) -> Aggregate | None:
+def _best(rows: Sequence[Aggregate], by: str) -> dict[str, Any] | None:
     finite = [row for row in rows if math.isfinite(getattr(row, by))]
-    return max(finite, key=lambda row: getattr(row, by), default=None)
+    best = max(finite, key=lambda row: getattr(row, by), default=None)
+    kept = ("model", "overall_without_uds", "overall", "uds")
+    return None if best is None else null({name: getattr(best, name) for name in kept})
 
 
 class _Parts:

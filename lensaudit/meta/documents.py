@@ -11,13 +11,13 @@ of different models; the columns named `common` are means over the models that a
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder, read_json, write_csv, write_json
-from lensaudit.meta.aggregate import SCORES, Aggregate, Ranked, aggregated, ranking
+from lensaudit.meta.aggregate import SCORES, aggregated, ranking
 from lensaudit.meta.judging import Faithfulness, Stability, combined, on_common
 from lensaudit.meta.reading import (
     CATALOGUE,
@@ -29,11 +29,10 @@ from lensaudit.meta.reading import (
     read_values,
     with_s_mia,
 )
-from lensaudit.meta.settings import AggregateSettings, Attack, MetaTableSettings
+from lensaudit.meta.settings import AggregateSettings, Attack, Form, MetaTableSettings
 from lensaudit.models.registry import DEMO
-from lensaudit.results.reading import Number, Record, Share, Whole, checked, checked_as, null
+from lensaudit.results.reading import Record, Share, checked, checked_as, need, null
 from lensaudit.results.records import MANIFEST, MANIFESTS, claim, manifest
-from lensaudit.scores.estimate import Estimate
 from lensaudit.settings import plain
 
 SCHEMA = 1
@@ -68,47 +67,17 @@ ATTACKS: tuple[Attack, ...] = ("quantize", "relearn")
 
 
 @dataclass(frozen=True)
-class Faith:
-    """What is read of a metric in `faithfulness.json`; None where the file does not say."""
-
-    auc: Share | None = None
-    interval_95: tuple[Share | None, Share | None] | None = None
-    n_knows: Whole | None = None
-    n_forgot: Whole | None = None
-    reason: str | None = None
-    threshold: Number | None = None
-
-    @property
-    def interval(self) -> Estimate:
-        """AUC with its limits."""
-        return Estimate.within(self.auc, self.interval_95)
-
-
-@dataclass(frozen=True)
-class Stable:
-    """What is read of a metric in `robustness-….json`."""
-
-    value: Share | None = None
-    n: Whole | None = None
-    n_candidates: Whole | None = None
-    common_value: Share | None = None
-    """Mean over the models that every metric of the run has."""
-    n_common: Whole | None = None
-    reason: str | None = None
-
-
-@dataclass(frozen=True)
 class Sources:
     """Results by metric key, from one or several files; a later file counts."""
 
-    faithfulness: dict[str, Faith] = field(default_factory=dict)
-    robustness: dict[Attack, dict[str, Stable]] = field(default_factory=dict)
+    faithfulness: dict[str, Faithfulness] = field(default_factory=dict)
+    robustness: dict[Attack, dict[str, Stability]] = field(default_factory=dict)
     forms: dict[Attack, str] = field(default_factory=dict)
     """The formula behind each attack's numbers."""
     filters: dict[Attack, str] = field(default_factory=dict)
     """Which filters picked the models of each."""
 
-    def add(self, attack: Attack, rows: Mapping[str, Stable], form: str, by: str) -> None:
+    def add(self, attack: Attack, rows: Mapping[str, Stability], form: str, by: str) -> None:
         """Add robustness to an attack."""
         self.robustness.setdefault(attack, {}).update(rows)
         self.forms[attack], self.filters[attack] = form, by
@@ -118,13 +87,13 @@ def faithfulness_document(
     results: Sequence[Faithfulness], knows: Sequence[str], forgot: Sequence[str], values: Values
 ) -> Document:
     """Content of `faithfulness.json`."""
-    keys = [one.metric.key for one in results]
+    keys = [one.metric for one in results]
     return {
         "kind": "faithfulness",
         "schema": SCHEMA,
         "pools": {"knows": list(knows), "forgot": list(forgot)},
         "to_do": {m: values.why_not(m, "") for m in (*knows, *forgot) if values.is_to_do(m)},
-        "metrics": [_faithfulness(one) for one in results],
+        "metrics": [asdict(one) for one in results],
         "values": {
             model: {key: null(values.value(model, key)) for key in keys}
             for model in (*knows, *forgot)
@@ -132,107 +101,28 @@ def faithfulness_document(
     }
 
 
-def _faithfulness(one: Faithfulness) -> Document:
-    threshold = one.threshold
-    return _named(one.metric) | {
-        "auc": null(one.auc),
-        **one.interval.limits("interval_95"),
-        "preliminary_auc": null(one.preliminary),
-        "n_knows": one.n_knows,
-        "n_forgot": one.n_forgot,
-        "knows_mean": null(one.knows_mean),
-        "forgot_mean": null(one.forgot_mean),
-        "threshold": null(one.raw_threshold),
-        "threshold_accuracy": threshold.accuracy if threshold else None,
-        "histogram": asdict(one.histogram) if one.histogram else None,
-        "excluded": dict(one.excluded),
-        "to_do": dict(one.to_do),
-        "reason": one.reason,
-    }
-
-
 def robustness_document(
     results: Sequence[Stability],
+    attack: Attack,
     *,
+    form: Form,
     models: Sequence[str],
     thresholds: Mapping[str, float],
     conditions: Mapping[str, Any],
 ) -> Document:
     """`robustness-quantize.json` or `robustness-relearn.json`."""
-    common, means = on_common(results)
+    common, rows = on_common(results)
     return {
         "kind": "robustness",
         "schema": SCHEMA,
-        "attack": results[0].attack,
-        "form": results[0].form,
+        "attack": attack,
+        "form": form,
         **conditions,
         "models": list(models),
         "common": list(common),
         "metrics": [
-            _robustness(one, mean, thresholds, len(common))
-            for one, mean in zip(results, means, strict=True)
+            asdict(replace(one, threshold=thresholds.get(str(one.threshold_of)))) for one in rows
         ],
-    }
-
-
-def _robustness(
-    one: Stability, common: float, thresholds: Mapping[str, float], n_common: int
-) -> Document:
-    key = one.metric.usable_as or one.metric.key
-    return _named(one.metric) | {
-        "value": null(one.value),
-        "n": one.n,
-        "n_candidates": one.usable.n_candidates,
-        "n_utility": one.usable.n_utility,
-        "preliminary": null(one.preliminary),
-        "common_value": null(common),
-        "n_common": n_common,
-        "threshold": null(thresholds.get(key, math.nan)),
-        "threshold_of": key,
-        "retain_shift": one.retain_shift,
-        "per_model": dict(one.per_model),
-        "filtered_out": dict(one.usable.out),
-        "excluded": dict(one.excluded),
-        "to_do": dict(one.to_do),
-        "reason": one.reason,
-    }
-
-
-def _ranked(one: Ranked) -> Document:
-    def best(row: Aggregate | None) -> Document | None:
-        if row is None:
-            return None
-        kept = ("overall_without_uds", "overall", "uds")
-        return {"model": row.model} | {name: null(getattr(row, name)) for name in kept}
-
-    return {
-        "method": one.method,
-        "n_models": one.n_models,
-        "best_without_uds": best(one.best_without_uds),
-        "best_with_uds": best(one.best_with_uds),
-        "uds_mean": null(one.uds_mean),
-        "uds_low": null(one.uds_low),
-        "uds_high": null(one.uds_high),
-    }
-
-
-def table_document(sources: Sources) -> Document:
-    """`meta_table.json`, what the report shows."""
-    return {
-        "kind": "meta_table",
-        "schema": SCHEMA,
-        "forms": dict(sources.forms),
-        "filters": dict(sources.filters),
-        "metrics": table_rows(sources),
-    }
-
-
-def _named(metric: JudgedMetric) -> Document:
-    return {
-        "metric": metric.key,
-        "label": metric.label,
-        "category": metric.category,
-        "high_means": metric.high_means,
     }
 
 
@@ -259,33 +149,17 @@ def _documents(paths: Sequence[Path]) -> list[Path]:
     return files
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """A document of `lensaudit meta`, of which its rows are read one by one."""
-
-    metrics: tuple[dict[str, Any], ...]
-    form: str | None = None
-    filter: str | None = None
-
-
-@dataclass(frozen=True)
-class _Metric:
-    """Name that a row of a document must have."""
-
-    metric: str
-
-
 def _read_into(found: Sources, path: Path) -> None:
     content = read_json(path)
     kind = content.get("kind") if isinstance(content, dict) else None
     if kind == "faithfulness":
-        found.faithfulness.update(_rows(Faith, checked(_Rows, content, path), path))
+        found.faithfulness.update(_rows(Faithfulness, content, path))
     elif kind == "robustness":
         attack = cast(Attack, content.get("attack"))
         if attack not in ATTACKS:
             raise InputError(f"{path}: attack is {attack!r}, wanted quantize or relearn")
-        said = checked(_Rows, content, path)
-        found.add(attack, _rows(Stable, said, path), str(said.form), str(said.filter))
+        rows = _rows(Stability, content, path)
+        found.add(attack, rows, str(content.get("form")), str(content.get("filter")))
     elif isinstance(content, dict) and {"faithfulness", "robustness"} <= content.keys():
         _published_into(found, content, path)
     else:
@@ -295,12 +169,13 @@ def _read_into(found: Sources, path: Path) -> None:
         )
 
 
-def _rows(kind: type[Record], said: _Rows, path: Path) -> dict[str, Record]:
-    found = {}
-    for at, row in enumerate(said.metrics):
-        metric = checked(_Metric, row, f"{path}: metrics.{at}").metric
-        found[metric] = checked(kind, row, f"{path}: {metric}")
-    return found
+def _rows(kind: type[Record], content: Document, path: Path) -> dict[str, Record]:
+    """The rows of a document of `lensaudit meta` by metric."""
+    need(content, path, "metrics")
+    rows = checked_as(list[dict[str, Any]], content["metrics"], f"{path}: metrics")
+    for at, row in enumerate(rows):
+        need(row, f"{path}: metrics.{at}", "metric")
+    return {str(row["metric"]): checked(kind, row, f"{path}: {row['metric']}") for row in rows}
 
 
 def _published_into(found: Sources, content: Mapping[str, Any], path: Path) -> None:
@@ -316,12 +191,12 @@ def _published_into(found: Sources, content: Mapping[str, Any], path: Path) -> N
     ours = tuple(one.get("uds") for one in values.values()) == UDS_ROBUSTNESS
     for attack in ATTACKS:
         rows = {
-            name: Stable(value, n=N_USABLE.get(name) if ours else None)
+            name: Stability(metric=name, value=value, n=N_USABLE.get(name) if ours else None)
             for name, value in values[attack].items()
         }
         found.add(attack, rows, "symmetric", "both")
     areas = read("faithfulness", "auc_roc")
-    found.faithfulness.update({name: Faith(value) for name, value in areas.items()})
+    found.faithfulness.update({k: Faithfulness(metric=k, auc=v) for k, v in areas.items()})
 
 
 def read_thresholds(path: Path) -> dict[str, float]:
@@ -334,7 +209,7 @@ def read_thresholds(path: Path) -> dict[str, float]:
     content = read_json(path)
     if not isinstance(content, dict) or content.get("kind") != "faithfulness":
         raise InputError(f"{path}: wanted a faithfulness.json of `lensaudit meta faithfulness`")
-    rows = _rows(Faith, checked(_Rows, content, path), path)
+    rows = _rows(Faithfulness, content, path)
     return {key: row.threshold for key, row in rows.items() if row.threshold is not None}
 
 
@@ -356,24 +231,13 @@ def run_aggregate(settings: AggregateSettings) -> dict[str, Any]:
     document = {
         "kind": "aggregate",
         "schema": SCHEMA,
-        "models": [
-            {
-                "model": row.model,
-                "method": row.method,
-                "epoch": row.epoch,
-                "uds": null(row.uds),
-                **{name: null(getattr(row, name)) for name in SCORES},
-                "reasons": dict(row.reasons),
-            }
-            for row in rows
-        ],
-        "ranking": [_ranked(one) for one in ranking(rows)],
+        "models": [null(asdict(row)) for row in rows],
+        "ranking": ranking(rows),
     }
     header = ["model", "method", "epoch", "uds", *SCORES, "reasons"]
-    whys = ["; ".join(f"{key}: {why}" for key, why in one.reasons.items()) for one in rows]
     lines = [
-        [*(null(getattr(one, name)) for name in header[:-1]), why]
-        for one, why in zip(rows, whys, strict=True)
+        [*(one[name] for name in header[:-1]), "; ".join(map(": ".join, one["reasons"].items()))]
+        for one in document["models"]
     ]
     _kept(settings, "aggregate", document, (header, lines), started)
     return document
@@ -382,8 +246,15 @@ def run_aggregate(settings: AggregateSettings) -> dict[str, Any]:
 def run_table(settings: MetaTableSettings) -> dict[str, Any]:
     """The table of tables; its files, where a folder is named."""
     started, sources = time.monotonic(), read_sources(settings.results)
-    document = table_document(sources)
-    _kept(settings, "meta_table", document, (COLUMNS, csv_rows(document["metrics"])), started)
+    document = {
+        "kind": "meta_table",
+        "schema": SCHEMA,
+        "forms": sources.forms,
+        "filters": sources.filters,
+        "metrics": table_rows(sources),
+    }
+    joined = [row | {"notes": "; ".join(row["notes"])} for row in document["metrics"]]
+    _kept(settings, "meta_table", document, (COLUMNS, [[*row.values()] for row in joined]), started)
     return document
 
 
@@ -472,15 +343,17 @@ def table_rows(sources: Sources) -> list[Document]:
 
 def _row(key: str, sources: Sources) -> Document:
     metric = CATALOGUE.get(key, JudgedMetric(key, key, "other", key, "knows"))
-    faith = sources.faithfulness.get(key, Faith(reason="no faithfulness result"))
+    faith = sources.faithfulness.get(key, Faithfulness(metric=key, reason="no faithfulness result"))
     quantize, relearn = (
-        sources.robustness.get(attack, {}).get(key, Stable(reason=f"no {attack} result"))
+        sources.robustness.get(attack, {}).get(
+            key, Stability(metric=key, reason=f"no {attack} result")
+        )
         for attack in ATTACKS
     )
     robustness = combined(quantize.value, relearn.value)
     found = {"faithfulness": faith, "quantize": quantize, "relearn": relearn}
     values = (
-        *_named(metric).values(),
+        *metric.named.values(),
         faith.auc,
         *(faith.interval.ends or (None, None)),
         faith.n_knows,
@@ -499,8 +372,3 @@ def _row(key: str, sources: Sources) -> Document:
         [f"{name}: {one.reason}" for name, one in found.items() if one.reason],
     )
     return dict(zip(COLUMNS, map(null, values), strict=True))
-
-
-def csv_rows(rows: Sequence[Document]) -> list[list[Any]]:
-    """Rows of `meta_table.csv`, in the order of `COLUMNS`."""
-    return [list((row | {"notes": "; ".join(row["notes"])}).values()) for row in rows]

@@ -19,7 +19,7 @@ Symmetric is the form of the paper's tables, `recovery` that of open-unlearning
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -27,10 +27,11 @@ import numpy as np
 from lensaudit.errors import InputError
 from lensaudit.meta.reading import CATALOGUE, JudgedMetric, Values
 from lensaudit.meta.settings import Attack, Filter, Form
+from lensaudit.results.reading import Number, Share, Whole
 from lensaudit.results.sentences import pools_told_apart
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import auc_limits
-from lensaudit.scores.stats import Threshold, auc, best_threshold, harmonic_mean
+from lensaudit.scores.stats import auc, best_threshold, harmonic_mean
 
 EPS = 1e-6
 """Of the symmetric forms; gnueaj/unlearning-depth-score plot_quant_symmetric.py."""
@@ -82,31 +83,39 @@ class Usable:
     """Model -> why it is not known yet whether it can be used."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Stability:
-    """One metric under one attack; NaN where there is no number, with the reason."""
+    """One metric under one attack, a row of `robustness-….json`; null where there is no number."""
 
-    metric: JudgedMetric
-    attack: Attack
-    form: Form
-    value: float
-    """Mean over the usable models."""
-    per_model: Mapping[str, float]
-    usable: Usable
+    metric: str
+    label: str = ""
+    category: str = ""
+    high_means: str = ""
+    value: Share | None = None
+    """Mean over the usable models; null while one is to do."""
+    n: Whole | None = None
+    """Number of models behind `value`."""
+    n_candidates: Whole | None = None
+    n_utility: Whole | None = None
+    preliminary: Number | None = None
+    """The mean over the measured models, while others are to do."""
+    common_value: Share | None = None
+    """Mean over the models that every metric of the run has."""
+    n_common: Whole | None = None
+    threshold: Number | None = None
+    """By which models were filtered."""
+    threshold_of: str | None = None
+    """The metric that it is of."""
+    retain_shift: Number | None = None
+    """d_ret, under relearning."""
+    per_model: Mapping[str, Number] = field(default_factory=dict)
+    filtered_out: Mapping[str, str] = field(default_factory=dict)
+    """Model -> why it is not used."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Usable models without a number -> why."""
     to_do: Mapping[str, str] = field(default_factory=dict)
-    """Usable models not attacked or not measured yet. While there is one, `value` is NaN."""
-    preliminary: float = math.nan
-    """The mean over the measured models, while others are to do."""
-    retain_shift: float | None = None
-    """d_ret, under relearning."""
+    """Usable models not attacked or not measured yet."""
     reason: str | None = None
-
-    @property
-    def n(self) -> int:
-        """Number of models behind `value`."""
-        return len(self.per_model)
 
 
 def usable(
@@ -197,18 +206,20 @@ def stability(
             per_model[model] = (
                 quantization(b, a, form) if shift is None else relearning(a - b, shift, form)
             )
-    mean = math.fsum(per_model.values()) / len(per_model) if per_model else math.nan
+    mean = _mean([*per_model.values()])
     return Stability(
-        metric,
-        attack,
-        form,
-        value=math.nan if to_do else mean,
+        **metric.named,
+        value=None if to_do else mean,
+        n=len(per_model),
+        n_candidates=chosen.n_candidates,
+        n_utility=chosen.n_utility,
+        preliminary=mean if to_do else None,
+        threshold_of=metric.usable_as or metric.key,
+        retain_shift=shift,
         per_model=per_model,
-        usable=chosen,
+        filtered_out=chosen.out,
         excluded=excluded,
         to_do=to_do,
-        preliminary=mean if to_do else math.nan,
-        retain_shift=shift,
         reason=reason or _reason(chosen, per_model, to_do),
     )
 
@@ -246,21 +257,23 @@ def _reason(chosen: Usable, per_model: Mapping[str, float], to_do: Mapping[str, 
     return None if per_model else f"none of {len(chosen.models)} usable models has both values"
 
 
-def on_common(stabilities: Sequence[Stability]) -> tuple[tuple[str, ...], list[float]]:
-    """The models that every metric with a usable one has, and each metric's mean over them.
+def on_common(found: Sequence[Stability]) -> tuple[tuple[str, ...], list[Stability]]:
+    """The models that every metric with a usable one has, and the rows with their means over them.
 
-    Metrics that are filtered to different models are not comparable; these means are. NaN for a
+    Metrics that are filtered to different models are not comparable; these means are. None for a
     metric without any model, and for all where no model is common.
     """
-    with_models = [set(one.per_model) for one in stabilities if one.per_model]
+    with_models = [set(one.per_model) for one in found if one.per_model]
     common = sorted(set.intersection(*with_models)) if with_models else []
-    means = [
-        math.fsum(one.per_model[m] for m in common) / len(common)
-        if common and one.per_model
-        else math.nan
-        for one in stabilities
+    rows = [
+        replace(
+            one,
+            common_value=_mean([one.per_model[m] for m in common if one.per_model]),
+            n_common=len(common),
+        )
+        for one in found
     ]
-    return tuple(common), means
+    return tuple(common), rows
 
 
 def combined(*parts: float | None) -> float:
@@ -284,36 +297,42 @@ class Histogram:
     forgot: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Faithfulness:
-    """One metric over two pools; NaN where there is no number, with the reason."""
+    """One metric over two pools, a row of `faithfulness.json`; null where there is no number."""
 
-    metric: JudgedMetric
-    auc: float
-    interval: Estimate
-    """95 % interval over models, Newcombe's, or why there is none."""
-    n_knows: int
+    metric: str
+    label: str = ""
+    category: str = ""
+    high_means: str = ""
+    auc: Share | None = None
+    """Null while a model is to do."""
+    interval_95: tuple[Share | None, Share | None] | None = None
+    """Over models, Newcombe's."""
+    interval_95_why: str | None = None
+    preliminary_auc: Share | None = None
+    """The AUC of the models that are measured, while others are to do."""
+    n_knows: Whole | None = None
     """Models with a value."""
-    n_forgot: int
-    knows_mean: float
+    n_forgot: Whole | None = None
+    knows_mean: Number | None = None
     """Of the raw values."""
-    forgot_mean: float
-    threshold: Threshold | None
-    """In the knowledge direction, see `Judged.knowledge`; None while a model is to do."""
-    histogram: Histogram | None
+    forgot_mean: Number | None = None
+    threshold: Number | None = None
+    """On the metric's own values; null while a model is to do."""
+    threshold_accuracy: Share | None = None
+    histogram: Histogram | None = None
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Model -> why it has no value of this metric."""
     to_do: Mapping[str, str] = field(default_factory=dict)
-    """Model -> why it was not measured yet. While there is one, `auc` is NaN."""
-    preliminary: float = math.nan
-    """The AUC of the models that are measured, while others are to do."""
+    """Model -> why it was not measured yet."""
     reason: str | None = None
-    """Why `auc` is NaN, or what a reader should know about it."""
+    """Why `auc` is null, or what a reader should know about it."""
 
     @property
-    def raw_threshold(self) -> float:
-        """The threshold on the metric's own values; NaN without one."""
-        return self.metric.knowledge(self.threshold.at) if self.threshold else math.nan
+    def interval(self) -> Estimate:
+        """AUC with its limits."""
+        return Estimate.within(self.auc, self.interval_95)
 
 
 def check_pools(knows: Sequence[str], forgot: Sequence[str], values: Values) -> None:
@@ -349,22 +368,25 @@ def faithfulness(
     missing = [m for m in (*knows, *forgot) if math.isnan(values.value(m, metric.key))]
     to_do = {m: values.why_not(m, metric.key) for m in missing if values.is_to_do(m, metric.key)}
     enough = min(map(len, raw)) >= LEAST
-    area = auc(*turned) if enough else math.nan
+    area = auc(*turned) if enough else None
     limits = auc_limits(*turned) if enough else Estimate(None, why="too few models: no interval")
+    best = best_threshold(*turned) if enough and not to_do else None
     return Faithfulness(
-        metric,
-        auc=math.nan if to_do else area,
-        interval=limits,
+        **metric.named,
+        auc=None if to_do else area,
+        interval_95=limits.ends,
+        interval_95_why=None if limits.ends else limits.why,
+        preliminary_auc=area if to_do else None,
         n_knows=len(raw[0]),
         n_forgot=len(raw[1]),
         knows_mean=_mean(raw[0]),
         forgot_mean=_mean(raw[1]),
-        threshold=best_threshold(*turned) if enough and not to_do else None,
+        threshold=metric.knowledge(best.at) if best else None,
+        threshold_accuracy=best.accuracy if best else None,
         histogram=_histogram(*raw),
         excluded={m: values.why_not(m, metric.key) for m in missing if m not in to_do},
         to_do=to_do,
-        preliminary=area if to_do else math.nan,
-        reason=_why_no_area(raw, to_do) or _shown(limits),
+        reason=_why_no_area(raw, to_do) or (pools_told_apart(limits) if limits.ends else None),
     )
 
 
@@ -373,8 +395,8 @@ def _present(pool: Sequence[str], key: str, values: Values) -> list[float]:
     return [value for value in found if not math.isnan(value)]
 
 
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values) if values else math.nan
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
 
 
 def _why_no_area(raw: Sequence[Sequence[float]], to_do: Mapping[str, str]) -> str | None:
@@ -388,11 +410,6 @@ def _why_no_area(raw: Sequence[Sequence[float]], to_do: Mapping[str, str]) -> st
     if len({value for pool in raw for value in pool}) == 1:
         return "the metric has one value on every model: it tells nothing apart"
     return None
-
-
-def _shown(area: Estimate) -> str | None:
-    """What to know of an AUC whose interval does not say that the pools are told apart."""
-    return pools_told_apart(area) if area.ends else None
 
 
 def _histogram(knows: Sequence[float], forgot: Sequence[float]) -> Histogram | None:

@@ -26,7 +26,7 @@ from lensaudit.files import read_json
 from lensaudit.metrics.privacy import ATTACKS, similarity
 from lensaudit.models.registry import published
 from lensaudit.results.eval_runs import entries_of, model_of
-from lensaudit.results.reading import Number, checked_as, number
+from lensaudit.results.reading import Number, checked_as, number, part
 from lensaudit.results.records import check_result
 
 Means = Literal["knows", "forgot"]
@@ -52,6 +52,12 @@ class JudgedMetric:
         (0.75, 0.25)
         """
         return value if self.high_means == "knows" else 1 - value
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """How a row of a judgement begins."""
+        own = {"label": self.label, "category": self.category, "high_means": self.high_means}
+        return {"metric": self.key, **own}
 
 
 def _fisher(share: str, label: str) -> JudgedMetric:
@@ -268,7 +274,7 @@ _KEYS = {suite: key for key, suite in SUITE_NAMES.items()}
 _NUMBERS = ("memorization", "privacy", "utility", "uds", "gen_rouge")
 """Categories of an epoch folder."""
 _ATTACKED = {"loss": "loss", "zlib": "zlib", "min_k": "min_k", "min_k++": "min_kpp"}
-_UTILITY = {**{suite: key for key, suite in UTILITY_PARTS.items()}} | {
+_UTILITY = {suite: key for key, suite in UTILITY_PARTS.items()} | {
     # the plain name means the probability among options there
     f"{split}_Q_A_Prob": f"{split}_q_prob"
     for split in ("ra", "wf")
@@ -317,10 +323,12 @@ def _file(path: Path, attack: str | None) -> Values:
 
 def _folder(folder: Path, attack: str | None) -> list[Values]:
     """What a folder holds by itself, else what its sub-folders do."""
-    for name in (LOG, SUMMARY):
-        path = folder / name
-        if path.is_file() and (name == LOG or _of_patch_run(path)):
-            return [_file(path, attack)]
+    log, summary = folder / LOG, folder / SUMMARY
+    if log.is_file():
+        return [_file(log, attack)]
+    # other commands write a summary.json as well, without a value of a metric
+    if summary.is_file() and "source" in part(read_json(summary)):
+        return [_file(summary, attack)]
     found = [Values(to_do=known_to_do(folder))] if (folder / TO_DO).is_file() else []
     for epoch in EPOCHS:
         if (folder / epoch).is_dir():
@@ -333,12 +341,6 @@ def _folder(folder: Path, attack: str | None) -> list[Values]:
     return found
 
 
-def _of_patch_run(summary: Path) -> bool:
-    """Other commands write a summary.json as well, without a value of a metric."""
-    content = read_json(summary)
-    return isinstance(content, dict) and "source" in content
-
-
 def known_to_do(folder: Path) -> dict[str, str]:
     """The models that an earlier run could not measure, and why; empty without its file.
 
@@ -348,11 +350,6 @@ def known_to_do(folder: Path) -> dict[str, str]:
     path = folder / TO_DO
     content = checked_object(read_json(path), f"{path}") if path.is_file() else {}
     return {str(model): str(why) for model, why in content.items()}
-
-
-def read_model(folder: Path) -> Values:
-    """The values in the folder of one model that was evaluated."""
-    return _file(folder / LOG, None)
 
 
 def _log(content: Mapping[str, Any], path: Path) -> Values:
@@ -384,12 +381,8 @@ def _log(content: Mapping[str, Any], path: Path) -> Values:
 
 
 def _patch_summary(content: Mapping[str, Any], path: Path) -> Values:
-    name = short_name(str(content["source"]))
     keys = {"uds": "uds", "lens": "logit_lens", "udr": "em_erasure"}
-    row = {
-        key: number(content[own], f"{path}: {own}") for own, key in keys.items() if own in content
-    }
-    return values_of({name: row})
+    return values_of({short_name(str(content["source"])): _picked(content, keys, path)})
 
 
 def _epoch(folder: Path, epoch: str | None) -> list[Values]:
@@ -419,27 +412,27 @@ def _privacy(content: Mapping[str, Any], path: Path) -> Readings:
     return row
 
 
-def _utility(content: Mapping[str, Any], path: Path) -> Readings:
-    row = _picked(checked_object(content.get("metrics"), f"{path}: metrics"), _UTILITY, path)
-    return row | _picked(content, {"fluency": "fluency"}, path)
-
-
 _PLAIN: Mapping[str, Mapping[str, str]] = {
     "memorization": {f"avg_{k}": k for k in ("em", "es", "prob", "paraprob", "truth_ratio")},
     "uds": {"avg_uds": "uds"},
+    "utility": {FLUENCY: FLUENCY},
+}
+"""Category -> its fields and our keys."""
+_INNER: Mapping[str, Mapping[str, str]] = {
+    "utility": _UTILITY,
     "gen_rouge": {key: key for key in ("rouge", "para_rouge", "jailbreak_rouge")},
 }
-"""Category -> its fields and our keys; those of `gen_rouge` lie in `metrics`."""
+"""The same of what lies in `metrics`."""
 
 
 def _category(name: str, content: Mapping[str, Any], path: Path) -> Readings:
     if name == "privacy":
         return _privacy(content, path)
-    if name == "utility":
-        return _utility(content, path)
-    if name == "gen_rouge":
-        content = checked_object(content.get("metrics"), f"{path}: metrics")
-    return _picked(content, _PLAIN[name], path)
+    row = _picked(content, _PLAIN.get(name, {}), path)
+    if name in _INNER:
+        inner = checked_object(content.get("metrics"), f"{path}: metrics")
+        row = _picked(inner, _INNER[name], path) | row
+    return row
 
 
 def _picked(content: Mapping[str, Any], keys: Mapping[str, str], path: Path) -> Readings:
@@ -543,20 +536,7 @@ _RENAMED = {
     "s_mink": "s_mia_min_k",
     "s_minkpp": "s_mia_min_kpp",
 }
-_AS_THEY_ARE = (
-    "uds",
-    "logit_lens",
-    "fluency",
-    "retain_q_prob",
-    "retain_q_rouge",
-    "retain_truth_ratio",
-    "ra_q_prob",
-    "ra_q_rouge",
-    "ra_truth_ratio",
-    "wf_q_prob",
-    "wf_q_rouge",
-    "wf_truth_ratio",
-)
+_AS_THEY_ARE = ("uds", "logit_lens", FLUENCY, *UTILITY_PARTS)
 _SIDES = {
     "before": "metrics_before",
     "quantize": "metrics_after_quant",

@@ -10,9 +10,8 @@ one epoch of relearning, of the model and of retain.
 import hashlib
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +50,12 @@ from lensaudit.meta.reading import (
     judged,
     known_to_do,
     merged,
-    read_model,
     read_values,
     short_name,
     with_s_mia,
 )
 from lensaudit.meta.settings import Attack, FaithfulnessSettings, Measuring, RobustnessSettings
-from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.device import one_memory_error
 from lensaudit.models.registry import (
     DEMO,
@@ -71,8 +69,8 @@ from lensaudit.models.registry import (
 from lensaudit.progress import Notice
 from lensaudit.results.keyed import keyed_document, write_keyed
 from lensaudit.results.records import BEGUN, MANIFEST, is_whole
-from lensaudit.settings import AnswerGroups, shared
-from lensaudit.sweep.plan import Variant
+from lensaudit.settings import AnswerGroups, plain, shared
+from lensaudit.sweep.plan import ANCHORS, Variant
 from lensaudit.sweep.unit import attacked
 
 _NOT_IDENTITY = ("activations", "registry", "batch_size", "metrics")
@@ -89,38 +87,35 @@ VARIANTS: Mapping[Attack, Variant] = {"quantize": "nf4", "relearn": "relearn-1ep
 
 
 @dataclass(frozen=True)
-class MetaSubject:
-    """A model to measure: how results name it, and where its weights come from."""
+class ModelAttack:
+    """What is done to models before they are measured, and where they are until then."""
 
-    name: str
-    identity: Mapping[str, Any]
-    """What its weights are, without opening them where that may mean a download."""
-    checkpoint: Callable[[], str]
-    """Makes or finds the checkpoint; the name or folder to evaluate."""
-    release: Callable[[], None] = lambda: None
-    """Called when it was measured."""
-
-
-@dataclass(frozen=True)
-class Scoring:
-    """What is measured, under which conditions, and where results are kept."""
-
-    evaluation: EvaluateSettings
-    """Everything but the metrics."""
-    metrics: tuple[str, ...]
-    """Names in `lensaudit eval`."""
+    name: Attack
+    relearning: Relearning
+    rows: str
+    """Relearned: `demo`, `forget10` or a file."""
     folder: Path
-    notice: Notice = lambda line: None
+    device: str
+    keep: bool
 
-    def key(self, subject: MetaSubject) -> str:
-        """Content hash of what a finished result depends on, beside its metrics."""
-        conditions = {k: v for k, v in asdict(self.evaluation).items() if k not in _NOT_IDENTITY}
-        registry = load_registry(self.evaluation.registry)
-        for anchor in ("full", "retain"):
-            if conditions[anchor] is not None:
-                conditions[anchor] = identity_of(conditions[anchor], registry)
-        plain = {k: _content(v) if k in _PLACES else v for k, v in conditions.items()}
-        return digest([dict(subject.identity), plain])
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What of it decides a number."""
+        if self.name == "quantize":
+            return {"method": "nf4"}
+        formats = list(self.relearning.formats)
+        return asdict(self.relearning) | {"formats": formats, "data": self.rows}
+
+    def checkpoint(self, start: Checkpoint, folder: Path) -> Path:
+        """The attacked model in its folder, which lives until it is measured.
+
+        Raises:
+            InputError: the folder holds something else.
+        """
+        if any(folder.glob("*")) and not any((folder / one).exists() for one in (MANIFEST, BEGUN)):
+            raise InputError(f"{folder}: holds no run of this command; name another --out")
+        how = {"device": self.device, "how": self.relearning, "rows": self.rows}
+        return attacked(start, VARIANTS[self.name], folder, **how)
 
 
 def _content(value: Any) -> Any:
@@ -131,21 +126,6 @@ def _content(value: Any) -> Any:
         return value if path is None else str(value)
     files = sorted(path.glob("*.json*")) if path.is_dir() else [path]
     return [hashlib.sha256(read_bytes(one)).hexdigest() for one in files]
-
-
-def suite_names(metrics: Iterable[JudgedMetric], extra: Iterable[str] = ()) -> tuple[str, ...]:
-    """What an evaluation must compute; s_MIA follows from the attack itself and retain's."""
-    keys = (one.usable_as or one.key for one in metrics)
-    return tuple(dict.fromkeys(SUITE_NAMES.get(key, key) for key in (*keys, *extra)))
-
-
-def named(name: str, registry: Registry) -> MetaSubject:
-    """Model that is there already, under its name.
-
-    Raises:
-        InputError: no such name.
-    """
-    return MetaSubject(name, identity_of(name, registry), lambda: name)
 
 
 def identity_of(name: str, registry: Registry) -> dict[str, Any]:
@@ -162,34 +142,6 @@ def identity_of(name: str, registry: Registry) -> dict[str, Any]:
         return {"unopened": name}
 
 
-def measured(subjects: Sequence[MetaSubject], scoring: Scoring) -> Values:
-    """The values of every model: measured now, or found finished.
-
-    Raises:
-        InputError: not one model could be measured; the first reason is given.
-        TryAgainError: another process measures into the same folder.
-    """
-    folders = folders_of([subject.name for subject in subjects], scoring.folder)
-    to_do: dict[str, str] = {}
-    with alone(scoring.folder):
-        known = known_to_do(scoring.folder)
-        others = {name: why for name, why in known.items() if name not in folders}
-        for number, subject in enumerate(subjects, 1):
-            scoring.notice(
-                f"{scoring.folder.name}: model {number} of {len(subjects)}: {subject.name}"
-            )
-            reason = _measure(subject, scoring, folders[subject.name])
-            if reason is not None:
-                to_do[subject.name] = reason
-                scoring.notice(f"to do: {subject.name}: {reason}")
-            write_json(scoring.folder / TO_DO, others | to_do)
-    if subjects and len(to_do) == len(subjects):
-        first, reason = next(iter(to_do.items()))
-        raise InputError(f"none of {len(subjects)} models could be measured; {first}: {reason}")
-    done = [read_model(folders[s.name]) for s in subjects if s.name not in to_do]
-    return merged([*done, Values(to_do=to_do)])
-
-
 def folders_of(names: Sequence[str], parent: Path) -> dict[str, Path]:
     """A folder per model; names that look alike on disk are told apart by a hash.
 
@@ -203,53 +155,10 @@ def folders_of(names: Sequence[str], parent: Path) -> dict[str, Path]:
     }
 
 
-def _measure(subject: MetaSubject, scoring: Scoring, folder: Path) -> str | None:
-    """Measure one model, unless that was done; why it could not be."""
-    key = scoring.key(subject)
-    known = _finished(folder, key)
-    if set(scoring.metrics) <= known:
-        return None
-    # what an earlier run found under the same conditions stays in the log
-    metrics = tuple(dict.fromkeys((*scoring.metrics, *sorted(known))))
-    (folder / DONE).unlink(missing_ok=True)
-    (folder / LOG).unlink(missing_ok=True)
-    try:
-        settings = replace(scoring.evaluation, metrics=metrics)
-        with one_memory_error():
-            found = evaluate_into(subject.checkpoint(), settings, folder)
-    except (InputError, WorkError, VerificationError, torch.OutOfMemoryError) as error:
-        return failure_in(subject.name, "evaluate", error).message
-    failed = [entry for entry in found.entries.values() if entry.failed]
-    if failed and len(failed) == len(found.entries):
-        return failed[0].reason
-    done = {"model": subject.name, "key": None if failed else key, "metrics": list(metrics)}
-    write_keyed(folder / DONE, done)
-    subject.release()
-    return None
-
-
 def _finished(folder: Path, key: str) -> frozenset[str]:
     """The metrics that a model's folder holds under the same conditions."""
     done = keyed_document(folder / DONE, key) if is_whole(folder) else None
     return frozenset(done["metrics"] if done else ())
-
-
-def plan_lines(subjects: Sequence[str], scoring: Scoring) -> list[str]:
-    """Numbers of models and metrics to measure, for `--dry-run`."""
-    registry = load_registry(scoring.evaluation.registry)
-    for name in subjects:
-        resolve(name, registry)
-    folders = folders_of(subjects, scoring.folder)
-    wanted = set(scoring.metrics)
-    finished = [
-        name
-        for name in subjects
-        if wanted <= _finished(folders[name], scoring.key(named(name, registry)))
-    ]
-    return [
-        f"{scoring.folder}: {len(subjects)} models x {len(scoring.metrics)} metrics, "
-        f"{len(finished)} finished"
-    ]
 
 
 ROLES: Mapping[str, Role] = {"knows": "pool_knows", "forgot": "pool_forgot"}
@@ -264,46 +173,113 @@ class MetaRun:
     names: tuple[str, ...]
     out: Path
     metrics: tuple[JudgedMetric, ...]
-    measuring: Measuring
+    registry: Registry
     full: str
     retain: str
     evaluation: EvaluateSettings | None
     """How models are measured; None: values come from results alone."""
     notice: Notice
 
-    @cached_property
-    def registry(self) -> Registry:
-        """Registry of the names that models may have."""
-        return load_registry(self.measuring.registry)
+    def suite(self, extra: Iterable[str] = ()) -> tuple[str, ...]:
+        """What an evaluation must compute; s_MIA follows from the attack itself and retain's."""
+        keys = (one.usable_as or one.key for one in self.metrics)
+        return tuple(dict.fromkeys(SUITE_NAMES.get(key, key) for key in (*keys, *extra)))
+
+    def key(self, name: str, attack: ModelAttack | None = None) -> str:
+        """Content hash of what a model's finished result depends on, beside its metrics."""
+        said = plain(self.evaluation, without=_NOT_IDENTITY)
+        anchors = {one: said[one] and identity_of(said[one], self.registry) for one in ANCHORS}
+        places = {one: _content(said[one]) for one in _PLACES}
+        identity = identity_of(name, self.registry)
+        return digest(
+            [identity | ({"attack": attack.identity} if attack else {}), said | places | anchors]
+        )
 
     def plan(self) -> list[str]:
         """What would be measured; nothing is loaded or written."""
         if self.evaluation is None:
             return [f"{len(self.names)} models, values from results; nothing is measured"]
-        metrics = suite_names(self.metrics)
-        return plan_lines(self.names, Scoring(self.evaluation, metrics, self.out / "before"))
+        wanted, folder = set(self.suite()), self.out / "before"
+        places = folders_of(self.names, folder)
+        done = [one for one in self.names if wanted <= _finished(places[one], self.key(one))]
+        return [f"{folder}: {len(self.names)} models x {len(wanted)} metrics, {len(done)} finished"]
 
     def completed(
         self,
         known: Values,
         names: Iterable[str],
         folder: str,
-        subjects: Callable[[list[str]], list[MetaSubject]],
         extra: Iterable[str] = (),
+        attack: ModelAttack | None = None,
     ) -> Values:
         """Known values, and those of the named models that lack one, measured now."""
         keys = [one.usable_as or one.key for one in self.metrics] + [*extra]
         lacking = [n for n in names if any(k not in known.by_model.get(n, {}) for k in keys)]
         if self.evaluation is None or not lacking:
             return known
-        metrics = suite_names(self.metrics, extra)
-        scoring = Scoring(self.evaluation, metrics, self.out / folder, self.notice)
         left, reasons = (
             {model: row for model, row in rows.items() if model not in lacking}
             for rows in (known.by_model, known.reasons)
         )
         kept = replace(known, by_model=left, reasons=reasons)
-        return merged([kept, measured(subjects(lacking), scoring)])
+        return merged([kept, self.measured(lacking, self.out / folder, self.suite(extra), attack)])
+
+    def measured(
+        self, names: Sequence[str], place: Path, metrics: Sequence[str], attack: ModelAttack | None
+    ) -> Values:
+        """The values of every model: measured now, or found finished.
+
+        Raises:
+            InputError: not one model could be measured; the first reason is given.
+            TryAgainError: another process measures into the same folder.
+        """
+        folders = folders_of(names, place)
+        to_do: dict[str, str] = {}
+        with alone(place):
+            others = {name: why for name, why in known_to_do(place).items() if name not in folders}
+            for number, (name, folder) in enumerate(folders.items(), 1):
+                self.notice(f"{place.name}: model {number} of {len(names)}: {name}")
+                reason = self._measure(name, folder, metrics, attack)
+                if reason is not None:
+                    to_do[name] = reason
+                    self.notice(f"to do: {name}: {reason}")
+                write_json(place / TO_DO, others | to_do)
+        if len(to_do) == len(names):
+            first, reason = next(iter(to_do.items()))
+            raise InputError(f"none of {len(names)} models could be measured; {first}: {reason}")
+        done = [folder / LOG for name, folder in folders.items() if name not in to_do]
+        return merged([read_values(done), Values(to_do=to_do)])
+
+    def _measure(
+        self, name: str, folder: Path, metrics: Sequence[str], attack: ModelAttack | None
+    ) -> str | None:
+        """Measure one model, unless that was done; why it could not be."""
+        key = self.key(name, attack)
+        known = _finished(folder, key)
+        if set(metrics) <= known:
+            return None
+        # what an earlier run found under the same conditions stays in the log
+        wanted = tuple(dict.fromkeys((*metrics, *sorted(known))))
+        (folder / DONE).unlink(missing_ok=True)
+        (folder / LOG).unlink(missing_ok=True)
+        assert self.evaluation is not None
+        settings, made = replace(self.evaluation, metrics=wanted), name
+        try:
+            with one_memory_error():
+                if attack is not None:
+                    start = open_checkpoint(resolve(name, self.registry))
+                    made = str(attack.checkpoint(start, attack.folder / folder.name))
+                found = evaluate_into(made, settings, folder)
+        except (InputError, WorkError, VerificationError, torch.OutOfMemoryError) as error:
+            return failure_in(name, "evaluate", error).message
+        failed = [entry for entry in found.entries.values() if entry.failed]
+        if failed and len(failed) == len(found.entries):
+            return failed[0].reason
+        done = {"model": name, "key": None if failed else key, "metrics": list(wanted)}
+        write_keyed(folder / DONE, done)
+        if attack is not None and not attack.keep:
+            shutil.rmtree(made, ignore_errors=True)
+        return None
 
     def before(
         self, results: Sequence[Path], side: str | None = None, extra: Iterable[str] = ()
@@ -312,11 +288,7 @@ class MetaRun:
         compared = any(one.usable_as for one in self.metrics)
         names = dict.fromkeys((*self.names, self.retain) if compared else self.names)
         known = read_values(results, attack=side) if results else Values()
-
-        def subjects(lacking: list[str]) -> list[MetaSubject]:
-            return [named(name, self.registry) for name in lacking]
-
-        found = self.completed(known, names, "before", subjects, extra)
+        found = self.completed(known, names, "before", extra)
         return with_s_mia(found, attack_aucs(found, self.retain))
 
     def write(
@@ -344,15 +316,6 @@ class MetaRun:
         )
 
 
-@dataclass(frozen=True)
-class MetaJudgement:
-    """Document of a run, its results, and the models that are still to do."""
-
-    path: Path
-    to_do: Mapping[str, str] = field(default_factory=dict)
-    """Models that could not be measured -> why."""
-
-
 def pool(names: Sequence[str], side: str, registry: Registry) -> list[str]:
     """The models of a pool; `published` stands for the 30 of the UDS meta-evaluation.
 
@@ -374,8 +337,8 @@ def prepare_faithfulness(settings: FaithfulnessSettings, notice: Notice) -> Meta
     return _prepared(names, settings, notice, measuring=wanted)
 
 
-def run_faithfulness(settings: FaithfulnessSettings, how: MetaRun) -> MetaJudgement:
-    """Faithfulness of every metric; writes faithfulness.json, .csv and a manifest.
+def run_faithfulness(settings: FaithfulnessSettings, how: MetaRun) -> Path:
+    """Faithfulness of every metric: faithfulness.json, written with its .csv and a manifest.
 
     Raises:
         InputError: the pools are empty or overlap, or results cannot be read.
@@ -389,7 +352,7 @@ def run_faithfulness(settings: FaithfulnessSettings, how: MetaRun) -> MetaJudgem
     check_pools(knows, forgot, values)
     found = [faithfulness(one, knows, forgot, values) for one in how.metrics]
     document = faithfulness_document(found, knows, forgot, values)
-    path = how.write(
+    return how.write(
         "faithfulness",
         document,
         faithfulness_table(document),
@@ -398,8 +361,6 @@ def run_faithfulness(settings: FaithfulnessSettings, how: MetaRun) -> MetaJudgem
         results=[str(one) for one in settings.results],
         weights=dict(values.weights),
     )
-    to_do = {model: why for one in found for model, why in one.to_do.items()}
-    return MetaJudgement(path, to_do)
 
 
 def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
@@ -422,39 +383,8 @@ def relearn_attack(settings: RobustnessSettings, how: MetaRun) -> tuple[Relearni
     return replace(default, lr=settings.relearn_lr or default.lr), rows
 
 
-def attacked_models(
-    settings: RobustnessSettings, how: MetaRun, names: list[str]
-) -> list[MetaSubject]:
-    """The attacked models, under the names of the models that are attacked.
-
-    A checkpoint lives until it is measured, or stays where that is asked for.
-    """
-    attack, (relearning, rows) = settings.attack, relearn_attack(settings, how)
-    said: dict[str, Any] = {"method": "nf4"}
-    if attack == "relearn":
-        said = asdict(relearning) | {"formats": list(relearning.formats), "data": rows}
-
-    def checkpoint(name: str, folder: Path) -> str:
-        start, marks = open_checkpoint(resolve(name, how.registry)), (MANIFEST, BEGUN)
-        if any(folder.glob("*")) and not any((folder / mark).exists() for mark in marks):
-            raise InputError(f"{folder}: holds no run of this command; name another --out")
-        device = settings.measuring.device
-        made = attacked(start, VARIANTS[attack], folder, device=device, how=relearning, rows=rows)
-        return str(made)
-
-    return [
-        MetaSubject(
-            name,
-            {**identity_of(name, how.registry), "attack": said},
-            checkpoint=partial(checkpoint, name, folder),
-            release=(lambda: None) if settings.keep else partial(shutil.rmtree, folder, True),
-        )
-        for name, folder in folders_of(names, how.out / "attacked" / attack).items()
-    ]
-
-
-def run_robustness(settings: RobustnessSettings, how: MetaRun) -> MetaJudgement:
-    """Robustness of every metric to one attack; writes robustness-<attack>.json, .csv, a manifest.
+def run_robustness(settings: RobustnessSettings, how: MetaRun) -> Path:
+    """Robustness of every metric to one attack: robustness-<attack>.json, with .csv and manifest.
 
     Only models that some metric can use are attacked.
 
@@ -481,11 +411,16 @@ def run_robustness(settings: RobustnessSettings, how: MetaRun) -> MetaJudgement:
         )
         for one in how.metrics
     ]
+    if by != "none" and how.full in values.to_do:
+        waits = {how.full: values.why_not(how.full, "")}
+        chosen = [replace(one, to_do={**one.to_do, **waits}) for one in chosen]
     wanted = dict.fromkeys(model for one in chosen for model in one.models)
     wanted |= {how.retain: None} if attack == "relearn" else {}
     known = read_values(settings.after, attack=attack) if settings.after else Values()
-    subjects = partial(attacked_models, settings, how)
-    after = how.completed(known, wanted, f"after-{attack}", subjects)
+    relearning, rows = relearn_attack(settings, how)
+    folder, device = how.out / "attacked" / attack, settings.measuring.device
+    done = ModelAttack(attack, relearning, rows, folder, device, settings.keep)
+    after = how.completed(known, wanted, f"after-{attack}", attack=done)
     after = with_s_mia(after, attack_aucs(values, how.retain))
     found = [
         stability(one, attack, theirs, values, after, retain=how.retain, form=settings.form)
@@ -493,9 +428,14 @@ def run_robustness(settings: RobustnessSettings, how: MetaRun) -> MetaJudgement:
     ]
     conditions = {"filter": by, "retain": how.retain}
     document = robustness_document(
-        found, models=models, thresholds=thresholds, conditions=conditions
+        found,
+        attack,
+        form=settings.form,
+        models=models,
+        thresholds=thresholds,
+        conditions=conditions,
     )
-    path = how.write(
+    return how.write(
         f"robustness-{attack}",
         document,
         robustness_table(document),
@@ -503,21 +443,18 @@ def run_robustness(settings: RobustnessSettings, how: MetaRun) -> MetaJudgement:
         started,
         fluency=fluency,
     )
-    to_do = {how.full: values.to_do[how.full]} if by != "none" and how.full in values.to_do else {}
-    to_do |= {model: why for one in found for model, why in one.to_do.items()}
-    return MetaJudgement(path, to_do)
 
 
-def unfinished(found: MetaJudgement) -> PartialError | None:
+def unfinished(document: Mapping[str, Any], folder: Path) -> PartialError | None:
     """The error that names what is to do."""
-    if not found.to_do:
+    to_do = {model: why for one in document["metrics"] for model, why in one["to_do"].items()}
+    if not to_do:
         return None
-    first = list(found.to_do.items())[:3]
+    first = list(to_do.items())[:3]
     names = ", ".join(f"{name} ({why.removeprefix('to do: ')})" for name, why in first)
-    more = f" and {len(found.to_do) - 3} more" if len(found.to_do) > 3 else ""
+    more = f" and {len(to_do) - 3} more" if len(to_do) > 3 else ""
     return PartialError(
-        f"to do: {names}{more}; results so far are in {found.path.parent}, "
-        "run the same command again"
+        f"to do: {names}{more}; results so far are in {folder}, run the same command again"
     )
 
 
@@ -532,16 +469,15 @@ def _prepared(
     given = settings.measuring
     full = given.full or default_anchor("full", names)
     retain = given.retain or default_anchor("retain", names)
-    evaluation = None
+    evaluation, registry = None, load_registry(given.registry)
     if measuring:
-        registry = load_registry(given.registry)
         for name in (*names, full, retain):
             resolve(name, registry)
         data = given.data or _default_data(names, given)
         chosen = shared(given, AnswerGroups, full=full, retain=retain, data=data)
         evaluation = EvaluateSettings(**chosen)
     metrics = tuple(judged(settings.metrics))
-    return MetaRun(tuple(names), settings.out, metrics, given, full, retain, evaluation, notice)
+    return MetaRun(tuple(names), settings.out, metrics, registry, full, retain, evaluation, notice)
 
 
 def _default_data(names: Sequence[str], given: Measuring) -> str | None:

@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 from support import GOLDEN
@@ -11,6 +12,7 @@ from lensaudit.auditing import evaluate
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.cli.main import run
 from lensaudit.meta import runs
+from lensaudit.meta.settings import FaithfulnessSettings
 
 FEW = ("uds", "es", "s_mia_loss")
 KNOWS, FORGOT = "demo/full,demo/idknll", "demo/retain,demo/never"
@@ -87,13 +89,14 @@ def test_finished_models_are_not_measured_again(copied, monkeypatch, capsys):
 
 def test_only_places_are_read_for_what_they_hold(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    subject = runs.MetaSubject("x", {"weights": "w"}, lambda: "x")
     rows = tmp_path / "rows.jsonl"
     rows.write_text("{}")
     settings = EvaluateSettings(data="demo", forget=rows, classifier="some/one")
 
     def key():
-        return runs.Scoring(settings, ("uds",), tmp_path / "out").key(subject)
+        given = FaithfulnessSettings(knows=("demo/full",), forgot=("demo/never",))
+        how = runs.prepare_faithfulness(given, print)
+        return replace(how, evaluation=settings).key("demo/npo")
 
     before = key()
     # files and a folder that are called as a setting's words

@@ -67,7 +67,12 @@ def test_the_page_names_every_field():
     documents = [
         faithfulness_document([found], ["a", "b"], ["c", "d"], values),
         robustness_document(
-            [stable], models=["c"], thresholds={"uds": 0.7}, conditions={"filter": "both"}
+            [stable],
+            "quantize",
+            form="symmetric",
+            models=["c"],
+            thresholds={"uds": 0.7},
+            conditions={"filter": "both"},
         ),
     ]
     json.dumps(documents, allow_nan=False)

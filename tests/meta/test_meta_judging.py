@@ -75,8 +75,8 @@ def test_uds_is_low_where_knowledge_is_and_its_threshold_is_on_its_own_values():
     found = judge("uds", [0.1, 0.2, 0.8], [0.7, 0.9, 1.0])
     assert found.auc == pytest.approx(8 / 9)
     # 1 - uds: knows .9 .8 .2, forgot .3 .1 0; the first t with five right of six is .15
-    assert found.raw_threshold == pytest.approx(0.85)
-    assert found.threshold.accuracy == pytest.approx(5 / 6)
+    assert found.threshold == pytest.approx(0.85)
+    assert found.threshold_accuracy == pytest.approx(5 / 6)
     assert found.interval.low < found.auc <= found.interval.high
 
 
@@ -99,7 +99,6 @@ def test_a_constant_metric_tells_nothing_and_says_so():
     found = judge("es", [0.5] * 3, [0.5] * 3)
     assert found.auc == 0.5
     assert found.threshold is None
-    assert math.isnan(found.raw_threshold)
     assert "one value on every model" in found.reason
 
 
@@ -117,10 +116,9 @@ def test_a_model_that_failed_to_load_leaves_no_auc_but_a_preliminary_one():
     values = pools("es", [0.5, 0.9], [0.1, 0.2])
     waiting = Values(values.by_model, values.reasons, to_do={"n2": "no such folder"})
     later = faithfulness(CATALOGUE["es"], ["p0", "p1"], ["n0", "n1", "n2", "n3"], waiting)
-    assert math.isnan(later.auc)
-    assert later.preliminary == 1.0
+    assert (later.auc, later.preliminary_auc) == (None, 1.0)
     # nor a threshold that models would be filtered by
-    assert (found.raw_threshold, later.threshold) == (pytest.approx(0.35), None)
+    assert (found.threshold, later.threshold) == (pytest.approx(0.35), None)
     assert later.to_do == {
         "n2": "to do: no such folder",
         "n3": "to do: no result of this model was found",
@@ -130,7 +128,7 @@ def test_a_model_that_failed_to_load_leaves_no_auc_but_a_preliminary_one():
 
 def test_pools_with_fewer_than_two_values_have_no_auc():
     found = judge("es", [0.5, 0.9], [0.1, None])
-    assert math.isnan(found.auc)
+    assert found.auc is None
     assert found.interval.ends is None
     assert found.reason == "2 that know and 1 that forgot have a value, wanted at least 2 each"
 
@@ -299,7 +297,7 @@ def test_relearning_compares_with_what_retain_does():
 def test_relearning_without_retains_own_shift_has_no_number(retain, said):
     before, after = table("uds", a=0.8, r=1.0), table("uds", a=0.5)
     found = stability(CATALOGUE["uds"], "relearn", chosen(a=0.8), before, after, retain=retain)
-    assert math.isnan(found.value)
+    assert found.value is None
     assert said in found.reason
     # a retain model that was not attacked yet is to do, not a result without numbers
     waits = {"r": "after: to do: no result of this model was found"} if retain else {}
@@ -317,7 +315,7 @@ def test_a_model_still_to_do_leaves_no_number_but_a_preliminary_one():
     before = table("uds", a=0.8, d=0.7)
     after = Values(table("uds", a=0.8).by_model, to_do={"d": "out of memory"})
     found = stability(CATALOGUE["uds"], "quantize", chosen(a=0.8, d=0.7), before, after)
-    assert math.isnan(found.value)
+    assert found.value is None
     assert found.preliminary == pytest.approx(1)
     assert found.to_do == {"d": "after: to do: out of memory"}
     assert found.reason == "1 to do: d"
@@ -329,7 +327,7 @@ def test_a_candidate_that_was_never_measured_is_to_do_not_filtered_out():
     assert picked.models == ("a",)
     assert picked.out == {}
     found = stability(CATALOGUE["uds"], "quantize", picked, values, values)
-    assert math.isnan(found.value)
+    assert found.value is None
     assert found.to_do == {"d": "to do: no such folder"}
 
 
@@ -344,7 +342,7 @@ def test_no_usable_model_is_a_reason():
     found = stability(
         CATALOGUE["uds"], "quantize", chosen(a=0.1), table("uds", a=0.1), table("uds", a=0.1)
     )
-    assert math.isnan(found.value)
+    assert found.value is None
     assert found.reason == "none of 1 models passes the filter"
 
 
@@ -360,11 +358,11 @@ def test_the_common_set_is_what_every_metric_has():
         stability(CATALOGUE[key], "quantize", models, before, after)
         for key, models in (("es", few), ("uds", many), ("em", none))
     ]
-    common, means = on_common(found)
+    common, rows = on_common(found)
     assert common == ("a", "b")
-    assert means[1] == pytest.approx((1 + (1 - 0.1 / 0.300001)) / 2)
-    assert means[1] != pytest.approx(found[1].value)
-    assert math.isnan(means[2])
+    assert rows[1].common_value == pytest.approx((1 + (1 - 0.1 / 0.300001)) / 2)
+    assert rows[1].common_value != pytest.approx(found[1].value)
+    assert rows[2].common_value is None
 
 
 def test_disjoint_sets_have_nothing_in_common():
@@ -374,9 +372,9 @@ def test_disjoint_sets_have_nothing_in_common():
     other = stability(
         CATALOGUE["es"], "quantize", chosen("es", d=0.1), table("es", d=0.1), table("es", d=0.1)
     )
-    common, means = on_common([one, other])
+    common, rows = on_common([one, other])
     assert common == ()
-    assert all(map(math.isnan, means))
+    assert {row.common_value for row in rows} == {None}
 
 
 def test_one_part_missing_leaves_the_whole_missing():
