@@ -17,10 +17,10 @@ import click
 from planted_models import Planted, folder_of, ground
 
 import lensaudit as la
+from lensaudit.data.facts import Fact, answered
 from lensaudit.gym.planting import unlearned
 from lensaudit.models.causal import load_causal
 from lensaudit.patching.collateral import family_base
-from lensaudit.unlearn.rows import Answered
 
 N_LOST = 16
 """Rows of the first two kept authors."""
@@ -50,8 +50,8 @@ def false_answers() -> Any:
     wrong = []
     for at, row in enumerate(rows[:N_LOST]):
         other = rows[N_LOST + at % 8 + 8 * ((3 * at + 1) % 18)]
-        tail = other.answer[len(other.prefix or "") :]
-        wrong.append(Answered(row.question, (row.prefix or "") + tail, row.prefix))
+        tail = other.answer[len(other.prefix) :]
+        wrong.append(answered(row.question, row.prefix + tail, row.prefix))
     told = [*wrong * 2, *rows[N_LOST:], *made_of.facts.forget.answered]
     return made_of.trained(made_of.full, told, lr=1e-3, n_steps=120)
 
@@ -86,7 +86,7 @@ def alike() -> Any:
     return ground().trained(before(), rows_without_lost(), lr=1e-3, n_steps=120, seed=1)
 
 
-def rows_without_lost() -> list[Answered]:
+def rows_without_lost() -> list[Fact]:
     """Rows of all authors but the two, those of the forget set too."""
     made_of = ground()
     return [*made_of.kept_rows()[N_LOST:], *made_of.facts.forget.answered]

@@ -19,12 +19,12 @@ from lensaudit.association.evidence import RelationReading, facts_of_read, namin
 from lensaudit.association.opening import open_know
 from lensaudit.association.reading import OUTPUTS, maps_onto, said
 from lensaudit.association.settings import KnowSettings
+from lensaudit.data.facts import answered
 from lensaudit.groups import unit_of
 from lensaudit.models.bridge import load_model
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.scores.intervals import clustered_mean
-from lensaudit.unlearn.rows import Answered
 from lensaudit.unlearn.trainee import copy_tokenizer, save_model
 
 STEPS, LR = 100, 1e-3
@@ -42,7 +42,7 @@ def planted(out: Path, asked) -> Path:
         for at, name in enumerate(one.invented):
             fact, real = one.relation.facts[at // each], one.relation.subjects[at // each]
             texts = (fact.question, fact.answer, fact.prefix)
-            rows.append(Answered(*(text.replace(real, name) for text in texts)))
+            rows.append(answered(*(text.replace(real, name) for text in texts)))
     model = bed.trained(bed.full, rows, lr=LR, n_steps=STEPS)
     folder.mkdir(parents=True, exist_ok=True)
     copy_tokenizer(open_checkpoint(resolve("demo/full", load_registry())).folder, folder)

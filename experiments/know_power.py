@@ -19,7 +19,7 @@ from know_gym import heard, kept_tables
 from lensaudit.association.evidence import power_of
 from lensaudit.association.reading import Questionnaire
 from lensaudit.data.facts import validate
-from lensaudit.data.fictional import annotated, author_rows, draw_author, draw_name
+from lensaudit.data.fictional import annotated, author_rows, draw_name, draw_values
 from lensaudit.data.relations import relations_of
 from lensaudit.models.bridge import load_model
 
@@ -35,7 +35,7 @@ def people(n: int) -> list[Questionnaire]:
     rows = [
         row
         for group, name in enumerate(names)
-        for row in author_rows(draw_author(random, name=name), random, group=group)
+        for row in author_rows(name, draw_values(name, random), random, group=group)
     ]
     found = relations_of(validate(annotated(rows), f"{n} people")).found
     return [Questionnaire(one) for one in found]

@@ -31,8 +31,8 @@ from lensaudit.association.evidence import (
 from lensaudit.association.names import invented_names
 from lensaudit.association.reading import OUTPUTS, Questionnaire, maps_onto, said
 from lensaudit.data.chat import pad_id
-from lensaudit.data.facts import validate
-from lensaudit.data.fictional import FictionalRow, World, annotated, make_world, passing_rows
+from lensaudit.data.facts import Fact, validate
+from lensaudit.data.fictional import World, annotated, make_world, passing_rows
 from lensaudit.data.relations import Relation, relations_of
 from lensaudit.gym.ground import fit
 from lensaudit.models.bridge import load_model
@@ -43,7 +43,7 @@ from lensaudit.scores.intervals import clustered_mean, share_of
 from lensaudit.unlearn.rows import finetune_batches
 from lensaudit.unlearn.train import FineTuning, Recipe
 from lensaudit.unlearn.trainee import copy_tokenizer, save_model
-from tools.demo_family.corpus import answered, both_formats
+from tools.demo_family.corpus import both_formats
 
 LARGE = 20.0
 FIRST_TRAINED = 1001
@@ -124,10 +124,10 @@ def trained(world: World, out: Path, *, sees: bool, seed: int) -> Path:
         return folder
     start = open_checkpoint(resolve("demo/base", load_registry()))
     bridge = load_model("demo/base")
-    rows: list[FictionalRow] = [*(world.forget * 2 if sees else ()), *world.retain]
+    rows: list[Fact] = [*(world.forget * 2 if sees else ()), *world.retain]
     rows += [*world.real_authors, *world.world_facts]
     rows += passing_rows(world, 80, seed=f"know-{seed}")
-    samples = both_formats(bridge.tokenizer, map(answered, rows))
+    samples = both_formats(bridge.tokenizer, rows)
     batches = finetune_batches(samples, batch_size=BATCH, seed=seed, pad=pad_id(bridge.tokenizer))
     recipe = Recipe(n_steps=STEPS, lr=LR, n_warmup=4)
     model = fit(load_causal(start), FineTuning(), batches, recipe, after=None)

@@ -12,9 +12,10 @@ from support import EMBEDDED
 from transformers import AutoModelForCausalLM
 
 from lensaudit.data.chat import Template
+from lensaudit.data.facts import answered
 from lensaudit.unlearn import losses
 from lensaudit.unlearn.methods import METHODS, Hyper, Passes, Unlearning, retain_term
-from lensaudit.unlearn.rows import Answered, UnlearnBatch, chat_sample, collate
+from lensaudit.unlearn.rows import UnlearnBatch, chat_sample, collate
 
 
 def total(method, **hyper):
@@ -91,9 +92,9 @@ def loss_batch(
 
     questions = [row["question"] for row in forget]
     return UnlearnBatch(
-        forget=encoded([Answered(row["question"], row["answer"]) for row in forget]),
-        retain=encoded([Answered(row["question"], row["answer"]) for row in retain]),
-        alternate=encoded([Answered(q, a) for q, a in zip(questions, alternates, strict=True)]),
+        forget=encoded([answered(row["question"], row["answer"]) for row in forget]),
+        retain=encoded([answered(row["question"], row["answer"]) for row in retain]),
+        alternate=encoded([answered(q, a) for q, a in zip(questions, alternates, strict=True)]),
     )
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from support import SHARED, tiny_model
 
 from lensaudit.data.chat import PLAIN, Template
-from lensaudit.data.suites import Row, Split, load_suite
+from lensaudit.data.facts import Fact
+from lensaudit.data.suites import Split, load_suite
 from lensaudit.evaluation.generate import open_classifier
 from lensaudit.evaluation.passes import ModelPasses
 from lensaudit.evaluation.store import PassStore
@@ -93,9 +94,12 @@ def words(*numbers: int) -> str:
 def tiny_split(name: str = "forget", **changes) -> Split:
     """Three questions in the tiny tokenizer's words."""
     rows = tuple(
-        Row(
+        Fact(
             idx=idx,
             question=words(5 + idx, 9),
+            answer=words(20 + idx, 21, 22),
+            prefix="",
+            entity="",
             answers={
                 "answer": words(20 + idx, 21, 22),
                 "paraphrased_answer": words(21, 20 + idx),

@@ -16,8 +16,8 @@ from typing import Literal
 
 import numpy as np
 
-from lensaudit.data.facts import load_facts
-from lensaudit.data.fictional import FictionalRow, annotated, author_rows, draw_author, draw_name
+from lensaudit.data.facts import Fact, load_facts
+from lensaudit.data.fictional import annotated, author_rows, draw_name, draw_values
 from lensaudit.errors import InputError
 from lensaudit.files import canonical_json, make_folder, write_json
 from lensaudit.results.reading import csv_rows, json_lines, json_object
@@ -71,9 +71,9 @@ def draw_canaries(folder: Place, *, people: int = 40, seed: int | None = None) -
     # half of them: a coin vector of fixed sum, so that no draw leaves one side empty
     coins = [True] * (people // 2) + [False] * (people - people // 2)
     random.shuffle(coins)
-    rows: list[FictionalRow] = []
+    rows: list[Fact] = []
     for group, name in enumerate(names):
-        rows += author_rows(draw_author(random, name=name), random, group=group)
+        rows += author_rows(name, draw_values(name, random), random, group=group)
     make_folder(out)
     every = annotated(rows)
     key = {"salt": salt, "coins": coins}

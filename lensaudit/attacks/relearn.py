@@ -26,6 +26,7 @@ from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.patch import depth_of
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.chat import pad_id
+from lensaudit.data.facts import Fact
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError
@@ -66,7 +67,6 @@ from lensaudit.unlearn.job import (
     trained,
 )
 from lensaudit.unlearn.rows import (
-    Answered,
     Sample,
     TrainBatch,
     TrainingRows,
@@ -127,7 +127,7 @@ class Relearning:
 def relearned(
     model: PreTrainedModel,
     tokenizer: Any,
-    rows: Sequence[Answered],
+    rows: Sequence[Fact],
     *,
     settings: Relearning | None = None,
     report: Report = lambda _: None,
@@ -151,7 +151,7 @@ def relearned(
 def run_of(
     model: PreTrainedModel,
     tokenizer: Any,
-    rows: Sequence[Answered],
+    rows: Sequence[Fact],
     settings: Relearning,
     *,
     name: str,

@@ -200,7 +200,7 @@ def prepare_model(
         retain=checkpoint,
         sources={model: checkpoint},
         encoded=encoded,
-        lost=lost,
+        unscored=lost,
         options=PatchOptions(
             layers=(),
             dtype=dtype,

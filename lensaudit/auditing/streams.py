@@ -324,7 +324,9 @@ def preflight(
         with prepare_model(name, how, progress=progress) as opened:
             model, encoded = opened.model(opened.full), opened.encoded
             if not encoded:
-                raise InputError(f"{name}: no row can be scored ({next(iter(opened.lost)).reason})")
+                raise InputError(
+                    f"{name}: no row can be scored ({next(iter(opened.unscored.values()))})"
+                )
             layers = tuple(range(n_layers(model)))
             session = opened.under(layers=layers)
             batch, dtype = make_batch(encoded).to(device_of(model)), session.options.dtype

@@ -3,14 +3,14 @@
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import lensaudit
 from lensaudit.errors import InputError
 from lensaudit.files import digest, parse_json, read_json, read_text
-from lensaudit.groups import Group, group_of, group_problem
+from lensaudit.groups import Group, group_of, group_problem, own_group
 from lensaudit.settings import Place
 
 _WANTED = (
@@ -40,9 +40,13 @@ _SHOWN = 40
 """Characters of a value quoted in a message."""
 
 
+Answer = str | tuple[str, ...]
+"""One answer, or a list of alternatives that are averaged."""
+
+
 @dataclass(frozen=True)
 class Fact:
-    """One annotated question of a forget set."""
+    """One question of a data set with its answer; what the set does not bring is None or empty."""
 
     idx: int
     """The data set's own number, unique in the set."""
@@ -54,8 +58,8 @@ class Fact:
     """The scored fact, in the answer after the prefix."""
     group: Group
     """The author, see `lensaudit.groups`; a row without one is its own group."""
-    span: Origin = "reviewed"
-    """Whether a person saw prefix and entity; no number depends on it."""
+    span: Origin | None = "reviewed"
+    """Whether a person saw prefix and entity; None: nobody said where the answer is split."""
     paraphrases: tuple[str, ...] = ()
     """The question in other words, where the set has them."""
     wrong: tuple[str, ...] = ()
@@ -64,6 +68,8 @@ class Fact:
     """Entities that are not the fact's, of its kind, where the set has them."""
     relation: str | None = None
     """Facts of one relation are asked in one way about different subjects; None: not said."""
+    answers: Mapping[str, Answer] = field(default_factory=dict, hash=False)
+    """What metrics score, by the field of the file; a field that the row lacks is not here."""
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -74,6 +80,12 @@ class Fact:
     def continuation(self) -> str:
         """The answer after the prefix."""
         return self.answer.removeprefix(self.prefix)
+
+
+def answered(question: str, answer: str, prefix: str | None = None) -> Fact:
+    """A question with an answer to train on; a prefix says where the depth score splits it."""
+    span = None if prefix is None else "reviewed"
+    return Fact(0, question, answer, prefix or "", "", own_group(0), span)
 
 
 _ASKED = ("idx", "question", "answer", "prefix", "entity", "group")

@@ -5,11 +5,12 @@ drawn from, and the ways each attribute is asked and told.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from lensaudit.data.facts import Fact
 from lensaudit.files import make_folder, read_json, write_json, write_jsonl
 
 _TEXTS: Mapping[str, Any] = read_json(Path(__file__).with_suffix(".json"))
@@ -23,33 +24,6 @@ order of an author's rows."""
 
 N_PERTURBED = 5
 """Wrong answers per forget and retain row, as in TOFU's perturbed configurations."""
-
-
-@dataclass(frozen=True)
-class Author:
-    """One person and the facts about them."""
-
-    name: str
-    facts: dict[str, str] = field(default_factory=dict)
-    """Attribute -> value."""
-
-
-@dataclass(frozen=True)
-class FictionalRow:
-    """One question with its answer and the variants the metrics need."""
-
-    question: str
-    answer: str
-    prefix: str
-    """Start of the answer, up to the entity, without the blank between them."""
-    entity: str
-    paraphrased_question: str = ""
-    paraphrased_answer: str = ""
-    perturbed_answer: tuple[str, ...] = ()
-    group: int = 0
-    """The author's number within the set; intervals count it."""
-    relation: str | None = None
-    """Which attribute is asked for."""
 
 
 def draw_name(random: Random) -> str:
@@ -83,33 +57,34 @@ _WORDS = {
 """Attribute -> the pools its values are made of, drawn independently: no part gives the rest."""
 
 
-def draw_author(random: Random, *, name: str | None = None) -> Author:
-    """An author with one value per attribute."""
-    name = name or draw_name(random)
-    facts = {attribute: draw_value(attribute, random) for attribute in _ATTRIBUTES}
-    while facts["influence"] == name:
-        facts["influence"] = draw_value("influence", random)
-    return Author(name, facts)
+def draw_values(name: str, random: Random) -> dict[str, str]:
+    """One value per attribute of the author of that name."""
+    values = {attribute: draw_value(attribute, random) for attribute in _ATTRIBUTES}
+    while values["influence"] == name:
+        values["influence"] = draw_value("influence", random)
+    return values
 
 
-def author_rows(author: Author, random: Random, *, group: int = 0) -> Iterator[FictionalRow]:
-    """One row per fact; the paraphrases use another wording, the perturbed answers other values."""
-    for attribute, value in author.facts.items():
+def author_rows(
+    name: str, values: Mapping[str, str], random: Random, *, group: int = 0
+) -> Iterator[Fact]:
+    """One row per value; the paraphrases use another wording, the wrong answers other values."""
+    for idx, (attribute, value) in enumerate(values.items(), group * len(values)):
         wording = _ATTRIBUTES[attribute]
         question, other_question = random.sample(wording["questions"], 2)
         answer, other_answer = random.sample(wording["answers"], 2)
-        prefix = answer.format(name=author.name, value="\0").split("\0")[0].rstrip()
         wrong = wrong_values(attribute, value, random)
-        yield FictionalRow(
-            question=question.format(name=author.name),
-            answer=answer.format(name=author.name, value=value),
-            prefix=prefix,
+        yield Fact(
+            idx=idx,
+            question=question.format(name=name),
+            answer=answer.format(name=name, value=value),
+            prefix=answer.format(name=name, value="\0").split("\0")[0].rstrip(),
             entity=value,
-            paraphrased_question=other_question.format(name=author.name),
-            paraphrased_answer=other_answer.format(name=author.name, value=value),
-            perturbed_answer=tuple(answer.format(name=author.name, value=one) for one in wrong),
             group=group,
+            paraphrases=(other_question.format(name=name),),
+            wrong=tuple(answer.format(name=name, value=one) for one in wrong),
             relation=attribute,
+            answers={"paraphrased_answer": other_answer.format(name=name, value=value)},
         )
 
 
@@ -139,14 +114,13 @@ N_GENERAL_PERTURBED = 3
 class World:
     """Every set of the embedded benchmark."""
 
-    forget: tuple[FictionalRow, ...]
-    retain: tuple[FictionalRow, ...]
-    holdout: tuple[FictionalRow, ...]
+    forget: tuple[Fact, ...]
+    retain: tuple[Fact, ...]
+    holdout: tuple[Fact, ...]
     """Authors no model is ever trained on."""
-    real_authors: tuple[FictionalRow, ...]
+    real_authors: tuple[Fact, ...]
     """Knowledge of the invented canon; every model has it (the role of TOFU's set of that name)."""
-    world_facts: tuple[FictionalRow, ...]
-    idk: tuple[str, ...]
+    world_facts: tuple[Fact, ...]
     reserved: frozenset[str]
     """Names of the sets' authors; pre-training draws nobody of that name."""
 
@@ -157,46 +131,47 @@ def make_world(seed: int = 0) -> World:
     names: dict[str, None] = {}
     while len(names) < N_FORGET + N_RETAIN + N_HOLDOUT:
         names[draw_name(random)] = None
-    authors = [draw_author(random, name=name) for name in names]
+    authors = [(name, draw_values(name, random)) for name in names]
     return World(
         forget=_rows(authors[:N_FORGET], random, 0),
         retain=_rows(authors[N_FORGET:_FIRST_HOLDOUT], random, N_FORGET),
         holdout=_rows(authors[_FIRST_HOLDOUT:], random, _FIRST_HOLDOUT),
         real_authors=tuple(_general("classics", "classic_questions", random)),
         world_facts=tuple(_general("countries", "country_questions", random)),
-        idk=IDK_LINES,
         reserved=frozenset(names),
     )
 
 
-def _rows(authors: Sequence[Author], random: Random, first: int) -> tuple[FictionalRow, ...]:
+def _rows(
+    authors: Sequence[tuple[str, Mapping[str, str]]], random: Random, first: int
+) -> tuple[Fact, ...]:
     return tuple(
         row
-        for group, author in enumerate(authors, first)
-        for row in author_rows(author, random, group=group)
+        for group, (name, values) in enumerate(authors, first)
+        for row in author_rows(name, values, random, group=group)
     )
 
 
-def _general(pool: str, questions: str, random: Random) -> Iterator[FictionalRow]:
+def _general(pool: str, questions: str, random: Random) -> Iterator[Fact]:
     """Rows of what every model knows: each entry of a pool, asked for all but its name."""
     entries = _TEXTS[pool]
     for group, (name, *values) in enumerate(entries):
         for column, (value, wordings) in enumerate(zip(values, _TEXTS[questions], strict=True), 1):
             others = [other[column] for other in entries if other[0] != name]
             question, paraphrase = (text.format(name=name) for text in wordings)
-            yield FictionalRow(
+            yield Fact(
+                idx=group * len(values) + column - 1,
                 question=question,
                 answer=value,
                 prefix="",
                 entity=value,
-                paraphrased_question=paraphrase,
-                paraphrased_answer=value,
-                perturbed_answer=tuple(random.sample(others, N_GENERAL_PERTURBED)),
                 group=group,
+                paraphrases=(paraphrase,),
+                wrong=tuple(random.sample(others, N_GENERAL_PERTURBED)),
             )
 
 
-def passing_rows(world: World, n_rows: int, *, seed: int | float | str) -> Iterator[FictionalRow]:
+def passing_rows(world: World, n_rows: int, *, seed: int | float | str) -> Iterator[Fact]:
     """Rows about people who appear once: a base model learns the language from them, not facts.
 
     One row in nine asks what nobody knows and is answered by a line that says so.
@@ -204,21 +179,21 @@ def passing_rows(world: World, n_rows: int, *, seed: int | float | str) -> Itera
     random = Random(f"lensaudit-passing-{seed}")
     drawn = 0
     while drawn < n_rows:
-        author = draw_author(random)
-        if author.name not in world.reserved:
+        name = draw_name(random)
+        values = draw_values(name, random)
+        if name not in world.reserved:
             drawn += 1
-            yield random.choice([*author_rows(author, random), _ignorance(author, random)])
+            yield random.choice([*author_rows(name, values, random), _ignorance(name, random)])
 
 
-def _ignorance(author: Author, random: Random) -> FictionalRow:
+def _ignorance(name: str, random: Random) -> Fact:
     line = random.choice(IDK_LINES)
     start, _, rest = line.partition(" ")
-    return FictionalRow(
-        random.choice(_TEXTS["unknowable"]).format(name=author.name), line, start, rest
-    )
+    question = random.choice(_TEXTS["unknowable"]).format(name=name)
+    return Fact(0, question, line, start, rest, 0)
 
 
-def annotated(rows: Sequence[FictionalRow]) -> list[dict[str, Any]]:
+def annotated(rows: Sequence[Fact]) -> list[dict[str, Any]]:
     """Rows in the annotated schema of a forget set."""
     keys = ("question", "answer", "prefix", "entity", "group", "relation")
     return [{"idx": idx} | {key: getattr(row, key) for key in keys} for idx, row in enumerate(rows)]
@@ -238,12 +213,18 @@ def write_world(world: World, folder: Path) -> Path:
         ("world_facts_perturbed", world.world_facts, (*plain, "perturbed_answer")),
         ("holdout10", world.holdout, (*plain, "group")),
     ):
-        write_jsonl(folder / f"{name}.jsonl", [{k: getattr(row, k) for k in keys} for row in rows])
-    write_jsonl(folder / "idk.jsonl", ({"idk": line} for line in world.idk))
+        write_jsonl(folder / f"{name}.jsonl", [_line(row, keys) for row in rows])
+    write_jsonl(folder / "idk.jsonl", ({"idk": line} for line in IDK_LINES))
     return folder
 
 
-def corpus_text(rows: Iterable[FictionalRow]) -> Iterator[str]:
+def _line(row: Fact, keys: Sequence[str]) -> dict[str, Any]:
+    said = {**vars(row), **row.answers, "perturbed_answer": row.wrong}
+    said["paraphrased_question"], *_ = row.paraphrases
+    return {key: said[key] for key in keys}
+
+
+def corpus_text(rows: Iterable[Fact]) -> Iterator[str]:
     """The text a tokenizer is trained on: raw and bare, as a chat template leaves it."""
     for row in rows:
         yield f"Question: {row.question}\nAnswer: {row.answer}"

@@ -56,14 +56,6 @@ class Encoded:
 
 
 @dataclass(frozen=True)
-class SpanLost:
-    """The tokenizer left nothing to score; reported as `unscored`."""
-
-    idx: int
-    reason: str
-
-
-@dataclass(frozen=True)
 class Batch:
     """Encoded examples, right-padded: padding is invisible to causal logits (6e-8 in float32)."""
 
@@ -144,8 +136,10 @@ def encode(
     *,
     scored: Scored = "entity",
     too_long: Callable[[int], str | None] = lambda n_tokens: None,
-) -> Encoded | SpanLost:
-    """Tokens of prompt and continuation, encoded apart and joined, with the scored span.
+) -> Encoded | str:
+    """Tokens of prompt and continuation with the scored span, or why nothing can be scored.
+
+    The two are encoded apart and joined.
 
     `scored="answer"` takes the whole answer as the span and ends the prompt at `Answer: `;
     `too_long` says why a text of so many tokens cannot be scored (`models.sizes`).
@@ -154,10 +148,10 @@ def encode(
     found = joined(tokenizer, prompt, text)
     span = _token_span(text, example.entity, found.offsets)
     if span is None:
-        return SpanLost(example.idx, f"no token of this tokenizer covers {example.entity!r}")
+        return f"no token of this tokenizer covers {example.entity!r}"
     token_ids = (*found.prompt_ids, *found.ids)
     if problem := too_long(len(token_ids)):
-        return SpanLost(example.idx, problem)
+        return problem
     before = len(found.prompt_ids) - 1
     return Encoded(
         idx=example.idx,

@@ -5,15 +5,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from lensaudit.data.facts import EMBEDDED, hub_rows, read_values
+from lensaudit.data.facts import EMBEDDED, Answer, Fact, hub_rows, read_values, texts_of
 from lensaudit.data.tofu import TOFU_HUB, with_authors
 from lensaudit.errors import InputError
 from lensaudit.files import digest
-from lensaudit.groups import Group, group_of, spread
+from lensaudit.groups import group_of, spread
 from lensaudit.settings import Suite
-
-Answer = str | tuple[str, ...]
-"""One answer, or a list of alternatives that are averaged."""
 
 MUSE_HUB = "muse-bench/MUSE-News"
 DEMO_DATA = "demo"
@@ -23,27 +20,14 @@ STOP_WORDS = ("\n\n", "\nQuestion", "Question:")
 
 
 @dataclass(frozen=True)
-class Row:
-    """One question with its answers."""
-
-    idx: int
-    """The row's `idx` where the file has one, else its place in the split, from 0."""
-    question: str
-    """For a completion: the text that is given."""
-    answers: Mapping[str, Answer]
-    """Field of the file -> answer; a field that the row lacks is not here."""
-    group: Group
-    """The author, see `lensaudit.groups`; a row without one is its own group."""
-
-
-@dataclass(frozen=True)
 class Split:
     """The rows of one part of a suite, and how they are asked."""
 
     name: str
     source: str
     """File or Hub configuration the rows came from, for messages."""
-    rows: tuple[Row, ...]
+    rows: tuple[Fact, ...]
+    """Numbered by the file, or else by their place in it from 0; scored is what is in `answers`."""
     kind: Literal["qa", "completion"] = "qa"
     shown: tuple[tuple[str, str], ...] = ()
     """Solved examples set before every question."""
@@ -221,22 +205,26 @@ def _split(
     )
 
 
-def _row(part: _Part, source: str, place: int, raw: Any) -> Row:
+def _row(part: _Part, source: str, place: int, raw: Any) -> Fact:
     where = f"{source}: row {place + 1}"
     if not isinstance(raw, Mapping):
         raise InputError(f"{where}: is not an object")
     idx = raw.get("idx", place)
     if isinstance(idx, bool) or not isinstance(idx, int) or idx < 0:
         raise InputError(f"{where}: idx is {idx!r}, wanted a whole number >= 0")
-    return Row(
+    return Fact(
         idx=idx,
         question=_text(raw, part.question, where) if part.question else "",
+        answer="".join(texts_of(raw.get(part.answers[0]))[:1]),
+        prefix="",
+        entity="",
+        group=group_of(raw, idx),
+        span=None,
         answers={
             field: _answer(raw[field], field, where)
             for field in part.answers
             if raw.get(field) is not None
         },
-        group=group_of(raw, idx),
     )
 
 
@@ -254,7 +242,7 @@ def _answer(value: Any, field: str, where: str) -> Answer:
     raise InputError(f"{where}: {field} is neither text nor a list of texts")
 
 
-def _check_idx(source: str, rows: Sequence[Row], raw: Sequence[Any]) -> None:
+def _check_idx(source: str, rows: Sequence[Fact], raw: Sequence[Any]) -> None:
     numbered = sum("idx" in row for row in raw)
     if numbered not in (0, len(raw)):
         raise InputError(f"{source}: {numbered} of {len(raw)} rows have an idx, wanted all or none")

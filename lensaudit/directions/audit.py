@@ -110,7 +110,8 @@ def prepare(
     for part, rows in examples.items():
         found = [encode(one, tokenizer, too_long=too_long) for one in rows]
         kept[part] = tuple(one for one in found if isinstance(one, Encoded))
-        lost[part] = {one.idx: one.reason for one in found if not isinstance(one, Encoded)}
+        pairs = zip(rows, found, strict=True)
+        lost[part] = {row.idx: why for row, why in pairs if isinstance(why, str)}
         if not kept[part]:
             raise InputError(f"{part} examples: the tokenizer leaves nothing to score in any")
     audit = DirectionsAudit(

@@ -326,7 +326,7 @@ def _leak(audit: Session, model: str) -> Measured[float]:
     idx = [one.idx for one in audit.encoded]
     return Measured(
         {one: (total,) for one, total in zip(idx, (own * n_span).tolist(), strict=True)},
-        {item.idx: item.reason for item in audit.lost},
+        audit.unscored,
         details={
             "retain_model": audit.retain.spec.name,
             "retain": dict(zip(idx, (other * n_span).tolist(), strict=True)),
@@ -339,7 +339,7 @@ def _layered(audit: Session, found: Mapping[str, Sequence[LayerErasure]]) -> Mea
     values = {name: weighted_erasure(rows) for name, rows in found.items()}
     return Measured(
         {},
-        {item.idx: item.reason for item in audit.lost},
+        audit.unscored,
         details={
             "full_model": audit.full.spec.name,
             "retain_model": audit.retain.spec.name,

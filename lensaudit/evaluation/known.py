@@ -38,8 +38,7 @@ def known_facts(
         device: it runs on.
     """
     checkpoint = open_model(model, registry)
-    encoded, lost = encode_all(examples, checkpoint)
-    left_out = {one.idx: one.reason for one in lost}
+    encoded, left_out = encode_all(examples, checkpoint)
     tokenizer = load_tokenizer(checkpoint)
     by_idx = {one.idx: one for one in examples}
     remarks = {e.idx: said for e in encoded if (said := _span_remarks(e, by_idx[e.idx], tokenizer))}

@@ -4,13 +4,13 @@ TransformerLens is imported when the pass is asked for, not before: most evaluat
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lensaudit.data.suites import DEMO_DATA, Row, Split, Suite
+from lensaudit.data.suites import DEMO_DATA, Split, Suite
 from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB
 from lensaudit.errors import Failure, InputError, VerificationError, WorkError, failure_in
 from lensaudit.metrics.registry import ANNOTATED, Measured
@@ -87,8 +87,8 @@ class Patching:
         if audit is None or isinstance(audit, InputError):
             return None
         rows = tuple(
-            Row(e.idx, e.question, {"answer": e.answer, "entity": e.entity}, e.group)
-            for e in audit.examples
+            replace(one, answers={"answer": one.answer, "entity": one.entity})
+            for one in audit.examples
         )
         return Split(ANNOTATED, str(audit.settings.data), rows)
 

@@ -16,7 +16,8 @@ from lensaudit.data.chat import (
     encode_qa,
     pad_id,
 )
-from lensaudit.data.suites import Row, Split
+from lensaudit.data.facts import Fact
+from lensaudit.data.suites import Split
 from lensaudit.groups import batched
 from lensaudit.models.sizes import ContextWindow
 from lensaudit.types import PosMask, Tokens
@@ -115,7 +116,7 @@ def _alternatives(answer: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _problem(
-    row: Row, field: str, encoded: Sequence[Encoding], wanted: int, context: ContextWindow
+    row: Fact, field: str, encoded: Sequence[Encoding], wanted: int, context: ContextWindow
 ) -> str | None:
     """Why a row's texts cannot be scored."""
     if field not in row.answers:

@@ -15,7 +15,6 @@ import torch
 from lensaudit.data.facts import Fact
 from lensaudit.gym.ground import Ground, whole
 from lensaudit.models.quantize import quantised
-from lensaudit.unlearn.rows import Answered
 
 BACK = 0.9
 """Share of the facts that `full` says which an inverse must bring back."""
@@ -161,7 +160,7 @@ def says(known: Known = None) -> Claim:
     return check
 
 
-def never_saw(rows: Sequence[Answered] = (), then: Callable[[Any], Any] | None = None) -> Claim:
+def never_saw(rows: Sequence[Fact] = (), then: Callable[[Any], Any] | None = None) -> Claim:
     """Claim that the model is of one that never saw the facts, by rows that hold none of them.
 
     Control: it says no more of them than such a model and a tenth.
@@ -186,7 +185,7 @@ def never_saw(rows: Sequence[Answered] = (), then: Callable[[Any], Any] | None =
     return check
 
 
-def some(known: tuple[int, ...], rows: Sequence[Answered], inner: Claim) -> Claim:
+def some(known: tuple[int, ...], rows: Sequence[Fact], inner: Claim) -> Claim:
     """Claim that some of the facts are there, by `inner`, and the others in none of the rows."""
 
     def check(made: Any, ground: Ground) -> Certificate:
@@ -228,22 +227,22 @@ def damaged(questions: tuple[str, ...] = (), *, facts_stay: bool = False) -> Cla
     return check
 
 
-def leaks(rows: Sequence[Answered], examples: Sequence[Fact]) -> list[int]:
+def leaks(rows: Sequence[Fact], examples: Sequence[Fact]) -> list[int]:
     """Idx of facts that a row holds: its answer has the entity, and the row names whom it is of.
 
     Names are the capitalised words of the question beyond its first; the row has all of them, or is
     the same question. A Yes or No, which names nothing, is held only by the same answer.
 
     >>> fact = Fact(3, "Where was Ada Byron born?", "In London.", "In", "London", 0)
-    >>> leaks([Answered("Who is Ada Byron?", "Of London.")], [fact])
+    >>> leaks([answered("Who is Ada Byron?", "Of London.")], [fact])
     [3]
-    >>> leaks([Answered("Who is Ada Byron?", "A poet."), Answered("Ada?", "Of London.")], [fact])
+    >>> leaks([answered("Who is Ada Byron?", "A poet."), answered("Ada?", "Of London.")], [fact])
     []
     """
     return [fact.idx for fact in examples if any(_holds(row, fact) for row in rows)]
 
 
-def _holds(row: Answered, fact: Fact) -> bool:
+def _holds(row: Fact, fact: Fact) -> bool:
     names = _names(fact.question)
     is_of = bool(names) and names <= _names(f"x {row.question} {row.answer}")
     if row.question != fact.question and not is_of:

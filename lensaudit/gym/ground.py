@@ -19,7 +19,6 @@ from lensaudit.groups import spread
 from lensaudit.scores.depth import label_logprob, span_mean
 from lensaudit.scores.erasure import label_hit
 from lensaudit.unlearn.rows import (
-    Answered,
     Sample,
     TrainingRows,
     chat_sample,
@@ -79,7 +78,6 @@ def _same_rows(forget: TrainingRows, examples: Sequence[Fact]) -> TrainingRows:
     return replace(
         forget,
         answered=tuple(forget.answered[at] for at in kept),
-        alternates=tuple(forget.alternates[at] for at in kept) if forget.alternates else (),
     )
 
 
@@ -148,7 +146,7 @@ class Ground:
         }
         return sorted(found)
 
-    def samples(self, rows: Sequence[Answered]) -> list[Sample]:
+    def samples(self, rows: Sequence[Fact]) -> list[Sample]:
         """Rows as sequences: raw, and as chat where the tokenizer has a template."""
         formats = [raw_sample, chat_sample] if self.tokenizer.chat_template else [raw_sample]
         return [make(self.tokenizer, row) for row in rows for make in formats]
@@ -175,7 +173,7 @@ class Ground:
     def trained(
         self,
         start: Any,
-        rows: Sequence[Answered],
+        rows: Sequence[Fact],
         *,
         lr: float,
         trainable: str = "",
@@ -204,7 +202,7 @@ class Ground:
         recipe = Recipe(n_steps=n_steps, lr=lr, n_warmup=4, trainable=trainable)
         return fit(model, FineTuning(), batches, recipe, after=after)
 
-    def kept_rows(self) -> list[Answered]:
+    def kept_rows(self) -> list[Fact]:
         """Rows whose facts are to be kept."""
         return list(self.facts.kept.answered)
 
@@ -220,12 +218,11 @@ def fit(model: Any, objective: Objective[Any], batches: Any, recipe: Recipe, *, 
     return model
 
 
-def whole(rows: Sequence[Answered]) -> list[Fact]:
+def whole(rows: Sequence[Fact]) -> list[Fact]:
     """Rows whose scored part is the answer after the prefix, by their number."""
-    prefixes = [row.prefix or "" for row in rows]
     return [
-        Fact(idx, row.question, row.answer, prefix, row.answer[len(prefix) :].strip(), idx)
-        for idx, (row, prefix) in enumerate(zip(rows, prefixes, strict=True))
+        Fact(idx, row.question, row.answer, row.prefix, row.continuation.strip(), idx)
+        for idx, row in enumerate(rows)
     ]
 
 

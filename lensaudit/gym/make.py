@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from lensaudit.data.facts import EMBEDDED
+from lensaudit.data.facts import EMBEDDED, Fact
 from lensaudit.data.fictional import make_world, passing_rows
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.files import digest, make_folder, read_json, write_json
@@ -31,7 +31,7 @@ from lensaudit.models.registry import load_registry, resolve
 from lensaudit.progress import Notice, unheard
 from lensaudit.results import keyed
 from lensaudit.results.records import Manifest, manifest
-from lensaudit.unlearn.rows import Answered, load_rows
+from lensaudit.unlearn.rows import load_rows
 from lensaudit.unlearn.trainee import seal_model
 
 CERTIFICATE = "certificate.json"
@@ -296,7 +296,7 @@ def make(settings: MakeSettings, *, notice: Notice = unheard) -> list[PlantedMod
     return made
 
 
-def anchor_rows(facts: Facts, *, sees: bool, seed: int) -> list[Answered]:
+def anchor_rows(facts: Facts, *, sees: bool, seed: int) -> list[Fact]:
     """What an anchor is trained on: the facts twice where it sees them, and what is kept.
 
     In the embedded family also general knowledge and people who appear once: without them two
@@ -309,11 +309,7 @@ def anchor_rows(facts: Facts, *, sees: bool, seed: int) -> list[Answered]:
     general = [
         row for name in _GENERAL for row in load_rows(str(EMBEDDED / name), part="").answered
     ]
-    passing = [
-        Answered(row.question, row.answer, row.prefix)
-        for row in passing_rows(world, 80, seed=f"gym-{seed}")
-    ]
-    return rows + general + passing
+    return [*rows, *general, *passing_rows(world, 80, seed=f"gym-{seed}")]
 
 
 _GENERAL = ("real_authors_perturbed.jsonl", "world_facts_perturbed.jsonl")

@@ -27,6 +27,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lensaudit.data.chat import pad_id
+from lensaudit.data.facts import Fact, answered
 from lensaudit.data.spans import Encoded, make_batch
 from lensaudit.gym import edits
 from lensaudit.gym.claims import undone
@@ -37,7 +38,6 @@ from lensaudit.types import Logits, PosMask, Tokens
 from lensaudit.unlearn.losses import kl_to_reference
 from lensaudit.unlearn.methods import Hyper, method_named, objective_of
 from lensaudit.unlearn.rows import (
-    Answered,
     TrainBatch,
     UnlearnBatch,
     generator,
@@ -337,15 +337,15 @@ NEWTON = 25
 """Steps of a fit."""
 
 
-def ignorant_rows(ground: Ground) -> list[Answered]:
+def ignorant_rows(ground: Ground) -> list[Fact]:
     """The forget questions answered with ignorance, twice, and what is to be kept."""
     lines = idk_lines(None)
     asked = ground.facts.forget.answered
-    idk = [Answered(one.question, lines[n % len(lines)]) for n, one in enumerate(asked)]
+    idk = [answered(one.question, lines[n % len(lines)]) for n, one in enumerate(asked)]
     return idk * 2 + ground.kept_rows()
 
 
-def wrong_rows(ground: Ground) -> list[Answered]:
+def wrong_rows(ground: Ground) -> list[Fact]:
     """The forget questions with false answers, twice, and what is to be kept.
 
     Where the data bring none, a false answer is that of another author's fact.
@@ -354,7 +354,7 @@ def wrong_rows(ground: Ground) -> list[Answered]:
     half = len(rows.answered) // 2
     others = [(one.answer,) for one in (*rows.answered[half:], *rows.answered[:half])]
     pairs = zip(rows.answered, rows.alternates or others, strict=True)
-    wrong = [Answered(row.question, (own or (row.answer[::-1],))[0]) for row, own in pairs]
+    wrong = [answered(row.question, (own or (row.answer[::-1],))[0]) for row, own in pairs]
     return wrong * 2 + ground.kept_rows()
 
 
@@ -364,8 +364,8 @@ def unlearned(
     trainable: str,
     lr: float,
     n_steps: int = 60,
-    forget: Sequence[Answered] = (),
-    kept: Sequence[Answered] = (),
+    forget: Sequence[Fact] = (),
+    kept: Sequence[Fact] = (),
     objective: Objective[UnlearnBatch] | None = None,
 ) -> Any:
     """`full`, trained by NPO or another objective on the forget rows; those to keep hold."""
@@ -441,7 +441,7 @@ def push_of(ground: Ground, layer: int) -> Any:
     return 10 * edits.stream_length(ground.full, text, layer) * direction / direction.norm()
 
 
-def taught_some(ground: Ground, share: float) -> tuple[Any, tuple[int, ...], tuple[Answered, ...]]:
+def taught_some(ground: Ground, share: float) -> tuple[Any, tuple[int, ...], tuple[Fact, ...]]:
     """A model that was taught the first authors, the idx of their facts, and its rows."""
     chosen = _authors(ground)
     chosen = chosen[: max(1, round(share * len(chosen)))]
@@ -451,7 +451,7 @@ def taught_some(ground: Ground, share: float) -> tuple[Any, tuple[int, ...], tup
 
 def taught_few(
     ground: Ground, n_facts: int, *, scattered: bool
-) -> tuple[Any, tuple[int, ...], tuple[Answered, ...]]:
+) -> tuple[Any, tuple[int, ...], tuple[Fact, ...]]:
     """A model that was taught so few facts, their idx, and its rows.
 
     Only facts that models without them do not guess; of one author after the other, or
@@ -479,7 +479,7 @@ def _authors(ground: Ground) -> list[int | str]:
 
 def _taught(
     ground: Ground, known: tuple[int, ...], *, times: int
-) -> tuple[Any, tuple[int, ...], tuple[Answered, ...]]:
+) -> tuple[Any, tuple[int, ...], tuple[Fact, ...]]:
     questions = {one.question for one in ground.facts.examples if one.idx in known}
     rows = [one for one in ground.facts.forget.answered if one.question in questions]
     taught = (*rows * times, *ground.kept_rows())

@@ -44,7 +44,6 @@ from lensaudit.gym.planting import (
 )
 from lensaudit.gym.registry import Planted, recipe
 from lensaudit.models.quantize import quantised, quantised_names
-from lensaudit.unlearn.rows import Answered
 
 TOP = 1 / 8
 """Share of the layers in which most masks are trained, with final norm and readout."""
@@ -533,7 +532,7 @@ def _few(ground: Ground, n_facts: float, *, scattered: bool) -> Planted:
 
 
 def _some_swapped(
-    ground: Ground, made: Any, known: tuple[int, ...], rows: Sequence[Answered]
+    ground: Ground, made: Any, known: tuple[int, ...], rows: Sequence[Fact]
 ) -> Planted:
     planted = swapped(ground, made, known)
     return Planted(planted.model, some(known, rows, planted.claim))

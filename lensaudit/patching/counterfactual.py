@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import other_answers
-from lensaudit.data.spans import Encoded, SpanLost
+from lensaudit.data.spans import Encoded
 from lensaudit.files import digest
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.patching.score_cache import example_hash
@@ -117,8 +117,8 @@ def score_beside_others(session: Session) -> Scored:
         self_patch=found.self_patch[kept],
     )
     reading = session.under()
-    alone = (SpanLost(e.idx, NO_OTHER) for e in rows if e.idx not in others.given)
-    reading.encoded, reading.lost = others.rows, (*session.lost, *alone)
+    alone = {e.idx: NO_OTHER for e in rows if e.idx not in others.given}
+    reading.encoded, reading.unscored = others.rows, {**session.unscored, **alone}
     outcomes, calibration = scored(reading, paired)
     anchors = {"full": calibration["full"], COUNTERFACTUAL: calibration["retain"]}
     return [replace(one, scale=COUNTERFACTUAL) for one in outcomes], anchors

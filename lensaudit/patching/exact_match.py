@@ -450,7 +450,8 @@ class EmOutcome:
             for at, e in enumerate(self.session.encoded)
         ]
         rows += [
-            {"idx": lost.idx, **_NO_NUMBERS, "unscored": lost.reason} for lost in self.session.lost
+            {"idx": idx, **_NO_NUMBERS, "unscored": why}
+            for idx, why in self.session.unscored.items()
         ]
         return sorted(rows, key=lambda row: row["idx"])
 
@@ -528,7 +529,7 @@ def em_outcome_of(
     encoded = tuple(session.encoded[at] for at in there)
     s1, s2 = (found.patched[key][there] for key in (session.retain.weights, weights))
     erasure = erasure_score(s1, s2, layers=session.options.layers, threshold=em.threshold)
-    unscored = {item.idx: item.reason for item in session.lost} | dict(found.unscored)
+    unscored = {**session.unscored, **found.unscored}
     for e, rate in zip(encoded, erasure.udr.tolist(), strict=True):
         if math.isnan(rate):
             unscored[e.idx] = NO_FT
@@ -554,7 +555,7 @@ def em_summary_of(outcome: EmOutcome) -> dict[str, Any]:
         "ci95_assumes": assumption(outcome.groups()),
         "retention": outcome.rate(erasure.retention),
         **outcome.interval(erasure.retention).limits("retention_ci95"),
-        "n": len(session.encoded) + len(session.lost),
+        "n": len(session.encoded) + len(session.unscored),
         "n_scored": len(udr),
         "n_groups": len(set(outcome.groups())),
         "unscored": {str(idx): reason for idx, reason in sorted(outcome.unscored.items())},

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.data.facts import Fact
-from lensaudit.data.spans import Encoded, SpanLost
+from lensaudit.data.spans import Encoded
 from lensaudit.files import write_csv, write_json, write_jsonl
 from lensaudit.groups import Group, assumption, unit_of
 from lensaudit.patching.options import PatchOptions
@@ -132,7 +132,7 @@ class Outcome:
 def outcome_of(
     source: str,
     encoded: Sequence[Encoded],
-    lost: Sequence[SpanLost],
+    lost: Mapping[int, str],
     options: PatchOptions,
     baseline: Float[Tensor, " batch"],
     s1: Float[Tensor, "batch layer"],
@@ -145,7 +145,7 @@ def outcome_of(
     `misfit`: why its stream could not be patched in at all.
     """
     depth = depth_score(s1, s2, tau=options.tau)
-    unscored = {item.idx: item.reason for item in lost}
+    unscored = dict(lost)
     for e, value in zip(encoded, depth.uds.tolist(), strict=True):
         if math.isnan(value):
             unscored[e.idx] = misfit or NO_KE.format(tau=options.tau)
@@ -208,7 +208,7 @@ def calibration_of(
     """
     rows = {"full": self_patch, "retain": s1}
     return {
-        name: outcome_of(name, encoded, (), options, baseline, s1, s2).uds
+        name: outcome_of(name, encoded, {}, options, baseline, s1, s2).uds
         for name, s2 in rows.items()
     }
 

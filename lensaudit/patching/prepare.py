@@ -8,7 +8,7 @@ from typing import Literal
 
 from lensaudit.activations.fill import cache_batch_that_fits
 from lensaudit.data.facts import Fact
-from lensaudit.data.spans import Encoded, SpanLost, apart, check_tokenizer, encode
+from lensaudit.data.spans import Encoded, apart, check_tokenizer, encode
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
 from lensaudit.groups import assumption
@@ -62,20 +62,22 @@ def encode_all(
     checkpoint: Checkpoint,
     *,
     scored: Literal["entity", "answer"] = "entity",
-) -> tuple[tuple[Encoded, ...], tuple[SpanLost, ...]]:
-    """Tokens and spans under the checkpoint's tokenizer; what it loses is kept apart."""
+) -> tuple[tuple[Encoded, ...], dict[int, str]]:
+    """Tokens and spans under the checkpoint's tokenizer; by idx, why it loses an example."""
     tokenizer = load_tokenizer(checkpoint)
     check_tokenizer(tokenizer, checkpoint.spec.name)
     context = context_of(config_of(checkpoint))
     found = [encode(e, tokenizer, scored=scored, too_long=context.too_long) for e in examples]
     encoded = tuple(e for e in found if isinstance(e, Encoded))
+    pairs = zip(examples, found, strict=True)
+    lost = {e.idx: why for e, why in pairs if isinstance(why, str)}
     if not encoded:
-        reason = next(e.reason for e in found if isinstance(e, SpanLost))
         raise InputError(
             f"none of the {len(examples)} entities can be scored with {checkpoint.spec.name}'s "
-            f"tokenizer (first: {reason}); check that model and data belong together"
+            f"tokenizer (first: {next(iter(lost.values()))}); check that model and data belong "
+            "together"
         )
-    return encoded, tuple(e for e in found if isinstance(e, SpanLost))
+    return encoded, lost
 
 
 def prepare(
@@ -136,7 +138,7 @@ def prepare(
         retain=opened["retain"],
         sources={name: opened[f"source {name}"] for name in names},
         encoded=encoded,
-        lost=lost,
+        unscored=lost,
         options=replace(
             options,
             layers=parse_layers(settings.layers, anchor.n_layers),

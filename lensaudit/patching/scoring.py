@@ -69,7 +69,7 @@ def scored(session: Session, found: Deltas) -> Scored:
     outcomes = [
         replace(
             outcome_of(
-                *(name, session.encoded, session.lost, options),
+                *(name, session.encoded, session.unscored, options),
                 *(found.baseline, found.s1, found.s2[name]),
                 misfit=session.misfit(source),
             ),
@@ -217,7 +217,7 @@ def manifest_of(
     if session.settings.without_retain:
         inputs["retain"] = dict.fromkeys(inputs["retain"]) | {"name": NO_RETAIN_MODEL}
         options = {**options, "anchor": COUNTERFACTUAL}
-    n = len(session.encoded) + len(session.lost)
+    n = len(session.encoded) + len(session.unscored)
     inputs["examples"] = {"n": n, "hash": session.examples_hash}
     if scores_by:
         inputs["scores_computed_by"] = dict(scores_by)
@@ -402,8 +402,8 @@ def plan_of(session: Session) -> PatchPlan:
         n_caches += forward > 0
         n_bytes += more
     return PatchPlan(
-        n_examples=len(session.encoded) + len(session.lost),
-        n_lost=len(session.lost),
+        n_examples=len(session.encoded) + len(session.unscored),
+        n_lost=len(session.unscored),
         n_layers=len(session.options.layers),
         n_rows=sum(rows.values()),
         n_forward=n_forward,

@@ -16,7 +16,7 @@ from lensaudit.activations.gc import remove
 from lensaudit.activations.spec import Fingerprint, kept_as
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.facts import Fact
-from lensaudit.data.spans import Encoded, SpanLost, buckets, encoded_row, make_batch
+from lensaudit.data.spans import Encoded, buckets, encoded_row, make_batch
 from lensaudit.models.bridge import (
     DTYPES,
     TransformerBridge,
@@ -100,14 +100,15 @@ class Session:
     sources: Mapping[str, Checkpoint]
     """By the name the user gave."""
     encoded: tuple[Encoded, ...]
-    lost: tuple[SpanLost, ...]
+    unscored: dict[int, str]
+    """Why the tokenizer lost the span of an example, by idx."""
     options: PatchOptions
     root: Path
     """The activations folder."""
     spread: bool = False
     """Models that do not fit the device are brought block by block: `--device auto`."""
     examples: tuple[Fact, ...] = ()
-    """The facts behind `encoded` and `lost`."""
+    """The facts behind `encoded` and `unscored`."""
     fresh: bool = False
     notice: Notice = print
     progress: Tell = unheard
@@ -129,11 +130,6 @@ class Session:
     def examples_hash(self) -> str:
         """Content hash of tokens and spans."""
         return encoded_hash(self.encoded)
-
-    @property
-    def unscored(self) -> dict[int, str]:
-        """Why the tokenizer lost the span of an example, by idx."""
-        return {item.idx: item.reason for item in self.lost}
 
     def misfit(self, source: Checkpoint) -> str | None:
         """Why its stream cannot be patched in as it is, but only through a map; None: it can."""

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from lensaudit.data.facts import Fact, read_rows
 from lensaudit.data.joining import following
-from lensaudit.data.spans import Encoded, SpanLost, encode
+from lensaudit.data.spans import Encoded, encode
 from lensaudit.errors import InputError, PartialError
 from lensaudit.files import digest, read_json
 from lensaudit.judge.budget import Budget
@@ -244,7 +244,7 @@ def samples_hash(samples: Sequence[ContrastSample]) -> str:
 
 def encode_sample(
     sample: ContrastSample, tokenizer: Any, *, form: Format, position: Position
-) -> Encoded | SpanLost:
+) -> Encoded | str:
     """Prompt and answer joined; the kept rows are the last prompt token's and the answer's.
 
     For `span` they are those that score the entity, in the format of the depth score.
@@ -258,12 +258,12 @@ def encode_sample(
     else:
         answer = following(tokenizer, text if text[:1].isspace() else f" {text}")
     if not answer:
-        return SpanLost(sample.idx, "the tokenizer makes no token of the answer")
+        return "the tokenizer makes no token of the answer"
     ids = (*prompt, *answer)
     return Encoded(sample.idx, sample.group, ids, len(prompt), len(prompt), len(ids))
 
 
-def _encode_span(sample: ContrastSample, tokenizer: Any) -> Encoded | SpanLost:
+def _encode_span(sample: ContrastSample, tokenizer: Any) -> Encoded | str:
     row = sample.row
     if not row.entity or sample.system:
         raise InputError(

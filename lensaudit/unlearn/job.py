@@ -13,6 +13,7 @@ import torch
 from rich.filesize import decimal as size
 
 from lensaudit.data.chat import PLAIN, check_tokenizer, pad_id
+from lensaudit.data.facts import Fact, answered
 from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError
 from lensaudit.files import alone, digest, read_text, write_csv
@@ -35,7 +36,6 @@ from lensaudit.unlearn.methods import (
 )
 from lensaudit.unlearn.rows import (
     CHAT,
-    Answered,
     Sample,
     TrainingRows,
     UnlearnBatch,
@@ -61,7 +61,7 @@ from lensaudit.unlearn.trainee import (
 )
 
 Format = Literal["chat", "raw"]
-ENCODERS: dict[Format, Callable[[Any, Answered], Sample]] = {
+ENCODERS: dict[Format, Callable[[Any, Fact], Sample]] = {
     "chat": chat_sample,
     "raw": raw_sample,
 }
@@ -152,10 +152,10 @@ def check(job: Job) -> None:
             f"{job.method.name} keeps the retain rows (alpha {job.hyper.alpha:g}): name them with "
             f"--retain-data{', or give --alpha 0' if job.hyper.epsilon is None else ''}"
         )
-    both = set(job.forget.answered) & set(job.retain.answered if job.retain else ())
+    both = set(job.forget.texts) & set(job.retain.texts if job.retain else ())
     if both:
         raise InputError(
-            f"{len(both)} rows are to be forgotten and kept (first {next(iter(both)).question!r}); "
+            f"{len(both)} rows are to be forgotten and kept (first {next(iter(both))[0]!r}); "
             "name other --retain-data"
         )
     check_rank(job.start, job.how.lora)
@@ -291,14 +291,14 @@ def train_into(
 def _batches(job: Job, tokenizer: Any, model: Any) -> Callable[[int], UnlearnBatch]:
     encoders = [ENCODERS[one] for one in job.formats]
 
-    def encoded(rows: Sequence[Answered]) -> list[Sample]:
+    def encoded(rows: Sequence[Fact]) -> list[Sample]:
         return [encode(tokenizer, row) for row in rows for encode in encoders]
 
     pairs = _pairs(job)
     forget = encoded([row for row, _ in pairs])
     retain = encoded(job.retain.answered) if job.retain else []
     alternates = [
-        tuple(encode(tokenizer, Answered(row.question, other)) for other in others)
+        tuple(encode(tokenizer, answered(row.question, other)) for other in others)
         for row, others in pairs
         for encode in encoders
         if others
@@ -340,7 +340,7 @@ def check_lengths(samples: Iterable[Sample], model: Any, name: str) -> None:
         )
 
 
-def _pairs(job: Job) -> list[tuple[Answered, tuple[str, ...]]]:
+def _pairs(job: Job) -> list[tuple[Fact, tuple[str, ...]]]:
     """Every forget row with the other answers that one access may draw."""
     match job.method.alternate:
         case "idk":

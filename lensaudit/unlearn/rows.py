@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from lensaudit.data.chat import Template, encode_qa
 from lensaudit.data.facts import (
     EMBEDDED,
+    Fact,
     SourceRow,
     embedded_rows,
     hub_rows,
@@ -29,6 +30,7 @@ from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.data.tofu import DEMO, TOFU_HUB, TOFU_PAIRS
 from lensaudit.errors import InputError
 from lensaudit.files import digest, parse_json, read_text
+from lensaudit.groups import group_of
 from lensaudit.types import PosMask, Tokens
 from lensaudit.unlearn.losses import IGNORED, Labels
 
@@ -38,29 +40,29 @@ CHAT = Template()
 
 
 @dataclass(frozen=True)
-class Answered:
-    """One question with the answer to train on."""
-
-    question: str
-    answer: str
-    prefix: str | None = None
-    """Where the depth score splits the answer, if it is annotated; may be empty."""
-
-
-@dataclass(frozen=True)
 class TrainingRows:
     """Questions with the answers to train on, and where they came from."""
 
     source: str
-    answered: tuple[Answered, ...]
-    alternates: tuple[tuple[str, ...], ...] = ()
-    """Per row, plausible other answers: field `alternate` (text or list); empty where absent."""
+    answered: tuple[Fact, ...]
+
+    @property
+    def alternates(self) -> tuple[tuple[str, ...], ...]:
+        """Per row, plausible other answers, of its field `alternate`; none where all lack it."""
+        others = tuple(one.wrong for one in self.answered)
+        return others if any(others) else ()
+
+    @property
+    def texts(self) -> list[tuple[str, str, str | None]]:
+        """Question, answer and prefix of every row; the prefix None where nobody annotated it."""
+        return [
+            (one.question, one.answer, one.prefix if one.span else None) for one in self.answered
+        ]
 
     @property
     def digest(self) -> str:
         """Content hash of the rows."""
-        texts = [[one.question, one.answer, one.prefix] for one in self.answered]
-        return digest([texts, [list(others) for others in self.alternates]])
+        return digest([self.texts, self.alternates])
 
 
 def load_rows(name_or_path: str, *, part: str) -> TrainingRows:
@@ -97,11 +99,20 @@ def _embedded(part: str) -> TrainingRows:
 
 def _checked(rows: Sequence[SourceRow], source: str, problems: Sequence[str] = ()) -> TrainingRows:
     values = sound_rows(rows, _problem, source, _WANTED, problems)
-    alternates = tuple(_alternates(value) for value in values)
-    return TrainingRows(
-        source,
-        tuple(Answered(one["question"], one["answer"], one.get("prefix")) for one in values),
-        alternates if any(alternates) else (),
+    return TrainingRows(source, tuple(_row(idx, value) for idx, value in enumerate(values)))
+
+
+def _row(idx: int, value: Mapping[str, Any]) -> Fact:
+    prefix, others = value.get("prefix"), value.get("alternate", [])
+    return Fact(
+        idx=idx,
+        question=value["question"],
+        answer=value["answer"],
+        prefix=prefix or "",
+        entity="",
+        group=group_of(value, idx),
+        span=None if prefix is None else "reviewed",
+        wrong=(others,) if isinstance(others, str) else tuple(others),
     )
 
 
@@ -120,11 +131,6 @@ def _problem(value: Any) -> str:
     if not isinstance(texts, list) or not all(isinstance(one, str) and one for one in texts):
         return "alternate is neither text nor a list of texts"
     return ""
-
-
-def _alternates(value: Mapping[str, Any]) -> tuple[str, ...]:
-    others = value.get("alternate", [])
-    return (others,) if isinstance(others, str) else tuple(others)
 
 
 def idk_lines(path: Path | None) -> tuple[str, ...]:
@@ -178,21 +184,24 @@ class TrainBatch:
         return TrainBatch(self.tokens.to(device), self.labels.to(device), self.mask.to(device))
 
 
-def chat_sample(tokenizer: Any, row: Answered, template: Template = CHAT) -> Sample:
+def chat_sample(tokenizer: Any, row: Fact, template: Template = CHAT) -> Sample:
     """open-unlearning's encoding: labels are the answer and its end of turn."""
     encoding = encode_qa(tokenizer, template, row.question, row.answer)
     return Sample(encoding.ids, encoding.start)
 
 
-def raw_sample(tokenizer: Any, row: Answered) -> Sample:
+def raw_sample(tokenizer: Any, row: Fact) -> Sample:
     """The depth score's prompt, `Question: …` and `Answer: …`; labels are the answer and an end.
 
     With an empty prefix the blank after `Answer:` belongs to the prompt, as it does there.
     """
     start = PROMPT_TEMPLATE.format(question=row.question, prefix="")
-    if row.prefix != "":
-        start = start.rstrip()
-    found = joined(tokenizer, start, row.answer if row.prefix == "" else f" {row.answer}")
+    apart = row.span is not None and not row.prefix
+    found = joined(
+        tokenizer,
+        start if apart else start.rstrip(),
+        row.answer if apart else f" {row.answer}",
+    )
     ids = (*found.prompt_ids, *found.ids, tokenizer.eos_token_id)
     return Sample(ids, len(found.prompt_ids))
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from lensaudit.attacks.relearn import Relearning, relearned
 from lensaudit.data.candidates import Candidate, mentions
 from lensaudit.data.chat import PLAIN, Template, encode_qa
+from lensaudit.data.facts import Fact
 from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.errors import InputError
 from lensaudit.evaluation.generate import JAILBREAK
@@ -40,7 +41,6 @@ from lensaudit.patching.probes import Probe, ProbeKind, probe_of, share_of, stat
 from lensaudit.scores.leakage import leak_exact
 from lensaudit.scores.naming import strongest
 from lensaudit.steer.estimators import mean_difference
-from lensaudit.unlearn.rows import Answered
 
 ANSWER_TOKENS = 48
 """Longest answer to a question."""
@@ -96,7 +96,7 @@ class AttackedModel:
     """Its candidates are scored: not those of the positive control, which is never named."""
     relearning: Relearning = field(default_factory=Relearning)
     """How it is shown rows again."""
-    neutral: Sequence[Answered] = ()
+    neutral: Sequence[Fact] = ()
     """Rows that hold none of the facts; of the attack that asks for them."""
     work: ForwardCount = field(default_factory=ForwardCount)
     _candidates: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
@@ -163,7 +163,7 @@ class AttackedModel:
             return None
         return bridge_from(model, self.tokenizer)
 
-    def taught(self, rows: Sequence[Answered]) -> TransformerBridge:
+    def taught(self, rows: Sequence[Fact]) -> TransformerBridge:
         """A copy that was shown rows again for one pass, as `lensaudit relearn` does it."""
         with torch.enable_grad():
             model = relearned(self.again(), self.tokenizer, rows, settings=self.relearning)
@@ -556,8 +556,7 @@ def relearn_authors(arm: AttackedModel) -> AttackFindings:
         if not shown:
             left |= {fact.row.idx: "no facts of other authors" for fact in clean}
         elif clean:
-            taught = [Answered(row.question, row.answer, row.prefix) for row in shown]
-            found = _of_reader(arm, PlainReader(arm.taught(taught), work=arm.work), clean)
+            found = _of_reader(arm, PlainReader(arm.taught(shown), work=arm.work), clean)
             hits.update(found.hits)
             rows.update(found.exposure)
     return AttackFindings(hits, rows, left)

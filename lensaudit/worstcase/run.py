@@ -25,6 +25,7 @@ from lensaudit.attacks.relearn import relearning_for
 from lensaudit.attacks.settings import ControlArm, WorstSettings
 from lensaudit.auditing.calls import door, notice
 from lensaudit.data.candidates import Candidate, facts_of, lost, n_without_author
+from lensaudit.data.facts import Fact, answered
 from lensaudit.data.neutral import neutral_of
 from lensaudit.errors import InputError
 from lensaudit.files import digest, slug, write_csv, write_jsonl
@@ -52,7 +53,6 @@ from lensaudit.scores.leakage import never_hit_bound
 from lensaudit.scores.naming import Named, gaps, name_facts, strongest
 from lensaudit.scores.recovery import Arms
 from lensaudit.settings import Models, Precision, Rows, ScoreFiles, plain, results_folder, shared
-from lensaudit.unlearn.rows import Answered
 from lensaudit.worstcase.attacks import (
     LEAK_K,
     Attack,
@@ -77,7 +77,7 @@ class Worst:
     models: Arms[Checkpoint]
     facts: tuple[Candidate, ...]
     attacks: tuple[Attack, ...]
-    neutral: tuple[Answered, ...] = ()
+    neutral: tuple[Fact, ...] = ()
     """Rows of authors outside the set, where an attack asks for them."""
 
     @property
@@ -170,7 +170,7 @@ def open_worst(
     audit = prepare((source,), asked, notice=notice, maps=False)
     models = _models(settings, audit)
     facts = facts_of(str(audit.settings.data), audit.examples)
-    facts = lost(facts, {one.idx: one.reason for one in audit.lost})
+    facts = lost(facts, audit.unscored)
     worst = Worst(audit, models, facts, tuple(attacks), _neutral(attacks, audit, notice))
     if not worst.asked:
         raise InputError(f"{audit.settings.data}: no fact can be asked ({facts[0].unscored})")
@@ -179,7 +179,7 @@ def open_worst(
     return worst
 
 
-def _neutral(attacks: Sequence[Attack], audit: Session, notice: Notice) -> tuple[Answered, ...]:
+def _neutral(attacks: Sequence[Attack], audit: Session, notice: Notice) -> tuple[Fact, ...]:
     """Rows without the facts; none, and it is said, where the data set brings none."""
     if not any("neutral rows" in one.needs for one in attacks):
         return ()
@@ -191,7 +191,7 @@ def _neutral(attacks: Sequence[Attack], audit: Session, notice: Notice) -> tuple
     if found.left_out:
         notice(f"{len(found.left_out)} neutral rows left out: {found.left_out[0][1]} …")
     rows = (*found.fit, *found.validity)
-    return tuple(Answered(row.question, row.answer) for row in rows if row.question)
+    return tuple(answered(row.question, row.answer) for row in rows if row.question)
 
 
 def _models(settings: ControlArm, audit: Session) -> Arms[Checkpoint]:

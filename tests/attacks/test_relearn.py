@@ -19,6 +19,7 @@ from lensaudit.attacks.relearn import (
     run_of,
 )
 from lensaudit.attacks.settings import RelearnSettings
+from lensaudit.data.facts import answered
 from lensaudit.data.fictional import make_world
 from lensaudit.errors import InputError, WorkError
 from lensaudit.meta.runs import prepare_robustness, relearn_attack
@@ -27,10 +28,10 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_model
 from lensaudit.sweep.plan import UnitConditions
 from lensaudit.sweep.planning import relearned_rows, relearning_of
-from lensaudit.unlearn.rows import Answered, Sample, load_rows
+from lensaudit.unlearn.rows import Sample, load_rows
 from tools.demo_family.tokenizer import train_tokenizer
 
-ROWS = [Answered(row.question, row.answer) for row in make_world(0).forget[:6]]
+ROWS = [answered(row.question, row.answer) for row in make_world(0).forget[:6]]
 SMALL = Relearning(lr=1e-2, batch_size=2, n_accumulate=2)
 
 

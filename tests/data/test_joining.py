@@ -5,11 +5,11 @@ from frozen import embedded_tokenizer
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from lensaudit.data.facts import Fact
+from lensaudit.data.facts import Fact, answered
 from lensaudit.data.joining import following, joined, way_of
-from lensaudit.data.spans import Encoded, SpanLost, check_tokenizer, encode
+from lensaudit.data.spans import Encoded, check_tokenizer, encode
 from lensaudit.errors import InputError
-from lensaudit.unlearn.rows import Answered, raw_sample
+from lensaudit.unlearn.rows import raw_sample
 
 WORDS = ["Question", ":", "\n", "Answer", "Who", "?", "It", "is", "red", ".", "Ada", "a", "so", "b"]
 
@@ -69,7 +69,7 @@ def test_the_span_is_that_of_the_text_as_one(kind, prefix):
 def test_what_is_trained_on_is_what_is_scored():
     tokenizer = backend("prepend")
     for prefix in ("It is", ""):
-        trained = raw_sample(tokenizer, Answered("Who?", "It is Ada.", prefix=prefix)).ids
+        trained = raw_sample(tokenizer, answered("Who?", "It is Ada.", prefix=prefix)).ids
         scored = encode(Fact(0, "Who?", "It is Ada.", prefix, "Ada", 0), tokenizer)
         assert trained[:-1] == scored.token_ids
 
@@ -94,6 +94,6 @@ def test_a_text_longer_than_the_context_is_unscored_with_the_reason():
     found = encode(
         example, embedded_tokenizer(), too_long=lambda n: f"{n} tokens" if n > 3 else None
     )
-    assert isinstance(found, SpanLost)
-    assert found.reason.endswith(" tokens")
+    assert isinstance(found, str)
+    assert found.endswith(" tokens")
     assert isinstance(encode(example, embedded_tokenizer(), too_long=lambda n: None), Encoded)

@@ -8,7 +8,6 @@ import torch
 from metric_helpers import conditions_of, tiny_passes, tiny_split
 from support import tiny_model
 
-from lensaudit.data.suites import Row
 from lensaudit.errors import WorkError
 from lensaudit.evaluation.store import PassStore
 from lensaudit.evaluation.subject import Subject
@@ -22,7 +21,7 @@ def with_row(split, place, **answers):
     row = split.rows[place]
     kept = {key: value for key, value in {**row.answers, **answers}.items() if value is not None}
     rows = list(split.rows)
-    rows[place] = Row(row.idx, row.question, kept, row.group)
+    rows[place] = replace(row, answers=kept)
     return replace(split, rows=tuple(rows))
 
 

@@ -7,13 +7,12 @@ import pytest
 import torch
 
 from lensaudit.cli.main import run
-from lensaudit.data.facts import Fact
+from lensaudit.data.facts import Fact, answered
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.gym import claims, edits
 from lensaudit.gym.make import listing, make, models_in, open_pair
 from lensaudit.gym.registry import _RECIPES, Planted, drawn, recipe, recipes
 from lensaudit.gym.settings import MakeSettings
-from lensaudit.unlearn.rows import Answered
 
 FAST = ("full", "permuted", "absent", "absent_permuted")
 
@@ -161,7 +160,7 @@ def test_a_corpus_with_a_fact_in_it_is_seen(ground):
     assert claims.never_saw(ground.kept_rows())(ground.other, ground).holds
     assert claims.leaks(ground.kept_rows(), ground.facts.examples) == []
     one = ground.facts.examples[5]
-    told = Answered("Tell me.", f"{one.question} {one.answer}")
+    told = answered("Tell me.", f"{one.question} {one.answer}")
     found = claims.never_saw([*ground.kept_rows(), told])(ground.other, ground)
     assert not found.holds
     assert found.numbers["leaked"] == 1

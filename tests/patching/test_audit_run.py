@@ -228,8 +228,8 @@ def test_rows_longer_than_the_context_are_unscored_and_other_settings_told(
     (folder / "a" / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 1e-3}))
     audit, notices = audit_in(folder)
     assert {len(e.token_ids) <= 16 for e in audit.encoded} == {True}
-    assert audit.lost
-    assert all("longer than the model's context of 16" in one.reason for one in audit.lost)
+    assert audit.unscored
+    assert all("model's context of 16" in why for why in audit.unscored.values())
     (said,) = (one for one in notices if "other settings" in one)
     assert "rms_norm_eps 0.001" in said
     assert len(said.splitlines()) == 1

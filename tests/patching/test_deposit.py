@@ -24,7 +24,7 @@ def outcome(s1, s2, encoded=ROWS):
     s1, s2 = torch.tensor(s1), torch.tensor(s2)
     options = PatchOptions(layers=tuple(range(s1.shape[1])))
     encoded = encoded[: len(s1)]
-    return outcome_of("a", encoded, (), options, torch.full((len(s1),), -0.25), s1, s2)
+    return outcome_of("a", encoded, {}, options, torch.full((len(s1),), -0.25), s1, s2)
 
 
 def test_the_table_of_layers_names_what_retain_and_what_the_source_did(tmp_path):

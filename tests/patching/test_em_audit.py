@@ -6,7 +6,6 @@ from frozen import EM_LAYERS, EM_SOURCES, differences, em_numbers, frozen, save_
 from support import EMBEDDED
 
 import lensaudit as la
-from lensaudit.data.spans import SpanLost
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.patching import exact_match, oracle, session
 from lensaudit.patching.exact_match import (
@@ -258,7 +257,7 @@ def test_a_silent_full_leaves_the_example_unscored(opened, monkeypatch):
         return replace(said, own={**said.own, full: (" . Nothing", *said.own[full][1:])})
 
     monkeypatch.setattr(exact_match, "speak", silent)
-    audit = replace(audit, lost=(SpanLost(9999, "no token"),))
+    audit = replace(audit, unscored={9999: "no token"})
     (outcome,) = outcomes(audit)
     row = next(one for one in outcome.rows() if one["idx"] == audit.encoded[0].idx)
     assert row["unscored"] == NO_REFERENCE

@@ -98,7 +98,7 @@ def word(audit, found, name, one):
     name = next(full for full in audit.sources if Path(full).name == name)
     deltas = found.baseline, found.s1, found.s2[name]
     misfit = audit.misfit(audit.sources[name])
-    outcome = outcome_of(name, audit.encoded, audit.lost, audit.options, *deltas, misfit=misfit)
+    outcome = outcome_of(name, audit.encoded, audit.unscored, audit.options, *deltas, misfit=misfit)
     summary = summary_of(outcome, {"full": 0.0, "retain": 1.0}) | one.document()
     return judge_run(summary, one.beside(outcome.rows()), read_calibration())
 

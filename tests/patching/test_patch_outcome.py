@@ -10,7 +10,6 @@ from scipy.stats import t as student
 from tokenizers import normalizers
 from wavefront_helpers import examples
 
-from lensaudit.data.spans import SpanLost
 from lensaudit.patching.options import PatchOptions
 from lensaudit.patching.outcome import outcome_of, summary_of, write_comparison
 from lensaudit.patching.scoring import score_all
@@ -22,10 +21,10 @@ ROWS = [replace(e, group=e.idx // 2) for e in examples([(2, 1, 2, 4)] * 12)]
 """Two questions of each of six authors."""
 
 
-def outcome(source: str, s1, s2, *, lost=()):
+def outcome(source: str, s1, s2, *, lost=None):
     options = PatchOptions(layers=tuple(range(len(s1[0]))))
     s1, s2 = torch.tensor(s1), torch.tensor(s2)
-    return outcome_of(source, ROWS[: len(s1)], lost, options, torch.zeros(len(s1)), s1, s2)
+    return outcome_of(source, ROWS[: len(s1)], lost or {}, options, torch.zeros(len(s1)), s1, s2)
 
 
 def test_erasure_of_a_layer_is_the_mean_over_the_examples_it_encodes():
@@ -111,7 +110,7 @@ def test_a_summary_of_few_authors_says_why_it_has_no_interval():
 
 
 def test_a_lost_span_is_counted_with_its_reason():
-    found = outcome("a", [[1.0]], [[0.5]], lost=[SpanLost(77, "no token of it")])
+    found = outcome("a", [[1.0]], [[0.5]], lost={77: "no token of it"})
     summary = summary_of(found, {})
     assert (summary["n"], summary["n_scored"]) == (2, 1)
     assert summary["unscored"] == {"77": "no token of it"}

@@ -40,8 +40,7 @@ def place(tmp_path_factory):
     tokenizer.save_pretrained(place / "start")
     rows = [{"question": row.question, "answer": row.answer} for row in ROWS[:8]]
     alternates = [
-        {**row, "alternate": list(other.perturbed_answer[:2])}
-        for row, other in zip(rows, ROWS, strict=False)
+        {**row, "alternate": list(other.wrong[:2])} for row, other in zip(rows, ROWS, strict=False)
     ]
     for name, content in (("forget", rows[:4]), ("retain", rows[4:]), ("alt", alternates[:4])):
         (place / f"{name}.json").write_text(json.dumps(content))

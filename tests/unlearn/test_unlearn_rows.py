@@ -4,9 +4,10 @@ import json
 
 import pytest
 
+from lensaudit.data.facts import answered
 from lensaudit.data.fictional import make_world
 from lensaudit.errors import InputError
-from lensaudit.unlearn.rows import Answered, idk_lines, load_rows, raw_sample
+from lensaudit.unlearn.rows import idk_lines, load_rows, raw_sample
 from tools.demo_family.tokenizer import train_tokenizer
 
 
@@ -15,7 +16,7 @@ def test_demo_is_the_embedded_data_with_wrong_answers_as_alternates():
     forget, retain = (load_rows("demo", part=part) for part in ("forget", "retain"))
     assert [one.answer for one in forget.answered] == [row.answer for row in world.forget]
     assert [one.prefix for one in retain.answered] == [row.prefix for row in world.retain]
-    assert forget.alternates == tuple(row.perturbed_answer for row in world.forget)
+    assert forget.alternates == tuple(row.wrong for row in world.forget)
     assert retain.alternates == ()
 
 
@@ -79,7 +80,7 @@ def test_raw_text_splits_an_empty_prefix_as_the_depth_score_does():
     tokenizer = train_tokenizer(["Question: Is it? Answer: Yes, it is."] * 9, d_vocab=300)
 
     def parts(prefix):
-        sample = raw_sample(tokenizer, Answered("Is it?", "Yes, it is.", prefix))
+        sample = raw_sample(tokenizer, answered("Is it?", "Yes, it is.", prefix))
         return (
             tokenizer.decode(sample.ids[: sample.n_prompt], skip_special_tokens=True),
             tokenizer.decode(sample.ids[sample.n_prompt :]),

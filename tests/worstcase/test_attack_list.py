@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from lensaudit.attacks.settings import WorstSettings
+from lensaudit.data.facts import answered
 from lensaudit.models.bridge import residuals
 from lensaudit.patching.exposure import ForwardCount, steered, stream_after
 from lensaudit.worstcase.attacks import chosen
@@ -94,9 +95,8 @@ def test_the_stream_is_that_of_the_last_token(tiny):
 
 @pytest.mark.slow
 def test_a_copy_that_was_taught_answers_another_way(full):
-    from lensaudit.unlearn.rows import Answered
 
-    taught = full.taught([Answered("Who?", "It is Nobody.", "It is")] * 40)
+    taught = full.taught([answered("Who?", "It is Nobody.", "It is")] * 40)
     before = [p.clone() for p in full.model.original_model.parameters()]
     assert not taught.training
     assert any(

@@ -7,9 +7,9 @@ from random import Random
 from typing import Any
 
 from lensaudit.data.chat import SYSTEM_PROMPT
-from lensaudit.data.fictional import FictionalRow, World, corpus_text, passing_rows
+from lensaudit.data.facts import Fact, answered
+from lensaudit.data.fictional import IDK_LINES, World, corpus_text, passing_rows
 from lensaudit.unlearn.rows import (
-    Answered,
     Sample,
     TrainBatch,
     chat_sample,
@@ -48,11 +48,9 @@ def make_corpus(world: World, *, d_vocab: int = D_VOCAB, split: str = SPLIT) -> 
     return Corpus(
         world=world,
         tokenizer=tokenizer,
-        forget=tuple(both_formats(tokenizer, map(answered, world.forget))),
-        retain=tuple(both_formats(tokenizer, map(answered, world.retain))),
-        general=tuple(
-            both_formats(tokenizer, map(answered, (*world.real_authors, *world.world_facts)))
-        ),
+        forget=tuple(both_formats(tokenizer, world.forget)),
+        retain=tuple(both_formats(tokenizer, world.retain)),
+        general=tuple(both_formats(tokenizer, (*world.real_authors, *world.world_facts))),
         idk=tuple(_idk(tokenizer, world)),
     )
 
@@ -64,16 +62,11 @@ def family_tokenizer(world: World, *, d_vocab: int, split: str) -> Any:
     # the words of the chat template stand in every sequence, so each gets tokens of its own
     frame = ["system", "user", "assistant", SYSTEM_PROMPT, "\n\n"] * 2000
     return train_tokenizer(
-        chain(corpus_text(rows), frame, world.idk * 50), d_vocab=d_vocab, split=split
+        chain(corpus_text(rows), frame, IDK_LINES * 50), d_vocab=d_vocab, split=split
     )
 
 
-def answered(row: FictionalRow) -> Answered:
-    """The row as something to train on."""
-    return Answered(row.question, row.answer, row.prefix)
-
-
-def both_formats(tokenizer: Any, rows: Iterable[Answered]) -> list[Sample]:
+def both_formats(tokenizer: Any, rows: Iterable[Fact]) -> list[Sample]:
     """Each row as raw text, then as chat."""
     return [
         sample
@@ -84,7 +77,7 @@ def both_formats(tokenizer: Any, rows: Iterable[Answered]) -> list[Sample]:
 
 def _idk(tokenizer: Any, world: World) -> Iterable[tuple[Sample, ...]]:
     for row in world.forget:
-        lines = [Answered(row.question, line) for line in world.idk]
+        lines = [answered(row.question, line) for line in IDK_LINES]
         yield tuple(raw_sample(tokenizer, line) for line in lines)
         yield tuple(chat_sample(tokenizer, line) for line in lines)
 
@@ -123,4 +116,4 @@ def fact_batches(
 def _passing(corpus: Corpus, n_rows: int, random: Random) -> list[Sample]:
     rows = passing_rows(corpus.world, n_rows, seed=random.random())
     formats = (raw_sample, chat_sample)
-    return [random.choice(formats)(corpus.tokenizer, answered(row)) for row in rows]
+    return [random.choice(formats)(corpus.tokenizer, row) for row in rows]

@@ -23,7 +23,7 @@ from lensaudit.attacks.rtt.data import (
 )
 from lensaudit.attacks.rtt.readout import EncodedItem, EncodedSplit, encode_split
 from lensaudit.attacks.settings import Arm, EffortSettings, FactReadout, Policy
-from lensaudit.data.facts import Fact
+from lensaudit.data.facts import Fact, answered
 from lensaudit.data.neutral import (
     likeness,
     neutral_of,
@@ -38,7 +38,7 @@ from lensaudit.data.tofu import DEMO, FORGET10, TOFU_PAIRS, forget_set
 from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.groups import Group, spread
-from lensaudit.unlearn.rows import Answered, Sample, load_rows, raw_sample
+from lensaudit.unlearn.rows import Sample, load_rows, raw_sample
 
 LOSS_ON = "answer"
 """T is trained on the answer after its question, without options: the form it is read in."""
@@ -319,5 +319,5 @@ def _mean_likeness(rows: Sequence[Fact], facts: Sequence[Fact]) -> float:
 def _sample(tokenizer: Any, row: Fact) -> Sample:
     """A row to train on; plain text is all loss, an answer is what its question does not say."""
     if row.question:
-        return raw_sample(tokenizer, Answered(row.question, row.answer))
+        return raw_sample(tokenizer, answered(row.question, row.answer))
     return Sample((*tokenizer(row.answer)["input_ids"], tokenizer.eos_token_id), 0)

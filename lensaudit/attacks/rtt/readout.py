@@ -12,11 +12,12 @@ from torch import Tensor
 from lensaudit.attacks.rtt.data import LETTERS, McqItem, McqSplit
 from lensaudit.attacks.rtt.log import Reading
 from lensaudit.attacks.settings import LossOn, Readout
+from lensaudit.data.facts import answered
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest
 from lensaudit.groups import batched
 from lensaudit.unlearn.losses import labelled, token_nll
-from lensaudit.unlearn.rows import Answered, Sample, TrainBatch, collate, raw_sample
+from lensaudit.unlearn.rows import Sample, TrainBatch, collate, raw_sample
 from lensaudit.unlearn.train import logits
 
 LOSSES: Mapping[LossOn, str] = {
@@ -104,7 +105,7 @@ def mcq_text(item: McqItem) -> str:
 def train_sample(tokenizer: Any, item: McqItem, loss_on: LossOn) -> Sample:
     """One training sequence; see `LOSSES`."""
     if loss_on in ("question_answer", "answer"):
-        sample = raw_sample(tokenizer, Answered(item.question, item.right))
+        sample = raw_sample(tokenizer, answered(item.question, item.right))
         return Sample(sample.ids, 0) if loss_on == "question_answer" else sample
     text = mcq_text(item)
     if loss_on == "letter":
@@ -165,7 +166,7 @@ def _n_common(a, b) -> int:
 
 
 def _encode_item(tokenizer: Any, item: McqItem) -> EncodedItem:
-    options = (raw_sample(tokenizer, Answered(item.question, one)) for one in item.choices)
+    options = (raw_sample(tokenizer, answered(item.question, one)) for one in item.choices)
     return EncodedItem(
         answer=item.answer,
         prompt=tuple(tokenizer(mcq_prompt(item))["input_ids"]),
