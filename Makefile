@@ -9,34 +9,39 @@ export OMP_NUM_THREADS ?= 1
 # without bytecode every process compiles the package, and each worker rewrites all tests, anew
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test shapes lint mutants bench gpu slow family docs site clean
+# bytecode is compiled where a module is imported: most of what is installed never is
+INSTALL = $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install -q --no-compile \
+	--disable-pip-version-check -c constraints.txt -e
+
+.PHONY: demo test suite style types shapes lint mutants bench gpu slow family docs site clean
 
 $(READY): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e .
+	$(INSTALL) .
 	touch $@
 
-$(TOOLS): $(READY)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev]"
-	touch $@
+$(TOOLS): pyproject.toml constraints.txt
+	$(INSTALL) ".[dev]"
+	touch $(READY) $@
 
 demo: $(READY)            ## audit the embedded model family
 	$(BIN)/lensaudit demo
 
-test: $(TOOLS)            ## style, import directions, types and the test suite
+test: style               ## style, import directions, types and the test suite
+	$(MAKE) -j2 types suite
+
+suite: $(TOOLS)
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+style: $(TOOLS)
 	$(BIN)/ruff format --check -q .
 	$(BIN)/ruff check -q .
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python tests/report/lint_page.py
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-lint: $(TOOLS)            ## what pre-commit runs: style, import directions, types
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/lint-imports --no-cache
+types: $(TOOLS)
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(BIN)/python tests/report/lint_page.py
+
+lint: style types         ## what pre-commit runs: style, import directions, types
 
 slow: $(TOOLS)            ## the long tests: gigabytes and minutes
 	$(BIN)/pytest -m slow --jaxtyping-packages=lensaudit,beartype.beartype
