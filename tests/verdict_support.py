@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 
 from lensaudit.files import digest
+from lensaudit.results.patch_runs import PatchSummary
+from lensaudit.results.reading import checked
 from lensaudit.results.records import manifest
 from lensaudit.verdict.decide import Evidence, verdict_of
 from lensaudit.verdict.depth import of_patch
@@ -93,7 +95,7 @@ def rows_of(content, low=()):
 
 
 def evidence_of(content, low=(), more=()):
-    views, stream = of_patch(content, rows_of(content, low), read_calibration())
+    views, stream = parts(content, rows_of(content, low))
     return Evidence("x", [*views, *more], stream)
 
 
@@ -124,7 +126,7 @@ def save_run(folder: Path, content=None, *, rows=None, weights="w", examples="e"
         for at in (0, 1)
     ]
     content = {**content, "layers": [0, 1], "per_layer": per_layer, "tau": 0.05, "unscored": {}}
-    content["verdict"] = verdict_of(Evidence(content["source"], *_parts(content, rows))).document()
+    content["verdict"] = verdict_of(Evidence(content["source"], *parts(content, rows))).document()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.json").write_text(json.dumps(content))
     (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -141,8 +143,9 @@ def inputs(content, weights="w", examples="e"):
     return {**named, "source": source, "examples": {"n": content["n"], "hash": examples}}
 
 
-def _parts(content, rows):
-    return of_patch(content, rows, read_calibration())
+def parts(content, rows):
+    """Views and stream of a run."""
+    return of_patch(checked(PatchSummary, content, "summary.json"), rows, read_calibration())
 
 
 def seal(folder: Path, command: str, files, **inputs):

@@ -56,10 +56,8 @@ from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpo
 from lensaudit.models.registry import DEMO as DEMO_NAMES
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.controls import (
-    Aligned,
     Controls,
     Examined,
-    Weakest,
     score_examined,
     weakest_of,
 )
@@ -69,6 +67,7 @@ from lensaudit.patching.scoring import score_all, score_lens
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import unheard
+from lensaudit.results.patch_runs import Aligned, Weakest
 from lensaudit.results.reading import brief, null
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.representation import weighted_erasure

@@ -21,7 +21,17 @@ from lensaudit.files import os_error, write_json
 from lensaudit.gym.registry import Truth
 from lensaudit.progress import Notice
 from lensaudit.results.ledger import Ledger
-from lensaudit.results.reading import Length, Number, Text, Whole, checked_as, json_object, part
+from lensaudit.results.patch_runs import PatchSummary
+from lensaudit.results.reading import (
+    Length,
+    Number,
+    Text,
+    Whole,
+    checked,
+    checked_as,
+    json_object,
+    part,
+)
 from lensaudit.results.records import MANIFEST, check_whole, manifest, misfits, signed
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import area_limits, share_of
@@ -449,14 +459,15 @@ class JudgedEvidence:
     def evidence(self, nulls: Calibration, *, patch_only: bool = False) -> Evidence:
         """Views and stream that a verdict is decided from."""
         model, patch = self.row.model, self.told["patch"]
-        views, stream = of_patch(patch, patch["rows"], nulls, model)
+        said = checked(PatchSummary, patch, model)
+        views, stream = of_patch(said, patch["rows"], nulls, model)
         told = {} if patch_only else self.told
         more = [
             view
             for kind, content in told.items()
             if kind != "patch"
-            for one in READERS[kind](content, model, nulls)  # type: ignore[index]
-            for view in one.views
+            for _, views_of in READERS[kind](content, model, nulls)  # type: ignore[index]
+            for view in views_of
         ]
         return Evidence(model, [*views, *more], stream)
 

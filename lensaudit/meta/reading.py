@@ -25,9 +25,9 @@ from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.metrics.privacy import ATTACKS, similarity
 from lensaudit.models.registry import published
-from lensaudit.results.eval_runs import entries_of, model_of
-from lensaudit.results.reading import Number, checked_as, number, part
-from lensaudit.results.records import check_result
+from lensaudit.results.eval_runs import entries_of
+from lensaudit.results.reading import Number, checked_as, json_object, number, part
+from lensaudit.results.records import check_result, model_in
 
 Means = Literal["knows", "forgot"]
 
@@ -357,7 +357,7 @@ def _log(content: Mapping[str, Any], path: Path) -> Values:
     name, weights = path.parent.name, None
     manifest, done = path.parent / "manifest.json", path.parent / DONE
     if manifest.is_file():
-        model = model_of(read_json(manifest), manifest)
+        model = model_in(json_object(manifest), "model", manifest)
         name, weights = model.name or name, model.weights
     if done.is_file():  # an attacked model is measured under the name of the model
         name = str(checked_object(read_json(done), f"{done}").get("model", name))

@@ -40,7 +40,15 @@ from lensaudit.patching.score_cache import example_hash
 from lensaudit.patching.scoring import Deltas, Scored, run, scored
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import SourceStreams
-from lensaudit.results.patch_runs import Floor, Outputs, Validity
+from lensaudit.results.patch_runs import (
+    NOT_NEEDED,
+    Aligned,
+    Floor,
+    Outputs,
+    Shared,
+    Validity,
+    Weakest,
+)
 from lensaudit.scores.alignment import MapClass
 from lensaudit.scores.depth import DepthScore, depth_score
 from lensaudit.scores.estimate import Estimate
@@ -48,28 +56,9 @@ from lensaudit.scores.intervals import clustered_mean, clustered_ratio
 from lensaudit.settings import AlignName, several
 from lensaudit.verdict.thresholds import (
     ALIGN_FROM,
-    NOT_NEEDED,
     STRONG_LAYER,
     VALIDITY_NEEDED_FROM,
 )
-
-
-@dataclass(frozen=True)
-class Weakest:
-    """The strong layer that is erased least."""
-
-    layer: int
-    erasure: Estimate
-    """Mean of min(1, max(0, s2 / s1)) over the facts that `full` encodes there."""
-
-    def document(self) -> dict[str, Any]:
-        """As summary.json holds it."""
-        return {
-            "layer": self.layer,
-            "erasure": self.erasure.value,
-            "ci95": limits_of(self.erasure),
-            "ci90": one_sided_of(self.erasure),
-        }
 
 
 @dataclass(frozen=True)
@@ -100,78 +89,6 @@ class Controls:
 
 
 @dataclass(frozen=True)
-class Shared:
-    """The aligned depth without the one direction that other authors' facts share, layer by layer.
-
-    Much lower than the aligned depth: what hides the facts is one vector for all of them.
-    """
-
-    uds: Estimate | None = None
-    drop: Estimate | None = None
-    """Aligned UDS minus this, paired by example."""
-    weakest: Weakest | None = None
-    why: str | None = None
-
-    def document(self) -> dict[str, Any]:
-        """As summary.json holds it."""
-        return {
-            "uds": None if self.uds is None else self.uds.value,
-            "ci95": limits_of(self.uds),
-            "ci90": one_sided_of(self.uds),
-            "weakest": None if self.weakest is None else self.weakest.document(),
-            "drop": _difference(self.drop),
-            "why": self.why or (self.uds.why if self.uds else None),
-        }
-
-
-@dataclass(frozen=True)
-class Aligned:
-    """UDS of the aligned source, and what shows whether the map means anything."""
-
-    kind: MapClass | None = None
-    uds: Estimate | None = None
-    per_example: Mapping[int, float] = field(default_factory=dict)
-    gap: Estimate | None = None
-    r2: float | None = None
-    shuffled: float | None = None
-    d_share: float | None = None
-    full: float | None = None
-    """Aligned UDS of `full` itself: 0 where the machinery is right."""
-    weakest: Weakest | None = None
-    """The strong layer that is erased least: a mean over layers hides what one of them holds."""
-    shared: Shared = field(default_factory=Shared)
-    unscored: Mapping[int, str] = field(default_factory=dict)
-    """Idx -> why an example has no aligned depth, of a source that has no other."""
-    experimental: bool = False
-    """Of a source of another size or tokenizer: no verdict may rest on it."""
-    why: str | None = None
-
-    @property
-    def not_needed(self) -> bool:
-        """No alignment ran, because UDS itself is low."""
-        return (self.why or "").startswith(NOT_NEEDED)
-
-    def document(self) -> dict[str, Any]:
-        """As summary.json holds it."""
-        return {
-            "class": self.kind,
-            "uds": None if self.uds is None else self.uds.value,
-            "ci95": limits_of(self.uds),
-            "ci90": one_sided_of(self.uds),
-            "gap": _difference(self.gap),
-            "r2": self.r2,
-            "shuffled": self.shuffled,
-            "d_share": self.d_share,
-            "full": self.full,
-            "weakest": None if self.weakest is None else self.weakest.document(),
-            "shared": (self.shared if self.why is None else Shared(why=self.why)).document(),
-            "why": self.why or (self.uds.why if self.uds else None),
-            **({"experimental": True} if self.experimental else {}),
-            **({"unscored": dict(sorted(self.unscored.items()))} if self.unscored else {}),
-        }
-
-
-@dataclass(frozen=True)
 class Examined:
     """The controls of one source."""
 
@@ -189,7 +106,7 @@ class Examined:
         return {
             "ci90": None if self.ci90 is None else list(self.ci90),
             "weakest": None if self.weakest is None else self.weakest.document(),
-            "validity": self.validity.document(),
+            "validity": asdict(self.validity),
             "aligned": self.aligned.document(),
             "floor": None if self.floor is None else asdict(self.floor),
             "outputs": None if self.outputs is None else asdict(self.outputs),
@@ -241,20 +158,6 @@ def _check_distinct(models: Sequence[tuple[str, Checkpoint]]) -> None:
 def unexamined(why: str) -> Examined:
     """A source whose score is not of a kind that these controls are about."""
     return Examined(Validity(why=why), Aligned(why=why), None, None)
-
-
-def _difference(found: Estimate | None) -> dict[str, Any] | None:
-    return found and {"value": found.value, "low": found.low, "high": found.high}
-
-
-def limits_of(found: Estimate | None) -> list[float] | None:
-    """Interval as `[low, high]`, or None."""
-    return None if found is None or found.ends is None else list(found.ends)
-
-
-def one_sided_of(found: Estimate | None) -> list[float] | None:
-    """`[lower, upper]`, or None."""
-    return None if found is None or found.one_sided is None else list(found.one_sided)
 
 
 _OF_A_SOURCE = ("map", "shuffled", "shared")

@@ -14,8 +14,7 @@ from lensaudit.results.patch_runs import PatchRun, Texts
 from lensaudit.results.reading import part
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import share_of
-from lensaudit.verdict.collect import Judged
-from lensaudit.verdict.decide import Code
+from lensaudit.verdict.decide import Code, Evidence
 from lensaudit.verdict.keeps import Keeps
 from lensaudit.verdict.thresholds import CALIBRATED_WITHIN
 from lensaudit.verdict.views import GROUPS, NOT_TRIED, QUESTIONS, View, hundredths
@@ -190,7 +189,7 @@ class Table:
 
 def table_of(
     document: Document,
-    judged: Mapping[int, Sequence[Judged]],
+    judged: Mapping[int, Sequence[Evidence]],
     keeps: Mapping[int, Sequence[Keeps]],
     conditions: Mapping[str, int],
 ) -> Table:
@@ -226,11 +225,11 @@ def table_of(
 def _row(
     at: int,
     model: PageModel,
-    one: Judged | None,
+    one: Evidence | None,
     conditions: Mapping[str, int],
     keeps: Sequence[Keeps],
 ) -> ModelRow:
-    views = [] if one is None else one.evidence.chain
+    views = [] if one is None else one.chain
     cells = _measured(model, keeps, views)
     if one is None:
         return ModelRow(model.label, at, role=model.role, cells=cells)
@@ -275,9 +274,9 @@ def _lost(run: PatchRun | None, keeps: Cell | None) -> Sequence[str]:
     return found or ["not asked: neither utility nor facts to keep"]
 
 
-def _read(one: Judged) -> tuple[Sequence[tuple[Texts, float]] | None, int]:
+def _read(one: Evidence) -> tuple[Sequence[tuple[Texts, float]] | None, int]:
     """Facts that are still read, and of how many."""
-    stream = one.evidence.stream
+    stream = one.stream
     if stream is None or one.run is None or not stream.n_facts:
         return None, 0
     if stream.readable is False and not stream.carried:

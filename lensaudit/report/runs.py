@@ -9,8 +9,8 @@ import numpy as np
 from lensaudit.groups import unit_of
 from lensaudit.report.document import Condition, Depth, Pair
 from lensaudit.report.pack import TokenTable, floats, shares, stepped
-from lensaudit.results.patch_runs import Lost, PatchRun, role_of, unscored_of
-from lensaudit.results.reading import checked_as, part
+from lensaudit.results.patch_runs import PatchRun, unscored_of
+from lensaudit.results.reading import part
 from lensaudit.results.sentences import by_rule
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.verdict.decide import Verdict
@@ -34,8 +34,8 @@ def condition_of(run: PatchRun) -> Condition:
     return Condition(
         id=run.condition[:8],
         score=run.score,
-        full=role_of(run.manifest, "full"),
-        retain=role_of(run.manifest, "retain"),
+        full=run.models["full"].name or "?",
+        retain=run.models["retain"].name or "?",
         settings={name: run.summary[name] for name in _SETTINGS if name in run.summary},
         calibration=run.summary["calibration"],
         layers=run.layers,
@@ -118,12 +118,8 @@ def _tokens(found: TokenTable | None) -> dict[str, Any]:
 
 def _collateral(run: PatchRun) -> dict[str, Any]:
     """What was lost of facts to keep, where that was asked."""
-    found = run.summary.get("collateral")
-    if not isinstance(found, dict) or not found:
-        return {}
-    where = f"{run.folder / 'summary.json'}: collateral"
-    checked_as(dict[str, Lost], found, where)
-    return {"collateral": found}
+    found = part(run.summary, "collateral")
+    return {"collateral": found} if found else {}
 
 
 def _controls_extra(run: PatchRun) -> dict[str, Any]:

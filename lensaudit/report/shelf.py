@@ -12,7 +12,7 @@ from lensaudit.files import read_json
 from lensaudit.models.registry import shipped
 from lensaudit.report.document import ANCHORS, PageModel
 from lensaudit.results.eval_runs import EvalRun, MetricKind, MetricValue
-from lensaudit.results.patch_runs import PatchRun, role_of
+from lensaudit.results.patch_runs import PatchRun
 from lensaudit.results.reading import JsonObject, number, part
 from lensaudit.verdict.collect import Model
 from lensaudit.verdict.decide import Code
@@ -58,12 +58,13 @@ class Shelf:
         """Every model that any result names."""
         names = {run.weights: run.source for run in runs}
         folders = {run.weights: run.folder for run in reversed(runs)}
-        anchors = {role_of(run.manifest, role): role for run in runs for role in ANCHORS}
-        # whatever it is called: the weights decide
-        anchors |= {
-            str(part(run.manifest, "inputs", role).get("weights")): role
+        # by name, and whatever it is called by its weights
+        anchors = {
+            known: role
             for run in runs
-            for role in ANCHORS
+            for role, one in run.models.items()
+            for known in (one.name, one.weights)
+            if known
         }
         evaluated: dict[str, EvalRun] = {}
         for run in evals:

@@ -22,7 +22,7 @@ from lensaudit.results.reading import (
     need,
     part,
 )
-from lensaudit.results.records import check_result
+from lensaudit.results.records import check_result, model_in
 from lensaudit.scores.estimate import Estimate
 
 _SHARE = re.compile(
@@ -86,35 +86,6 @@ class LogEntry:
         return tuple(one for one in (self.forget, self.holdout) if one)
 
 
-@dataclass(frozen=True)
-class NamedModel:
-    """A model as a manifest names it."""
-
-    name: str | None = None
-    weights: str | None = None
-    """Content hash."""
-
-
-@dataclass(frozen=True)
-class _Inputs:
-    model: NamedModel | None = None
-
-
-@dataclass(frozen=True)
-class _EvalManifest:
-    inputs: _Inputs | None = None
-
-
-def model_of(manifest: Any, where: object) -> NamedModel:
-    """The model that a manifest of `lensaudit eval` is about.
-
-    Raises:
-        InputError: it is no manifest.
-    """
-    made = checked(_EvalManifest, manifest, where)
-    return (made.inputs and made.inputs.model) or NamedModel()
-
-
 def entries_of(content: Mapping[str, Any], where: object) -> dict[str, LogEntry]:
     """The metrics of a log by name.
 
@@ -152,7 +123,7 @@ def read_eval(log_file: Path) -> EvalRun:
         raise InputError(f"{log_file}: holds no metric")
     manifest_file = log_file.parent / "manifest.json"
     manifest = json_object(manifest_file) if manifest_file.exists() else None
-    model = model_of(manifest or {}, manifest_file)
+    model = model_in(manifest, "model", manifest_file)
     said = part(manifest, "inputs", "metrics")
     return EvalRun(
         folder=log_file.parent,

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Len
 from numpy.typing import NDArray
+from pydantic import BeforeValidator, model_validator
 
 from lensaudit.errors import InputError
 from lensaudit.files import digest
@@ -16,7 +17,6 @@ from lensaudit.results.reading import (
     JsonObject,
     Number,
     Share,
-    Text,
     Whole,
     check_inside,
     checked,
@@ -26,13 +26,15 @@ from lensaudit.results.reading import (
     need,
     part,
 )
-from lensaudit.results.records import MadeBy, check_result
-from lensaudit.scores.estimate import Estimate
+from lensaudit.results.records import Manifest, NamedModel, check_result, model_in
+from lensaudit.scores.estimate import UNMEASURED, Estimate
 from lensaudit.settings import COUNTERFACTUAL
 
 Numbers = NDArray[np.float64]
 SCORES = {"uds": "uds", "lens": "lens", "em": "udr", COUNTERFACTUAL: COUNTERFACTUAL}
 """What `summary.json` calls its score -> the field that holds the number."""
+NOT_NEEDED = "not needed"
+"""How the reason begins where no alignment ran because UDS is low."""
 
 _SAME = ("tau", "threshold", "em_form", "scope", "component", "last_layer", "layers")
 """Fields of the summary that make runs comparable, beside the models and the forget set."""
@@ -50,83 +52,130 @@ class Texts:
     entity: str
 
 
-@dataclass(frozen=True)
-class PatchRun:
-    """A finished run of one source."""
-
-    folder: Path
-    source: str
-    weights: str
-    """Content hash of the source: what results of one model are joined by."""
-    score: str
-    """`uds`, `lens` or `em`."""
-    estimate: Estimate
-    """The score over all examples; `n` of them are scored."""
-    summary: JsonObject
-    manifest: JsonObject
-    examples: tuple[Texts, ...]
-    rows: tuple[JsonObject, ...]
-    """As in results.jsonl, in the order of `examples`."""
-    layers: tuple[int, ...]
-    s1: Numbers
-    """Deltas by example and layer, nats per token; shares for EM."""
-    s2: Numbers
-    scores: Numbers
-    """By example; NaN where unscored."""
-    baseline: Numbers
-    condition: str
-    """Hash of everything that runs must share to be compared row by row."""
-
-
 Ends = tuple[Number, Number] | None
 
 
+def _estimate(content: Any, name: str = "value") -> Any:
+    """The fields of an Estimate that a file spells as NAME, ci95 and ci90."""
+    if not isinstance(content, Mapping):
+        return content
+    limits = {}
+    for spelled, ends in (("ci95", ("low", "high")), ("ci90", ("lower", "upper"))):
+        pair = content.get(spelled) or (None, None)
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise ValueError(f"{spelled}: found {pair!r:.40}, wanted two numbers")
+        limits |= dict(zip(ends, pair, strict=True))
+    return {"value": content.get(name), **limits}
+
+
+def _gathered(content: Any, name: str) -> Any:
+    """A JSON object with an Estimate in the place of its value."""
+    if not isinstance(content, Mapping) or content.get(name) is None:
+        return content
+    return {**content, name: _estimate(content, name)}
+
+
 @dataclass(frozen=True)
-class WeakLayer:
+class Weakest:
     """The strong layer that is erased least."""
 
     layer: Whole
-    erasure: Number
-    ci95: Ends = None
-    ci90: Ends = None
+    erasure: Estimate
+    """Mean of min(1, max(0, s2 / s1)) over the facts that `full` encodes there."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, content: Any) -> Any:
+        return _gathered(content, "erasure")
+
+    def document(self) -> dict[str, Any]:
+        """As summary.json holds it."""
+        return {"layer": self.layer, **self.erasure.spelled("erasure")}
 
 
 @dataclass(frozen=True)
-class Gap:
-    """A paired difference of two depths."""
+class Shared:
+    """The aligned depth without the one direction that other authors' facts share, layer by layer.
 
-    value: Number
-    low: Number | None = None
-    high: Number | None = None
+    Much lower than the aligned depth: what hides the facts is one vector for all of them.
+    """
 
-
-@dataclass(frozen=True)
-class WithoutDirection:
-    """The aligned depth without the direction that facts share."""
-
-    uds: Number | None = None
-    ci95: Ends = None
-    ci90: Ends = None
-    weakest: WeakLayer | None = None
-    drop: Gap | None = None
+    uds: Estimate | None = None
+    drop: Estimate | None = None
+    """Aligned UDS minus this, paired by example."""
+    weakest: Weakest | None = None
     why: str | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, content: Any) -> Any:
+        return _gathered(content, "uds")
+
+    def document(self) -> dict[str, Any]:
+        """As summary.json holds it."""
+        return {
+            **(self.uds or UNMEASURED).spelled("uds"),
+            "weakest": self.weakest and self.weakest.document(),
+            "drop": _difference(self.drop),
+            "why": self.why or (self.uds and self.uds.why),
+        }
+
+
+def _difference(found: Estimate | None) -> dict[str, Any] | None:
+    return found and {"value": found.value, "low": found.low, "high": found.high}
+
 
 @dataclass(frozen=True)
-class AlignedDepth:
-    """The depth after a map to the basis of `full`."""
+class Aligned:
+    """UDS of the aligned source, and what shows whether the map means anything."""
 
-    uds: Number | None = None
-    ci95: Ends = None
-    ci90: Ends = None
+    kind: str | None = None
+    """Class of the map; `class` in the file."""
+    uds: Estimate | None = None
+    per_example: Mapping[int, float] = field(default_factory=dict)
+    """Idx -> its aligned depth; the rows hold it."""
+    gap: Estimate | None = None
+    """Plain UDS minus the aligned one, paired by example."""
+    r2: Number | None = None
     shuffled: Number | None = None
     d_share: Number | None = None
     full: Number | None = None
-    weakest: WeakLayer | None = None
-    gap: Gap | None = None
-    shared: WithoutDirection | None = None
+    """Aligned UDS of `full` itself: 0 where the machinery is right."""
+    weakest: Weakest | None = None
+    """The strong layer that is erased least: a mean over layers hides what one of them holds."""
+    shared: Shared = Shared()
+    unscored: Mapping[int, str] = field(default_factory=dict)
+    """Idx -> why an example has no aligned depth, of a source that has no other."""
     experimental: bool = False
+    """Of a source of another size or tokenizer: no verdict may rest on it."""
     why: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, content: Any) -> Any:
+        return _gathered(content, "uds")
+
+    @property
+    def not_needed(self) -> bool:
+        """No alignment ran, because UDS itself is low."""
+        return (self.why or "").startswith(NOT_NEEDED)
+
+    def document(self) -> dict[str, Any]:
+        """As summary.json holds it."""
+        return {
+            "class": self.kind,
+            **(self.uds or UNMEASURED).spelled("uds"),
+            "gap": _difference(self.gap),
+            "r2": self.r2,
+            "shuffled": self.shuffled,
+            "d_share": self.d_share,
+            "full": self.full,
+            "weakest": self.weakest and self.weakest.document(),
+            "shared": (self.shared if self.why is None else Shared(why=self.why)).document(),
+            "why": self.why or (self.uds and self.uds.why),
+            **({"experimental": True} if self.experimental else {}),
+            **({"unscored": dict(sorted(self.unscored.items()))} if self.unscored else {}),
+        }
 
 
 @dataclass(frozen=True)
@@ -148,10 +197,6 @@ class Validity:
     """False where `full` reads the source so well that no ratio is needed."""
     why: str | None = None
     """Why it was not measured, or has no interval."""
-
-    def document(self) -> dict[str, Any]:
-        """As summary.json holds it."""
-        return {**vars(self), "ci95": None if self.ci95 is None else list(self.ci95)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,49 +222,6 @@ class Floor:
     """Plain depth of those beside the anchor, on its scale."""
     aligned: tuple[Number, ...]
     """Aligned depth of the same, each on the scale of all others."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DepthSummary:
-    """What a verdict reads of `summary.json`; what an older run has not is not measured."""
-
-    source: str
-    score: str
-    n_scored: Whole
-    n_groups: Whole = 0
-    scope: str = "span"
-    uds: Number | None = None
-    ci95: Ends = None
-    ci90: Ends = None
-    ci95_why: str | None = None
-    lens: Number | None = None
-    lens_ci95: Ends = None
-    weakest: WeakLayer | None = None
-    validity: Validity = Validity()
-    aligned: AlignedDepth = AlignedDepth()
-    outputs: Outputs | None = None
-    floor: Floor | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PatchSummary(DepthSummary):
-    """What `summary.json` must hold."""
-
-    source: Text
-    score: Literal["uds", "lens", "em", "counterfactual"]
-    n: Whole
-    layers: Annotated[list[Whole], Len(1)]
-    calibration: dict[str, Any]
-    per_layer: list[dict[str, Any]]
-    udr: Number | None = None
-    counterfactual: Number | None = None
-    retention: Number | None = None
-    ci95_assumes: str | None = None
-    unscored: dict[str, str] | None = None
-    collateral: "dict[str, Lost]" = field(default_factory=dict)
-    tau: Number | None = None
-    n_reference_cut: Whole | None = None
-    n_full_lost: Whole | None = None
 
 
 Code = Literal[
@@ -248,36 +250,9 @@ class Verdict:
         return asdict(self)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ShownDepth:
-    """What a screen shows of a run with `--score uds` or `lens`, beside the above."""
-
-    n: Whole
-    ci95: Ends
-    unscored: dict[AtLayer, str]
-    verdict: Verdict
-
-
-@dataclass(frozen=True, kw_only=True)
-class _ShownMatch:
-    """The same of a run with `--score em`."""
-
-    udr: Number | None
-    ci95: Ends
-    retention: Number | None
-    unscored: dict[AtLayer, str]
-    categories: dict[str, Whole]
-    em_form: str
-    threshold: Number
-    per_layer: "list[_ShownEmLayer]"
-    calibration: "dict[str, _Rates]"
-    max_new_tokens: Whole | None = None
-    """Of forms that write text."""
-
-
 @dataclass(frozen=True)
-class _Layer:
-    """A layer of `per_layer`."""
+class Layer:
+    """Means at a layer, nats per token: over all examples, and over those it encodes (KE)."""
 
     layer: Number | None
     n_ke: Number | None
@@ -289,8 +264,20 @@ class _Layer:
 
 
 @dataclass(frozen=True)
+class MatchLayer:
+    """Mean exact match at a layer, and the share of the examples that lose the answer there."""
+
+    layer: Number | None
+    s1_em: Number | None
+    s2_em: Number | None
+    s1_lost: Number | None
+    s2_lost: Number | None
+    status: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class LostPart:
-    """A mean depth; None with a reason, or without rows."""
+    """A mean depth of facts to keep; None with a reason, or without rows."""
 
     depth: Number | None
     n_scored: Whole
@@ -298,51 +285,111 @@ class LostPart:
     ci95_why: str | None = None
 
 
-@dataclass(frozen=True)
-class Selective:
-    """UDS of the forgotten facts minus the depth of the kept ones."""
-
-    value: Number | None
-    ci95: tuple[Number, Number] | None
-
-
-@dataclass(frozen=True)
-class Lost:
+@dataclass(frozen=True, kw_only=True)
+class Lost(LostPart):
     """A set of facts to keep under `collateral`."""
 
     anchor: str
     relative_to: str
-    depth: Number | None
-    ci95: tuple[Number, Number] | None
     n: Whole
-    n_scored: Whole
     over_erasure_nats: Number | None
     strata: dict[str, LostPart]
-    selectivity: Selective
+    selectivity: Annotated[Estimate, BeforeValidator(_estimate)]
+    """UDS of the forgotten facts minus the depth of the kept ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchSummary:
+    """What `summary.json` of a run of `patch` says; what was not asked has its default."""
+
+    source: str
+    score: Literal["uds", "lens", "em", "counterfactual"]
+    n: Whole = 0
+    n_scored: Whole
+    n_groups: Whole = 0
+    scope: str = "span"
+    layers: Annotated[list[Whole], Len(1)] = field(default_factory=list)
+    calibration: dict[str, Any] = field(default_factory=dict)
+    per_layer: list[dict[str, Any]] = field(default_factory=list)
+    uds: Number | None = None
+    counterfactual: Number | None = None
+    udr: Number | None = None
+    retention: Number | None = None
+    ci95: Ends = None
+    ci90: Ends = None
+    ci95_why: str | None = None
+    ci95_assumes: str | None = None
+    lens: Number | None = None
+    lens_ci95: Ends = None
+    unscored: dict[AtLayer, str] = field(default_factory=dict)
+    weakest: Weakest | None = None
+    validity: Validity = Validity()
+    aligned: Aligned = Aligned()
+    outputs: Outputs | None = None
+    floor: Floor | None = None
+    collateral: dict[str, Lost] = field(default_factory=dict)
+    verdict: Verdict | None = None
+    tau: Number | None = None
+    categories: dict[str, Whole] = field(default_factory=dict)
+    em_form: str = ""
+    threshold: Number = 0.0
+    max_new_tokens: Whole | None = None
+    """Of forms of exact match that write text."""
+    n_reference_cut: Whole | None = None
+    n_full_lost: Whole | None = None
+
+    @property
+    def estimate(self) -> Estimate:
+        """The score over all examples, `n` of which are scored."""
+        value = getattr(self, SCORES[self.score])
+        return Estimate.within(value, self.ci95, self.ci90, n=self.n_scored, why=self.ci95_why)
+
+    def anchors(self, where: object) -> dict[str, float | None]:
+        """The depths of `full` and of what stands for 1.
+
+        Raises:
+            InputError: one of them is no number.
+        """
+        return checked_as(dict[str, Number | None], self.calibration, f"{where}: calibration")
 
 
 @dataclass(frozen=True)
-class _EmLayer:
-    """The same of an exact-match audit."""
+class PatchRun:
+    """A finished run of one source."""
 
-    layer: Number | None
-    s1_em: Number | None
-    s2_em: Number | None
+    folder: Path
+    source: str
+    weights: str
+    """Content hash of the source: what results of one model are joined by."""
+    models: Mapping[str, NamedModel]
+    """`full` and `retain`, by role."""
+    score: str
+    """`uds`, `lens` or `em`."""
+    estimate: Estimate
+    """The score over all examples; `n` of them are scored."""
+    said: PatchSummary
+    summary: JsonObject
+    """The same as it was written."""
+    manifest: JsonObject
+    examples: tuple[Texts, ...]
+    rows: tuple[JsonObject, ...]
+    """As in results.jsonl, in the order of `examples`."""
+    layers: tuple[int, ...]
+    s1: Numbers
+    """Deltas by example and layer, nats per token; shares for EM."""
+    s2: Numbers
+    scores: Numbers
+    """By example; NaN where unscored."""
+    baseline: Numbers
+    condition: str
+    """Hash of everything that runs must share to be compared row by row."""
 
 
-@dataclass(frozen=True)
-class _ShownEmLayer(_EmLayer):
-    s1_lost: Number | None
-    s2_lost: Number | None
-    status: str
-
-
-@dataclass(frozen=True)
-class _Rates:
-    """An anchor of an exact-match audit."""
-
-    udr: Number | None
-    retention: Number | None
+_RUN = ("n", "layers", "calibration", "per_layer")
+"""Fields of every `summary.json` that is written."""
+_SHOWN = ("ci95", "unscored", "verdict")
+"""Further ones that a screen shows."""
+_SHOWN_MATCH = ("retention", "categories", "em_form", "threshold")
 
 
 def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
@@ -356,21 +403,22 @@ def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
     summary = json_object(summary_file)
     found = _checked(summary, summary_file)
     manifest = json_object(folder / "manifest.json")
-    checked(MadeBy, manifest, folder / "manifest.json")
+    checked(Manifest, manifest, folder / "manifest.json")
     rows = tuple(json_lines(folder / "results.jsonl"))
     if not rows:
         raise InputError(f"{folder / 'results.jsonl'}: holds no example")
+    models = {role: model_in(manifest, role, folder) for role in ("full", "retain")}
     layers = tuple(found.layers)
     own = SCORES[found.score]
     delta = "_em" if found.score == "em" else ""
     run = PatchRun(
         folder=folder,
         source=found.source,
-        weights=str(_part(manifest, "source").get("weights") or found.source),
+        weights=model_in(manifest, "source", folder).weights or found.source,
+        models=models,
         score=found.score,
-        estimate=Estimate.within(
-            getattr(found, own), found.ci95, n=found.n_scored, why=found.ci95_why
-        ),
+        estimate=found.estimate,
+        said=found,
         summary=summary,
         manifest=manifest,
         examples=tuple(_texts(row, texts, folder) for row in rows),
@@ -380,7 +428,7 @@ def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
         s2=_numbers(rows, f"s2{delta}", folder, width=len(layers)),
         scores=_numbers(rows, own, folder),
         baseline=_numbers(rows, "baseline", folder),
-        condition=_condition(summary, manifest, rows),
+        condition=_condition(summary, manifest, models, rows),
     )
     _check_rows(found, run.scores, folder)
     return run
@@ -393,11 +441,14 @@ def _checked(summary: JsonObject, where: Path) -> PatchSummary:
         InputError: names the first that is not.
     """
     found = checked(PatchSummary, summary, where)
-    _check_ranges(found, where)
+    need(summary, where, *_RUN)
+    if not found.source:
+        raise InputError(f"{where}: source: found '', wanted a text")
+    _check_range(found.estimate, f"{where}: {found.score}")
     is_match = found.score == "em"
-    checked_as(list[_EmLayer if is_match else _Layer], found.per_layer, f"{where}: per_layer")
+    checked_as(list[MatchLayer if is_match else Layer], found.per_layer, f"{where}: per_layer")
     if not is_match:
-        checked_as(dict[str, Number | None], found.calibration, f"{where}: calibration")
+        found.anchors(where)
     return found
 
 
@@ -409,26 +460,31 @@ def read_shown(where: Path) -> JsonObject:
     """
     summary = json_object(where)
     found = _checked(summary, where)
-    checked(_ShownMatch if found.score == "em" else _ShownDepth, summary, where)
-    need(summary, where, SCORES[found.score])
+    need(summary, where, SCORES[found.score], *_SHOWN)
     if found.score != "em":
         anchor = COUNTERFACTUAL if found.score == COUNTERFACTUAL else "retain"
         need(found.calibration, f"{where}: calibration", "full", anchor)
-    elif found.udr is not None and found.retention is None:
+        return summary
+    need(summary, where, *_SHOWN_MATCH)
+    rates = checked_as(
+        dict[str, dict[str, Number | None]], found.calibration, f"{where}: calibration"
+    )
+    for name, one in rates.items():
+        need(one, f"{where}: calibration.{name}", "udr", "retention")
+    if found.udr is not None and found.retention is None:
         raise InputError(f"{where}: retention: found None, wanted a number beside a UDR")
     return summary
 
 
-def _check_ranges(found: PatchSummary, where: Path) -> None:
+def _check_range(found: Estimate, where: str) -> None:
     """Refuse a score that no run can have.
 
     Raises:
         InputError: outside 0 to 1, or outside its own interval.
     """
-    value = getattr(found, SCORES[found.score])
-    if value is not None and not 0 <= value <= 1:
-        raise InputError(f"{where}: {found.score} is {value:g}, wanted 0 to 1")
-    check_inside(Estimate.within(value, found.ci95), f"{where}: {found.score}")
+    if found.value is not None and not 0 <= found.value <= 1:
+        raise InputError(f"{where} is {found.value:g}, wanted 0 to 1")
+    check_inside(found, where)
 
 
 def _check_rows(found: PatchSummary, scores: Numbers, folder: Path) -> None:
@@ -445,7 +501,7 @@ def _check_rows(found: PatchSummary, scores: Numbers, folder: Path) -> None:
         )
     if (scored < 0).any() or (scored > 1).any():
         raise InputError(f"{where}: a row's {found.score} is not between 0 and 1")
-    value = getattr(found, SCORES[found.score])
+    value = found.estimate.value
     if found.score != "em" and value is not None and not np.isclose(scored.mean(), value, 1e-6):
         raise InputError(
             f"{where}: its rows have a mean {found.score} of {scored.mean():g}; summary.json says "
@@ -460,15 +516,6 @@ def unscored_of(summary: JsonObject) -> dict[str, list[int]]:
         if str(idx).isdigit():
             reasons.setdefault(str(reason), []).append(int(idx))
     return reasons
-
-
-def role_of(manifest: JsonObject, role: str) -> str:
-    """The name of `full` or `retain`."""
-    return str(_part(manifest, role).get("name", "?"))
-
-
-def _part(manifest: JsonObject, role: str) -> JsonObject:
-    return part(manifest, "inputs", role)
 
 
 def _numbers(rows: Sequence[JsonObject], name: str, folder: Path, *, width: int = 0) -> Numbers:
@@ -495,11 +542,15 @@ def _texts(row: JsonObject, given: Mapping[int, Texts], folder: Path) -> Texts:
     return Texts(idx=idx, group=str(row.get("group", known.group if known else "")), **words)
 
 
-def _condition(summary: JsonObject, manifest: JsonObject, rows: Sequence[JsonObject]) -> str:
+def _condition(
+    summary: JsonObject,
+    manifest: JsonObject,
+    models: Mapping[str, NamedModel],
+    rows: Sequence[JsonObject],
+) -> str:
     """Runs with the same hash share S1, baseline and examples."""
-    models = [_part(manifest, role).get("weights") for role in ("full", "retain")]
+    weights = [one.weights for one in models.values()]
     settings = {name: summary.get(name) for name in _SAME}
-    engine = "lens" if summary["score"] == "lens" else summary["score"]
-    dtype = manifest["options"].get("dtype")
+    dtype, content = manifest["options"].get("dtype"), part(manifest, "inputs", "examples")
     idx = [row.get("idx") for row in rows]
-    return digest([models, settings, engine, dtype, idx, _part(manifest, "examples").get("hash")])
+    return digest([weights, settings, summary["score"], dtype, idx, content.get("hash")])

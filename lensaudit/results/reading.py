@@ -8,16 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AllowInfNan, Field, Strict, TypeAdapter, ValidationError
+from pydantic import Field, Strict, TypeAdapter, ValidationError
 
 from lensaudit.errors import InputError
 from lensaudit.files import parse_json, read_json, read_text
-from lensaudit.scores.estimate import Estimate
+from lensaudit.scores.estimate import Estimate, Number
 
 JsonObject = Mapping[str, Any]
 Record = TypeVar("Record")
-Number = Annotated[float, Strict(), AllowInfNan(False)]
-"""A finite number; no text that looks like one, no true."""
 Length = Annotated[Number, Field(ge=0)]
 Share = Annotated[Number, Field(ge=0, le=1)]
 Text = Annotated[str, Field(min_length=1)]

@@ -25,7 +25,7 @@ from typing import Any
 import lensaudit
 from lensaudit.errors import InputError, shortened
 from lensaudit.files import check_plain, digest, make_folder, os_error, read_json, slug, write_json
-from lensaudit.results.reading import Number, json_object
+from lensaudit.results.reading import Number, checked, json_object, part
 from lensaudit.settings import results_folder
 
 MANIFEST = "manifest.json"
@@ -47,12 +47,12 @@ class Manifest:
     """The resolved arguments, as plain JSON values."""
     inputs: Mapping[str, Any]
     """Content hashes of weights, tokenizer and examples, and what each name resolved to."""
-    device: str
-    seconds: float
-    finished: str
-    versions: Mapping[str, str]
+    device: str = ""
+    seconds: Number | None = None
+    finished: str = ""
+    versions: Mapping[str, Any] = field(default_factory=dict)
     """Of the process that wrote the result; scores that were found say their own, see `inputs`."""
-    git_commit: str | None
+    git_commit: str | None = None
     asked: Mapping[str, Any] | None = None
     """By what the same question is known again, see `lensaudit.results.keyed`; most have none."""
 
@@ -83,15 +83,21 @@ class RunResult:
 
 
 @dataclass(frozen=True)
-class MadeBy:
-    """What whoever reads a run wants of its `manifest.json`."""
+class NamedModel:
+    """A model as a manifest names it."""
 
-    command: str
-    options: dict[str, Any]
-    inputs: dict[str, Any]
-    versions: dict[str, Any] = field(default_factory=dict)
-    finished: str = ""
-    seconds: Number | None = None
+    name: str | None = None
+    weights: str | None = None
+    """Content hash."""
+
+
+def model_in(manifest: Any, role: str, where: object = MANIFEST) -> NamedModel:
+    """The model that a manifest has in a role; without a name where there is none.
+
+    Raises:
+        InputError: its name or hash is no text.
+    """
+    return checked(NamedModel, part(manifest, "inputs", role), f"{where}: inputs.{role}")
 
 
 @dataclass(frozen=True)

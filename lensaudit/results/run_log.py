@@ -23,7 +23,7 @@ from lensaudit.results.reading import JsonObject, checked, json_object, part
 from lensaudit.results.records import (
     BEGUN,
     MANIFEST,
-    MadeBy,
+    Manifest,
     answered_for,
     check_whole,
     signed_object,
@@ -199,7 +199,7 @@ def read_run(folder: Path, *, whole: bool = False) -> Run:
     if whole:
         check_whole(folder, largest=LOOKED_AT_BYTES)
     manifest = json_object(folder / MANIFEST)
-    made = checked(MadeBy, manifest, folder / MANIFEST)
+    made = checked(Manifest, manifest, folder / MANIFEST)
     values, score = _values(folder)
     return Run(
         folder=folder,

@@ -3,8 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import AllowInfNan, Strict
+
+Number = Annotated[float, Strict(), AllowInfNan(False)]
+"""A finite number; no text that looks like one, no true."""
 Ends = tuple[float, float]
 OpenEnds = Sequence[float | None] | None
 
@@ -13,19 +17,19 @@ OpenEnds = Sequence[float | None] | None
 class Estimate:
     """A value with its limits; without them the point stands for both, and `why` says why."""
 
-    value: float | None
+    value: Number | None
     """None where nothing could be scored."""
-    low: float | None = None
+    low: Number | None = None
     """Ends of the 95 % interval."""
-    high: float | None = None
+    high: Number | None = None
     n: int | None = None
     """Rows, or whatever was counted."""
     why: str | None = None
     """Why there is no value, or are no limits: `3 authors: no interval`."""
-    lower: float | None = None
+    lower: Number | None = None
     """One-sided 95 % limits, the ends of the 90 % interval; where they are not known the ends of
     the 95 % one stand in, which is the careful side."""
-    upper: float | None = None
+    upper: Number | None = None
 
     @classmethod
     def within(
@@ -80,6 +84,16 @@ class Estimate:
         """
         ends = self.ends
         return {name: ends and list(ends), f"{name}_why": None if ends else self.why}
+
+    def spelled(self, name: str) -> dict[str, Any]:
+        """As result files hold both intervals of a depth.
+
+        >>> Estimate(0.5, 0.25, 0.75).spelled("uds")
+        {'uds': 0.5, 'ci95': [0.25, 0.75], 'ci90': [0.25, 0.75]}
+        """
+        one_sided = self.one_sided
+        ends = {"ci95": self.ends and list(self.ends), "ci90": one_sided and list(one_sided)}
+        return {name: self.value, **ends}
 
     def around(self, value: float | None) -> "Estimate":
         """The same limits around a value that was summed in another order."""

@@ -5,7 +5,7 @@ what is brought out in excess of the control arm, as a share of what could be.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from scipy.stats import binom
@@ -20,8 +20,8 @@ from lensaudit.results.attacks import (
 )
 from lensaudit.results.eval_runs import entries_of, value_of
 from lensaudit.results.locate import Kind
-from lensaudit.results.patch_runs import DepthSummary, Ends, Outputs
-from lensaudit.results.reading import Number, Whole, checked, checked_as
+from lensaudit.results.patch_runs import Ends, Outputs, PatchSummary
+from lensaudit.results.reading import Number, Whole, checked, checked_as, need, part
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import share_of
 from lensaudit.verdict.nulls import Calibration, Null
@@ -36,13 +36,8 @@ from lensaudit.verdict.thresholds import (
 )
 from lensaudit.verdict.views import LEVEL, View
 
-
-@dataclass(frozen=True)
-class Told:
-    """The views that one file gives of one model."""
-
-    source: str
-    views: tuple[View, ...]
+Told = tuple[str, list[View]]
+"""A model, and the views that a file gives of it."""
 
 
 def _excess(
@@ -63,7 +58,7 @@ def _worst(content: Any, where: object, nulls: Calibration) -> list[Told]:
     shown = f"{one.n_out} of {one.n_scored} facts come out, {one.expected:.1f} would anyhow"
     if ceiling <= 0:
         why = "every fact comes out of models that never knew"
-        return [Told(one.source, (View("worst_case", None, shown, why=why),))]
+        return [(one.source, [View("worst_case", None, shown, why=why)])]
     excess = Estimate.within(one.excess, one.ci95, n=one.n_scored, why=one.no_interval)
     held = excess.on(0.0, ceiling)
     qs = [float(fact.q) for fact in one.facts if fact.q]
@@ -77,7 +72,7 @@ def _worst(content: Any, where: object, nulls: Calibration) -> list[Told]:
         blind="not naming a fact is no proof",
     )
     worst = _excess("worst_case", held, shown, nulls, one.authors, number=excess)
-    return [Told(one.source, (worst, named))]
+    return [(one.source, [worst, named])]
 
 
 def _sample(content: Any, where: object, nulls: Calibration) -> list[Told]:
@@ -85,51 +80,39 @@ def _sample(content: Any, where: object, nulls: Calibration) -> list[Told]:
     last = max(one.leak, key=lambda row: row.k)
     shown = f"leak@{last.k} {_digits(last.source)}, never-trained {_digits(last.retain)}"
     if last.excess is None or last.retain is None or last.retain >= 1:
-        return [Told(one.source, (View("sampled", None, shown, why="no excess over the arm"),))]
+        return [(one.source, [View("sampled", None, shown, why="no excess over the arm")])]
     excess = Estimate(last.excess, last.low, last.high, one.n_scored, last.reason)
     held = excess.on(0.0, 1 - last.retain)
     blind = "not sampled is no proof"
     view = _excess("sampled", held, shown, nulls, None, blind=blind, number=excess)
-    return [Told(one.source, (view,))]
+    return [(one.source, [view])]
 
 
 def _digits(value: float | None) -> str:
     return "none" if value is None else f"{value:.2f}"
 
 
-@dataclass(frozen=True)
-class _Main:
-    recovery_adjusted: RttValue = field(default_factory=RttValue)
-
-
-@dataclass(frozen=True)
-class _Gate:
-    passed: bool = True
-    reason: str | None = ""
-
-
-@dataclass(frozen=True)
-class _Study:
-    models: dict[str, str]
-    main: _Main
-    gate: _Gate = _Gate()
-
-
 def _rtt(content: Any, where: object, nulls: Calibration) -> list[Told]:
     found = []
-    for one in checked_as(list[_Study], content, where):
-        ratio, name = one.main.recovery_adjusted, one.models.get("unlearned", "?")
+    for at, one in enumerate(checked_as(list[dict[str, Any]], content, where)):
+        said = part(one, "main").get("recovery_adjusted", {})
+        ratio = checked(RttValue, said, f"{where}.{at}: recovery_adjusted")
         if ratio.value is None:
             view = View("rtt", None, why=ratio.reason or "no model that never knew was retrained")
         else:
-            held = ratio.estimate
-            shown = f"recovery {ratio.value:.2f}"
-            control = None if one.gate.passed else one.gate.reason or "the gate failed"
+            held, gate = ratio.estimate, part(one, "gate")
+            refused = str(gate.get("reason") or "the gate failed")
             null = nulls.get("rtt")
-            chance = None if null is None else null.chance(held)
-            # an interval by authors is there from five authors on
-            view = View("rtt", held, shown, chance, 5 if held.ends else None, control)
-        found.append(Told(name, (view,)))
+            view = View(
+                "rtt",
+                held,
+                f"recovery {ratio.value:.2f}",
+                null and null.chance(held),
+                # an interval by authors is there from five authors on
+                5 if held.ends else None,
+                None if gate.get("passed", True) else refused,
+            )
+        found.append((str(part(one, "models").get("unlearned", "?")), [view]))
     return found
 
 
@@ -142,13 +125,13 @@ def _effort(content: Any, where: object, nulls: Calibration) -> list[Told]:
         if point.low is not None and point.rho is not None
     ]
     if not points:
-        return [Told(one.model, (View("effort", None, why="no rate has an interval"),))]
+        return [(one.model, [View("effort", None, why="no rate has an interval")])]
     low, rho, c = max(points)
     # the limit is one-sided: what the other end is was not asked
     held = Estimate(max(rho, low), low, 1.0)
     shown = f"share recovered after {c} steps {rho:.2f}, lower limit {low:.2f}"
     view = _excess("effort", held, shown, nulls, None, blind="a longer attack may find more")
-    return [Told(one.model, (view,))]
+    return [(one.model, [view])]
 
 
 def _relearn(content: Any, where: object, nulls: Calibration) -> list[Told]:
@@ -161,7 +144,7 @@ def _relearn(content: Any, where: object, nulls: Calibration) -> list[Told]:
         gain = Estimate(added[0] - added[1], why="one run of each model: no interval")
         shown = f"one pass adds {added[0]:+.2f}, to retain {added[1]:+.2f}"
         view = View("relearn_gain", None, shown, why=gain.why, number=gain)
-    return [Told(shifts[0].model, (view,))]
+    return [(shifts[0].model, [view])]
 
 
 @dataclass(frozen=True)
@@ -184,12 +167,12 @@ def _directions(content: Any, where: object, nulls: Calibration) -> list[Told]:
     one = found.experiments.get("ablate")
     if one is None or one.recovery is None:
         why = (one and one.unscored) or "ABLATE was not scored"
-        return [Told(found.source, (View("ablate", None, why=why),))]
+        return [(found.source, [View("ablate", None, why=why)])]
     held = Estimate.within(one.recovery, one.ci95, why=one.ci95_why)
     shown = f"recovery {one.recovery:.2f}"
     blind = "no one direction is no proof"
     view = _excess("ablate", held, shown, nulls, found.n_groups, blind=blind)
-    return [Told(found.source, (view,))]
+    return [(found.source, [view])]
 
 
 ASKED = ("forget_Q_A_ROUGE", "leak_exact")
@@ -205,7 +188,7 @@ def _eval(content: Any, where: object, nulls: Calibration) -> list[Told]:
         if one is not None and one.agg_value is not None:
             shown = f"{name} {one.agg_value:.2f}"
             views.append(View(view, None, shown, why=why, number=value_of(one)))
-    return [Told("", tuple(views))]
+    return [("", views)]
 
 
 SCALE = {
@@ -217,33 +200,26 @@ HIGH = "a high number means nothing on this scale"
 GUESSED = "how many of them a model that never saw them would guess is not known"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _BesideOthers(DepthSummary):
-    """What is read of a run of `patch` without a retain model."""
-
-    outputs: Outputs = field()
-    calibration: dict[str, Number | None]
-    counterfactual: Number | None
-
-
 def _counterfactual(content: Any, where: object, nulls: Calibration) -> list[Told]:
     """It may say that facts are hidden, or said; never that one is gone."""
-    one = checked(_BesideOthers, content, where)
-    return [Told(one.source, (_said_alone(one.outputs, one.n_groups), _stands_near(one)))]
+    one = checked(PatchSummary, content, where)
+    need(content, where, "calibration", "counterfactual", "outputs")
+    full = one.anchors(where).get("full")
+    said = checked(Outputs, content["outputs"], f"{where}: outputs")
+    return [(one.source, [_said_alone(said, one.n_groups), _stands_near(one, full)])]
 
 
-def _stands_near(one: _BesideOthers) -> View:
+def _stands_near(one: PatchSummary, full: float | None) -> View:
     """The depth, with a share held only where its upper limit shows that most is."""
-    depth, full = one.counterfactual, one.calibration.get("full")
-    if depth is None or full is None:
+    number = Estimate.within(one.counterfactual, one.ci95, n=one.n_scored, why=one.ci95_why)
+    if number.value is None or full is None:
         return View("counterfactual", None, why="no example could be scored")
-    ends = "" if one.ci95 is None else f" [{one.ci95[0]:.3f}, {one.ci95[1]:.3f}]"
+    ends = "" if number.ends is None else f" [{number.least:.3f}, {number.most:.3f}]"
     low, high = OTHERS_NEVER_SAW
-    number = Estimate.within(depth, one.ci95, n=one.n_scored, why=one.ci95_why)
-    shown = f"{depth:.3f}{ends}, models that never saw the facts {low:.2f} to {high:.2f}"
+    shown = f"{number.value:.3f}{ends}, models that never saw the facts {low:.2f} to {high:.2f}"
     off = full > CALIBRATED_WITHIN and f"full as source reads {full:.3f}, not 0"
-    if off or one.ci95 is None or one.ci95[1] >= OTHERS_HIDDEN_BELOW:
-        why = off or (HIGH if one.ci95 else one.ci95_why or "no interval")
+    if off or number.ends is None or number.most >= OTHERS_HIDDEN_BELOW:
+        why = off or (HIGH if number.ends else number.why or "no interval")
         return View("counterfactual", None, shown, n_authors=one.n_groups, why=why, number=number)
     held = number.on(OTHERS_ZERO, 0.0)
     chance = _OTHERS.chance(held)
@@ -286,7 +262,7 @@ def _know(content: Any, where: object, nulls: Calibration) -> list[Told]:
         shown = f"{one.bits.point:.1f} of {one.max_bits:.1f} bits"
         why = one.bits.why
         views.append(View("bits", held, shown, blind=UNCERTIFIED, why=why, number=one.bits))
-    return [Told(one.source, tuple(views))]
+    return [(one.source, views)]
 
 
 READERS: Mapping[Kind, Callable[[Any, object, Calibration], list[Told]]] = {

@@ -16,13 +16,13 @@ from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.results.eval_runs import EvalRun, read_eval
 from lensaudit.results.locate import Found, Kind, LeftOut, locate
-from lensaudit.results.patch_runs import PatchRun, read_patch
-from lensaudit.results.reading import json_object, part
-from lensaudit.results.records import MANIFEST, check_result, check_whole
+from lensaudit.results.patch_runs import PatchRun, PatchSummary, read_patch
+from lensaudit.results.reading import checked, json_object, part
+from lensaudit.results.records import MANIFEST, check_result, check_whole, model_in
 from lensaudit.settings import Place, path_of
 from lensaudit.verdict.attacks import READERS
-from lensaudit.verdict.decide import BADNESS, Code, Evidence, Verdict, verdict_of
-from lensaudit.verdict.depth import of_patch
+from lensaudit.verdict.decide import BADNESS, Code, Evidence, Verdict
+from lensaudit.verdict.depth import Stream, of_patch
 from lensaudit.verdict.keeps import Keeps, keeps_document, kept_of_runs
 from lensaudit.verdict.nulls import Calibration, read_calibration
 from lensaudit.verdict.views import GROUPS, View
@@ -33,23 +33,13 @@ WANTED = (
 
 
 @dataclass(frozen=True)
-class Judged:
-    """One model on one set of rows."""
-
-    evidence: Evidence
-    verdict: Verdict
-    run: PatchRun | None = None
-    """None: it was not patched."""
-
-
-@dataclass(frozen=True)
 class Model:
     """All that was found of one set of weights, and what is said of it."""
 
     source: str
     weights: str
-    judged: tuple[Judged, ...]
-    """The worst first."""
+    judged: tuple[Evidence, ...]
+    """Of each set of rows, the worst first."""
     folders: tuple[Path, ...]
     keeps: tuple[Keeps, ...] = ()
     """What it keeps beside its `full`; none where one of them was not evaluated on the rows."""
@@ -69,12 +59,12 @@ class Model:
     @property
     def too_few(self) -> int | None:
         """Facts that were scored, where their number is why nothing is decided."""
-        return self.judged[0].evidence.too_few if self.code == "undecided" else None
+        return self.judged[0].too_few if self.code == "undecided" else None
 
     @property
     def views(self) -> Sequence[View]:
         """Views that the verdict was decided from."""
-        return self.judged[0].evidence.chain
+        return self.judged[0].chain
 
     @property
     def chance(self) -> float:
@@ -157,7 +147,7 @@ class Verdicts:
         """What the model of a patching run keeps beside its `full`."""
         return next((model.keeps for model, _ in self._of(folder)), ())
 
-    def _of(self, folder: Path) -> Iterator[tuple[Model, Judged]]:
+    def _of(self, folder: Path) -> Iterator[tuple[Model, Evidence]]:
         place = folder.resolve()
         for model in self.models:
             for one in model.judged:
@@ -216,12 +206,12 @@ class Gathered:
         manifest = one.path.parent / MANIFEST
         made = json_object(manifest) if manifest.exists() else {}
         told = READERS[one.kind](read_json(one.path), one.path, self.nulls)
-        for part_ in told:
-            source = run.model if run else part_.source
+        for named, views in told:
+            source = run.model if run else named
             known = self._known(run.weights if run else _weights(made, source), source)
             known.folders.append(one.path.parent)
             known.evals += [run] if run else []
-            for view in part_.views:
+            for view in views:
                 known.views[view.name] = _stronger(known.views.get(view.name), view)
         return len(told)
 
@@ -229,16 +219,15 @@ class Gathered:
         """Take a run of `patch`; exact match has no view."""
         if run.score not in ("uds", "lens"):
             return 0
-        roles = (part(run.manifest, "inputs", role) for role in ("full", "retain"))
-        self._anchors |= {str(one["weights"]) for one in roles if "weights" in one}
+        self._anchors |= {one.weights for one in run.models.values() if one.weights}
         known = self._known(run.weights, run.source)
         known.runs.append(run)
         known.folders.append(run.folder)
         return 1
 
     def _keeps(self, known: _Known) -> tuple[Keeps, ...]:
-        fulls = [part(run.manifest, "inputs", "full").get("weights") for run in known.runs]
-        other = self._models.get(str(fulls[0])) if fulls else None
+        full = known.runs[0].models["full"].weights if known.runs else None
+        other = self._models.get(full) if full else None
         return kept_of_runs(known.evals, other.evals if other else [])
 
     def _known(self, weights: str, source: str) -> _Known:
@@ -262,21 +251,21 @@ def judge_run(
     summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], calibration: Calibration
 ) -> Verdict:
     """The verdict of one run of `patch` alone, by the documents that it writes."""
-    views, stream = of_patch(summary, rows, calibration)
-    return verdict_of(Evidence(summary["source"], views, stream))
+    found = checked(PatchSummary, summary, "summary.json")
+    return Evidence(found.source, *of_patch(found, rows, calibration)).verdict
 
 
 def judge_beside(kind: Kind, summary: Mapping[str, Any], calibration: Calibration) -> Verdict:
     """The verdict of another result alone, by the document that it writes."""
-    (told,) = READERS[kind](summary, "summary.json", calibration)
-    return verdict_of(Evidence(told.source, told.views))
+    ((source, views),) = READERS[kind](summary, "summary.json", calibration)
+    return Evidence(source, views).verdict
 
 
 def _weights(manifest: Mapping[str, Any], source: str) -> str:
     """Content hash of the model that an attack is about; its name where the manifest has none."""
-    known = part(manifest, "inputs", "source").get("weights")
-    known = known or part(manifest, "inputs", "unlearned").get("weights")
-    return str(known or part(manifest, "inputs", "models").get(source) or source)
+    known = (model_in(manifest, role).weights for role in ("source", "unlearned"))
+    said = next(filter(None, known), None) or part(manifest, "inputs", "models").get(source)
+    return str(said or source)
 
 
 def _stronger(known: View | None, new: View) -> View:
@@ -295,22 +284,22 @@ def _stronger(known: View | None, new: View) -> View:
 
 def _judge(known: _Known, weights: str, nulls: Calibration) -> Model:
     """Every set of rows with what attacks say of the model."""
+
+    def read(run: PatchRun) -> tuple[list[View], Stream]:
+        return of_patch(run.said, run.rows, nulls, run.folder / "summary.json")
+
     lenses = {_rows(run): run for run in known.runs if run.score == "lens"}
     patched = [run for run in known.runs if run.score == "uds"]
     alone = [run for rows, run in lenses.items() if rows not in set(map(_rows, patched))]
     judged = []
     for run in (*patched, *alone):
-        views, stream = of_patch(run.summary, run.rows, nulls, run.folder / "summary.json")
-        read = lenses.get(_rows(run))
-        if read is not None and not any(view.name == "lens" for view in views):
-            views += of_patch(read.summary, (), nulls, read.folder / "summary.json")[0]
+        (views, stream), lens = read(run), lenses.get(_rows(run))
+        if lens is not None and not any(view.name == "lens" for view in views):
+            views += read(lens)[0]
         own = {view.name for view in views}
         more = [view for name, view in known.views.items() if name not in own]
-        evidence = Evidence(known.source, [*views, *more], stream)
-        judged.append(Judged(evidence, verdict_of(evidence), run))
-    if not judged:
-        evidence = Evidence(known.source, list(known.views.values()))
-        judged.append(Judged(evidence, verdict_of(evidence)))
+        judged.append(Evidence(known.source, [*views, *more], stream, run))
+    judged = judged or [Evidence(known.source, list(known.views.values()))]
     worst = sorted(judged, key=lambda one: BADNESS.index(one.verdict.code))
     folders = tuple(dict.fromkeys(known.folders))
     return Model(known.source, weights, tuple(worst), folders)

@@ -7,8 +7,9 @@ interval, and "erased" is shown by limits of equivalence, never by not having fo
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from lensaudit.results.patch_runs import Code, Verdict
+from lensaudit.results.patch_runs import Code, PatchRun, Verdict
 from lensaudit.verdict.depth import Stream
 from lensaudit.verdict.thresholds import HELD_AT_LAYER, HELD_FROM, SAYS_HALF
 from lensaudit.verdict.views import GROUPS, NOT_TRIED, VIEWS, Group, View, share
@@ -33,7 +34,13 @@ class Evidence:
     source: str
     views: Sequence[View]
     stream: Stream | None = None
-    """None: it was not patched."""
+    run: PatchRun | None = None
+    """Both None: it was not patched."""
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """What may be said."""
+        return verdict_of(self)
 
     def one(self, name: str) -> View | None:
         """View of that name; None where there is none."""

@@ -17,8 +17,8 @@ from lensaudit.errors import InputError
 from lensaudit.files import read_text
 from lensaudit.results.reading import Length, Share, Whole, checked, number, part
 from lensaudit.settings import Place
-from lensaudit.verdict.collect import Judged, Model, Verdicts
-from lensaudit.verdict.decide import Code
+from lensaudit.verdict.collect import Model, Verdicts
+from lensaudit.verdict.decide import Code, Evidence
 from lensaudit.verdict.thresholds import FEWEST_AUTHORS
 from lensaudit.verdict.views import GROUPS, VIEWS
 
@@ -142,12 +142,12 @@ def _passed(model: Model, policy: Policy) -> Passed:
     return Passed(model.source, model.code, verdict.sentence, tuple(dict.fromkeys(why)))
 
 
-def _reasons(model: Model, one: Judged, policy: Policy) -> Iterator[str]:
+def _reasons(model: Model, one: Evidence, policy: Policy) -> Iterator[str]:
     """What is against a model on one set of rows."""
     if one.verdict.code not in policy.passing:
         yield one.verdict.sentence
     for name in policy.require_views:
-        views = [view for view in one.evidence.views if name in (view.name, view.group)]
+        views = [view for view in one.views if name in (view.name, view.group)]
         if not any(view.says != "cannot tell" for view in views):
             said = views[0].reason if views else "not asked"
             yield f"{VIEWS[name].title if name in VIEWS else name}: {said}"
@@ -155,9 +155,9 @@ def _reasons(model: Model, one: Judged, policy: Policy) -> Iterator[str]:
     yield from _limits(model, one, policy)
 
 
-def _rows(one: Judged, policy: Policy) -> Iterator[str]:
+def _rows(one: Evidence, policy: Policy) -> Iterator[str]:
     """Too few rows, authors or models that never knew, or spans that nobody looked at."""
-    stream, run = one.evidence.stream, one.run
+    stream, run = one.stream, one.run
     if stream is None or run is None:
         yield "it was not patched"
         return
@@ -175,10 +175,10 @@ def _rows(one: Judged, policy: Policy) -> Iterator[str]:
         yield f"{by_rule:.0f} of {run.summary['n']} spans by rule, not reviewed"
 
 
-def _limits(model: Model, one: Judged, policy: Policy) -> Iterator[str]:
+def _limits(model: Model, one: Evidence, policy: Policy) -> Iterator[str]:
     """Leak, collateral damage and utility, where the policy names a limit."""
     if policy.max_leak is not None:
-        said = one.evidence.one("said")
+        said = one.one("said")
         limits = said.held.one_sided if said and said.held else None
         if limits is None:
             yield "max_leak: what it says was not measured"
@@ -190,7 +190,7 @@ def _limits(model: Model, one: Judged, policy: Policy) -> Iterator[str]:
         yield from _utility(model, policy.utility_at_least)
 
 
-def _collateral(one: Judged, most: float) -> Iterator[str]:
+def _collateral(one: Evidence, most: float) -> Iterator[str]:
     lost = part(one.run.summary, "collateral") if one.run else {}
     if not lost:
         yield "max_collateral: not measured; `lensaudit patch --also retain` does"

@@ -7,12 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from annotated_types import Ge
 from scipy.stats import t as student
 
-from lensaudit.results.reading import Length, Number, Whole, checked, checked_as
+from lensaudit.results.reading import Length, Number, Whole, checked_as
 from lensaudit.results.records import signed_object
 from lensaudit.scores.estimate import Estimate
 from lensaudit.verdict.thresholds import LEAST_SPREAD, OWN_SPREAD_FROM
@@ -51,17 +51,8 @@ Calibration = Mapping[str, Null]
 """View -> its null."""
 
 
-@dataclass(frozen=True)
-class Zero:
-    """Where 0 of a view lies, and how far models that never knew scatter around it."""
-
-    at: float
-    """Share held that the run's own never-trained models read; 0: the anchor alone."""
-    null: Null | None
-
-
-def zero_of(name: str, own: Sequence[float], calibration: Calibration) -> Zero:
-    """The scale of a view in a run.
+def zero_of(name: str, own: Sequence[float], calibration: Calibration) -> tuple[float, Null | None]:
+    """Where 0 of a view lies in a run, as a share held, and how such models scatter around it.
 
     Args:
         name: of the view.
@@ -73,18 +64,18 @@ def zero_of(name: str, own: Sequence[float], calibration: Calibration) -> Zero:
 
     >>> shipped = {"uds": Null(0.1, 0.03, 30)}
     >>> zero_of("uds", (), shipped)
-    Zero(at=0.0, null=Null(mean=0.1, spread=0.03, n=30))
-    >>> zero_of("uds", (0.2, 0.3), shipped).null.mean
+    (0.0, Null(mean=0.1, spread=0.03, n=30))
+    >>> zero_of("uds", (0.2, 0.3), shipped)[1].mean
     0.25
     """
     shipped = calibration.get(name)
     if not own:
-        return Zero(0.0, shipped)
+        return 0.0, shipped
     at = sum(own) / len(own)
     if len(own) >= OWN_SPREAD_FROM:
         spread = math.sqrt(sum((one - at) ** 2 for one in own) / (len(own) - 1))
-        return Zero(at, Null(at, spread, len(own)))
-    return Zero(at, None if shipped is None else Null(at, shipped.spread, shipped.n))
+        return at, Null(at, spread, len(own))
+    return at, shipped and Null(at, shipped.spread, shipped.n)
 
 
 def read_calibration(path: Path | None = None) -> dict[str, Null]:
@@ -94,10 +85,5 @@ def read_calibration(path: Path | None = None) -> dict[str, Null]:
         InputError: no such file, or another shape.
     """
     where = path or SHIPPED
-    content = checked(_File, signed_object(where), where, remedy="wanted what `gym table` wrote")
-    return checked_as(dict[str, Null], content.views, f"{where}: views")
-
-
-@dataclass(frozen=True)
-class _File:
-    views: dict[str, Any]
+    views, remedy = signed_object(where).get("views"), "wanted what `gym table` wrote"
+    return checked_as(dict[str, Null], views, f"{where}: views", remedy=remedy)

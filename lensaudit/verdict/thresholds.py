@@ -59,5 +59,3 @@ LEAST_SPREAD = 0.05
 """Of never-trained models: those of a few seeds are more alike than those to come."""
 OWN_SPREAD_FROM = 4
 """A run's own never-trained models from which their spread counts; below that only their mean."""
-NOT_NEEDED = "not needed"
-"""How the reason begins where no alignment ran because UDS is below `ALIGN_FROM`."""

@@ -172,8 +172,8 @@ ZERO = {"source": 0.0, "full": 0.0, "n": 61}
 
 
 def test_beside_other_evidence_it_can_only_find(tmp_path):
-    high = READERS[COUNTERFACTUAL](content(0.95, 0.02), "x", read_calibration())[0].views
-    low = READERS[COUNTERFACTUAL](content(0.01, 0.02), "x", read_calibration())[0].views
+    high = READERS[COUNTERFACTUAL](content(0.95, 0.02), "x", read_calibration())[0][1]
+    low = READERS[COUNTERFACTUAL](content(0.01, 0.02), "x", read_calibration())[0][1]
     assert all(view.says == "cannot tell" for view in high)
     erased, hidden = made.summary(), made.summary(0.05, aligned=made.aligned(0.05))
     for one in (erased, hidden, made.summary(0.5, half=0.05, aligned=made.aligned(0.5))):
@@ -197,7 +197,7 @@ def test_the_verdict_room_never_takes_it_for_uds(runs, tmp_path, capsys):
         "demo/never": "undecided",
         "demo/masked_readout": "hidden",
     }
-    assert all(one.judged[0].evidence.one("uds") is None for one in told.models)
+    assert all(one.judged[0].one("uds") is None for one in told.models)
     # the gate asks for what was not measured, whatever it may pass
     for passing in (("erased",), ("erased", "undecided", "hidden")):
         for one in gate(told, Policy(passing)).models:

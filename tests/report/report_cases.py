@@ -220,7 +220,14 @@ def em_run(folder: Path, source: str, *, n: int = 6, n_layers: int = 4) -> None:
         "last_layer": "resid_post",
         "layers": list(range(n_layers)),
         "per_layer": [
-            {"layer": layer, "s1_em": 0.1, "s2_em": 0.7, "status": "LEAKED"}
+            {
+                "layer": layer,
+                "s1_em": 0.1,
+                "s2_em": 0.7,
+                "s1_lost": 1.0,
+                "s2_lost": 0.5,
+                "status": "-",
+            }
             for layer in range(n_layers)
         ],
     }

@@ -4,7 +4,7 @@ import pytest
 import verdict_support as made
 
 from lensaudit.errors import InputError
-from lensaudit.verdict.depth import calibration_problem, kept_for_verdict, of_patch
+from lensaudit.verdict.depth import calibration_problem, kept_for_verdict
 from lensaudit.verdict.nulls import Null, read_calibration, zero_of
 
 
@@ -25,7 +25,7 @@ def test_anchors_may_be_off_by_two_hundredths(full, retain, sound):
 
 
 def views(content, low=()):
-    found, stream = of_patch(content, made.rows_of(content, low), read_calibration())
+    found, stream = made.parts(content, made.rows_of(content, low))
     return {view.name: view for view in found}, stream
 
 
@@ -79,18 +79,18 @@ def test_without_a_limit_on_each_side_readability_is_not_known():
 def test_four_own_models_have_a_spread_of_their_own():
     shipped = {"uds": Null(0.1, 0.03, 30)}
     few = zero_of("uds", (0.2, 0.3, 0.1), shipped)
-    assert (few.at, few.null) == (pytest.approx(0.2), Null(pytest.approx(0.2), 0.03, 30))
-    many = zero_of("uds", (0.2, 0.3, 0.1, 0.2), shipped)
-    assert many.null.n == 4
-    assert many.null.spread == pytest.approx((0.02 / 3) ** 0.5)
-    assert zero_of("bits", (0.2,), shipped).null is None
+    assert few == (pytest.approx(0.2), Null(pytest.approx(0.2), 0.03, 30))
+    _, many = zero_of("uds", (0.2, 0.3, 0.1, 0.2), shipped)
+    assert many.n == 4
+    assert many.spread == pytest.approx((0.02 / 3) ** 0.5)
+    assert zero_of("bits", (0.2,), shipped)[1] is None
 
 
 def test_what_is_kept_of_a_run_says_the_same():
     content = made.summary(0.61234567, aligned=made.aligned(0.6))
     kept = kept_for_verdict(content | {"source": "secret"}, made.rows_of(content, low=(1, 2, 5, 7)))
     assert kept["source"] == ""
-    again, stream = of_patch(kept, kept["rows"], read_calibration())
+    again, stream = made.parts(kept, kept["rows"])
     assert {view.name: view.says for view in again} == {
         name: view.says for name, view in views(content)[0].items()
     }
