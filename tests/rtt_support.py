@@ -27,7 +27,7 @@ def tokenizer():
 @cache
 def dataset():
     """Every name has one year of eight; options are four of them, the place is balanced."""
-    from lensaudit.attacks.rtt import Draft, make_dataset
+    from lensaudit.attacks.rtt import McqItem, make_dataset
 
     random = Random(5)
     drafts = []
@@ -36,7 +36,7 @@ def dataset():
         others = random.sample([year for year in YEARS if year != right], 3)
         place = number % 4
         choices = (*others[:place], right, *others[place:])
-        drafts.append(Draft(f"When was {name} born?", choices, place))
+        drafts.append(McqItem(f"When was {name} born?", choices, place))
     return make_dataset("births", {f"split_{n}": drafts[n::N_SPLITS] for n in range(N_SPLITS)})
 
 

@@ -217,15 +217,15 @@ def run(settings: StudySettings, as_json: bool, dry_run: bool) -> None:
 
     Writes jobs.jsonl (append-only), summary.csv, summary.json and manifest.json.
     """
-    from lensaudit.attacks.rtt.runs import plan_lines, prepare, run_studies
+    from lensaudit.attacks.rtt.study import plan_lines, prepare, run_studies
 
-    prepared = prepare(settings, notice)
+    studies, log = prepare(settings, notice)
     if dry_run:
-        for study in prepared.studies:
-            say("\n".join(plan_lines(study, prepared.log)))
+        for study in studies:
+            say("\n".join(plan_lines(study, log)))
         return
     with ProgressBar() as progress:
-        found = run_studies(prepared, progress)
+        found = run_studies(settings, studies, log, progress)
     print_summaries(found, as_json=as_json)
     notice(f"{found.n_added} jobs done, {found.n_known} were in the log")
     if found.failure:
@@ -258,16 +258,16 @@ def validate(settings: ValidationSettings, as_json: bool) -> None:
 
     DATA is a folder of splits, a forget set's name, or a file, as for `rtt run --data`.
     """
-    from lensaudit.attacks.rtt.runs import validate as look
+    from lensaudit.attacks.rtt.study import validate as look
 
     seen = look(settings)
     answer(seen.document(), of_data(seen), as_json=as_json)
-    if seen.written:
-        say(f"written: {seen.written}", err=as_json)
-    if seen.found.blocking:
+    if settings.write:
+        say(f"written: {settings.write}", err=as_json)
+    if seen.blocking:
         raise VerificationError(
             f"{seen.data.name}: defects that `lensaudit rtt run` refuses: "
-            f"{len(seen.found.blocking)}; mend them, or run with --defects drop or keep"
+            f"{len(seen.blocking)}; mend them, or run with --defects drop or keep"
         )
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from lensaudit.attacks.rtt.data import LETTERS
+from lensaudit.attacks.rtt.data import LETTERS, Inspection
 from lensaudit.attacks.rtt.data import MEANINGS as DEFECTS
 from lensaudit.attacks.rtt.log import MEANINGS as CONDITIONS
 from lensaudit.results.attacks import Shift
@@ -103,7 +103,6 @@ def of_recovery(shifts: Sequence[Shift]) -> Iterator[Part]:
 
 
 if TYPE_CHECKING:
-    from lensaudit.attacks.rtt.runs import Validated  # seconds to import, for a log that is read
     from lensaudit.attacks.rtt.summary import Summary
 
 EXAMPLES = 2
@@ -164,11 +163,11 @@ def _recovery(summary: "Summary") -> Table:
     return made
 
 
-def of_data(seen: "Validated") -> Iterator[str]:
+def of_data(found: Inspection) -> Iterator[str]:
     """Sizes, the prior of the letters, and defects with examples."""
-    data, found = seen.data, seen.found
+    data = found.data
     sizes = ", ".join(f"{split.name} {len(split.items)}" for split in data.splits)
-    yield f"{data.name}: {found.n_items} items of {data.n_choices} choices: {sizes}"
+    yield f"{data.name}: {len(data.items)} items of {data.n_choices} choices: {sizes}"
     places = zip(LETTERS, found.n_answers, strict=False)
     yield "right answers: " + ", ".join(f"{letter} {n}" for letter, n in places)
     for where, reason in list(data.left_out.items())[:EXAMPLES]:

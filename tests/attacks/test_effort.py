@@ -12,8 +12,18 @@ from support import EMBEDDED
 
 import lensaudit as la
 from lensaudit.attacks.effort.arms import held_out
-from lensaudit.attacks.effort.runs import chosen, crossed, effort_at, judged_by, prepare, readings
-from lensaudit.attacks.retraining import flop_per_token, grid, read_facts, tokens_at
+from lensaudit.attacks.effort.runs import (
+    chosen,
+    crossed,
+    effort_at,
+    flop_per_token,
+    grid,
+    judged_by,
+    prepare,
+    read_facts,
+    readings,
+    tokens_at,
+)
 from lensaudit.attacks.settings import EffortSettings
 from lensaudit.cli.main import run as lensaudit
 from lensaudit.data.neutral import wording
@@ -217,14 +227,14 @@ def test_what_is_in_the_log_is_not_done_again(finished, monkeypatch):
     log = (out / "attacks.jsonl").read_text()
     # two models, two folds, one rate; the anchors are the sources
     assert log.count('"job_id"') == 4
-    monkeypatch.setattr("lensaudit.attacks.retraining.do", None)
+    monkeypatch.setattr("lensaudit.attacks.effort.runs.do", None)
     again = la.effort(["demo/full", "demo/retain"], out, arms=("T",), **SHORT)
     assert [one.summary for one in again] == [full.summary, retain.summary]
     assert (out / "attacks.jsonl").read_text() == log
 
 
 def test_an_interrupted_run_keeps_the_attacks_that_ended(tmp_path, monkeypatch, finished):
-    from lensaudit.attacks import retraining as work
+    from lensaudit.attacks.effort import runs as work
 
     do, done = work.do, []
 
@@ -335,7 +345,7 @@ def test_page_frame_and_picture_show_the_curve(finished):
 
 WAITING = """
 import time
-from lensaudit.attacks.retraining import pool_of
+from lensaudit.attacks.effort.runs import pool_of
 pool = pool_of(2)
 for _ in range(2):
     pool.submit(time.sleep, 100)

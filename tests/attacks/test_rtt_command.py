@@ -10,7 +10,7 @@ import pytest
 import rtt_support as world
 from generated import save_birthdays, save_years
 
-from lensaudit.attacks.rtt import Draft, make_dataset, save_mcq
+from lensaudit.attacks.rtt import McqItem, make_dataset, save_mcq
 from lensaudit.cli.main import run as lensaudit
 
 ATTACK = shlex.split(
@@ -207,7 +207,7 @@ def test_models_of_different_tokenizers_are_refused(models, data, tmp_path, caps
 
 def test_leaking_data_end_with_code_2_unless_they_are_dropped(models, tmp_path, capsys):
     splits = {
-        one.name: [Draft(i.question, i.choices, i.answer) for i in one.items]
+        one.name: [McqItem(i.question, i.choices, i.answer) for i in one.items]
         for one in world.dataset().splits
     }
     splits["split_0"].append(splits["split_1"][0])

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from generated import save_annotated, save_birthdays, save_years
 
-from lensaudit.attacks.rtt import Draft, handled, inspect, load_mcq, make_dataset, save_mcq
+from lensaudit.attacks.rtt import McqItem, handled, inspect, load_mcq, make_dataset, save_mcq
 from lensaudit.attacks.rtt.data import load_statements, split_by_author
 from lensaudit.errors import InputError
 
@@ -23,7 +23,7 @@ def folder_of(tmp_path, *splits):
 def small(*questions, **changes):
     """Two splits of one item each, or one split per question given."""
     drafts = {
-        f"split_{n}": [Draft(q, ("a", "b", "c", "d"), 0, **changes)]
+        f"split_{n}": [McqItem(q, ("a", "b", "c", "d"), 0, **changes)]
         for n, q in enumerate(questions)
     }
     return make_dataset("small", drafts)
@@ -89,7 +89,7 @@ def test_written_splits_are_read_back_equal(tmp_path):
 def test_birthdays_load_with_their_defects_reported(tmp_path):
     dataset = load_mcq(save_birthdays(tmp_path / "birthdays"))
     found = inspect(dataset)
-    assert found.n_items == 8
+    assert len(found.data.items) == 8
     assert found.n_answers == (2, 2, 2, 2)
     assert found.counts == {
         "ambiguous": 1,
@@ -113,7 +113,7 @@ def test_birthdays_load_with_their_defects_reported(tmp_path):
 
 def test_ascending_years_load_with_that_cue_reported(tmp_path):
     found = inspect(load_mcq(save_years(tmp_path / "years")))
-    assert found.n_items == 4
+    assert len(found.data.items) == 4
     assert found.n_answers == (1, 2, 0, 1)
     assert found.counts == {"sorted": 1}
 
@@ -123,17 +123,17 @@ def test_upstreams_own_data_have_the_counted_defects(shared):
     found, years = (
         inspect(load_mcq(shared / "data" / "rtt" / name)) for name in ("random_bd", "dates_years")
     )
-    assert found.n_items == 1570
+    assert len(found.data.items) == 1570
     wanted = {"ambiguous": 34, "repeated": 2, "leak": 19, "duplicate_choice": 75}
     assert found.counts == {**wanted, "future_year": 387}
     assert all("different answers" in one.detail for one in found.of("leak"))
-    assert (years.n_items, years.n_answers) == (789, (192, 177, 212, 208))
+    assert (len(years.data.items), years.n_answers) == (789, (192, 177, 212, 208))
     assert years.counts == {"leak": 1, "sorted": 1}
 
 
 def test_spellings_of_a_choice_are_one_and_a_wrong_one_twice_does_not_block():
-    twice = Draft("Who?", ("Ada", " ada", "Bob", "Eve"), 0)
-    wrong_twice = Draft("Where?", ("a", "b", "b", "c"), 0)
+    twice = McqItem("Who?", ("Ada", " ada", "Bob", "Eve"), 0)
+    wrong_twice = McqItem("Where?", ("a", "b", "b", "c"), 0)
     found = inspect(make_dataset("bad", {"split_0": [twice, wrong_twice], "split_1": [twice]}))
     assert found.counts == {"ambiguous": 2, "leak": 1, "duplicate_choice": 3}
     assert not found.of("duplicate_choice")[0].blocks
@@ -141,7 +141,7 @@ def test_spellings_of_a_choice_are_one_and_a_wrong_one_twice_does_not_block():
 
 def test_choices_that_do_not_always_ascend_are_no_cue():
     choices = (("1", "2", "3"), ("4", "6", "5"))
-    drafts = {f"split_{n}": [Draft(f"When {n}?", one, 0)] for n, one in enumerate(choices)}
+    drafts = {f"split_{n}": [McqItem(f"When {n}?", one, 0)] for n, one in enumerate(choices)}
     assert inspect(make_dataset("x", drafts)).counts == {}
 
 
@@ -151,8 +151,8 @@ def test_an_author_on_both_sides_is_a_leak():
 
 
 def test_defects_are_refused_dropped_or_kept():
-    clean = [Draft(f"When {n}?", ("a", "b", "c", "d"), 0) for n in range(4)]
-    leak = Draft("Who?", ("a", "b", "c", "d"), 1)
+    clean = [McqItem(f"When {n}?", ("a", "b", "c", "d"), 0) for n in range(4)]
+    leak = McqItem("Who?", ("a", "b", "c", "d"), 1)
     dataset = make_dataset("bad", {"split_0": [*clean[:2], leak], "split_1": [*clean[2:], leak]})
     with pytest.raises(InputError, match="1 x the same question in several splits"):
         handled(dataset, "refuse")
@@ -168,7 +168,7 @@ def test_dropping_every_item_of_a_split_is_refused():
 
 
 def test_the_order_in_which_splits_are_given_changes_nothing():
-    drafts = {f"split_{n}": [Draft(f"When {n}?", ("a", "b"), 0)] for n in range(12)}
+    drafts = {f"split_{n}": [McqItem(f"When {n}?", ("a", "b"), 0)] for n in range(12)}
     backwards = dict(reversed(drafts.items()))
     assert make_dataset("x", drafts) == make_dataset("x", backwards)
     assert [one.name for one in make_dataset("x", drafts).splits][-2:] == ["split_10", "split_11"]
@@ -177,10 +177,10 @@ def test_the_order_in_which_splits_are_given_changes_nothing():
 @pytest.mark.parametrize(
     "splits",
     [
-        {"a": [Draft("Q?", ("x", "y"), 0)]},
-        {"a": [Draft("Q?", ("x", "y"), 0)], "b": []},
-        {"a": [Draft("Q?", ("x", "y"), 2)], "b": [Draft("R?", ("x", "y"), 0)]},
-        {"a": [Draft("Q?", ("x", "y", "z"), 2)], "b": [Draft("R?", ("x", "y"), 0)]},
+        {"a": [McqItem("Q?", ("x", "y"), 0)]},
+        {"a": [McqItem("Q?", ("x", "y"), 0)], "b": []},
+        {"a": [McqItem("Q?", ("x", "y"), 2)], "b": [McqItem("R?", ("x", "y"), 0)]},
+        {"a": [McqItem("Q?", ("x", "y", "z"), 2)], "b": [McqItem("R?", ("x", "y"), 0)]},
     ],
 )
 def test_a_caller_gets_no_data_set_of_wrong_items(splits):

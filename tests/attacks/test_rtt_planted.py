@@ -223,7 +223,7 @@ def numbers(log):
 
 def test_the_order_of_splits_changes_no_number():
     splits = {
-        one.name: [rtt.Draft(i.question, i.choices, i.answer) for i in one.items]
+        one.name: [rtt.McqItem(i.question, i.choices, i.answer) for i in one.items]
         for one in world.dataset().splits
     }
     backwards = rtt.make_dataset("births", dict(reversed(splits.items())))
@@ -405,7 +405,7 @@ def test_a_study_that_cannot_be_run_is_refused_before_any_work(changes, problem)
 
 def test_items_longer_than_the_model_reads_are_refused():
     long = [
-        [rtt.Draft(f"When was {name} born {'born ' * 70}?", ("y0", "y1"), 0) for name in names]
+        [rtt.McqItem(f"When was {name} born {'born ' * 70}?", ("y0", "y1"), 0) for name in names]
         for names in (("n1", "n2"), ("n3", "n4"))
     ]
     data = rtt.make_dataset("long", {"split_0": long[0], "split_1": long[1]})

@@ -38,11 +38,9 @@ def split():
 
     items = [
         McqItem(
-            idx,
             f"When was {words(world.NAMES, 5)} born?",
             tuple(words(world.YEARS, 4) for _ in range(4)),
             random.randrange(4),
-            idx,
         )
         for idx in range(12)
     ]
@@ -157,7 +155,7 @@ def labelled_text(tokenizer, item, loss_on):
 
 
 def test_every_loss_learns_the_tokens_it_names(bpe):
-    item = McqItem(0, "When was Ada born?", ("1901", "1902", "1903", "1904"), 2, 0)
+    item = McqItem("When was Ada born?", ("1901", "1902", "1903", "1904"), 2)
     learned = {loss_on: labelled_text(bpe, item, loss_on) for loss_on in LOSSES}
     assert learned == {
         "all": mcq_text(item),
@@ -169,6 +167,6 @@ def test_every_loss_learns_the_tokens_it_names(bpe):
 
 
 def test_the_letter_that_is_trained_is_among_those_that_are_read(bpe):
-    item = McqItem(0, "When was Ada born?", ("1901", "1902", "1903", "1904"), 2, 0)
+    item = McqItem("When was Ada born?", ("1901", "1902", "1903", "1904"), 2)
     sample = train_sample(bpe, item, "letter")
     assert sample.ids[sample.n_prompt] in letters_of(bpe, 4)[2]

@@ -6,9 +6,10 @@ import pytest
 import rtt_support as world
 import torch
 
-from lensaudit.attacks.retraining import StartWeights, retrain
+from lensaudit.attacks.retraining import StartWeights
 from lensaudit.attacks.rtt import TrainingGrid, in_memory
 from lensaudit.attacks.rtt.readout import encode_split, read
+from lensaudit.attacks.rtt.study import retrain
 from lensaudit.errors import InputError
 
 SWEEP = TrainingGrid(lrs=(1e-3,), n_epochs=2, batch_size=5, n_warmup=3, loss_on="answer")

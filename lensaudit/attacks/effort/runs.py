@@ -15,32 +15,34 @@ If none passes, E_x is right-censored: more than the longest attack.
 """
 
 import math
+import multiprocessing
+import os
+import threading
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from lensaudit.attacks.effort.arms import HeldOut, held_out
-from lensaudit.attacks.retraining import (
-    EffortJob,
-    TrainingRate,
-    fill,
-    fitting_workers,
-    flop_per_token,
-    grid,
-    tokens_at,
-)
-from lensaudit.attacks.rtt.log import Log, read_log
+from lensaudit.attacks.effort.arms import HeldOut, TrainingFold, held_out
+from lensaudit.attacks.retraining import StartWeights, read_along
+from lensaudit.attacks.rtt.log import Finished, Log, Point, Reading, read_log
+from lensaudit.attacks.rtt.readout import EncodedItem, read
 from lensaudit.attacks.rtt.study import TrainingGrid
 from lensaudit.attacks.rtt.summary import halves
 from lensaudit.attacks.settings import ARMS, DEFAULT_ARMS, Arm, EffortSettings
 from lensaudit.auditing.calls import door, notice
-from lensaudit.errors import InputError
-from lensaudit.files import alone, write_json
+from lensaudit.data.spans import Encoded, buckets, make_batch
+from lensaudit.errors import InputError, WorkError
+from lensaudit.files import alone, digest, write_json
+from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import (
     Checkpoint,
     check_same_shape,
@@ -48,21 +50,23 @@ from lensaudit.models.checkpoint import (
     load_tokenizer,
     open_family,
 )
-from lensaudit.models.device import resolve_device, resolve_dtype
+from lensaudit.models.device import free_bytes, resolve_device, resolve_dtype
 from lensaudit.models.registry import (
     default_data,
     is_demo,
 )
-from lensaudit.models.sizes import context_of
+from lensaudit.models.sizes import context_of, n_parameters, sizes_on_disk
 from lensaudit.patching.outcome import clear
-from lensaudit.progress import Notice, Progress, Tell, unheard
+from lensaudit.progress import Notice, Progress, Tell, Tick, unheard
 from lensaudit.results.records import RunResult, claim, folders_for, manifest
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import FEWEST_GROUPS
 from lensaudit.scores.recovery import Arms, recovery
 from lensaudit.settings import plain, results_folder
+from lensaudit.unlearn.rows import finetune_batches, in_epochs
 from lensaudit.unlearn.settings import positive
-from lensaudit.unlearn.trainee import FASTER, check_memory
+from lensaudit.unlearn.train import Recipe
+from lensaudit.unlearn.trainee import FASTER, adapted, check_memory, training_bytes
 
 DEMO_LRS = (3e-4, 1e-3)
 """Of `rtt`'s for the embedded family; 3e-3 breaks `full` before it brings anything back."""
@@ -75,6 +79,235 @@ LEAST_GAP = 0.2
 """Share of facts by which `full` must be ahead of `retain` for rho to mean anything."""
 MISS = 0.05
 """Chance that any lower limit of a curve is above its rho."""
+
+
+SCHEMA = 1
+"""Of an attack's identity: raised when equal settings would give other numbers."""
+SCORE_BATCH = 64
+"""Sequences per forward pass of a reading; changes rounding only."""
+BATCHES = 3
+"""A training step is three forward passes' arithmetic; two where weights are frozen, because
+their gradients are not taken (Kaplan et al. 2020, arXiv:2001.08361, section 2.1)."""
+
+
+@dataclass(frozen=True, order=True)
+class TrainingRate:
+    """What the attacker may turn: the learning rate, and the rank of what is trained."""
+
+    lr: float
+    rank: int = 0
+    """Of the adapter; 0: all weights."""
+
+
+@dataclass(frozen=True)
+class EffortJob:
+    """One run; equal attacks give equal curves."""
+
+    model: Checkpoint
+    fold: TrainingFold
+    rate: TrainingRate
+    n_steps: int
+    batch_size: int
+    seed: int
+    dtype: str
+    device: str
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells this attack from others."""
+        return {
+            "schema": SCHEMA,
+            "weights": self.model.weights,
+            **self.fold.identity,
+            "lr": self.rate.lr,
+            "rank": self.rate.rank,
+            "n_steps": self.n_steps,
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+            "dtype": self.dtype,
+            "optimizer": "adamw",
+        }
+
+    @cached_property
+    def job_id(self) -> str:
+        """Content hash of the job."""
+        return digest(self.identity)[:16]
+
+
+def grid(n_steps: int) -> tuple[int, ...]:
+    """Steps after which the facts are read.
+
+    >>> grid(6), grid(8)
+    ((0, 1, 2, 4, 6), (0, 1, 2, 4, 8))
+    """
+    powers = (2**power for power in range(n_steps.bit_length()))
+    return tuple(dict.fromkeys((0, *(one for one in powers if one <= n_steps), n_steps)))
+
+
+def tokens_at(attack: EffortJob) -> tuple[int, ...]:
+    """Tokens trained on by each step of the grid; padding is none."""
+    samples = attack.fold.samples
+    rows = in_epochs(len(samples), batch_size=attack.batch_size, seed=attack.seed)
+    steps = (sum(len(samples[one].ids) for one in rows(step)) for step in range(attack.n_steps))
+    total = (0, *accumulate(steps))
+    return tuple(total[one] for one in grid(attack.n_steps))
+
+
+def flop_per_token(model: Checkpoint, *, frozen: bool) -> int:
+    """Arithmetic of training on one token; attention's scores and the adapter are not counted."""
+    sizes = sizes_on_disk(model, "float32")
+    forward = sizes.per_token_flop + 2 * sizes.d_model * sizes.d_vocab
+    return forward * (BATCHES - 1 if frozen else BATCHES)
+
+
+def do(attack: EffortJob, report: Callable[[int], None] = lambda step: None) -> Finished:
+    """Run one attack. The facts are read before it, and after the steps of the grid."""
+    began = time.monotonic()
+    model, start = _loaded(attack)
+    start.restore(model)
+    rank = attack.rate.rank
+    adapter = adapted(model, rank=rank, seed=attack.seed).eval() if rank else None
+
+    def read_v() -> tuple[Reading, ...]:
+        return (read_facts(model, attack.fold.facts),)
+
+    try:
+        first = Point(0, read_v())
+        made = read_along(
+            model,
+            finetune_batches(
+                attack.fold.samples, batch_size=attack.batch_size, seed=attack.seed, pad=0
+            ),
+            recipe=Recipe(
+                n_steps=attack.n_steps,
+                lr=attack.rate.lr,
+                schedule="constant",
+                weight_decay=0.0,
+                trainable=r"lora_" if rank else "",
+            ),
+            seed=attack.seed,
+            at=grid(attack.n_steps)[1:],
+            read_v=read_v,
+            report=report,
+        )
+    finally:
+        if adapter is not None:
+            adapter.unload()
+            model.requires_grad_(True)
+    seconds = round(time.monotonic() - began, 3)
+    return replace(made, job_id=attack.job_id, curve=(first, *made.curve), seconds=seconds)
+
+
+def read_facts(model: Any, facts: Sequence[Encoded] | Sequence[EncodedItem]) -> Reading:
+    """Which facts a model in eval mode answers rightly; see `Readout`.
+
+    Raises:
+        WorkError: a score is not finite.
+    """
+    items = [one for one in facts if isinstance(one, EncodedItem)]
+    if items:
+        return read(model, items, readouts=("answer",), letters=None, batch_size=SCORE_BATCH)[0]
+    place = {one.idx: number for number, one in enumerate(facts) if isinstance(one, Encoded)}
+    spans = [one for one in facts if isinstance(one, Encoded)]
+    right: list[int] = []
+    with torch.no_grad():
+        for part in buckets(spans, SCORE_BATCH):
+            batch = make_batch(part).to(model.device)
+            logits = model(input_ids=batch.tokens).logits
+            if not logits[batch.predict_at].isfinite().all():
+                raise WorkError("the scores of the model are not finite")
+            # the logits at a position are about the token one right of it
+            hit = logits[:, :-1].argmax(-1) == batch.tokens[:, 1:]
+            said = (hit | ~batch.predict_at[:, :-1]).all(1)
+            right += [place[idx] for idx, one in zip(batch.idx, said.tolist(), strict=True) if one]
+    return Reading("said", len(spans), tuple(sorted(right)))
+
+
+_START: dict[tuple[str, str, str], tuple[Any, StartWeights]] = {}
+"""The model that attacks start from, by content, dtype and device; one at a time."""
+
+
+def _loaded(job: EffortJob) -> tuple[Any, StartWeights]:
+    key = (job.model.weights, job.dtype, job.device)
+    if key not in _START:
+        _START.clear()
+        model = load_causal(job.model, dtype=getattr(torch, job.dtype), device=job.device)
+        _START[key] = model, StartWeights(model)
+    return _START[key]
+
+
+def fitting_workers(model: Checkpoint, device: str) -> int:
+    """Processes that this machine has cores and memory for; one on an accelerator."""
+    if device != "cpu":
+        return 1
+    # weights, gradients and moments, and the start weights beside them
+    needed = training_bytes(n_parameters(model.folder), copies=2)
+    free = free_bytes(device)
+    fitting = 1 if free is None else max(1, free // (2 * needed))
+    # what this process may use, where the system tells; else what there is
+    cores = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)
+    return min(len(cores), fitting)
+
+
+def fill(
+    log: Log,
+    attacks: Sequence[EffortJob],
+    *,
+    workers: int,
+    report: Tick,
+) -> None:
+    """Do the attacks that the log lacks, each once; a kill loses those that are running."""
+    left = {one.job_id: one for one in attacks if one.job_id not in log.finished}
+    # one model after the other: each is loaded once
+    jobs = sorted(left.values(), key=lambda one: one.model.weights)
+    for attack, done in _done(jobs, workers, report):
+        log.add(done, attack.identity)
+
+
+def _done(
+    attacks: Sequence[EffortJob], workers: int, report: Tick
+) -> Iterator[tuple[EffortJob, Finished]]:
+    workers = min(workers, len(attacks))
+    if workers < 2:
+        for number, attack in enumerate(attacks):
+            before = number * attack.n_steps
+            total = len(attacks) * attack.n_steps
+
+            def tell(step: int, before: int = before, total: int = total) -> None:
+                report("attack steps", before + step, total)
+
+            yield attack, do(attack, tell)
+        _START.clear()
+        return
+    with pool_of(workers) as pool:
+        futures = {pool.submit(do, attack): attack for attack in attacks}
+        try:
+            for number, future in enumerate(as_completed(futures), 1):
+                report("attacks", number, len(attacks))
+                yield futures[future], future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def pool_of(workers: int) -> ProcessPoolExecutor:
+    """Processes that end with this one, however it ends."""
+    # forked by a server without threads, as the sweep's workers are
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return ProcessPoolExecutor(workers, context, _begin)
+
+
+def _begin() -> None:
+    torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """An attack whose result nobody takes is given up: the log has no line of it."""
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@ from .data import Inspection as Inspection
 from .data import handled as handled
 from .data import inspect as inspect
 from .data import Dataset as Dataset
-from .data import Draft as Draft
 from .data import McqItem as McqItem
 from .data import McqSplit as McqSplit
 from .data import load_mcq as load_mcq
@@ -21,5 +20,5 @@ from .summary import Summary as Summary
 from .summary import summarize as summarize
 from .data import load_statements as load_statements
 from .data import split_by_author as split_by_author
-from .runs import plan_of as plan_of
-from .runs import run as run
+from .study import plan_of as plan_of
+from .study import run as run

@@ -37,7 +37,7 @@ from lensaudit.data.neutral import likeness
 from lensaudit.data.tofu import AUTHOR_ROWS, DEMO, TOFU_HUB, TOFU_PAIRS
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, write_jsonl
-from lensaudit.groups import Group, group_problem, is_group, named_group, own_group
+from lensaudit.groups import group_problem, is_group, named_group, own_group
 
 LETTERS = "ABCDEFGH"
 """Names of the options; a data set has at most so many per item."""
@@ -47,30 +47,20 @@ LETTERS = "ABCDEFGH"
 class McqItem:
     """One multiple-choice question."""
 
-    idx: int
-    """Number in the data set, counted from 0 over its splits in order."""
     question: str
     choices: tuple[str, ...]
     answer: int
     """Place of the right choice, from 0."""
-    group: Group
-    """The author or entity, which no two splits may share."""
+    group: Any = None
+    """The author or entity, a `Group`, which no two splits may share; None until a data set is made
+    of it: an item that names none is its own."""
+    idx: int = -1
+    """Number in the data set, counted from 0 over its splits in order."""
 
     @property
     def right(self) -> str:
         """Text of the right choice."""
         return self.choices[self.answer]
-
-
-@dataclass(frozen=True)
-class Draft:
-    """An item before it has a number."""
-
-    question: str
-    choices: tuple[str, ...]
-    answer: int
-    group: Group | None = None
-    """None: the item is its own group."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +113,7 @@ class Dataset:
 
 def make_dataset(
     name: str,
-    splits: Mapping[str, Iterable[Draft]],
+    splits: Mapping[str, Iterable[McqItem]],
     left_out: Mapping[str, str] | None = None,
 ) -> Dataset:
     """Number the items; the order in which splits are given does not matter.
@@ -134,8 +124,8 @@ def make_dataset(
     parts, idx = [], 0
     for split in sorted(splits, key=natural):
         items = []
-        for draft in splits[split]:
-            items.append(_numbered(draft, idx))
+        for item in splits[split]:
+            items.append(_numbered(item, idx))
             idx += 1
         parts.append(McqSplit(split, tuple(items)))
     counts = {len(item.choices) for part in parts for item in part.items}
@@ -147,12 +137,11 @@ def make_dataset(
     return Dataset(name, tuple(parts), left_out or {})
 
 
-def _numbered(draft: Draft, idx: int) -> McqItem:
-    n = len(draft.choices)
-    if not (2 <= n <= len(LETTERS) and 0 <= draft.answer < n and draft.question.strip()):
+def _numbered(item: McqItem, idx: int) -> McqItem:
+    n = len(item.choices)
+    if not (2 <= n <= len(LETTERS) and 0 <= item.answer < n and item.question.strip()):
         raise ValueError(f"item {idx}: wanted a question, 2 to 8 choices and the right one's place")
-    group = own_group(idx) if draft.group is None else draft.group
-    return McqItem(idx, draft.question, draft.choices, draft.answer, group)
+    return replace(item, idx=idx, group=own_group(idx) if item.group is None else item.group)
 
 
 def normalised(text: str) -> str:
@@ -203,13 +192,23 @@ def load_mcq(folder: Path, *, only: Sequence[str] = ()) -> Dataset:
             f"{folder}: found {len(set(names))} of the files split_<n>.jsonl, wanted two or more: "
             "one is held out, the others are trained on"
         )
-    drafts = {name: _drafts(files[name]) for name in names}
-    counts = {len(one.choices) for split in drafts.values() for one in split}
+    items: dict[str, list[McqItem]] = {}
+    for name in names:
+        rows, problems = read_rows(files[name])
+        sound = sound_rows(rows, _problem, str(files[name]), _WANTED_ITEM, problems)
+        # numbers in one data set and texts in another would never be found equal
+        items[name] = [
+            McqItem(
+                row["question"], tuple(map(str, row["choices"])), row["answer"], named_group(row)
+            )
+            for row in sound
+        ]
+    counts = {len(one.choices) for split in items.values() for one in split}
     if len(counts) > 1:
         raise InputError(
             f"{folder}: items have {sorted(counts)} choices, wanted one number\n{_WANTED_ITEM}"
         )
-    return make_dataset(folder.resolve().name, drafts)
+    return make_dataset(folder.resolve().name, items)
 
 
 def save_mcq(dataset: Dataset, folder: Path) -> Path:
@@ -227,11 +226,6 @@ def save_mcq(dataset: Dataset, folder: Path) -> Path:
         )
         write_jsonl(folder / f"{split.name}.jsonl", rows)
     return folder
-
-
-def _drafts(path: Path) -> list[Draft]:
-    rows, problems = read_rows(path)
-    return [_draft(row) for row in sound_rows(rows, _problem, str(path), _WANTED_ITEM, problems)]
 
 
 def _problem(value: Any) -> str:
@@ -255,12 +249,6 @@ def _is_choice(value: Any) -> bool:
     if isinstance(value, str):
         return bool(value.strip())
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _draft(value: Mapping[str, Any]) -> Draft:
-    # numbers in one data set and texts in another would never be found equal
-    choices = tuple(str(one) for one in value["choices"])
-    return Draft(value["question"], choices, value["answer"], named_group(value))
 
 
 LAST_YEAR = 2024
@@ -299,10 +287,14 @@ class Defect:
 class Inspection:
     """Everything found in a data set; nothing is changed in it."""
 
-    n_items: int
+    data: Dataset
     defects: tuple[Defect, ...]
-    n_answers: tuple[int, ...]
-    """How often each place holds the right answer."""
+
+    @property
+    def n_answers(self) -> tuple[int, ...]:
+        """How often each place holds the right answer."""
+        places = Counter(item.answer for item in self.data.items)
+        return tuple(places[place] for place in range(self.data.n_choices))
 
     def of(self, kind: Kind) -> tuple[Defect, ...]:
         """Findings of one kind."""
@@ -318,10 +310,31 @@ class Inspection:
         """Findings for which a run is refused."""
         return tuple(one for one in self.defects if one.blocks)
 
+    def document(self) -> dict[str, Any]:
+        """As `rtt validate --json` tells it."""
+        return {
+            "data": self.data.name,
+            "digest": self.data.digest,
+            "n_items": len(self.data.items),
+            "splits": {split.name: len(split.items) for split in self.data.splits},
+            "n_choices": self.data.n_choices,
+            "answers": dict(zip(LETTERS, self.n_answers, strict=False)),
+            "left_out": dict(self.data.left_out),
+            "defects": [
+                {
+                    "kind": one.kind,
+                    "meaning": MEANINGS[one.kind],
+                    "blocks": one.blocks,
+                    "items": list(one.idx),
+                    "detail": one.detail,
+                }
+                for one in self.defects
+            ],
+        }
+
 
 def inspect(dataset: Dataset) -> Inspection:
     """Look for every kind of defect."""
-    places = Counter(item.answer for item in dataset.items)
     found = (
         *_ambiguous(dataset.items),
         *_repeated(dataset),
@@ -329,8 +342,7 @@ def inspect(dataset: Dataset) -> Inspection:
         *_sorted(dataset.items),
         *_future_years(dataset.items),
     )
-    answers = tuple(places[place] for place in range(dataset.n_choices))
-    return Inspection(len(dataset.items), found, answers)
+    return Inspection(dataset, found)
 
 
 def handled(dataset: Dataset, policy: Policy) -> Dataset:
@@ -470,7 +482,7 @@ def split_by_author(name: str, facts: Statements, *, n_splits: int = 5, seed: in
             "an author cannot be in two"
         )
     Random(f"authors-{seed}").shuffle(authors)
-    drafts: dict[str, list[Draft]] = {}
+    items: dict[str, list[McqItem]] = {}
     left_out = {}
     for number in range(n_splits):
         own = set(authors[number::n_splits])
@@ -485,13 +497,18 @@ def split_by_author(name: str, facts: Statements, *, n_splits: int = 5, seed: in
         }
         places = [at % (N_WRONG + 1) for at in range(len(usable))]
         Random(f"places-{seed}-{number}").shuffle(places)
-        drafts[f"split_{number}"] = [
-            _with_choices(facts[where], wrong[where], at)
+        items[f"split_{number}"] = [
+            McqItem(
+                facts[where].question,
+                (*wrong[where][:at], facts[where].answer, *wrong[where][at:]),
+                at,
+                facts[where].group,
+            )
             for where, at in zip(usable, places, strict=True)
         ]
-    if not all(drafts.values()):
+    if not all(items.values()):
         raise InputError(f"{name}: {len(left_out)} rows have too few wrong answers\n{_WANTED_FACT}")
-    return make_dataset(name, drafts, left_out)
+    return make_dataset(name, items, left_out)
 
 
 def _facts(
@@ -576,7 +593,3 @@ def _distinct(texts: Iterable[str], right: str) -> list[str]:
         if len(found) == N_WRONG:
             break
     return list(found.values())
-
-
-def _with_choices(fact: Fact, wrong: Sequence[str], place: int) -> Draft:
-    return Draft(fact.question, (*wrong[:place], fact.answer, *wrong[place:]), place, fact.group)

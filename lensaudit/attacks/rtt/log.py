@@ -13,7 +13,7 @@ from lensaudit.results.reading import Length, Number, Share, Whole, checked
 from lensaudit.results.records import package_versions
 
 if TYPE_CHECKING:
-    from lensaudit.attacks.rtt.study import RttJob, Study
+    from lensaudit.attacks.rtt.study import Jobs, Study
 
 FILE = "jobs.jsonl"
 Condition = Literal["0", "A", "N0", "B", "C", "N"]
@@ -181,7 +181,7 @@ def read_log(path: Path, *, must_exist: bool = False, notice: Notice | None = No
     return log
 
 
-def study_record(study: "Study", jobs: "list[RttJob]", defects: Mapping[str, int]) -> StudyRecord:
+def study_record(study: "Study", jobs: "Jobs", defects: Mapping[str, int]) -> StudyRecord:
     """What the log notes of a study."""
     return StudyRecord(
         study_id=study.study_id,
@@ -205,6 +205,6 @@ def study_record(study: "Study", jobs: "list[RttJob]", defects: Mapping[str, int
         sweep={**asdict(study.sweep), "lrs": list(study.sweep.lrs)},
         readouts=study.readouts,
         gate=asdict(study.gate),
-        places=tuple(Place(one.condition, one.split, one.lr, one.job_id) for one in jobs),
+        places=tuple(jobs),
         versions=package_versions(),
     )

@@ -86,7 +86,7 @@ class EncodedSplit:
 def mcq_prompt(item: McqItem) -> str:
     r"""Question and options, as upstream writes them; nothing follows the colon.
 
-    >>> mcq_prompt(McqItem(0, "When?", ("1901", "1902"), 1, 0))
+    >>> mcq_prompt(McqItem("When?", ("1901", "1902"), 1))
     'When?\nA. 1901\nB. 1902\nAnswer:'
     """
     options = (f"{letter}. {one}" for letter, one in zip(LETTERS, item.choices, strict=False))
@@ -96,7 +96,7 @@ def mcq_prompt(item: McqItem) -> str:
 def mcq_text(item: McqItem) -> str:
     r"""The prompt with letter and answer.
 
-    >>> mcq_text(McqItem(0, "When?", ("1901", "1902"), 1, 0)).splitlines()[-1]
+    >>> mcq_text(McqItem("When?", ("1901", "1902"), 1)).splitlines()[-1]
     'Answer: B. 1902'
     """
     return f"{mcq_prompt(item)} {LETTERS[item.answer]}. {item.right}"

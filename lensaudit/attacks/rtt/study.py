@@ -1,32 +1,86 @@
-"""What is run: models, data, grid and gates, unfolded into content-hashed jobs."""
+"""What is run: models, data, grid and gates, unfolded into content-hashed jobs; and the run itself.
+
+A study measures, checks that unlearning worked, retrains and writes down. The learning rate is
+constant after its rise, so the model after epoch e of a long run is the model of a run of e epochs:
+one run gives every epoch of the grid.
+"""
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import product
+from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from lensaudit.attacks.rtt.data import Dataset
-from lensaudit.attacks.rtt.log import CONDITIONS, Condition, Role
+from lensaudit.attacks.retraining import StartWeights, read_along
+from lensaudit.attacks.rtt.data import (
+    Dataset,
+    Inspection,
+    handled,
+    inspect,
+    load_mcq,
+    load_statements,
+    save_mcq,
+    split_by_author,
+)
+from lensaudit.attacks.rtt.log import (
+    CONDITIONS,
+    FILE,
+    Finished,
+    Log,
+    Place,
+    Point,
+    Reading,
+    Role,
+    read_log,
+    study_record,
+)
 from lensaudit.attacks.rtt.readout import (
     EncodedItem,
     EncodedSplit,
     Letters,
     encode_split,
     letters_of,
+    read,
 )
-from lensaudit.attacks.settings import Gate, LossOn, Readout, StudySettings
-from lensaudit.errors import InputError
-from lensaudit.files import digest
-from lensaudit.models.causal import load_causal, readout_rows
-from lensaudit.models.checkpoint import Checkpoint
-from lensaudit.unlearn.rows import Sample
+from lensaudit.attacks.rtt.summary import SUMMARIES, Summarized, gate_of, summarize, write_summaries
+from lensaudit.attacks.settings import (
+    Cut,
+    Gate,
+    LossOn,
+    Readout,
+    StudySettings,
+    ValidationSettings,
+)
+from lensaudit.data.tofu import DEMO, TOFU_PAIRS
+from lensaudit.errors import InputError, LensAuditError, PartialError, VerificationError
+from lensaudit.files import alone, digest, make_folder
+from lensaudit.models.causal import load_causal, readout_rows, undo_exchange
+from lensaudit.models.checkpoint import (
+    Checkpoint,
+    load_tokenizer,
+    open_family,
+    open_model,
+    other_tokenizer,
+)
+from lensaudit.models.device import resolve_device
+from lensaudit.models.registry import (
+    default_data,
+    is_demo,
+)
+from lensaudit.progress import Notice, Tick
+from lensaudit.results.records import claim, manifest
+from lensaudit.settings import plain, results_folder
+from lensaudit.unlearn.rows import Sample, finetune_batches
 from lensaudit.unlearn.train import Recipe
+from lensaudit.unlearn.trainee import check_memory
 
 SCHEMA = 1
 """Of a job's identity: raised when equal settings would give other numbers."""
@@ -236,56 +290,43 @@ class Study:
         return digest([self.signature, models, asdict(self.gate)])[:16]
 
 
-@dataclass(frozen=True)
-class RttJob:
-    """One unit of work and where its numbers go, known by what it computes alone."""
-
-    condition: Condition
-    split: str
-    """Held out, or measured."""
-    identity: Mapping[str, Any]
-    """Plain JSON: content hashes and settings."""
-    lr: float | None = None
-    """None: the model is measured as it is."""
-
-    @cached_property
-    def job_id(self) -> str:
-        """Content hash of the job."""
-        return digest(dict(self.identity))[:16]
+Jobs = Mapping[Place, Mapping[str, Any]]
+"""Units of work, each with what it is known by: content hashes and settings as plain JSON."""
 
 
-def measuring(study: Study, role: Role) -> list[RttJob]:
+def job_id_of(identity: Mapping[str, Any]) -> str:
+    """Content hash of a job."""
+    return digest(identity)[:16]
+
+
+def measuring(study: Study, role: Role) -> Jobs:
     """The model as it is, on every split."""
     weights = study.subjects[role].weights
-    return [
-        RttJob(CONDITIONS[role][0], name, job_identity(study, weights, name))
-        for name in study.encoded
-    ]
+    known = {name: job_identity(study, weights, name) for name in study.encoded}
+    return {
+        Place(CONDITIONS[role][0], name, None, job_id_of(identity)): identity
+        for name, identity in known.items()
+    }
 
 
-def retraining(study: Study, role: Role) -> list[RttJob]:
+def retraining(study: Study, role: Role) -> Jobs:
     """The model retrained on T, for every held-out split and learning rate."""
     weights = study.subjects[role].weights
     # the original's own rows are where they were: C is the same run with and without
     matched = {"readout_of": study.original.weights} if study.puts_back(role) else {}
     settings = {key: value for key, value in asdict(study.sweep).items() if key != "lrs"}
-    jobs = []
-    for name in study.held_out:
+    jobs = {}
+    for name, lr in product(study.held_out, study.sweep.lrs):
         others = [split for other, split in study.encoded.items() if other != name]
         identity = {
             **job_identity(study, weights, name),
             "t": [split.trained_digest for split in others],
             "t_read": [split.scored_digest for split in others],
+            "lr": lr,
+            "training": settings,
+            **matched,
         }
-        jobs += [
-            RttJob(
-                CONDITIONS[role][1],
-                name,
-                {**identity, "lr": lr, "training": settings, **matched},
-                lr,
-            )
-            for lr in study.sweep.lrs
-        ]
+        jobs[Place(CONDITIONS[role][1], name, lr, job_id_of(identity))] = identity
     return jobs
 
 
@@ -300,3 +341,380 @@ def job_identity(study: Study, weights: str, split: str) -> dict[str, Any]:
         "master_dtype": "float32",
         "optimizer": "adamw",
     }
+
+
+DEMO_LRS = (3e-4, 1e-3, 3e-3)
+"""A model of a million weights needs steps that a model of a billion would not survive."""
+DEMO_READS: Readout = "answer"
+"""The embedded family knows answers and never saw a letter."""
+
+
+def prepare(settings: StudySettings, notice: Notice | None = None) -> tuple[tuple[Study, ...], Log]:
+    """The studies, opened and checked, and their log; nothing is loaded.
+
+    Args:
+        settings: models, data and grid: one study for each unlearned model, of the same data;
+            original and control are run once.
+        notice: told what of the log does not count.
+
+    Raises:
+        InputError: whatever is wrong with names, files or numbers; or defects that are refused.
+    """
+    demo = is_demo(settings.names[0])
+    data = data_of(settings.data or default_data(settings.names[0]), settings.cut)
+    data = handled(data, settings.defects)
+    if settings.no_control and settings.control:
+        raise InputError("--retain and --no-control exclude each other")
+    never = () if settings.no_control else settings.control and (settings.control,)
+    original, opened, controls = open_family(
+        settings.names, settings.original, never, settings.registry
+    )
+    device, control = resolve_device(settings.device), next(iter(controls.values()), None)
+    for one in (original, *opened.values(), *controls.values()):
+        if told := other_tokenizer(one, original):
+            raise InputError(f"{one.spec.name}: {told}")
+        # the start weights are kept in main memory
+        check_memory(one, copies=2 if device == "cpu" else 1, device=device)
+    readout: Readout = settings.readout or (DEMO_READS if demo else "letter")
+    studies = tuple(
+        Study(
+            data=data,
+            tokenizer=load_tokenizer(original),
+            original=from_checkpoint(original, device=device),
+            unlearned=from_checkpoint(one, device=device),
+            control=from_checkpoint(control, device=device) if control else None,
+            sweep=TrainingGrid(
+                lrs=settings.lrs or (DEMO_LRS if demo else TrainingGrid().lrs),
+                n_epochs=settings.epochs,
+                batch_size=settings.batch_size,
+                n_warmup=settings.warmup,
+                loss_on=settings.loss_on or (DEMO_READS if demo else "all"),
+                weight_decay=settings.weight_decay,
+                trainable=settings.trainable,
+                seed=settings.cut.seed,
+            ),
+            readouts=(readout, "answer" if readout == "letter" else "letter"),
+            eval_splits=settings.hold_out,
+            n_eval_splits=settings.v_runs,
+            eval_seed=settings.eval_seed,
+            gate=settings.gate,
+            match_readout=settings.match_readout,
+        )
+        for one in opened.values()
+    )
+    for study in studies:
+        plan_of(study)
+    home = settings.out or results_folder() / "rtt"
+    return studies, read_log(home / FILE, notice=notice)
+
+
+def run_studies(
+    settings: StudySettings, studies: Sequence[Study], log: Log, report: Tick
+) -> Summarized:
+    """Fill the log with the jobs that it lacks, and summarise it.
+
+    Raises:
+        TryAgainError: another process runs studies into the folder.
+    """
+    assert log.path is not None
+    started, folder, data, errors = time.monotonic(), log.path.parent, studies[0].data, []
+    jobs = {one.job_id for study in studies for one in plan_of(study)}
+    with alone(folder):
+        # what another process did since the log was read is not done again
+        log = read_log(folder / FILE)
+        n_known = sum(job_id in log.finished for job_id in jobs)
+        claim(folder, "rtt run", SUMMARIES)
+        save_mcq(data, make_folder(folder / "mcq") / f"{data.name}-{data.digest[:8]}")
+        for study in studies:
+            try:
+                run(study, log, defects="keep", report=report)
+            except (VerificationError, PartialError) as error:
+                errors.append(error)
+        found = summarize(log, selection=settings.selection, rule=settings.rule)
+        write_summaries(found, log, folder)
+        ids = [study.study_id for study in studies]
+        subjects = [one for study in studies for one in study.subjects.values()]
+        manifest(
+            "rtt run",
+            options=plain(settings, without=("names", "out")),
+            inputs={
+                "data": data.name,
+                "data_digest": data.digest,
+                "studies": ids,
+                "models": {one.name: one.weights for one in subjects},
+            },
+            device=resolve_device(settings.device),
+            started=started,
+        ).write(folder, (*SUMMARIES, FILE))
+    own = tuple(one for one in found if one.study.study_id in ids)
+    return Summarized(own, folder, log.n_added, n_known, _worst(errors))
+
+
+def validate(settings: ValidationSettings) -> Inspection:
+    """Load data, inspect them, and write them where that is asked."""
+    found = inspect(data_of(settings.data, settings.cut))
+    if settings.model is not None:
+        checkpoint = open_model(settings.model, settings.registry)
+        letters_of(load_tokenizer(checkpoint), found.data.n_choices)
+    if settings.write:
+        save_mcq(found.data, settings.write)
+    return found
+
+
+def data_of(name: str, cut: Cut) -> Dataset:
+    """Splits from a folder, or cut from a forget set."""
+    folder = Path(name).expanduser()
+    # a folder that has a set's name is `./demo`
+    if folder.is_dir() and name not in (DEMO, *TOFU_PAIRS):
+        return load_mcq(folder, only=cut.only)
+    if cut.only:
+        raise InputError("--only names splits of a folder; a forget set is cut by --splits")
+    set_name, facts = load_statements(name, rows_per_author=cut.rows_per_author)
+    return split_by_author(set_name, facts, n_splits=cut.n_splits, seed=cut.seed)
+
+
+def plan_lines(study: Study, log: Log) -> list[str]:
+    """What would be done."""
+    plan = plan_of(study)
+    left = [one for one in plan if one.job_id not in log.finished]
+    training = [one for one in left if one.lr is not None]
+    n_steps = sum(
+        study.sweep.n_epochs * study.sweep.n_steps(len(study.trained_on(one.split)))
+        for one in training
+    )
+    models = ", ".join(f"{role} {one.name}" for role, one in study.subjects.items())
+    held = ", ".join(f"{name} ({len(study.encoded[name].items)})" for name in study.held_out)
+    return [
+        models,
+        f"{study.data.name}: {len(study.data.items)} items in {len(study.data.splits)} splits, "
+        f"{len(study.data.left_out)} left out; held out in turn: {held}",
+        f"lr {', '.join(f'{lr:g}' for lr in study.sweep.lrs)}; {study.sweep.n_epochs} epochs in "
+        f"batches of {study.sweep.batch_size}; loss on {study.sweep.loss_on}",
+        f"{len(plan)} jobs, {len(plan) - len(left)} in the log; {len(training)} "
+        f"runs of {n_steps} steps together to do",
+    ]
+
+
+def _worst(errors: Sequence[LensAuditError]) -> LensAuditError | None:
+    """One error for all studies: a failed gate before failed runs."""
+    if not errors:
+        return None
+    first = sorted(errors, key=lambda one: not isinstance(one, VerificationError))[0]
+    more = f" (and {len(errors) - 1} more studies)" if len(errors) > 1 else ""
+    return type(first)(f"{first}{more}")
+
+
+def plan_of(study: Study) -> Jobs:
+    """Every job of a study in the order they are done, checked before any model is loaded.
+
+    Raises:
+        InputError: the data, the letters, the splits or the grid cannot be used.
+    """
+    _check(study)
+    return {
+        place: identity
+        for what in (measuring, retraining)
+        for role in study.subjects
+        for place, identity in what(study, role).items()
+    }
+
+
+def run(
+    study: Study,
+    log: Log | None = None,
+    *,
+    defects: Literal["refuse", "keep"] = "refuse",
+    report: Tick = lambda what, done, total: None,
+) -> Log:
+    """Fill the log with the study's jobs.
+
+    Args:
+        study: models, data and grid.
+        log: from `read_log`, to resume; in memory by default.
+        defects: `keep` runs on ambiguous, repeated or leaking items as upstream does; to leave
+            them out, give data from `handled(data, "drop")`.
+        report: called as work proceeds.
+
+    Raises:
+        InputError: something cannot be used; nothing was done.
+        VerificationError: the original does not know the facts, or unlearning did not lower its
+            accuracy; the measurements are in the log.
+        PartialError: some runs diverged; they are in the log and not tried again.
+    """
+    log = Log() if log is None else log
+    handled(study.data, defects)
+    plan = plan_of(study)
+    log.open(study_record(study, plan, inspect(study.data).counts))
+    for role in study.subjects:
+        _fill(study, role, measuring(study, role), log, report)
+    if failure := gate_of(log.studies[study.study_id], log):
+        raise VerificationError(
+            f"{study.unlearned.name}: {failure}; recovery would mean nothing\n"
+            "the measurements are kept; to retrain nevertheless switch the gate off"
+        )
+    for role in study.subjects:
+        _fill(study, role, retraining(study, role), log, report)
+    _complain(plan, log)
+    return log
+
+
+def _check(study: Study) -> None:
+    sweep = study.sweep
+    usable = all(math.isfinite(lr) and lr > 0 for lr in sweep.lrs)
+    if not sweep.lrs or not usable or len(set(sweep.lrs)) != len(sweep.lrs):
+        raise InputError(f"learning rates {sweep.lrs}: wanted one or more, above 0, each once")
+    _check_numbers(study)
+    if sweep.n_epochs < 1 or sweep.batch_size < 1 or study.score_batch < 1:
+        raise InputError("epochs and batch sizes: wanted 1 or more")
+    if not study.readouts:
+        raise InputError("no readout; wanted letter, answer or both")
+    if study.tokenizer.eos_token_id is None:
+        raise InputError(
+            "the tokenizer has no end-of-text token; set eos_token in its configuration"
+        )
+    _ = study.letters  # says what is wrong with it
+    if small := [name for name in study.held_out if len(study.encoded[name].items) < 2]:
+        raise InputError(f"split {small[0]} holds 1 item, wanted 2 or more to select by halves")
+
+
+def _check_numbers(study: Study) -> None:
+    """What a hash cannot hold and a comparison would let pass."""
+    for name, value in {
+        "weight decay": study.sweep.weight_decay,
+        "gate on the original": study.gate.min_baseline,
+        "gate on the drop": study.gate.min_drop,
+    }.items():
+        if not (math.isfinite(value) and value >= 0):
+            raise InputError(f"{name} {value:g}: wanted a number from 0")
+
+
+def _fill(study: Study, role: Role, jobs: Jobs, log: Log, report: Tick) -> None:
+    """Do the jobs of one model that the log lacks."""
+    left = [one for one in jobs if one.job_id not in log.finished]
+    if not left:
+        return
+    subject, trains = study.subjects[role], left[0].lr is not None
+    # before the model that is attacked: never two of them
+    rows = study.original_readout if trains and study.puts_back(role) else None
+    model = subject.load()
+    _check_fits(study, model, subject.name)
+    start = StartWeights(model) if trains else None
+    n_epochs = study.sweep.n_epochs if trains else 1
+    what = f"{left[0].condition} {subject.name}: {'epochs' if trains else 'splits'}"
+    try:
+        for number, job in enumerate(left):
+
+            def tell(epoch: int, number: int = number) -> None:
+                report(what, number * n_epochs + epoch, len(left) * n_epochs)
+
+            tell(0)
+            began = time.monotonic()
+            if start is None:
+                done = Finished(job.job_id, "ok", (_as_it_is(study, job, model),))
+            else:
+                start.restore(model)
+                moved = rows is not None and undo_exchange(model, rows) > 0
+                # a readout that was put back is not the one that was measured
+                measured = job_id_of(job_identity(study, subject.weights, job.split))
+                first = (_as_it_is(study, job, model),) if moved else log.finished[measured].curve
+                done = _retrain(study, job, model, first, tell)
+            seconds = round(time.monotonic() - began, 3)
+            log.add(replace(done, seconds=seconds), jobs[job])
+        report(what, len(left) * n_epochs, len(left) * n_epochs)
+    finally:
+        if start is not None:
+            start.restore(model)
+
+
+def _as_it_is(study: Study, job: Place, model: Any) -> Point:
+    return Point(0, _readings(study, model, study.encoded[job.split].items))
+
+
+def _retrain(
+    study: Study,
+    job: Place,
+    model: Any,
+    first: tuple[Point, ...],
+    report: Callable[[int], None],
+) -> Finished:
+    assert job.lr is not None
+    made = retrain(
+        model,
+        study.trained_on(job.split),
+        sweep=study.sweep,
+        lr=job.lr,
+        read_v=lambda: _readings(study, model, study.encoded[job.split].items),
+        report=report,
+    )
+    done = replace(made, job_id=job.job_id, curve=(*first, *made.curve))
+    if done.status == "diverged":
+        return done
+    fit = _readings(study, model, study.sample_of_t(job.split))[0]
+    return replace(done, t_accuracy=fit.accuracy)
+
+
+def retrain(
+    model: Any,
+    samples: Sequence[Sample],
+    *,
+    sweep: TrainingGrid,
+    lr: float,
+    read_v: Callable[[], tuple[Reading, ...]],
+    report: Callable[[int], None] = lambda epoch: None,
+) -> Finished:
+    """Train `model` in place on `samples` and read V after each epoch, from the first on.
+
+    A run that diverges is a result: it ends with the epochs before, and says at which step.
+    """
+    per_epoch = sweep.n_steps(len(samples))
+    made = read_along(
+        model,
+        finetune_batches(samples, batch_size=sweep.batch_size, seed=sweep.seed, pad=0),
+        recipe=sweep.recipe(lr, len(samples)),
+        seed=sweep.seed,
+        at=range(per_epoch, sweep.n_epochs * per_epoch + 1, per_epoch),
+        read_v=read_v,
+        report=lambda step: report(step // per_epoch) if step % per_epoch == 0 else None,
+    )
+    curve = tuple(replace(one, epoch=one.epoch // per_epoch) for one in made.curve)
+    return replace(made, curve=curve)
+
+
+def _readings(study: Study, model: Any, items: Sequence[EncodedItem]) -> tuple[Reading, ...]:
+    return read(
+        model,
+        items,
+        readouts=study.readouts,
+        letters=study.letters,
+        batch_size=study.score_batch,
+    )
+
+
+def _check_fits(study: Study, model: Any, name: str) -> None:
+    """Sequences within the model's window, tokens within its vocabulary."""
+    limit = getattr(model.config, "max_position_embeddings", None)
+    longest = max(split.longest for split in study.encoded.values())
+    if limit is not None and longest > limit:
+        raise InputError(
+            f"{name}: reads {limit} tokens, the longest item has {longest}; leave long items out"
+        )
+    d_vocab = model.get_input_embeddings().num_embeddings
+    highest = max(split.highest for split in study.encoded.values())
+    if highest >= d_vocab:
+        raise InputError(
+            f"{name}: has {d_vocab} tokens, the data need token {highest}; its tokenizer is "
+            "another model's"
+        )
+
+
+def _complain(plan: Jobs, log: Log) -> None:
+    """Tell which runs diverged, once all work is done."""
+    trained = [one for one in plan if one.lr is not None]
+    lost = [one for one in trained if log.finished[one.job_id].status == "diverged"]
+    if lost:
+        listed = ", ".join(f"{one.condition} {one.split} lr {one.lr:g}" for one in lost[:8])
+        more = f" and {len(lost) - 8} more" if len(lost) > 8 else ""
+        raise PartialError(
+            f"{len(lost)} of {len(trained)} runs diverged: {listed}{more}\n"
+            "their epochs up to there are in the log and count; leave these learning rates out"
+        )
