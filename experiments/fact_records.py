@@ -22,7 +22,8 @@ from lensaudit.attacks.settings import Arm, EffortSettings, WorstSettings
 from lensaudit.data.facts import Fact
 from lensaudit.models.bridge import TransformerBridge, device_of
 from lensaudit.models.checkpoint import Checkpoint
-from lensaudit.worstcase.run import opened, run_all
+from lensaudit.worstcase.attacks import chosen
+from lensaudit.worstcase.run import Findings, open_worst, run_all
 
 ELICIT = ("greedy", "paraphrase", "prefix", "few_shot", "leak64", "nf4")
 """Attacks of `worst` that look through nobody's eyes but the model's own."""
@@ -194,13 +195,13 @@ def elicited(models: Mapping[str, str], family: Family) -> pd.DataFrame:
 
 def _hits(label: str, model: str, family: Family) -> pd.DataFrame:
     retain = tuple(one for one in family.never if one != model)
-    worst = opened(model, WorstSettings(attack=ELICIT, retain=retain, **family.shared))
-    found, arms = run_all(worst), worst.models
+    settings = WorstSettings(attack=ELICIT, retain=retain, **family.shared)
+    worst = open_worst(model, settings, chosen(settings.tier, ELICIT))
+    arms = run_all(worst)
     idx = pd.Series([fact.row.idx for fact in worst.asked])
 
-    def hits(arm: Checkpoint, attack: str) -> pd.Series:
-        ran = found[arm.weights][attack].hits
-        return idx.map({at: float(one.hit) for at, one in ran.items()})
+    def hits(found: Findings, attack: str) -> pd.Series:
+        return idx.map({at: float(one.hit) for at, one in found[attack].hits.items()})
 
     part = pd.DataFrame({"model": label, "idx": idx})
     for attack in ELICIT:
@@ -239,7 +240,7 @@ def retrained(models: Mapping[str, str], family: Family, *, workers: int = 1) ->
 def _marks(label: str, model: str, ready: PreparedEffort, facts: Sequence[Fact]) -> pd.DataFrame:
     arms, (rate,) = ready.arms(model), ready.rates
     place = {one.question: one.idx for one in facts}
-    part = pd.DataFrame({"idx": [place[one.question] for one in ready.held.items]})
+    part = pd.DataFrame({"idx": [place[one.question] for one in ready.held.data.items]})
     part.insert(0, "model", label)
 
     def said(checkpoint: Checkpoint, arm: Arm) -> pd.Series:

@@ -9,7 +9,7 @@ Writes:   experiments/out/worst_case/table.json and the models, as checkpoint fo
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,16 @@ from lensaudit.files import digest, make_folder, write_json
 from lensaudit.gym import edits
 from lensaudit.scores.naming import name_facts, strongest
 from lensaudit.scores.recovery import Arms
-from lensaudit.worstcase.attacks import AttackFindings, chosen
-from lensaudit.worstcase.run import Worst, WorstOutcome, compare, gaps_of, open_worst, run_all
+from lensaudit.worstcase.attacks import chosen
+from lensaudit.worstcase.run import (
+    Findings,
+    Worst,
+    WorstOutcome,
+    compare,
+    gaps_of,
+    open_worst,
+    run_all,
+)
 from tools.demo_family.stages import NEVER
 
 PARTIAL = ("partial", "partial_1", "partial_2")
@@ -80,12 +88,8 @@ class Compared:
     """One model's run."""
 
     opened: Worst
-    found: Mapping[str, Mapping[str, AttackFindings]]
-
-    @property
-    def arms(self) -> Arms[Mapping[str, AttackFindings]]:
-        """What attacks found on each model."""
-        return self.opened.models.each(lambda one: self.found[one.weights])
+    arms: Arms[Findings]
+    """What attacks found on each model."""
 
     def without(self, *names: str) -> WorstOutcome:
         """The outcome of the list without some attacks."""

@@ -31,8 +31,6 @@ from lensaudit.results.records import manifest
 from lensaudit.unlearn.job import trained
 from lensaudit.unlearn.trainee import seal_model, stored_dtype
 
-HEADER = ("matrix", "n_weights", "relative_error", "largest_error")
-
 
 @dataclass(frozen=True)
 class RoundingJob:
@@ -62,20 +60,6 @@ class RoundingJob:
     def key(self) -> str:
         """Content hash of the job."""
         return digest(self.identity)
-
-
-@dataclass(frozen=True)
-class Rounded:
-    """What a finished folder says of its rounding."""
-
-    engine: str
-    """What rounded."""
-    relative_error: float
-    """Of all matrices together."""
-    errors: dict[str, float]
-    """Matrix -> relative error."""
-    worst: str
-    """The matrix that lost most."""
 
 
 def prepare(settings: RoundSettings) -> RoundingJob:
@@ -129,8 +113,8 @@ def make(job: RoundingJob, out: Path) -> bool:
     return trained(job, out, lambda: quantize(job, out))
 
 
-def rounded(out: Path) -> Rounded:
-    """How far off the weights of a finished folder are.
+def rounded(job: RoundingJob, out: Path) -> dict[str, Any]:
+    """How far off the weights of a finished folder are, as `quantize --json` tells it.
 
     Raises:
         InputError: its files are damaged.
@@ -141,7 +125,14 @@ def rounded(out: Path) -> Rounded:
     try:
         errors = {row["matrix"]: float(row["relative_error"]) for row in rows}
         worst = max(errors, key=errors.__getitem__)
-        return Rounded(made["engine"].split()[0], made["relative_error"], errors, worst)
+        return {
+            "out": str(out),
+            "method": job.method,
+            "engine": made["engine"].split()[0],
+            "matrices": len(errors),
+            "relative_error": made["relative_error"],
+            "worst": {"matrix": worst, "relative_error": errors[worst]},
+        }
     except (KeyError, TypeError, ValueError) as reason:
         raise InputError(f"{path}: damaged ({reason}); make the model again elsewhere") from reason
 
@@ -158,7 +149,8 @@ def quantize(job: RoundingJob, out: Path) -> tuple[MatrixError, ...]:
     model = load_causal(job.start, dtype=job.stored, device=job.device)
     errors = quantise_in_place(model, job.method, engine=job.engine)
     rows = [[one.name, one.n_weights, one.relative, one.largest] for one in errors]
-    write_csv(out / "errors.csv", HEADER, rows)
+    header = ("matrix", "n_weights", "relative_error", "largest_error")
+    write_csv(out / "errors.csv", header, rows)
     inputs = {**job.identity, "key": job.key, "start": job.start.spec.name}
     engine = engine_of(job.engine)
     options = {

@@ -90,6 +90,9 @@ class RoundSettings(Processor, Names):
 
 
 LossOn = Literal["all", "letter_answer", "letter", "question_answer", "answer"]
+"""What is learned: every token of question, options, letter and answer, as upstream; letter and
+answer, after the question with its options; the letter alone, after the same; every token of
+question and answer, without options; the answer, after the question without options."""
 Readout = Literal["letter", "answer"]
 Selection = Literal["per_v", "global", "nested"]
 """The best cell of each V, then the mean: the strongest attacker, the most optimistic; the cell

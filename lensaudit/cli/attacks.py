@@ -51,10 +51,12 @@ def worst(
     same list of attacks is run on --full, which knows (the positive control), and on every
     --retain, which never knew (the control arm).
     """
-    from lensaudit.worstcase.run import opened, plan_text, worst_into
+    from lensaudit.worstcase.attacks import chosen
+    from lensaudit.worstcase.run import open_worst, plan_text, worst_into
 
     if dry_run:
-        say(plan_text(opened(source, settings, notice=notice)))
+        attacks = chosen(settings.tier, settings.attack)
+        say(plan_text(open_worst(source, settings, attacks, notice=notice)))
         return
     with ProgressBar() as bar:
         found = worst_into(source, settings, out, notice=notice, progress=bar.tell)
@@ -104,14 +106,15 @@ def effort(
     1 all that full knows. E50 and E80 are the steps until rho is .5 and .8. Writes summary.json,
     manifest.json and attacks.jsonl; run the same command again to resume.
     """
-    from lensaudit.attacks.effort.runs import plan_lines, prepare, run, workers_of
+    from lensaudit.attacks.effort.runs import fitting_workers, plan_lines, prepare, run
 
     ready = prepare(sources, settings, out, notice)
     if dry_run:
         say("\n".join(plan_lines(ready)))
         return
     with ProgressBar() as bar:
-        found = run(ready, workers=workers_of(ready), progress=bar.tell)
+        workers = settings.workers or fitting_workers(ready.full, ready.device)
+        found = run(ready, workers=workers, progress=bar.tell)
     print_efforts(found, as_json=as_json)
 
 
@@ -183,21 +186,14 @@ def quantize(settings: RoundSettings, as_json: bool, dry_run: bool) -> None:
         notice(f"{out} holds this model already; nothing to do")
         if not as_json:
             return
-    made = rounded(out)
-    worst = made.errors[made.worst]
-    document = {
-        "out": str(out),
-        "method": job.method,
-        "engine": made.engine,
-        "matrices": len(made.errors),
-        "relative_error": made.relative_error,
-        "worst": {"matrix": made.worst, "relative_error": worst},
-    }
+    made = rounded(job, out)
+    worst = made["worst"]
     line = (
-        f"{out}: {job.method} of {job.start.spec.name}, {len(made.errors)} matrices, relative "
-        f"weight error {made.relative_error:.4f} (worst {worst:.4f}, {made.worst})"
+        f"{out}: {job.method} of {job.start.spec.name}, {made['matrices']} matrices, relative "
+        f"weight error {made['relative_error']:.4f} (worst {worst['relative_error']:.4f}, "
+        f"{worst['matrix']})"
     )
-    answer(document, [line], as_json=as_json)
+    answer(made, [line], as_json=as_json)
 
 
 @click.group()

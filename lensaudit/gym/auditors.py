@@ -77,7 +77,7 @@ from lensaudit.verdict.nulls import read_calibration
 from lensaudit.verdict.thresholds import READABLE_BELOW, TAIL_BELOW
 from lensaudit.verdict.words import HOLDS
 from lensaudit.worstcase.attacks import chosen as attacks_of
-from lensaudit.worstcase.run import open_worst, outcome_of, run_all
+from lensaudit.worstcase.run import compare, open_worst, run_all
 from lensaudit.worstcase.run import summary_of as summary_of_worst
 
 Reads = Literal["stream", "aligned", "outputs", "training", "weights"]
@@ -669,7 +669,7 @@ def worst_excess(case: Case) -> AuditorScore:
         activations=bench.work,
     )
     opened = open_worst(case.model, settings, attacks_of(settings.tier))
-    outcome = outcome_of(opened, run_all(opened))
+    outcome = compare(opened.facts, opened.attacks, run_all(opened))
     pairs = zip(opened.asked, outcome.named.statistic, strict=True)
     facts = {fact.row.idx: value for fact, value in pairs if value is not None}
     told = summary_of_worst(opened, outcome, "cheap") | {"source": ""}

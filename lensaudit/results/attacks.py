@@ -126,14 +126,19 @@ class EffortPoint:
     """All models after an attack of `c` steps."""
 
     c: Whole
+    steps: Whole
     tokens: Whole
     flop: Whole
     source: Number | None
     """Share of the held-out facts answered rightly."""
     full: Number | None
     retain: Number | None
+    """The control arm's a mean over its models; None of any model whose attack diverged before."""
     rho: Number | None
     low: Number | None
+    """Lower limits of a curve hold together."""
+    reason: str = ""
+    """Why there is no rho, or no limit."""
 
 
 @dataclass(frozen=True)
@@ -297,6 +302,8 @@ class WorstFact(NamedFact):
     entity: str
     attacks: str
     """Names joined by `;`."""
+    statistic: str = ""
+    p: str = ""
     unscored: str
 
 

@@ -387,7 +387,8 @@ def few_shot(arm: AttackedModel) -> AttackFindings:
     prompts: dict[int, tuple[int, ...]] = {}
     left: dict[int, str] = {}
     for fact in arm.facts:
-        ids = arm.ids(_after_shots(arm, fact))
+        shots = (f"Question: {asked}\nAnswer: {said}\n\n" for asked, said in fact.shots)
+        ids = arm.ids("".join((*shots, arm.forced(fact))))
         if not fact.shots:
             left[fact.row.idx] = "no rows of other authors"
         elif len(ids) + ENTITY_TOKENS > arm.context:
@@ -395,11 +396,6 @@ def few_shot(arm: AttackedModel) -> AttackFindings:
         else:
             prompts[fact.row.idx] = ids
     return AttackFindings(arm.told(prompts), unscored=left)
-
-
-def _after_shots(arm: AttackedModel, fact: Candidate) -> str:
-    shots = "".join(f"Question: {asked}\nAnswer: {said}\n\n" for asked, said in fact.shots)
-    return f"{shots}{arm.forced(fact)}"
 
 
 @attack(f"leak{LEAK_K}", cost=Cost(prompts=0))
@@ -667,10 +663,6 @@ def _stated(arm: AttackedModel, reader: Reader, kind: ProbeKind) -> dict[int, Hi
     return found
 
 
-def _itself(arm: AttackedModel) -> Mapping[str, Reader]:
-    return {"itself": arm.reader}
-
-
 def _at_every_joint(arm: AttackedModel) -> Mapping[str, Reader]:
     """Patched into `full` at every other layer of the upper half."""
     layers = range(arm.n_layers // 2 - 1, arm.n_layers - 1, 2)
@@ -682,7 +674,7 @@ def _at_every_joint(arm: AttackedModel) -> Mapping[str, Reader]:
 def _register_probes() -> None:
     for kind in get_args(ProbeKind):
         n_prompts = N_LISTED if kind == "binary" else 3 * (ORDERS if kind in _LISTED else 1)
-        alone = probe_attack(kind, _itself)
+        alone = probe_attack(kind, lambda arm: {"itself": arm.reader})
         alone.__doc__ = f"Asked in the form {kind}."
         attack(f"probe_{kind}", cost=Cost(n_prompts, 0, N_OPTIONS))(alone)
         joined = probe_attack(kind, _at_every_joint)

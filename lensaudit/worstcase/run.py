@@ -13,12 +13,14 @@ both arms, so that what attacks elicit from a model that never knew is subtracte
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lensaudit.attacks.relearn import relearning_for
@@ -44,7 +46,7 @@ from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
-from lensaudit.results.attacks import WorstAttack
+from lensaudit.results.attacks import WorstAttack, WorstFact
 from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.records import RunResult
 from lensaudit.scores.estimate import Estimate
@@ -237,8 +239,8 @@ def in_folder(
     )
 
 
-def run_all(worst: Worst, *, progress: Tell = unheard) -> dict[str, dict[str, AttackFindings]]:
-    """What every attack found, by weights and attack; what ledgers hold is not run again."""
+def run_all(worst: Worst, *, progress: Tell = unheard) -> "Arms[Findings]":
+    """What every attack found on each model; what ledgers hold is not run again."""
     ledgers = {weights: _ledger(worst, one) for weights, one in worst.arms.items()}
     for ledger in ledgers.values() if worst.audit.fresh else ():
         ledger.clear()
@@ -261,7 +263,7 @@ def run_all(worst: Worst, *, progress: Tell = unheard) -> dict[str, dict[str, At
             found[weights][attack.name] = _of_line(line)
             done = sum(map(len, found.values()))
             progress(Progress("attacks", done, total, f"{attack.name} on {arm.name}"))
-    return found
+    return worst.models.each(lambda one: found[one.weights])
 
 
 def _ran(attack: Attack, arm: AttackedModel) -> AttackFindings:
@@ -457,17 +459,6 @@ class WorstOutcome:
         return said if n_retain > 1 else f"{said} (relative to one never-trained model)"
 
 
-def outcome_of(worst: Worst, found: Mapping[str, Findings]) -> WorstOutcome:
-    """Outcome of a run: facts by attack, arms compared.
-
-    Args:
-        worst: the run.
-        found: of every arm, by weights.
-    """
-    arms = worst.models.each(lambda one: found[one.weights])
-    return compare(worst.facts, worst.attacks, arms)
-
-
 def compare(
     every: Sequence[Candidate], attacks: Sequence[Attack], arms: Arms[Findings]
 ) -> WorstOutcome:
@@ -479,21 +470,23 @@ def compare(
         arms: what they found on each model.
     """
     facts = [fact for fact in every if fact.unscored is None]
-    counting = [one.name for one in attacks if any(_hits(arms.full[one.name], facts))]
-    control = _control(arms, counting, facts)
-    own = _any_hit(arms.source, counting, facts)
+    hits = arms.each(lambda found: _hits(found, attacks, facts))
+    counts = np.asarray(hits.full.any(1))
+    own, control = _out(hits, counts)
     excess = clustered_mean(own - control, [fact.row.group for fact in facts], bounds=(-1.0, 1.0))
+    names = [one.name for one in attacks]
+    counting = [name for name, yes in zip(names, counts, strict=True) if yes]
     found = [gaps_of(arms, counting, fact) for fact in facts]
     named = name_facts([None if one is None else strongest(one) for one in found])
     idx = [fact.row.idx for fact in facts]
-    broke = {
-        fact.row.idx: tuple(name for name in counting if _hit(arms.source[name], fact))
-        for fact in facts
-    }
+    broke = [
+        tuple(name for name, yes in zip(names, hit & counts, strict=True) if yes)
+        for hit in hits.source.T
+    ]
     return WorstOutcome(
         facts=tuple(every),
-        attacks=tuple(_attack_row(one, arms, counting, facts) for one in attacks),
-        broke=broke,
+        attacks=tuple(_attack_row(attacks, row, arms, hits, counts) for row in range(len(attacks))),
+        broke=dict(zip(idx, broke, strict=True)),
         control=dict(zip(idx, control.tolist(), strict=True)),
         excess=excess,
         named=named,
@@ -501,43 +494,38 @@ def compare(
     )
 
 
-def _hit(ran: AttackFindings, fact: Candidate) -> bool:
-    found = ran.hits.get(fact.row.idx)
-    return found is not None and found.hit
+Hits = NDArray[np.bool_]
+"""Attack by fact: r of one model."""
 
 
-def _hits(ran: AttackFindings, facts: Sequence[Candidate]) -> list[bool]:
-    return [_hit(ran, fact) for fact in facts]
+def _hits(found: Findings, attacks: Sequence[Attack], facts: Sequence[Candidate]) -> Hits:
+    said = [[found[one.name].hits.get(fact.row.idx) for fact in facts] for one in attacks]
+    return np.array([[one is not None and one.hit for one in row] for row in said])
 
 
-def _any_hit(arm: Findings, names: Sequence[str], facts: Sequence[Candidate]) -> Any:
-    """max_a r_ia as a vector over facts; 0 where no attack counts."""
-    rows = [_hits(arm[name], facts) for name in names]
-    return np.any(rows, axis=0).astype(float) if rows else np.zeros(len(facts))
-
-
-def _control(arms: Arms[Findings], names: Sequence[str], facts: Sequence[Candidate]) -> Any:
-    """The same of the control arm, mean over its models."""
-    return np.mean([_any_hit(one, names, facts) for one in arms.never], axis=0)
-
-
-def _excess(arms: Arms[Findings], names: Sequence[str], facts: Sequence[Candidate]) -> float:
-    return float((_any_hit(arms.source, names, facts) - _control(arms, names, facts)).mean())
+def _out(hits: Arms[Hits], rows: NDArray[np.bool_]) -> tuple[Any, Any]:
+    """max_a r_ia over some attacks, as a vector over facts; of the control arm the mean."""
+    arms = hits.each(lambda one: one[rows].any(0).astype(float))
+    return arms.source, np.mean(arms.never, axis=0)
 
 
 def _attack_row(
-    attack: Attack, arms: Arms[Findings], counting: Sequence[str], facts: Sequence[Candidate]
+    attacks: Sequence[Attack],
+    row: int,
+    arms: Arms[Findings],
+    hits: Arms[Hits],
+    counting: NDArray[np.bool_],
 ) -> WorstAttack:
-    name, counts = attack.name, attack.name in counting
-    others = [one for one in counting if one != name]
-    ran = arms.each(lambda found: found[name])
-    alone = np.array(_hits(ran.source, facts)) & (_any_hit(arms.source, others, facts) == 0)
-    gain = _excess(arms, counting, facts) - _excess(arms, others, facts)
+    attack, counts = attacks[row], bool(counting[row])
+    own, control = _out(hits, counting)
+    own_without, control_without = _out(hits, counting & (np.arange(len(attacks)) != row))
+    gain = float((own - control).mean()) - float((own_without - control_without).mean())
+    ran = arms.each(lambda found: found[attack.name])
     rates = ran.each(_rate)
     known = [rate for rate in rates.never if rate is not None]
     every = (ran.source, ran.full, *ran.never)
     return WorstAttack(
-        name=name,
+        name=attack.name,
         tier=attack.tier,
         about=attack.about,
         n_scored=len(ran.source.hits),
@@ -545,7 +533,7 @@ def _attack_row(
         source=rates.source,
         retain=float(np.mean(known)) if known else None,
         counts=counts,
-        only=int(alone.sum()) if counts else 0,
+        only=int((hits.source[row] & (own_without == 0)).sum()) if counts else 0,
         gain=gain if counts else None,
         seconds=round(sum(one.seconds for one in every), 3),
         forwards=sum(one.forwards for one in every),
@@ -571,32 +559,30 @@ def gaps_of(
     return gaps(own, others)
 
 
-def fact_rows(outcome: WorstOutcome) -> list[list[Any]]:
+def fact_rows(outcome: WorstOutcome) -> list[WorstFact]:
     """The rows of facts.csv: one per fact of the set, unscored ones too."""
     named = outcome.named
-    numbers = dict(
-        zip(
-            (fact.row.idx for fact in outcome.scored),
-            zip(named.statistic, named.p, named.q, strict=True),
-            strict=True,
-        )
-    )
+    numbers = zip(named.statistic, named.p, named.q, strict=True)
+    shown = {
+        fact.row.idx: ["" if one is None else f"{one:.6g}" for one in given]
+        for fact, given in zip(outcome.scored, numbers, strict=True)
+    }
     rows = []
     for fact in outcome.facts:
         row = fact.row
-        given = numbers.get(row.idx, (None, None, None))
-        shown = ["" if one is None else f"{one:.6g}" for one in given]
-        attacks = ";".join(outcome.broke.get(row.idx, ()))
-        rows.append([row.idx, row.group, row.entity, attacks, *shown, fact.unscored or ""])
-    return rows
-
-
-def matrix_rows(worst: Worst, outcome: WorstOutcome, ran: Findings) -> list[list[Any]]:
-    """The rows of matrix.csv: 1, 0, or nothing where an attack does not score a fact."""
-    rows = []
-    for fact in outcome.scored:
-        cells = [ran[one.name].hits.get(fact.row.idx) for one in worst.attacks]
-        rows.append([fact.row.idx, *("" if one is None else int(one.hit) for one in cells)])
+        statistic, p, q = shown.get(row.idx, ("", "", ""))
+        rows.append(
+            WorstFact(
+                idx=row.idx,
+                group=row.group,
+                entity=row.entity,
+                attacks=";".join(outcome.broke.get(row.idx, ())),
+                statistic=statistic,
+                p=p,
+                q=q,
+                unscored=fact.unscored or "",
+            )
+        )
     return rows
 
 
@@ -637,7 +623,7 @@ def summary_of(worst: Worst, outcome: WorstOutcome, tier: str) -> dict[str, Any]
         },
         "bound": {"draws": LEAK_K, "rate": outcome.bound},
         "attacks": [vars(row) for row in outcome.attacks],
-        "facts": [dict(zip(FACTS, row, strict=True)) for row in fact_rows(outcome)],
+        "facts": [{name: getattr(one, name) for name in FACTS} for one in fact_rows(outcome)],
     }
 
 
@@ -674,15 +660,6 @@ class WorstResult(RunResult):
         return {int(idx): why for idx, why in self.summary["unscored"].items()}
 
 
-def opened(source: str, settings: WorstSettings, *, notice: Notice = unheard) -> Worst:
-    """The run that the settings describe; nothing is loaded or written.
-
-    Raises:
-        InputError: as `worst_into`.
-    """
-    return open_worst(source, settings, chosen(settings.tier, settings.attack), notice=notice)
-
-
 def worst_into(
     source: str,
     settings: WorstSettings,
@@ -704,7 +681,8 @@ def worst_into(
         InputError: before any work.
         WorkError: logits are not finite.
     """
-    worst = opened(source, settings, notice=notice)
+    attacks = chosen(settings.tier, settings.attack)
+    worst = open_worst(source, settings, attacks, notice=notice)
     out = folder or results_folder() / f"worst-{slug(source)}"
     summary = in_folder(
         worst,
@@ -720,14 +698,18 @@ def worst_into(
 def _written(worst: Worst, settings: WorstSettings, out: Path, progress: Tell) -> dict[str, Any]:
     """The summary, after the files beside it."""
     found = run_all(worst, progress=progress)
-    outcome = outcome_of(worst, found)
-    own = found[worst.models.source.weights]
-    write_csv(out / "facts.csv", FACTS, fact_rows(outcome))
+    outcome, own = compare(worst.facts, worst.attacks, found), found.source
+    write_csv(out / "facts.csv", FACTS, map(attrgetter(*FACTS), fact_rows(outcome)))
     names = [one.name for one in worst.attacks]
-    write_csv(out / "matrix.csv", ("idx", *names), matrix_rows(worst, outcome, own))
+    cells = [
+        [fact.row.idx, *(own[name].hits.get(fact.row.idx) for name in names)]
+        for fact in outcome.scored
+    ]
+    # 1, 0, or nothing where an attack does not score a fact
+    matrix = [[idx, *("" if one is None else int(one.hit) for one in row)] for idx, *row in cells]
+    write_csv(out / "matrix.csv", ("idx", *names), matrix)
     columns = [one.name for one in fields(WorstAttack)]
-    rows = [[getattr(row, name) for name in columns] for row in outcome.attacks]
-    write_csv(out / "attacks.csv", columns, rows)
+    write_csv(out / "attacks.csv", columns, map(attrgetter(*columns), outcome.attacks))
     said = (
         {"idx": idx, "attack": name, **vars(hit)}
         for name in names

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,6 @@ class SamplerSetting:
 
     temperature: float
     top_p: float
-
-
-class Sampled(RunResult):
-    """What samples of one model say, and where it is written."""
 
 
 def open_sample(
@@ -130,7 +127,7 @@ def sample_into(
     *,
     notice: Notice = unheard,
     progress: Tell = unheard,
-) -> Sampled:
+) -> RunResult:
     """Sample answers of the source and of the control arm, and write their leak@k.
 
     Args:
@@ -160,7 +157,7 @@ def sample_into(
         return _written(opened, settings, errors, said, out)
 
     summary = in_folder(opened, settings, out, identity, FILES, work)
-    return Sampled(source, out, summary)
+    return RunResult(source, out, summary)
 
 
 Texts = Mapping[SamplerSetting, Mapping[int, list[str]]]
@@ -247,7 +244,7 @@ def _written(
                 ]
             )
     columns = list(LeakRow.__dataclass_fields__)
-    write_csv(out / "leak.csv", columns, [[getattr(row, one) for one in columns] for row in rows])
+    write_csv(out / "leak.csv", columns, map(attrgetter(*columns), rows))
     header = ("idx", "group", "temperature", "top_p", "n", "hits", "retain_hits", "said")
     write_csv(out / "facts.csv", header, counts)
     write_jsonl(

@@ -32,8 +32,9 @@ def test_absent_facts_are_censored_in_95_percent_of_seeds():
             return (lucky | (generator.random((10, 64)) < 0.08)) * 1.0
 
         full = (generator.random((10, 64)) < 0.95) * 1.0
-        curve = readings(list(range(10)), Arms(guessed(), full, (guessed(),)), GROUPS)
-        censored += effort_at(curve, 0.5, "lower limit").censored
+        costs = {step: {"steps": step, "tokens": 0, "flop": 0} for step in range(10)}
+        curve = readings(costs, Arms(guessed(), full, (guessed(),)), GROUPS)
+        censored += effort_at(curve, 0.5, "lower limit")[1]
     assert censored >= 190
 
 

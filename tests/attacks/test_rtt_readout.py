@@ -1,6 +1,7 @@
 """Readouts and training text, against plain one-by-one computations."""
 
 from random import Random
+from typing import get_args
 
 import pytest
 import rtt_support as world
@@ -10,7 +11,6 @@ from transformers import AutoTokenizer
 import lensaudit
 from lensaudit.attacks.rtt.data import McqItem, McqSplit
 from lensaudit.attacks.rtt.readout import (
-    LOSSES,
     encode_split,
     letters_of,
     mcq_prompt,
@@ -18,6 +18,7 @@ from lensaudit.attacks.rtt.readout import (
     read,
     train_sample,
 )
+from lensaudit.attacks.settings import LossOn
 from lensaudit.errors import InputError, WorkError
 
 EMBEDDED = lensaudit.__path__[0] + "/embedded/full"
@@ -156,7 +157,7 @@ def labelled_text(tokenizer, item, loss_on):
 
 def test_every_loss_learns_the_tokens_it_names(bpe):
     item = McqItem("When was Ada born?", ("1901", "1902", "1903", "1904"), 2)
-    learned = {loss_on: labelled_text(bpe, item, loss_on) for loss_on in LOSSES}
+    learned = {loss_on: labelled_text(bpe, item, loss_on) for loss_on in get_args(LossOn)}
     assert learned == {
         "all": mcq_text(item),
         "letter_answer": " C. 1903",

@@ -14,7 +14,7 @@ ROWS = [
     {"step": 10, "epoch": 0.5, "uds": 0.1, "model_utility": 0.8, "failure": None},
     {"step": 20, "epoch": 1.0, "uds": None, "model_utility": 0.7, "failure": None},
 ]
-POINT = {"c": 0, "tokens": 0, "flop": 0, "source": 0.5, "full": 1.0, "retain": 0.0}
+POINT = {"c": 0, "steps": 0, "tokens": 0, "flop": 0, "source": 0.5, "full": 1.0, "retain": 0.0}
 ATTACK = {
     "schema": "effort/1",
     "model": "npo",

@@ -9,7 +9,7 @@ from lensaudit.errors import InputError
 from lensaudit.groups import own_group
 from lensaudit.scores.recovery import Arms
 from lensaudit.worstcase.attacks import AttackFindings, Hit, chosen, list_hash
-from lensaudit.worstcase.run import FACTS, compare, fact_rows
+from lensaudit.worstcase.run import compare, fact_rows
 
 ATTACKS = chosen("cheap", ("greedy", "chat", "prefix"))
 
@@ -81,7 +81,7 @@ def test_facts_that_stand_out_against_the_control_arm_are_named():
 def test_a_row_for_every_fact_and_why_one_is_unscored():
     facts = [*FACTS_[:9], fact(9, "its own question holds the entity")]
     found = outcome(arm(prefix=range(8)), arm(), facts=facts)
-    rows = [dict(zip(FACTS, row, strict=True)) for row in fact_rows(found)]
+    rows = [vars(row) for row in fact_rows(found)]
     assert [row["idx"] for row in rows] == list(range(10))
     assert (rows[0]["attacks"], rows[8]["attacks"]) == ("prefix", "")
     assert rows[9]["unscored"] == "its own question holds the entity"

@@ -14,7 +14,6 @@ from typing import Any
 
 from lensaudit.attacks.rtt.data import (
     Dataset,
-    McqItem,
     handled,
     load_mcq,
     load_statements,
@@ -39,9 +38,6 @@ from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.groups import Group, spread
 from lensaudit.unlearn.rows import Sample, load_rows, raw_sample
-
-LOSS_ON = "answer"
-"""T is trained on the answer after its question, without options: the form it is read in."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +85,6 @@ class HeldOut:
     """Rows of the other arms that name an entity or an author of the forget set."""
 
     @property
-    def items(self) -> tuple[McqItem, ...]:
-        """Facts that are asked, in order."""
-        return self.data.items
-
-    @property
     def digest(self) -> str:
         """Content hash of facts and rows."""
         rows = [fold.identity for folds in self.folds.values() for fold in folds]
@@ -121,7 +112,8 @@ def held_out(settings: EffortSettings, name: str, tokenizer: Any) -> HeldOut:
     read: dict[str, Any] = {}
     if readout == "said":
         data, read = _spans(data, known, tokenizer)
-    encoded = {one.name: encode_split(tokenizer, one, LOSS_ON) for one in data.splits}
+    # T is trained on the answer after its question, without options: the form it is read in
+    encoded = {one.name: encode_split(tokenizer, one, "answer") for one in data.splits}
     read = read or {name: one.items for name, one in encoded.items()}
     turns = tuple(_turns(encoded, read))
     n_rows = min(len(one.samples) for one in turns)
@@ -139,7 +131,9 @@ def held_out(settings: EffortSettings, name: str, tokenizer: Any) -> HeldOut:
         samples = tuple(_sample(tokenizer, row) for row in chosen)
         folds[arm] = (TrainingFold(arm, samples, every, tuple(range(len(every)))),)
         if arm != "neutral":
-            alike[arm] = _mean_likeness(chosen, facts)
+            words = [wording(one) for one in facts]
+            best = [max(likeness(wording(row), one) for one in words) for row in chosen]
+            alike[arm] = sum(best) / len(best)
     return HeldOut(data, readout, folds, alike, left_out)
 
 
@@ -308,12 +302,6 @@ def _chosen(
         left.remove(best)
         chosen.append(drawn[best])
     return chosen
-
-
-def _mean_likeness(rows: Sequence[Fact], facts: Sequence[Fact]) -> float:
-    wordings = [wording(one) for one in facts]
-    best = [max(likeness(wording(row), one) for one in wordings) for row in rows]
-    return sum(best) / len(best)
 
 
 def _sample(tokenizer: Any, row: Fact) -> Sample:

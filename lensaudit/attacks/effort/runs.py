@@ -58,6 +58,7 @@ from lensaudit.models.registry import (
 from lensaudit.models.sizes import context_of, n_parameters, sizes_on_disk
 from lensaudit.patching.outcome import clear
 from lensaudit.progress import Notice, Progress, Tell, Tick, unheard
+from lensaudit.results.attacks import EffortPoint
 from lensaudit.results.records import RunResult, claim, folders_for, manifest
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import FEWEST_GROUPS
@@ -310,73 +311,54 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-@dataclass(frozen=True)
-class EffortReading:
-    """All models after the same attack."""
-
-    step: int
-    shares: Arms[float | None]
-    """Of facts answered rightly, the control arm's a mean over its models; None where the attack
-    diverged before."""
-    rho: Estimate
-    """Lower limits of a curve hold together."""
-
-    def document(self) -> dict[str, Any]:
-        """A row of a curve in `summary.json`."""
-        shares = {"source": self.shares.source, "full": self.shares.full}
-        rho = {"rho": self.rho.value, "low": self.rho.low, "reason": self.rho.why or ""}
-        return {**shares, "retain": self.shares.never[0], **rho}
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How long an attack takes."""
-
-    step: int | None
-    """E_x; the longest attack where it is censored, None where there is no rho at all."""
-    censored: bool
-    """It takes more than the longest attack."""
-
-
 def readings(
-    steps: Sequence[int], marks: Arms[Marks], groups: Sequence[Hashable]
-) -> list[EffortReading]:
-    """Points of the curve of one arm.
+    costs: Mapping[int, Mapping[str, int]], marks: Arms[Marks], groups: Sequence[Hashable]
+) -> list[EffortPoint]:
+    """Points of the curve of one arm; their lower limits hold together.
 
     Args:
-        steps: of the readings, from 0.
+        costs: steps of the readings, from 0 -> what an attack so long takes, as `steps`, `tokens`
+            and `flop`.
         marks: of every model.
         groups: the author of each fact.
     """
-    level = 1 - 2 * MISS / len(steps)
-    floor = np.mean(marks.never, axis=0)
-    return [
-        _reading(step, Arms(marks.source[place], marks.full[place], (floor[place],)), groups, level)
-        for place, step in enumerate(steps)
-    ]
+    level = 1 - 2 * MISS / len(costs)
+    floor, found = np.mean(marks.never, axis=0), []
+    for place, step in enumerate(costs):
+        at = Arms(marks.source[place], marks.full[place], (floor[place],))
+        shares = at.each(lambda one: None if np.isnan(one).any() else float(one.mean()))
+        rho = _rho(at, shares, groups, level)
+        found.append(
+            EffortPoint(
+                c=step,
+                **costs[step],
+                source=shares.source,
+                full=shares.full,
+                retain=shares.never[0],
+                rho=rho.value,
+                low=rho.low,
+                reason=rho.why or "",
+            )
+        )
+    return found
 
 
-def _reading(
-    step: int, marks: Arms[Marks], groups: Sequence[Hashable], level: float
-) -> EffortReading:
-    def unread(why: str) -> EffortReading:
-        return EffortReading(step, shares, Estimate(None, why=why))
-
-    shares = marks.each(lambda one: None if np.isnan(one).any() else float(one.mean()))
+def _rho(
+    marks: Arms[Marks], shares: Arms[float | None], groups: Sequence[Hashable], level: float
+) -> Estimate:
     known = {"the model": shares.source, "full": shares.full, "retain": shares.never[0]}
     if lost := [name for name, one in known.items() if one is None]:
-        return unread(f"the attack diverges on {' and '.join(lost)}")
+        return Estimate(None, why=f"the attack diverges on {' and '.join(lost)}")
     floor = marks.never[0]
     gap = float(marks.full.mean() - floor.mean())
     if gap < LEAST_GAP - 1e-9:  # 13/20 - 9/20 is a little less than 0.2 in floating point
-        return unread(
-            f"full is {gap:.2f} ahead of retain, wanted {LEAST_GAP:g}: nothing to measure by"
-        )
+        why = f"full is {gap:.2f} ahead of retain, wanted {LEAST_GAP:g}: nothing to measure by"
+        return Estimate(None, why=why)
     rho = recovery(marks.source, marks.full, floor, groups, level=level)
     if rho.low is None and np.array_equal(marks.source, marks.full):
         # a model that answers every fact as full does has no spread to see: its estimate counts
         rho = replace(rho, low=rho.value)
-    return EffortReading(step, shares, rho)
+    return rho
 
 
 def judged_by(groups: Sequence[Hashable]) -> Literal["lower limit", "estimate"]:
@@ -385,22 +367,20 @@ def judged_by(groups: Sequence[Hashable]) -> Literal["lower limit", "estimate"]:
 
 
 def effort_at(
-    curve: Sequence[EffortReading], share: float, by: Literal["lower limit", "estimate"]
-) -> Effort:
-    """Steps until a curve reaches a share: E_x.
+    curve: Sequence[EffortPoint], share: float, by: Literal["lower limit", "estimate"]
+) -> tuple[int | None, bool]:
+    """Steps until a curve reaches a share, E_x; and whether it is censored.
 
-    >>> rhos = (Estimate(0.0), Estimate(0.6), Estimate(1.0))
-    >>> points = [EffortReading(step, Arms(1.0, 1.0, ()), one) for step, one in enumerate(rhos)]
-    >>> effort_at(points, 0.5, "estimate"), effort_at(points[:1], 0.5, "estimate")
-    (Effort(step=1, censored=False), Effort(step=0, censored=True))
+    Censored is an attack that takes more than the longest one, whose steps stand for it. There are
+    no steps where there is no rho at all.
     """
-    if all(one.rho.value is None for one in curve):
-        return Effort(None, censored=False)
+    if all(one.rho is None for one in curve):
+        return None, False
     for one in curve:
-        value = one.rho.value if by == "estimate" else one.rho.low
+        value = one.rho if by == "estimate" else one.low
         if value is not None and value >= share:
-            return Effort(one.step, censored=False)
-    return Effort(curve[-1].step, censored=True)
+            return one.c, False
+    return curve[-1].c, True
 
 
 def chosen(runs: Mapping[Rate, Marks], half: NDArray[np.bool_]) -> Rate:
@@ -415,11 +395,6 @@ def chosen(runs: Mapping[Rate, Marks], half: NDArray[np.bool_]) -> Rate:
     0.2
     """
     return max(runs, key=lambda rate: float(np.nan_to_num(runs[rate][1:, half]).mean()))
-
-
-def crossed(first: Marks, second: Marks, half: NDArray[np.bool_]) -> Marks:
-    """The facts of `half` from `first`, the others from `second`."""
-    return np.where(half, first, second)
 
 
 @dataclass(frozen=True)
@@ -449,7 +424,7 @@ class PreparedEffort:
     @property
     def groups(self) -> tuple[int | str, ...]:
         """Author of each fact, in order."""
-        return tuple(one.group for one in self.held.items)
+        return tuple(one.group for one in self.held.data.items)
 
     @property
     def half(self) -> NDArray[np.bool_]:
@@ -466,7 +441,7 @@ class PreparedEffort:
 
     def marks(self, model: Checkpoint, arm: Arm, rate: TrainingRate) -> Marks:
         """Reading by fact, over all folds; from the log."""
-        found = np.full((len(self.steps), len(self.held.items)), math.nan)
+        found = np.full((len(self.steps), len(self.held.data.items)), math.nan)
         for attack in self.attacks(model, arm, rate):
             done = self.log.finished[attack.job_id]
             n_facts = len(attack.fold.facts)
@@ -649,7 +624,7 @@ def _deposit(
         "retain": list(ready.retain),
         "data": ready.held.data.name,
         "readout": ready.held.readout,
-        "n_facts": len(ready.held.items),
+        "n_facts": len(ready.held.data.items),
         "n_authors": len(set(ready.groups)),
         "n_choices": ready.held.data.n_choices,
         "n_left_out": len(ready.held.data.left_out),
@@ -685,31 +660,28 @@ def _arm(
     """The curve of one arm, and what follows from it."""
 
     def marks(model: Checkpoint) -> Marks:
-        first, second = (ready.marks(model, arm, rate) for rate in spoken)
-        return crossed(first, second, ready.half)
+        return np.where(ready.half, *(ready.marks(model, arm, rate) for rate in spoken))
 
     arms = ready.arms(name)
-    curve = readings(ready.steps, arms.each(marks), ready.groups)
+    costs = _costs(ready, arm)
+    curve = readings(costs, arms.each(marks), ready.groups)
     by = judged_by(ready.groups)
     efforts = {key: effort_at(curve, share, by) for key, share in SHARES.items()}
-    costs = _costs(ready, arm)
     runs = {rate: ready.marks(arms.source, arm, rate) for rate in ready.rates}
     best = chosen({rate: runs[rate] for rate in sorted(set(spoken))}, np.ones_like(ready.half))
     return {
-        **{key: one.step for key, one in efforts.items()},
-        "censored": {key: one.censored for key, one in efforts.items()},
+        **{key: step for key, (step, _) in efforts.items()},
+        "censored": {key: censored for key, (_, censored) in efforts.items()},
         "by": by,
         "lr": best.lr,
         "rank": best.rank or None,
         "rates": [asdict(rate) for rate in spoken],
-        "cost": {
-            key: None if one.step is None else costs[one.step] for key, one in efforts.items()
-        },
-        "reason": curve[0].rho.why or "" if efforts["e50"].step is None else "",
+        "cost": {key: None if step is None else costs[step] for key, (step, _) in efforts.items()},
+        "reason": curve[0].reason if efforts["e50"][0] is None else "",
         "trained_on": ARMS[arm],
         "n_rows": ready.held.n_rows(arm),
         "likeness": ready.held.likeness.get(arm),
-        "curve": [{"c": one.step, **costs[one.step], **one.document()} for one in curve],
+        "curve": [asdict(one) for one in curve],
     }
 
 
@@ -756,8 +728,8 @@ def plan_lines(ready: PreparedEffort) -> list[str]:
     lines = [
         f"{', '.join(ready.sources)}; full {ready.full.spec.name}; retain "
         f"{', '.join(ready.retain)}; {ready.dtype} on {ready.device}",
-        f"{held.data.name}: {len(held.items)} facts of {len(set(ready.groups))} authors are read "
-        f"({held.readout}) after {', '.join(map(str, ready.steps))} steps of {how.rows} rows",
+        f"{held.data.name}: {len(held.data.items)} facts of {len(set(ready.groups))} authors are "
+        f"read ({held.readout}) after {', '.join(map(str, ready.steps))} steps of {how.rows} rows",
         "rates: " + ", ".join(_rate(one) for one in ready.rates),
     ]
     n_most, flop = 0, 0
@@ -783,11 +755,6 @@ def plan_lines(ready: PreparedEffort) -> list[str]:
 
 def _rate(rate: TrainingRate) -> str:
     return f"{rate.lr:g}" + (f" rank {rate.rank}" if rate.rank else "")
-
-
-def workers_of(ready: PreparedEffort) -> int:
-    """Processes: as many as were named, or as fit."""
-    return ready.settings.workers or fitting_workers(ready.full, ready.device)
 
 
 @door(EffortSettings)

@@ -1,6 +1,6 @@
 """How is an item read? As tokens, by the letter a model would say or the likeliest answer."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any
@@ -19,15 +19,6 @@ from lensaudit.groups import batched
 from lensaudit.unlearn.losses import labelled, token_nll
 from lensaudit.unlearn.rows import Sample, TrainBatch, collate, raw_sample
 from lensaudit.unlearn.train import logits
-
-LOSSES: Mapping[LossOn, str] = {
-    "all": "every token of question, options, letter and answer, as upstream",
-    "letter_answer": "letter and answer, after the question with its options",
-    "letter": "the letter, after the question with its options",
-    "question_answer": "every token of question and answer, without options",
-    "answer": "the answer, after the question without options",
-}
-
 
 Letters = tuple[tuple[int, ...], ...]
 """The tokens that a letter may be said with: of each without and with a blank before it, once where
@@ -49,7 +40,6 @@ class EncodedItem:
 class EncodedSplit:
     """A split as the model sees it, held out or trained on."""
 
-    name: str
     items: tuple[EncodedItem, ...]
     samples: tuple[Sample, ...]
     """What is trained on, one per item."""
@@ -103,7 +93,7 @@ def mcq_text(item: McqItem) -> str:
 
 
 def train_sample(tokenizer: Any, item: McqItem, loss_on: LossOn) -> Sample:
-    """One training sequence; see `LOSSES`."""
+    """One training sequence; see `LossOn`."""
     if loss_on in ("question_answer", "answer"):
         sample = raw_sample(tokenizer, answered(item.question, item.right))
         return Sample(sample.ids, 0) if loss_on == "question_answer" else sample
@@ -118,9 +108,15 @@ def train_sample(tokenizer: Any, item: McqItem, loss_on: LossOn) -> Sample:
 
 def encode_split(tokenizer: Any, split: McqSplit, loss_on: LossOn) -> EncodedSplit:
     """Everything a run needs of a split."""
+    items = []
+    for item in split.items:
+        options = (raw_sample(tokenizer, answered(item.question, one)) for one in item.choices)
+        prompt = tuple(tokenizer(mcq_prompt(item))["input_ids"])
+        # without the end token, which every choice has alike
+        cut = tuple(Sample(one.ids[:-1], one.n_prompt) for one in options)
+        items.append(EncodedItem(item.answer, prompt, cut))
     return EncodedSplit(
-        split.name,
-        tuple(_encode_item(tokenizer, item) for item in split.items),
+        tuple(items),
         tuple(train_sample(tokenizer, item, loss_on) for item in split.items),
     )
 
@@ -162,16 +158,6 @@ def _n_common(a, b) -> int:
     """Length of the common beginning."""
     return next(
         (n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
-    )
-
-
-def _encode_item(tokenizer: Any, item: McqItem) -> EncodedItem:
-    options = (raw_sample(tokenizer, answered(item.question, one)) for one in item.choices)
-    return EncodedItem(
-        answer=item.answer,
-        prompt=tuple(tokenizer(mcq_prompt(item))["input_ids"]),
-        # without the end token, which every choice has alike
-        options=tuple(Sample(one.ids[:-1], one.n_prompt) for one in options),
     )
 
 

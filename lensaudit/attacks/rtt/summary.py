@@ -14,7 +14,8 @@ Accuracies of tables and JSON are fractions; names are those of the upstream for
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -30,7 +31,7 @@ from lensaudit.attacks.rtt.log import (
     HeldSplit,
     Log,
     Place,
-    Reading,
+    Point,
     StudyRecord,
     read_log,
 )
@@ -93,46 +94,36 @@ def select(
     Epoch 0 takes no part: the model as it was is another condition. Of equal cells the lowest
     learning rate and the earliest epoch is taken.
     """
-    kept = [_ruled(run, rule, n_epochs) for run in runs]
+    kept = []
+    for run in runs:
+        admitted = {
+            cell: marks
+            for cell, marks in sorted(run.cells.items())
+            if cell.epoch > 0 and (rule == "max" or cell.epoch == n_epochs)
+        }
+        kept.append(replace(run, cells=admitted))
     if not kept or not all(run.cells for run in kept):
         return None
     match selection:
         case "per_v":
-            return _joined(kept, [_best(run) for run in kept])
+            cells = [_best(run) for run in kept]
         case "global":
-            cell = _best_everywhere(kept)
-            return None if cell is None else _joined(kept, [cell] * len(kept))
+            # among the cells that every V has; a mean over fewer would not compare
+            common = [cell for cell in kept[0].cells if all(cell in run.cells for run in kept)]
+            if not common:
+                return None
+            means = [np.mean([run.cells[cell].mean() for run in kept]) for cell in common]
+            cells = [common[int(np.argmax(means))]] * len(kept)
         case "nested":
             return _nested(kept)
-
-
-def _ruled(run: VRun, rule: EpochRule, n_epochs: int) -> VRun:
-    """The cells that the rule admits."""
-    admitted = {
-        cell: marks
-        for cell, marks in sorted(run.cells.items())
-        if cell.epoch > 0 and (rule == "max" or cell.epoch == n_epochs)
-    }
-    return VRun(run.split, run.groups, admitted)
-
-
-def _best(run: VRun, mean: Callable[[Marks], float] = lambda marks: float(marks.mean())):
-    """`max` keeps the first of equals, and cells come in ascending order."""
-    return max(run.cells, key=lambda cell: mean(run.cells[cell]))
-
-
-def _best_everywhere(runs: Sequence[VRun]) -> GridCell | None:
-    """The best mean among the cells that every V has; a mean over fewer would not compare."""
-    common = [cell for cell in runs[0].cells if all(cell in run.cells for run in runs)]
-    if not common:
-        return None
-    return max(common, key=lambda cell: np.mean([run.cells[cell].mean() for run in runs]))
-
-
-def _joined(runs: Sequence[VRun], cells: Sequence[GridCell]) -> Selected:
-    pairs = list(zip(runs, cells, strict=True))
+    pairs = list(zip(kept, cells, strict=True))
     marks = tuple(run.cells[cell] for run, cell in pairs)
     return Selected(marks, tuple((run.split, cell) for run, cell in pairs))
+
+
+def _best(run: VRun, among: NDArray[np.bool_] | slice = slice(None)) -> GridCell:
+    """`max` keeps the first of equals, and cells come in ascending order."""
+    return max(run.cells, key=lambda cell: float(run.cells[cell][among].mean()))
 
 
 def _nested(runs: Sequence[VRun]) -> Selected:
@@ -141,7 +132,7 @@ def _nested(runs: Sequence[VRun]) -> Selected:
         first = halves(run.groups, run.split)
         scored = np.zeros(len(first), dtype=bool)
         for half in (first, ~first):
-            cell = _best(run, lambda one, half=half: float(one[half].mean()))
+            cell = _best(run, half)
             scored[~half] = run.cells[cell][~half]
             choices.append((run.split, cell))
         marks.append(scored)
@@ -164,53 +155,47 @@ def halves(groups: Sequence[Hashable], name: str) -> NDArray[np.bool_]:
     return np.array([label in first for label in labels])
 
 
-def places_of(study: StudyRecord, condition: Condition) -> list[Place]:
-    """The jobs of a condition."""
-    return [one for one in study.places if one.condition == condition]
+def done(study: StudyRecord, log: Log, condition: Condition) -> list[tuple[Place, Finished]]:
+    """The finished jobs of a condition with their places."""
+    return [
+        (place, log.finished[place.job_id])
+        for place in study.places
+        if place.condition == condition and place.job_id in log.finished
+    ]
+
+
+AS_IT_IS = GridCell(0.0, 0)
+"""Of a model that was not retrained."""
+
+
+def v_runs(
+    study: StudyRecord, log: Log, condition: Condition, readout: str, splits: Sequence[str]
+) -> list[VRun]:
+    """All models of a condition, one per split; cells of missing jobs are absent."""
+    jobs, found = done(study, log, condition), []
+    for split in study.splits:
+        if split.name in splits:
+            cells = {
+                GridCell(place.lr or 0.0, point.epoch): _marks(split, point, readout)
+                for place, job in jobs
+                if place.split == split.name
+                for point in job.curve
+            }
+            found.append(VRun(split.name, split.groups, cells))
+    return found
 
 
 def measured(
     study: StudyRecord, log: Log, condition: Condition, readout: str, splits: Sequence[str]
 ) -> tuple[Marks, ...] | None:
     """Marks of a model as it is, per split; None where a job is not done yet."""
-    jobs = {one.split: log.finished.get(one.job_id) for one in places_of(study, condition)}
-    found = [(split, jobs.get(split.name)) for split in study.splits if split.name in splits]
-    if not found or any(job is None for _, job in found):
+    runs = v_runs(study, log, condition, readout, splits)
+    if not runs or any(AS_IT_IS not in run.cells for run in runs):
         return None
-    return tuple(_marks(split, job, 0, readout) for split, job in found if job)
+    return tuple(run.cells[AS_IT_IS] for run in runs)
 
 
-def v_runs(study: StudyRecord, log: Log, condition: Condition, readout: str) -> list[VRun]:
-    """The sweeps of a condition, one per held-out split; cells of missing jobs are absent."""
-    by_name = {split.name: split for split in study.splits}
-    return [
-        VRun(name, by_name[name].groups, _cells(study, log, condition, readout, by_name[name]))
-        for name in study.held_out
-    ]
-
-
-def done(study: StudyRecord, log: Log, condition: Condition) -> list[tuple[Place, Finished]]:
-    """The finished jobs of a condition with their places."""
-    return [
-        (place, log.finished[place.job_id])
-        for place in places_of(study, condition)
-        if place.job_id in log.finished
-    ]
-
-
-def _cells(
-    study: StudyRecord, log: Log, condition: Condition, readout: str, split: HeldSplit
-) -> dict[GridCell, Marks]:
-    return {
-        GridCell(place.lr, point.epoch): _marks(split, job, point.epoch, readout)
-        for place, job in done(study, log, condition)
-        if place.split == split.name and place.lr is not None
-        for point in job.curve
-    }
-
-
-def _marks(split: HeldSplit, job: Finished, epoch: int, readout: str) -> Marks:
-    point = next(one for one in job.curve if one.epoch == epoch)
+def _marks(split: HeldSplit, point: Point, readout: str) -> Marks:
     marks = np.zeros(len(split.idx), dtype=bool)
     marks[list(point.reading(readout).correct)] = True
     return marks
@@ -335,21 +320,19 @@ def _outcome(
     failure: str,
 ) -> SelectionOutcome:
     chosen: dict[Condition, Selected] = {}
-    marks: dict[Condition, tuple[Marks, ...]] = {}
     for _, condition in CONDITIONS.values():
-        runs = v_runs(study, log, condition, readout)
+        runs = v_runs(study, log, condition, readout, study.held_out)
         n_epochs = study.sweep["n_epochs"]
         found = select(runs, selection=selection, rule=rule, n_epochs=n_epochs)
         if found is not None:
-            chosen[condition], marks[condition] = found, found.marks
+            chosen[condition] = found
+    marks: dict[Condition, tuple[Marks, ...]] = {name: one.marks for name, one in chosen.items()}
     unlearned = measured(study, log, "A", readout, study.held_out)
     if unlearned is not None:
         marks["A"] = unlearned
 
     def ratio(*names: Condition) -> Estimate:
-        if failure:
-            return Estimate(None, why=failure)
-        return _ratio(study, marks, names)
+        return Estimate(None, why=failure) if failure else _ratio(study, marks, names)
 
     return SelectionOutcome(
         selection=selection,
@@ -446,34 +429,26 @@ def checks_of(
 ) -> dict[Condition, ConditionCheck]:
     """The checks of every condition that has numbers; retrained ones at the chosen epochs."""
     found: dict[Condition, ConditionCheck] = {}
-    for before, after in CONDITIONS.values():
-        for condition in (before, after):
-            readings = list(_spoken(study, log, condition, chosen.get(condition), readout))
-            if readings:
-                found[condition] = ConditionCheck(
-                    _best_fit(study, log, condition) if readout == study.readouts[0] else None,
-                    _mean([one.option_mass for one in readings]),
-                    _mean([one.calibrated for one in readings]),
-                )
+    for condition in chain(*CONDITIONS.values()):
+        jobs = done(study, log, condition)
+        choices = chosen[condition].choices if condition in chosen else ()
+        spoken = {(split, cell.lr, cell.epoch) for split, cell in choices}
+        spoken |= {(split, None, 0) for split in study.held_out}
+        readings = [
+            point.reading(readout)
+            for place, job in jobs
+            for point in job.curve
+            if (place.split, place.lr, point.epoch) in spoken
+        ]
+        if readings:
+            own = jobs if readout == study.readouts[0] else ()
+            fits = [job.t_accuracy for _, job in own if job.t_accuracy is not None]
+            found[condition] = ConditionCheck(
+                max(fits, default=None),
+                _mean([one.option_mass for one in readings]),
+                _mean([one.calibrated for one in readings]),
+            )
     return found
-
-
-def _spoken(
-    study: StudyRecord, log: Log, condition: Condition, selected: Selected | None, readout: str
-) -> Iterator[Reading]:
-    """The readings that speak for a condition."""
-    choices = selected.choices if selected else ()
-    wanted = {(split, cell.lr, cell.epoch) for split, cell in choices}
-    wanted |= {(split, None, 0) for split in study.held_out}
-    for place, job in done(study, log, condition):
-        for point in job.curve:
-            if (place.split, place.lr, point.epoch) in wanted:
-                yield point.reading(readout)
-
-
-def _best_fit(study: StudyRecord, log: Log, condition: Condition) -> float | None:
-    fits = [job.t_accuracy for _, job in done(study, log, condition)]
-    return max((one for one in fits if one is not None), default=None)
 
 
 def _mean(values: list[float | None]) -> float | None:
@@ -498,14 +473,25 @@ def notes_of(
     checks: Mapping[Condition, ConditionCheck],
 ) -> tuple[str, ...]:
     """The remarks on a study, most serious first."""
+    masses = _least(
+        {name: one.option_mass for name, one in checks.items()},
+        "probability of the letters",
+        LOW_MASS,
+        "below half a model says something else, take --readout answer",
+    )
     if failure:
-        return (failure, *_defects(study), *_masses(checks))
+        return (failure, *_defects(study), *masses)
     return (
         *_incomplete(study, log),
         *([] if "control" in study.models else [NO_CONTROL]),
         *_defects(study),
-        *_fits(checks),
-        *_masses(checks),
+        *_least(
+            {name: one.t_accuracy for name, one in checks.items()},
+            "T itself is answered rightly, at best",
+            FITTED,
+            "the attack did not fit, try higher learning rates or more epochs",
+        ),
+        *masses,
         *_edges(study, chosen),
         *_intervals(study),
     )
@@ -543,24 +529,6 @@ def _intervals(study: StudyRecord) -> Iterator[str]:
         yield rows_only(f"V holds {n} {unit_of(groups)}{'' if n == 1 else 's'}: no interval")
     if assumed := assumption(groups):
         yield assumed
-
-
-def _fits(checks: Mapping[Condition, ConditionCheck]) -> Iterator[str]:
-    return _least(
-        {name: one.t_accuracy for name, one in checks.items()},
-        "T itself is answered rightly, at best",
-        FITTED,
-        "the attack did not fit, try higher learning rates or more epochs",
-    )
-
-
-def _masses(checks: Mapping[Condition, ConditionCheck]) -> Iterator[str]:
-    return _least(
-        {name: one.option_mass for name, one in checks.items()},
-        "probability of the letters",
-        LOW_MASS,
-        "below half a model says something else, take --readout answer",
-    )
 
 
 def _least(
@@ -638,11 +606,11 @@ def csv_row(summary: Summary, log: Log) -> dict[str, Any]:
         f"num_rtt_splits_{condition.lower()}": len(study.held_out)
         if condition in main.accuracies
         else 0
-        for condition in ("B", "C", "N")
+        for condition in RETRAINED
     }
     failed = sum(
         job.status == "diverged"
-        for condition in ("B", "C", "N")
+        for condition in RETRAINED
         for _, job in done(study, log, condition)
     )
     return {
@@ -744,37 +712,27 @@ def summarize_log(settings: SummarySettings) -> Summarized:
     """Read and write the summaries of a log again.
 
     Raises:
-        InputError: there is no log, it holds no study, or it is not as it was written.
+        InputError: there is no log, it holds no study, or a line of it or its manifest was edited
+            or is missing.
     """
     log = read_log(settings.log, must_exist=True)
-    check_log(log)
+    assert log.ledger is not None
+    log.ledger.check("run the `lensaudit rtt run` that made it again")
+    folder = log.ledger.path.parent
+    # while a run is unfinished no manifest can say how many lines there are; its summary says how
+    # many jobs are not done
+    if not (folder / BEGUN).exists():
+        check_whole(log.ledger.path, beside=False)
     found = summarize(
         log, selection=settings.selection, rule=settings.rule, readout=settings.readout
     )
     if not found:
         raise InputError(f"{log.path}: holds no study; `lensaudit rtt run` writes them")
-    assert log.path is not None
-    folder = log.path.parent
     write_summaries(found, log, folder)
     renew(folder, SUMMARIES)
-    failed = [one for one in found if one.failure]
-    failure = None
-    if failed:
-        failure = VerificationError(f"{failed[0].study.models['unlearned']}: {failed[0].failure}")
-    return Summarized(tuple(found), folder, failure=failure)
-
-
-def check_log(log: Log) -> None:
-    """Refuse a log whose lines are not all there, each as it was written.
-
-    While a run is unfinished no manifest can say how many lines there are; its summary says how
-    many jobs are not done.
-
-    Raises:
-        InputError: a line was edited, or one is missing; the manifest was edited or is missing.
-    """
-    assert log.ledger is not None
-    path = log.ledger.path
-    log.ledger.check("run the `lensaudit rtt run` that made it again")
-    if not (path.parent / BEGUN).exists():
-        check_whole(path, beside=False)
+    failed = [
+        VerificationError(f"{one.study.models['unlearned']}: {one.failure}")
+        for one in found
+        if one.failure
+    ]
+    return Summarized(found, folder, failure=next(iter(failed), None))
