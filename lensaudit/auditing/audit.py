@@ -1,121 +1,101 @@
 """Everything about some models: how deep the knowledge is erased, and what they still say."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from lensaudit.association.opening import Know, open_know
-from lensaudit.association.run import KnowResult, answer_into, plan_of
-from lensaudit.association.settings import KnowSettings, quick
+from lensaudit.association.run import answer_into, know_into, plan_of
+from lensaudit.association.settings import quick
 from lensaudit.auditing import evaluate as evaluating
 from lensaudit.auditing import patch as patching
-from lensaudit.auditing.audit_result import (
-    AUDIT_MANIFEST,
-    EVAL,
-    KNOW,
-    LOG,
-    PATCH,
-    Audited,
-    AuditResult,
-    anchor_and_models,
-    asked_of_audit,
-    audit_folder,
-    own_data,
-)
 from lensaudit.auditing.evaluate import (
     PASSES,
-    EvaluatePlan,
-    EvaluationResult,
     evaluate_into,
     grew,
     open_evaluation,
     plan_evaluation,
 )
 from lensaudit.auditing.patch import patch_into, plan_patch
-from lensaudit.auditing.reuse import anchored
+from lensaudit.auditing.result import (
+    AUDIT_MANIFEST,
+    EVAL,
+    KNOW,
+    LOG,
+    PATCH,
+    Audited,
+    EvaluationResult,
+    anchor_and_models,
+    audit_folder,
+    audited,
+    own_data,
+)
+from lensaudit.auditing.reuse import anchored, asked_of_audit
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
-from lensaudit.errors import Failure, InputError, LensAuditError, failure_in
-from lensaudit.files import digest, make_folder
+from lensaudit.errors import Failure, InputError, LensAuditError, WorkError, failure_in
+from lensaudit.files import digest, make_folder, slug
 from lensaudit.models.bridge import opened_once
-from lensaudit.patching.scoring import PatchPlan
+from lensaudit.models.checkpoint import peft_for
+from lensaudit.models.fetch import fetch
+from lensaudit.models.registry import DEMO, FETCHED, REAL, load_registry
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.progress import Notice, Tell, unheard
+from lensaudit.progress import Notice, Plan, Tell, unheard
 from lensaudit.results.keyed import Question
 from lensaudit.results.records import MANIFEST, answered_for, differences, folders_for, manifest
 from lensaudit.settings import (
+    ACTIVATIONS,
     Caches,
     Names,
     PatchGroups,
+    Place,
     Precision,
     Rows,
     plain,
     several,
     shared,
 )
-from lensaudit.verdict.collect import verdicts
 from lensaudit.verdict.keeps import KEPT
+
+
+@dataclass(frozen=True)
+class EvaluationStep:
+    """One step of an audit: a model, what is computed of it, and where."""
+
+    model: str
+    settings: EvaluateSettings
+    folder: Path
+    plan: Plan
 
 
 @dataclass(frozen=True)
 class AuditPlan:
     """What an audit would do."""
 
-    patch: PatchPlan
     folder: Path
     """Of all results."""
-    evaluations: tuple[EvaluatePlan, ...]
+    patch: Plan
+    evaluations: tuple[EvaluationStep, ...]
     """The retain model's first: the others are compared with it."""
     associations: Mapping[str, Know | str]
     """Source -> who is asked what; or why nobody is."""
 
     def text(self) -> str:
         """A line per step: what is done, what is missing."""
-        lines = [f"patch: {line}" for line in self.patch.text().splitlines()]
-        lines += [f"know {name}: {_reckoned(one)}" for name, one in self.associations.items()]
-        return "\n".join([*lines, *map(self._line, self.evaluations)])
-
-    def _line(self, one: EvaluatePlan) -> str:
-        kept = 0 if one.done else one.n_kept
-        return (
-            f"eval {one.model}: {'done' if one.done else 'to do'}; {one.n_texts} texts scored, "
-            f"{one.n_answers} answers generated"
-            + (f"; {kept} passes kept from before" if kept else "")
+        asked = {
+            name: one if isinstance(one, str) else plan_of(one).text().replace("\n", "; ")
+            for name, one in self.associations.items()
+        }
+        return "\n".join(
+            [
+                *(f"patch: {line}" for line in self.patch.lines),
+                *(f"know {name}: {line}" for name, line in asked.items()),
+                *(
+                    f"eval {one.model}: {'done' if one.plan.done else 'to do'}; {one.plan.brief}"
+                    for one in self.evaluations
+                ),
+            ]
         )
-
-
-def _reckoned(one: Know | str) -> str:
-    return one if isinstance(one, str) else plan_of(one).text().replace("\n", "; ")
-
-
-@dataclass(frozen=True)
-class _Evaluation:
-    """One step: a model, what is computed of it, and where."""
-
-    model: str
-    settings: EvaluateSettings
-    folder: Path
-
-
-@dataclass(frozen=True)
-class _Steps:
-    """What an audit consists of; nothing is opened."""
-
-    names: tuple[str, ...]
-    folder: Path
-    patch: PatchSettings
-    evaluations: tuple[_Evaluation, ...]
-    anchor: str | None
-    """The retain model, evaluated first; None: there is none, or nothing is evaluated."""
-    associations: Mapping[str, KnowSettings]
-    """By source."""
-
-    @property
-    def beside(self) -> tuple[str, ...]:
-        """The evaluated models that the sources are compared with."""
-        models = (one.model for one in self.evaluations)
-        return tuple(one for one in models if one == self.anchor or one not in self.names)
 
 
 def plan_audit(
@@ -130,8 +110,22 @@ def plan_audit(
     Raises:
         InputError: anything that is wrong with the names, the data or the settings.
     """
-    settings = anchored(sources, settings)
-    return _planned(_own(_steps(sources, settings, folder), settings, folder, notice), notice)
+    names, settings = tuple(dict.fromkeys(sources)), anchored(sources, settings)
+    out = audit_folder(names, folder)
+    if folder is None and out.exists():
+        out = _own_folder(names, settings, out, notice)
+    anchor, _ = anchor_and_models(names, settings)
+    depth = plan_patch(names, _patching(settings), notice=notice)
+    steps = [
+        EvaluationStep(model, asked, place, plan_evaluation(model, asked, place))
+        for model, asked, place in _evaluations(names, settings, out)
+    ]
+    if steps and anchor and not steps[0].plan.done:
+        # what is compared with the retain model follows from it
+        steps = [replace(one, plan=replace(one.plan, done=False)) for one in steps]
+    asked = names if settings.association != "none" else ()
+    known = {name: _who_has_what(name, anchor, settings) for name in asked}
+    return AuditPlan(out, depth, tuple(steps), known)
 
 
 @opened_once()
@@ -161,24 +155,24 @@ def audit_into(
         VerificationError | WorkError: patching failed.
     """
     started = time.monotonic()
-    settings = anchored(sources, settings)
+    names, settings = tuple(dict.fromkeys(sources)), anchored(sources, settings)
     question = Question(lambda: asked_of_audit(sources, settings), notice)
-    steps = _own(_steps(sources, settings, folder), settings, folder, notice)
-    plan = _planned(steps, notice)
+    plan = plan_audit(names, settings, folder, notice=notice)
     planned(plan)
     for name, one in plan.associations.items():
         if isinstance(one, str):
             question.tell(f"{name}: {one}")
     question.opened()
-    make_folder(steps.folder)
-    known, failures = _who_has_what(plan, progress)
+    make_folder(plan.folder)
+    known, failures = _answered(plan, progress)
     depth = patch_into(
-        steps.names, steps.patch, steps.folder / PATCH, notice=notice, progress=progress
+        names, _patching(settings), plan.folder / PATCH, notice=notice, progress=progress
     )
+    anchor, _ = anchor_and_models(names, settings)
     found: dict[str, EvaluationResult] = {}
-    for step in steps.evaluations:
+    for step in plan.evaluations:
         inside = step.settings.retain is not None
-        made = steps.evaluations[0].folder / PASSES if inside and steps.anchor else None
+        made = plan.evaluations[0].folder / PASSES if inside and anchor else None
         try:
             result = _evaluated(step, made, notice, progress)
             found[step.model] = result
@@ -191,117 +185,104 @@ def audit_into(
         if one.found_nothing
     ]
     if not failures and not any(one.failures for one in found.values()):
-        _seal(steps, settings, question, started)
-    judged = verdicts([steps.folder])
-    return Audited(
-        steps.folder,
-        tuple(
-            AuditResult(
-                one.source,
-                steps.folder,
-                one,
-                partial(found.get, one.source),
-                tuple(f for f in failures if f.model in (one.source, *steps.beside)),
-                judged.of_model(one.folder, one.source) or one.verdict,
-                judged.keeps(one.folder),
-                known[one.source].summary if one.source in known else None,
-            )
-            for one in depth.results
-        ),
-        tuple(failures),
-        (
-            steps.folder / PATCH,
-            *(s.folder for s in steps.evaluations if (s.folder / LOG).exists()),
-            *(one.folder for one in known.values()),
-        ),
-        judged,
+        _seal(names, plan.folder, settings, question, started)
+    evaluated = [one.folder for one in plan.evaluations if (one.folder / LOG).exists()]
+    models = (one.model for one in plan.evaluations)
+    return audited(
+        plan.folder,
+        depth.results,
+        found.get,
+        known,
+        (plan.folder / PATCH, *evaluated, *known.values()),
+        failures,
+        beside=[one for one in models if one == anchor or one not in names],
     )
 
 
-def _seal(steps: _Steps, settings: AuditSettings, question: Question, started: float) -> None:
+def _seal(
+    names: Sequence[str],
+    folder: Path,
+    settings: AuditSettings,
+    question: Question,
+    started: float,
+) -> None:
     """Write the manifest of the whole: each step's own, and every file that these tell of."""
     record = question.record()
     if record is None:
         return
-    parts = [steps.folder / name for name in (PATCH, EVAL, KNOW)]
-    made = [one for part in parts for one in part.rglob(f"*{MANIFEST}")]
+    made = [one for name in (PATCH, EVAL, KNOW) for one in (folder / name).rglob(f"*{MANIFEST}")]
     files = {path for one in made for path in (one, *answered_for(one))}
     whole = manifest(
         "audit",
-        options={"sources": list(steps.names), **plain(settings, without=("fresh",))},
+        options={"sources": list(names), **plain(settings, without=("fresh",))},
         inputs={},
         device=settings.device,
         started=started,
     )
-    names = [path.relative_to(steps.folder).as_posix() for path in files if path.exists()]
-    replace(whole, asked=record).write(steps.folder, names, AUDIT_MANIFEST)
+    written = [path.relative_to(folder).as_posix() for path in files if path.exists()]
+    replace(whole, asked=record).write(folder, written, AUDIT_MANIFEST)
 
 
-def _steps(sources: Sequence[str], settings: AuditSettings, folder: Path | None) -> _Steps:
-    names = tuple(dict.fromkeys(sources))
+def _patching(settings: AuditSettings) -> PatchSettings:
+    return PatchSettings(**shared(settings, PatchGroups))
+
+
+def _evaluations(
+    names: Sequence[str], settings: AuditSettings, out: Path
+) -> Iterator[tuple[str, EvaluateSettings, Path]]:
+    """Every model that is evaluated, what is computed of it, and where; nothing is opened."""
     anchor, models = anchor_and_models(names, settings)
-    out = audit_folder(names, folder)
-    patch = PatchSettings(**shared(settings, PatchGroups))
     folders = {name: out / EVAL / one.name for name, one in folders_for(models, None).items()}
-    evaluations = tuple(
-        _Evaluation(
-            name,
-            _evaluation(name, anchor, settings, folders.get(anchor or ""))
-            if name in (*names, anchor)
-            else _kept_rows(name, anchor, settings),
-            folders[name],
-        )
-        for name in models
-    )
-    asked = (
-        {}
-        if settings.association == "none"
-        else {name: _association(name, anchor, settings) for name in names}
-    )
-    return _Steps(names, out, patch, evaluations, anchor, asked)
+    for name, place in folders.items():
+        if name in (*names, anchor):
+            asked = _evaluation(name, anchor, settings, folders.get(anchor or ""))
+        else:  # what `full` says of the rows to keep, and nothing else
+            asked = _evaluation(name, anchor, settings, None)
+            asked = replace(asked, metrics=tuple(KEPT), retain=None, retain_log=None)
+        yield name, asked, place
 
 
-def _association(source: str, anchor: str | None, settings: AuditSettings) -> KnowSettings:
+def _who_has_what(source: str, anchor: str | None, settings: AuditSettings) -> Know | str:
     """Who has what, from what it says and its own head; the retain models are controls."""
     retains = (several(settings.retain) or (anchor,)) if anchor else ()
     shares = shared(settings, Names, Rows, Precision, Caches, retain_data=settings.validity_data)
-    return quick(tuple(one for one in retains if one != source), **shares)
+    try:
+        return open_know(source, quick(tuple(one for one in retains if one != source), **shares))
+    except InputError as error:
+        return f"who has what is not asked: {error}"
 
 
-def _who_has_what(plan: AuditPlan, progress: Tell) -> tuple[dict[str, KnowResult], list[Failure]]:
-    """First of all, as it costs least."""
-    found: dict[str, KnowResult] = {}
+def _answered(plan: AuditPlan, progress: Tell) -> tuple[dict[str, Path], list[Failure]]:
+    """Who has what, first of all as it costs least: folders of results, and what failed."""
     failures: list[Failure] = []
     places = folders_for(tuple(plan.associations), plan.folder / KNOW)
     for name, know in plan.associations.items():
-        if isinstance(know, str):
-            continue
         try:
-            found[name] = answer_into(know, places[name], progress=progress)
+            if isinstance(know, str):
+                del places[name]
+            else:
+                answer_into(know, places[name], progress=progress)
         except LensAuditError as error:
             failures.append(failure_in(name, "know", error))
-    return found, failures
+            del places[name]
+    return places, failures
 
 
-def _own(steps: _Steps, settings: AuditSettings, folder: Path | None, notice: Notice) -> _Steps:
-    """The steps in a folder that holds no other run's results, unless the folder was named."""
-    if folder is not None or not steps.folder.exists():
-        return steps
-    depth = patching.prepared(steps.names, steps.patch, unheard)
-    places = folders_for(tuple(depth.sources), steps.folder / PATCH)
+def _own_folder(names: Sequence[str], settings: AuditSettings, base: Path, notice: Notice) -> Path:
+    """The usual folder, or one of its own beside it where that holds another run's results."""
+    depth = patching.prepared(names, _patching(settings), unheard)
+    places = folders_for(tuple(depth.sources), base / PATCH)
     runs = {place: patching.run_of(depth, name) for name, place in places.items()}
     found = [differences(place, run, patching.run_in) for place, run in runs.items()]
-    for one in steps.evaluations:
-        opened = open_evaluation(one.model, one.settings, None)
-        run = runs[one.folder] = evaluating.run_of(one.model, one.settings, one.folder, opened)
-        found.append(differences(one.folder, run, evaluating.run_in, grew))
+    for model, asked, place in _evaluations(names, settings, base):
+        run = runs[place] = evaluating.run_of(model, asked, place, open_evaluation(model, asked))
+        found.append(differences(place, run, evaluating.run_in, grew))
     why = next((line for one in found for line in one.values()), None)
     if why is None:
-        return steps
-    base = steps.folder
+        return base
     own = base.with_name(f"{base.name}-{digest([dict(run) for run in runs.values()])[:8]}")
     notice(f"{base}: holds the results of another run ({why}); this one goes to {own}")
-    return _steps(steps.names, settings, own)
+    return own
 
 
 def _evaluation(
@@ -320,32 +301,8 @@ def _evaluation(
     )
 
 
-def _kept_rows(full: str, anchor: str | None, settings: AuditSettings) -> EvaluateSettings:
-    """What `full` says of the rows to keep, and nothing else."""
-    asked = _evaluation(full, anchor, settings, None)
-    return replace(asked, metrics=tuple(KEPT), retain=None, retain_log=None)
-
-
-def _planned(steps: _Steps, notice: Notice) -> AuditPlan:
-    depth = plan_patch(steps.names, steps.patch, notice=notice)
-    assert isinstance(depth, PatchPlan)  # an audit's score is UDS
-    found = [plan_evaluation(one.model, one.settings, one.folder) for one in steps.evaluations]
-    if found and steps.anchor and not found[0].done:
-        # what is compared with the retain model follows from it
-        found = [replace(one, done=False) for one in found]
-    asked = {name: _opened(name, one) for name, one in steps.associations.items()}
-    return AuditPlan(depth, steps.folder, tuple(found), asked)
-
-
-def _opened(source: str, settings: KnowSettings) -> Know | str:
-    try:
-        return open_know(source, settings)
-    except InputError as error:
-        return f"who has what is not asked: {error}"
-
-
 def _evaluated(
-    step: _Evaluation, made: Path | None, notice: Notice, progress: Tell
+    step: EvaluationStep, made: Path | None, notice: Notice, progress: Tell
 ) -> EvaluationResult:
     settings = step.settings
     if settings.retain_log is not None and not Path(settings.retain_log).exists():
@@ -358,3 +315,63 @@ def _evaluated(
         progress=progress,
         made=made,
     )
+
+
+ANSWERS = "forget_Q_A_ROUGE"
+"""Of what a model answers when it is asked: ROUGE-L recall of the true answer."""
+
+
+@opened_once()
+def demo_into(
+    folder: Path,
+    *,
+    real: bool = False,
+    activations: Place = ACTIVATIONS,
+    notice: Notice = unheard,
+    progress: Tell = unheard,
+) -> tuple[Audited, dict[str, float | None]]:
+    """Audit every unlearned model of a family; the planted ones show the scale.
+
+    `real`: that of adapters on a pretrained model, which is fetched if it is not here. It is
+    patched alone, as writing answers would take most of the time.
+
+    Returns:
+        What was found of every model, and what `full` and `retain` answer: `ANSWERS` of their
+        greedy answers, None where nothing was asked.
+
+    Raises:
+        WorkError: the package was built without the family.
+        InputError | TryAgainError: the pretrained model cannot be fetched, or not be adapted.
+    """
+    family = REAL if real else DEMO
+    listed = [one for one in load_registry().listed() if one.name.startswith(family)]
+    names = [one.name for one in listed if one.role == "unlearned"]
+    if not names:
+        raise WorkError("this build of lensaudit has no embedded family; install a released one")
+    if real:
+        peft_for("demo --real")
+        fetch(FETCHED[0].partition("/")[0], notice=notice)
+    full, retain, *more = (one.name for one in listed if one.role in ("full", "retain"))
+    settings = PatchSettings(
+        full=full,
+        retain=(retain, *more) if real else retain,
+        profile="full",
+        activations=activations,
+    )
+    known = {name: folder / KNOW / slug(name) for name in names}
+    for name, place in known.items():
+        asked = quick(several(settings.retain), activations=activations)
+        know_into(name, asked, place, progress=progress)
+    patched = patch_into(names, settings, folder, notice=notice, progress=progress)
+    said = {
+        name: evaluate_into(
+            name,
+            EvaluateSettings(metrics=(ANSWERS,)),
+            folder / "answers" / slug(name),
+            notice=notice,
+            progress=progress,
+        )
+        for name in (() if real else (full, retain, *names))
+    }
+    anchors = {name: said[name].summary[ANSWERS] if said else None for name in (full, retain)}
+    return audited(folder, patched.results, said.get, known, [folder]), anchors

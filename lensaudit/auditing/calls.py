@@ -30,11 +30,8 @@ from lensaudit.association.settings import KnowSettings
 from lensaudit.auditing import audit as auditing
 from lensaudit.auditing import cache as caching
 from lensaudit.auditing import evaluate as evaluating
-from lensaudit.auditing.audit_result import AuditResult, finished_audit
-from lensaudit.auditing.cache import CacheResult
-from lensaudit.auditing.evaluate import EvaluationResult
-from lensaudit.auditing.patch_result import PatchResult
-from lensaudit.auditing.reuse import patched
+from lensaudit.auditing.result import AuditResult, CacheResult, EvaluationResult, PatchResult
+from lensaudit.auditing.reuse import finished_audit, patched
 from lensaudit.auditing.settings import (
     AuditSettings,
     CacheSettings,

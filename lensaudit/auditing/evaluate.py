@@ -1,19 +1,19 @@
 """What does a model still say? From its name to a folder with every metric of a suite."""
 
+import itertools
 import json
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from lensaudit.auditing.audit_result import EVAL
-from lensaudit.auditing.settings import EvaluateSettings
+from lensaudit.auditing.result import EVAL, EvaluationResult
+from lensaudit.auditing.settings import EvaluateSettings, own_rows
 from lensaudit.data.chat import PLAIN, Template, check_tokenizer, read_template
 from lensaudit.data.suites import DEMO_DATA, Suite, load_suite
-from lensaudit.errors import Failure, InputError, WorkError
+from lensaudit.errors import InputError
 from lensaudit.evaluation.generate import open_classifier
 from lensaudit.evaluation.log import read_log, recomputed, write_log
 from lensaudit.evaluation.passes import ModelPasses
@@ -28,7 +28,6 @@ from lensaudit.metrics.registry import (
     Conventions,
     Metric,
     MetricResult,
-    Read,
     ordered,
     retain_names,
 )
@@ -36,16 +35,17 @@ from lensaudit.models.checkpoint import config_of, tell_stored_twice
 from lensaudit.models.registry import family_of, load_registry, resolve
 from lensaudit.models.sizes import context_of
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.progress import Notice, Progress, Tell, unheard
+from lensaudit.progress import Notice, Plan, Progress, Tell, unheard
 from lensaudit.results.records import (
     MANIFEST,
     Run,
     claim,
+    differences,
     folder_of,
+    is_whole,
     known_as,
     manifest,
     mark_of,
-    misfits,
     renew,
 )
 from lensaudit.settings import (
@@ -58,6 +58,9 @@ from lensaudit.settings import (
     results_folder,
     shared,
 )
+
+if TYPE_CHECKING:
+    from lensaudit.patching.session import Session
 
 _NOT_THE_RESULT = (
     *("model", "out", "device", "batch_size", "memory", "activations", "registry", "fresh"),
@@ -74,101 +77,6 @@ PASSES = "passes"
 """Of a result folder: finished passes, found again by content."""
 RETAIN = "retain"
 """Of a result folder: that of the retain model, where it was evaluated first."""
-
-
-@dataclass(frozen=True)
-class EvaluationResult:
-    """What an evaluation found of one model, and where it is."""
-
-    source: str
-    folder: Path | None
-    """Holds <SUITE>_EVAL.json, results.jsonl and manifest.json; None: nothing was written."""
-    entries: Mapping[str, MetricResult]
-    """Metric -> what was found of it; NaN with a reason where that is nothing."""
-    metrics: Mapping[str, Metric]
-    notes: tuple[str, ...] = ()
-    """How texts were encoded, where that needs saying."""
-    failures: tuple[Failure, ...] = ()
-    """Patched scores that broke; the other metrics are there."""
-
-    @property
-    def summary(self) -> Mapping[str, float | None]:
-        """Metric -> value; None where it has none: see `why_not`."""
-        return {
-            name: entry.value if math.isfinite(entry.value) else None
-            for name, entry in self.entries.items()
-        }
-
-    def why_not(self, metric: str) -> str | None:
-        """Why a metric has no value; None where it has one."""
-        return self.entries[metric].reason
-
-    @property
-    def uds(self) -> float | None:
-        """Unlearning Depth Score, where a retain model was named; else None: see `reason`."""
-        return self.summary.get("uds")
-
-    @property
-    def ci95(self) -> tuple[float, float] | None:
-        """95 % interval of `uds` by authors; None where there is none."""
-        entry = self.entries.get("uds")
-        if self.uds is None or entry is None:
-            return None
-        return entry.interval.ends
-
-    @property
-    def reason(self) -> str | None:
-        """Why there is no UDS; None where there is one."""
-        if self.uds is not None:
-            return None
-        return self.why_not("uds") if "uds" in self.entries else "UDS was not asked for"
-
-    def checked(self) -> "EvaluationResult":
-        """Itself, if any metric has a value.
-
-        Raises:
-            WorkError: none has; the first reason is named.
-        """
-        if any(math.isfinite(entry.value) for entry in self.entries.values()):
-            return self
-        first = next(iter(self.entries.values()))
-        raise WorkError(f"no metric has a value; {first.reason}; see {self.folder}")
-
-
-@dataclass(frozen=True)
-class PlannedPass:
-    """A pass over one split."""
-
-    name: str
-    n: int
-    """Texts that are scored, or questions that are asked."""
-    what: Literal["texts", "questions"]
-
-
-@dataclass(frozen=True)
-class EvaluatePlan:
-    """What an evaluation would do."""
-
-    model: str
-    passes: tuple[PlannedPass, ...]
-    done: bool
-    """The folder holds this very evaluation, finished."""
-    n_kept: int
-    """Finished passes that the folder holds."""
-
-    @property
-    def n_texts(self) -> int:
-        """Number of texts that are scored."""
-        return sum(one.n for one in self.passes if one.what == "texts")
-
-    @property
-    def n_answers(self) -> int:
-        """Answers that are generated."""
-        return sum(one.n for one in self.passes if one.what == "questions")
-
-    def text(self) -> str:
-        """The plan, a line per pass."""
-        return "\n".join(f"{one.name}: {one.n} {one.what}" for one in self.passes)
 
 
 def folder_for(model: str, settings: EvaluateSettings, folder: Path | None) -> Path:
@@ -205,17 +113,22 @@ def evaluate_into(
     """
     started = time.monotonic()
     metrics = ordered(settings.suite, settings.metrics)
-    bar = _Bar(f"evaluating {model}", progress)
-    passes = open_evaluation(model, settings, None, notice=notice, finished=bar.finished)
-    place = own_folder(model, settings, folder, passes, notice=notice)
+    passes = open_evaluation(model, settings, notice=notice)
+    wanted, run = folder_for(model, settings, folder), run_of(model, settings, folder, passes)
+    place = _own_folder(wanted, run, named=folder is not None, notice=notice)
     claim(place, "eval", (f"{settings.suite.upper()}_EVAL.json", "results.jsonl"))
-    _share(folder_for(model, settings, folder), place, settings, made)
+    _share(wanted, place, settings, made)
     passes.store = PassStore(
         place / PASSES, (lambda name: ()) if settings.fresh else _of_siblings(place)
     )
     reference = _retain_entries(settings, metrics, passes, place, notice, progress, made)
-    reads = reads_of(metrics, passes, settings.suite)
-    bar.n_passes = len(_planned(passes, reads))
+    n_passes, done = len(_counted(passes, metrics, settings.suite)), itertools.count(1)
+
+    def finished(one: str) -> None:
+        stage = f"evaluating {model}"
+        progress(Progress(stage, min(next(done), n_passes), n_passes, piece=one))
+
+    passes.finished = finished
     entries = evaluate(
         passes,
         settings.suite,
@@ -225,32 +138,12 @@ def evaluate_into(
     )
     said = notes(passes, reads_of(metrics, passes, settings.suite))
     _write(model, settings, folder, place, passes, entries, said, started)
-    return EvaluationResult(
-        model,
-        place,
-        entries,
-        {one.name: one for one in metrics},
-        tuple(said),
-        tuple(passes.patching.failed.values()) if passes.patching else (),
-    )
+    failures = passes.patching.failed.values() if passes.patching else ()
+    return EvaluationResult(model, place, entries, tuple(said), tuple(failures))
 
 
-def own_folder(
-    model: str,
-    settings: EvaluateSettings,
-    folder: Path | None,
-    passes: ModelPasses,
-    *,
-    notice: Notice = unheard,
-) -> Path:
-    """Where the result goes: no other run's is replaced, but by one that asks for more.
-
-    Raises:
-        InputError: a folder that was named holds another run's.
-    """
-    wanted = folder_for(model, settings, folder)
-    run = run_of(model, settings, folder, passes)
-    named = folder is not None
+def _own_folder(wanted: Path, run: Run, *, named: bool, notice: Notice = unheard) -> Path:
+    """Where the result goes: no other run's is replaced, but by one that asks for more."""
     return folder_of(wanted, run, run_in, named=named, tell=notice, grew=grew, kind=KIND)
 
 
@@ -313,23 +206,31 @@ def _of_siblings(place: Path) -> Callable[[str], Iterable[Path]]:
     return lambda name: sorted(own.parent.glob(f"*/{below.as_posix()}/{PASSES}/{name}"))
 
 
-def plan_evaluation(
-    model: str, settings: EvaluateSettings, folder: Path | None = None
-) -> EvaluatePlan:
+def plan_evaluation(model: str, settings: EvaluateSettings, folder: Path | None = None) -> Plan:
     """What a run would do, pass by pass; loads and writes nothing.
 
     Raises:
         InputError: as `evaluate_into`.
     """
     # a classifier is loaded where it is opened, and rates what is generated anyway
-    passes = open_evaluation(model, replace(settings, classifier=None), None)
-    place = own_folder(model, settings, folder, passes)
-    reads = reads_of(ordered(settings.suite, settings.metrics), passes, settings.suite)
-    return EvaluatePlan(
-        model,
-        _planned(passes, reads),
-        done=not settings.fresh and _is_done(model, settings, folder, place, passes),
-        n_kept=0 if settings.fresh else len(list((place / PASSES).glob("*.npz"))),
+    passes = open_evaluation(model, replace(settings, classifier=None))
+    run = run_of(model, settings, folder, passes)
+    place = _own_folder(folder_for(model, settings, folder), run, named=folder is not None)
+    counted = _counted(passes, ordered(settings.suite, settings.metrics), settings.suite)
+    n_texts, n_answers = (
+        sum(n for n, kind in counted.values() if kind == what) for what in ("texts", "questions")
+    )
+    done = not settings.fresh and _is_done(
+        place, run, _inputs(passes) | _reference(settings, place)
+    )
+    n_kept = 0 if settings.fresh else len(list((place / PASSES).glob("*.npz")))
+    kept = f"; {n_kept} passes kept from before" if n_kept and not done else ""
+    return Plan(
+        tuple(f"{name}: {n} {what}" for name, (n, what) in counted.items()),
+        n_texts + n_answers,
+        n_kept=n_kept,
+        done=done,
+        brief=f"{n_texts} texts scored, {n_answers} answers generated{kept}",
     )
 
 
@@ -353,69 +254,30 @@ def aggregate_log(
     if folder:
         log = write_log(make_folder(folder), read.suite, entries)
         renew(folder, [log.name, f"{read.suite.upper()}_SUMMARY.json"])
-    return EvaluationResult(str(log), folder, entries, {m.name: m for m in ordered(read.suite)})
+    return EvaluationResult(str(log), folder, entries)
 
 
-def read_evaluation(model: str, folder: Path) -> EvaluationResult:
-    """The result of a finished evaluation, from its files.
-
-    Raises:
-        InputError: they hold no log.
-    """
-    read = read_log(folder)
-    metrics = {one.name: one for one in ordered(read.suite, read.entries)}
-    return EvaluationResult(model, folder, read.entries, metrics)
-
-
-@dataclass
-class _Bar:
-    """Counts finished passes."""
-
-    stage: str
-    progress: Tell
-    n_passes: int = 0
-    n_done: int = 0
-
-    def finished(self, one: str) -> None:
-        self.n_done += 1
-        n_done = min(self.n_done, self.n_passes)
-        self.progress(Progress(self.stage, n_done, self.n_passes, piece=one))
-
-
-def _planned(passes: ModelPasses, reads: Sequence[Read]) -> tuple[PlannedPass, ...]:
-    found: dict[str, PlannedPass] = {}
-    for read in reads:
+def _counted(
+    passes: ModelPasses, metrics: Sequence[Metric], suite: Suite
+) -> dict[str, tuple[int, str]]:
+    """Pass -> how much it reads, and of what: texts that are scored, or questions."""
+    found: dict[str, tuple[int, str]] = {}
+    for read in reads_of(metrics, passes, suite):
         asks = read.kind in ("text", "jailbreak", "fluency")
         name = f"{read.kind} {read.split}" if asks else f"{read.kind} {read.split}.{read.field}"
         if asks or read.kind == "patched":
-            n = len(passes.all_splits[read.split].rows)
-            found[name] = PlannedPass(name, n, "questions")
+            found[name] = len(passes.all_splits[read.split].rows), "questions"
         else:
-            n = sum(map(len, passes.view(read).rows.values()))
-            found[name] = PlannedPass(name, n, "texts")
-    return tuple(found.values())
+            found[name] = sum(map(len, passes.view(read).rows.values())), "texts"
+    return found
 
 
-def _is_done(
-    model: str, settings: EvaluateSettings, folder: Path | None, place: Path, passes: ModelPasses
-) -> bool:
-    """Whether the folder holds this evaluation: these weights, this data, each setting alike."""
-    log = place / f"{settings.suite.upper()}_EVAL.json"
-    try:
-        made = read_json(place / MANIFEST)
-        made["options"] = _placed(made["options"])
-        wanted = {
-            "options": _placed(_options(model, settings, folder, passes)),
-            "inputs": _inputs(passes) | _reference(settings, place),
-        }
-        same = all(
-            made[part].get(key) == json.loads(canonical_json(value))
-            for part, values in wanted.items()
-            for key, value in values.items()
-        )
-        return same and log.exists() and not misfits(place)
-    except (InputError, KeyError, TypeError, AttributeError):
+def _is_done(place: Path, run: Run, inputs: Mapping[str, Any]) -> bool:
+    """Whether the folder holds this evaluation, finished, and what it compares with is the same."""
+    if not is_whole(place) or differences(place, run, run_in):
         return False
+    made = read_json(place / MANIFEST)["inputs"]
+    return made == made | json.loads(canonical_json({**inputs, "model": made["model"]}))
 
 
 def _reference(settings: EvaluateSettings, place: Path) -> dict[str, str | None]:
@@ -510,9 +372,6 @@ def _write(
     ).write(place, (log.name, f"{settings.suite.upper()}_SUMMARY.json", "results.jsonl"))
 
 
-if TYPE_CHECKING:
-    from lensaudit.patching.session import Session
-
 CLASSIFIER_TOKENS: Mapping[Suite, int] = {"tofu": 32, "muse": 512}
 """Where open-unlearning cuts a generation before it rates its fluency."""
 
@@ -525,21 +384,14 @@ def conventions_of(settings: EvaluateSettings) -> Conventions:
 
 
 def open_evaluation(
-    model: str,
-    settings: EvaluateSettings,
-    kept: Path | None,
-    *,
-    notice: Notice = unheard,
-    finished: Notice = unheard,
+    model: str, settings: EvaluateSettings, *, notice: Notice = unheard
 ) -> ModelPasses:
     """The passes over a model and its data; no weights are loaded but a classifier's.
 
     Args:
         model: name, Hub id or folder.
         settings: what is computed of it.
-        kept: folder of finished passes; None keeps none.
         notice: told remarks.
-        finished: told each pass.
 
     Raises:
         InputError: a name, a file or a setting is wrong.
@@ -593,10 +445,9 @@ def open_evaluation(
             classifier=open_classifier(classifier, device) if classifier else None,
             classifier_tokens=CLASSIFIER_TOKENS[settings.suite],
         ),
-        store=PassStore(kept),
+        store=PassStore(None),
         reference=reference,
         patching=_patching(model, settings, notice),
-        finished=finished,
     )
 
 
@@ -632,12 +483,7 @@ def _patching(model: str, settings: EvaluateSettings, notice: Notice) -> Patchin
 
 
 def _own(settings: EvaluateSettings) -> dict[str, Path]:
-    given = {
-        "forget": settings.forget,
-        "holdout": settings.holdout,
-        "retain": settings.retain_set,
-    }
-    own = {name: Path(place) for name, place in given.items() if place is not None}
+    own = own_rows(settings, settings.forget)
     if own and settings.suite != "tofu":
         raise InputError("--forget, --holdout and --retain-data belong to --suite tofu")
     return own

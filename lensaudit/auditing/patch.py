@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lensaudit.auditing.patch_result import Patched, read_patched
+from lensaudit.auditing.result import Patched, read_patched
 from lensaudit.auditing.reuse import anchored, asked
 from lensaudit.data.facts import spans_of
 from lensaudit.files import canonical_json
@@ -23,7 +23,6 @@ from lensaudit.patching.counterfactual import (
 )
 from lensaudit.patching.exact_match import (
     EM_COLUMNS,
-    EmPlan,
     em_options,
     em_outcome_of,
     em_plan_of,
@@ -44,7 +43,6 @@ from lensaudit.patching.outcome import (
 )
 from lensaudit.patching.prepare import prepare, prepare_without_retain
 from lensaudit.patching.scoring import (
-    PatchPlan,
     Scored,
     manifest_of,
     plan_of,
@@ -53,7 +51,7 @@ from lensaudit.patching.scoring import (
 )
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.progress import Notice, Tell, unheard
+from lensaudit.progress import Notice, Plan, Tell, unheard
 from lensaudit.results.keyed import Question
 from lensaudit.results.records import Run, claim, folder_of, folders_for, known_as
 from lensaudit.settings import COUNTERFACTUAL
@@ -72,7 +70,7 @@ NOT_A_DEPTH = "--score em: answers are compared, not the drop in nats; --score u
 
 def plan_patch(
     sources: Sequence[str], settings: PatchSettings, *, notice: Notice = unheard
-) -> PatchPlan | EmPlan:
+) -> Plan:
     """What a run would compute, with what is there already left out.
 
     Raises:
@@ -87,8 +85,7 @@ def plan_patch(
         return plan_of(session)
     if settings.without_retain:
         return plan_beside_others(session)
-    controls = controls_of(session).planned(session.full.d_model)
-    return replace(plan_of(session), controls=controls)
+    return plan_of(session, controls_of(session).planned(session.full.d_model))
 
 
 def patch_into(

@@ -1,4 +1,4 @@
-"""Was this very run of `patch` finished before? Then its files answer.
+"""Was this very run of `patch` or `audit` finished before? Then its files answer.
 
 What a run asks is hashed: every option, models and rows by content, the code, the libraries, the
 cards it could run on. A run writes that hash into its manifest, and whoever asks the same again is
@@ -6,14 +6,30 @@ given what the files say. No model library is imported for it; in any doubt the 
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lensaudit.auditing.patch_result import Patched, read_patched
+from lensaudit.auditing.result import (
+    AUDIT_MANIFEST,
+    EVAL,
+    KNOW,
+    PATCH,
+    SUMMARY,
+    Audited,
+    Patched,
+    anchor_and_models,
+    audit_folder,
+    audited,
+    own_data,
+    read_evaluation,
+    read_patched,
+)
+from lensaudit.auditing.settings import AuditSettings, own_rows
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import Neutral, kept_facts, neutral_beside
+from lensaudit.data.suites import DEMO_DATA, load_suite
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
 from lensaudit.files import digest
@@ -24,6 +40,7 @@ from lensaudit.models.registry import (
     base_spec,
     default_anchor,
     default_data,
+    family_of,
     load_registry,
     named_family,
     not_theirs,
@@ -32,7 +49,7 @@ from lensaudit.models.registry import (
 )
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.results.keyed import answered
+from lensaudit.results.keyed import Key, answered
 from lensaudit.results.records import (
     COMPARISON_MANIFEST,
     MANIFEST,
@@ -40,13 +57,14 @@ from lensaudit.results.records import (
     folders_for,
     package_versions,
 )
-from lensaudit.settings import NO_RETAIN_MODEL, PatchGroups, plain, several
+from lensaudit.settings import NO_RETAIN_MODEL, PatchGroups, plain, several, shared
 
 _READ = ("*.json", "*.jinja", "*.model", "*.txt")
 """Files of a model's folder that say how its weights are used."""
 _HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
+R = TypeVar("R")
 S = TypeVar("S", bound=PatchGroups)
 
 
@@ -134,21 +152,94 @@ def finished(
     notice: Notice = unheard,
 ) -> Patched | None:
     """What a finished run found that asked the same; None where there is none, or any doubt."""
-    if settings.fresh:
-        return None
     folders = folders_for(tuple(dict.fromkeys(sources)), folder)
     places = [(one, MANIFEST) for one in folders.values()]
     if len(folders) > 1 and settings.score != "em":
         places.append((places[0][0].parent, COMPARISON_MANIFEST))
+    return _read(
+        settings, places, lambda: asked(sources, settings), lambda: read_patched(folders), notice
+    )
+
+
+def finished_audit(
+    sources: Sequence[str],
+    settings: AuditSettings,
+    folder: Path | None = None,
+    *,
+    notice: Notice = unheard,
+) -> Audited | None:
+    """The same of an audit, all of its steps."""
+    out = audit_folder(sources, folder)
+    return _read(
+        settings,
+        [(out, AUDIT_MANIFEST)],
+        lambda: asked_of_audit(sources, settings),
+        lambda: _read_audit(sources, settings, out),
+        notice,
+    )
+
+
+def _read(
+    settings: PatchGroups,
+    manifests: Sequence[tuple[Path, str]],
+    key: Key,
+    read: Callable[[], R],
+    notice: Notice,
+) -> R | None:
+    """What a run wrote, where its manifests say that this very question was asked."""
+    if settings.fresh:
+        return None
     with looking():
-        told = answered(places, lambda: asked(sources, settings))
+        told = answered(manifests, key)
     try:
-        found = None if told is None else read_patched(folders)
+        found = None if told is None else read()
     except InputError:
         return None
     for line in told or ():
         notice(line)
     return found
+
+
+def asked_of_audit(sources: Sequence[str], settings: AuditSettings) -> str:
+    """Content hash of all that decides what an audit says; 32 hex digits.
+
+    Raises:
+        InputError: a name, a file or a setting is wrong.
+    """
+    names = tuple(dict.fromkeys(sources))
+    settings = anchored(names, settings)
+    depth = asked(names, PatchSettings(**shared(settings, PatchGroups)))
+    return digest([depth, plain(settings, without=("fresh",)), _suite(names, settings)])
+
+
+def _suite(names: Sequence[str], settings: AuditSettings) -> dict[str, str]:
+    """Rows of each split by content; what is demo is made by this code."""
+    if settings.suite == "none":
+        return {}
+    data, forget = own_data(settings.data)
+    own = own_rows(settings, forget)
+    data = data or (DEMO_DATA if family_of(names[0]) else None)
+    if data == DEMO_DATA and not own:
+        return {}
+    return {name: one.digest for name, one in load_suite("tofu", data, own=own).items()}
+
+
+def _read_audit(sources: Sequence[str], settings: AuditSettings, out: Path) -> Audited:
+    names = tuple(dict.fromkeys(sources))
+    _, models = anchor_and_models(names, anchored(names, settings))
+    evals = {name: out / EVAL / one.name for name, one in folders_for(models, None).items()}
+    known = {
+        name: place
+        for name, place in folders_for(names, out / KNOW).items()
+        if settings.association != "none" and (place / SUMMARY).exists()
+    }
+    return audited(
+        out,
+        read_patched(folders_for(names, out / PATCH)).results,
+        lambda name: read_evaluation(name, evals[name]) if evals else None,
+        known,
+        (out / PATCH, *evals.values(), *known.values()),
+    )
 
 
 def _models(names: Sequence[str], settings: PatchSettings) -> dict[str, ModelSpec]:

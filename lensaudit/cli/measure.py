@@ -28,7 +28,7 @@ from lensaudit.screen.cells import number
 from lensaudit.settings import MODELS, results_folder
 
 if TYPE_CHECKING:
-    from lensaudit.auditing.patch_result import Patched
+    from lensaudit.auditing.result import Patched
 
 
 @click.command()
@@ -110,7 +110,7 @@ def cache(model: str, settings: CacheSettings, as_json: bool, dry_run: bool) -> 
 
 
 if TYPE_CHECKING:
-    from lensaudit.auditing.evaluate import EvaluationResult
+    from lensaudit.auditing.result import EvaluationResult
 
 
 @click.command("eval")
@@ -171,7 +171,7 @@ def print_values(found: "EvaluationResult", *, as_json: bool) -> None:
 
 
 if TYPE_CHECKING:
-    from lensaudit.auditing.audit_result import Audited
+    from lensaudit.auditing.result import Audited
 
 PAGE = "audit.html"
 
@@ -198,8 +198,8 @@ def audit(
     The plan is printed first. What is finished is kept and found again by content: after an
     interruption run the same command again. --fresh computes everything anew.
     """
-    from lensaudit.auditing.audit_result import AUDIT_MANIFEST, finished_audit
-    from lensaudit.auditing.reuse import check_rows
+    from lensaudit.auditing.result import AUDIT_MANIFEST
+    from lensaudit.auditing.reuse import check_rows, finished_audit
     from lensaudit.results.records import answered_for, renew
 
     if not dry_run and (known := finished_audit(sources, settings, out, notice=notice)):
@@ -291,24 +291,26 @@ def demo(real: bool, out: Path | None, activations: Path, as_json: bool) -> None
     No GPU, and without --real no network. The family was trained on fictional authors, so the truth
     is known.
     """
-    from lensaudit.auditing.demo import demo_into
+    from lensaudit.auditing.audit import demo_into
     from lensaudit.report.render import write_report
     from lensaudit.screen.depth import of_demo
 
     out = out or results_folder() / ("demo-real" if real else "demo")
     with ProgressBar() as bar:
-        found = demo_into(out, real=real, activations=activations, notice=notice, progress=bar.tell)
+        found, anchors = demo_into(
+            out, real=real, activations=activations, notice=notice, progress=bar.tell
+        )
     write_report([out], out / "audit.html")
     document = [
         {
             **one.summary,
-            "verdict": found.verdicts[one.source].document(),
-            "answers": found.answers.get(one.source),
-            "association": _brief(found.associations[one.source]),
+            "verdict": one.verdict.document(),
+            "answers": next(iter(one.metrics.values()), None),
+            "association": _brief(one.association),
         }
-        for one in found.patched.results
+        for one in found.results
     ]
-    answer(document, of_demo(found), out / "audit.html", as_json=as_json)
+    answer(document, of_demo(found, anchors), out / "audit.html", as_json=as_json)
 
 
 @click.command("lm-eval")

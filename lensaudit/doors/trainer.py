@@ -26,10 +26,9 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from lensaudit.association.run import KnowResult, know_into
 from lensaudit.association.settings import quick
-from lensaudit.auditing.audit_result import own_data
 from lensaudit.auditing.calls import check_keywords, kinds_of, notice
-from lensaudit.auditing.evaluate import EvaluationResult, evaluate_into
-from lensaudit.auditing.patch_result import PatchResult
+from lensaudit.auditing.evaluate import evaluate_into
+from lensaudit.auditing.result import EvaluationResult, PatchResult, own_data
 from lensaudit.auditing.reuse import patched
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.tofu import forget_set

@@ -20,9 +20,10 @@ from lensaudit.data.spans import Encoded
 from lensaudit.files import digest
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.patching.score_cache import example_hash
-from lensaudit.patching.scoring import PatchPlan, Scored, plan_of, run, scored
+from lensaudit.patching.scoring import Scored, plan_of, run, scored
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import CachedSource
+from lensaudit.progress import Plan
 from lensaudit.settings import COUNTERFACTUAL
 
 NO_OTHER = "no other fact has an answer of as many tokens"
@@ -124,13 +125,13 @@ def score_beside_others(session: Session) -> Scored:
     return [replace(one, scale=COUNTERFACTUAL) for one in outcomes], anchors
 
 
-def plan_beside_others(session: Session) -> PatchPlan:
+def plan_beside_others(session: Session) -> Plan:
     """Count what is missing of such a run, its anchor among it."""
-    plan, others = plan_of(session), others_of(session.full, session.encoded, session.examples)
+    others = others_of(session.full, session.encoded, session.examples)
     scores, layers = session.scores(others.key), session.options.layers
-    n_rows = sum(len(layers if session.fresh else scores.missing(e, layers)) for e in others.rows)
+    n_more = sum(len(layers if session.fresh else scores.missing(e, layers)) for e in others.rows)
     told = f"anchor: {COUNTERFACTUAL}, full's own stream of another question"
-    return replace(plan, n_rows=plan.n_rows + n_rows, controls=told)
+    return plan_of(session, told, n_more)
 
 
 def said_of(session: Session, source: Checkpoint) -> dict[str, float | int]:

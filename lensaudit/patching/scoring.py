@@ -27,10 +27,10 @@ from lensaudit.patching.session import Session
 from lensaudit.patching.sources import CachedSource, SourceStreams
 from lensaudit.patching.stages import Fetched, Joins, Runner, baselines, complete
 from lensaudit.patching.wavefront import Swept
-from lensaudit.progress import unheard
+from lensaudit.progress import Plan, unheard
 from lensaudit.results.records import Manifest, computed_by, manifest
 from lensaudit.scores.depth import label_logprob, mean_per_example
-from lensaudit.settings import COUNTERFACTUAL, NO_RETAIN_MODEL, Positions
+from lensaudit.settings import COUNTERFACTUAL, NO_RETAIN_MODEL
 
 Scored = tuple[list[Outcome], dict[str, float | None]]
 """One outcome per source, and the scores of the two anchors."""
@@ -352,72 +352,38 @@ PREFLIGHT_PASSES = 8
 sweep and oracle are compared."""
 
 
-@dataclass(frozen=True)
-class PatchPlan:
-    """Counts of a dry run."""
+def plan_of(session: Session, controls: str = "", n_more: int = 0) -> Plan:
+    """Count what is missing.
 
-    n_examples: int
-    n_lost: int
-    n_layers: int
-    n_rows: int
-    """(example, source, layer) triples whose score is not in a book yet."""
-    n_forward: int
-    """Examples to run through a model to fill caches."""
-    n_bytes: int
-    """Size of the caches still to be written."""
-    models: tuple[str, ...]
-    weights: str = ""
-    """Where those of a model would lie, and what bringing them would cost; empty where none is
-    loaded."""
-    controls: str = ""
-    """What stands beside the score; how much of it is wanted follows from the score."""
-
-    def text(self) -> str:
-        """The plan in a few lines."""
-        lost = f" ({self.n_lost} unscored: lost in tokenisation)" if self.n_lost else ""
-        return "\n".join(
-            [
-                f"models: {', '.join(self.models)}",
-                f"examples: {self.n_examples}{lost}; layers: {self.n_layers}",
-                f"to cache: {self.n_forward} forward passes of one example, "
-                f"{size(self.n_bytes)} on disk",
-                f"to score: {self.n_rows} patched rows (example x source x layer)",
-                *(one for one in (self.weights, self.controls) if one),
-            ]
-        )
-
-
-def plan_of(session: Session) -> PatchPlan:
-    """Count what is missing."""
+    Args:
+        session: that is open.
+        controls: what stands beside the score; how much of it is wanted follows from the score.
+        n_more: rows that are scored beside the sources'.
+    """
     rows = _n_missing(session)
     n_forward = n_bytes = n_caches = 0
     for weights, checkpoint in session.patched_in().items():
         # the sweep reads the clean run of `full` whatever is patched into it
         used = any(rows.values()) if weights == session.full.weights else rows[weights]
         positions = session.options.positions_needed(of_full=weights == session.full.weights)
-        if not used or positions is None:
+        if not used or positions is None or session.there(checkpoint, positions) is not None:
             continue
-        forward, more = _cache_missing(session, checkpoint, positions)
-        n_forward += forward
-        n_caches += forward > 0
-        n_bytes += more
-    return PatchPlan(
-        n_examples=len(session.encoded) + len(session.unscored),
-        n_lost=len(session.unscored),
-        n_layers=len(session.options.layers),
-        n_rows=sum(rows.values()),
-        n_forward=n_forward,
-        n_bytes=n_bytes,
-        weights=_placement(session, sum(rows.values()), n_forward, n_caches),
-        models=tuple(
-            f"{role} {checkpoint.spec.name}"
-            for role, checkpoint in [
-                ("full", session.full),
-                ("retain", session.retain),
-                *(("source", source) for source in session.sources.values()),
-            ]
-        ),
-    )
+        n_forward += len(session.encoded)
+        n_caches += 1
+        n_bytes += cache_bytes(session.encoded, session.fingerprint(checkpoint, positions))
+    n_rows, n_lost = sum(rows.values()), len(session.unscored)
+    models = [("full", session.full), ("retain", session.retain)]
+    models += [("source", source) for source in session.sources.values()]
+    lost = f" ({n_lost} unscored: lost in tokenisation)" if n_lost else ""
+    lines = [
+        f"models: {', '.join(f'{role} {one.spec.name}' for role, one in models)}",
+        f"examples: {len(session.encoded) + n_lost}{lost}; layers: {len(session.options.layers)}",
+        f"to cache: {n_forward} forward passes of one example, {size(n_bytes)} on disk",
+        f"to score: {n_rows + n_more} patched rows (example x source x layer)",
+        _placement(session, n_rows, n_forward, n_caches),
+        controls,
+    ]
+    return Plan(tuple(filter(None, lines)), n_forward, n_rows + n_more, n_bytes)
 
 
 def _placement(session: Session, n_rows: int, n_forward: int, n_caches: int) -> str:
@@ -452,17 +418,6 @@ def _n_missing(session: Session) -> dict[str, int]:
             lists = (scores.missing(e, wanted(e, weights)) for e in session.encoded)
         rows[weights] = sum(map(len, lists))
     return rows
-
-
-def _cache_missing(
-    session: Session, checkpoint: Checkpoint, positions: Positions
-) -> tuple[int, int]:
-    """Forward passes and bytes of a cache still to be made."""
-    if session.there(checkpoint, positions) is not None:
-        return 0, 0
-    return len(session.encoded), cache_bytes(
-        session.encoded, session.fingerprint(checkpoint, positions)
-    )
 
 
 def cache_bytes(encoded: Sequence[Encoded], fingerprint: Fingerprint) -> int:

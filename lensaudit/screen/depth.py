@@ -16,7 +16,7 @@ from lensaudit.verdict.thresholds import READABLE_BELOW
 from lensaudit.verdict.words import WORDS, said, with_limits
 
 if TYPE_CHECKING:
-    from lensaudit.auditing.demo import Demo
+    from lensaudit.auditing.result import Audited
 
 WIDTH = 24
 """Characters of the longest bar."""
@@ -316,45 +316,43 @@ def _says(share: float) -> str:
     return f"{share:.0%}"
 
 
-def _answers(found: "Demo", name: str) -> list[float | None]:
-    """One cell, or none where nobody was asked."""
-    return [found.answers[name]] if found.answers else []
+def of_demo(found: "Audited", anchors: Mapping[str, float | None]) -> Iterator[Part]:
+    """One table of what each model says and holds, and what to do next.
 
-
-def of_demo(found: "Demo") -> Iterator[Part]:
-    """One table of what each model says and holds, and what to do next."""
-    asked = ["asked,\nanswers"] if found.answers else []
+    `anchors`: what `full` and `retain` answer when they are asked, None where nothing was.
+    """
+    asked = [] if None in anchors.values() else ["asked,\nanswers"]
     title = "What each model says, and what it still holds"
     columns = ["model", "verdict", *asked, "begun,\nsays it", "who has\nwhat, p", "UDS [95 %]"]
     shown = table(title, columns, left=columns[:2])
     shown.box, shown.pad_edge, shown.padding = SIMPLE_HEAD, False, (0, 1, 0, 0)
-    first = found.patched.results[0].summary
-    for name, truth in ((found.full, "was taught them"), (found.retain, "never saw them")):
+    first = found.results[0].summary
+    for name, truth in zip(anchors, ("was taught them", "never saw them"), strict=True):
         anchor = name.rpartition("/")[2]
         row(
             shown,
             dim(name),
             dim(truth),
-            *(number(one) for one in _answers(found, name)),
+            *(number(anchors[name]) for _ in asked),
             _says(first["outputs"][anchor]),
             "",
             number(first["calibration"][anchor]),
         )
     shown.add_section()
-    for one in sorted(found.patched.results, key=lambda one: one.uds or 0.0):
+    for one in sorted(found.results, key=lambda one: one.uds or 0.0):
         summary = one.summary
         ends = one.ci95 and "[{:.2f}, {:.2f}]".format(*one.ci95)
         row(
             shown,
             one.source,
-            WORDS[found.verdicts[one.source].code][0],
-            *(number(said) for said in _answers(found, one.source)),
+            WORDS[one.verdict.code][0],
+            *(number(said) for said in one.metrics.values()),
             _says(summary["outputs"]["source"]),
-            f"{found.associations[one.source]['p']:.2g}",
+            f"{one.association['p']:.2g}" if one.association else "",
             f"{number(one.uds)} {ends or no_interval(summary)}",
         )
     yield shown
-    if found.answers:
+    if asked:
         yield "asked, answers: ROUGE-L of what it writes when it is asked, 1 for the true answers."
     yield f"begun, says it: of {first['n']} facts, those word for word once the answer is begun."
     yield "who has what: chance that an ignorant model matches values and people as well."

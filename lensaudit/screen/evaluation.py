@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from lensaudit.metrics.registry import all_metrics
 from lensaudit.screen.cells import brief, interval
 from lensaudit.screen.tables import Part, row, table
 
 if TYPE_CHECKING:
-    from lensaudit.auditing.evaluate import EvaluationResult
+    from lensaudit.auditing.result import EvaluationResult
     from lensaudit.judge.findings import Findings
     from lensaudit.metrics.registry import Metric, MetricResult
 
@@ -32,7 +33,7 @@ def metric_table(found: "EvaluationResult") -> Table:
         table.add_column(name, justify=justify, no_wrap=name == "metric")
     for name, entry in sorted(found.entries.items()):
         if math.isfinite(entry.value):
-            table.add_row(*_cells(found.metrics[name], entry))
+            table.add_row(*_cells(all_metrics()[name], entry))
     return table
 
 
@@ -47,7 +48,7 @@ def lacking(found: "EvaluationResult") -> dict[str, list[str]]:
 
 def _root(found: "EvaluationResult", name: str) -> str:
     """Why a metric has no value: the reason of what it needs, where that is what is missing."""
-    for need in found.metrics[name].local_needs:
+    for need in all_metrics()[name].local_needs:
         other = found.entries.get(need)
         if other is not None and not math.isfinite(other.value) and not other.records:
             return _root(found, need)

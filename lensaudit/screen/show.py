@@ -3,9 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from lensaudit.attacks.effort.runs import EffortResult
-from lensaudit.auditing.audit_result import AuditResult
-from lensaudit.auditing.evaluate import EvaluationResult
-from lensaudit.auditing.patch_result import PatchResult
+from lensaudit.auditing.result import AuditResult, EvaluationResult, PatchResult
 from lensaudit.files import printable
 from lensaudit.screen.attacks import of_effort, of_worst
 from lensaudit.screen.depth import collateral, depths, erasures

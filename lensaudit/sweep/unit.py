@@ -17,12 +17,13 @@ from lensaudit.association.run import answer_into
 from lensaudit.association.settings import quick
 from lensaudit.attacks import relearn, rounding
 from lensaudit.attacks.relearn import Relearning
-from lensaudit.auditing.evaluate import EvaluationResult, evaluate_into
+from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.patch import patch_into
+from lensaudit.auditing.result import EvaluationResult
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import InputError, TryAgainError, VerificationError, WorkError
 from lensaudit.files import make_folder, read_json, write_json
-from lensaudit.metrics.registry import Metric, MetricResult, ordered, retain_names
+from lensaudit.metrics.registry import Metric, MetricResult, all_metrics, ordered, retain_names
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import load_registry, resolve
@@ -189,8 +190,8 @@ def measure(
     result = _evaluated(subject.name, settings, folder, room)
     if broken := next(iter(result.failures), None):
         raise WorkError(f"{broken.step}: patching failed: {broken.message}")
-    found = sorted(result.entries.items())
-    return {**{name: _value(result.metrics[name], one) for name, one in found}, **values}
+    known, found = all_metrics(), sorted(result.entries.items())
+    return {**{name: _value(known[name], one) for name, one in found}, **values}
 
 
 def _evaluated(

@@ -82,7 +82,7 @@ def test_a_folder_is_the_same_by_its_absolute_path(audited, tmp_path, monkeypatc
     names, settings = ["demo/masked_readout"], AuditSettings(limit=LIMIT)
     la.audit(names, "out", limit=LIMIT)
     for place in (Path("out"), tmp_path / "out", Path("out/../out")):
-        assert all(step.done for step in plan_audit(names, settings, place).evaluations)
+        assert all(step.plan.done for step in plan_audit(names, settings, place).evaluations)
     caplog.clear()
     la.audit(names, tmp_path / "out", limit=LIMIT)
     assert "another run" not in caplog.text
@@ -102,13 +102,13 @@ def test_the_plan_is_what_is_done(audited, tmp_path):
     assert sum(cached.values()) == plan.patch.n_forward == 4 * LIMIT
     for step in plan.evaluations:
         pieces = [one.piece for one in told if one.stage == f"evaluating {step.model}"]
-        assert len(pieces) == len(step.passes)
-        assert sum(int(piece.split()[-2]) for piece in pieces) == step.n_texts + step.n_answers
-        assert (step.done, step.n_kept) == (False, 0)
+        assert len(pieces) == len(step.plan.lines)
+        assert sum(int(piece.split()[-2]) for piece in pieces) == step.plan.n_forward
+        assert (step.plan.done, step.plan.n_kept) == (False, 0)
     again = plan_audit(["demo/masked_readout", "demo/never"], settings_of(folder), folder / "out")
     assert (again.patch.n_forward, again.patch.n_rows, again.patch.n_bytes) == (0, 0, 0)
-    assert all(step.done for step in again.evaluations)
-    assert [step.n_kept for step in again.evaluations] == [18] * 3
+    assert all(step.plan.done for step in again.evaluations)
+    assert [step.plan.n_kept for step in again.evaluations] == [18] * 3
     assert not (tmp_path / "out").exists()
 
 
@@ -174,11 +174,11 @@ def test_every_choice_of_an_audit_reaches_the_depth_and_the_evaluations():
     chosen = {"exclude": ("v2",), "align": "none", "align_data": "a.txt", "align_tokens": 7}
     chosen |= {"validity_data": "b.txt", "batch_size": 3, "dtype": "float16", "limit": 2}
     settings = AuditSettings(inside=True, fresh=True, memory="1G", **chosen)
-    steps = auditing._steps(["demo/npo"], settings, None)
+    steps = auditing._evaluations(["demo/npo"], settings, Path("out"))
     own = {"retain", "retain_log", "data", "forget"}
     named = {one.name for one in dataclasses.fields(settings)} - own
     lacking = []
-    for made in (steps.patch, *(one.settings for one in steps.evaluations)):
+    for made in (auditing._patching(settings), *(asked for _, asked, _ in steps)):
         fields = {one.name for one in dataclasses.fields(made)}
         assert [n for n in named & fields if getattr(made, n) != getattr(settings, n)] == []
         assert chosen.keys() | {"fresh"} <= fields
@@ -216,10 +216,10 @@ def test_without_the_retain_models_evaluation_none_is_done(audited, tmp_path, lo
         made = json.loads(manifest.read_text().replace(str(folder), str(tmp_path)))
         manifest.write_text(json.dumps(signed(made)))
     steps = plan_audit(["demo/masked_readout"], *where).evaluations
-    assert [step.done for step in steps] == [True, True]
+    assert [step.plan.done for step in steps] == [True, True]
     (tmp_path / "out" / "eval" / "demo-retain" / lost).unlink()
     steps = plan_audit(["demo/masked_readout"], *where).evaluations
-    assert [step.done for step in steps] == [False, False]
+    assert [step.plan.done for step in steps] == [False, False]
 
 
 def test_a_failed_step_is_a_value_and_the_rest_is_there(audited, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import lensaudit as la
-from lensaudit.auditing import audit_result
+from lensaudit.auditing import reuse
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.cli.main import run
 from lensaudit.models import fetch
@@ -118,11 +118,11 @@ def test_its_names_bring_the_rows_of_the_suite(monkeypatch):
     def fetch(*args, **kwargs):
         raise AssertionError("asked for rows of somebody else")
 
-    monkeypatch.setattr(audit_result, "load_suite", fetch)
+    monkeypatch.setattr(reuse, "load_suite", fetch)
     named = AuditSettings(full="smollm2/full", retain=("smollm2/retain",))
-    assert audit_result._suite(("smollm2/npo",), named) == {}
+    assert reuse._suite(("smollm2/npo",), named) == {}
     with pytest.raises(AssertionError, match="somebody else"):
-        audit_result._suite(("some/model",), named)
+        reuse._suite(("some/model",), named)
 
 
 @pytest.mark.slow

@@ -116,20 +116,20 @@ def test_the_plan_counts_the_bytes_that_are_written(family, tmp_path, positions)
         dtype="bfloat16",
     )
     plan = plan_cache(str(family / "a"), settings)
-    assert [one.part for one in plan.parts] == ["resid", "attn", "heads"]
-    assert plan.n_forward == 3 * plan.n_examples
     found = cache_into(str(family / "a"), settings)
-    for one in plan.parts:
-        made = found.parts[one.part]
+    assert plan.n_forward == 3 * found.n
+    assert list(found.parts) == ["resid", "attn", "heads"]
+    for part, made in found.parts.items():
         audit = audit_in(family, activations=tmp_path, dtype="bfloat16")[0]
-        with audit.there(audit.sources[str(family / "a")], positions, one.part) as cache:
+        with audit.there(audit.sources[str(family / "a")], positions, part) as cache:
             rows = [cache.example(idx) for idx in cache.idx]
         n_bytes = sum(2 * (row.resid.numel() + row.final_norm.numel()) for row in rows)
-        assert n_bytes == one.n_bytes == made.n_bytes
+        assert n_bytes == made.n_bytes
         assert cache.folder == made.folder
     widths = {part: made.key for part, made in found.parts.items()}
     assert len(set(widths.values())) == 3
-    assert found.summary["parts"]["heads"]["bytes"] == plan.parts[2].n_bytes
+    assert found.summary["parts"]["heads"]["bytes"] == found.parts["heads"].n_bytes
+    assert found.n_bytes == plan.n_bytes
     assert plan_cache(str(family / "a"), settings).n_forward == 0
 
 

@@ -205,7 +205,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(opened, counted, tmp_path, 
         run_em(audit, EmOptions())
     monkeypatch.setattr(exact_match, "patched_rows", real)
     plan = em_plan_of(audit, EmOptions())
-    assert (plan.n_own, plan.n_patched) == (0, 18)
+    assert (plan.n_forward, plan.n_rows) == (0, 18)
     assert "0 texts of up to 30 tokens, unpatched" in plan.text()
     assert f"{1 * 18} texts of up to 20 tokens, patched" in plan.text()
     resumed = outcomes(audit)[0]
@@ -223,8 +223,8 @@ def test_a_changed_setting_is_said_anew_and_fresh_forgets(opened, counted, tmp_p
     run_em(opened("npo", limit=2, activations=tmp_path, last_layer="resid_post"), EmOptions())
     assert counted["patched_rows"] == 3 * n_rows
     assert counted["generate"] == 3 * 2  # unpatched texts depend on neither
-    assert em_plan_of(audit, EmOptions()).n_patched == 0
-    assert em_plan_of(replace(audit, fresh=True), EmOptions()).n_patched == n_rows
+    assert em_plan_of(audit, EmOptions()).n_rows == 0
+    assert em_plan_of(replace(audit, fresh=True), EmOptions()).n_rows == n_rows
     run_em(replace(audit, fresh=True), EmOptions())
     assert counted["patched_rows"] == 4 * n_rows
     assert counted["generate"] == 2 * 3 * 2

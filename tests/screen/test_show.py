@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import lensaudit as la
-from lensaudit.auditing.patch_result import PatchResult
+from lensaudit.auditing.result import PatchResult
 from lensaudit.cli.main import run
 
 
