@@ -79,7 +79,7 @@ def test_a_plan_says_which_way_the_weights_take_and_what_is_brought(tmp_path, br
     assert not brought
     planned = plan_patch(["demo/npo"], PatchSettings(limit=4, activations=tmp_path))
     # three caches, the preflight, one batch
-    assert "to bring in 12 passes" in planned.weights
+    assert "to bring in 12 passes" in planned.text()
     monkeypatch.setattr(placement, "free_bytes", lambda device: 1_500_000)
     with pytest.raises(InputError, match="--device auto would do"):
         plan_cache("demo/npo", replace(settings, device="cpu"))
@@ -114,7 +114,7 @@ def test_texts_at_once_follow_from_memory(tmp_path):
     asked = EvaluateSettings(limit=3, data="demo")
 
     def at_once(**how):
-        opened = open_evaluation("demo/npo", replace(asked, **how), None)
+        opened = open_evaluation("demo/npo", replace(asked, **how))
         wide = replace(opened.subject.sizes, d_ff=10**6)
         return opened._fitting(replace(opened.subject, sizes=wide), [tuple(range(40))])
 
