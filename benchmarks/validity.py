@@ -29,8 +29,7 @@ from lensaudit.data.spans import Encoded, buckets, by_length, make_batch
 from lensaudit.models.bridge import residuals
 from lensaudit.patching.alignment import ALIGN_TOKENS_PER_DIM, fit_alignment, rows_to_fit
 from lensaudit.patching.session import ANSWER_BATCH, read_answers, run_answers
-from lensaudit.scores.alignment import LinearMap, Moments, fitted
-from lensaudit.scores.shared import shared_directions
+from lensaudit.scores.alignment import LinearMap, Moments, fitted, shared_directions
 
 N_FORGET = 367
 """Annotated rows of TOFU's forget10."""

@@ -11,8 +11,8 @@ from verdict_support import page_data
 from lensaudit.errors import InputError
 from lensaudit.report.render import write_report
 from lensaudit.verdict.collect import verdicts
+from lensaudit.verdict.decide import headline, tally
 from lensaudit.verdict.gate import Policy, gate
-from lensaudit.verdict.words import headline, tally
 
 
 @pytest.fixture(scope="module")

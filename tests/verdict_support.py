@@ -10,7 +10,7 @@ from lensaudit.results.reading import checked
 from lensaudit.results.records import manifest
 from lensaudit.verdict.decide import Evidence, verdict_of
 from lensaudit.verdict.depth import of_patch
-from lensaudit.verdict.nulls import read_calibration
+from lensaudit.verdict.views import read_calibration
 
 
 def page_data(path: Path):

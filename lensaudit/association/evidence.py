@@ -17,21 +17,19 @@ from torch import Tensor
 from lensaudit.association.reading import OUTPUTS, Questionnaire
 from lensaudit.groups import Group, unit_of
 from lensaudit.scores.assignment import (
+    HEDGE,
     Assignment,
     Traces,
     assignment_test,
-    double_centred,
-    gamma_of,
-)
-from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.evidence_values import (
-    HEDGE,
     bits,
     candidates_wanted,
+    double_centred,
     evidence,
+    gamma_of,
     named_facts,
     prior_of,
 )
+from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
 
 LEVEL = 0.01

@@ -58,7 +58,7 @@ from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.attacks import SCALE
 from lensaudit.verdict.collect import judge_beside, judge_run
 from lensaudit.verdict.decide import Verdict
-from lensaudit.verdict.nulls import read_calibration
+from lensaudit.verdict.views import read_calibration
 
 KIND = ("command", "score")
 """What results that may stand in for each other in a named folder share."""

@@ -25,9 +25,9 @@ from lensaudit.results.records import COMPARISON, MANIFEST, RunResult
 from lensaudit.settings import Kept, Score, results_folder, several
 from lensaudit.verdict.collect import Verdicts, verdicts
 from lensaudit.verdict.decide import Verdict
+from lensaudit.verdict.decide import said as sentence
 from lensaudit.verdict.depth import calibration_problem
 from lensaudit.verdict.keeps import Keeps
-from lensaudit.verdict.words import said as sentence
 
 SUMMARY = "summary.json"
 

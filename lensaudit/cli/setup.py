@@ -116,7 +116,7 @@ def annotate(settings: AnnotationSettings, force: bool, as_json: bool) -> None:
     PAIRS: the forget and retain rows of the project file.
     """
     from lensaudit.evaluation.annotation import annotate as write
-    from lensaudit.report.annotation import write_spans
+    from lensaudit.report.render import write_spans
 
     found = [(one, write(one, force=force)) for one in _wanted(settings)]
     for one, made in found if settings.page else ():

@@ -72,10 +72,10 @@ from lensaudit.results.reading import brief, null
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.representation import weighted_erasure
 from lensaudit.verdict.collect import judge_run
+from lensaudit.verdict.decide import HOLDS
 from lensaudit.verdict.depth import kept_for_verdict
-from lensaudit.verdict.nulls import read_calibration
 from lensaudit.verdict.thresholds import READABLE_BELOW, TAIL_BELOW
-from lensaudit.verdict.words import HOLDS
+from lensaudit.verdict.views import read_calibration
 from lensaudit.worstcase.attacks import chosen as attacks_of
 from lensaudit.worstcase.run import compare, open_worst, run_all
 from lensaudit.worstcase.run import summary_of as summary_of_worst

@@ -37,10 +37,9 @@ from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import area_limits, share_of
 from lensaudit.scores.stats import auc, best_threshold
 from lensaudit.verdict.attacks import READERS
-from lensaudit.verdict.decide import Code, Evidence, verdict_of
+from lensaudit.verdict.decide import HOLDS, Code, Evidence, verdict_of
 from lensaudit.verdict.depth import of_patch
-from lensaudit.verdict.nulls import Calibration, Null
-from lensaudit.verdict.words import HOLDS
+from lensaudit.verdict.views import Calibration, Null
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -26,7 +26,7 @@ from lensaudit.models.large.placement import Placement, check_fits, where_spread
 from lensaudit.models.large.stored import weights_of
 from lensaudit.models.large.streaming import first_block_alone, load_placed
 from lensaudit.models.linear import with_fast_layers
-from lensaudit.scores.readout_rows import tokens_of_rows
+from lensaudit.scores.alignment import tokens_of_rows
 
 NOT_CAUSAL: Mapping[torch.dtype, float] = {torch.float32: 1e-3}
 """Change of a logit by a later token, over the largest one, that is no rounding. One batch has one

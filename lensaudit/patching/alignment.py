@@ -38,8 +38,16 @@ from lensaudit.groups import batched
 from lensaudit.patching.score_cache import example_hash
 from lensaudit.patching.sources import CachedSource
 from lensaudit.results.keyed import read_marked, write_marked
-from lensaudit.scores.alignment import LinearMap, MapClass, Moments, fitted, ordinary, r_squared
-from lensaudit.scores.shared import SharedDirection, shared_directions
+from lensaudit.scores.alignment import (
+    LinearMap,
+    MapClass,
+    Moments,
+    SharedDirection,
+    fitted,
+    ordinary,
+    r_squared,
+    shared_directions,
+)
 
 ALIGN_TOKENS_PER_DIM = 16
 """Neutral tokens per dimension of the stream; 2 suffice as measured."""

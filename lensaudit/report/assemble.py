@@ -10,9 +10,8 @@ import lensaudit
 from lensaudit.data.candidates import mentions
 from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError
-from lensaudit.report.document import Condition, Document, Pair
+from lensaudit.report.document import Condition, Document, Pair, token_tables
 from lensaudit.report.evidence import table_of
-from lensaudit.report.pack import token_tables
 from lensaudit.report.runs import condition_of, depth_of, paired
 from lensaudit.report.shelf import Shelf, kinds_of
 from lensaudit.results.attacks import (
@@ -33,7 +32,7 @@ from lensaudit.results.records import check_result
 from lensaudit.results.steering import read_directions, read_steering
 from lensaudit.verdict.collect import Gathered
 from lensaudit.verdict.decide import Code
-from lensaudit.verdict.nulls import read_calibration
+from lensaudit.verdict.views import read_calibration
 
 _MOST_TEXTS = 12
 """EM runs, evaluations and attacks whose generated texts are kept: the page stays under 5 MB."""

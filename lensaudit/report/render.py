@@ -3,7 +3,8 @@
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
@@ -12,20 +13,19 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from lensaudit.data.annotate import HELP, Proposal, heading, named_rule
 from lensaudit.data.facts import Fact
-from lensaudit.files import check_output, write_bytes
+from lensaudit.files import check_output, digest, write_bytes
 from lensaudit.groups import assumption
 from lensaudit.partials import sweep_partials
 from lensaudit.report.assemble import assemble
-from lensaudit.report.document import Condition, Document
-from lensaudit.report.evidence import ModelRow, Table
-from lensaudit.report.pack import visible_values
+from lensaudit.report.document import Document, visible, visible_values
 from lensaudit.results.locate import LeftOut
 from lensaudit.results.reading import brief
 from lensaudit.settings import Place
+from lensaudit.verdict.decide import LIMITS, WORDS, headline, tally
 from lensaudit.verdict.depth import calibration_problem
 from lensaudit.verdict.thresholds import TAIL_BELOW
-from lensaudit.verdict.words import LIMITS, WORDS, headline, tally
 
 SCRIPTS = (
     "dom.js",
@@ -82,27 +82,38 @@ def render(document: Document) -> str:
     script = "\n".join(["'use strict';", *map(asset, SCRIPTS)])
     script = f"(() => {{\n{script}\n}})();\n"
     style = asset("page.css")
-    shown = _shown(document)
+    condition = None if document.first is None else document.conditions[document.first]
+    codes = document.judged()
+    groups = ([one.group for one in found.examples] for found in document.conditions)
     return template("page.html.j2").render(
-        document=visible_values(_light(document)),
-        table=visible_values(_table(document.table)) if document.table else None,
-        lead=_lead(document),
+        document=document,
+        condition=condition,
+        headline=headline(codes, document.too_few),
+        tally=tally(codes),
+        problem=calibration_problem(condition.calibration) if condition else None,
+        alone=next(filter(None, map(assumption, groups)), None),
+        by_rule=dict.fromkeys(said for one in document.conditions for said in one.by_rule),
+        table=document.table,
+        words=WORDS,
+        read_below=f"{TAIL_BELOW:g}",
+        most_read=MOST_READ,
         limits=LIMITS,
         script=Markup(script),
         style=Markup(style),
-        data=Markup(as_script_data(shown)),
+        data=Markup(as_script_data(_shown(document))),
         policy=policy(script, style),
     )
 
 
 def template(name: str) -> Template:
-    """An HTML file of the assets; what is filled in is text unless it is marked as markup."""
+    """An HTML file of the assets; what is filled in is visible text unless it is markup."""
     environment = Environment(
         loader=PackageLoader("lensaudit.report", "assets"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=lambda value: value if isinstance(value, Markup) else visible_values(value),
     )
     return environment.get_template(name)
 
@@ -150,99 +161,68 @@ def _shown(document: Document) -> dict[str, Any]:
 
 def _walk(value: Any) -> Any:
     if isinstance(value, dict):
+        # a reason or a metric's name may be hostile, too
+        named = ((visible(key, 300), one) for key, one in value.items())
         return {
-            (key if isinstance(key, str) else str(key)): (
-                one if key in _KEEP and isinstance(one, str) else _walk(one)
-            )
-            for key, one in visible_keys(value)
+            key: one if key in _KEEP and isinstance(one, str) else _walk(one) for key, one in named
         }
     if isinstance(value, list | tuple):
         return [_walk(one) for one in value]
     return brief(visible_values(value))
 
 
-def visible_keys(record: dict[Any, Any]) -> Iterable[tuple[str, Any]]:
-    """Items under keys that are made visible too: a reason or a metric's name may be hostile."""
-    return ((visible_values(str(key), 300), one) for key, one in record.items())
-
-
-def _light(document: Document) -> dict[str, Any]:
-    """What the template itself shows: no tables."""
-    return {
-        "title": document.title,
-        "version": document.version,
-        "made": document.made,
-        "left_out": document.left_out,
-        "alone": _alone(document),
-        "by_rule": dict.fromkeys(said for one in document.conditions for said in one.by_rule),
-    }
-
-
 MOST_READ = 8
 """Facts that a model's chain names; the map of examples has all."""
 
 
-def _table(table: Table) -> dict[str, Any]:
-    """The table of models as the template prints it."""
-    return {
-        "columns": [vars(column) for column in table.columns],
-        "rows": [_row(row) for row in table.rows],
-        "read_below": f"{TAIL_BELOW:g}",
-        "missing": [
-            {"asks": column.asks, "command": column.command, "labels": labels}
-            for column, labels in table.missing
-        ],
-        "n": sum(not row.is_anchor for row in table.rows),
-    }
+def write_spans(
+    page: Path,
+    proposals: Sequence[Proposal],
+    remarks: Mapping[int, Sequence[str]],
+    *,
+    review: Path,
+    out: Path,
+    force: bool = False,
+) -> Path:
+    """Write the page of all rows, in the order given; no text of a row can become markup.
 
+    Args:
+        page: the file; nothing is fetched when it is opened.
+        proposals: question, answer and where the fact stands.
+        remarks: what a person should look at, by idx.
+        review: the review file, which the page downloads under its name.
+        out: the forget set, for the command that reads the review back.
+        force: write over a file that is no page of ours.
 
-def _row(row: ModelRow) -> dict[str, Any]:
-    word, tone = WORDS[row.code] if row.code and not row.is_anchor else ("", "no-verdict")
-    cells = {name: vars(cell) for name, cell in row.cells.items()}
-    read = row.read and [
-        {"idx": text.idx, "asked": text.question, "fact": text.entity, "at": depth}
-        for text, depth in row.read[:MOST_READ]
-    ]
-    return vars(row) | {
-        "anchor": row.is_anchor,
-        "word": word,
-        "tone": tone,
-        "rank": list(WORDS).index(row.code) if word and row.code else None,
-        "cells": cells,
-        "read": read,
-        "n_read": len(row.read or ()),
-    }
-
-
-def _alone(document: Document) -> str | None:
-    """What to know of intervals where rows name no author."""
-    said = (assumption(one.group for one in c.examples) for c in document.conditions)
-    return next(filter(None, said), None)
-
-
-def _lead(document: Document) -> dict[str, Any]:
-    """The verdict in words, of the runs under the first UDS condition."""
-    condition = None if document.first is None else document.conditions[document.first]
-    codes = document.judged()
-    found = tally(codes)
-    return visible_values(
+    Raises:
+        InputError: `page` is there and no page of ours.
+    """
+    check_output(page, ours=is_page, force=force)
+    rows = [
         {
-            "headline": headline(codes, document.too_few),
-            "n": len(codes),
-            "tone": found[0][1] if found else "no-verdict",
-            "tally": [{"word": word, "tone": tone, "names": names} for word, tone, names in found],
-            "problem": calibration_problem(condition.calibration) if condition else None,
-            "condition": _condition(condition) if condition else None,
-        },
-        300,
+            "name": f"idx {one.pair.idx} · {one.pair.group}",
+            "head": heading(one.pair),
+            "rule": "" if one.reviewed else named_rule(one),
+            "seen": one.origin == "reviewed",
+            "remarks": list(remarks.get(one.pair.idx, ())),
+            "relation": one.pair.relation,
+            "question": one.pair.question,
+            "before": one.pair.answer[: one.start],
+            "entity": one.entity,
+            "after": one.pair.answer[one.end :],
+        }
+        for one in proposals
+    ]
+    data = {"key": digest(rows), "name": review.name, "help": HELP, "rows": rows}
+    script = "".join(("(() => {\n'use strict';\n", asset("dom.js"), asset("spans.js"), "})();\n"))
+    style = asset("page.css") + asset("spans.css")
+    text = template("spans.html.j2").render(
+        title=f"spans of {out.name}",
+        name=review.name,
+        command=f"lensaudit annotate {shlex.quote(review.name)} -o {shlex.quote(str(out))}",
+        data=Markup(as_script_data(data)),
+        script=Markup(script),
+        style=Markup(style),
+        policy=policy(script, style),
     )
-
-
-def _condition(condition: Condition) -> dict[str, Any]:
-    return {
-        "unit": condition.unit,
-        "full": condition.full,
-        "retain": condition.retain,
-        "n": len(condition.examples),
-        "n_layers": len(condition.layers),
-    }
+    return write_bytes(page, text.encode("utf-8", "backslashreplace"))

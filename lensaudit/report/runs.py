@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from lensaudit.groups import unit_of
-from lensaudit.report.document import Condition, Depth, Pair
-from lensaudit.report.pack import TokenTable, floats, shares, stepped
+from lensaudit.report.document import Condition, Depth, Pair, floats, shares, stepped
 from lensaudit.results.patch_runs import PatchRun, unscored_of
 from lensaudit.results.reading import part
 from lensaudit.results.sentences import by_rule
@@ -55,7 +54,7 @@ def depth_of(
     manifest: int,
     verdict: Verdict | None,
     with_texts: bool,
-    tokens: TokenTable | None = None,
+    tokens: Mapping[str, Any],
 ) -> Depth:
     """Depth of one run, as the page has it."""
     em = run.score == "em"
@@ -78,7 +77,7 @@ def depth_of(
         s2=shares(run.s2) if em else stepped(run.s2),
         extra=_em_extra(run, with_texts)
         if em
-        else _controls_extra(run) | _collateral(run) | _tokens(tokens),
+        else _controls_extra(run) | ({"tokens": tokens} if tokens else {}),
         manifest=manifest,
     )
 
@@ -109,24 +108,17 @@ def _columns(rows: Any) -> dict[str, list[Any]]:
     return {name: [row.get(name) for row in rows] for name in rows[0]}
 
 
-def _tokens(found: TokenTable | None) -> dict[str, Any]:
-    """Readings by token."""
-    return (
-        {} if found is None else {"tokens": {"texts": found.texts, "base64": found.probabilities}}
-    )
-
-
-def _collateral(run: PatchRun) -> dict[str, Any]:
-    """What was lost of facts to keep, where that was asked."""
-    found = part(run.summary, "collateral")
-    return {"collateral": found} if found else {}
-
-
 def _controls_extra(run: PatchRun) -> dict[str, Any]:
-    """What models say, and where those that never knew lie; absent where it was not measured."""
-    floor = part(run.summary, "floor")
-    ends = [floor.get("low"), floor.get("high")]
-    found = {"outputs": part(run.summary, "outputs"), "floor": None not in ends and ends}
+    """What models say, where those that never knew lie, what was lost of facts to keep.
+
+    Absent where it was not measured.
+    """
+    floor = run.said.floor
+    found = {
+        "outputs": part(run.summary, "outputs"),
+        "floor": floor and [floor.low, floor.high],
+        "collateral": part(run.summary, "collateral"),
+    }
     return {name: one for name, one in found.items() if one}
 
 

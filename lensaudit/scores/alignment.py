@@ -9,14 +9,25 @@ three classes is fitted per layer (docs/uds.md):
     affine       y = (x - mean x) W + mean y,    W by ridge, shrunk to c Q and not to 0
 
 Nothing beyond linear: an unrestricted map can carry anything (arXiv:2507.08802).
+
+A model may also hold every fact and add one constant vector where it is asked for them: then `full`
+reads nothing, aligned or not. The vector is the same for all authors, a fact is not, so the
+direction is taken from the facts of the others: the first right singular vector, uncentred, of
+source minus `full` over their positions.
+
+A readout whose rows were exchanged says nothing of what the stream holds. A row of it is known by
+its direction: rows are assigned to `full`'s one to one, so that the sum of cosines is largest. A
+vector added to all rows moves no probability, so rows are taken from their mean.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 MapClass = Literal["shift", "procrustes", "affine"]
@@ -166,3 +177,152 @@ def ordinary(
     A few tokens of real models carry 100 to 1,000 times the norm and would own every sum.
     """
     return norms <= times * medians.unsqueeze(1)
+
+
+_PRECISE = 1e-10
+"""Residual of the vector in units of its eigenvalue."""
+_CANCELLED = 1e-12
+"""Share of all folds' second moment under which what is left without one fold is rounding."""
+
+
+@dataclass(frozen=True)
+class SharedDirection:
+    """One direction of a layer's stream, and what `full` has along it."""
+
+    direction: Float[Tensor, " d_model"]
+    """Of length 1; 0 where the source is `full` there."""
+    coefficient: float
+    """`full`'s mean over the positions that the direction was taken from."""
+
+    def taken_out(self, resid: Float[Tensor, "pos d_model"]) -> Float[Tensor, "pos d_model"]:
+        """The stream with `full`'s mean along the direction; in float64, given back as it came.
+
+        >>> first = SharedDirection(torch.tensor([1.0, 0.0]).double(), 0.5)
+        >>> first.taken_out(torch.tensor([[7.0, 2.0]]))
+        tensor([[0.5000, 2.0000]])
+        """
+        wide, along = resid.double(), self.direction
+        return (wide + torch.outer(self.coefficient - wide @ along, along)).to(resid.dtype)
+
+
+def shared_directions(
+    apart: Sequence[Float[Tensor, "_ d_model"]], full: Sequence[Float[Tensor, "_ d_model"]]
+) -> list[SharedDirection]:
+    """For each fold the direction that all other folds share; nothing of its own is used.
+
+    Args:
+        apart: source minus `full`, by fold.
+        full: `full`'s stream at the same positions, by fold.
+
+    Raises:
+        ValueError: fewer than two folds.
+    """
+    if len(apart) < 2:
+        raise ValueError(f"shared direction: {len(apart)} fold, wanted 2 or more")
+    d_model = apart[0].shape[1]
+    nothing = torch.zeros(d_model, d_model, dtype=torch.float64)
+    seconds = sum((_second(one) for one in apart), start=nothing)
+    sums = torch.stack([one.double().sum(0) for one in full])
+    counts = torch.tensor([len(one) for one in full])
+    least = _CANCELLED * float(seconds.trace())
+    found = []
+    for fold, one in enumerate(apart):
+        along = _first(seconds - _second(one), least)
+        others = (sums.sum(0) - sums[fold]) / (counts.sum() - counts[fold])
+        found.append(SharedDirection(along, float(others @ along)))
+    return found
+
+
+def _second(rows: Float[Tensor, "pos d_model"]) -> Float[Tensor, "d_model d_model"]:
+    wide = rows.double()
+    return wide.T @ wide
+
+
+def _first(moment: Float[Tensor, "d_model d_model"], least: float) -> Float[Tensor, " d_model"]:
+    """The eigenvector of the largest eigenvalue, by Lanczos; 0 where no more than least is left."""
+    from scipy.sparse.linalg import eigsh  # a third of a second to import
+
+    if not float(moment.trace()) > least:
+        return torch.zeros(len(moment), dtype=torch.float64)
+    # a column of its own: one of all folds may lie across what is left of them
+    start = moment[:, int(moment.diagonal().argmax())].numpy()
+    _, vectors = eigsh(moment.numpy(), k=1, which="LA", v0=start, tol=_PRECISE)  # pyright: ignore[reportArgumentType]
+    return torch.from_numpy(vectors[:, 0].copy())
+
+
+MOVED_BELOW = 0.9
+"""Cosine with `full`'s row of the same token below which a row may have been exchanged."""
+UNMOVED_FROM = 0.9999
+"""From which it was not, where others were: tokens that are alike may have been exchanged, too."""
+SAME_FROM = 0.7
+"""Cosine from which a row may be that of another token."""
+N_NEAREST = 8
+"""Rows of `full` that are compared with each."""
+CHUNK = 1 << 25
+"""Cosines in memory at once."""
+
+
+def tokens_of_rows(
+    own: Float[Tensor, "token d_own"], full: Float[Tensor, "known d_model"]
+) -> Int[Tensor, " token"]:
+    """For each row the token whose row of `full` it is: its own where nothing was exchanged.
+
+    Rows of another width are no one's.
+
+    >>> full = torch.eye(4)
+    >>> tokens_of_rows(full[[1, 0, 2, 3]], full)
+    tensor([1, 0, 2, 3])
+    """
+    found = torch.arange(len(own))
+    if own.shape[1] != full.shape[1]:
+        return found
+    n = min(len(own), len(full))  # one of them may be padded
+    own, full = _directions(own[:n]), _directions(full[:n])
+    same = (own * full).sum(1)
+    if not bool((same < MOVED_BELOW).any()):
+        return found
+    moved = (same < UNMOVED_FROM).nonzero().squeeze(1)
+    rows, columns, cosines = _nearest(own[moved], full[moved])
+    if len(rows):
+        assigned = _assigned(rows, columns, cosines, same[moved].cpu().numpy())
+        found[moved.cpu()] = moved.cpu()[torch.from_numpy(assigned).long()]
+    return found
+
+
+def _directions(rows: Float[Tensor, "token d_model"]) -> Float[Tensor, "token d_model"]:
+    wide = rows.detach().float()
+    return torch.nn.functional.normalize(wide - wide.mean(0), dim=1)
+
+
+def _nearest(
+    own: Float[Tensor, "moved d_model"], full: Float[Tensor, "moved d_model"]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pairs of different tokens that may be each other's: row, column, cosine."""
+    rows, columns, cosines = [], [], []
+    step = max(1, CHUNK // len(full))
+    for low in range(0, len(own), step):
+        near = (own[low : low + step] @ full.T).topk(min(N_NEAREST, len(full)), dim=1)
+        row = torch.arange(low, low + len(near.values), device=own.device).unsqueeze(1)
+        kept = (near.values >= SAME_FROM) & (near.indices != row)
+        rows.append(row.expand_as(kept)[kept].cpu())
+        columns.append(near.indices[kept].cpu())
+        cosines.append(near.values[kept].cpu())
+    return (
+        torch.cat(rows).numpy(),
+        torch.cat(columns).numpy(),
+        torch.cat(cosines).numpy(),
+    )
+
+
+def _assigned(
+    rows: np.ndarray, columns: np.ndarray, cosines: np.ndarray, stays: np.ndarray
+) -> np.ndarray:
+    """The one-to-one assignment with the largest sum; staying is open to every row."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import min_weight_full_bipartite_matching
+
+    n = len(stays)
+    itself = np.arange(n)
+    costs = 2 - np.concatenate((cosines, stays)).astype(np.float64)  # above 0: no edge is lost
+    at = (np.concatenate((rows, itself)), np.concatenate((columns, itself)))
+    return min_weight_full_bipartite_matching(coo_array((costs, at), (n, n)).tocsr())[1]

@@ -12,8 +12,8 @@ from lensaudit.screen.cells import interval, no_interval, number, profile
 from lensaudit.screen.tables import Part, dim, row, styled, table
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.collect import Verdicts
+from lensaudit.verdict.decide import WORDS, said, with_limits
 from lensaudit.verdict.thresholds import READABLE_BELOW
-from lensaudit.verdict.words import WORDS, said, with_limits
 
 if TYPE_CHECKING:
     from lensaudit.auditing.result import Audited

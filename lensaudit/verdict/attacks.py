@@ -24,7 +24,6 @@ from lensaudit.results.patch_runs import Ends, Outputs, PatchSummary
 from lensaudit.results.reading import Number, Whole, checked, checked_as, need, part
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import share_of
-from lensaudit.verdict.nulls import Calibration, Null
 from lensaudit.verdict.thresholds import (
     CALIBRATED_WITHIN,
     OTHERS_HIDDEN_BELOW,
@@ -34,7 +33,7 @@ from lensaudit.verdict.thresholds import (
     OTHERS_ZERO,
     SAYS_HALF,
 )
-from lensaudit.verdict.views import LEVEL, View
+from lensaudit.verdict.views import LEVEL, Calibration, Null, View
 
 Told = tuple[str, list[View]]
 """A model, and the views that a file gives of it."""

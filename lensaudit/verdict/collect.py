@@ -24,8 +24,7 @@ from lensaudit.verdict.attacks import READERS
 from lensaudit.verdict.decide import BADNESS, Code, Evidence, Verdict
 from lensaudit.verdict.depth import Stream, of_patch
 from lensaudit.verdict.keeps import Keeps, keeps_document, kept_of_runs
-from lensaudit.verdict.nulls import Calibration, read_calibration
-from lensaudit.verdict.views import GROUPS, View
+from lensaudit.verdict.views import GROUPS, Calibration, View, read_calibration
 
 WANTED = (
     "wanted what lensaudit patch, audit, eval, worst, sample, rtt, relearn, effort or steer wrote"

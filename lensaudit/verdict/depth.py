@@ -12,7 +12,6 @@ from lensaudit.results.patch_runs import Aligned, PatchSummary, Weakest
 from lensaudit.results.reading import brief
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import chance_of_more, excess_of, share_of
-from lensaudit.verdict.nulls import Calibration, zero_of
 from lensaudit.verdict.thresholds import (
     CALIBRATED_WITHIN,
     FLOOR_MARGIN,
@@ -25,7 +24,7 @@ from lensaudit.verdict.thresholds import (
     TAIL_SHARE,
     TELLS,
 )
-from lensaudit.verdict.views import View
+from lensaudit.verdict.views import Calibration, View, zero_of
 
 MAP_ALONE = "a map alone carries it, which has not told holders of facts from others"
 """Why the aligned depth of another size or tokenizer decides nothing."""

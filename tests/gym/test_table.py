@@ -25,7 +25,7 @@ from lensaudit.gym.table import (
     text,
 )
 from lensaudit.scores.intervals import area_limits
-from lensaudit.verdict.nulls import read_calibration
+from lensaudit.verdict.views import read_calibration
 
 ROOT = Path(__file__).parents[2]
 

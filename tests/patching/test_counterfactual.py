@@ -18,8 +18,8 @@ from lensaudit.verdict.attacks import READERS
 from lensaudit.verdict.collect import judge_beside, verdicts
 from lensaudit.verdict.decide import Evidence, verdict_of
 from lensaudit.verdict.gate import Policy, gate
-from lensaudit.verdict.nulls import read_calibration
 from lensaudit.verdict.thresholds import OTHERS_HIDDEN_BELOW
+from lensaudit.verdict.views import read_calibration
 
 TRUTH = {
     "demo/masked_readout": "hidden",

@@ -93,7 +93,7 @@ def word(audit, found, name, one):
     """What a summary of this source would say."""
     from lensaudit.patching.outcome import outcome_of, summary_of
     from lensaudit.verdict.collect import judge_run
-    from lensaudit.verdict.nulls import read_calibration
+    from lensaudit.verdict.views import read_calibration
 
     name = next(full for full in audit.sources if Path(full).name == name)
     deltas = found.baseline, found.s1, found.s2[name]

@@ -15,7 +15,7 @@ from lensaudit.patching.outcome import outcome_of, summary_of, write_comparison
 from lensaudit.patching.scoring import score_all
 from lensaudit.results.records import manifest
 from lensaudit.verdict.collect import judge_run
-from lensaudit.verdict.nulls import read_calibration
+from lensaudit.verdict.views import read_calibration
 
 ROWS = [replace(e, group=e.idx // 2) for e in examples([(2, 1, 2, 4)] * 12)]
 """Two questions of each of six authors."""

@@ -14,8 +14,8 @@ from report_cases import eval_run, patch_run, write
 from lensaudit.cli.main import run
 from lensaudit.report.render import write_report
 from lensaudit.verdict.collect import verdicts
+from lensaudit.verdict.decide import HOLDS, WORDS
 from lensaudit.verdict.views import hundredths
-from lensaudit.verdict.words import HOLDS, WORDS
 
 
 def audited(folder):

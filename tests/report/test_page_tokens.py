@@ -7,7 +7,7 @@ import math
 import pytest
 from report_cases import patch_run
 
-from lensaudit.report import pack as tokens
+from lensaudit.report import document as tokens
 from lensaudit.report.assemble import assemble
 from lensaudit.report.render import write_report
 from lensaudit.results.patch_runs import read_patch
@@ -44,9 +44,9 @@ def value(idx, layer, at):
 
 def test_a_table_holds_what_was_read_in_the_order_of_the_rows(tmp_path):
     run = lens_run(tmp_path / "lens", "keeps")
-    found = tokens.token_table(run)
-    assert [bool(texts) for texts in found.texts] == [one not in (3, 4) for one in range(8)]
-    assert found.texts[0] == ["Ada", " Lovelace"]
+    found, n_values = tokens.token_table(run)
+    assert [bool(texts) for texts in found["texts"]] == [one not in (3, 4) for one in range(8)]
+    assert found["texts"][0] == ["Ada", " Lovelace"]
     wanted = [
         1 + idx + 8 * layer + 64 * at
         for idx in range(8)
@@ -54,23 +54,23 @@ def test_a_table_holds_what_was_read_in_the_order_of_the_rows(tmp_path):
         for layer in range(LAYERS)
         for at in range(2)
     ]
-    assert list(base64.b64decode(found.probabilities)) == wanted
-    assert found.n_values == len(wanted)
-    assert tokens.token_table(lens_run(tmp_path / "means", "keeps", read=False)) is None
+    assert list(base64.b64decode(found["base64"])) == wanted
+    assert n_values == len(wanted)
+    assert tokens.token_table(lens_run(tmp_path / "means", "keeps", read=False)) == ({}, 0)
 
 
 def test_long_spans_hostile_texts_and_many_runs_stay_small(tmp_path, monkeypatch):
     long = lens_run(tmp_path / "long", "keeps", words=["\u202e" + "x" * 99] + ["y"] * 0)
-    (text,) = tokens.token_table(long).texts[0]
+    (text,) = tokens.token_table(long)[0]["texts"][0]
     assert text.startswith("‹U+202E›x")
     assert len(text) < 60
     monkeypatch.setattr(tokens, "MOST_TOKENS", 1)
     run = lens_run(tmp_path / "lens", "keeps")
-    assert tokens.token_table(run).texts[0] == ["Ada"]
-    n = tokens.token_table(run).n_values
+    found, n = tokens.token_table(run)
+    assert found["texts"][0] == ["Ada"]
     assert n == 6 * LAYERS
     monkeypatch.setattr(tokens, "MOST_VALUES", 2 * n)
-    assert [one is not None for one in tokens.token_tables([run] * 3)] == [True, True, False]
+    assert [bool(one) for one in tokens.token_tables([run] * 3)] == [True, True, False]
 
 
 @pytest.mark.parametrize("beside", [True, False])

@@ -7,9 +7,9 @@ import pytest
 from pages import DOCS, page
 
 from lensaudit.cli.main import run
-from lensaudit.report.pack import LONGEST
+from lensaudit.report.document import LONGEST
 from lensaudit.report.runs import MOST_RUNS
-from lensaudit.verdict.words import LIMITS
+from lensaudit.verdict.decide import LIMITS
 
 TEXT = page("report")
 

@@ -15,12 +15,12 @@ from verdict_support import page_data
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.report.assemble import assemble
-from lensaudit.report.pack import floats, shares, stepped
+from lensaudit.report.document import floats, shares, stepped
 from lensaudit.report.render import policy, render, write_report
 from lensaudit.results.locate import locate
 from lensaudit.verdict.collect import verdicts
+from lensaudit.verdict.decide import LIMITS
 from lensaudit.verdict.views import hundredths
-from lensaudit.verdict.words import LIMITS
 
 
 def decoded(text: str, dtype: str) -> np.ndarray:
@@ -30,9 +30,9 @@ def decoded(text: str, dtype: str) -> np.ndarray:
 def test_tables_survive_packing_within_a_step():
     values = np.array([[0.0, -7.25, np.nan], [3.5, 1e-3, 7.0]])
     packed = stepped(values)
-    back = decoded(packed.base64, "<i2").reshape(2, 3) * packed.step
-    assert np.nanmax(np.abs(back - values)[np.isfinite(values)]) <= packed.step / 2
-    assert decoded(packed.base64, "<i2")[2] == -32768
+    back = decoded(packed["base64"], "<i2").reshape(2, 3) * packed["step"]
+    assert np.nanmax(np.abs(back - values)[np.isfinite(values)]) <= packed["step"] / 2
+    assert decoded(packed["base64"], "<i2")[2] == -32768
     assert decoded(floats(values), "<f4")[1] == np.float32(-7.25)
     assert decoded(shares([[0.0, 0.5, 1.0, np.nan]]), "u1").tolist() == [0, 127, 254, 255]
     # a third is 84.67 steps, and 0.999 is nearer to 254 than to 253
@@ -40,7 +40,7 @@ def test_tables_survive_packing_within_a_step():
 
 
 def test_a_page_of_nothing_but_gaps_can_be_packed():
-    assert stepped([[None, None]]).step == 1.0
+    assert stepped([[None, None]])["step"] == 1.0
 
 
 def test_runs_are_compared_on_the_same_examples_and_settings_alone(tmp_path):

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lensaudit.scores.evidence_values import (
+from lensaudit.scores.assignment import (
     bits,
     candidates_wanted,
     evidence,

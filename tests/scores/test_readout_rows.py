@@ -4,8 +4,8 @@ import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 
-from lensaudit.scores import readout_rows
-from lensaudit.scores.readout_rows import tokens_of_rows
+from lensaudit.scores import alignment as readout_rows
+from lensaudit.scores.alignment import tokens_of_rows
 
 
 def normal(seed: int, *shape: int) -> torch.Tensor:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lensaudit.scores.shared import shared_directions
+from lensaudit.scores.alignment import shared_directions
 
 
 def normal(seed: int, *shape: int) -> torch.Tensor:

@@ -5,7 +5,7 @@ import verdict_support as made
 
 from lensaudit.errors import InputError
 from lensaudit.verdict.depth import calibration_problem, kept_for_verdict
-from lensaudit.verdict.nulls import Null, read_calibration, zero_of
+from lensaudit.verdict.views import Null, read_calibration, zero_of
 
 
 @pytest.mark.parametrize(
