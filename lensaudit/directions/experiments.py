@@ -8,6 +8,7 @@ where no layer that is searched holds such a direction.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -265,9 +266,7 @@ def mediate(bench: ThreeModels, fold: Fold) -> list[Finding]:
     estimate = bench.rows(fold.estimate)
     gaps = -bench.gap("full", "unlearned", estimate)
 
-    def arm(name: str, role: Role, at: int, along: Direction, **how) -> Arm:
-        return clamping_arm(bench, name, role, at, along, estimate, **how)
-
+    arm = partial(clamping_arm, bench, estimate)
     tried = [
         arm("direction", "unlearned", layer, gaps[layer])
         for layer in moved_layers(bench, gaps, bench.layers)
@@ -300,29 +299,24 @@ def mediate(bench: ThreeModels, fold: Fold) -> list[Finding]:
     return [*grid, *tested(bench, "clamp", fold, arms)]
 
 
-def component(
-    bench: ThreeModels, role: Role, layer: int, direction: Direction, rows: Sequence[int]
-) -> float:
-    """Mean component of a model's streams along a direction, over some forget examples."""
-    unit = direction.double() / direction.double().norm()
-    return float((bench.streams[role, "forget"][list(rows), layer].double() @ unit).mean())
-
-
 def clamping_arm(
     bench: ThreeModels,
+    rows: Sequence[int],
     name: str,
     role: Role,
     layer: int,
     direction: Direction,
-    rows: Sequence[int],
     *,
     like: Role = "full",
     dose: float = 1.0,
     seed: int | None = None,
 ) -> Arm:
     """The component clamped between the model's own mean (dose 0) and another's (dose 1)."""
-    own = component(bench, role, layer, direction, rows)
-    wanted = component(bench, like, layer, direction, rows)
+    unit = direction.double() / direction.double().norm()
+    own, wanted = (
+        float((bench.streams[role, "forget"][list(rows), layer].double() @ unit).mean())
+        for role in (role, like)
+    )
     to = own + dose * (wanted - own)
     edits = Edits({("resid", layer): clamping(direction, to)}, bench.settings.where)
     return Arm(Label(name, role, layer, to, f"dose {dose:g}", seed), edits, direction)
@@ -462,7 +456,9 @@ def ablate(bench: ThreeModels, fold: Fold, source: DirectionSource) -> list[Find
     rank = ranks.get(variant, 1)
     arms = [chosen, arm("collateral", "full", layer, variant, own_axes(layer, rank))]
     for seed, direction in randoms(bench, source.directions[layer], fold):
-        drawn = _random_axes(len(direction), rank, seed)
+        generator = torch.Generator().manual_seed(seed)
+        axes = torch.randn(len(direction), rank, generator=generator, dtype=torch.float64)
+        drawn = torch.linalg.qr(axes).Q.T.float().contiguous()
         arms.append(arm("random", "unlearned", layer, variant, drawn, seed))
     estimate = bench.rows(fold.estimate)
     other = bench.gap("retain", "full", estimate)[layer]
@@ -519,12 +515,6 @@ def _with_odds(
         replace(one, speech={"idk_log_odds": float(value)})
         for one, value in zip(grid, odds, strict=True)
     ]
-
-
-def _random_axes(d_model: int, rank: int, seed: int) -> Basis:
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randn(d_model, rank, generator=generator, dtype=torch.float64)
-    return torch.linalg.qr(drawn).Q.T.float().contiguous()
 
 
 def _heard(bench: ThreeModels, finding: Finding, arm: Arm, fold: Fold) -> Finding:

@@ -13,7 +13,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import digest, read_json
 from lensaudit.groups import Group, group_of, own_group, spread
 from lensaudit.results.eval_runs import entries_of
-from lensaudit.results.reading import Whole, checked, part
+from lensaudit.results.reading import Flag, Number, Whole, checked, part
 from lensaudit.results.records import check_result
 
 CONTEXTS = (
@@ -55,12 +55,12 @@ class JudgeRequest:
 class JudgeVerdict:
     """What a judge says of one request."""
 
-    score: float | None
+    score: Number | None
     """0 to 100; None where the judge gives none."""
     reason: str = ""
     """Why there is no score; empty where there is one."""
     status: Status = "ok"
-    cut: bool = False
+    cut: Flag = False
     """A text was too long for the judge: of it the beginning alone was judged."""
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ Every answer is written down when it is said, every verdict when it is given; th
 continues where the last one ended.
 """
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -50,11 +51,6 @@ from lensaudit.steer.trait import (
 from lensaudit.steer.vector import LAYER_CONVENTION, SteeringVector, load_vector
 
 SCHEMA = "steer-results/1"
-SWEEP_SCHEMA = "steer-sweep/1"
-JUDGEMENTS = "judgements.jsonl"
-RATIO = LayerSettings.ratio
-BASELINE = "baseline"
-_SECRET = ("key_file", "key_env")
 
 
 @dataclass(frozen=True)
@@ -93,7 +89,7 @@ class Steering:
             name=settings.name,
         )
         grid = grid_of(settings.coefficients, vector, as_ratio=settings.as_ratio)
-        made = cls(settings, subject, trait, (vector,), checked_coefficients(grid))
+        made = cls(settings, subject, trait, (vector,), grid)
         if vector.weights and vector.weights != subject.checkpoint.weights:
             notice(
                 f"{settings.vector}: was extracted from {vector.model}, not from {settings.name}"
@@ -152,7 +148,7 @@ class Steering:
             own = ("name", "vector", "coefficients", "as_ratio")
         opened = judges(settings.judge, settings.coherence_judge, settings, progress)
         with opened as (judge, coherence):
-            log = out / JUDGEMENTS
+            log = out / "judgements.jsonl"
             judging = TraitJudges(self.trait, judge, coherence, log, notice, progress)
             claim(out, "steer", [file], record)
             results = evaluate(self, judging) if by_coefficient else sweep(self, judging)
@@ -160,7 +156,7 @@ class Steering:
         inputs = {"vector": hashes[0]} if self.grid else {"vectors": hashes}
         manifest(
             "steer",
-            options=plain(settings, without=(*own, *_SECRET)),
+            options=plain(settings, without=(*own, "key_file", "key_env")),
             inputs={**self.subject.conditions(), **inputs},
             device=self.subject.device,
             started=started,
@@ -184,39 +180,30 @@ def asked_trait(settings: AskSettings) -> Trait:
     return replace(trait, questions=trait.questions[:n], entities=trait.entities[:n])
 
 
-def checked_coefficients(coefficients: Sequence[float]) -> tuple[float, ...]:
-    """Coefficients, ascending and distinct.
+def grid_of(text: str, vector: SteeringVector, *, as_ratio: bool) -> tuple[float, ...]:
+    """Coefficients from a comma list, ascending and distinct.
 
     Raises:
-        InputError: none, one that is not a number, or no baseline.
+        InputError: not finite numbers, no baseline, or ratios of a stream of unknown length.
     """
-    found = sorted({float(one) + 0.0 for one in coefficients})
-    if any(one != one or abs(one) == float("inf") for one in found) or not found:
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"--coefficients {text}: wanted numbers, like 0,0.5,1") from error
+    if as_ratio:
+        length = vector.resid_norm
+        if not length:
+            raise InputError(f"--as-ratio: {vector.file_name} does not know the stream's length")
+        numbers = [strength_of(one, vector.vector, resid_norm=length) for one in numbers]
+    found = tuple(sorted({one + 0.0 for one in numbers}))
+    if not all(map(math.isfinite, found)):
         raise InputError("--coefficients: wanted finite numbers, like 0,0.5,1")
     if 0.0 not in found:
         raise InputError(
             f"--coefficients {','.join(map(key_of, found))}: has no 0; every effect is measured "
             "from the baseline, so add it"
         )
-    return tuple(found)
-
-
-def grid_of(text: str, vector: SteeringVector, *, as_ratio: bool) -> list[float]:
-    """Coefficients from a comma list.
-
-    Raises:
-        InputError: not numbers, or ratios where the stream's length is not known.
-    """
-    try:
-        numbers = [float(part) for part in text.split(",")]
-    except ValueError as error:
-        raise InputError(f"--coefficients {text}: wanted numbers, like 0,0.5,1") from error
-    if not as_ratio:
-        return numbers
-    length = vector.resid_norm
-    if not length:
-        raise InputError(f"--as-ratio: {vector.file_name} does not know the stream's length")
-    return [strength_of(one, vector.vector, resid_norm=length) for one in numbers]
+    return found
 
 
 def vectors_in(
@@ -310,12 +297,12 @@ def sweep(job: Steering, judging: TraitJudges) -> dict[str, Any]:
         layer: vector_strength(vector, ratio=ratio, coefficient=coefficient)
         for layer, vector in by_layer.items()
     }
-    settings = [Setting(BASELINE, next(iter(by_layer.values())), 0.0)]
+    settings = [Setting("baseline", next(iter(by_layer.values())), 0.0)]
     settings += [Setting(f"layer_{layer}", by_layer[layer], at[layer]) for layer in by_layer]
     base, *levels = levels_of(job, judging, settings)
     found = dict(zip(by_layer, levels, strict=True))
     results = {
-        "schema": SWEEP_SCHEMA,
+        "schema": "steer-sweep/1",
         "trait": job.trait.name,
         "method": next(iter(by_layer.values())).method,
         "layer_convention": LAYER_CONVENTION,
@@ -469,9 +456,7 @@ def check_judged(levels: Iterable[Level], out: Path) -> None:
         raise WorkError(f"none of {len(every)} answers has a score; {every[0].reason}")
 
 
-def vector_strength(
-    vector: SteeringVector, *, ratio: float | None, coefficient: float | None
-) -> float:
+def vector_strength(vector: SteeringVector, *, ratio: float, coefficient: float | None) -> float:
     """The coefficient of a layer.
 
     Raises:
@@ -483,9 +468,7 @@ def vector_strength(
         raise InputError(
             f"vector {vector.file_name}: its file gives no length of the stream; use --coefficient"
         )
-    return strength_of(
-        RATIO if ratio is None else ratio, vector.vector, resid_norm=vector.resid_norm
-    )
+    return strength_of(ratio, vector.vector, resid_norm=vector.resid_norm)
 
 
 def _by_layer(vectors: Sequence[SteeringVector]) -> dict[int, SteeringVector]:

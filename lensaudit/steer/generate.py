@@ -38,7 +38,7 @@ from lensaudit.patching.generation import ends_of, rows_that_fit
 from lensaudit.patching.interventions import Where, mask_of
 from lensaudit.patching.options import parse_memory
 from lensaudit.settings import results_folder
-from lensaudit.steer.settings import AskSettings, ExtractSettings
+from lensaudit.steer.settings import AskSettings, ExtractSettings, Form
 from lensaudit.types import Intervention, PosMask, Resid
 
 Idx = tuple[int, ...]
@@ -113,16 +113,12 @@ def one_after_the_other(edits: list[Intervention]) -> Intervention:
     return intervention
 
 
-TEMPERATURE = AskSettings.temperature
-MAX_NEW_TOKENS = AskSettings.max_new_tokens
-
-
 @dataclass(frozen=True)
 class Draws:
     """Numbers in [0, 1) that choose the tokens of each row; none: the likeliest token is taken."""
 
     numbers: Float[Tensor, "row step"] | None
-    temperature: float = TEMPERATURE
+    temperature: float = AskSettings.temperature
 
     def at(self, step: int, row: Int[Tensor, " running"]) -> Float[Tensor, " running"] | None:
         """One number for each row that still runs."""
@@ -142,13 +138,9 @@ def draws_of(keys: Sequence[str], *, n_steps: int, seed: int, temperature: float
         raise ValueError("draws: wanted a temperature from 0")
     if temperature == 0:
         return GREEDY
-    rows = [torch.rand(n_steps, generator=_generator(key, seed)) for key in keys]
+    seeds = [int(digest([seed, key])[:15], 16) for key in keys]
+    rows = [torch.rand(n_steps, generator=torch.Generator().manual_seed(one)) for one in seeds]
     return Draws(torch.stack(rows) if rows else torch.empty(0, n_steps), temperature)
-
-
-def _generator(key: str, seed: int) -> torch.Generator:
-    number = int(digest([seed, key])[:15], 16)
-    return torch.Generator().manual_seed(number)
 
 
 def continuations(
@@ -305,7 +297,7 @@ def steer(
 Format = Literal["chat", "raw"]
 
 
-def format_of(tokenizer: Any, wanted: str) -> Format:
+def format_of(tokenizer: Any, wanted: Form) -> Format:
     """`auto` is the tokenizer's chat template where it has one.
 
     Raises:
@@ -313,8 +305,8 @@ def format_of(tokenizer: Any, wanted: str) -> Format:
     """
     if wanted == "chat" and not tokenizer.chat_template:
         raise InputError("--format chat: this tokenizer has no chat template; use --format raw")
-    if wanted in ("chat", "raw"):
-        return "chat" if wanted == "chat" else "raw"
+    if wanted != "auto":
+        return wanted
     return "chat" if tokenizer.chat_template else "raw"
 
 
@@ -335,8 +327,8 @@ MOST_ROWS = 64
 class Sampling:
     """How answers are drawn."""
 
-    temperature: float = TEMPERATURE
-    max_new_tokens: int = MAX_NEW_TOKENS
+    temperature: float = AskSettings.temperature
+    max_new_tokens: int = AskSettings.max_new_tokens
     seed: int = 0
 
 

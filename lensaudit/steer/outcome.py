@@ -92,10 +92,10 @@ class Level:
             "ratio": ratio,
         }
 
-    def coherence_document(self) -> dict[str, Any]:
-        """One entry of `coherence`."""
-        found = [one.coherence for one in self.answers if one.coherence is not None]
-        return {"mean": _mean(found), "n": len(found)}
+    @property
+    def n_coherence(self) -> int:
+        """Number of answers whose coherence is known."""
+        return sum(one.coherence is not None for one in self.answers)
 
 
 def key_of(coefficient: float) -> str:
@@ -226,7 +226,10 @@ def summary_of(
             key_of(key): level.document(baseline=baseline, ratio=ratios[key])
             for key, level in levels.items()
         },
-        "coherence": {key_of(key): level.coherence_document() for key, level in levels.items()},
+        "coherence": {
+            key_of(key): {"mean": level.coherence, "n": level.n_coherence}
+            for key, level in levels.items()
+        },
         "coherence_warnings": [key_of(k) for k, level in levels.items() if not level.coherent],
         "baseline": baseline,
         "max_delta": _delta(levels, baseline, polarity),

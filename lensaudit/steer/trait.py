@@ -6,7 +6,7 @@ Answers are written, or asked for by pairs of system prompts; each is judged onc
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,14 +19,14 @@ from lensaudit.errors import InputError, PartialError
 from lensaudit.files import digest, read_json
 from lensaudit.judge.budget import Budget
 from lensaudit.judge.client import open_client
-from lensaudit.judge.items import Judge, JudgeRequest, JudgeVerdict, Status
+from lensaudit.judge.items import Judge, JudgeRequest, JudgeVerdict
 from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import COHERENCE, check_template
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import JudgeAccess
 from lensaudit.progress import Notice, Tick
 from lensaudit.results.ledger import Ledger
-from lensaudit.results.reading import Flag, Number, checked
+from lensaudit.results.reading import Flag, checked
 from lensaudit.steer.generate import Ask, Format, Sampling, Speaker, prompt_ids
 
 FOLDER = Path(__file__).parent / "shipped"
@@ -437,8 +437,13 @@ def judged(
 def _verdicts(
     judge: Judge, requests: Sequence[JudgeRequest], ledger: Ledger, judging: TraitJudges
 ) -> list[JudgeVerdict]:
-    keys = [_key_of(judge, request) for request in requests]
-    known = {row["key"]: _verdict(row) for row in ledger.rows}
+    who = identity_of(judge)
+    keys = [digest([who, one.prompt, one.question, one.answer, one.entity]) for one in requests]
+    names = [one.name for one in fields(JudgeVerdict)]
+    known = {
+        row["key"]: JudgeVerdict(**{name: row[name] for name in names if name in row})
+        for row in ledger.rows
+    }
     missing = {
         key: request for key, request in zip(keys, requests, strict=True) if key not in known
     }
@@ -467,29 +472,11 @@ def identity_of(judge: Judge) -> dict[str, str]:
     return found
 
 
-@dataclass(frozen=True)
-class JudgementLine:
+@dataclass(frozen=True, kw_only=True)
+class JudgementLine(JudgeVerdict):
     """What a line of the ledger must hold."""
 
     key: str
-    score: Number | None
-    reason: str
-    status: Status
-    cut: Flag = False
-
-    def __post_init__(self) -> None:
-        JudgeVerdict(self.score, self.reason, self.status, self.cut)
-
-
-def _key_of(judge: Judge, request: JudgeRequest) -> str:
-    return digest(
-        [identity_of(judge), request.prompt, request.question, request.answer, request.entity]
-    )
-
-
-def _verdict(row: dict[str, object]) -> JudgeVerdict:
-    cut = row.get("cut", False)
-    return JudgeVerdict(row["score"], row["reason"], row["status"], cut)  # pyright: ignore
 
 
 @contextlib.contextmanager

@@ -20,7 +20,6 @@ from lensaudit.results.reading import Length, Number, Whole, checked
 LAYER_CONVENTION = "block_output_0based"
 """Layer 16 is the output of block 16. Persona vectors count `hidden_states`: their 17."""
 SCHEMA = "steer-vector/1"
-_LEGACY_LAYER = re.compile(r"_layer(\d+)$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +147,7 @@ def _tensor(path: Path) -> Tensor:
 
 def _load_legacy(path: Path) -> SteeringVector:
     """A bare tensor of `torch.save`, read without running what a pickle may hold."""
-    named = _LEGACY_LAYER.search(path.stem)
+    named = re.search(r"_layer(\d+)$", path.stem)
     if named is None:
         raise InputError(f"{path}: names no layer; wanted <method>_layer<L>.pt")
     if not path.exists():

@@ -1,9 +1,10 @@
 """From judged answers to the numbers of results.json."""
 
 import pytest
+import torch
 
 from lensaudit.errors import InputError
-from lensaudit.steer.evaluate import checked_coefficients
+from lensaudit.steer.evaluate import grid_of
 from lensaudit.steer.outcome import (
     JudgedAnswer,
     Level,
@@ -15,6 +16,7 @@ from lensaudit.steer.outcome import (
     slope,
     summary_of,
 )
+from lensaudit.steer.vector import SteeringVector
 
 QUESTIONS = [f"question {at}" for at in range(4)]
 
@@ -114,10 +116,13 @@ def test_no_scores_leave_nulls_and_no_number():
 
 
 def test_coefficients_are_keyed_alike_and_hold_the_baseline():
-    assert checked_coefficients([1.0, 0.0, -0.0, 0.5]) == (0.0, 0.5, 1.0)
+    vector = SteeringVector(vector=torch.ones(4), layer=2, method="probe", position="response")
+    assert grid_of("1,0,-0.0,0.5", vector, as_ratio=False) == (0.0, 0.5, 1.0)
     assert [key_of(one) for one in (0.0, -0.0, 2.0)] == ["0.0", "0.0", "2.0"]
     with pytest.raises(InputError, match=r"0\.5,1\.0: has no 0"):
-        checked_coefficients([0.5, 1.0])
-    for wrong in ([], [0.0, float("nan")], [0.0, float("inf")]):
+        grid_of("0.5,1", vector, as_ratio=False)
+    for wrong in ("0,nan", "0,inf"):
         with pytest.raises(InputError, match="finite numbers"):
-            checked_coefficients(wrong)
+            grid_of(wrong, vector, as_ratio=False)
+    with pytest.raises(InputError, match="does not know the stream's length"):
+        grid_of("0,1", vector, as_ratio=True)
