@@ -36,7 +36,7 @@ from lensaudit.progress import Notice, unheard
 from lensaudit.results.keyed import keyed_document, write_keyed
 from lensaudit.results.records import claim, manifest
 from lensaudit.settings import plain, results_folder
-from lensaudit.steer.vector import SteeringVector, load_vector
+from lensaudit.steer.estimators import SteeringVector, load_vector
 
 Task = str | Mapping[str, Any]
 """A task's name, or a whole task as a dictionary, as its YAML file would say it."""

@@ -7,8 +7,7 @@ from rich.table import Table
 
 from lensaudit.screen.cells import no_interval, number
 from lensaudit.screen.tables import Part, row, table
-from lensaudit.steer.estimators import top_share
-from lensaudit.steer.vector import SteeringVector
+from lensaudit.steer.estimators import SteeringVector, top_share
 
 OUTLIERS = 0.5
 """Share of the squared length in three dimensions from which a direction is called peculiar."""

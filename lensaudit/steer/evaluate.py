@@ -27,6 +27,7 @@ from lensaudit.results.ledger import Ledger
 from lensaudit.results.reading import Whole
 from lensaudit.results.records import claim, manifest
 from lensaudit.settings import plain
+from lensaudit.steer.estimators import LAYER_CONVENTION, SteeringVector, load_vector
 from lensaudit.steer.generate import Ask, Edits, Speaker, TraitModel, adding
 from lensaudit.steer.outcome import (
     COHERENT_FROM,
@@ -48,7 +49,6 @@ from lensaudit.steer.trait import (
     load_trait,
     question_hash,
 )
-from lensaudit.steer.vector import LAYER_CONVENTION, SteeringVector, load_vector
 
 SCHEMA = "steer-results/1"
 

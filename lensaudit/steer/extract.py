@@ -20,7 +20,14 @@ from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.patching.options import parse_layers
 from lensaudit.progress import Notice, Tick
 from lensaudit.results.reading import null
-from lensaudit.steer.estimators import Separation, direction_of, mean_separation, separation
+from lensaudit.steer.estimators import (
+    Separation,
+    SteeringVector,
+    direction_of,
+    mean_separation,
+    save_vector,
+    separation,
+)
 from lensaudit.steer.generate import TraitModel
 from lensaudit.steer.settings import ExtractSettings, Method
 from lensaudit.steer.trait import (
@@ -42,7 +49,6 @@ from lensaudit.steer.trait import (
     whole_pairs,
     written,
 )
-from lensaudit.steer.vector import SteeringVector, save_vector
 
 N_FOLDS = 5
 MIN_ROWS = 2

@@ -6,9 +6,8 @@ import pytest
 import rtt_support as world
 import torch
 
-from lensaudit.attacks.retraining import StartWeights
 from lensaudit.attacks.rtt import TrainingGrid, in_memory
-from lensaudit.attacks.rtt.readout import encode_split, read
+from lensaudit.attacks.rtt.readout import StartWeights, encode_split, read
 from lensaudit.attacks.rtt.study import retrain
 from lensaudit.errors import InputError
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from lensaudit.directions.audit import PlainScores, recovery_of, summary_of
 from lensaudit.directions.experiments import Finding, Label
-from lensaudit.directions.verdict import PlainScores, recovery_of, summary_of
 from lensaudit.scores.intervals import clustered_mean
 
 GROUPS = {0: "a", 1: "a", 2: "b", 3: "b"}

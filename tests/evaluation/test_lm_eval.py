@@ -126,7 +126,7 @@ def test_a_task_is_run_again_only_if_something_changed(tasks, tmp_path, no_netwo
 
 @pytest.mark.slow
 def test_quantised_and_steered_models_are_asked_in_memory(tasks, tmp_path, no_network):
-    from lensaudit.steer.vector import SteeringVector, save_vector
+    from lensaudit.steer.estimators import SteeringVector, save_vector
 
     vector = torch.randn(64, generator=torch.Generator().manual_seed(0))
     path = save_vector(

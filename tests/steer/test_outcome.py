@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from lensaudit.errors import InputError
+from lensaudit.steer.estimators import SteeringVector
 from lensaudit.steer.evaluate import grid_of
 from lensaudit.steer.outcome import (
     JudgedAnswer,
@@ -16,7 +17,6 @@ from lensaudit.steer.outcome import (
     slope,
     summary_of,
 )
-from lensaudit.steer.vector import SteeringVector
 
 QUESTIONS = [f"question {at}" for at in range(4)]
 

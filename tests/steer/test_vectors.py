@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from lensaudit.errors import InputError
-from lensaudit.steer.vector import SteeringVector, load_vector, save_vector
+from lensaudit.steer.estimators import SteeringVector, load_vector, save_vector
 
 
 def vector(**changes):

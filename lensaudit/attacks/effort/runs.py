@@ -32,9 +32,8 @@ import torch
 from numpy.typing import NDArray
 
 from lensaudit.attacks.effort.arms import HeldOut, TrainingFold, held_out
-from lensaudit.attacks.retraining import StartWeights, read_along
 from lensaudit.attacks.rtt.log import Finished, Log, Point, Reading, read_log
-from lensaudit.attacks.rtt.readout import EncodedItem, read
+from lensaudit.attacks.rtt.readout import EncodedItem, StartWeights, read, read_along
 from lensaudit.attacks.rtt.study import TrainingGrid
 from lensaudit.attacks.rtt.summary import halves
 from lensaudit.attacks.settings import ARMS, DEFAULT_ARMS, Arm, EffortSettings

@@ -1,6 +1,10 @@
-"""How is an item read? As tokens, by the letter a model would say or the likeliest answer."""
+"""How is an item read? As tokens, by the letter a model would say or the likeliest answer.
 
-from collections.abc import Iterator, Sequence
+It is read again along a retraining, whose loop `rtt` and `effort` share. The learning rate is
+constant after its rise, so the model after step s of a long run is that of a run of s steps.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any
@@ -10,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.attacks.rtt.data import LETTERS, McqItem, McqSplit
-from lensaudit.attacks.rtt.log import Reading
+from lensaudit.attacks.rtt.log import Finished, Point, Reading
 from lensaudit.attacks.settings import LossOn, Readout
 from lensaudit.data.facts import answered
 from lensaudit.errors import InputError, WorkError
@@ -18,7 +22,7 @@ from lensaudit.files import digest
 from lensaudit.groups import batched
 from lensaudit.unlearn.losses import labelled, token_nll
 from lensaudit.unlearn.rows import Sample, TrainBatch, collate, raw_sample
-from lensaudit.unlearn.train import logits
+from lensaudit.unlearn.train import FineTuning, Recipe, TrainingRun, TrainingStep, logits, train
 
 Letters = tuple[tuple[int, ...], ...]
 """The tokens that a letter may be said with: of each without and with a blank before it, once where
@@ -239,3 +243,63 @@ def _correct(scores: Scores, items: Sequence[EncodedItem]) -> tuple[int, ...]:
     chosen = scores.argmax(-1).tolist()
     pairs = zip(items, chosen, strict=True)
     return tuple(place for place, (item, one) in enumerate(pairs) if one == item.answer)
+
+
+class StartWeights:
+    """The weights that every run of a sweep begins with, kept once, in main memory."""
+
+    def __init__(self, model: Any) -> None:
+        tensors = (*model.named_parameters(), *model.named_buffers())
+        self._kept = {name: one.detach().to("cpu", copy=True) for name, one in tensors}
+
+    def restore(self, model: Any) -> None:
+        """Put them back, bit for bit, and let go of gradients that a diverged run left behind."""
+        model.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+                tensor.copy_(self._kept[name])
+
+
+def read_along(
+    model: Any,
+    batches: Callable[[int], TrainBatch],
+    *,
+    recipe: Recipe,
+    seed: int,
+    at: Collection[int],
+    read_v: Callable[[], tuple[Reading, ...]],
+    report: Callable[[int], None] = lambda step: None,
+) -> Finished:
+    """Train `model` in place and read V after the steps `at`, which points count.
+
+    A run that diverges ends with the points before.
+    """
+    points: list[Point] = []
+    losses: list[float] = []
+    last = 0
+
+    def after(step: TrainingStep) -> None:
+        nonlocal last
+        losses.append(step.loss)
+        if step.step in at:
+            model.eval()
+            mean = sum(losses[last:]) / (step.step - last)
+            points.append(Point(step.step, read_v(), mean))
+            last = step.step
+            model.train()
+        report(step.step)
+
+    run = TrainingRun(
+        FineTuning(), lambda number: batches(number).to(model.device), recipe, identity={}
+    )
+    devices = [model.device] if model.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)  # models with dropout draw from the global stream
+        try:
+            train(model, run, report=after)
+        except WorkError:
+            failure = f"not finite after {len(losses)} of {recipe.n_steps} steps"
+            return Finished("", "diverged", tuple(points), reason=failure)
+        finally:
+            model.eval()
+    return Finished("", "ok", tuple(points))

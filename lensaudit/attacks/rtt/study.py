@@ -19,7 +19,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from lensaudit.attacks.retraining import StartWeights, read_along
 from lensaudit.attacks.rtt.data import (
     Dataset,
     Inspection,
@@ -46,9 +45,11 @@ from lensaudit.attacks.rtt.readout import (
     EncodedItem,
     EncodedSplit,
     Letters,
+    StartWeights,
     encode_split,
     letters_of,
     read,
+    read_along,
 )
 from lensaudit.attacks.rtt.summary import SUMMARIES, Summarized, gate_of, summarize, write_summaries
 from lensaudit.attacks.settings import (
