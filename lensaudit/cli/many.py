@@ -186,7 +186,7 @@ def gym_table(settings: GymTableSettings, as_json: bool) -> None:
 
     rows = rows_of(gym_folder(settings.gym), settings.limit)
     found = document(rows, calibration=settings.calibration, picture=settings.picture)
-    answer(found.content, [text(found)], as_json=as_json)
+    answer(asdict(found), [text(found)], as_json=as_json)
 
 
 @gym.command()
@@ -202,7 +202,7 @@ def submit(settings: SubmitSettings, recipe: Path, as_json: bool) -> None:
     from lensaudit.gym.scoring import submit as submitted
 
     found = submitted(settings, recipe, notice=notice)
-    answer([one.document() for one in found], of_submission(found), as_json=as_json)
+    answer([asdict(one) for one in found], of_submission(found), as_json=as_json)
 
 
 FOLDER = click.argument("folder", type=click.Path(path_type=Path, file_okay=False))

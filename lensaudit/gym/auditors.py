@@ -358,15 +358,24 @@ def uds_aligned(cases: Sequence[Case]) -> list[AuditorScore]:
 
     Its control: `full` reads the aligned stream on facts that the model still holds.
     """
+    return _mapped(cases, lambda one: (one.uds, one.per_example, one.why))
+
+
+def _mapped(
+    cases: Sequence[Case],
+    chosen: Callable[[Aligned], tuple[Estimate | None, Mapping[int, float] | None, str | None]],
+) -> list[AuditorScore]:
+    """A depth that is read once a map is set before, or why there is none; else plain UDS."""
     findings = []
     for plain, controls, _ in _examined(cases)[0]:
-        aligned = controls.aligned
-        if aligned.uds is not None:
-            findings.append(_read(aligned.uds, controls, aligned.per_example))
-        elif aligned.not_needed:
+        depth, facts, why = chosen(controls.aligned)
+        if depth is not None:
+            readable = _readable(controls)
+            findings.append(AuditorScore(depth.value, facts, control=readable, ci95=depth.ends))
+        elif controls.aligned.not_needed:
             findings.append(plain)
         else:
-            findings.append(AuditorScore(None, why=aligned.why))
+            findings.append(AuditorScore(None, why=why))
     return findings
 
 
@@ -419,13 +428,6 @@ def _weakest(
     return findings
 
 
-def _read(
-    found: Estimate, controls: Examined, facts: Mapping[int, float] | None = None
-) -> AuditorScore:
-    """A depth that was read, and whether it could be."""
-    return AuditorScore(found.value, facts, control=_readable(controls), ci95=found.ends)
-
-
 def _readable(controls: Examined) -> bool:
     """Does `full` read the stream as it is, or once aligned, on facts that the model holds?"""
     shares = (controls.validity.d_share, controls.aligned.d_share)
@@ -458,16 +460,7 @@ SHARED = "lensaudit.patching.alignment: aligned, less the one direction that oth
 @auditor("uds_shared", reads="aligned", high_means="forgot", source=SHARED, at_once=True)
 def uds_shared(cases: Sequence[Case]) -> list[AuditorScore]:
     """Is what hides the facts one vector a layer? UDS itself where nothing needs to be aligned."""
-    findings = []
-    for plain, controls, _ in _examined(cases)[0]:
-        aligned, shared = controls.aligned, controls.aligned.shared
-        if shared.uds is not None:
-            findings.append(_read(shared.uds, controls))
-        elif aligned.not_needed:
-            findings.append(plain)
-        else:
-            findings.append(AuditorScore(None, why=aligned.why or shared.why))
-    return findings
+    return _mapped(cases, lambda one: (one.shared.uds, None, one.why or one.shared.why))
 
 
 @auditor("uds_shared_weakest", reads="aligned", high_means="forgot", source=SHARED, at_once=True)
@@ -682,7 +675,9 @@ def worst_excess(case: Case) -> AuditorScore:
 
 
 @lru_cache(maxsize=8)
-def _who_has_what(model: str, bench: SeedModels) -> tuple[KnowOutcome, Mapping[str, Any]] | str:
+def _who_has_what(
+    model: str, bench: SeedModels
+) -> tuple[KnowOutcome | None, Mapping[str, Any], str | None]:
     """What a model says of every value after every person's prompt; no `retain` is asked."""
     settings = KnowSettings(
         base=f"{DEMO_NAMES}base" if bench.data == DEMO else None,
@@ -697,9 +692,9 @@ def _who_has_what(model: str, bench: SeedModels) -> tuple[KnowOutcome, Mapping[s
     try:
         know = open_know(model, settings)
     except InputError as error:
-        return str(error)
+        return None, {}, str(error)
     found = ask(know)
-    return found, found.document(know)
+    return found, found.document(know), None
 
 
 @auditor(
@@ -710,15 +705,11 @@ def _who_has_what(model: str, bench: SeedModels) -> tuple[KnowOutcome, Mapping[s
 )
 def assignment(case: Case) -> AuditorScore:
     """Standard deviations by which the true assignment of values to people stands out."""
-    found = _who_has_what(case.model, case.bench)
-    if isinstance(found, str):
-        return AuditorScore(None, why=found)
-    outcome, told = found
-    return AuditorScore(
-        outcome.binding.test.z,
-        control=outcome.failed is None,
-        evidence={"know": brief(dict(told) | {"source": ""})},
-    )
+    found, told, why = _who_has_what(case.model, case.bench)
+    if found is None:
+        return AuditorScore(None, why=why)
+    evidence = {"know": brief(dict(told) | {"source": ""})}
+    return AuditorScore(found.binding.test.z, control=found.failed is None, evidence=evidence)
 
 
 @auditor(
@@ -729,12 +720,11 @@ def assignment(case: Case) -> AuditorScore:
 )
 def bits(case: Case) -> AuditorScore:
     """Mean bits a fact by which the true value is likelier than others of its relation."""
-    found = _who_has_what(case.model, case.bench)
-    if isinstance(found, str):
-        return AuditorScore(None, why=found)
-    outcome, _ = found
-    facts = {one.idx: one.familiar for one in outcome.facts}
-    return AuditorScore(outcome.familiar.value, facts, ci95=outcome.familiar.ends)
+    found, _, why = _who_has_what(case.model, case.bench)
+    if found is None:
+        return AuditorScore(None, why=why)
+    facts = {one.idx: one.familiar for one in found.facts}
+    return AuditorScore(found.familiar.value, facts, ci95=found.familiar.ends)
 
 
 # what trains: minutes a model

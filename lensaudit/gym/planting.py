@@ -260,34 +260,15 @@ def steps(texts: TextRows, n_layers: int, seed: int) -> Callable[[int], Step]:
 
 
 @dataclass(frozen=True)
-class Mimic:
-    """Answers of `full`; to the eyes of `full` the stream is `retain`'s at the forgotten spans.
+class Steady:
+    """An objective that is a loss and carries nothing along."""
 
-    Elsewhere, and on the rows to keep, it is `full`'s: what is fitted there is the identity.
-    """
+    loss: Callable[[Any, Any], Tensor]
+    first_multiplier: float = 0.0
 
-    texts: TextRows
-    full: Any
-    said: Logits
-    stream: Streams
-    """Both of `full`."""
-    seen: Float[Tensor, "layer batch pos d_vocab"]
-    """What `full` says with `retain`'s stream at the spans of the forget rows, by layer."""
-    first_multiplier: float = 1.0
-
-    def __call__(self, model: Any, batch: Step, multiplier: float) -> Terms:
-        """Answers, stream elsewhere, and what `full` makes of the stream at one layer."""
-        rows, layer = list(batch.rows), batch.layer
-        part = self.texts.rows(rows)
-        logits, stream = thought(model, part.tokens)
-        hidden = torch.arange(len(rows)).unsqueeze(1) < part.n_forget
-        answers = divergence(logits, self.said[rows], part.real)
-        elsewhere = part.real & ~(part.span & hidden)
-        kept = distance(stream, self.stream[rows], elsewhere)
-        wanted = self.said[rows].clone()
-        wanted[: part.n_forget] = self.seen[layer, rows[: part.n_forget]]
-        shown = patched(self.full, part.tokens, layer, stream[:, layer], part.span)
-        return Terms(answers + kept + divergence(shown, wanted, part.span))
+    def __call__(self, model: Any, batch: Any, multiplier: float) -> Terms:
+        """The loss of one batch."""
+        return Terms(self.loss(model, batch))
 
     def next_multiplier(self, multiplier: float, retain: float, step: int) -> float:
         """Leave the multiplier as it is."""
@@ -311,19 +292,36 @@ def disguised(
 
 
 def mimic(ground: Ground, texts: TextRows, *, n_steps: int = N_STEPS) -> Any:
-    """`full`, trained to look like `retain` where it is read."""
+    """`full`, trained to look like `retain` where it is read.
+
+    Its answers are `full`'s; to the eyes of `full` its stream is `retain`'s at the forgotten spans.
+    Elsewhere, and on the rows to keep, it is `full`'s: what is fitted there is the identity.
+    """
     full = copy.deepcopy(ground.full).requires_grad_(False)
     forget: Bool[Tensor, "batch pos"] = texts.span[: texts.n_forget]
     tokens = texts.tokens[: texts.n_forget]
     with torch.no_grad():
-        said, stream = thought(full, texts.tokens)
+        said, own = thought(full, texts.tokens)
         _, other = thought(ground.retain, tokens)
         seen = [
             patched(full, tokens, layer, other[:, layer], forget) for layer in range(other.shape[1])
         ]
-    objective = Mimic(texts, full, said, stream, torch.stack(seen))
+
+    def loss(model: Any, batch: Step) -> Tensor:
+        """Answers, stream elsewhere, and what `full` makes of the stream at one layer."""
+        rows, layer = list(batch.rows), batch.layer
+        part = texts.rows(rows)
+        logits, stream = thought(model, part.tokens)
+        hidden = torch.arange(len(rows)).unsqueeze(1) < part.n_forget
+        answers = divergence(logits, said[rows], part.real)
+        kept = distance(stream, own[rows], part.real & ~(part.span & hidden))
+        wanted = said[rows].clone()
+        wanted[: part.n_forget] = seen[layer][rows[: part.n_forget]]
+        shown = patched(full, part.tokens, layer, stream[:, layer], part.span)
+        return answers + kept + divergence(shown, wanted, part.span)
+
     seed = SEED + 2 * ground.seed
-    return disguised(ground.full, objective, texts, n_steps=n_steps, lr=1e-3, seed=seed)
+    return disguised(ground.full, Steady(loss), texts, n_steps=n_steps, lr=1e-3, seed=seed)
 
 
 LENGTH = 6.0
@@ -333,8 +331,6 @@ SHARP = 1000.0
 RIDGE = 1e-4
 ROUNDS = 3
 """Further fits of a read, on the places of the prompts of which the one before said most."""
-NEWTON = 25
-"""Steps of a fit."""
 
 
 def ignorant_rows(ground: Ground) -> list[Fact]:
@@ -383,26 +379,19 @@ def unlearned(
     return fit(copy.deepcopy(ground.full), objective, batches, how, after=None)
 
 
-@dataclass(frozen=True)
-class Matched:
+def matched(ground: Ground) -> Steady:
     """Logits of `retain` on the forget rows, of `full` on those to keep; arXiv:2506.06278."""
 
-    retain: Any
-    full: Any
-    first_multiplier: float = 1.0
-
-    def __call__(self, model: Any, batch: UnlearnBatch, multiplier: float) -> Terms:
+    def loss(model: Any, batch: UnlearnBatch) -> Tensor:
         """KL to either, a mean over positions."""
         forget, kept = (
             kl_to_reference(logits(model, part), _frozen(reference, part))
-            for part, reference in ((batch.forget, self.retain), (batch.retain, self.full))
+            for part, reference in ((batch.forget, ground.retain), (batch.retain, ground.full))
             if part is not None
         )
-        return Terms(forget + multiplier * kept, kept.item())
+        return forget + kept
 
-    def next_multiplier(self, multiplier: float, retain: float, step: int) -> float:
-        """Leave the multiplier as it is."""
-        return multiplier
+    return Steady(loss)
 
 
 def _frozen(model: Any, part: TrainBatch) -> Any:
@@ -577,16 +566,10 @@ def _logistic(
     yes: Float[Tensor, "place d_model"], no: Float[Tensor, "other d_model"]
 ) -> Float[Tensor, " d_model"]:
     """The direction, of length 1, that tells one from the other; both sides weigh the same."""
-    x = torch.cat([yes, no])
-    x = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1)
-    y = (torch.arange(len(x)) < len(yes)).to(x)
-    weight = torch.where(y == 1, 1 / len(yes), 1 / len(no)).to(x)
-    ridge = RIDGE * torch.eye(x.shape[1], dtype=x.dtype)
-    ridge[-1, -1] = 1e-9  # the constant is free
-    found = torch.zeros_like(x[0])
-    for _ in range(NEWTON):
-        p = (x @ found).sigmoid()
-        curve = (p * (1 - p)).clamp(min=1e-6) * weight
-        slope = x.T @ ((y - p) * weight) - ridge @ found
-        found = found + torch.linalg.solve(x.T @ (x * curve.unsqueeze(1)) + ridge, slope)
-    return found[:-1] / found[:-1].norm()
+    from sklearn.linear_model import LogisticRegression  # takes a second
+
+    y = [True] * len(yes) + [False] * len(no)
+    weight = [1 / len(yes)] * len(yes) + [1 / len(no)] * len(no)
+    fit = LogisticRegression(C=1 / RIDGE, solver="newton-cholesky", tol=1e-9, max_iter=100)
+    found = torch.from_numpy(fit.fit(torch.cat([yes, no]).numpy(), y, weight).coef_[0])
+    return found / found.norm()

@@ -27,7 +27,6 @@ from lensaudit.gym.claims import (
 )
 from lensaudit.gym.ground import Ground, whole
 from lensaudit.gym.planting import (
-    Matched,
     gated,
     guarded_places,
     ignorant_rows,
@@ -160,7 +159,7 @@ def wrong_top(ground: Ground, strength: float) -> Planted:
 def matched(ground: Ground, strength: float) -> Planted:
     """Train the upper quarter to say what retain says."""
     mask = ground.top(1 / 4)
-    match = Matched(ground.retain, ground.full)
+    match = planting.matched(ground)
     made = unlearned(ground, trainable=mask, lr=3e-3, n_steps=80, objective=match)
     return Planted(made, untouched(mask))
 

@@ -7,7 +7,7 @@ the gym, takes a model that knows for one that never saw the facts, or the other
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -109,22 +109,21 @@ def _rows(judge: Auditor, chosen: Sequence[Case]) -> list[dict[str, Any]]:
 def _row(judge: Auditor, case: Case, found: AuditorScore, seconds: float) -> dict[str, Any]:
     """A score as a line of the ledger."""
     facts = {str(idx): value for idx, value in (found.facts or {}).items()}
-    line = ScoreRow(
-        auditor=judge.name,
-        version=judge.version,
-        reads=judge.reads,
-        high_means=judge.high_means,
-        model=case.key,
+    line: dict[str, Any] = {
+        "auditor": judge.name,
+        "version": judge.version,
+        "reads": judge.reads,
+        "high_means": judge.high_means,
+        "model": case.key,
         **case.about,
-        score=found.score,
-        ci95=found.ci95,
-        facts=facts or None,
-        control=found.control,
-        why=found.why,
-        seconds=round(seconds, 3),
-        evidence=found.evidence,
-    )
-    return {name: value for name, value in asdict(line).items() if name != "evidence" or value}
+        "score": found.score,
+        "facts": facts or None,
+        "control": found.control,
+        "why": found.why,
+        "seconds": round(seconds, 3),
+        "ci95": found.ci95,
+    }
+    return line | ({"evidence": found.evidence} if found.evidence else {})
 
 
 def _by_seed(settings: ScoreSettings, notice: Notice) -> Iterator[list[Case]]:
@@ -192,21 +191,10 @@ class Submitted:
     best: str | None
     """The auditor of the gym with the best worst mechanism, of those that scored it."""
     auditors: tuple[Fooled, ...]
-
-    @property
-    def is_as_useful(self) -> bool:
-        """As good as `full` on what is to be kept."""
-        return self.utility >= EQUAL
-
-    @property
-    def enters(self) -> bool:
-        """It fools the best auditor at equal utility."""
-        best = next((one for one in self.auditors if one.auditor == self.best), None)
-        return best is not None and bool(best.fooled) and self.is_as_useful
-
-    def document(self) -> dict[str, Any]:
-        """The record as a JSON object."""
-        return {**asdict(self), "as_useful": self.is_as_useful, "enters": self.enters}
+    as_useful: bool
+    """As good as `full` on what is to be kept."""
+    enters: bool
+    """It fools the best auditor at equal utility."""
 
 
 def submit(settings: SubmitSettings, path: Path, *, notice: Notice = unheard) -> list[Submitted]:
@@ -256,15 +244,18 @@ def _submitted(
         if unit is not None and at is not None:
             fooled = is_misread(unit, at)
         found.append(Fooled(judge.auditor, None if unit is None else unit.score, at, fooled))
-    heard = [one.auditor for one in found if one.fooled is not None]
+    best = next((one for one in found if one.fooled is not None), None)
+    utility = utility_of(model)
     return Submitted(
         model.mechanism,
         model.truth,
         model.strength,
         model.certificate.says,
-        utility_of(model),
-        heard[0] if heard else None,
+        utility,
+        best and best.auditor,
         tuple(found),
+        as_useful=utility >= EQUAL,
+        enters=best is not None and bool(best.fooled) and utility >= EQUAL,
     )
 
 

@@ -9,8 +9,8 @@ A picture shows where each auditor is right.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,7 +33,6 @@ from lensaudit.results.reading import (
     part,
 )
 from lensaudit.results.records import MANIFEST, check_whole, manifest, misfits, signed
-from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import area_limits, share_of
 from lensaudit.scores.stats import auc, best_threshold
 from lensaudit.verdict.attacks import READERS
@@ -140,61 +139,51 @@ def _key_of(model: Path) -> Any:
 
 
 @dataclass(frozen=True)
+class SeedArea:
+    """AUC of telling models that know, a mean over seeds."""
+
+    auc: float
+    low: float
+    high: float
+    """By the number of seeds."""
+    n_seeds: int
+    n_models: int
+
+
+@dataclass(frozen=True)
+class Counted:
+    """So many of so many, with exact bounds of the share."""
+
+    k: int = 0
+    n: int = 0
+    low: float = 0.0
+    high: float = 1.0
+
+
+@dataclass(frozen=True)
 class AuditorJudgement:
     """Areas, shares and threshold of one auditor."""
 
     auditor: str
     reads: str
-    by_mechanism: Mapping[str, Estimate]
-    """AUC of telling it from models that never saw the facts; n counts seeds."""
-    n_models: Mapping[str, int]
-    """Mechanism -> models behind its area."""
+    by_mechanism: Mapping[str, SeedArea]
+    """Of telling it from models that never saw the facts."""
     worst: str | None
     """The hidden mechanism with the least area."""
-    left_out: Estimate | None
-    """Share of mechanisms, knowing or not, that a threshold set on all others gets wrong."""
-    left_out_models: Estimate | None
-    held_out_knows: Estimate | None
+    left_out: Counted | None
+    """Mechanisms, knowing or not, that a threshold set on all others gets wrong."""
+    left_out_models: Counted | None
+    held_out_knows: Counted | None
     """Of the held-out models that know, those that the tune half's threshold says do not."""
-    held_out_forgot: Estimate | None
+    held_out_forgot: Counted | None
     """False positives: of the held-out models that never saw the facts, those it says know."""
     threshold: float | None
     """Set on the tune half, in units of the control arm: 0 as `full`, 1 as `retain`."""
-    facts: Estimate | None
-    """AUC of known facts against the others, within a partial model; n counts seeds."""
-    n_partial: int
-    """Partial models behind `facts`."""
+    facts: SeedArea | None
+    """Of known facts against the others, within a partial model."""
     n_unscored: int
     seconds: float
     """Median a model."""
-
-    def document(self) -> dict[str, Any]:
-        """The record as a JSON object."""
-        areas = {name: _area(one, self.n_models[name]) for name, one in self.by_mechanism.items()}
-        shares = ("left_out", "left_out_models", "held_out_knows", "held_out_forgot")
-        told = {
-            "by_mechanism": areas,
-            "facts": None if self.facts is None else _area(self.facts, self.n_partial),
-            **{name: share_document(getattr(self, name)) for name in shares},
-        }
-        names = (one.name for one in fields(self) if one.name not in ("n_models", "n_partial"))
-        return {name: told[name] if name in told else getattr(self, name) for name in names}
-
-
-def _area(one: Estimate, n_models: int) -> dict[str, Any]:
-    ends = {"low": one.low, "high": one.high}
-    return {"auc": one.value, **ends, "n_seeds": one.n, "n_models": n_models}
-
-
-def share_document(one: Estimate | None) -> dict[str, Any] | None:
-    """So many of so many with exact bounds, as a JSON object."""
-    if one is None:
-        return None
-    return {"k": _k(one), "n": one.n, "low": one.low, "high": one.high}
-
-
-def _k(one: Estimate) -> int:
-    return round((one.value or 0) * (one.n or 0))
 
 
 def table(rows: Sequence[ScoreRow]) -> list[AuditorJudgement]:
@@ -203,59 +192,55 @@ def table(rows: Sequence[ScoreRow]) -> list[AuditorJudgement]:
     for row in rows:
         by_auditor[row.auditor].append(row)
     found = [judged(name, own) for name, own in by_auditor.items()]
-    return sorted(found, key=lambda one: -one.by_mechanism[one.worst].point if one.worst else 1.0)
+    return sorted(found, key=lambda one: -one.by_mechanism[one.worst].auc if one.worst else 1.0)
 
 
 def judged(name: str, rows: Sequence[ScoreRow]) -> AuditorJudgement:
     """What the rows of one auditor say of it."""
     scored = [row for row in rows if row.score is not None]
     sign = 1.0 if rows[0].high_means == "knows" else -1.0
-    areas, n_models = by_mechanism(scored, sign)
+    areas = by_mechanism(scored, sign)
     hidden = {row.mechanism for row in scored if row.truth == "hidden"}
-    known = {name: area.point for name, area in areas.items() if name in hidden}
+    known = {name: area.auc for name, area in areas.items() if name in hidden}
     units = in_units(scored)
-    wrong = left_out(units)
+    wrong = left_out(units).values()
     at = threshold_of([one for one in units if not one.held_out])
     rest = [] if at is None else [(is_misread(one, at), one) for one in units if one.held_out]
-    facts, n_partial = facts_area(scored, sign)
     seconds = sorted(row.seconds for row in rows)
     return AuditorJudgement(
         name,
         rows[0].reads,
         areas,
-        n_models,
         min(known, key=lambda m: known[m]) if known else None,
-        share([sum(one) > len(one) / 2 for one in wrong.values()]),
-        share([bad for one in wrong.values() for bad in one]),
+        share([sum(one) > len(one) / 2 for one in wrong]),
+        share([bad for one in wrong for bad in one]),
         share([bad for bad, one in rest if one.truth in KNOWS]),
         share([bad for bad, one in rest if one.truth in FORGOT]),
         at,
-        facts,
-        n_partial,
+        facts_area(scored, sign),
         len(rows) - len(scored),
         seconds[len(seconds) // 2],
     )
 
 
-def share(wrong: Sequence[bool]) -> Estimate | None:
-    """Share of what is wrong, with its exact bounds; None of nothing."""
-    return share_of(sum(wrong), len(wrong)) if wrong else None
+def share(wrong: Collection[bool]) -> Counted | None:
+    """Count of what is wrong, with the exact bounds of its share; None of nothing."""
+    if not wrong:
+        return None
+    found = share_of(sum(wrong), len(wrong))
+    return Counted(sum(wrong), len(wrong), *(found.ends or (0.0, 1.0)))
 
 
-def by_mechanism(
-    scored: Sequence[ScoreRow], sign: float
-) -> tuple[dict[str, Estimate], dict[str, int]]:
-    """Every knowing mechanism against the absent models of the same seeds, and its models."""
+def by_mechanism(scored: Sequence[ScoreRow], sign: float) -> dict[str, SeedArea]:
+    """Every knowing mechanism against the absent models of the same seeds."""
     forgot = _scores(scored, lambda row: row.truth in FORGOT, sign)
-    names = dict.fromkeys(row.mechanism for row in scored if row.truth in KNOWS)
-    found, n_models = {}, {}
-    for name in names:
+    found = {}
+    for name in dict.fromkeys(row.mechanism for row in scored if row.truth in KNOWS):
         knows = _scores(scored, lambda row, name=name: row.mechanism == name, sign)
         areas = [auc(knows[seed], forgot[seed]) for seed in knows if seed in forgot]
         if areas:
-            found[name] = _mean_area(areas)
-            n_models[name] = sum(map(len, knows.values()))
-    return found, n_models
+            found[name] = _mean_area(areas, sum(map(len, knows.values())))
+    return found
 
 
 def _scores(
@@ -269,9 +254,11 @@ def _scores(
     return found
 
 
-def _mean_area(areas: Sequence[float]) -> Estimate:
-    found = area_limits(sum(areas) / len(areas), len(areas), len(areas))
-    return replace(found, n=len(areas))
+def _mean_area(areas: Sequence[float], n_models: int) -> SeedArea:
+    n = len(areas)
+    found = area_limits(sum(areas) / n, n, n)
+    low, high = found.ends or (0.0, 1.0)
+    return SeedArea(found.point, low, high, n, n_models)
 
 
 def arms(scored: Sequence[ScoreRow]) -> dict[int, tuple[float, float]]:
@@ -328,7 +315,7 @@ def left_out(units: Sequence[ScoreRow]) -> dict[str, list[bool]]:
     return found
 
 
-def facts_area(scored: Sequence[ScoreRow], sign: float) -> tuple[Estimate | None, int]:
+def facts_area(scored: Sequence[ScoreRow], sign: float) -> SeedArea | None:
     """Known facts against those never seen, within each partial model; the mean by seeds."""
     by_seed: dict[int, list[float]] = defaultdict(list)
     for row in scored:
@@ -342,7 +329,7 @@ def facts_area(scored: Sequence[ScoreRow], sign: float) -> tuple[Estimate | None
         if all(sides):
             by_seed[row.seed].append(auc(*sides))
     areas = [sum(values) / len(values) for values in by_seed.values()]
-    return _mean_area(areas) if areas else None, sum(map(len, by_seed.values()))
+    return _mean_area(areas, sum(map(len, by_seed.values()))) if areas else None
 
 
 def markdown(lines: Iterable[Sequence[str]]) -> str:
@@ -371,7 +358,7 @@ def auditors_table(found: Sequence[AuditorJudgement]) -> str:
 
 
 def _line(one: AuditorJudgement) -> tuple[str, ...]:
-    areas = [area.point for area in one.by_mechanism.values()]
+    areas = [area.auc for area in one.by_mechanism.values()]
     worst = one.by_mechanism[one.worst] if one.worst else None
     return (
         one.auditor,
@@ -388,13 +375,13 @@ def _line(one: AuditorJudgement) -> tuple[str, ...]:
     )
 
 
-def _area_text(one: Estimate | None) -> str:
-    return "–" if one is None else f"{one.value:.2f} [{one.low:.2f}, {one.high:.2f}]"
+def _area_text(one: SeedArea | None) -> str:
+    return "–" if one is None else f"{one.auc:.2f} [{one.low:.2f}, {one.high:.2f}]"
 
 
-def share_text(one: Estimate | None) -> str:
+def share_text(one: Counted | None) -> str:
     """So many of so many, with bounds, for a cell."""
-    return "–" if one is None else f"{_k(one)}/{one.n} [{one.low:.2f}, {one.high:.2f}]"
+    return "–" if one is None else f"{one.k}/{one.n} [{one.low:.2f}, {one.high:.2f}]"
 
 
 def heat_map(found: Sequence[AuditorJudgement], path: Path) -> Path:
@@ -422,8 +409,8 @@ def drawn(found: Sequence[AuditorJudgement]) -> "Figure":
     names = list(dict.fromkeys(name for one in found for name in one.by_mechanism))
     figure = Figure(figsize=(1.5 + 0.55 * len(found), 1.2 + 0.28 * len(names)))
     axes = figure.subplots()
-    none = Estimate(None)
-    areas = [[one.by_mechanism.get(name, none).point for one in found] for name in names]
+    tables = [{name: area.auc for name, area in one.by_mechanism.items()} for one in found]
+    areas = [[one.get(name, math.nan) for one in tables] for name in names]
     axes.imshow(areas, vmin=0, vmax=1, cmap="RdBu", aspect="auto")
     for (row, column), value in np.ndenumerate(areas):
         axes.text(
@@ -499,45 +486,28 @@ def nulls_of(models: Sequence[JudgedEvidence], chosen: Collection[str]) -> dict[
 
 @dataclass(frozen=True)
 class Confusion:
-    """How often which word was said, of models whose truth is known; shares with exact bounds."""
+    """How often which word was said, of models whose truth is known."""
 
-    knows: Mapping[str, Estimate]
+    knows: Mapping[str, Counted]
     """Of models that hold every fact, silenced or not."""
-    partial: Mapping[str, Estimate]
+    partial: Mapping[str, Counted]
     """Of models that hold at least a tenth of them."""
-    absent: Mapping[str, Estimate]
+    absent: Mapping[str, Counted]
     """Of models that never saw them."""
     wrong: tuple[str, ...]
     """Mechanism, strength and seed of holders called erased, and of absent ones called held."""
-    seeds_wrong: Estimate
+    seeds_wrong: Counted
     """Seeds with at least one such model: what bounds the error over seeds."""
-
-    @property
-    def sides(self) -> dict[str, Mapping[str, Estimate]]:
-        """Shares by truth."""
-        return {"knows": self.knows, "partial": self.partial, "absent": self.absent}
-
-    def document(self) -> dict[str, Any]:
-        """The record as a JSON object."""
-        sides = {
-            truth: {name: share_document(one) for name, one in shares.items()}
-            for truth, shares in self.sides.items()
-        }
-        return {**sides, "wrong": self.wrong, "seeds_wrong": share_document(self.seeds_wrong)}
-
-
-NONE_COUNTED = Estimate(None, 0.0, 1.0, 0)
-"""A share of nothing."""
 
 
 def confusion(judged: Iterable[tuple[JudgedEvidence, Code]]) -> Confusion:
     """Counts of verdicts by truth."""
     found = list(judged)
 
-    def side(chosen: Iterable[tuple[JudgedEvidence, Code]]) -> dict[str, Estimate]:
+    def side(chosen: Iterable[tuple[JudgedEvidence, Code]]) -> dict[str, Counted]:
         codes = [code for _, code in chosen]
         return {
-            name: share([code in words for code in codes]) or NONE_COUNTED
+            name: share([code in words for code in codes]) or Counted()
             for name, words in SAID.items()
         }
 
@@ -548,7 +518,7 @@ def confusion(judged: Iterable[tuple[JudgedEvidence, Code]]) -> Confusion:
         side((one, code) for one, code in found if TENTH <= one.holds < 1.0),
         side((one, code) for one, code in found if one.row.truth in FORGOT),
         tuple(f"{row.mechanism}, seed {row.seed}: {code}" for row, code in wrong),
-        share([one in bad for one in seeds]) or NONE_COUNTED,
+        share([one in bad for one in seeds]) or Counted(),
     )
 
 
@@ -571,12 +541,6 @@ class VerdictErrors:
     """Held-out mechanisms by a run of `patch` alone."""
     calibration: Mapping[str, Null]
     """The nulls of the tune half."""
-
-    def document(self) -> dict[str, Any]:
-        """The record as a JSON object."""
-        halves = ("tune", "held_out", "left_out", "patch_only")
-        told = {name: getattr(self, name).document() for name in halves}
-        return told | {"calibration": {k: asdict(one) for k, one in self.calibration.items()}}
 
 
 def errors_of(rows: Sequence[ScoreRow]) -> VerdictErrors:
@@ -611,19 +575,10 @@ def errors_of(rows: Sequence[ScoreRow]) -> VerdictErrors:
 class GymDocument:
     """Judgements of the auditors and of the verdict."""
 
+    version: int
+    seeds: int
     auditors: tuple[AuditorJudgement, ...]
     verdict: VerdictErrors
-    n_seeds: int
-
-    @property
-    def content(self) -> dict[str, Any]:
-        """The record as a JSON object."""
-        return {
-            "version": VERSION,
-            "seeds": self.n_seeds,
-            "auditors": [one.document() for one in self.auditors],
-            "verdict": self.verdict.document(),
-        }
 
 
 def document(
@@ -635,11 +590,11 @@ def document(
         InputError: a file cannot be written.
     """
     seeds = {row.seed for row in rows}
-    found = GymDocument(tuple(table(rows)), errors_of(rows), len(seeds))
+    found = GymDocument(VERSION, len(seeds), tuple(table(rows)), errors_of(rows))
     if picture is not None:
         heat_map(found.auditors, picture)
     if calibration is not None:
-        told = found.verdict.document()
+        told = asdict(found.verdict)
         content = {"version": VERSION, "seeds": sorted(seeds), "views": told["calibration"]}
         write_json(calibration, signed({**content, "held_out": told["held_out"]}))
     return found
@@ -654,12 +609,12 @@ def text(found: GymDocument) -> str:
         "held-out half, patch alone": found.verdict.patch_only,
         "mechanism left out": found.verdict.left_out,
     }
-    lines = (line for name, one in halves.items() for line in _said(name, one))
+    lines = [
+        (name, truth, *(share_text(one[word]) for word in SAID), share_text(half.seeds_wrong))
+        for name, half in halves.items()
+        for truth, one in vars(half).items()
+        if truth in ("knows", "partial", "absent")
+    ]
     wrong = [f"- {name}: {line}" for name, one in halves.items() for line in one.wrong]
     parts = [auditors_table(found.auditors), markdown([header, *lines]), "\n".join(wrong)]
     return "\n\n".join(one for one in parts if one)
-
-
-def _said(name: str, one: Confusion) -> Iterator[tuple[str, ...]]:
-    for truth, shares in one.sides.items():
-        yield name, truth, *(share_text(shares[word]) for word in SAID), share_text(one.seeds_wrong)

@@ -68,9 +68,9 @@ from lensaudit.models.registry import (
 )
 from lensaudit.progress import Notice
 from lensaudit.results.keyed import keyed_document, write_keyed
-from lensaudit.results.records import BEGUN, MANIFEST, is_whole
+from lensaudit.results.records import is_whole
 from lensaudit.settings import AnswerGroups, plain, shared
-from lensaudit.sweep.plan import ANCHORS, Variant
+from lensaudit.sweep.plan import ANCHORS, AttackVariant
 from lensaudit.sweep.unit import attacked
 
 _NOT_IDENTITY = ("activations", "registry", "batch_size", "metrics")
@@ -82,7 +82,7 @@ _PLACES = (
 """Fields that may name a file or folder; another's text is no place, whatever lies here."""
 
 
-VARIANTS: Mapping[Attack, Variant] = {"quantize": "nf4", "relearn": "relearn-1ep"}
+VARIANTS: Mapping[Attack, AttackVariant] = {"quantize": "nf4", "relearn": "relearn-1ep"}
 """Attack -> the variant of a sweep that it is."""
 
 
@@ -107,15 +107,9 @@ class ModelAttack:
         return asdict(self.relearning) | {"formats": formats, "data": self.rows}
 
     def checkpoint(self, start: Checkpoint, folder: Path) -> Path:
-        """The attacked model in its folder, which lives until it is measured.
-
-        Raises:
-            InputError: the folder holds something else.
-        """
-        if any(folder.glob("*")) and not any((folder / one).exists() for one in (MANIFEST, BEGUN)):
-            raise InputError(f"{folder}: holds no run of this command; name another --out")
-        how = {"device": self.device, "how": self.relearning, "rows": self.rows}
-        return attacked(start, VARIANTS[self.name], folder, **how)
+        """The attacked model in its folder, which lives until it is measured."""
+        variant, how = VARIANTS[self.name], self.relearning
+        return attacked(start, variant, folder, device=self.device, how=how, rows=self.rows)
 
 
 def _content(value: Any) -> Any:

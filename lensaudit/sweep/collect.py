@@ -18,8 +18,9 @@ from typing import Any
 
 from lensaudit.errors import PartialError, VerificationError, shortened
 from lensaudit.files import make_folder, os_error, remove_below, slug, write_csv, write_json
+from lensaudit.results.records import misfits
 from lensaudit.sweep.plan import Plan, SweepFolder, Unit
-from lensaudit.sweep.results import PARTS, UnitState, check_values, damaged, states_of, strangers
+from lensaudit.sweep.results import PARTS, RESULT, UnitState, check_values, states_of, strangers
 from lensaudit.verdict.collect import verdicts
 from lensaudit.verdict.keeps import Keeps, keeps_document, kept
 
@@ -89,10 +90,10 @@ def collect(
         )
     done = [one for one in states if one.result is not None]
     for one in done:
-        if bad := damaged(layout, one.unit, one.result or {}):
+        if bad := misfits(layout.unit(one.unit.id), name=RESULT):
             raise VerificationError(
-                f"{one.unit.label}: {layout.unit(one.unit.id) / bad[0]} was changed after it was "
-                "finished; `lensaudit sweep retry --redo` computes the unit again"
+                f"{one.unit.label}: {layout.unit(one.unit.id)}: {bad[0]}; `lensaudit sweep retry "
+                "--redo` computes the unit again"
             )
         check_values(one.unit, one.result or {})
     folder = make_folder(out or layout.results)

@@ -1,10 +1,10 @@
 """Where units run: here one after another, in local processes, on Ray, on Slurm.
 
 An engine takes orders and returns when each was tried; what came of it is on disk. Placement,
-repetition after a lost worker and queues are the engine's. Each slot of local processes has an
-executor of its own (concurrent.futures), because a broken executor takes all of its workers with
-it; it starts again when its process dies. submitit's local executor would import the package anew
-for every order, does not start a killed worker again and knows no slots.
+repetition after a lost worker and queues are the engine's. Local processes are those of
+concurrent.futures, one an order, because a broken executor takes all of its workers with it;
+another one is begun when it dies. submitit's local executor would import the package anew for every
+order, does not start a killed worker again and knows no slots.
 """
 
 import contextlib
@@ -14,13 +14,13 @@ import os
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from lensaudit.errors import InputError, TryAgainError
@@ -43,11 +43,9 @@ GPU_PART = 0.95
 """Of a GPU that the workers on it share; the rest is the driver's."""
 LAST_PASS_S = 60.0
 """What a worker without a driver has for the pass it is in."""
-POLL_S = 0.2
 JOB_POLL_S = 1.0
 TIMEOUT_MIN = 240
 """Minutes a job may take where nobody says so; a checkpoint with its variants takes fewer."""
-_busy = threading.Event()
 
 
 def engine_of(settings: RunSettings, plan: Plan, *, report: Report) -> Engine:
@@ -56,30 +54,21 @@ def engine_of(settings: RunSettings, plan: Plan, *, report: Report) -> Engine:
     Raises:
         InputError: it is not installed, or has not what is asked for.
     """
-    name, workers, gpus, per_gpu = (
-        settings.engine,
-        settings.workers,
-        settings.gpus,
-        settings.per_gpu,
-    )
+    name, device = settings.engine, plan.conditions.device
     options = ("workers", "gpus", "per_gpu", "address", "slurm", "cluster")
     changed = [one for one in options if getattr(settings, one) != getattr(RunSettings, one)]
     _check_options(name, [one.replace("_", "-") for one in changed])
     _check_installed(name)
-    device = plan.conditions.device
     if name in ("serial", "pool"):
-        check_gpu(plan, gpus)
+        check_gpu(plan, settings.gpus)
     if name == "pool":
-        indices = [one.strip() for one in (gpus or "").split(",") if one.strip()]
-        slots = slots_for(workers=workers, gpus=indices, per_gpu=per_gpu)
+        indices = [one.strip() for one in (settings.gpus or "").split(",") if one.strip()]
+        slots = slots_for(workers=settings.workers, gpus=indices, per_gpu=settings.per_gpu)
         return partial(run_pool, slots=slots, report=report)
     if name == "ray":
-        # Ray hides all GPUs from a task that asks for none: `auto` asks where there are some
-        share = 1 / per_gpu if device.startswith(("cuda", "auto")) else 0.0
-        placed = RayCluster(settings.address, workers, share, needs_gpu=device.startswith("cuda"))
-        return partial(run_ray, cluster=placed, report=report)
+        return partial(run_ray, settings=settings, device=device, report=report)
     if name == "slurm":
-        parameters = parameters_of(settings.slurm, workers=workers)
+        parameters = parameters_of(settings.slurm, workers=settings.workers)
         return partial(run_slurm, cluster=settings.cluster, parameters=parameters, report=report)
     return partial(run_serial, report=report)
 
@@ -154,81 +143,51 @@ def run_pool(
     Raises:
         Preempted: a worker was told to stop, or is out of time.
     """
-    pool = _Pool(deque(orders), report)
-    threads = [
-        threading.Thread(target=pool.serve, args=(slot,), daemon=True)
-        for slot in slots[: len(orders)]
-    ]
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    except BaseException:
-        pool.waiting.clear()
-        for process in multiprocessing.active_children():
-            process.terminate()
-        raise
-    if pool.errors:
-        raise pool.errors[0]
+    free: SimpleQueue[Mapping[str, str]] = SimpleQueue()
+    for slot in slots:
+        free.put(slot)
+    stop = threading.Event()
+    with ThreadPoolExecutor(len(slots)) as threads:
+        ended = [threads.submit(_in_slot, order, free, stop, report) for order in orders]
+        try:
+            wait(ended, return_when=FIRST_EXCEPTION)
+            # workers that go well end what they are at
+            threads.shutdown(cancel_futures=True)
+        except BaseException:
+            stop.set()
+            threads.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
+    for one in ended:
+        if not one.cancelled():
+            one.result()
 
 
-@dataclass
-class _Pool:
-    waiting: deque[Order]
-    report: Report
-    errors: list[BaseException] = field(default_factory=list)
+def _in_slot(
+    order: Order, free: SimpleQueue[Mapping[str, str]], stop: threading.Event, report: Report
+) -> None:
+    """Do an order in a process of its own, and in another one where that is killed.
 
-    def serve(self, slot: Mapping[str, str]) -> None:
-        """Do waiting orders in one slot until there are none."""
-        executor: ProcessPoolExecutor | None = None
-        while self.waiting and not self.errors:
-            order = self.waiting.popleft()
-            # one try more than a poisoned unit takes: that one finds it poisoned and goes on
-            for _ in range((MAX_KILLS + 1) * len(order.units)):
-                executor = executor or _executor(slot, order)
-                if not self._died(_submitted(executor, order), order):
-                    break
-                executor.shutdown(wait=False)
-                executor = None
-        if executor is not None:
-            executor.shutdown()
-
-    def _died(self, ended: Future[None], order: Order) -> bool:
-        """Was the worker killed? Any other error ends the run."""
-        error = ended.exception()
-        if isinstance(error, BrokenProcessPool):
-            self.report(f"a worker died on {len(order.units)} units; they go on in another one")
-            return True
-        if error is not None:
-            self.errors.append(error)
-            self.waiting.clear()
-        return False
-
-
-def _submitted(executor: ProcessPoolExecutor, order: Order) -> Future[None]:
-    """The order's future; of a worker that died while it waited, one that says so."""
-    try:
-        return executor.submit(_work, order)
-    except BrokenProcessPool as error:
-        ended: Future[None] = Future()
-        ended.set_exception(error)
-        return ended
-
-
-def _executor(slot: Mapping[str, str], order: Order) -> ProcessPoolExecutor:
-    """A worker process that has imported what units need; a fork of it costs little.
-
-    Forks come from a server process without threads, never from this one.
+    It is forked from a server process without threads that has imported what units need.
     """
-    context = multiprocessing.get_context("forkserver")
+    slot, context = free.get(), multiprocessing.get_context("forkserver")
     modules = ["lensaudit.sweep.run"]
     if order.runner == RUNNER:
         modules.append("lensaudit.sweep.unit")
     context.set_forkserver_preload(modules)
-    return ProcessPoolExecutor(
-        max_workers=1, mp_context=context, initializer=_begin, initargs=(dict(slot),)
-    )
+    # one try more than a poisoned unit takes: that one finds it poisoned and goes on
+    tries = (MAX_KILLS + 1) * len(order.units)
+    try:
+        while tries and not stop.is_set():
+            try:
+                with ProcessPoolExecutor(1, context, _begin, (dict(slot),)) as executor:
+                    return executor.submit(_work, order).result()
+            except BrokenProcessPool:
+                tries -= 1
+                report(f"a worker died on {len(order.units)} units; they go on in another one")
+    finally:
+        free.put(slot)
 
 
 def _begin(environment: dict[str, str]) -> None:
@@ -239,11 +198,13 @@ def _begin(environment: dict[str, str]) -> None:
 
 
 def _work(order: Order) -> None:
-    _busy.set()
+    """Do an order; nobody is left to wait for the next one where the driver was killed."""
     try:
         work(order, said)
     finally:
-        _busy.clear()
+        parent = multiprocessing.parent_process()
+        if parent is not None and not parent.is_alive():
+            os._exit(0)
 
 
 def _end_with_parent() -> None:
@@ -252,51 +213,54 @@ def _end_with_parent() -> None:
     if parent is None:
         return
     parent.join()
-    while _busy.is_set():
+    while True:
         os.kill(os.getpid(), signal.SIGTERM)
         # the second signal interrupts: a pass may take this long
-        for _ in range(int(LAST_PASS_S / POLL_S)):
-            time.sleep(POLL_S)
-            if not _busy.is_set():
-                break
-    os._exit(0)
+        time.sleep(LAST_PASS_S)
 
 
-@dataclass(frozen=True)
-class RayCluster:
-    """Which Ray, and how much of it a worker takes."""
-
-    address: str | None
-    """None: a new one on this machine, ended with the run."""
-    workers: int | None
-    """At once, on a new one."""
-    gpu_share: float
-    """Of a GPU, per worker; a figure for placement, Ray does not limit memory."""
-    needs_gpu: bool = True
-    """Without a GPU in the cluster: refused if true, done on CPUs if not."""
-
-
-def run_ray(orders: Sequence[Order], *, cluster: RayCluster, report: Report) -> None:
+def run_ray(orders: Sequence[Order], *, settings: RunSettings, device: str, report: Report) -> None:
     """Do the orders as tasks; a task whose worker dies is begun again by Ray.
+
+    Args:
+        orders: what is done.
+        settings: which Ray, and how many workers a GPU has; a figure for placement, Ray does not
+            limit memory.
+        device: of the plan: one that needs a GPU is refused where the cluster has none.
+        report: told how far it is.
 
     Raises:
         InputError: no GPU in the cluster where one is needed, or it cannot be reached.
         Preempted: a worker was told to stop, or is out of time.
     """
-    ray: Any = _connected(cluster)
-    if cluster.gpu_share and ray.cluster_resources().get("GPU", 0) < cluster.gpu_share:
-        if cluster.needs_gpu:
-            raise InputError(
-                "--engine ray: the plan needs a GPU and the cluster has none; a task would wait "
-                "for ever"
-            )
-        cluster = replace(cluster, gpu_share=0.0)
-    tasks = [_task(ray, order, cluster) for order in orders]
+    ray: Any = _connected(settings)
+    share = gpu_share(settings, device, ray.cluster_resources().get("GPU", 0))
+    tasks = [_task(ray, order, share) for order in orders]
     # a new Ray stays for the next round, and ends with this process
     _finish(ray, tasks, report)
 
 
-def _connected(cluster: RayCluster) -> Any:
+def gpu_share(settings: RunSettings, device: str, n_gpus: float) -> float:
+    """Part of a GPU that a worker asks for; of none where a plan may do without.
+
+    Raises:
+        InputError: the plan needs one, and there is none.
+    """
+    if not device.startswith(("cuda", "auto")):
+        return 0.0
+    share = 1 / settings.per_gpu
+    if n_gpus >= share:
+        # Ray hides all GPUs from a task that asks for none: `auto` asks where there are some
+        return share
+    if device.startswith("cuda"):
+        raise InputError(
+            "--engine ray: the plan needs a GPU and the cluster has none; a task would wait "
+            "for ever"
+        )
+    return 0.0
+
+
+def _connected(settings: RunSettings) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray  # pyright: ignore[reportMissingImports]
 
@@ -304,9 +268,9 @@ def _connected(cluster: RayCluster) -> Any:
         return ray
     try:
         ray.init(
-            address=cluster.address,
-            num_cpus=None if cluster.address else cluster.workers,
-            include_dashboard=None if cluster.address else False,
+            address=settings.address,
+            num_cpus=None if settings.address else settings.workers,
+            include_dashboard=None if settings.address else False,
             log_to_driver=False,
             configure_logging=False,
         )
@@ -316,12 +280,10 @@ def _connected(cluster: RayCluster) -> Any:
     return ray
 
 
-def _task(ray: Any, order: Order, cluster: RayCluster) -> Any:
+def _task(ray: Any, order: Order, share: float) -> Any:
     # every unit of the order may be killed as often as makes it poison
     tries = (MAX_KILLS + 1) * len(order.units)
-    remote = ray.remote(
-        num_cpus=1, num_gpus=cluster.gpu_share, max_retries=tries, retry_exceptions=False
-    )
+    remote = ray.remote(num_cpus=1, num_gpus=share, max_retries=tries, retry_exceptions=False)
     return remote(work).remote(order)
 
 
@@ -397,36 +359,25 @@ def run_slurm(
     except (RuntimeError, NameError, TypeError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"--engine slurm: {reason}") from error
-    limit = parameters.get("slurm_array_parallelism") or len(orders)
     if cluster == "slurm":
         with executor.batch():
             jobs = [executor.submit(SlurmOrder(order)) for order in orders]
-        _wait(jobs, report)
-    else:
-        _in_turn(executor, orders, limit, report)
+        for job in jobs:
+            _wait(job, report)
+        return
+    # without Slurm there is no queue: at most so many jobs at once
+    limit = parameters.get("slurm_array_parallelism") or len(orders)
+    with ThreadPoolExecutor(limit) as threads:
+        list(threads.map(lambda order: _wait(executor.submit(SlurmOrder(order)), report), orders))
 
 
-def _in_turn(executor: Any, orders: Sequence[Order], limit: int, report: Report) -> None:
-    """Without Slurm there is no queue: at most `limit` jobs at once."""
-    waiting, jobs = list(orders), []
-    while waiting or jobs:
-        while waiting and len(jobs) < limit:
-            order = waiting.pop(0)
-            jobs.append(executor.submit(SlurmOrder(order)))
-        if any(job.done() for job in jobs):
-            _wait([job for job in jobs if job.done()], report)
-            jobs = [job for job in jobs if not job.done()]
-        time.sleep(JOB_POLL_S / 5)
-
-
-def _wait(jobs: Sequence[Any], report: Report) -> None:
-    """Until all jobs ended; what failed in them is in the units' logs."""
+def _wait(job: Any, report: Report) -> None:
+    """Until a job ended; what failed in it is in the units' logs."""
     from submitit.core.utils import FailedJobError, UncompletedJobError
 
-    for job in jobs:
-        while not job.done():
-            time.sleep(JOB_POLL_S)
-        try:
-            job.result()
-        except (FailedJobError, UncompletedJobError) as error:
-            report(f"job {job.job_id}: {(str(error).splitlines() or ['ended'])[0][:200]}")
+    while not job.done():
+        time.sleep(JOB_POLL_S)
+    try:
+        job.result()
+    except (FailedJobError, UncompletedJobError) as error:
+        report(f"job {job.job_id}: {(str(error).splitlines() or ['ended'])[0][:200]}")

@@ -21,7 +21,8 @@ from lensaudit.settings import Asked, Machine, Questions, plain
 SCHEMA = 1
 ALGORITHM = 1
 """Raised when a unit's numbers change their meaning: finished units are then done again."""
-Variant = Literal["base", "nf4", "int8", "relearn-1ep"]
+AttackVariant = Literal["nf4", "int8", "relearn-1ep"]
+Variant = Literal["base", AttackVariant]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 ANCHORS = ("retain", "full")
 """In this order: the log of `retain` is what others are compared with."""

@@ -1,17 +1,17 @@
 """A finished unit on disk: published whole, read back with a check; and how each unit is."""
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lensaudit.errors import InputError, WorkError
-from lensaudit.files import check_plain, os_error, remove_below, sync_folder, write_json
+from lensaudit.errors import WorkError
+from lensaudit.files import os_error, remove_below, sync_folder
 from lensaudit.results.eval_runs import check_share
-from lensaudit.results.reading import Number, Whole, check_inside, fits, json_object
-from lensaudit.results.records import signed
+from lensaudit.results.keyed import keyed_document, write_keyed
+from lensaudit.results.reading import Number, Whole, check_inside, fits
+from lensaudit.results.records import FileMark, mark_of
 from lensaudit.scores.estimate import Estimate
 from lensaudit.sweep.attempts import AttemptFailure, History, history, holder
 from lensaudit.sweep.plan import Plan, SweepFolder, Unit
@@ -35,18 +35,13 @@ def prepared(layout: SweepFolder, unit: Unit) -> Mapping[str, Any] | None:
 
 
 def _valid(path: Path, unit: Unit) -> Mapping[str, Any] | None:
-    try:
-        content = json_object(path)
-    except InputError:
-        return None
-    wanted = {"schema": SCHEMA, "unit": unit.id, "target": unit.target, "variant": unit.variant}
-    same = all(content.get(key) == value for key, value in wanted.items())
-    return content if same and fits(_Result, content) else None
+    content = keyed_document(path, unit.id)
+    return content if content is not None and fits(_Result, content) else None
 
 
 @dataclass(frozen=True)
-class _Value:
-    """Value of a metric of a unit, as JSON holds it."""
+class UnitValue:
+    """A metric of a unit: its value with limits, or the reason why there is none."""
 
     value: Number | None
     low: Number | None
@@ -62,23 +57,12 @@ class _Value:
 class _Result:
     """Fields that `result.json` must hold."""
 
-    values: dict[str, _Value]
-    files: dict[str, str]
+    values: dict[str, UnitValue]
+    files: dict[str, FileMark]
     seconds: Number
     dtype: str
     device: str
     halvings: Whole = 0
-
-
-def damaged(layout: SweepFolder, unit: Unit, result: Mapping[str, Any]) -> list[str]:
-    """Files of a finished unit that are missing or hold something else by now."""
-    folder = layout.unit(unit.id)
-    edited = signed(result)["check"] != result.get("check")
-    return ([RESULT] if edited else []) + sorted(
-        name
-        for name, content_hash in result["files"].items()
-        if not (folder / name).is_file() or hash_of(folder / name) != content_hash
-    )
 
 
 def check_values(unit: Unit, result: Mapping[str, Any]) -> None:
@@ -106,13 +90,11 @@ def publish(layout: SweepFolder, unit: Unit, record: Mapping[str, Any] | None) -
     """
     work, done = layout.work(unit.id), layout.unit(unit.id)
     if record is not None:
-        files = {path.relative_to(work).as_posix(): hash_of(path) for path in _kept(work)}
-        identity = {"schema": SCHEMA, "unit": unit.id, "target": unit.target}
-        content = {**identity, "variant": unit.variant, **record, "files": files}
-        write_json(work / RESULT, signed(content))
+        files = {path.relative_to(work).as_posix(): vars(mark_of(path)) for path in _kept(work)}
+        identity = {"schema": SCHEMA, "key": unit.id, "unit": unit.id, "target": unit.target}
+        write_keyed(work / RESULT, {**identity, "variant": unit.variant, **record, "files": files})
     for name in _SCRATCH:
-        path = work / name
-        remove_below(work, path)
+        remove_below(work, work / name)
     try:
         layout.units.mkdir(parents=True, exist_ok=True)
         if finished(layout, unit) is not None:  # another worker was faster; both hold the same
@@ -133,13 +115,6 @@ def _kept(work: Path) -> Iterator[Path]:
             below = path.relative_to(work).as_posix()
             if path.is_file() and not below.startswith(("eval/passes/", "eval/retain/")):
                 yield path
-
-
-def hash_of(path: Path) -> str:
-    """Content hash of a file."""
-    check_plain(path)
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "blake2b").hexdigest()[:32]
 
 
 StateName = Literal["done", "running", "failed", "to do"]

@@ -28,12 +28,11 @@ from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.results import keyed
 from lensaudit.results.records import git_commit
 from lensaudit.settings import Machine, Precision, Questions, Rows, shared
-from lensaudit.sweep.plan import Plan, SweepFolder, Target, Unit, UnitConditions, Variant
+from lensaudit.sweep.plan import AttackVariant, Plan, SweepFolder, Target, Unit, UnitConditions
 from lensaudit.sweep.planning import patched_data, relearned_rows, relearning_of
-from lensaudit.sweep.results import UnitState, prepared, publish, states_of
+from lensaudit.sweep.results import UnitState, UnitValue, prepared, publish, states_of
 from lensaudit.sweep.run import Report, UnitRoom
 from lensaudit.sweep.weights import Weights
 from lensaudit.unlearn.rows import load_rows
@@ -240,42 +239,28 @@ def _association(
     shares = shared(conditions, Rows, Precision, data=data)
     retains = () if subject.name == subject.retain else (subject.retain,)
     settings = quick(retains, **shares, registry=subject.registry, activations=room.activations)
-    values: dict[str, Any] = {"assignment": {}, "bits": {}}
-    reason, n, unscored = None, 0, 0
+    values: dict[str, Any] = {"assignment": None, "bits": None}
+    reason, n, unscored = "no model that never knew was asked: no prior", 0, 0
     try:
         known = answer_into(open_know(subject.name, settings), out, progress=room.tell).summary
     except InputError as error:
         reason = str(error)
     else:
         n, unscored = known["n"], len(known["unscored"])
-        values = {"assignment": {"value": known["p"]}, "bits": known["bits"] or {}}
-    why = reason or "no model that never knew was asked: no prior"
+        values = {"assignment": {"value": known["p"]}, "bits": known["bits"]}
     poles = {"assignment": "forgot", "bits": "knows"}
     return {
-        name: _row(one, n, unscored, poles[name], "association", None if one else why)
+        name: _row(one or {}, (n, unscored), None if one else reason, poles[name], "association")
         for name, one in values.items()
     }
 
 
 def _row(
-    one: Mapping[str, Any],
-    n_scored: int,
-    n_unscored: int,
-    pole: str,
-    family: str,
-    reason: str | None,
+    one: Mapping[str, Any], n: tuple[int, int], reason: str | None, pole: str, family: str
 ) -> dict[str, Any]:
     """A value with its limits, or the reason why there is none, as plain JSON."""
-    return {
-        "value": one.get("value"),
-        "low": one.get("low"),
-        "high": one.get("high"),
-        "n_scored": n_scored,
-        "n_unscored": n_unscored,
-        "reason": reason,
-        "high_means": pole,
-        "family": family,
-    }
+    value, low, high = map(one.get, ("value", "low", "high"))
+    return vars(UnitValue(value, low, high, *n, reason, pole, family))
 
 
 def _ends(value: float | None, ends: Sequence[float] | None) -> dict[str, Any]:
@@ -285,23 +270,21 @@ def _ends(value: float | None, ends: Sequence[float] | None) -> dict[str, Any]:
 
 def _lens(summary: Mapping[str, Any]) -> dict[str, Any]:
     """The Logit Lens depth as plain JSON."""
-    n, n_scored = summary["n"], summary["lens_n_scored"]
+    n_scored = summary["lens_n_scored"]
     found = _ends(summary["lens"], summary["lens_ci95"])
-    return _row(found, n_scored, n - n_scored, "forgot", "depth", None)
+    return _row(found, (n_scored, summary["n"] - n_scored), None, "forgot", "depth")
 
 
 def _collateral(summary: Mapping[str, Any]) -> dict[str, Any]:
     """Depth on facts to keep, and how much deeper the forgotten ones are erased, as plain JSON."""
     found: dict[str, Any] = {}
     for name, one in summary.get("collateral", {}).items():
-        n, n_scored = one["n"], one["n_scored"]
-        for key, value in (
-            ("collateral", one | {"value": one["depth"]}),
-            ("selectivity", one["selectivity"]),
-        ):
-            why = None if value["value"] is not None else "no fact could be scored"
-            row = _ends(value["value"], value["ci95"])
-            found[f"{key}_{name}"] = _row(row, n_scored, n - n_scored, "forgot", "depth", why)
+        n = (one["n_scored"], one["n"] - one["n_scored"])
+        sides = {"collateral": (one["depth"], one["ci95"])}
+        sides["selectivity"] = (one["selectivity"]["value"], one["selectivity"]["ci95"])
+        for key, (value, ends) in sides.items():
+            why = None if value is not None else "no fact could be scored"
+            found[f"{key}_{name}"] = _row(_ends(value, ends), n, why, "forgot", "depth")
     return found
 
 
@@ -320,11 +303,10 @@ def _value(metric: Metric, entry: MetricResult) -> dict[str, Any]:
     sides = list(entry.parts.values()) or [entry]
     return _row(
         _ends(entry.value, entry.interval.ends) if finite else {},
-        sum(len(one.records) for one in sides),
-        sum(len(one.unscored) for one in sides),
+        (sum(len(one.records) for one in sides), sum(len(one.unscored) for one in sides)),
+        None if finite else entry.reason or "no value",
         metric.high_means,
         metric.fn.__module__.rpartition(".")[2],
-        None if finite else entry.reason or "no value",
     )
 
 
@@ -340,9 +322,9 @@ def resolved(out: Path) -> Mapping[str, Any]:
 
 
 def attacked(
-    start: Checkpoint, variant: Variant, out: Path, *, device: str, how: Relearning, rows: str
+    start: Checkpoint, variant: AttackVariant, out: Path, *, device: str, how: Relearning, rows: str
 ) -> Path:
-    """A folder with the attacked model; `out`, but for a variant that is no attack.
+    """The attacked model in the folder `out`.
 
     An attack that was finished before is not repeated; a relearning that was interrupted resumes.
 
@@ -355,22 +337,18 @@ def attacked(
         rows: what is relearned, as `lensaudit relearn --data` takes it.
 
     Raises:
-        InputError: the model cannot be attacked.
+        InputError: the model cannot be attacked, or the folder holds something else.
         WorkError: a weight is not finite, or the loss diverged.
     """
-    if variant == "base":
-        return start.folder
     stored, place = stored_dtype(start, "same"), resolve_device(device)
     if variant == "relearn-1ep":
         job = relearn.RelearnJob(start, load_rows(rows, part="forget"), how, stored, place)
-        if not keyed.finished(out, job.key):
-            relearn.check(job)
-            relearn.relearn(job, out, report=lambda _: None)
-        return out
-    rounded = rounding.RoundingJob(start, variant, "auto", stored, place)
-    if not keyed.finished(out, rounded.key):
+        relearn.check(job)
+        relearn.make(job, out, report=lambda _: None)
+    else:
+        rounded = rounding.RoundingJob(start, variant, "auto", stored, place)
         rounding.check(rounded)
-        rounding.quantize(rounded, out)
+        rounding.make(rounded, out)
     return out
 
 

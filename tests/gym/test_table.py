@@ -20,7 +20,6 @@ from lensaudit.gym.table import (
     nulls_of,
     planted,
     rows_of,
-    share_document,
     table,
     text,
 )
@@ -70,16 +69,15 @@ def gym(seeds=(0, 1), **changes):
 
 
 def counts(share):
-    found = share_document(share)
-    return found["k"], found["n"]
+    return share.k, share.n
 
 
 def test_a_mechanism_that_reads_as_absent_is_the_worst():
     found = judged("a", gym(turned=0.96))
     assert found.worst == "turned"
-    assert found.by_mechanism["masked"].value == 1.0
+    assert found.by_mechanism["masked"].auc == 1.0
     # 0.96 lies above .95 of both absent models in seed 0, and between .96 and .96 in seed 1
-    assert found.by_mechanism["turned"].value == pytest.approx((0 + 0.5) / 2)
+    assert found.by_mechanism["turned"].auc == pytest.approx((0 + 0.5) / 2)
 
 
 def test_intervals_count_seeds_and_not_models():
@@ -88,12 +86,12 @@ def test_intervals_count_seeds_and_not_models():
     assert few.low == pytest.approx(area_limits(1.0, 1, 1).low)
     assert many.low == pytest.approx(area_limits(1.0, 5, 5).low)
     assert 0.2 < few.low < 0.25 < 0.6 < many.low < 0.7
-    assert many.n == 5
+    assert many.n_seeds == 5
 
 
 def test_high_scores_that_mean_knowing_are_turned():
     rows = [replace(r, high_means="knows", score=1 - r.score) for r in gym()]
-    assert judged("a", rows).by_mechanism["masked"].value == 1.0
+    assert judged("a", rows).by_mechanism["masked"].auc == 1.0
     assert [u.score for u in in_units(rows)] == pytest.approx([u.score for u in in_units(gym())])
 
 
@@ -136,8 +134,8 @@ def test_known_facts_are_told_from_the_others_within_a_partial_model():
     ]
     found = judged("a", gym() + partial).facts
     # seed 0: both below both others, 1; seed 1: .1 beats .2 and .8, .9 beats none, 2 of 4
-    assert found.value == pytest.approx((1 + 0.5) / 2)
-    assert found.n == 2
+    assert found.auc == pytest.approx((1 + 0.5) / 2)
+    assert found.n_seeds == 2
 
 
 def test_unscored_models_are_counted():
@@ -185,7 +183,7 @@ def test_every_half_and_every_truth_is_counted():
     assert counts(found.tune.partial["partly"]) == (5, 5)
     assert found.tune.wrong == found.held_out.wrong == found.left_out.wrong == ()
     assert found.left_out.knows["holds"].n == 10
-    json.dumps(found.document(), allow_nan=False)
+    json.dumps(asdict(found), allow_nan=False)
 
 
 def test_an_error_is_named_and_bounded_over_seeds():
@@ -230,7 +228,7 @@ def test_the_shipped_calibration_and_the_page_are_those_of_the_shipped_scores():
     assert [line for line in table if line and line not in page] == []
     # on the half that limits were set on: no holder is called erased, no absent model a holder
     assert found.verdict.tune.wrong == ()
-    assert found.n_seeds == 5
+    assert found.seeds == 5
 
 
 def test_the_page_has_a_line_for_every_half_and_truth():

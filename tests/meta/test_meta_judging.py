@@ -20,10 +20,6 @@ from lensaudit.meta.judging import (
     usable,
 )
 from lensaudit.meta.reading import CATALOGUE, UTILITY_PARTS, Values, judged, values_of
-from lensaudit.models.registry import load_registry
-
-KNOWS = tuple(f"p{i}" for i in range(6))
-FORGOT = tuple(f"n{i}" for i in range(5))
 
 
 def pools(key, knows, forgot):
@@ -34,16 +30,12 @@ def pools(key, knows, forgot):
     )
 
 
-def judge(key, knows, forgot, **changes):
-    values = pools(key, knows, forgot)
-    for name, change in changes.items():
-        values = Values(**{**vars(values), name: change})
-    return faithfulness(
-        CATALOGUE[key],
-        [f"p{i}" for i in range(len(knows))],
-        [f"n{i}" for i in range(len(forgot))],
-        values,
-    )
+def judge(key, knows, forgot):
+    names = [
+        [f"{side}{i}" for i in range(len(pool))]
+        for side, pool in zip("pn", (knows, forgot), strict=True)
+    ]
+    return faithfulness(CATALOGUE[key], *names, pools(key, knows, forgot))
 
 
 @pytest.mark.parametrize("key", CATALOGUE)
@@ -69,6 +61,9 @@ def test_a_metric_whose_interval_holds_a_coin_is_said_to_tell_nothing_apart():
     apart = judge("es", [0.91, 0.92, 0.93, 0.94], [0.1, 0.2, 0.3, 0.4])
     assert (apart.reason, apart.interval.high) == (None, 1.0)
     assert 0.5 < apart.interval.low < 0.8
+    constant = judge("es", [0.5] * 3, [0.5] * 3)
+    assert (constant.auc, constant.threshold) == (0.5, None)
+    assert "one value on every model" in constant.reason
 
 
 def test_uds_is_low_where_knowledge_is_and_its_threshold_is_on_its_own_values():
@@ -82,47 +77,31 @@ def test_uds_is_low_where_knowledge_is_and_its_threshold_is_on_its_own_values():
 
 def test_the_histogram_counts_every_model_once():
     found = judge("es", [0.5, 0.9, 1.0], [0.0, 0.1]).histogram
-    assert (sum(found.knows), sum(found.forgot)) == (3, 2)
-    assert found.edges[0] == 0.0
-    assert found.edges[-1] == 1.0
-    assert found.knows[-1] == 2
-
-
-@pytest.mark.parametrize("apart", [1e-16, 1e-15, 1e-10])
-def test_values_that_differ_by_rounding_are_drawn_in_one_bin(apart):
-    found = judge("es", [1.0, 1.0], [1.0 - apart] * 2).histogram
-    assert (max(found.knows), max(found.forgot)) == (2, 2)
-    assert found.edges[0] < 1.0 < found.edges[-1]
-
-
-def test_a_constant_metric_tells_nothing_and_says_so():
-    found = judge("es", [0.5] * 3, [0.5] * 3)
-    assert found.auc == 0.5
-    assert found.threshold is None
-    assert "one value on every model" in found.reason
+    assert (sum(found.knows), sum(found.forgot), found.knows[-1]) == (3, 2, 2)
+    assert (found.edges[0], found.edges[-1]) == (0.0, 1.0)
+    for apart in (1e-16, 1e-15, 1e-10):  # rounding
+        found = judge("es", [1.0, 1.0], [1.0 - apart] * 2).histogram
+        assert (max(found.knows), max(found.forgot)) == (2, 2)
+        assert found.edges[0] < 1.0 < found.edges[-1]
 
 
 def test_a_model_without_the_metric_is_named_and_not_counted():
     found = judge("es", [0.5, 0.9, math.nan], [0.1, None, 0.2])
-    assert found.auc == 1.0
-    assert (found.n_knows, found.n_forgot) == (2, 2)
+    assert (found.auc, found.n_knows, found.n_forgot) == (1.0, 2, 2)
     assert found.excluded == {"p2": "nan in the results", "n1": "null in the results"}
     assert found.to_do == {}
 
 
 def test_a_model_that_failed_to_load_leaves_no_auc_but_a_preliminary_one():
     found = judge("es", [0.5, 0.9], [0.1, 0.2])
-    assert found.auc == 1.0
     values = pools("es", [0.5, 0.9], [0.1, 0.2])
     waiting = Values(values.by_model, values.reasons, to_do={"n2": "no such folder"})
     later = faithfulness(CATALOGUE["es"], ["p0", "p1"], ["n0", "n1", "n2", "n3"], waiting)
-    assert (later.auc, later.preliminary_auc) == (None, 1.0)
+    assert (found.auc, later.auc, later.preliminary_auc) == (1.0, None, 1.0)
     # nor a threshold that models would be filtered by
     assert (found.threshold, later.threshold) == (pytest.approx(0.35), None)
-    assert later.to_do == {
-        "n2": "to do: no such folder",
-        "n3": "to do: no result of this model was found",
-    }
+    unknown = "to do: no result of this model was found"
+    assert later.to_do == {"n2": "to do: no such folder", "n3": unknown}
     assert later.reason == "2 to do: n2, n3"
 
 
@@ -150,16 +129,6 @@ def test_pools_that_say_nothing_are_refused(knows, forgot, said):
         check_pools(knows, forgot, values)
 
 
-def test_the_published_pools_have_thirty_models_each():
-    registry = load_registry()
-    assert len(registry.listed("pool_knows")) == len(registry.listed("pool_forgot")) == 30
-    check_pools(
-        [spec.name for spec in registry.listed("pool_knows")],
-        [spec.name for spec in registry.listed("pool_forgot")],
-        Values(),
-    )
-
-
 def test_directions_are_those_of_the_suite():
     from lensaudit.metrics.registry import all_metrics
 
@@ -182,23 +151,18 @@ FORMS = ("symmetric", "recovery", "as_written")
 ANY = st.floats(-2, 2)
 
 
-def test_symmetric_by_hand():
+def test_the_forms_by_hand():
     assert quantization(0.4, 0.6) == pytest.approx(1 - 0.2 / 1.000001)
     assert quantization(0.6, 0.4) == quantization(0.4, 0.6)
     assert relearning(0.3, 0.1) == pytest.approx(1 - 0.2 / 0.400001)
     # nothing moved: 0 / eps
     assert (quantization(0.0, 0.0), relearning(0.0, 0.0)) == (1.0, 1.0)
-
-
-def test_the_one_sided_forms_are_each_others_mirror():
+    # the one-sided forms are each other's mirror
     assert quantization(0.4, 0.5, "recovery") == pytest.approx(0.8)
     assert quantization(0.5, 0.4, "recovery") == 1.0
     assert quantization(0.5, 0.4, "as_written") == pytest.approx(0.8)
     assert quantization(0.4, 0.5, "as_written") == 1.0
     assert quantization(0.4, 0.0, "recovery") == quantization(0.0, 0.4, "as_written") == 1.0
-
-
-def test_one_sided_relearning_by_hand():
     assert relearning(0.4, 0.1, "recovery") == pytest.approx(0.25)
     assert relearning(0.1, 0.4, "recovery") == 1.0
     # the sign of both deltas cancels; opposite signs give 0; no shift gives 1
@@ -224,15 +188,18 @@ def table(key, **rows):
 UTILITY = {"a": 0.9, "b": 0.8, "c": 0.79, "d": 0.95}
 
 
-def chosen(key="uds", threshold=0.5, by="both", utility=UTILITY, **rows):
-    return usable(
-        CATALOGUE[key],
-        list(rows),
-        table(key, **rows),
-        utility_rel=utility,
-        threshold=threshold,
-        by=by,
+def chosen(key="uds", threshold=0.5, by="both", **rows):
+    given = {"utility_rel": UTILITY, "threshold": threshold, "by": by}
+    return usable(CATALOGUE[key], list(rows), table(key, **rows), **given)
+
+
+def stable(attack, rows, key="uds", **more):
+    """Stability of models by their values before and after; `retain` is no candidate."""
+    before, after = (
+        table(key, **{model: pair[at] for model, pair in rows.items()}) for at in (0, 1)
     )
+    models = {model: pair[0] for model, pair in rows.items() if model != "retain"}
+    return stability(CATALOGUE[key], attack, chosen(key, **models), before, after, **more)
 
 
 def test_a_model_is_used_where_it_forgot_and_still_works():
@@ -247,15 +214,13 @@ def test_a_model_is_used_where_it_forgot_and_still_works():
     assert raw.models == ("a", "d")
 
 
-def test_filters_can_be_taken_off():
+def test_filters_can_be_taken_off_and_what_is_unknown_keeps_a_model_out():
     assert chosen(a=0.1, c=0.9, by="utility").models == ("a",)
     assert chosen(a=0.1, c=0.9, by="none").models == ("a", "c")
-
-
-def test_unknown_utility_unknown_value_and_no_threshold_keep_a_model_out():
     assert chosen(z=0.9).out == {"z": "relative utility unknown"}
     assert chosen(a=None).out == {"a": "uds: null in the results"}
     assert chosen(a=0.9, threshold=math.nan).out == {"a": "uds has no faithfulness threshold"}
+    assert stable("quantize", {"a": (0.1, 0.1)}).reason == "none of 1 models passes the filter"
 
 
 def test_a_membership_score_takes_the_models_of_its_attack():
@@ -265,29 +230,26 @@ def test_a_membership_score_takes_the_models_of_its_attack():
 
 
 def test_quantisation_is_the_mean_over_usable_models_in_the_knowledge_direction():
-    before, after = table("uds", a=0.8, d=0.6), table("uds", a=0.6, d=0.6)
-    found = stability(CATALOGUE["uds"], "quantize", chosen(a=0.8, d=0.6), before, after)
+    rows = {"a": (0.8, 0.6), "d": (0.6, 0.6)}
+    found = stable("quantize", rows)
     # knowledge .2 -> .4 and .4 -> .4
     assert found.value == pytest.approx((1 - 0.2 / 0.600001 + 1) / 2)
-    assert found.per_model["d"] == 1.0
-    assert found.n == 2
-    one_sided = stability(
-        CATALOGUE["uds"], "quantize", chosen(a=0.8, d=0.6), before, after, form="recovery"
-    )
-    assert one_sided.value == pytest.approx((0.5 + 1) / 2)
+    assert (found.per_model["d"], found.n) == (1.0, 2)
+    assert stable("quantize", rows, form="recovery").value == pytest.approx((0.5 + 1) / 2)
 
 
 def test_relearning_compares_with_what_retain_does():
-    before = table("uds", a=0.8, retain=1.0)
-    after = table("uds", a=0.5, retain=0.8)
-    found = stability(CATALOGUE["uds"], "relearn", chosen(a=0.8), before, after, retain="retain")
+    rows = {"a": (0.8, 0.5), "retain": (1.0, 0.8)}
+    found = stable("relearn", rows, retain="retain")
     assert found.retain_shift == pytest.approx(0.2)
     assert found.value == pytest.approx(1 - 0.1 / 0.500001)
     # the model gains 0.3 where retain gains 0.2; one that gains less is as good as retain
-    one_sided = stability(
-        CATALOGUE["uds"], "relearn", chosen(a=0.8), before, after, retain="retain", form="recovery"
-    )
+    one_sided = stable("relearn", rows, retain="retain", form="recovery")
     assert one_sided.value == pytest.approx(0.2 / 0.3)
+    # a negative shift is a shift like any other
+    found = stable("relearn", {"a": (0.3, 0.2), "retain": (0.4, 0.2)}, "es", retain="retain")
+    assert found.retain_shift == pytest.approx(-0.2)
+    assert found.value == pytest.approx(1 - 0.1 / 0.300001, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -304,46 +266,22 @@ def test_relearning_without_retains_own_shift_has_no_number(retain, said):
     assert found.to_do == waits
 
 
-def test_a_negative_shift_of_retain_is_a_shift_like_any_other():
-    before, after = table("es", a=0.3, r=0.4), table("es", a=0.2, r=0.2)
-    found = stability(CATALOGUE["es"], "relearn", chosen("es", a=0.3), before, after, retain="r")
-    assert found.retain_shift == pytest.approx(-0.2)
-    assert found.value == pytest.approx(1 - 0.1 / 0.300001, abs=1e-5)
-
-
 def test_a_model_still_to_do_leaves_no_number_but_a_preliminary_one():
     before = table("uds", a=0.8, d=0.7)
     after = Values(table("uds", a=0.8).by_model, to_do={"d": "out of memory"})
     found = stability(CATALOGUE["uds"], "quantize", chosen(a=0.8, d=0.7), before, after)
-    assert found.value is None
-    assert found.preliminary == pytest.approx(1)
+    assert (found.value, found.preliminary) == (None, pytest.approx(1))
     assert found.to_do == {"d": "after: to do: out of memory"}
     assert found.reason == "1 to do: d"
-
-
-def test_a_candidate_that_was_never_measured_is_to_do_not_filtered_out():
+    # a candidate that was never measured is to do, not filtered out
     values = Values(table("uds", a=0.8).by_model, to_do={"d": "no such folder"})
     picked = usable(CATALOGUE["uds"], ["a", "d"], values, utility_rel=UTILITY, threshold=0.5)
-    assert picked.models == ("a",)
-    assert picked.out == {}
+    assert (picked.models, picked.out) == (("a",), {})
     found = stability(CATALOGUE["uds"], "quantize", picked, values, values)
-    assert found.value is None
-    assert found.to_do == {"d": "to do: no such folder"}
-
-
-def test_a_metric_that_breaks_after_the_attack_is_excluded_and_named():
-    before, after = table("uds", a=0.8, d=0.7), table("uds", a=0.8, d=math.nan)
-    found = stability(CATALOGUE["uds"], "quantize", chosen(a=0.8, d=0.7), before, after)
-    assert found.n == 1
-    assert found.excluded == {"d": "after: nan in the results"}
-
-
-def test_no_usable_model_is_a_reason():
-    found = stability(
-        CATALOGUE["uds"], "quantize", chosen(a=0.1), table("uds", a=0.1), table("uds", a=0.1)
-    )
-    assert found.value is None
-    assert found.reason == "none of 1 models passes the filter"
+    assert (found.value, found.to_do) == (None, {"d": "to do: no such folder"})
+    # one whose pass breaks after the attack is excluded and named
+    found = stable("quantize", {"a": (0.8, 0.8), "d": (0.7, math.nan)})
+    assert (found.n, found.excluded) == (1, {"d": "after: nan in the results"})
 
 
 def test_the_common_set_is_what_every_metric_has():
@@ -366,15 +304,9 @@ def test_the_common_set_is_what_every_metric_has():
 
 
 def test_disjoint_sets_have_nothing_in_common():
-    one = stability(
-        CATALOGUE["uds"], "quantize", chosen(a=0.9), table("uds", a=0.9), table("uds", a=0.9)
-    )
-    other = stability(
-        CATALOGUE["es"], "quantize", chosen("es", d=0.1), table("es", d=0.1), table("es", d=0.1)
-    )
-    common, rows = on_common([one, other])
-    assert common == ()
-    assert {row.common_value for row in rows} == {None}
+    found = stable("quantize", {"a": (0.9, 0.9)}), stable("quantize", {"d": (0.1, 0.1)}, "es")
+    common, rows = on_common(found)
+    assert (common, {row.common_value for row in rows}) == ((), {None})
 
 
 def test_one_part_missing_leaves_the_whole_missing():

@@ -14,7 +14,7 @@ from lensaudit.cli.main import run
 from lensaudit.errors import InputError, TryAgainError, WorkError
 from lensaudit.sweep.engines import run_pool, run_serial
 from lensaudit.sweep.plan import SweepFolder, Target, UnitConditions, make_plan, write_plan
-from lensaudit.sweep.results import publish
+from lensaudit.sweep.results import UnitValue, publish, states_of
 from lensaudit.sweep.run import run_sweep
 from lensaudit.sweep.settings import RunSettings
 
@@ -31,32 +31,37 @@ def planned(out, *models, variants="base", more=SMALL) -> int:
     return command("sweep", "plan", *models, "--variants", variants, *more, "--out", out)
 
 
-def toy_plan(root: Path, n: int = 3, variants=("base",)):
-    """A plan whose checkpoints exist by name only."""
-    names = ["retain", "full", *(f"m{i}" for i in range(n))]
-    targets = [Target(name, f"org/{name}", "main", "unlearned", None, False) for name in names]
-    plan = make_plan(
-        targets[2:],
-        anchors={"retain": targets[0], "full": targets[1]},
+def targets(*names: str) -> list[Target]:
+    """Checkpoints that exist by name only."""
+    return [Target(name, f"org/{name}", "main", "unlearned", None, False) for name in names]
+
+
+def plan_of(chosen, variants=("base",), conditions=None, data="d", attacks=None):
+    """A plan of checkpoints, or of some that exist by name only."""
+    retain, full = targets("retain", "full")
+    return make_plan(
+        [*chosen] if isinstance(chosen[0], Target) else targets(*chosen),
+        anchors={"retain": retain, "full": full},
         variants=variants,
-        conditions=UnitConditions(),
-        data="d",
-        attacks={one: {"of": one} for one in variants if one != "base"},
+        conditions=conditions or UnitConditions(),
+        data=data,
+        attacks=attacks or {},
     )
+
+
+def toy_plan(root: Path, n: int = 3):
+    """A plan whose checkpoints exist by name only, on disk."""
+    plan = plan_of([f"m{i}" for i in range(n)])
     write_plan(root, plan)
     return plan
 
 
-VALUE = {
-    "value": 0.5,
-    "low": None,
-    "high": None,
-    "n_scored": 1,
-    "n_unscored": 0,
-    "reason": None,
-    "high_means": "knows",
-    "family": "toy",
-}
+def names(root: Path, plan) -> dict[str, str]:
+    """State of every unit by label."""
+    return {one.unit.label: one.name for one in states_of(SweepFolder(root), plan)}
+
+
+VALUE = vars(UnitValue(0.5, None, None, 1, 0, None, "knows", "toy"))
 
 
 def toy_run_unit(layout, plan, unit, obtain, room):
@@ -70,18 +75,9 @@ def publish_values(layout, plan, unit, room, values):
     work = layout.work(unit.id)
     (work / "eval").mkdir(parents=True, exist_ok=True)
     (work / "eval" / "TOFU_EVAL.json").write_text(json.dumps({"toy": {"agg_value": 0.5}}))
-    record = {
-        "plan": plan.hash,
-        "role": "unlearned",
-        "method": None,
-        "weights": "w",
-        "dtype": "float32",
-        "device": "cpu",
-        "halvings": room.halvings,
-        "values": values,
-        "seconds": 1.0,
-    }
-    publish(layout, unit, record)
+    about = {"role": "unlearned", "method": None, "weights": "w", "dtype": "float32"}
+    about |= {"device": "cpu", "halvings": room.halvings, "seconds": 1.0}
+    publish(layout, unit, {"plan": plan.hash, **about, "values": values})
 
 
 def toy_run_nothing(layout, plan, unit, obtain, room):

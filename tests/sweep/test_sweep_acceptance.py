@@ -63,25 +63,10 @@ def checkpoints(tmp_path_factory):
 
 
 def planned(root, checkpoints):
-    code, _, err = finished(
-        "sweep",
-        "plan",
-        *sorted(checkpoints.iterdir()),
-        "--full",
-        "demo/full",
-        "--retain",
-        "demo/retain",
-        "--data",
-        "demo",
-        "--variants",
-        "base,nf4",
-        "--metric",
-        "exact_memorization,forget_Q_A_Prob,uds",
-        "--limit",
-        2,
-        "--out",
-        root,
-    )
+    given = "--full demo/full --retain demo/retain --data demo --variants base,nf4 --limit 2"
+    metrics = "--metric exact_memorization,forget_Q_A_Prob,uds"
+    folders = sorted(checkpoints.iterdir())
+    code, _, err = finished("sweep", "plan", *folders, *f"{given} {metrics} --out {root}".split())
     assert code == 0, err
     return read_plan(root)
 

@@ -8,6 +8,7 @@ from sweep_helpers import METRICS, VALUE, command, publish_values
 
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import EMBEDDED, load_registry, resolve
+from lensaudit.results.records import signed
 from lensaudit.sweep.plan import SweepFolder, Unit, read_plan
 from lensaudit.sweep.results import finished
 from lensaudit.sweep.unit import compare
@@ -58,7 +59,7 @@ def test_a_number_that_cannot_be_reproduced_is_named(swept, tmp_path, capsys):
     for result in (root / "units").glob("*/result.json"):
         content = json.loads(result.read_text())
         content["values"]["uds"]["value"] += 0.01
-        result.write_text(json.dumps(content))
+        result.write_text(json.dumps(signed(content)))
     assert command("sweep", "verify", root, "--sample", 1) == 4
     assert "differ by more than 0.001" in capsys.readouterr().err
 
@@ -128,17 +129,6 @@ def test_a_watched_run_has_a_curve_over_steps(tmp_path, capsys):
     assert [line.split(",")[0] for line in lines[1:]] == ["100", "200", "300"]
 
 
-def test_a_checkpoint_that_cannot_be_read_is_a_row_with_its_reason(
-    tmp_path, tiny_checkpoint, capsys
-):
-    run, out = tmp_path / "run", tmp_path / "out"
-    shutil.copytree(tiny_checkpoint, run / "step_7")
-    assert watch(run, out) == 0
-    (row,) = json.loads((out / "curve.json").read_text())
-    assert row["step"] == 7
-    assert row["failure"].startswith("step-7: its tokenizer has no chat template")
-
-
 def test_a_step_that_is_written_again_has_the_row_of_what_is_there(tmp_path, monkeypatch):
     run, out, measured = tmp_path / "run", tmp_path / "out", []
 
@@ -158,21 +148,22 @@ def test_a_step_that_is_written_again_has_the_row_of_what_is_there(tmp_path, mon
     assert measured == ["demo/retain", "step-100", "step-100"]
 
 
-def test_one_curve_is_of_one_kind_of_numbers(tmp_path, tiny_checkpoint, capsys):
+def test_a_step_that_cannot_be_read_has_its_reason_in_a_curve_of_one_kind_of_numbers(
+    tmp_path, tiny_checkpoint, capsys
+):
     run, out = tmp_path / "run", tmp_path / "out"
     shutil.copytree(tiny_checkpoint, run / "step_7")
     assert watch(run, out) == 0
     before = (out / "curve.json").read_bytes()
+    (row,) = json.loads(before)
+    assert row["step"] == 7
+    assert row["failure"].startswith("step-7: its tokenizer has no chat template")
     assert watch(run, out) == 0
     capsys.readouterr()
     for change in (("--limit", 3), ("--metric", "uds"), ("--retain", "demo/never")):
         assert watch(run, out, *change) == 2
-        assert (
-            "holds a curve of other metrics, data, anchors or settings" in capsys.readouterr().err
-        )
+        said = capsys.readouterr().err
+        assert "holds a curve of other metrics, data, anchors or settings" in said
     assert (out / "curve.json").read_bytes() == before
-
-
-def test_a_folder_that_is_none_is_one_line(tmp_path, capsys):
-    assert watch(tmp_path / "nothing", tmp_path / "out") == 2
+    assert watch(tmp_path / "nothing", tmp_path / "none") == 2
     assert "name the output folder of a training run" in capsys.readouterr().err

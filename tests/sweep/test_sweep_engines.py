@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from support import without
-from sweep_helpers import behave, calls, command, swept, toy_plan
+from sweep_helpers import behave, calls, command, names, swept, toy_plan
 
 from lensaudit.errors import InputError, PartialError
 from lensaudit.sweep.attempts import MAX_KILLS
-from lensaudit.sweep.engines import engine_of, run_pool, slots_for
+from lensaudit.sweep.engines import engine_of, gpu_share, run_pool, slots_for
 from lensaudit.sweep.plan import SweepFolder, UnitConditions
 from lensaudit.sweep.results import states_of
 from lensaudit.sweep.settings import RunSettings
@@ -29,9 +29,9 @@ def pool(n):
 
 def ray_engine(n):
     pytest.importorskip("ray")
-    from lensaudit.sweep.engines import RayCluster, run_ray
+    from lensaudit.sweep.engines import run_ray
 
-    return functools.partial(run_ray, cluster=RayCluster(None, n, 0.0), report=QUIET)
+    return functools.partial(run_ray, settings=RunSettings(workers=n), device="cpu", report=QUIET)
 
 
 def slurm_engine(n):
@@ -42,27 +42,13 @@ def slurm_engine(n):
     return functools.partial(run_slurm, cluster="local", parameters=given, report=QUIET)
 
 
-def names(root, plan):
-    return {one.unit.label: one.name for one in states_of(SweepFolder(root), plan)}
-
-
 @pytest.fixture
 def importable(monkeypatch):
     """Other processes find the toys too."""
     monkeypatch.setenv("PYTHONPATH", str(HERE))
 
 
-KILLED = [
-    "retain",
-    "full",
-    "m0",
-    "m1 die",
-    "m1 die",
-    "m1",
-    "m2",
-    "m3 404",
-    "m4",
-]
+KILLED = ["retain", "full", "m0", "m1 die", "m1 die", "m1", "m2", "m3 404", "m4"]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +158,7 @@ def test_an_engine_that_is_not_installed_is_named_with_its_extra(tmp_path, monke
         assert f"pip install 'lensaudit[{engine}]'" in capsys.readouterr().err
 
 
-def test_a_plan_for_cuda_is_refused_where_there_is_none(tmp_path):
+def test_a_plan_for_cuda_and_workers_on_gpus_are_refused_where_there_is_none(tmp_path):
     import torch
 
     if torch.cuda.is_available():
@@ -182,6 +168,8 @@ def test_a_plan_for_cuda_is_refused_where_there_is_none(tmp_path):
     for engine in ("serial", "pool"):
         with pytest.raises(InputError, match="no CUDA device is available"):
             engine_of(RunSettings(engine=engine), plan, report=QUIET)
+    with pytest.raises(InputError, match="--gpus 0,1: no CUDA device is available here"):
+        engine_of(RunSettings(engine="pool", gpus="0,1"), plan, report=QUIET)
 
 
 @pytest.mark.parametrize(
@@ -202,71 +190,15 @@ def test_an_option_of_another_engine_is_refused(tmp_path, capsys, engine, option
     assert f"take --engine {wanted}\n" in said
 
 
-def test_workers_on_gpus_are_refused_where_there_is_none(tmp_path, capsys):
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("there is a CUDA device here")
-    toy_plan(tmp_path)
-    assert command("sweep", "run", tmp_path, "--engine", "pool", "--gpus", "0,1") == 2
-    assert "--gpus 0,1: no CUDA device is available here" in capsys.readouterr().err
-
-
-def test_a_worker_that_died_while_it_waited_is_begun_again(tmp_path, importable, monkeypatch):
-    from concurrent.futures.process import BrokenProcessPool
-
-    from lensaudit.sweep import engines as module
-
-    plan, begun = toy_plan(tmp_path, n=2), []
-    executor = module._executor
-
-    def broken_first(slot, order):
-        made = executor(slot, order)
-        begun.append(made)
-        if len(begun) == 1:
-            monkeypatch.setattr(made, "submit", _broken)
-        return made
-
-    def _broken(*_):
-        raise BrokenProcessPool("a child process terminated abruptly")
-
-    monkeypatch.setattr(module, "_executor", broken_first)
-    swept(tmp_path, pool(1))
-    assert set(names(tmp_path, plan).values()) == {"done"}
-
-
-@pytest.mark.parametrize(
-    ("device", "share", "needs"), [("cpu", 0, False), ("auto", 0.5, False), ("cuda", 0.5, True)]
-)
-def test_ray_asks_for_gpus_where_a_plan_may_use_them(tmp_path, monkeypatch, device, share, needs):
-    monkeypatch.setattr("lensaudit.sweep.engines._check_installed", lambda name: None)
-    plan = toy_plan(tmp_path)
-    object.__setattr__(plan, "conditions", UnitConditions(device=device))
-    cluster = engine_of(RunSettings(engine="ray", per_gpu=2), plan, report=QUIET).keywords[
-        "cluster"
-    ]
-    assert (cluster.gpu_share, cluster.needs_gpu) == (share, needs)
-
-
-@pytest.mark.slow
-def test_ray_does_a_plan_that_may_use_gpus_where_there_is_none(tmp_path, importable):
-    pytest.importorskip("ray")
-    from lensaudit.sweep.engines import RayCluster, run_ray
-
-    plan = toy_plan(tmp_path)
-    cluster = RayCluster(None, 1, 0.5, needs_gpu=False)
-    swept(tmp_path, functools.partial(run_ray, cluster=cluster, report=QUIET))
-    assert set(names(tmp_path, plan).values()) == {"done"}
-
-
-@pytest.mark.slow
-def test_ray_refuses_a_gpu_plan_on_a_cluster_without_one(tmp_path, importable):
-    pytest.importorskip("ray")
-    from lensaudit.sweep.engines import RayCluster, run_ray
-
-    toy_plan(tmp_path)
-    with pytest.raises(InputError, match="the cluster has none"):
-        swept(tmp_path, functools.partial(run_ray, cluster=RayCluster(None, 1, 0.5), report=QUIET))
+@pytest.mark.parametrize(("device", "share"), [("cpu", 0), ("auto", 0.5), ("cuda", 0.5)])
+def test_ray_asks_for_gpus_where_a_plan_may_use_them(device, share):
+    settings = RunSettings(engine="ray", per_gpu=2)
+    assert gpu_share(settings, device, 1.0) == share
+    if device == "cuda":
+        with pytest.raises(InputError, match="the cluster has none"):
+            gpu_share(settings, device, 0.0)
+    else:
+        assert gpu_share(settings, device, 0.0) == 0
 
 
 def test_slurm_without_slurm_is_one_line(tmp_path, capsys):

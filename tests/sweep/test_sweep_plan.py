@@ -4,28 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from sweep_helpers import SMALL, command, planned
+from sweep_helpers import SMALL, command, plan_of, planned
 
 from lensaudit.errors import InputError
 from lensaudit.models.registry import ModelSpec, load_registry
-from lensaudit.sweep.plan import Target, UnitConditions, make_plan, read_plan, target_of
+from lensaudit.sweep.plan import Target, UnitConditions, read_plan, target_of
 from lensaudit.sweep.planning import listed, relearning_of, select
-
-
-def targets(*names):
-    return [Target(name, f"org/{name}", "main", "unlearned", None, False) for name in names]
-
-
-def plan_of(names, variants=("base",), conditions=None, data="d", attacks=None):
-    retain, full = targets("retain", "full")
-    return make_plan(
-        targets(*names),
-        anchors={"retain": retain, "full": full},
-        variants=variants,
-        conditions=conditions or UnitConditions(),
-        data=data,
-        attacks=attacks or {},
-    )
 
 
 def test_patterns_roles_and_aliases_name_published_checkpoints_once():
@@ -43,13 +27,8 @@ def test_the_order_of_names_does_not_change_units():
 
 def test_the_anchors_come_first_and_retain_has_every_variant():
     plan = plan_of(["a"], variants=("base", "nf4"), attacks={"nf4": {"block": 64}})
-    assert [unit.label for unit in plan.units] == [
-        "retain",
-        "retain (nf4)",
-        "full",
-        "a",
-        "a (nf4)",
-    ]
+    labels = [unit.label for unit in plan.units]
+    assert labels == ["retain", "retain (nf4)", "full", "a", "a (nf4)"]
     assert [unit.label for unit in plan.anchor_units()] == ["retain", "full"]
 
 
@@ -74,16 +53,8 @@ def test_memory_and_other_models_in_the_plan_do_not_change_a_unit():
 
 
 def test_two_checkpoints_of_one_name_stay_apart():
-    retain, full = targets("retain", "full")
     same = [Target("x", place, None, "unlearned", None, True, f"sha:{place}") for place in "pq"]
-    plan = make_plan(
-        same,
-        anchors={"retain": retain, "full": full},
-        variants=("base",),
-        conditions=UnitConditions(),
-        data="d",
-        attacks={},
-    )
+    plan = plan_of(same)
     names = [target.name for target in plan.targets]
     assert len(set(names)) == 4
 
@@ -104,6 +75,8 @@ def test_names_in_tables_are_usable_in_a_registry_file(name, local, wanted):
 
 
 def test_a_plan_is_written_once_and_read_back(tmp_path, capsys):
+    assert planned(tmp_path / "dry", "demo/npo", more=(*SMALL, "--dry-run")) == 0
+    assert not (tmp_path / "dry").exists()
     assert planned(tmp_path, "demo/npo") == 0
     first = read_plan(tmp_path)
     assert [unit.label for unit in first.units] == ["demo/retain", "demo/full", "demo/npo"]
@@ -146,19 +119,6 @@ def test_bad_input_is_one_line_before_any_work(tmp_path, capsys, arguments, said
     assert not (tmp_path / "out").exists()
 
 
-def test_a_set_that_cannot_be_fetched_is_one_line_before_any_work(tmp_path, capsys, monkeypatch):
-    import datasets
-
-    def unreachable(*names, **options):
-        raise ConnectionError("couldn't reach the Hub")
-
-    monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    given = ["demo/npo", "--data", "no/such"]
-    assert command("sweep", "plan", *given, "--out", tmp_path / "out") == 2
-    assert "no/such" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_list_file_holds_names_and_comments(tmp_path):
     path = tmp_path / "models.txt"
     path.write_text("# pools\nnpo  # the default\n\nsimnpo\n")
@@ -175,12 +135,8 @@ def test_the_forecast_counts_what_a_unit_does(tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     # retain and npo in two variants, full in one; 2 questions and 2 holdout rows scored
     assert (found["n_units"], found["to_do"]) == (5, 5)
-    assert found["per_unit"] == {
-        "scored": 4,
-        "differentiated": 0,
-        "generated": 0,
-        "patched_examples": 2,
-    }
+    wanted = {"scored": 4, "differentiated": 0, "generated": 0, "patched_examples": 2}
+    assert found["per_unit"] == wanted
     assert found["patched_forwards_left"] == 2 * 16 * 5
     assert not (tmp_path / "units").exists()
 
@@ -191,8 +147,3 @@ def test_the_relearned_variant_says_its_settings(tmp_path):
     assert (settings["lr"], settings["formats"], settings["n_epochs"]) == (1e-3, ["raw", "chat"], 1)
     published = relearning_of(UnitConditions())
     assert (published.lr, published.formats, published.n_epochs) == (2e-5, ("chat",), 1)
-
-
-def test_a_dry_plan_writes_nothing(tmp_path):
-    assert planned(tmp_path / "s", "demo/npo", more=(*SMALL, "--dry-run")) == 0
-    assert not (tmp_path / "s").exists()

@@ -111,9 +111,9 @@ def test_a_changed_result_is_not_collected(swept, tmp_path, capsys):
     root = tmp_path / "copy"
     shutil.copytree(swept, root)
     log = root / "units" / result(root, "demo/npo")["unit"] / "eval" / "TOFU_SUMMARY.json"
-    log.write_text(log.read_text().replace("0.", "0.1", 1))
+    log.write_text(log.read_text().replace("0.", "1.", 1))
     assert command("sweep", "collect", root) == 4
-    assert "was changed after it was finished" in capsys.readouterr().err
+    assert "TOFU_SUMMARY.json: was changed after the run wrote it" in capsys.readouterr().err
     assert command("sweep", "retry", root, "demo/npo", "--redo") == 0
     assert result(root, "demo/npo") is None
     assert result(root, "demo/retain") is not None

@@ -10,14 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
-from sweep_helpers import toy_run_unit
+from sweep_helpers import targets, toy_plan, toy_run_unit
 from toy_hub import ToyHub
 
 from lensaudit.errors import InputError, TryAgainError
 from lensaudit.partials import process_name
 from lensaudit.sweep import weights
 from lensaudit.sweep.attempts import failure_of
-from lensaudit.sweep.plan import SweepFolder, Target, UnitConditions, make_plan, write_plan
+from lensaudit.sweep.plan import SweepFolder
 from lensaudit.sweep.run import UnitRoom
 from lensaudit.sweep.weights import Weights, bytes_to_fetch, fetch_ahead
 
@@ -44,17 +44,7 @@ def hub(tmp_path, tiny_checkpoint, monkeypatch):
 
 @pytest.fixture
 def plan(tmp_path):
-    targets = [Target(n, f"org/{n}", "main", "unlearned", None, False) for n in NAMES]
-    made = make_plan(
-        targets[2:],
-        anchors={"retain": targets[0], "full": targets[1]},
-        variants=("base",),
-        conditions=UnitConditions(),
-        data="d",
-        attacks={},
-    )
-    write_plan(tmp_path / "sweep", made)
-    return made
+    return toy_plan(tmp_path / "sweep")
 
 
 @pytest.fixture
@@ -105,7 +95,7 @@ def test_a_file_that_is_not_what_the_hub_names_is_refused_and_fetched_again(hub,
 
 
 def test_a_missing_repository_is_permanent_and_too_many_requests_are_not(hub, plan, layout):
-    missing = Target("gone", "org/gone", "main", "unlearned", None, False)
+    (missing,) = targets("gone")
     with pytest.raises(InputError, match="no such repository") as caught:
         weights.listing(missing)
     assert failure_of(caught.value).kind == "permanent"

@@ -17,8 +17,6 @@ class ToyHub:
         self.refusals: list[tuple[int, dict[str, str]]] = []
         self.spoiled: set[str] = set()
         self.requests: list[str] = []
-        self.at_once = self.most_at_once = 0
-        self.pause_s = 0.0
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -58,25 +56,15 @@ class ToyHub:
             return
         siblings, tree = [], []
         for file in sorted(folder.iterdir()):
-            content = file.read_bytes()
-            row = {"rfilename": file.name, "size": len(content), "blobId": "b" * 40}
+            content, large = file.read_bytes(), {}
             if file.suffix == ".safetensors":
-                digest = hashlib.sha256(content).hexdigest()
-                row["lfs"] = {"sha256": digest, "size": len(content), "pointerSize": 130}
-            siblings.append(row)
-            entry = {"type": "file", "path": file.name, "size": len(content), "oid": "b" * 40}
-            if "lfs" in row:
-                entry["lfs"] = {"oid": row["lfs"]["sha256"], "size": len(content), "pointerSize": 1}
-            tree.append(entry)
-        answer = {
-            "id": repo,
-            "modelId": repo,
-            "sha": COMMIT,
-            "siblings": siblings,
-            "tags": [],
-            "private": False,
-            "downloads": 0,
-        }
+                large = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content)}
+                large |= {"sha256": large["oid"], "pointerSize": 130}
+            row = {"size": len(content)} | ({"lfs": large} if large else {})
+            siblings.append(row | {"rfilename": file.name, "blobId": "b" * 40})
+            tree.append(row | {"type": "file", "path": file.name, "oid": "b" * 40})
+        answer = {"id": repo, "modelId": repo, "sha": COMMIT, "siblings": siblings}
+        answer |= {"tags": [], "private": False, "downloads": 0}
         content = json.dumps(tree if "/tree/" in path else answer).encode()
         self._send(request, 200, content, {"Content-Type": "application/json"})
 
