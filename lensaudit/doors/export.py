@@ -24,7 +24,7 @@ from lensaudit.files import check_output, digest, make_folder, slug, write_bytes
 from lensaudit.results.attacks import read_know, read_worst
 from lensaudit.results.eval_runs import EvalRun, read_eval
 from lensaudit.results.locate import Found, locate
-from lensaudit.results.patch_runs import SCORES, PatchRun, unscored_of
+from lensaudit.results.patch_runs import SCORES, PatchRun
 from lensaudit.results.reading import json_object, part
 from lensaudit.results.records import MANIFEST
 from lensaudit.results.sentences import shown
@@ -194,7 +194,7 @@ def _depth(run: PatchRun | None) -> list[Measure]:
     """The score that a run of `patch` was made for."""
     if run is None:
         return []
-    rows = {f"unscored: {why}": str(idx)[1:-1] for why, idx in unscored_of(run.summary).items()}
+    rows = {f"unscored: {why}": str(idx)[1:-1] for why, idx in run.said.by_reason.items()}
     title = "unlearning depth score" if run.score == "uds" else f"depth by {run.score}"
     return [Measure(SCORES[run.score], title, run.estimate, False, 0.0, 1.0, "proportion", rows)]
 

@@ -521,7 +521,6 @@ def em_outcome_of(
 def em_summary_of(outcome: EmOutcome) -> dict[str, Any]:
     """The content of `summary.json`."""
     session, em, erasure = outcome.session, outcome.em, outcome.erasure
-    counted = tally(erasure)
     udr = erasure.udr[erasure.udr.isfinite()]
     anchors = {
         name: em_outcome_of(name, checkpoint.weights, session, em, outcome.found)
@@ -541,9 +540,7 @@ def em_summary_of(outcome: EmOutcome) -> dict[str, Any]:
         "n_scored": len(udr),
         "n_groups": len(set(outcome.groups())),
         "unscored": {str(idx): reason for idx, reason in sorted(outcome.unscored.items())},
-        "categories": dict(counted.count),
-        "category_percent": counted.percent and dict(counted.percent),
-        "over_erased_by": {"layers": counted.extra, "first_layer": counted.lead},
+        **tally(erasure),
         "udr_histogram": {
             "erased": int((udr == 1).sum()),
             "partly": int(((udr > 0) & (udr < 1)).sum()),

@@ -8,7 +8,7 @@ import numpy as np
 
 from lensaudit.groups import unit_of
 from lensaudit.report.document import Condition, Depth, Pair, floats, shares, stepped
-from lensaudit.results.patch_runs import PatchRun, unscored_of
+from lensaudit.results.patch_runs import PatchRun
 from lensaudit.results.reading import part
 from lensaudit.results.sentences import by_rule
 from lensaudit.scores.intervals import clustered_mean
@@ -57,7 +57,7 @@ def depth_of(
     tokens: Mapping[str, Any],
 ) -> Depth:
     """Depth of one run, as the page has it."""
-    em = run.score == "em"
+    em, per_layer = run.score == "em", run.said.per_layer
     return Depth(
         model=model,
         condition=condition,
@@ -65,13 +65,13 @@ def depth_of(
         low=run.estimate.low,
         high=run.estimate.high,
         why=None if run.estimate.ends else run.estimate.why,
-        assumes=run.summary.get("ci95_assumes"),
-        n=int(run.summary["n"]),
-        n_scored=run.estimate.n or 0,
+        assumes=run.said.ci95_assumes,
+        n=run.said.n,
+        n_scored=run.said.n_scored,
         verdict=verdict.code if verdict and run.score == "uds" else None,
         because="\n".join([verdict.sentence, *verdict.because]) if verdict else "",
-        unscored=unscored_of(run.summary),
-        profile=_columns(run.summary.get("per_layer")),
+        unscored=run.said.by_reason,
+        profile={name: [row.get(name) for row in per_layer] for name in next(iter(per_layer), {})},
         bands={} if em else _bands(run),
         scores=floats(run.scores),
         s2=shares(run.s2) if em else stepped(run.s2),
@@ -88,7 +88,7 @@ def _bands(run: PatchRun) -> dict[str, list[list[float | None]]]:
     A layer that does not encode a fact holds none of it: all of its S1 counts as reached. Where S2
     was computed at KE layers only, means are over the examples that the layer encodes.
     """
-    tau = run.summary.get("tau")
+    tau = run.said.tau
     ke = run.s1 > (np.inf if tau is None else tau)
     reached = np.where(ke, run.s2.clip(0, run.s1), run.s1)
     counted = np.isfinite(run.s2) & ke if np.isnan(run.s2).any() else np.isfinite(run.s1)
@@ -99,13 +99,6 @@ def _bands(run: PatchRun) -> dict[str, list[list[float | None]]]:
         means = [clustered_mean(v[rows], list(groups[rows]), bounds=None) for v, rows in columns]
         found[name] = [[one.value, one.low, one.high] for one in means]
     return found
-
-
-def _columns(rows: Any) -> dict[str, list[Any]]:
-    """Rows of equal fields as one list per field."""
-    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-        return {}
-    return {name: [row.get(name) for row in rows] for name in rows[0]}
 
 
 def _controls_extra(run: PatchRun) -> dict[str, Any]:

@@ -344,6 +344,14 @@ class PatchSummary:
         value = getattr(self, SCORES[self.score])
         return Estimate.within(value, self.ci95, self.ci90, n=self.n_scored, why=self.ci95_why)
 
+    @property
+    def by_reason(self) -> dict[str, list[int]]:
+        """Examples without a score, by reason."""
+        reasons: dict[str, list[int]] = {}
+        for idx, reason in self.unscored.items():
+            reasons.setdefault(reason, []).append(int(idx))
+        return reasons
+
     def anchors(self, where: object) -> dict[str, float | None]:
         """The depths of `full` and of what stands for 1.
 
@@ -507,15 +515,6 @@ def _check_rows(found: PatchSummary, scores: Numbers, folder: Path) -> None:
             f"{where}: its rows have a mean {found.score} of {scored.mean():g}; summary.json says "
             f"{value:g}"
         )
-
-
-def unscored_of(summary: JsonObject) -> dict[str, list[int]]:
-    """Examples without a score, by reason."""
-    reasons: dict[str, list[int]] = {}
-    for idx, reason in part(summary, "unscored").items():
-        if str(idx).isdigit():
-            reasons.setdefault(str(reason), []).append(int(idx))
-    return reasons
 
 
 def _numbers(rows: Sequence[JsonObject], name: str, folder: Path, *, width: int = 0) -> Numbers:

@@ -6,7 +6,7 @@ correction: an example without FT layers has no rate, where the reference writes
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -141,31 +141,25 @@ def _first(
     return first.where(lost.any(1), torch.nan)
 
 
-@dataclass(frozen=True)
-class Tally:
-    """Categories over a data set."""
+def tally(erasure: Erasure) -> dict[str, Any]:
+    """Counts of the categories over a data set, as `summary.json` holds them.
 
-    count: dict[Category, int]
-    percent: dict[Category, float] | None
-    """Of the examples that are not general knowledge; None where all are."""
-    extra: float | None
-    """Mean of (LOST layers of S2 minus S1) over the over-erased examples."""
-    lead: float | None
-    """Mean of (first LOST layer of S1 minus S2) over the over-erased examples."""
-
-
-def tally(erasure: Erasure) -> Tally:
-    """Count the categories; percentages leave general knowledge out of their base."""
+    Percentages leave general knowledge out of their base; None where all is. `over_erased_by` is
+    the mean over the over-erased examples of (LOST layers of S2 minus S1) and of (first LOST layer
+    of S1 minus S2).
+    """
     count: dict[Category, int] = {name: erasure.category.count(name) for name in CATEGORIES}
     base = sum(count.values()) - count["general_knowledge"]
     named: tuple[Category, ...] = ("over", "exact", "under")
     over = torch.tensor([name == "over" for name in erasure.category], dtype=torch.bool)
-    return Tally(
-        count=count,
-        percent={name: 100 * count[name] / base for name in named} if base else None,
-        extra=_mean(erasure.extra[over].double()),
-        lead=_mean(erasure.lead[over].double()),
-    )
+    return {
+        "categories": count,
+        "category_percent": {name: 100 * count[name] / base for name in named} if base else None,
+        "over_erased_by": {
+            "layers": _mean(erasure.extra[over].double()),
+            "first_layer": _mean(erasure.lead[over].double()),
+        },
+    }
 
 
 def layer_status(s1_lost: Bool[Tensor, " batch"], s2_lost: Bool[Tensor, " batch"]) -> str:

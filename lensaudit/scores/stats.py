@@ -27,8 +27,6 @@ class KsTest:
     log10_p: float
     """Finite also where `p_value` is too small for a float; two separated samples of n rows
     reach the floor 2 / C(2n, n)."""
-    n_a: int
-    n_b: int
 
 
 def harmonic_mean(values: Values, *, eps: float = 0.0) -> float:
@@ -84,17 +82,16 @@ def ks_two_sample(a: Values, b: Values) -> KsTest:
     """
     from scipy.stats import ks_2samp  # half a second to import
 
-    n_a, n_b = len(a), len(b)
     if _joined("ks", a, b) is None:
-        return KsTest(math.nan, math.nan, math.nan, n_a, n_b)
+        return KsTest(math.nan, math.nan, math.nan)
     with warnings.catch_warnings():
         # SciPy announces its own fall back to the asymptotic form when the exact one overflows
         warnings.simplefilter("ignore", RuntimeWarning)
         test: Any = ks_2samp(np.asarray(a, float), np.asarray(b, float), method="auto")
     statistic, p_value = float(test.statistic), float(test.pvalue)
     if p_value >= _SMALLEST_P:
-        return KsTest(statistic, p_value, math.log10(p_value), n_a, n_b)
-    return KsTest(statistic, p_value, _log_tail(statistic, n_a, n_b) / math.log(10), n_a, n_b)
+        return KsTest(statistic, p_value, math.log10(p_value))
+    return KsTest(statistic, p_value, _log_tail(statistic, len(a), len(b)) / math.log(10))
 
 
 def _log_tail(statistic: float, n_a: int, n_b: int) -> float:

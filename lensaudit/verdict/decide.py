@@ -105,7 +105,7 @@ def decide(evidence: Evidence) -> Found:
         found = rule(evidence)
         if found is not None:
             return found
-    return "undecided", _undecided(evidence)
+    return "undecided", next(_against(evidence), "the limits hold more than one answer")
 
 
 def _unscored(evidence: Evidence) -> Found | None:
@@ -201,7 +201,7 @@ def _against(evidence: Evidence) -> Iterator[str]:
     if stream is not None and not stream.judged:
         yield stream.unjudged or "whether full can read this model was not measured"
     if evidence.finds:
-        yield _some(evidence)
+        yield f"{_listed(evidence.finds)} facts; whether all or some is not decided"
     if stream is None:
         alone = evidence.one("counterfactual")
         yield (alone and alone.reason) or NOT_TRIED["stream"]
@@ -223,10 +223,6 @@ def _open(evidence: Evidence) -> Iterator[str]:
             yield f"{VIEWS[name].title} does not rule it out: {view.reason or 'it finds the facts'}"
 
 
-def _some(evidence: Evidence) -> str:
-    return f"{_listed(evidence.finds)} facts; whether all or some is not decided"
-
-
 def _one_place(evidence: Evidence, stream: Stream) -> Iterator[str]:
     """One layer that may hold the facts alone, or one direction that hides them."""
     if stream.weakest is not None:
@@ -238,10 +234,6 @@ def _one_place(evidence: Evidence, stream: Stream) -> Iterator[str]:
         limits = view.held.one_sided if view and view.held else None
         if view is not None and (limits is None or limits[1] >= HELD_AT_LAYER):
             yield f"one layer may hold the facts alone ({view.kind.title} {view.shown})"
-
-
-def _undecided(evidence: Evidence) -> str:
-    return next(_against(evidence), "the limits hold more than one answer")
 
 
 _RULES = (_unscored, _off, _answers, _hidden, _unreadable, _partly, _erased)

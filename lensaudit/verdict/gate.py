@@ -5,17 +5,17 @@ every model is given.
 """
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
-from pydantic import Strict
+from pydantic import Field
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_text
-from lensaudit.results.reading import Length, Share, Whole, checked, number, part
+from lensaudit.results.reading import Flag, Length, Share, Whole, checked, number, part
 from lensaudit.settings import Place
 from lensaudit.verdict.collect import Model, Verdicts
 from lensaudit.verdict.decide import Code, Evidence
@@ -23,9 +23,6 @@ from lensaudit.verdict.thresholds import FEWEST_AUTHORS
 from lensaudit.verdict.views import GROUPS, VIEWS
 
 NAMES = (*VIEWS, *GROUPS)
-_OLD = {"fail": "pass", "require": "pass", "views": "require_views"}
-"""Keys of an earlier gate, and what says the same now."""
-Flag = Annotated[bool, Strict()]
 Count = Annotated[Whole, Ge(0)]
 
 
@@ -33,9 +30,8 @@ Count = Annotated[Whole, Ge(0)]
 class Policy:
     """What must hold of a model for it to pass; the defaults are those of an empty file."""
 
-    passing: tuple[Code, ...] = ("erased",)
-    """`pass` in the file."""
-    require_views: tuple[str, ...] = ()
+    passing: Annotated[tuple[Code, ...], Field(alias="pass")] = ("erased",)
+    require_views: tuple[Literal[NAMES], ...] = ()  # pyright: ignore[reportInvalidTypeForm]
     """Views, or groups of views, that must have found or ruled out."""
     min_authors: Count = FEWEST_AUTHORS
     min_rows: Count = 40
@@ -115,20 +111,8 @@ def read_policy(path: Place) -> Policy:
         raise InputError(f"{path}: gate is no table; wanted [gate]")
     known = ["pass", *(one.name for one in fields(Policy) if one.name != "passing")]
     if extra := sorted(set(given) - set(known)):
-        now = f"; it is now {_OLD[extra[0]]!r}" if extra[0] in _OLD else ""
-        raise InputError(f"{path}: gate.{extra[0]} is unknown{now}; wanted {', '.join(known)}")
-    _check_words(path, "pass", given.get("pass", []), get_args(Code))
-    _check_words(path, "require_views", given.get("require_views", []), NAMES)
-    named = {"passing" if key == "pass" else key: value for key, value in given.items()}
-    return checked(Policy, named, f"{path}: gate")
-
-
-def _check_words(path: Path, key: str, value: Any, known: Sequence[str]) -> None:
-    words = value if isinstance(value, list) else [value]
-    wrong = [one for one in words if one not in known]
-    if wrong or not isinstance(value, list):
-        found = repr(wrong[0] if wrong else value)[:60]
-        raise InputError(f"{path}: gate.{key}: found {found}, wanted a list of {', '.join(known)}")
+        raise InputError(f"{path}: gate.{extra[0]} is unknown; wanted {', '.join(known)}")
+    return checked(Policy, given, f"{path}: gate")
 
 
 def gate(found: Verdicts, policy: Policy) -> Gated:

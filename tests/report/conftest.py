@@ -3,7 +3,7 @@
 import chromium
 import firefox as gecko
 import pytest
-from report_cases import sweep
+from report_cases import ERRORS, sweep
 
 from lensaudit.report.render import write_report
 
@@ -25,6 +25,19 @@ def browser(tmp_path_factory):
     found = started(chromium.Chromium, chromium.find(), profile, "chromium")
     yield found
     found.close()
+
+
+@pytest.fixture
+def shown(browser, tmp_path):
+    """Writes the page of some results and opens it; no page may raise an error."""
+
+    def show(*places, address: str = "", **how) -> str:
+        write_report(places, tmp_path / "audit.html", **how)
+        browser.open((tmp_path / "audit.html").as_uri() + address)
+        return (tmp_path / "audit.html").as_uri()
+
+    yield show
+    assert browser.heard(*ERRORS) == []
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,8 @@ import numpy as np
 from lensaudit.models.registry import unlearned
 
 TAU = 0.05
+ERRORS = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
+"""What a browser tells of a page that goes wrong."""
 WORDS = ("river", "harbour", "granite", "orchard", "signal", "comet", "lantern", "meadow", "ledger")
 
 

@@ -78,7 +78,7 @@ def test_anchors_stand_first_once_and_are_the_control_of_a_column(results):
     assert set(retain) == {"uds", "says", "keeps"}
 
 
-def test_an_anchor_that_was_patched_too_stands_once_with_its_interval(tmp_path, browser):
+def test_an_anchor_that_was_patched_too_stands_once_with_its_interval(tmp_path, browser, shown):
     patch_run(tmp_path / "out" / "npo", "npo")
     found = patch_run(tmp_path / "out" / "retain", "retain", held=-1) | {"ci95": [0.9, 1.0]}
     write(tmp_path / "out" / "retain" / "summary.json", found)
@@ -86,8 +86,7 @@ def test_an_anchor_that_was_patched_too_stands_once_with_its_interval(tmp_path, 
     assert (retain.role, npo.label) == ("retain", "npo")
     low, high = map(hundredths, found["ci95"])
     assert retain.cells["uds"].beside == (f"[{low}, {high}]", "n 23")
-    write_report([tmp_path / "out"], tmp_path / "audit.html")
-    browser.open((tmp_path / "audit.html").as_uri())
+    shown(tmp_path / "out")
     said = "[...document.querySelectorAll('#scale text')].map(one => one.textContent)"
     assert browser.run(said).count("retain") == 1
     assert browser.run("document.querySelectorAll('#scale circle.dot').length") == 1
@@ -99,6 +98,8 @@ def test_anchors_that_are_off_say_so(tmp_path):
     write(tmp_path / "out" / "summary.json", summary | {"calibration": {"full": 0.4, "retain": 1}})
     full = assemble([tmp_path]).table.rows[0]
     assert (full.cells["uds"].text, full.cells["uds"].beside) == (".40", ("the scale is off",))
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    assert "full as source reads 0.400, not 0" in (tmp_path / "audit.html").read_text()
 
 
 def test_what_relearning_adds_needs_a_score_of_retain(tmp_path):

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from report_cases import answers, attacked, eval_run, patch_run, texts
+from report_cases import ERRORS, answers, attacked, eval_run, patch_run, texts
 from scipy.stats import t
 
 from lensaudit.errors import InputError
@@ -13,8 +13,6 @@ from lensaudit.report import assemble as assembled
 from lensaudit.report.assemble import assemble
 from lensaudit.report.render import write_report
 from lensaudit.results.attacks import LONGEST_SAID, MOST_SAID, read_know, read_sample, read_worst
-
-ERRORS = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
 
 
 def fact(idx: int) -> dict[str, str]:
@@ -78,15 +76,16 @@ def test_three_answers_stand_side_by_side_with_the_fact_marked(browser, page):
     assert browser.heard(*ERRORS) == []
 
 
-def test_a_fact_in_other_words_is_told_and_anchors_are_asked_first(browser, tmp_path, monkeypatch):
+def test_a_fact_in_other_words_is_told_and_anchors_are_asked_first(
+    browser, shown, tmp_path, monkeypatch
+):
     """A date is the same day in any form; of more models than a page holds, both anchors stay."""
     day = {"question": "When?", "answer": "On 27 April 1931.", "prefix": "On"}
     asked = dict.fromkeys(range(24), day | {"entity": "27 April 1931"})
     patch_run(tmp_path / "out" / "npo", "npo", asked=asked)
     for name, text in (("a", "x"), ("npo", "April 27th, 1931"), ("retain", "May"), ("full", "Z")):
         answers(tmp_path / "out" / f"{name}-asked", name, {3: ("When?", text)})
-    write_report([tmp_path / "out"], tmp_path / "audit.html")
-    browser.open((tmp_path / "audit.html").as_uri() + "#example=3")
+    shown(tmp_path / "out", address="#example=3")
     assert [text for _, text in said(browser)] == [
         "Z",
         "April 27th, 1931 (the fact in other words)",
@@ -122,16 +121,14 @@ def test_what_brought_it_out_is_said_with_its_words_and_its_bits(browser, page):
     assert "Not attacked: lensaudit worst tries a list of attacks." in browser.run(out)
 
 
-def test_a_yes_is_marked_as_the_first_word_alone_and_signs_mean_nothing(browser, tmp_path):
+def test_a_yes_is_marked_as_the_first_word_alone_and_signs_mean_nothing(browser, shown, tmp_path):
     one = {"question": "Is it (so)?", "answer": "Yes. Say yes.", "prefix": "", "entity": "Yes"}
     two = {"question": "How?", "answer": "In C++ (1.0*)", "prefix": "In", "entity": "C++ (1.0*)"}
     patch_run(tmp_path / "out" / "a", "a", asked={i: (one, two)[i % 2] for i in range(24)})
-    write_report([tmp_path / "out"], tmp_path / "audit.html")
-    browser.open((tmp_path / "audit.html").as_uri() + "#example=2")
+    shown(tmp_path / "out", address="#example=2")
     assert marks(browser, ".answer") == ["Yes"]
     browser.open((tmp_path / "audit.html").as_uri() + "#example=3")
     assert marks(browser, ".answer") == ["C++ (1.0"]
-    assert browser.heard(*ERRORS) == []
 
 
 def test_the_page_opens_on_the_model_and_the_example_in_the_middle(browser, page):
@@ -164,10 +161,9 @@ def run_scores(browser) -> list[float | None]:
         (3.0, ["All 23 held alike, such as:"]),
     ],
 )
-def test_the_ends_of_the_scale_are_called_what_they_are(browser, tmp_path, held, titles):
+def test_the_ends_of_the_scale_are_called_what_they_are(browser, shown, tmp_path, held, titles):
     patch_run(tmp_path / "out", "npo", held=held)
-    write_report([tmp_path / "out"], tmp_path / "audit.html")
-    browser.open((tmp_path / "audit.html").as_uri())
+    shown(tmp_path / "out")
     found = browser.run(
         "[...document.querySelectorAll('#extremes h3')].map(one => one.textContent)"
     )
@@ -269,13 +265,12 @@ def test_files_beside_a_summary_may_lack_and_are_checked(tmp_path):
     assert read_know(tmp_path / "know" / "summary.json")["facts"] == {}
 
 
-def test_the_scatter_holds_anchors_and_intervals(browser, tmp_path):
+def test_the_scatter_holds_anchors_and_intervals(browser, shown, tmp_path):
     for at, name in enumerate(("a", "b", "c")):
         patch_run(tmp_path / "out" / name, name, held=at / 2, seed=at)
     for name, value in (("a", 0.2), ("b", 0.4), ("c", 0.6), ("full", 0.9), ("retain", 0.1)):
         eval_run(tmp_path / "out" / f"eval-{name}", name, forget_Q_A_Prob=value)
-    write_report([tmp_path / "out"], tmp_path / "audit.html")
-    browser.open((tmp_path / "audit.html").as_uri())
+    shown(tmp_path / "out")
     crowd = "document.querySelector('#compare [aria-label$=\"by forget Q A Prob\"]')"
     assert browser.run(f"{crowd}.querySelectorAll('.dot').length") == 3
     assert browser.run(f"{crowd}.querySelectorAll('.anchor').length") == 2

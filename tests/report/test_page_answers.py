@@ -11,7 +11,6 @@ import verdict_support as made
 from page_reader import Answers, read
 from report_cases import eval_run, patch_run, write
 
-from lensaudit.cli.main import run
 from lensaudit.report.render import write_report
 from lensaudit.verdict.collect import verdicts
 from lensaudit.verdict.decide import HOLDS, WORDS
@@ -169,23 +168,6 @@ def test_a_page_of_undecided_models_does_not_sound_like_an_acquittal(tmp_path):
     assert answers.headline == "2 models: too few rows to decide (8)."
     (tally,) = answers.page.every("dl", class_="tally")
     assert tally.text == "2 undecided a , b"
-
-
-@pytest.mark.slow
-def test_the_page_of_the_embedded_family_answers_them(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert run(["demo", "--out", "family"]) == 0
-    answers = Answers(tmp_path / "family" / "audit.html")
-    found = verdicts([tmp_path / "family"]).models
-    judged = {one.source: WORDS[one.code][0] for one in found}
-    assert answers.verdicts == {name: judged[name] for name in answers.verdicts}
-    assert len(answers.verdicts) == 7
-    summary = json.loads((tmp_path / "family" / "demo-npo" / "summary.json").read_text())
-    low, high = map(hundredths, summary["ci95"])
-    assert f"[{low}, {high}] n 64" in answers.number("demo/npo", "UDS")
-    assert answers.facts("demo/graddiff")[0].startswith("5 of 64 facts")
-    assert set(answers.not_asked) >= {"retraining", "attacks on every fact"}
-    assert "what it keeps (utility)" in answers.not_asked
 
 
 def test_spans_that_nobody_reviewed_are_said_on_the_page(tmp_path):

@@ -7,12 +7,14 @@ import subprocess
 import sys
 
 import pytest
-from report_cases import eval_run, patch_run
+from page_reader import Answers
+from report_cases import ERRORS, eval_run, patch_run
 
 from lensaudit.report.render import write_report
+from lensaudit.verdict.collect import verdicts
+from lensaudit.verdict.decide import WORDS
 from lensaudit.verdict.views import hundredths
 
-ERRORS = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
 MEBIBYTE = 1 << 20
 
 
@@ -32,15 +34,22 @@ def requests(browser) -> list[str]:
     ]
 
 
-@pytest.fixture
-def small(tmp_path, browser):
-    """A page of three models, opened; returns the folder of the results."""
+@pytest.fixture(scope="module")
+def three(tmp_path_factory):
+    """The page of three models, and their results beside it."""
+    tmp_path = tmp_path_factory.mktemp("three")
     for at, (name, held) in enumerate((("keeps", 0.95), ("half", 0.5), ("loses", 0.05))):
         patch_run(tmp_path / "out" / name, name, held=held, seed=at)
         eval_run(tmp_path / "out" / f"{name}-tofu", name, forget_Q_A_Prob=held, forget_quality=None)
     write_report([tmp_path / "out"], tmp_path / "audit.html")
-    browser.open((tmp_path / "audit.html").as_uri())
     return tmp_path
+
+
+@pytest.fixture
+def small(three, browser):
+    """The same, opened."""
+    browser.open((three / "audit.html").as_uri())
+    return three
 
 
 def test_150_models_load_in_two_seconds_from_5_megabytes_and_ask_nothing(browser, big_page):
@@ -257,11 +266,9 @@ def test_dark_follows_the_system_and_the_choice_and_print_is_light(browser, smal
     browser.media()
 
 
-def test_one_model_and_no_metrics_make_a_page_without_empty_parts(browser, tmp_path):
+def test_one_model_and_no_metrics_make_a_page_without_empty_parts(browser, shown, tmp_path):
     patch_run(tmp_path / "out", "only", held=0.02)
-    write_report([tmp_path / "out"], tmp_path / "audit.html")
-    browser.open((tmp_path / "audit.html").as_uri())
-    assert browser.heard(*ERRORS) == []
+    shown(tmp_path / "out")
     assert browser.run("document.querySelector('h1').textContent") == (
         "only: not decided whether it holds what it was made to forget."
     )
@@ -294,6 +301,15 @@ def test_the_page_of_the_embedded_family(browser, tmp_path):
         "3 of 7 models still hold what they were made to forget."
     )
     assert browser.run("document.querySelectorAll('#categories tbody tr').length") == 3
+    answers, found = Answers(tmp_path / "audit.html"), verdicts([tmp_path / "family"]).models
+    judged = {one.source: WORDS[one.code][0] for one in found}
+    assert answers.verdicts == {name: judged[name] for name in answers.verdicts}
+    assert len(answers.verdicts) == 7
+    summary = json.loads((tmp_path / "family" / "demo-npo" / "summary.json").read_text())
+    low, high = map(hundredths, summary["ci95"])
+    assert f"[{low}, {high}] n 64" in answers.number("demo/npo", "UDS")
+    assert answers.facts("demo/graddiff")[0].startswith("5 of 64 facts")
+    assert set(answers.not_asked) >= {"retraining", "attacks on every fact"}
     # of two evaluations of one model the one that holds more
     browser.open((tmp_path / "audit.html").as_uri() + "#model=demo%2Fnpo")
     folded = "[...document.querySelectorAll('#metrics summary')].map(one => one.textContent)"
@@ -331,11 +347,12 @@ def test_the_first_of_each_method_is_that_of_the_chosen_order(browser, big_page)
     assert browser.run(value)[0] > lowest  # now the highest of each method
 
 
-def test_where_s2_is_known_at_ke_layers_only_both_lines_are_means_over_those(browser, tmp_path):
+def test_where_s2_is_known_at_ke_layers_only_both_lines_are_means_over_those(
+    browser, shown, tmp_path
+):
     found = patch_run(tmp_path / "out", "npo", profile="ke")
     assert [row["s2_ke"] is None for row in found["per_layer"]] == [True, False, False, False]
-    write_report([tmp_path / "out"], tmp_path / "audit.html")
-    browser.open((tmp_path / "audit.html").as_uri())
+    shown(tmp_path / "out")
     assert browser.run("document.querySelectorAll('#layers circle').length") == 6
     assert "S2 was computed at KE layers only" in browser.run(
         "document.querySelector('#layers figcaption').textContent"
@@ -345,4 +362,3 @@ def test_where_s2_is_known_at_ke_layers_only_both_lines_are_means_over_those(bro
     )
     assert lines[1].count("M") == lines[2].count("M") == 1
     assert lines[1].count("L") == lines[2].count("L") == 2  # three layers, no line through 0
-    assert browser.heard(*ERRORS) == []

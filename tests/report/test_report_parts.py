@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from report_cases import em_run, eval_run, other_results, patch_run, write
+from report_cases import ERRORS, em_run, eval_run, other_results, patch_run, write
 
 from lensaudit.errors import InputError
 from lensaudit.report.assemble import assemble
@@ -12,18 +12,23 @@ from lensaudit.results.attacks import read_rtt
 from lensaudit.results.locate import locate
 from lensaudit.results.steering import read_steering
 
-ERRORS = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """A page with every part."""
+    root = tmp_path_factory.mktemp("parts")
+    patch_run(root / "out" / "uds", "npo", n=6)
+    em_run(root / "out" / "em", "npo")
+    other_results(root / "out")
+    assert write_report([root / "out"], root / "audit.html") == []
+    return root / "audit.html"
 
 
 @pytest.fixture
-def page(tmp_path, browser):
-    """A page with every part, opened."""
-    patch_run(tmp_path / "out" / "uds", "npo", n=6)
-    em_run(tmp_path / "out" / "em", "npo")
-    other_results(tmp_path / "out")
-    assert write_report([tmp_path / "out"], tmp_path / "audit.html") == []
-    browser.open((tmp_path / "audit.html").as_uri())
-    return tmp_path / "audit.html"
+def page(parts, browser):
+    """The same, opened."""
+    browser.open(parts.as_uri())
+    return parts
 
 
 def text(browser, selector: str) -> str:
@@ -70,11 +75,9 @@ def test_an_example_says_what_the_models_said_and_its_category(browser, page):
     assert browser.heard(*ERRORS) == []
 
 
-def test_an_exact_match_run_alone_makes_a_page(browser, tmp_path):
+def test_an_exact_match_run_alone_makes_a_page(browser, shown, tmp_path):
     em_run(tmp_path / "out", "npo")
-    write_report([tmp_path / "out"], tmp_path / "audit.html")
-    browser.open((tmp_path / "audit.html").as_uri())
-    assert browser.heard(*ERRORS) == []
+    shown(tmp_path / "out")
     assert "UDR" in text(browser, "#categories thead")
     assert browser.run("document.querySelector('#models')") is None
 
@@ -128,16 +131,14 @@ def test_a_foreign_results_json_is_refused(tmp_path):
         read_steering(tmp_path / "results.json")
 
 
-def test_aggregates_alone_make_a_leaderboard_with_methods(browser, tmp_path):
+def test_aggregates_alone_make_a_leaderboard_with_methods(browser, shown, tmp_path):
     named = {"full": 0.0, "retain": 1.0, "npo_a": 0.1, "npo_b": 0.9, "dpo_a": None}
     rows = [
         {"model": name, "method": name.partition("_")[0], "epoch": "ep5", "uds": uds, "mem": 0.5}
         for name, uds in named.items()
     ]
     write(tmp_path / "out" / "aggregate.json", {"kind": "aggregate", "schema": 1, "models": rows})
-    write_report([tmp_path / "out"], tmp_path / "audit.html")
-    browser.open((tmp_path / "audit.html").as_uri())
-    assert browser.heard(*ERRORS) == []
+    shown(tmp_path / "out")
     # a number of another tool, without an interval, decides nothing
     assert text(browser, "h1") == "No unlearning depth was measured."
     cells = browser.run(
@@ -147,16 +148,14 @@ def test_aggregates_alone_make_a_leaderboard_with_methods(browser, tmp_path):
     assert cells == ["full", "retain", "npo_a", "npo_b", "dpo_a"]
 
 
-def test_metrics_of_a_log_without_a_manifest_have_no_direction(browser, tmp_path):
+def test_metrics_of_a_log_without_a_manifest_have_no_direction(browser, shown, tmp_path):
     eval_run(tmp_path / "out", "theirs", forget_Q_A_Prob=0.5)
     (tmp_path / "out" / "manifest.json").unlink()
-    write_report([tmp_path / "out"], tmp_path / "audit.html")
-    browser.open((tmp_path / "audit.html").as_uri())
-    assert browser.heard(*ERRORS) == []
+    shown(tmp_path / "out")
     assert "not recorded" in text(browser, "#metrics")
 
 
-def test_a_logit_lens_run_is_told_from_uds(browser, tmp_path):
+def test_a_logit_lens_run_is_told_from_uds(browser, shown, tmp_path):
     patch_run(tmp_path / "a", "npo")
     patch_run(tmp_path / "b", "npo")
     summary = json.loads((tmp_path / "b" / "summary.json").read_text())
@@ -164,15 +163,13 @@ def test_a_logit_lens_run_is_told_from_uds(browser, tmp_path):
     write(tmp_path / "b" / "summary.json", summary)
     rows = (tmp_path / "b" / "results.jsonl").read_text().replace('"uds"', '"lens"')
     (tmp_path / "b" / "results.jsonl").write_text(rows)
-    write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "audit.html")
-    browser.open((tmp_path / "audit.html").as_uri())
+    shown(tmp_path / "a", tmp_path / "b")
     options = "[...document.querySelectorAll('#pick-condition option')].map(o => o.textContent)"
     assert [one.split(" · ")[0] for one in browser.run(options)] == ["UDS", "Lens depth"]
     lens = browser.run("document.querySelectorAll('#pick-condition option')[1].value")
     browser.open((tmp_path / "audit.html").as_uri() + f"#settings={lens}")
     assert "Lens" in text(browser, "#models thead")
     assert text(browser, "#scale figcaption").startswith("Logit Lens depth")
-    assert browser.heard(*ERRORS) == []
 
 
 def test_a_manifest_of_files_beside_results_is_no_unfinished_run(tmp_path):

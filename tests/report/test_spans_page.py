@@ -2,11 +2,9 @@
 
 import json
 import re
-import shutil
-import subprocess
-from importlib import resources
 
 import pytest
+from report_cases import ERRORS
 
 from lensaudit.cli.main import run
 from lensaudit.report.render import policy
@@ -166,8 +164,7 @@ def test_hostile_rows_are_shown_as_text_and_come_back_as_they_were(
     monkeypatch.chdir(tmp_path)
     page = written(tmp_path, (*ROWS, HOSTILE))
     opened(browser, page)
-    errors = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
-    assert browser.heard(*errors) == []
+    assert browser.heard(*ERRORS) == []
     for _ in range(6):
         browser.press("Enter")
     assert browser.run("window.owned === undefined && !document.querySelector('#rows img')")
@@ -197,13 +194,3 @@ def test_a_file_of_somebody_else_is_not_written_over(page, capsys):
     assert run(["annotate", "qa.jsonl", "-o", "forget.json", "--page"]) == 2
     assert "exists, and this command did not write it" in capsys.readouterr().err
     assert page.read_text() == "mine"
-
-
-@pytest.mark.skipif(shutil.which("node") is None, reason="no node on this machine")
-def test_node_reads_the_script(tmp_path):
-    assets = resources.files("lensaudit.report") / "assets"
-    script = tmp_path / "spans.js"
-    parts = [(assets / name).read_text() for name in ("dom.js", "spans.js")]
-    script.write_text("\n".join(["'use strict';", "(() => {", *parts, "})();"]))
-    done = subprocess.run(["node", "--check", str(script)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

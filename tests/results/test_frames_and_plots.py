@@ -1,5 +1,4 @@
 import json
-import subprocess
 import sys
 
 import pytest
@@ -141,15 +140,6 @@ def test_nothing_there_is_an_error_and_something_unreadable_a_warning(two, tmp_p
     (unfinished / "results.jsonl").write_text("{}")
     with pytest.warns(UserWarning, match="unfinished"):
         assert len(la.frames.summaries(tmp_path)) == 2
-
-
-def test_frames_need_no_torch(two):
-    code = (
-        f"import sys, lensaudit as la; la.frames.layers({str(two)!r});"
-        "print([m for m in ('torch', 'transformers', 'matplotlib') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_the_layer_profile_draws_the_means(two, pyplot):

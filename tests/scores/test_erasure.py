@@ -95,16 +95,15 @@ def counted(n_lost: list[int]) -> torch.Tensor:
 def test_percentages_leave_general_knowledge_out():
     s1, s2 = (counted(list(column)) for column in zip(*LOST_LAYERS, strict=True))
     found = tally(erasure_score(s1, s2))
-    assert found.count == {"over": 2, "exact": 1, "under": 2, "general_knowledge": 1}
-    assert found.percent == {"over": 40.0, "exact": 20.0, "under": 40.0}
-    assert found.extra == (2 + 1) / 2
-    assert found.lead == 0.0
+    assert found["categories"] == {"over": 2, "exact": 1, "under": 2, "general_knowledge": 1}
+    assert found["category_percent"] == {"over": 40.0, "exact": 20.0, "under": 40.0}
+    assert found["over_erased_by"] == {"layers": (2 + 1) / 2, "first_layer": 0.0}
 
 
 def test_a_set_of_general_knowledge_has_no_percentages():
     found = tally(erasure_score(torch.ones(2, 3), torch.ones(2, 3)))
-    assert found.percent is None
-    assert found.extra is None
+    assert found["category_percent"] is None
+    assert found["over_erased_by"]["layers"] is None
 
 
 def test_a_layer_is_named_by_its_majorities():
