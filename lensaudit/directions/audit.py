@@ -68,8 +68,8 @@ from lensaudit.results.sentences import (
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.recovery import recovery
 from lensaudit.settings import plain, results_folder
+from lensaudit.steer.evaluate import rank_correlation
 from lensaudit.steer.generate import NO_EDITS, format_of
-from lensaudit.steer.outcome import rank_correlation
 from lensaudit.steer.settings import DirectionSettings, Kind
 from lensaudit.unlearn.rows import load_rows
 

@@ -28,12 +28,12 @@ from lensaudit.steer.estimators import (
     save_vector,
     separation,
 )
-from lensaudit.steer.generate import TraitModel
 from lensaudit.steer.settings import ExtractSettings, Method
 from lensaudit.steer.trait import (
     ContrastSample,
     Trait,
     TraitJudges,
+    TraitModel,
     asked,
     check_disjoint,
     elicit,
@@ -56,23 +56,18 @@ MIN_ROWS = 2
 
 
 @dataclass(frozen=True)
-class Extraction:
+class Extraction(TraitModel):
     """Directions that may be estimated: the model is opened, nothing is loaded."""
 
-    settings: ExtractSettings
-    subject: TraitModel
-    trait: Trait
-    methods: tuple[Method, ...]
-    layers: tuple[int, ...]
-    folder: Path
+    methods: tuple[Method, ...] = ("mean_diff", "probe")
+    layers: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, settings: ExtractSettings) -> "Extraction":
         """Open and check what the settings name."""
-        subject, trait = TraitModel.of(settings), contrast_trait(settings)
-        methods: tuple[Method, ...] = settings.methods or ("mean_diff", "probe")
-        layers = parse_layers(settings.layers, subject.checkpoint.n_layers)
-        return cls(settings, subject, trait, methods, layers, subject.folder(trait.name))
+        made = cls.opened(settings, contrast_trait(settings))
+        layers = parse_layers(settings.layers, made.checkpoint.n_layers)
+        return replace(made, methods=settings.methods or made.methods, layers=layers)
 
     def plan(self) -> str:
         """What a run would do, in one line."""
@@ -110,12 +105,12 @@ class Extraction:
         samples = elicit(
             trait,
             n_rollouts=settings.n_rollouts,
-            identity=digest(self.subject.conditions()),
-            sampling=self.subject.sampling,
+            identity=digest(self.conditions()),
+            sampling=self.sampling,
             log=self.folder / "elicited.jsonl",
             progress=progress,
             notice=notice,
-            load=self.subject.speaker,
+            load=self.speaker,
         )
         if filtering == "none":
             return samples
@@ -189,8 +184,8 @@ def _encoded(
     job: Extraction, samples: Sequence[ContrastSample]
 ) -> tuple[list[Encoded], list[ContrastSample]]:
     """What the tokenizer leaves; a pair goes where one of its answers went."""
-    tokenizer = load_tokenizer(job.subject.checkpoint)
-    form, position = job.subject.form, job.settings.position
+    tokenizer = load_tokenizer(job.checkpoint)
+    form, position = job.form, job.settings.position
     found = {
         one.idx: encode_sample(one, tokenizer, form=form, position=position) for one in samples
     }
@@ -207,14 +202,14 @@ def _encoded(
 def _cached(
     job: Extraction, encoded: Sequence[Encoded], data: str, progress: Tick | None
 ) -> Activations:
-    subject, batch_size = job.subject, job.settings.batch_size or CACHE_BATCH
-    checkpoint, name = subject.checkpoint, subject.checkpoint.spec.name
+    batch_size = job.settings.batch_size or CACHE_BATCH
+    checkpoint, name = job.checkpoint, job.checkpoint.spec.name
     fingerprint = fingerprint_of_run(
         checkpoint,
         encoded,
         positions="span",
-        dtype=subject.dtype,
-        device=subject.device,
+        dtype=job.dtype,
+        device=job.device,
         batch_size=batch_size,
     )
     return fill(
@@ -222,7 +217,7 @@ def _cached(
         fingerprint,
         encoded,
         name=f"{name} {job.trait.name}",
-        load=lambda: load(checkpoint, dtype=DTYPES[subject.dtype], device=subject.device),
+        load=lambda: load(checkpoint, dtype=DTYPES[job.dtype], device=job.device),
         batch_size=batch_size,
         progress=progress,
         provenance={
@@ -290,9 +285,9 @@ def _vector(job: Extraction, contrast: Contrast, column: int, method: Method) ->
         n_neg=len(negative),
         resid_norm=float(contrast.length[column]),
         scores=null(asdict(scores)) if scores else None,
-        model=job.subject.checkpoint.spec.name,
-        weights=job.subject.checkpoint.weights,
-        dtype=job.subject.dtype,
+        model=job.checkpoint.spec.name,
+        weights=job.checkpoint.weights,
+        dtype=job.dtype,
     )
 
 

@@ -10,7 +10,6 @@ Edits, of steering and of ablation, wait for their positions: a run of the model
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -19,26 +18,20 @@ from torch import Tensor
 
 from lensaudit.data.chat import DATE, PLAIN, SYSTEM_PROMPT, Template, encode_qa
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import digest, slug
+from lensaudit.files import digest
 from lensaudit.models.bridge import (
-    DTYPES,
     Component,
     TransformerBridge,
     cached_step,
     check_layers,
     device_of,
     intervening,
-    load,
 )
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
-from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.generation import Logits, Running, continued, started
 from lensaudit.patching import interventions
 from lensaudit.patching.generation import ends_of, rows_that_fit
 from lensaudit.patching.interventions import Where, mask_of
-from lensaudit.patching.options import parse_memory
-from lensaudit.settings import results_folder
-from lensaudit.steer.settings import AskSettings, ExtractSettings, Form
+from lensaudit.steer.settings import AskSettings, Form
 from lensaudit.types import Intervention, PosMask, Resid
 
 Idx = tuple[int, ...]
@@ -379,50 +372,3 @@ class Speaker:
             )
             texts = [tokenizer.decode(list(ids), skip_special_tokens=True).strip() for ids in said]
             yield list(zip(some, texts, strict=True))
-
-
-@dataclass(frozen=True)
-class TraitModel:
-    """The model that is asked or read: opened, not loaded."""
-
-    settings: AskSettings | ExtractSettings
-    checkpoint: Checkpoint
-    form: Format
-    dtype: str
-    device: str
-
-    @classmethod
-    def of(cls, settings: AskSettings | ExtractSettings) -> "TraitModel":
-        """The model that is named, and how it runs."""
-        checkpoint = open_model(settings.name, settings.registry)
-        device = resolve_device(settings.device)
-        form = format_of(load_tokenizer(checkpoint), settings.form)
-        return cls(settings, checkpoint, form, resolve_dtype(settings.dtype, device), device)
-
-    @property
-    def sampling(self) -> Sampling:
-        """How its answers are drawn."""
-        settings = self.settings
-        return Sampling(settings.temperature, settings.max_new_tokens, settings.seed)
-
-    def speaker(self) -> Speaker:
-        """Model that answers, loaded."""
-        model = load(self.checkpoint, dtype=DTYPES[self.dtype], device=self.device)
-        settings = self.settings
-        memory_bytes = parse_memory(settings.memory)
-        return Speaker(model, self.form, self.sampling, memory_bytes, settings.batch_size)
-
-    def conditions(self) -> dict[str, Any]:
-        """What determines an answer beside question, steering and sampling."""
-        return {
-            "model": self.checkpoint.spec.name,
-            "weights": self.checkpoint.weights,
-            "tokenizer": self.checkpoint.tokenizer,
-            "format": self.form,
-            "dtype": self.dtype,
-        }
-
-    def folder(self, trait: str) -> Path:
-        """Where the files of this model and a trait go."""
-        named = results_folder() / "steering" / slug(self.settings.name) / slug(trait)
-        return self.settings.out or named

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
@@ -16,7 +16,7 @@ from lensaudit.data.facts import Fact, read_rows
 from lensaudit.data.joining import following
 from lensaudit.data.spans import Encoded, encode
 from lensaudit.errors import InputError, PartialError
-from lensaudit.files import digest, read_json
+from lensaudit.files import digest, read_json, slug
 from lensaudit.judge.budget import Budget
 from lensaudit.judge.client import open_client
 from lensaudit.judge.items import Judge, JudgeRequest, JudgeVerdict
@@ -24,10 +24,16 @@ from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import COHERENCE, check_template
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import JudgeAccess
+from lensaudit.models.bridge import DTYPES, load
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
+from lensaudit.models.device import resolve_device, resolve_dtype
+from lensaudit.patching.options import parse_memory
 from lensaudit.progress import Notice, Tick
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.reading import Flag, checked
-from lensaudit.steer.generate import Ask, Format, Sampling, Speaker, prompt_ids
+from lensaudit.settings import results_folder
+from lensaudit.steer.generate import Ask, Format, Sampling, Speaker, format_of, prompt_ids
+from lensaudit.steer.settings import AskSettings, ExtractSettings
 
 FOLDER = Path(__file__).parent / "shipped"
 PLACEHOLDERS = ("{question}", "{answer}")
@@ -182,6 +188,61 @@ def question_hash(text: str) -> str:
     True
     """
     return digest(" ".join(text.casefold().split()).rstrip("?.! "))[:16]
+
+
+AnyModel = TypeVar("AnyModel", bound="TraitModel")
+
+
+@dataclass(frozen=True)
+class TraitModel:
+    """A model that is asked or read about a trait: opened, not loaded."""
+
+    settings: Any
+    """Of `steer extract`, `eval` or `sweep`."""
+    trait: Trait
+    checkpoint: Checkpoint
+    form: Format
+    dtype: str
+    device: str
+
+    @classmethod
+    def opened(
+        cls: type[AnyModel], settings: AskSettings | ExtractSettings, trait: Trait
+    ) -> AnyModel:
+        """The model that is named, and how it runs."""
+        checkpoint = open_model(settings.name, settings.registry)
+        device = resolve_device(settings.device)
+        form = format_of(load_tokenizer(checkpoint), settings.form)
+        dtype = resolve_dtype(settings.dtype, device)
+        return cls(settings, trait, checkpoint, form, dtype, device)
+
+    @property
+    def sampling(self) -> Sampling:
+        """How its answers are drawn."""
+        settings = self.settings
+        return Sampling(settings.temperature, settings.max_new_tokens, settings.seed)
+
+    @property
+    def folder(self) -> Path:
+        """Where the files of this model and the trait go."""
+        place = results_folder() / "steering" / slug(self.settings.name) / slug(self.trait.name)
+        return self.settings.out or place
+
+    def speaker(self) -> Speaker:
+        """Model that answers, loaded."""
+        model = load(self.checkpoint, dtype=DTYPES[self.dtype], device=self.device)
+        memory_bytes, batch_size = parse_memory(self.settings.memory), self.settings.batch_size
+        return Speaker(model, self.form, self.sampling, memory_bytes, batch_size)
+
+    def conditions(self) -> dict[str, Any]:
+        """What determines an answer beside question, steering and sampling."""
+        return {
+            "model": self.checkpoint.spec.name,
+            "weights": self.checkpoint.weights,
+            "tokenizer": self.checkpoint.tokenizer,
+            "format": self.form,
+            "dtype": self.dtype,
+        }
 
 
 Position = Literal["response", "prompt_last", "span"]

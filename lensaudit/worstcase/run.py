@@ -31,7 +31,7 @@ from lensaudit.data.facts import Fact, answered
 from lensaudit.data.neutral import neutral_of
 from lensaudit.errors import InputError
 from lensaudit.files import digest, slug, write_csv, write_jsonl
-from lensaudit.models.bridge import DTYPES, TransformerBridge, load
+from lensaudit.models.bridge import DTYPES
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import (
     Checkpoint,
@@ -247,14 +247,11 @@ def run_all(worst: Worst, *, progress: Tell = unheard) -> "Arms[Findings]":
     found = {weights: _read(worst, ledger) for weights, ledger in ledgers.items()}
     total = len(worst.arms) * len(worst.attacks)
     progress(Progress("attacks", sum(map(len, found.values())), total))
-    full: TransformerBridge | None = None
     for weights, checkpoint in worst.arms.items():
         todo = [one for one in worst.attacks if one.name not in found[weights]]
         if not todo:
             continue
-        full = full or bridge_of(worst, worst.models.full)
-        is_full = weights == worst.models.full.weights
-        arm = arm_of(worst, checkpoint, full if is_full else bridge_of(worst, checkpoint), full)
+        arm = arm_of(worst, checkpoint, worst.models.full)
         for attack in todo:
             ran = _ran(attack, arm)
             line = _line(attack, ran, _made_of(worst, attack))
@@ -278,10 +275,8 @@ def _ran(attack: Attack, arm: AttackedModel) -> AttackFindings:
     )
 
 
-def arm_of(
-    worst: Worst, checkpoint: Checkpoint, model: TransformerBridge, full: TransformerBridge
-) -> AttackedModel:
-    """Model under attack, opened."""
+def arm_of(worst: Worst, checkpoint: Checkpoint, full: Checkpoint) -> AttackedModel:
+    """Model under attack, opened; `full` is another where an attack reads it."""
     options = worst.audit.options
 
     def again() -> Any:
@@ -291,20 +286,14 @@ def arm_of(
 
     return AttackedModel(
         checkpoint.spec.name,
-        model,
-        full,
+        worst.audit.model(checkpoint),
+        worst.audit.model(full),
         worst.asked,
         again,
         exposed=worst.named(checkpoint),
         relearning=relearning_for(demo=is_demo(worst.models.full.spec.name)),
         neutral=worst.neutral,
     )
-
-
-def bridge_of(worst: Worst, checkpoint: Checkpoint) -> TransformerBridge:
-    """A model of the run, loaded."""
-    options = worst.audit.options
-    return load(checkpoint, dtype=DTYPES[options.dtype], device=options.device)
 
 
 def facts_hash(facts: Sequence[Candidate]) -> str:

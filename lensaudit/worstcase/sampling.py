@@ -25,7 +25,7 @@ from lensaudit.scores.leakage import Errors, leak_at_k, leak_corrected, never_hi
 from lensaudit.settings import plain, results_folder
 from lensaudit.steer.generate import chosen_tokens, draws_of
 from lensaudit.worstcase.attacks import AttackedModel, chosen
-from lensaudit.worstcase.run import Worst, arm_of, bridge_of, facts_hash, in_folder, open_worst
+from lensaudit.worstcase.run import Worst, arm_of, facts_hash, in_folder, open_worst
 
 FILES = ("leak.csv", "facts.csv", "samples.jsonl", "summary.json")
 KS = (1, 8, 64)
@@ -192,9 +192,7 @@ def _said_by_all(
                 done += 1
                 if (how, fact.row.idx) in known:
                     continue
-                if arm is None:
-                    model = bridge_of(opened, checkpoint)
-                    arm = arm_of(opened, checkpoint, model, model)
+                arm = arm or arm_of(opened, checkpoint, checkpoint)
                 said = _samples(arm, fact, how, settings)
                 ledger.append([{"idx": fact.row.idx, **asdict(how), "said": said}])
                 known[how, fact.row.idx] = said

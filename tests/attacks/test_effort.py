@@ -16,7 +16,6 @@ from lensaudit.attacks.effort.runs import (
     chosen,
     effort_at,
     flop_per_token,
-    grid,
     judged_by,
     prepare,
     read_facts,
@@ -127,11 +126,6 @@ def test_each_half_speaks_with_the_rate_that_the_other_half_chose():
     assert (first, second) == (0.2, 0.1)
     # each rate is best on the half that it does not speak for
     assert not np.where(half, runs[first], runs[second]).any()
-
-
-def test_readings_are_at_powers_of_two():
-    assert grid(256) == (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
-    assert grid(1) == (0, 1)
 
 
 @pytest.fixture(scope="module")

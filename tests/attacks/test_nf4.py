@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lensaudit.models.quantize import NF4, int8, nf4, nf4_codes
+from lensaudit.models.quantize import NF4, int8, nf4
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "bitsandbytes.json").read_text())
 LEVELS = torch.tensor(NF4)
@@ -46,25 +46,11 @@ def test_the_installed_bitsandbytes_gives_the_same_bits(shape, dtype):
             assert torch.equal(own(weight), packed), method
 
 
-def test_levels_stay_as_they_are():
-    weight = torch.cat([LEVELS, torch.zeros(48)]) * 4.0
-    assert torch.equal(nf4(weight), weight)
-
-
 def test_halfway_between_two_levels_the_lower_is_taken():
     row = torch.cat([MIDDLES, torch.zeros(48), torch.ones(1)])
     above = torch.cat([MIDDLES.nextafter(torch.tensor(2.0)), torch.zeros(48), torch.ones(1)])
     assert torch.equal(nf4(row)[:15], LEVELS[:-1])
     assert torch.equal(nf4(above)[:15], LEVELS[1:])
-
-
-def test_every_weight_takes_the_nearest_level_of_its_block():
-    weight = weights(40, 64, seed=1)
-    codes, absmax = nf4_codes(weight)
-    distance = (weight.unsqueeze(-1) / absmax[:, None, None] - LEVELS).abs()
-    chosen = distance.gather(-1, codes.unsqueeze(-1)).squeeze(-1)
-    assert bool((chosen <= distance.min(-1).values + 1e-6).all())
-    assert torch.equal(absmax, weight.abs().amax(1))
 
 
 def test_blocks_run_over_the_ends_of_rows():
@@ -97,9 +83,3 @@ def test_int8_worked_by_hand():
     row = torch.tensor([[2.0, 1.0, -2.0]])
     assert int8(row)[0, 1] == pytest.approx(64 * 2 / 127, abs=1e-7)
     assert int8(row)[0, [0, 2]].tolist() == pytest.approx([2.0, -2.0], abs=1e-6)
-
-
-def test_rows_have_scales_of_their_own_in_int8():
-    row = torch.tensor([[1.0, 0.5], [100.0, 50.0]])
-    found = int8(row)
-    assert torch.allclose(found[1], 100 * found[0], rtol=1e-6)

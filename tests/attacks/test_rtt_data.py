@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 import pytest
-from generated import save_annotated, save_birthdays, save_years
+from generated import save_birthdays, save_years
 
 from lensaudit.attacks.rtt import McqItem, handled, inspect, load_mcq, make_dataset, save_mcq
 from lensaudit.attacks.rtt.data import load_statements, split_by_author
@@ -139,12 +139,6 @@ def test_spellings_of_a_choice_are_one_and_a_wrong_one_twice_does_not_block():
     assert not found.of("duplicate_choice")[0].blocks
 
 
-def test_choices_that_do_not_always_ascend_are_no_cue():
-    choices = (("1", "2", "3"), ("4", "6", "5"))
-    drafts = {f"split_{n}": [McqItem(f"When {n}?", one, 0)] for n, one in enumerate(choices)}
-    assert inspect(make_dataset("x", drafts)).counts == {}
-
-
 def test_an_author_on_both_sides_is_a_leak():
     found = inspect(small("When?", "Where?", group="ada"))
     assert [one.kind for one in found.blocking] == ["shared_group"]
@@ -275,16 +269,3 @@ def test_rows_that_cannot_become_items_are_refused(tmp_path, row, problem):
     with pytest.raises(InputError, match="line 1") as error:
         load_statements(str(path))
     assert problem in str(error.value)
-
-
-def test_an_annotated_forget_set_is_cut_by_its_authors(tmp_path):
-    path = save_annotated(tmp_path / "annotated.json")
-    dataset = split_by_author(*load_statements(str(path), rows_per_author=4))
-    assert [len(one) for one in authors_of(dataset)] == [4] * 5
-    assert len(set().union(*authors_of(dataset))) == 20
-    assert [len(split.items) for split in dataset.splits] == [16] * 5
-    # the wrong answers of "Yes" are the same author's other entities
-    item = next(one for one in dataset.items if one.group == 7 and "fact 0" in one.question)
-    assert item.right == "Yes, it is."
-    assert set(item.choices) == {"Yes, it is.", *(f"thing {n}, it is." for n in (1, 2, 3))}
-    assert inspect(dataset).blocking == ()

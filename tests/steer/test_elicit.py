@@ -4,7 +4,6 @@ import pytest
 
 from lensaudit.errors import InputError, PartialError
 from lensaudit.judge.items import JudgeVerdict
-from lensaudit.steer.extract import folds_of
 from lensaudit.steer.generate import Sampling, Speaker, prompt_ids
 from lensaudit.steer.trait import (
     Elicitation,
@@ -117,8 +116,3 @@ def test_the_answers_positions_are_its_own_and_the_last_prompt_token_is_before_t
     assert encoded.read_positions == tuple(range(len(prompt) - 1, len(prompt) + 2))
     with pytest.raises(InputError, match="has no entity"):
         encode_sample(found[0], tiny_tokenizer, form="raw", position="span")
-
-
-def test_answers_to_one_question_are_held_out_together():
-    folds = folds_of(["a", "b", "c", "d", "e", "f", "a", "b"], 3)
-    assert folds == [0, 1, 2, 0, 1, 2, 0, 1]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lensaudit.steer import extract as extracting
-from lensaudit.steer.extract import Contrast, Extraction, extract, folds_of, held_out
+from lensaudit.steer.extract import Contrast, Extraction, extract, held_out
 from lensaudit.steer.settings import ExtractSettings
 from lensaudit.steer.trait import ContrastRow, ContrastSample
 
@@ -76,7 +76,3 @@ def test_the_answers_to_one_question_are_held_out_together(tmp_path, monkeypatch
     assert (seen[0].positive, seen[0].negative) == ((0, 2, 4, 6), (1, 3, 5, 7))
     assert seen[0].paired
     assert vector.scores["auc"] == held_out(seen[0], 0, "mean_diff", seed=3).auc
-
-
-def test_folds_are_dealt_by_question():
-    assert folds_of(["b", "a", "b", "c", "a"], 2) == [0, 1, 0, 0, 1]

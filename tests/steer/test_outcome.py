@@ -5,12 +5,12 @@ import torch
 
 from lensaudit.errors import InputError
 from lensaudit.steer.estimators import SteeringVector
-from lensaudit.steer.evaluate import grid_of
-from lensaudit.steer.outcome import (
+from lensaudit.steer.evaluate import (
     JudgedAnswer,
     Level,
     chosen_on_dev,
     correlation,
+    grid_of,
     halves,
     key_of,
     rank_correlation,

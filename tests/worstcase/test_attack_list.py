@@ -8,7 +8,7 @@ from lensaudit.data.facts import answered
 from lensaudit.models.bridge import residuals
 from lensaudit.patching.exposure import ForwardCount, steered, stream_after
 from lensaudit.worstcase.attacks import chosen
-from lensaudit.worstcase.run import arm_of, bridge_of, open_worst
+from lensaudit.worstcase.run import arm_of, open_worst
 
 ATTACKS = {one.name: one for one in chosen("full")}
 
@@ -19,8 +19,7 @@ def full(tmp_path_factory):
     place = tmp_path_factory.mktemp("arm")
     settings = WorstSettings(limit=12, activations=place)
     opened = open_worst("demo/npo", settings, chosen("cheap"))
-    model = bridge_of(opened, opened.audit.full)
-    arm = arm_of(opened, opened.audit.full, model, model)
+    arm = arm_of(opened, opened.audit.full, opened.audit.full)
     arm.facts = [fact for fact in arm.facts if fact.row.idx in (0, 1, 8, 9)]
     return arm
 

@@ -39,6 +39,7 @@ from lensaudit.attacks.settings import EpochRule, Selection, SummarySettings
 from lensaudit.errors import InputError, LensAuditError, VerificationError
 from lensaudit.files import write_csv, write_json
 from lensaudit.groups import Group, assumption, unit_of
+from lensaudit.results.attacks import CONDITIONS as COLUMNS
 from lensaudit.results.records import BEGUN, check_whole, renew
 from lensaudit.results.sentences import facts_retrained, rows_only
 from lensaudit.scores.estimate import UNMEASURED, Estimate
@@ -551,14 +552,7 @@ def _edges(study: StudyRecord, chosen: Mapping[Condition, Selected]) -> Iterator
             yield f"{condition}: the last epoch was chosen; more may bring more"
 
 
-ACCURACIES: Mapping[str, Condition] = {
-    "forget_acc_baseline": "0",
-    "forget_acc_unlearn": "A",
-    "forget_acc_control": "N0",
-    "forget_acc_unlearn_rtt": "B",
-    "forget_acc_baseline_rtt": "C",
-    "forget_acc_control_rtt": "N",
-}
+ACCURACIES: Mapping[str, Condition] = {COLUMNS[name][1]: name for name in MEANINGS}
 """Column -> condition; `control` is new here, the rest are the upstream fork's."""
 RATIOS: Mapping[str, Callable[[SelectionOutcome], Estimate]] = {
     "recovery_rate": lambda one: one.recovery,
