@@ -34,11 +34,7 @@ PARTS = (
     ),
     ("lensaudit.patching.session", "fill", "caches: forget rows, kept rows, neutral rows"),
     ("lensaudit.patching.controls", "fit_alignment", "maps fitted"),
-    (
-        "lensaudit.patching.wavefront.Sweep",
-        "run",
-        "sweeps: S2, aligned, shuffled, shared, validity",
-    ),
+    ("lensaudit.patching.stages", "sweep", "sweeps: S2, aligned, shuffled, shared, validity"),
     ("lensaudit.patching.session.Session", "answers", "what it says after the prefix"),
 )
 """Where a function is called from, its name there, and the part that it is."""

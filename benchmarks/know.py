@@ -22,7 +22,7 @@ from lensaudit.association.settings import KnowSettings
 from lensaudit.groups import batched
 from lensaudit.models.bridge import TransformerBridge, load_model
 from lensaudit.models.generation import started
-from lensaudit.patching.exposure import PlainReader, exposures
+from lensaudit.patching.exposure import Reader, exposures
 
 BATCH = 32
 
@@ -31,7 +31,7 @@ def alone(model: TransformerBridge, prompts: Prompts) -> torch.Tensor:
     """Log-probs of every value after every prompt, each pair a sequence of its own."""
     pairs = [(ids, value) for ids in prompts.ids for value in prompts.values]
     order = sorted(range(len(pairs)), key=lambda at: len(pairs[at][0]) + len(pairs[at][1]))
-    reader, found = PlainReader(model), torch.zeros(len(pairs))
+    reader, found = Reader(model), torch.zeros(len(pairs))
     for places in batched(order, BATCH):
         # the last token of a value is only told, not read
         rows = [(*pairs[at][0], *pairs[at][1][:-1]) for at in places]
@@ -54,9 +54,7 @@ def alone(model: TransformerBridge, prompts: Prompts) -> torch.Tensor:
 
 def shared(model: TransformerBridge, prompts: Prompts) -> torch.Tensor:
     """The same on the keys and values of each prompt, values side by side."""
-    return torch.stack(
-        exposures(PlainReader(model), prompts.ids, [prompts.values] * len(prompts.ids))
-    )
+    return torch.stack(exposures(Reader(model), prompts.ids, [prompts.values] * len(prompts.ids)))
 
 
 def seconds(run: Callable[[], torch.Tensor]) -> tuple[float, torch.Tensor]:

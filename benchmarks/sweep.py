@@ -46,7 +46,7 @@ from lensaudit.models.device import resolve_device
 from lensaudit.models.sizes import sizes_of
 from lensaudit.patching import oracle
 from lensaudit.patching.budget import Room
-from lensaudit.patching.options import PatchOptions, parse_memory
+from lensaudit.patching.options import ResolvedSettings, parse_memory
 from lensaudit.patching.score_cache import ScoreCache, ScoreKey
 from lensaudit.patching.sources import CachedSource
 from lensaudit.patching.stages import Runner, complete
@@ -78,7 +78,7 @@ class Bench:
     shape: Shape
     model: TransformerBridge
     encoded: Sequence[Encoded]
-    options: PatchOptions
+    settings: ResolvedSettings
     root: Path
 
     @property
@@ -92,9 +92,9 @@ class Bench:
             checkpoint,
             self.encoded,
             positions=positions,
-            dtype=self.options.dtype,
-            device=self.options.device,
-            batch_size=self.options.cache_batch,
+            dtype=self.settings.dtype,
+            device=self.settings.device,
+            batch_size=self.settings.cache_batch,
         )
         return fill(
             ActivationStore(self.root),
@@ -102,12 +102,12 @@ class Bench:
             self.encoded,
             name=checkpoint.spec.name,
             load=lambda: self.model,
-            batch_size=self.options.cache_batch,
+            batch_size=self.settings.cache_batch,
         )
 
     def source(self) -> Checkpoint:
         """The audited model: the same weights run again, under another name."""
-        return checkpoint_of(self.shape, "source", self.options.dtype)
+        return checkpoint_of(self.shape, "source", self.settings.dtype)
 
     def forget(self) -> None:
         """Remove the source's cache and the scores."""
@@ -117,13 +117,17 @@ class Bench:
     def sweep(self, layers: Sequence[int]) -> None:
         """Score the source at `layers`; its activations are read or made."""
         with (
-            self.cache(checkpoint_of(self.shape, "full", self.options.dtype), "all") as clean,
+            self.cache(checkpoint_of(self.shape, "full", self.settings.dtype), "all") as clean,
             self.cache(self.source(), "span") as activations,
         ):
-            options = replace(self.options, layers=tuple(layers))
-            room = Room(sizes_of(self.shape.config, options.dtype), options, True)
+            settings = replace(self.settings, at_layers=tuple(layers))
+            room = Room(sizes_of(self.shape.config, settings.dtype), settings, True)
             runner = Runner(
-                self.model, CachedSource(clean, "resid_post"), decoder_of(self.model), options, room
+                self.model,
+                CachedSource(clean, "resid_post"),
+                decoder_of(self.model),
+                settings,
+                room,
             )
             shutil.rmtree(self.root / "scores", ignore_errors=True)
             book = ScoreCache(self.root, _key(), "source")
@@ -144,12 +148,12 @@ class Bench:
 
     def timed(self, run: Callable[[], object], *, n_runs: int, what: str) -> Timed:
         """On this benchmark's device."""
-        return timed(run, n_runs=n_runs, what=what, device=self.options.device)
+        return timed(run, n_runs=n_runs, what=what, device=self.settings.device)
 
     def oracle(self, batch_size: int, layers: Sequence[int]) -> None:
         """Run the source model, then `full` once for each of `layers`."""
         for bucket in buckets(self.encoded, batch_size):
-            batch = make_batch(bucket).to(self.options.device)
+            batch = make_batch(bucket).to(self.settings.device)
             stack, _ = residuals(self.model, batch.tokens)
             if layers:
                 oracle.patched(self.model, stack, batch, layers=layers)
@@ -240,7 +244,7 @@ def facts(bench: Bench, fast: dict[str, Timed], peak: float) -> list[str]:
 
 def arithmetic(bench: Bench, *, cached: bool) -> float:
     """Floating-point operations of (b), or of (c): no padding, attention's scores left out."""
-    sizes, lengths = sizes_of(bench.shape.config, bench.options.dtype), lengths_of(bench.encoded)
+    sizes, lengths = sizes_of(bench.shape.config, bench.settings.dtype), lengths_of(bench.encoded)
     n = bench.n_layers
     block, head = sizes.per_token_flop / n, 2 * sizes.d_model * sizes.d_vocab
     keys = 4 * sizes.d_model * sizes.n_kv * sizes.d_head * (n - 1) * (lengths.read - lengths.span)
@@ -250,7 +254,7 @@ def arithmetic(bench: Bench, *, cached: bool) -> float:
 
 def oracle_arithmetic(bench: Bench) -> float:
     """Of (a): the source's blocks, and all of `full` once per layer."""
-    sizes, lengths = sizes_of(bench.shape.config, bench.options.dtype), lengths_of(bench.encoded)
+    sizes, lengths = sizes_of(bench.shape.config, bench.settings.dtype), lengths_of(bench.encoded)
     head = 2 * sizes.d_model * sizes.d_vocab
     passes = bench.n_layers * (sizes.per_token_flop + head)
     return lengths.total * (sizes.per_token_flop + passes)
@@ -263,7 +267,7 @@ def source_padding(bench: Bench) -> float:
     for at in range(0, len(ordered), SHARD_EXAMPLES):
         for bucket in buckets(
             ordered[at : at + SHARD_EXAMPLES],
-            bench.options.cache_batch,
+            bench.settings.cache_batch,
             call_tokens=call_tokens(bench.model),
         ):
             computed += len(bucket) * max(e.end for e in bucket)
@@ -272,7 +276,7 @@ def source_padding(bench: Bench) -> float:
 
 def attention_padding(bench: Bench) -> float:
     """Share of attention's (query, key) cells that are empty."""
-    room = Room(sizes_of(bench.shape.config, bench.options.dtype), bench.options, True)
+    room = Room(sizes_of(bench.shape.config, bench.settings.dtype), bench.settings, True)
     used = laid = 0
     for batch in room.batches(bench.encoded, lambda e: bench.n_layers, n_sources=1):
         width, prefix = max(e.n_span for e in batch), max(e.start for e in batch)
@@ -303,15 +307,15 @@ def bench_of(shape: Shape, model: TransformerBridge, n: int, asked: Asked) -> It
     encoded = random_examples(n, shape.config.vocab_size)
     n_bytes = parse_memory(asked.memory)
     fitting = cache_batch_that_fits(sizes_of(shape.config, asked.dtype), encoded, n_bytes)
-    options = PatchOptions(
-        tuple(range(shape.config.num_hidden_layers)),
+    settings = ResolvedSettings(
+        at_layers=tuple(range(shape.config.num_hidden_layers)),
         memory_bytes=n_bytes,
         cache_batch=fitting,
         dtype=asked.dtype,
         device=asked.device,
     )
     with tempfile.TemporaryDirectory() as folder:
-        yield Bench(shape, model, encoded, options, Path(folder))
+        yield Bench(shape, model, encoded, settings, Path(folder))
 
 
 def report(shape: Shape, asked: Asked) -> Iterator[str]:

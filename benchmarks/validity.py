@@ -149,7 +149,7 @@ def aligning(shape: Shape, share: float) -> Aligning:
                     rows,
                     "procrustes",
                     n_tokens=n_tokens,
-                    memory_bytes=bench.options.memory_bytes,
+                    memory_bytes=bench.settings.memory_bytes,
                     root=Path(folder),
                 )
             )
@@ -187,7 +187,7 @@ def _streams(cache: Activations, rows: Sequence[Encoded]) -> torch.Tensor:
 
 
 def _forward(bench: Bench) -> None:
-    for bucket in buckets(by_length(bench.encoded), bench.options.cache_batch):
+    for bucket in buckets(by_length(bench.encoded), bench.settings.cache_batch):
         residuals(bench.model, make_batch(bucket).tokens)
 
 

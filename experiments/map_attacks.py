@@ -320,7 +320,7 @@ def carried(
             rows,
             kind,
             n_tokens=n_tokens,
-            memory_bytes=audit.options.memory_bytes,
+            memory_bytes=audit.settings.memory_bytes,
             root=audit.root,
         )
     base = audit.streams(model, audit.encoded)
@@ -328,8 +328,8 @@ def carried(
         base.activations, base.last_layer, maps=found.maps, layer_of=found.layer_of
     )
     name = f"{model.weights}+map-{found.key}"
-    audit.fill(audit.encoded, {name: moved}, audit.options.layers)
-    return audit.read(name, audit.encoded, audit.options.layers)
+    audit.fill(audit.encoded, {name: moved}, audit.settings.at_layers)
+    return audit.read(name, audit.encoded, audit.settings.at_layers)
 
 
 def deeper(out: Path) -> list[str]:

@@ -193,7 +193,7 @@ def em_numbers(outcome: Any) -> Any:
 
 def em() -> Any:
     """Exact match of generations, per row and layer, and the rates made of it."""
-    from lensaudit.patching.exact_match import EmOptions, em_outcome_of, run_em
+    from lensaudit.patching.exact_match import em_outcome_of, run_em
 
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -205,11 +205,9 @@ def em() -> Any:
             profile="full",
             layers=",".join(map(str, EM_LAYERS)),
         )
-        found = run_em(audit, EmOptions())
+        found = run_em(audit)
         return {
-            Path(name).name: em_numbers(
-                em_outcome_of(name, checkpoint.weights, audit, EmOptions(), found)
-            )
+            Path(name).name: em_numbers(em_outcome_of(name, checkpoint.weights, audit, found))
             for name, checkpoint in audit.sources.items()
         }
 

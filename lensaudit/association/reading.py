@@ -21,7 +21,7 @@ from lensaudit.data.relations import Relation
 from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.groups import batched
 from lensaudit.models.bridge import TransformerBridge, captured, device_of, hook_name, n_layers
-from lensaudit.patching.exposure import Head, PlainReader, exposures, layered_exposures
+from lensaudit.patching.exposure import Head, Reader, exposures, layered_exposures
 from lensaudit.scores.alignment import LinearMap, Moments, fitted
 
 OUTPUTS, CHAT, FEW_SHOT, LENS = "outputs", "chat", "few_shot", "lens"
@@ -130,7 +130,7 @@ def said(
     """What the model's outputs say of every value, of all subjects or of `names`."""
     prompts = prompts_of(model, asked, reader, shots, names)
     with torch.no_grad():
-        rows = exposures(PlainReader(model), prompts.ids, [prompts.values] * len(prompts.ids))
+        rows = exposures(Reader(model), prompts.ids, [prompts.values] * len(prompts.ids))
     return prompts.joined(rows)
 
 

@@ -422,7 +422,7 @@ def recovery(
         "full": session.full.weights,
         "retain": session.retain.weights,
         "examples": session.examples_hash,
-        "dtype": session.options.dtype,
+        "dtype": session.settings.dtype,
         "limit": asked.limit,
     }
     key = digest({"jobs": [job.key for job in jobs.values()], "audit": inputs})

@@ -15,11 +15,10 @@ from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.large.placement import planned_text
 from lensaudit.models.registry import default_data, load_registry, resolve
 from lensaudit.models.sizes import sizes_on_disk
-from lensaudit.patching.options import PatchOptions, parse_memory
+from lensaudit.patching.options import ResolvedSettings, parse_memory
 from lensaudit.patching.prepare import encode_all, examples_for
 from lensaudit.patching.scoring import cache_bytes
 from lensaudit.patching.session import Session
-from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Plan, Tell, unheard
 from lensaudit.settings import Caches, Machine, Names, Rows, shared
 
@@ -31,7 +30,7 @@ def plan_cache(model: str, settings: CacheSettings) -> Plan:
         InputError: a name, a file or a setting is wrong.
     """
     session = prepare_model(model, settings)
-    full, encoded, options = session.full, session.encoded, session.options
+    full, encoded, options = session.full, session.encoded, session.settings
     store, n_bytes, n_todo = ActivationStore(session.root), 0, 0
     lines: list[str] = []
     for part in parts_of(settings.component):
@@ -43,7 +42,7 @@ def plan_cache(model: str, settings: CacheSettings) -> Plan:
         )
         n_todo, n_bytes = n_todo + (not done), n_bytes + own
     if n_todo:
-        spread = options.memory_bytes if session.spread else None
+        spread = options.memory_bytes if options.spread else None
         how = {"dtype": options.dtype, "device": options.device}
         weights = planned_text(full, **how, spread=spread, n_passes=n_todo)
         lines += [weights] if weights else []
@@ -100,24 +99,22 @@ def prepare_model(
     checkpoint = open_checkpoint(spec, allow_packed=True)
     encoded, lost = encode_all(examples, checkpoint)
     fitting = cache_batch_that_fits(sizes_on_disk(checkpoint, dtype), encoded, memory_bytes)
+    decided: dict[str, Any] = {
+        "data": data,
+        "dtype": dtype,
+        "device": device,
+        "memory_bytes": memory_bytes,
+        "cache_batch": settings.batch_size or fitting,
+        "spread": settings.device == "auto",
+    }
     return Session(
         full=checkpoint,
         retain=checkpoint,
         sources={model: checkpoint},
         encoded=encoded,
         unscored=lost,
-        options=PatchOptions(
-            layers=(),
-            dtype=dtype,
-            device=device,
-            batch_size=settings.batch_size,
-            memory_bytes=memory_bytes,
-            cache_batch=settings.batch_size or fitting,
-        ),
-        root=Path(settings.activations),
-        spread=settings.device == "auto",
         examples=tuple(examples),
         notice=notice,
         progress=progress,
-        settings=PatchSettings(**shared(settings, Caches, Machine, Rows, Names, data=data)),
+        settings=ResolvedSettings(**shared(settings, Caches, Machine, Rows, Names) | decided),
     )

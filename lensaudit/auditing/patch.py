@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,6 @@ from lensaudit.auditing.result import Patched, read_patched
 from lensaudit.auditing.reuse import anchored, asked
 from lensaudit.data.facts import spans_of
 from lensaudit.files import canonical_json
-from lensaudit.models.checkpoint import (
-    load_tokenizer,
-)
 from lensaudit.patching.collateral import Anchored, collateral_of, kept_beside
 from lensaudit.patching.controls import Controls, controls_of, score_examined, unexamined
 from lensaudit.patching.counterfactual import (
@@ -23,7 +20,6 @@ from lensaudit.patching.counterfactual import (
 )
 from lensaudit.patching.exact_match import (
     EM_COLUMNS,
-    em_options,
     em_outcome_of,
     em_plan_of,
     em_summary_of,
@@ -80,12 +76,12 @@ def plan_patch(
     session = prepared(sources, settings, notice)
     kept_beside(session)
     if settings.score == "em":
-        return em_plan_of(session, em_options(settings))
-    if session.options.engine == "lens":
+        return em_plan_of(session)
+    if settings.score == "lens":
         return plan_of(session)
     if settings.without_retain:
         return plan_beside_others(session)
-    return plan_of(session, controls_of(session).planned(session.full.d_model))
+    return plan_of(session, controls_of(session).planned(session))
 
 
 def patch_into(
@@ -139,7 +135,6 @@ def patch_into(
         made = manifest_of(
             session,
             {"source": session.sources[name]},
-            one.options,
             started,
             scores_by=one.outcome.computed_by if one.outcome else None,
         )
@@ -147,9 +142,7 @@ def patch_into(
     outcomes = [one.outcome for one in found if one.outcome is not None]
     if len(outcomes) > 1:
         parent = next(iter(folders.values())).parent
-        made = manifest_of(
-            session, session.sources, found[0].options, started, command="patch comparison"
-        )
+        made = manifest_of(session, session.sources, started, command="patch comparison")
         write_comparison(parent, outcomes, replace(made, asked=record))
     return read_patched(folders)
 
@@ -162,7 +155,6 @@ class _SourceResult:
     rows: Sequence[Mapping[str, Any]]
     cells: tuple[Sequence[str], Sequence[Sequence[Any]]]
     """Columns and rows of layers.csv."""
-    options: Mapping[str, Any]
     verdict: Verdict
     outcome: Outcome | None = None
     """None: exact match, which is no depth."""
@@ -172,8 +164,9 @@ def prepared(
     sources: Sequence[str], settings: PatchSettings, notice: Notice, progress: Tell = unheard
 ) -> Session:
     """The session of a run, with a retain model or without one."""
-    opening = prepare_without_retain if settings.without_retain else prepare
-    return opening(sources, settings, notice=notice, progress=progress)
+    if settings.without_retain:
+        return prepare_without_retain(sources, settings, notice=notice, progress=progress)
+    return prepare(sources, settings, notice=notice, progress=progress)
 
 
 def own_folders(
@@ -199,10 +192,7 @@ def own_folders(
 
 def run_of(session: Session, source: str) -> Run:
     """What tells the run on a source from others."""
-    options = asdict(session.options)
-    if session.settings.score == "em":
-        options["em"] = asdict(em_options(session.settings))
-    made = manifest_of(session, {"source": session.sources[source]}, options, time.monotonic())
+    made = manifest_of(session, {"source": session.sources[source]}, time.monotonic())
     return run_in(json.loads(canonical_json(vars(made))))
 
 
@@ -229,12 +219,12 @@ def run_in(manifest: Mapping[str, Any]) -> Run:
 
 def depth_of(session: Session) -> Scored:
     """The outcome of every source, and the scores of the two anchors; nothing is written."""
-    return score_lens(session) if session.options.engine == "lens" else score_all(session)
+    return score_lens(session) if session.settings.score == "lens" else score_all(session)
 
 
 def _depths(session: Session, controls: Controls, kept: Sequence[Anchored]) -> list[_SourceResult]:
     nulls, spans = read_calibration(), spans_of(session.examples)
-    if session.options.engine == "lens":
+    if session.settings.score == "lens":
         outcomes, calibration = score_lens(session)
         parts = {one.source: unexamined(NOT_PATCHED).document() for one in outcomes}
         read, examined = {}, {}
@@ -253,8 +243,7 @@ def _depths(session: Session, controls: Controls, kept: Sequence[Anchored]) -> l
         if name in examined:
             rows = examined[name].beside(rows)
         verdict = judge_run(summary, rows, nulls)
-        cells, options = layer_cells(outcome), asdict(outcome.options)
-        results.append(_SourceResult(summary, rows, cells, options, verdict, outcome))
+        results.append(_SourceResult(summary, rows, layer_cells(outcome), verdict, outcome))
     return results
 
 
@@ -268,22 +257,19 @@ def _beside_others(session: Session) -> list[_SourceResult]:
         summary |= summary_of(one, calibration) | shared
         summary["outputs"] = said_of(session, session.sources[one.source])
         verdict = judge_beside(COUNTERFACTUAL, summary, nulls)
-        cells, options = layer_cells(one), asdict(one.options)
-        results.append(_SourceResult(summary, one.rows(), cells, options, verdict, one))
+        results.append(_SourceResult(summary, one.rows(), layer_cells(one), verdict, one))
     return results
 
 
 def _matches(session: Session) -> list[_SourceResult]:
-    em = em_options(session.settings)
-    found, results = run_em(session, em), []
+    found, results = run_em(session), []
     for name, checkpoint in session.sources.items():
-        outcome = em_outcome_of(name, checkpoint.weights, session, em, found)
+        outcome = em_outcome_of(name, checkpoint.weights, session, found)
         summary = em_summary_of(outcome) | {"spans": spans_of(session.examples)}
         summary |= unexamined(NOT_A_DEPTH).document()
         verdict = Verdict("undecided", f"{name}: undecided: {NOT_A_DEPTH}.", [])
-        options = {**asdict(session.options), "em": asdict(em)}
         cells = EM_COLUMNS, outcome.cells()
-        results.append(_SourceResult(summary, outcome.rows(), cells, options, verdict))
+        results.append(_SourceResult(summary, outcome.rows(), cells, verdict))
     return results
 
 
@@ -291,10 +277,10 @@ def with_tokens(rows: Sequence[Mapping[str, Any]], session: Session) -> list[dic
     """Rows that were read by token, with the tokens of their spans as text."""
     if not any(BY_TOKEN in row for row in rows):
         return [dict(row) for row in rows]
-    tokenizer = load_tokenizer(session.full)
+    decode = session.tokenizer.decode
     spans = {e.idx: e.token_ids[e.start + 1 : e.end + 1] for e in session.encoded}
     return [
-        {**row, "span_tokens": [tokenizer.decode([one]) for one in spans[row["idx"]]]}
+        {**row, "span_tokens": [decode([one]) for one in spans[row["idx"]]]}
         if BY_TOKEN in row
         else dict(row)
         for row in rows

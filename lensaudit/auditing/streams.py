@@ -328,8 +328,8 @@ def preflight(
                     f"{name}: no row can be scored ({next(iter(opened.unscored.values()))})"
                 )
             layers = tuple(range(n_layers(model)))
-            session = opened.under(layers=layers)
-            batch, dtype = make_batch(encoded).to(device_of(model)), session.options.dtype
+            session = opened.under(at_layers=layers)
+            batch, dtype = make_batch(encoded).to(device_of(model)), session.settings.dtype
             stack, _ = residuals(model, batch.tokens)
             streamed = session.streams(opened.full, encoded)
             return Preflight(
@@ -380,7 +380,7 @@ def lens(
     check_same_shape(reader, open_checkpoint(resolve(name, registry)))
     with streams(name, how, progress=progress) as (session, activations):
         model = session.model(reader)
-        check_model(model, session.encoded[0], session.options.dtype)
+        check_model(model, session.encoded[0], session.settings.dtype)
         examples = tuple(_read(activations, e, model, tokens) for e in session.encoded)
     return LensReading(name, anchor, examples, session.unscored)
 

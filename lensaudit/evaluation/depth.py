@@ -27,7 +27,7 @@ from lensaudit.models.conditions import EAGER
 from lensaudit.models.device import free_bytes
 from lensaudit.patching.collateral import anchored, collateral_of, family_base
 from lensaudit.patching.controls import controls_of, score_examined
-from lensaudit.patching.exact_match import EmOptions, em_outcome_of, em_summary_of, run_em
+from lensaudit.patching.exact_match import em_outcome_of, em_summary_of, run_em
 from lensaudit.patching.layout import layout_of
 from lensaudit.patching.outcome import summary_of
 from lensaudit.patching.scoring import run, score_all, score_lens, scored
@@ -36,6 +36,7 @@ from lensaudit.patching.sources import CachedSource
 from lensaudit.results.keyed import read_marked, write_marked
 from lensaudit.results.ledger import Ledger
 from lensaudit.scores.depth import label_logprob
+from lensaudit.scores.estimate import UNMEASURED
 from lensaudit.scores.representation import (
     FisherMask,
     LayerErasure,
@@ -98,8 +99,8 @@ def _fisher_means(audit: Session, checkpoint: Checkpoint) -> dict[str, dict[floa
     }
     key = {**conditions, "model": checkpoint.weights}
     path = make_folder(audit.root / "fisher") / f"fisher--{digest(key)}.jsonl"
-    ledger = Ledger(path, "fisher", key, notice=None if audit.fresh else audit.notice)
-    if audit.fresh:
+    ledger = Ledger(path, "fisher", key, notice=None if audit.settings.fresh else audit.notice)
+    if audit.settings.fresh:
         ledger.clear()
     if len(ledger.rows) == 3:
         return {row["of"]: {float(s): v for s, v in row["means"].items()} for row in ledger.rows}
@@ -127,7 +128,7 @@ def _at_masks(
 def _masks(audit: Session, key: str) -> list[FisherMask]:
     """The masks of all layers, with the Fisher information of `full` and `retain` there."""
     path = make_folder(audit.root / "fisher") / f"{key}.safetensors"
-    known = None if audit.fresh else read_marked(path, key)
+    known = None if audit.settings.fresh else read_marked(path, key)
     if known is not None:
         tensors = load(known)
         return [
@@ -169,7 +170,7 @@ def fisher(
     below 1/256 of the sum. Norm weights count, embeddings and unembedding do not. The whole of a
     1B model takes 3.9 GB.
     """
-    options = audit.options
+    options = audit.settings
     model = load_causal(
         checkpoint, dtype=getattr(torch, options.dtype), device=options.device, attn=EAGER
     )
@@ -250,8 +251,8 @@ def score_inside(audit: Session, model: str, score: str) -> Measured[float]:
             (outcome,), calibration = score_lens(audit)
             return _scored(audit, outcome.rows(), "lens", summary_of(outcome, calibration), _LENS)
         case "em":
-            em, weights = EmOptions(form="teacher"), audit.sources[model].weights
-            found = em_outcome_of(model, weights, audit, em, run_em(audit, em))
+            teacher = audit.under(em_form="teacher")
+            found = em_outcome_of(model, audit.sources[model].weights, teacher, run_em(teacher))
             return _scored(audit, found.rows(), "udr", em_summary_of(found), _EM)
         case "cka":
             return _layered(audit, {"cka": cka_layers(audit, model)})
@@ -292,10 +293,10 @@ def _controls(audit: Session, model: str) -> Measured[float]:
     with audit:
         ((outcome,), _), found = score_examined(audit, controls_of(audit))
     one = found[model]
-    document = one.document()
+    aligned = one.aligned.uds or UNMEASURED
     values = {
-        "uds_aligned": (document["aligned"]["uds"], document["aligned"]["ci95"]),
-        "uds_validity": (one.validity.d_share, document["validity"]["ci95"]),
+        "uds_aligned": (aligned.value, aligned.ends),
+        "uds_validity": (one.validity.d_share, one.validity.ci95),
     }
     if one.aligned.kind is None and outcome.uds is not None and outcome.uds < ALIGN_FROM:
         # so low that nothing has to be aligned: the depth itself

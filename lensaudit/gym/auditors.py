@@ -296,7 +296,7 @@ def _depth(outcome: Outcome) -> AuditorScore:
     if not facts:
         why = next(iter(outcome.unscored.values()), NO_LAYER)
         return AuditorScore(None, why=why)
-    return AuditorScore(outcome.uds, facts, ci95=outcome.interval().ends)
+    return AuditorScore(outcome.uds, facts, ci95=outcome.estimate.ends)
 
 
 @auditor("uds", reads="stream", high_means="forgot", source=UDS, at_once=True)
@@ -418,7 +418,7 @@ def _weakest(
         readable = _readable(controls)
         if weakest is None and controls.aligned.not_needed:
             groups = [one.group for one in outcome.encoded]
-            layers = outcome.options.layers
+            layers = outcome.settings.at_layers
             weakest, readable = weakest_of(outcome.s1, outcome.depth, groups, layers), True
         if weakest is None:
             findings.append(AuditorScore(None, why=why or NO_LAYER))

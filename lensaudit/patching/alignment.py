@@ -9,7 +9,7 @@ the aligned stream without the one direction that it shares with other authors' 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -59,8 +59,6 @@ CHUNK_ROWS = 32
 HELD_OUT = 5
 """One row in so many is held out of the fit, for R2."""
 _SCHEMA = 1
-Given = tuple[tuple[int, int, tuple[int, ...]], ...]
-"""Idx, idx of the row that it is given, and the positions of its own that are read."""
 
 
 @dataclass(frozen=True)
@@ -112,40 +110,6 @@ class MappedSource(CachedSource):
     def shape(self) -> tuple[int, int]:
         """Layers and width of what is handed over."""
         return len(self.maps), len(self.maps[0].mean_y)
-
-
-@dataclass(frozen=True)
-class OtherRowSource(CachedSource):
-    """`full`'s own stream, of another row: what patching does when nothing fits.
-
-    The k-th kept position of a row is given what the other row has at its k-th, around again
-    where that one is shorter.
-    """
-
-    rows: Given = ()
-
-    def _example(self, idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
-        read = {own: (other, positions) for own, other, positions in self.rows}
-        other, positions = read[idx]
-        kept, resid = super()._example(other)
-        resid = resid[:, torch.isin(kept, torch.tensor(read[other][1]))]
-        return torch.tensor(positions), resid[:, torch.arange(len(positions)) % resid.shape[1]]
-
-
-def next_rows(encoded: Sequence[Encoded], *, whole: bool = False) -> Given:
-    """For each row one of another group, if there is one: the next in a list turned by groups.
-
-    Args:
-        encoded: rows.
-        whole: every position up to the span's end is read, not the span's alone.
-    """
-    order = sorted(encoded, key=lambda e: (str(e.group), e.idx))
-    turned = []
-    for at, e in enumerate(order):
-        others = [o for o in (*order[at + 1 :], *order[:at]) if o.group != e.group]
-        other = (others or [*order[at + 1 :], *order[:at], e])[0]
-        turned.append((e.idx, other.idx, tuple(range(e.end)) if whole else e.read_positions))
-    return tuple(turned)
 
 
 def alignment_key(source: Fingerprint, full: Fingerprint, kind: MapClass, n_tokens: int) -> str:
@@ -202,27 +166,13 @@ def fit_alignment(
         InputError: too few tokens for the width, or streams that no map can be fitted to.
     """
     key = alignment_key(source.fingerprint, full.fingerprint, kind, n_tokens)
-    pairs = _Pairs(source, full, places)
-    made = _fit(pairs, encoded, kind, n_tokens=n_tokens, memory_bytes=memory_bytes, key=key)
-    _write(root / MAPS, made)
-    return made
-
-
-def _fit(
-    pairs: "_Pairs",
-    encoded: Sequence[Encoded],
-    kind: MapClass,
-    *,
-    n_tokens: int,
-    memory_bytes: int,
-    key: str,
-) -> Alignment:
-    source, full = pairs.source, pairs.full
+    pairs = partial(_paired_streams, source, full, places)
     layer_of = relative_layers(source.n_layers, full.n_layers)
     d_x, d_y = source.d_model, full.d_model
-    rows = rows_to_fit(encoded, n_tokens, pairs.places)
+    empty = Moments.empty(d_x, d_y)
+    rows = rows_to_fit(encoded, n_tokens, places)
     held_out, fit = rows[::HELD_OUT], [row for at, row in enumerate(rows) if at % HELD_OUT]
-    used = sum(len(_paired(e, pairs.places)) for e in fit)
+    used = sum(len(_paired(e, places)) for e in fit)
     if used < FEWEST_TOKENS_PER_DIM * max(d_x, d_y):
         raise InputError(
             f"alignment: {used} neutral tokens, wanted {FEWEST_TOKENS_PER_DIM} per dimension, "
@@ -235,8 +185,8 @@ def _fit(
     maps, shuffled, r2 = [], [], []
     for start in range(0, full.n_layers, at_once):
         layers = range(start, min(start + at_once, full.n_layers))
-        sums = _sums(pairs, fit, layers, layer_of, medians)
-        checks = _sums(pairs, held_out, layers, layer_of, medians, shuffle=False)
+        sums = _sums(pairs, fit, layers, layer_of, medians, empty)
+        checks = _sums(pairs, held_out, layers, layer_of, medians, empty, shuffle=False)
         for (found, mixed), (check, _) in zip(sums, checks, strict=True):
             try:
                 maps.append(fitted(found, kind))
@@ -244,7 +194,9 @@ def _fit(
             except (ValueError, RuntimeError) as error:  # RuntimeError: of LAPACK
                 raise InputError(f"--align {kind}: {error}") from error
             r2.append(r_squared(maps[-1], check))
-    return Alignment(kind, tuple(maps), layer_of, tuple(r2), used, tuple(shuffled), key)
+    made = Alignment(kind, tuple(maps), layer_of, tuple(r2), used, tuple(shuffled), key)
+    _write(root / MAPS, made)
+    return made
 
 
 def relative_layers(n_source: int, n_full: int) -> tuple[int, ...]:
@@ -263,52 +215,45 @@ def _paired(e: Encoded, places: Places | None) -> list[tuple[int, int]]:
     return [(at, own) for at, own in both if at > 0 and own > 0]
 
 
-@dataclass(frozen=True)
-class _Pairs:
-    """The streams of two models that have read the same."""
-
-    source: Activations
-    full: Activations
-    places: Places | None
-
-    def of(
-        self, rows: Sequence[Encoded]
-    ) -> tuple[Float[Tensor, "layer_x pos d_x"], Float[Tensor, "layer_y pos d_y"]]:
-        """Rows end to end, the source's and `full`'s, without their first position."""
-        xs, ys = [], []
-        for e in rows:
-            at, own = slice(1, None), slice(1, None)
-            if self.places is not None:
-                paired = _paired(e, self.places)
-                at, own = [at for at, _ in paired], [own for _, own in paired]
-            xs.append(self.source.example(e.idx).resid[:, own].float())
-            ys.append(self.full.example(e.idx).resid[:, at].float())
-        return torch.cat(xs, dim=1), torch.cat(ys, dim=1)
+def _paired_streams(
+    source: Activations, full: Activations, places: Places | None, rows: Sequence[Encoded]
+) -> tuple[Float[Tensor, "layer_x pos d_x"], Float[Tensor, "layer_y pos d_y"]]:
+    """Streams of two models that have read the same, rows end to end, without first positions."""
+    xs, ys = [], []
+    for e in rows:
+        at, own = slice(1, None), slice(1, None)
+        if places is not None:
+            paired = _paired(e, places)
+            at, own = [at for at, _ in paired], [own for _, own in paired]
+        xs.append(source.example(e.idx).resid[:, own].float())
+        ys.append(full.example(e.idx).resid[:, at].float())
+    return torch.cat(xs, dim=1), torch.cat(ys, dim=1)
 
 
-def _median_norms(
-    pairs: _Pairs, rows: Sequence[Encoded]
-) -> tuple[Float[Tensor, " layer_x"], Float[Tensor, " layer_y"]]:
+Pairs = Callable[[Sequence[Encoded]], tuple[Tensor, Tensor]]
+"""The streams of the source and of `full` on some rows."""
+
+
+def _median_norms(pairs: Pairs, rows: Sequence[Encoded]) -> list[Float[Tensor, " layer"]]:
     """Of the source and of `full`."""
-    norms = [[one.norm(dim=-1) for one in pairs.of(chunk)] for chunk in batched(rows, CHUNK_ROWS)]
-    x, y = (torch.cat(side, dim=1).median(dim=1).values for side in zip(*norms, strict=True))
-    return x, y
+    norms = [[one.norm(dim=-1) for one in pairs(chunk)] for chunk in batched(rows, CHUNK_ROWS)]
+    return [torch.cat(side, dim=1).median(dim=1).values for side in zip(*norms, strict=True)]
 
 
 def _sums(
-    pairs: _Pairs,
+    pairs: Pairs,
     rows: Sequence[Encoded],
     layers: Sequence[int],
     layer_of: Sequence[int],
     medians: Sequence[Float[Tensor, " layer"]],
+    empty: Moments,
     *,
     shuffle: bool = True,
 ) -> list[tuple[Moments, Moments]]:
     """Moments of the pairs of each layer, and of pairs of tokens half a chunk apart."""
-    empty = Moments.empty(pairs.source.d_model, pairs.full.d_model)
     sums = [(empty, empty) for _ in layers]
     for chunk in batched(rows, CHUNK_ROWS):
-        xs, ys = pairs.of(chunk)
+        xs, ys = pairs(chunk)
         x_kept, y_kept = (
             ordinary(one.norm(dim=-1), median, SINK_NORM)
             for one, median in zip((xs, ys), medians, strict=True)
@@ -377,16 +322,18 @@ def too_few_groups(rows: Sequence[Encoded]) -> str | None:
     return None if n > 1 else f"{n} author: no other's facts to take a shared direction from"
 
 
-@dataclass(frozen=True)
-class Directions:
-    """By fold and layer; nothing of the fold's own rows is in them."""
+@dataclass(frozen=True, kw_only=True)
+class WithoutShared(MappedSource):
+    """An aligned source whose stream has `full`'s mean along each layer's shared direction.
 
-    source: MappedSource
+    A direction is taken by fold: nothing of the fold's own rows is in it.
+    """
+
     full: CachedSource
     rows: tuple[Encoded, ...]
     """The facts that the source can be read on."""
-    layers: tuple[int, ...]
-    """Those that are patched; the others stay as they are."""
+    at: tuple[int, ...]
+    """Layers that are patched; the others stay as they are."""
     memory_bytes: int
 
     @cached_property
@@ -395,20 +342,19 @@ class Directions:
         return folds_of(self.rows)
 
     @cached_property
-    def found(self) -> dict[int, list[SharedDirection]]:
+    def directions(self) -> dict[int, list[SharedDirection]]:
         """Layer -> one for each fold."""
-        d_model = self.source.shape[1]
         n_tokens = sum(e.n_span for e in self.rows)
         # float32 streams and differences of every position; half is left for what a layer needs
-        at_once = max(1, self.memory_bytes // (2 * 2 * 4 * n_tokens * d_model))
+        at_once = max(1, self.memory_bytes // (2 * 2 * 4 * n_tokens * self.shape[1]))
         found = {}
-        for layers in batched(self.layers, at_once):
-            apart, full = self._streams(layers)
+        for layers in batched(self.at, at_once):
+            apart, full = self._by_fold(layers)
             for at, layer in enumerate(layers):
                 found[layer] = shared_directions([x[at] for x in apart], [y[at] for y in full])
         return found
 
-    def _streams(
+    def _by_fold(
         self, layers: Sequence[int]
     ) -> tuple[list[Float[Tensor, "layer _ d"]], list[Float[Tensor, "layer _ d"]]]:
         """Source minus `full`, and `full`, at the positions that predict, by fold."""
@@ -416,26 +362,18 @@ class Directions:
         apart: list[list[Tensor]] = [[] for _ in range(n_folds)]
         full: list[list[Tensor]] = [[] for _ in range(n_folds)]
         for e in self.rows:
-            at, x = self.source.at_layers(e.idx, layers)
+            at, x = self.at_layers(e.idx, layers)
             here = (at >= e.start) & (at < e.end)
             y = self.full.activations.example(e.idx, layers=layers).at(at[here]).resid.float()
             apart[self.folds[e.idx]].append(x[:, here].float() - y)
             full[self.folds[e.idx]].append(y)
         return [torch.cat(one, dim=1) for one in apart], [torch.cat(one, dim=1) for one in full]
 
-
-@dataclass(frozen=True)
-class WithoutShared(MappedSource):
-    """An aligned source whose stream has `full`'s mean along each layer's shared direction."""
-
-    directions: Directions | None = None
-
     def _example(self, idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
         positions, resid = super()._example(idx)
-        assert self.directions is not None
-        if idx not in self.directions.folds:  # read with its bucket, and not scored
+        if idx not in self.folds:  # read with its bucket, and not scored
             return positions, resid
-        fold, found = self.directions.folds[idx], self.directions.found
+        fold, found = self.folds[idx], self.directions
         moved = [
             found[layer][fold].taken_out(one) if layer in found else one
             for layer, one in enumerate(resid)

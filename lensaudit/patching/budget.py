@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from lensaudit.data.spans import Encoded, patched_range
 from lensaudit.errors import InputError
 from lensaudit.models.sizes import Sizes, budget_for, planned_bytes, rows_at_once
-from lensaudit.patching.options import PatchOptions
+from lensaudit.patching.options import ResolvedSettings
 
 MAX_BATCH = 64
 """Examples: beyond this a batch gains no speed and an interruption loses more."""
@@ -68,14 +68,14 @@ class Room:
     """Sizes of the model, the budget, and how rows are scored."""
 
     sizes: Sizes
-    options: PatchOptions
+    settings: ResolvedSettings
     sweeps: bool
     """By the sweep; else by one hooked pass per layer."""
 
     @property
     def planned(self) -> int:
         """Bytes that batches are planned for."""
-        return planned_bytes(self.options.memory_bytes)
+        return planned_bytes(self.settings.memory_bytes)
 
     @property
     def mlp_rows(self) -> int:
@@ -86,7 +86,7 @@ class Room:
     @property
     def logit_rows(self) -> int:
         """Rows of full-vocabulary logits held at once: at most a quarter of the budget."""
-        most = rows_at_once(self.sizes.d_vocab, self.options.device)
+        most = rows_at_once(self.sizes.d_vocab, self.settings.device)
         return max(16, min(most, 4096, self.planned // 4 // self._logit_bytes))
 
     @property
@@ -97,7 +97,7 @@ class Room:
 
     def load(self, e: Encoded, n_rows: int) -> Load:
         """What an example with `n_rows` patched rows brings."""
-        first, _ = patched_range(e, self.options.scope)
+        first, _ = patched_range(e, self.settings.scope)
         n_span = e.end - first
         return Load(1, len(e.token_ids), first, n_span, n_rows, n_rows * n_span, e.end, n_span)
 
@@ -134,7 +134,7 @@ class Room:
 
     def _live_bytes(self, load: Load) -> int:
         """Of a component that is not cached: the source runs beside `full`."""
-        if self.options.component == "resid":
+        if self.settings.part == "resid":
             return 0
         n, n_pos = load.n_examples, load.n_pos
         run = self.sizes.run_bytes(n, n_pos, n_logits=n)
@@ -146,12 +146,12 @@ class Room:
         Raises:
             InputError: says how much it takes.
         """
-        n_rows = n_sources * len(self.options.layers)
+        n_rows = n_sources * len(self.settings.at_layers)
         loads = [self.load(e, n_rows) for e in encoded]
         needed = max(self.bytes_of(load, n_sources=n_sources) for load in loads)
         if needed > self.planned:
             raise InputError(
-                f"--memory {self.options.memory_bytes // MiB}M: one example of this model takes "
+                f"--memory {self.settings.memory_bytes // MiB}M: one example of this model takes "
                 f"{needed // MiB}M above the weights; "
                 f"use --memory {budget_for(needed) // MiB}M"
             )
@@ -176,13 +176,13 @@ class Room:
         self, loads: Sequence[tuple[Encoded, Load]], n_sources: int
     ) -> Iterator[tuple[list[Encoded], Load]]:
         """Batches, with what each brings, in the order given."""
-        most = self.options.batch_size or MAX_BATCH
-        tokens = ROW_TOKENS["cuda" if self.options.device.startswith("cuda") else "cpu"]
+        most = self.settings.batch_size or MAX_BATCH
+        tokens = ROW_TOKENS["cuda" if self.settings.device.startswith("cuda") else "cpu"]
         batch: list[Encoded] = []
         total = None
         for e, load in loads:
             fuller = load if total is None else total + load
-            too_many = self.options.batch_size is None and fuller.row_tokens > tokens
+            too_many = self.settings.batch_size is None and fuller.row_tokens > tokens
             too_large = self.bytes_of(fuller, n_sources=n_sources) > self.planned
             if total is not None and (len(batch) == most or too_many or too_large):
                 yield batch, total

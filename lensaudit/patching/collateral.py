@@ -133,7 +133,7 @@ def _patched(session: Session, one: Anchored) -> _Patched:
         unscored |= {e.idx: NO_OTHER for e in rows if e.idx not in others.given}
         wanted, anchor = others.rows, others.key
         if not wanted:
-            nothing = torch.zeros(0, len(session.options.layers))
+            nothing = torch.zeros(0, len(session.settings.at_layers))
             return _Patched(
                 (), nothing, {c.weights: nothing for c in session.sources.values()}, unscored
             )
@@ -143,7 +143,7 @@ def _patched(session: Session, one: Anchored) -> _Patched:
         sources[anchor] = session.streams(one.base, rows)
     for checkpoint in session.sources.values():
         sources[checkpoint.weights] = session.streams(checkpoint, rows)
-    layers = session.options.layers
+    layers = session.settings.at_layers
     session.fill(wanted, sources, layers)
     deltas = {name: session.read(name, wanted, layers) for name in sources}
     return _Patched(wanted, deltas[anchor], deltas, unscored)
@@ -157,7 +157,7 @@ def _document(
     session: Session,
 ) -> dict[str, Any]:
     """The numbers of one set and one source, as plain JSON."""
-    tau = session.options.tau
+    tau = session.settings.tau
     depth = depth_score(patched.s1, s2, tau=tau)
     scored = depth.uds.isfinite()
     groups = [e.group for e, yes in zip(patched.rows, scored.tolist(), strict=True) if yes]

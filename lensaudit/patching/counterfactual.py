@@ -7,7 +7,7 @@ a depth near 0 shows that the fact is there, and no high one shows anything.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -32,13 +32,10 @@ Given = Mapping[int, tuple[int, Mapping[int, int]]]
 
 
 @dataclass(frozen=True)
-class Counterfactual(CachedSource):
-    """`full`'s own stream on another fact, at every position that any scope replaces.
+class OtherRows(CachedSource):
+    """`full`'s own stream on another row; of a row that has no other nothing is handed over."""
 
-    Of a row that has no other nothing is handed over.
-    """
-
-    given: Given
+    given: Given = field(default_factory=dict)
 
     def _example(self, idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
         other, at = self.given.get(idx, (idx, {}))
@@ -48,7 +45,7 @@ class Counterfactual(CachedSource):
 
 @dataclass(frozen=True)
 class Others:
-    """For each row another that can stand for it; rows that none is as long as are left out."""
+    """For each row another that stands for it; rows that none can stand for are left out."""
 
     full: Checkpoint
     rows: tuple[Encoded, ...]
@@ -62,18 +59,42 @@ class Others:
         told = [[by_idx[a], by_idx[b], sorted(at.items())] for a, (b, at) in self.given.items()]
         return f"{self.full.weights} on {digest(told)}"
 
-    def source(self, session: Session, rows: Sequence[Encoded]) -> Counterfactual:
+    def source(self, session: Session, rows: Sequence[Encoded]) -> OtherRows:
         """To be patched in; `rows` are those that `full` is cached on."""
         own = session.streams(self.full, rows)
-        return Counterfactual(own.activations, own.last_layer, self.given)
+        return OtherRows(own.activations, own.last_layer, given=self.given)
 
 
 def others_of(full: Checkpoint, rows: Sequence[Encoded], facts: Iterable[Fact]) -> Others:
-    """The rows that stand for each other: of another author, with another entity, asked alike."""
+    """The rows that stand for each other: of another author, with another entity, asked alike.
+
+    At every position that any scope replaces.
+    """
     texts, by_idx = {one.idx: one for one in facts}, {e.idx: e for e in rows}
     pairs = _pairs(rows, texts)
     given = {a: (b, places(by_idx[a], by_idx[b])) for a, b in pairs.items()}
     return Others(full, tuple(e for e in rows if e.idx in given), given)
+
+
+def next_rows(full: Checkpoint, rows: Sequence[Encoded], *, whole: bool = False) -> Others:
+    """For each row the next of another group, if there is one: a stream that does not fit.
+
+    The k-th position that is read is given what the other row has at its k-th, around again where
+    that one is shorter.
+
+    Args:
+        full: whose stream it is.
+        rows: a list that is turned by groups.
+        whole: every position up to the span's end is read, not the span's alone.
+    """
+    order, given = sorted(rows, key=lambda e: (str(e.group), e.idx)), {}
+    read = {e.idx: range(e.end) if whole else e.read_positions for e in rows}
+    for at, e in enumerate(order):
+        after = [*order[at + 1 :], *order[:at], e]
+        other = next((o for o in after if o.group != e.group), after[0])
+        own, away = read[e.idx], read[other.idx]
+        given[e.idx] = other.idx, {pos: away[k % len(away)] for k, pos in enumerate(own)}
+    return Others(full, tuple(rows), given)
 
 
 def _pairs(rows: Sequence[Encoded], texts: Mapping[int, Fact]) -> dict[int, int]:
@@ -105,7 +126,7 @@ def score_beside_others(session: Session) -> Scored:
     Raises:
         VerificationError | WorkError: as of any patched score.
     """
-    found, rows, layers = run(session), session.encoded, session.options.layers
+    found, rows, layers = run(session), session.encoded, session.settings.at_layers
     others = others_of(session.full, rows, session.examples)
     only = {others.key: others.given.keys()}
     session.fill(rows, {others.key: others.source(session, rows)}, layers, only=only)
@@ -128,8 +149,9 @@ def score_beside_others(session: Session) -> Scored:
 def plan_beside_others(session: Session) -> Plan:
     """Count what is missing of such a run, its anchor among it."""
     others = others_of(session.full, session.encoded, session.examples)
-    scores, layers = session.scores(others.key), session.options.layers
-    n_more = sum(len(layers if session.fresh else scores.missing(e, layers)) for e in others.rows)
+    scores, settings = session.scores(others.key), session.settings
+    layers = settings.at_layers
+    n_more = sum(len(layers if settings.fresh else scores.missing(e, layers)) for e in others.rows)
     told = f"anchor: {COUNTERFACTUAL}, full's own stream of another question"
     return plan_of(session, told, n_more)
 

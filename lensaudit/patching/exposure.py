@@ -59,20 +59,38 @@ class ForwardCount:
     """Tokens read in them, padding included."""
 
 
-def _unedited(rows: Rows) -> Mapping[int, Intervention]:
-    return {}
+@dataclass(frozen=True)
+class _Both:
+    """Keys and values of two models, cut together."""
+
+    own: Any = None
+    below: Any = None
+
+    def batch_select_indices(self, chosen: Tensor) -> None:
+        """Keep these rows of the cache."""
+        for one in (self.own, self.below):
+            one.batch_select_indices(chosen)
 
 
 @dataclass
-class PlainReader:
-    """A model by itself, or under edits of its residual stream in every step."""
+class Reader:
+    """Reads tokens and keeps their keys and values; `model` is whose logits are read.
+
+    A model by itself, under edits of its residual stream in every step, or from a layer on fed with
+    the stream of a source at every token and in every step: what it computes below that layer is
+    then overwritten at all positions, so that only what the source hands over, and what the upper
+    layers make of it, can be heard.
+    """
 
     model: TransformerBridge
-    edits: Callable[[Rows], Mapping[int, Intervention]] = _unedited
+    edits: Callable[[Rows], Mapping[int, Intervention]] | None = None
     """Layer -> what is done to its stream, for a batch of these rows."""
     work: ForwardCount = field(default_factory=ForwardCount)
     alike: bool = False
-    """The edits are the same for every row; so they are where there are none."""
+    """The edits are the same for every row."""
+    source: TransformerBridge | None = None
+    layer: int = 0
+    """After which the source's stream is handed over."""
 
     def read(
         self,
@@ -94,74 +112,27 @@ class PlainReader:
             n_logits: how many positions are unembedded.
             rows: which prompt each row continues.
         """
-        self.work.forwards += 1
-        self.work.tokens += tokens.numel()
-        with intervening(self.model, self.edits(rows)):
-            return cached_logits(
-                self.model, tokens, mask=mask, positions=positions, past=past, n_logits=n_logits
-            )
-
-
-@dataclass(frozen=True)
-class _Both:
-    """Keys and values of two models, cut together."""
-
-    first: Any
-    second: Any
-
-    def batch_select_indices(self, chosen: Tensor) -> None:
-        """Keep these rows of the cache."""
-        for one in (self.first, self.second):
-            one.batch_select_indices(chosen)
-
-
-@dataclass
-class JoinedReader:
-    """`full` from `layer` on, fed with the source's stream at every token and in every step.
-
-    What `full` computes below that layer is overwritten at all positions, so that only what the
-    source hands over, and what the upper layers of `full` make of it, can be heard.
-    """
-
-    source: TransformerBridge
-    model: TransformerBridge
-    layer: int
-    work: ForwardCount = field(default_factory=ForwardCount)
-
-    def read(
-        self,
-        tokens: Tokens,
-        *,
-        mask: Seen,
-        positions: Tokens,
-        past: Any,
-        n_logits: int,
-        rows: Rows,
-    ) -> tuple[Kept, Any]:
-        """Logits after the last token; see `Plain.read`."""
-        self.work.forwards += 2
-        self.work.tokens += 2 * tokens.numel()
+        n_models = 1 if self.source is None else 2
+        self.work.forwards += n_models
+        self.work.tokens += n_models * tokens.numel()
         stream: list[Resid] = []
 
         def keep(resid: Resid) -> Resid:
             stream.append(resid)
             return resid
 
-        below = past.first if past else None
-        above = past.second if past else None
+        where = {"mask": mask, "positions": positions}
+        if self.source is None:
+            with intervening(self.model, self.edits(rows) if self.edits else {}):
+                return cached_logits(self.model, tokens, **where, past=past, n_logits=n_logits)
+        before = past or _Both()
         with intervening(self.source, {self.layer: keep}):
-            _, below = cached_logits(
-                self.source, tokens, mask=mask, positions=positions, past=below, n_logits=1
-            )
+            _, below = cached_logits(self.source, tokens, **where, past=before.below, n_logits=1)
         with intervening(self.model, {self.layer: lambda resid: stream[0].to(resid)}):
-            logits, above = cached_logits(
-                self.model, tokens, mask=mask, positions=positions, past=above, n_logits=n_logits
+            logits, own = cached_logits(
+                self.model, tokens, **where, past=before.own, n_logits=n_logits
             )
-        return logits, _Both(below, above)
-
-
-Reader = PlainReader | JoinedReader
-"""Reads tokens and keeps their keys and values; `model` is whose logits are read."""
+        return logits, _Both(own, below)
 
 
 def steered(
@@ -169,7 +140,7 @@ def steered(
     layer: int,
     towards: Float[Tensor, "prompt d_model"],
     work: ForwardCount,
-) -> PlainReader:
+) -> Reader:
     """A model with a vector of each prompt's own added after `layer`, at every token.
 
     Args:
@@ -183,7 +154,7 @@ def steered(
         moved = towards[rows.to(towards.device)].unsqueeze(1)
         return {layer: lambda resid: resid + moved.to(resid)}
 
-    return PlainReader(model, edits, work)
+    return Reader(model, edits, work)
 
 
 def say(reader: Reader, prompts: Sequence[Ids], *, max_new_tokens: int) -> list[str]:
@@ -204,7 +175,7 @@ def say(reader: Reader, prompts: Sequence[Ids], *, max_new_tokens: int) -> list[
 
 
 def sample(
-    reader: PlainReader, prompt: Ids, n_rows: int, choose: Choose, *, max_new_tokens: int
+    reader: Reader, prompt: Ids, n_rows: int, choose: Choose, *, max_new_tokens: int
 ) -> list[str]:
     """Continuations of one prompt, which is read once; `choose` draws their tokens."""
     device = device_of(reader.model)
@@ -363,7 +334,9 @@ def _passes(
     logits_of = partial(unembedded, reader.model) if known else _as_they_are
     prompt = torch.tensor(places, device=device)
     branch = _takes_branches(reader)
-    read = _read_as_tree if branch and _edits_alike(reader) else _read_each
+    # a token's stream is then the same whichever prompt it is read for
+    alike = reader.alike or reader.edits is None
+    read = _read_as_tree if branch and alike else _read_each
     begun = read(reader, [tuple(prompts[at]) for at in places], prompt)
     every = [(owner, tuple(ids)) for owner, own in enumerate(candidates) for ids in own]
     wanted = partial(_wanted, every, n_logits, device)
@@ -457,7 +430,7 @@ def _read_as_tree(reader: Reader, prompts: Sequence[tuple[int, ...]], rows: Rows
             tokens, mask=mask, positions=depth, past=None, n_logits=1, rows=rows[:1]
         )
     own = started(paths, rows.device)
-    for one in (past.first, past.second) if isinstance(past, _Both) else (past,):
+    for one in (past.own, past.below) if isinstance(past, _Both) else (past,):
         for layer in one.layers:
             both = (part[0][:, own.tokens].transpose(0, 1) for part in (layer.keys, layer.values))
             layer.keys, layer.values = both
@@ -472,18 +445,13 @@ def _added(model: TransformerBridge, visible: Bool[Tensor, "row pos seen"]) -> T
     return mask.masked_fill_(~visible, hidden).unsqueeze(1)
 
 
-def _edits_alike(reader: Reader) -> bool:
-    """Whether a token's stream is the same whichever prompt it is read for."""
-    return isinstance(reader, JoinedReader) or reader.alike or reader.edits is _unedited
-
-
 _Row = tuple[int, dict[tuple[int, ...], int]]
 """A prompt, and the place of each beginning of a candidate that is read after it."""
 
 
 def _takes_branches(reader: Reader) -> bool:
     """Whether attention goes by the mask it is given alone: tokens may then see some of a row."""
-    for model in (reader.model, getattr(reader, "source", reader.model)):
+    for model in (reader.model, reader.source or reader.model):
         config: Any = model.original_model.config
         config = config.get_text_config()
         windows = {*(getattr(config, "layer_types", None) or ())} - {"full_attention"}
@@ -606,7 +574,7 @@ def layered_exposures(
 
     edits = {layer: keep(layer) for layer in layers}
     top = n_layers(source) - 1
-    reader = PlainReader(source, lambda rows: edits, work or ForwardCount(), alike=True)
+    reader = Reader(source, lambda rows: edits, work or ForwardCount(), alike=True)
     found: dict[int, Tensor] = {}
     for places in _together(prompts):
         own = [candidates[at] for at in places]
@@ -625,31 +593,6 @@ def layered_exposures(
         assert total is not None
         found.update(zip(places, _by_prompt(total, own), strict=True))
     return [found[at] for at in range(len(prompts))]
-
-
-@dataclass
-class LensReader:
-    """A model whose stream after each layer is read by the final norm and unembedding of `full`."""
-
-    source: TransformerBridge
-    model: TransformerBridge
-    work: ForwardCount = field(default_factory=ForwardCount)
-
-    def exposures(
-        self,
-        prompts: Sequence[Ids],
-        candidates: Sequence[Sequence[Ids]],
-        layers: Sequence[int] | None = None,
-    ) -> list[Float[Tensor, "layer candidate"]]:
-        """As the function, read after these layers of the source in ascending order; None: all.
-
-        Raises:
-            WorkError: logits are not finite.
-        """
-        layers = range(n_layers(self.source)) if layers is None else layers
-        heads = [Head(self.model)]
-        rows = layered_exposures(self.source, heads, layers, prompts, candidates, self.work)
-        return [row[1:] for row in rows]
 
 
 def stream_after(

@@ -1,43 +1,64 @@
-"""The settings of an audit: one frozen record, checked before any model is loaded."""
+"""The settings of a run as its models decide them, and the words in which they are given."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from lensaudit.activations.fill import CACHE_BATCH
-from lensaudit.data.spans import Scope
 from lensaudit.errors import InputError
 from lensaudit.models.bridge import Component
 from lensaudit.models.sizes import LEAST_BUDGET
-from lensaudit.scores.depth import TAU
-from lensaudit.settings import LastLayer, Positions, Profile
+from lensaudit.patching.generation import PATCHED_TOKENS
+from lensaudit.patching.settings import PatchSettings
+from lensaudit.scores.erasure import EM_THRESHOLD
+from lensaudit.settings import Device, Dtype, EmForm, Positions, Profile
 
 Engine = Literal["sweep", "oracle", "lens"]
 """What computes: the sweep, one hooked pass per layer, or (`--score lens`) no patch at all."""
 Measure = Literal["logprob", "hit"]
 """What is averaged over the span: log-prob, or whether the label is the most likely token."""
+REFERENCE_TOKENS = 30
+"""Tokens that each unpatched model generates; `exp_em_eval.py`. The reference is made of `full`'s,
+so one longer than `max_new_tokens` cannot be matched in full."""
 
 
-@dataclass(frozen=True)
-class PatchOptions:
-    """How `full` is patched and scored."""
+@dataclass(frozen=True, kw_only=True)
+class ResolvedSettings(PatchSettings):
+    """Settings of a run with what `auto` means, and with what its models decide."""
 
-    layers: tuple[int, ...]
-    tau: float = TAU
-    last_layer: LastLayer = "resid_post"
-    scope: Scope = "span"
-    component: Component = "resid"
-    head: int | None = None
-    """The head that `component="head"` replaces."""
-    engine: Engine = "sweep"
+    dtype: Dtype = "float32"
+    device: Device = "cpu"
     profile: Profile = "full"
+    em_form: EmForm = "generation"
+    em_threshold: float = EM_THRESHOLD
+    max_new_tokens: int = PATCHED_TOKENS
+    at_layers: tuple[int, ...] = ()
+    """Layers that are patched, one at a time."""
     measure: Measure = "logprob"
-    dtype: str = "float32"
-    device: str = "cpu"
-    batch_size: int | None = None
-    """Examples per batch; None chooses from `memory_bytes`."""
     memory_bytes: int = 2 << 30
     """Budget above the weights."""
     cache_batch: int = CACHE_BATCH
+    spread: bool = False
+    """Models that do not fit the device are brought block by block: `--device auto`."""
+
+    @property
+    def computed_with(self) -> Engine:
+        """What computes."""
+        return "lens" if self.score == "lens" else self.engine
+
+    @property
+    def part(self) -> Component:
+        """What of a layer is replaced."""
+        return parse_component(self.component)[0]
+
+    @property
+    def head(self) -> int | None:
+        """The head that `--component head:N` replaces."""
+        return parse_component(self.component)[1]
+
+    @property
+    def positions_replaced(self) -> Positions:
+        """Which positions of a source's cache are patched in."""
+        return "all" if self.scope == "prefix" else "span"
 
     def positions_needed(self, *, of_full: bool) -> Positions | None:
         """Which positions of a model a run reads from its cache; None: it caches nothing of it.
@@ -47,20 +68,36 @@ class PatchOptions:
         are read from a cache where one was asked for (`lensaudit cache --component`), see
         `positions_replaced`; a run makes none.
         """
-        if self.component != "resid":
-            return "all" if of_full and self.engine == "sweep" else None
-        patched_into = of_full and self.engine != "lens"
+        if self.part != "resid":
+            return "all" if of_full and self.computed_with == "sweep" else None
+        patched_into = of_full and self.computed_with != "lens"
         return "all" if patched_into else self.positions_replaced
 
-    @property
-    def positions_replaced(self) -> Positions:
-        """Which positions of a source's cache are patched in."""
-        return "all" if self.scope == "prefix" else "span"
-
-    @property
-    def component_name(self) -> str:
-        """`head:3`, or the component's name."""
-        return self.component if self.head is None else f"{self.component}:{self.head}"
+    def document(self) -> dict[str, Any]:
+        """What moves a number, and how it is computed: as a manifest holds it."""
+        found = {
+            "layers": self.at_layers,
+            "tau": self.tau,
+            "last_layer": self.last_layer,
+            "scope": self.scope,
+            "component": self.part,
+            "head": self.head,
+            "engine": self.computed_with,
+            "profile": self.profile,
+            "measure": self.measure,
+            "dtype": self.dtype,
+            "device": self.device,
+            "batch_size": self.batch_size,
+            "memory_bytes": self.memory_bytes,
+            "cache_batch": self.cache_batch,
+        }
+        matched = {
+            "form": self.em_form,
+            "threshold": self.em_threshold,
+            "max_new_tokens": self.max_new_tokens,
+            "reference_tokens": REFERENCE_TOKENS,
+        }
+        return {**found, "em": matched} if self.score == "em" else found
 
 
 def parse_layers(spec: str, n_layers: int) -> tuple[int, ...]:

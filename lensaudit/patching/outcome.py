@@ -14,8 +14,9 @@ from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded
 from lensaudit.files import write_csv, write_json, write_jsonl
 from lensaudit.groups import Group, assumption, unit_of
-from lensaudit.patching.options import PatchOptions
+from lensaudit.patching.options import ResolvedSettings
 from lensaudit.patching.score_cache import ByToken
+from lensaudit.results.reading import null
 from lensaudit.results.records import COMPARISON, COMPARISON_MANIFEST, Manifest
 from lensaudit.scores.depth import DepthScore, depth_score
 from lensaudit.scores.estimate import NO_ROWS, Estimate
@@ -34,7 +35,7 @@ class Outcome:
 
     source: str
     encoded: tuple[Encoded, ...]
-    options: PatchOptions
+    settings: ResolvedSettings
     baseline: Float[Tensor, " batch"]
     s1: Float[Tensor, "batch layer"]
     s2: Float[Tensor, "batch layer"]
@@ -51,7 +52,7 @@ class Outcome:
     @property
     def score(self) -> str:
         """`uds`; `lens` where streams were read instead of patched in; or the scale's name."""
-        return self.scale or ("lens" if self.options.engine == "lens" else "uds")
+        return self.scale or ("lens" if self.settings.score == "lens" else "uds")
 
     @property
     def scored(self) -> Float[Tensor, " scored"]:
@@ -59,19 +60,19 @@ class Outcome:
         return self.depth.uds[self.depth.uds.isfinite()]
 
     @property
-    def uds(self) -> float | None:
-        """Mean over the scored examples; None when there is none."""
-        return float(self.scored.double().mean()) if len(self.scored) else None
-
-    @property
     def groups(self) -> list[Group]:
         """Author of each scored example."""
-        chosen = self.depth.uds.isfinite().tolist()
-        return [e.group for e, yes in zip(self.encoded, chosen, strict=True) if yes]
+        return scored_groups(self.depth.uds, self.encoded)
 
-    def interval(self) -> Estimate:
-        """95 % interval of the mean by authors, or why there is none."""
-        return clustered_mean(self.scored.tolist(), self.groups, unit=unit_of(self.groups))
+    @property
+    def estimate(self) -> Estimate:
+        """Mean over the scored examples."""
+        return mean_of(self.depth.uds, self.encoded)
+
+    @property
+    def uds(self) -> float | None:
+        """Its value; None where no example is scored."""
+        return self.estimate.value
 
     def rows(self) -> list[dict[str, Any]]:
         """One JSON object per example, in the order of `idx`; lost spans included."""
@@ -99,10 +100,10 @@ class Outcome:
             "group": e.group,
             "n_span": e.n_span,
             "baseline": float(self.baseline[at]),
-            "s1": finite(self.s1[at].tolist()),
-            "s2": finite(self.s2[at].tolist()),
-            "ke": [layer for layer, yes in zip(self.options.layers, ke, strict=True) if yes],
-            self.score: finite([float(self.depth.uds[at])])[0],
+            "s1": null(self.s1[at].tolist()),
+            "s2": null(self.s2[at].tolist()),
+            "ke": [layer for layer, yes in zip(self.settings.at_layers, ke, strict=True) if yes],
+            self.score: null(float(self.depth.uds[at])),
             "unscored": self.unscored.get(e.idx),
             **({BY_TOKEN: self.by_token[at]} if self.by_token and self.by_token[at] else {}),
         }
@@ -110,7 +111,7 @@ class Outcome:
     def layer_rows(self) -> list[dict[str, Any]]:
         """Means per layer: deltas over all examples, erasure over those with a KE layer there."""
         out = []
-        for column, layer in enumerate(self.options.layers):
+        for column, layer in enumerate(self.settings.at_layers):
             s1, s2 = self.s1[:, column].double(), self.s2[:, column].double()
             ke = self.depth.ke[:, column]
             both = ke & s2.isfinite()
@@ -129,11 +130,24 @@ class Outcome:
         return out
 
 
+def scored_groups(values: Float[Tensor, " batch"], encoded: Sequence[Encoded]) -> list[Group]:
+    """Author of each example that has a value."""
+    chosen = values.isfinite().tolist()
+    return [e.group for e, yes in zip(encoded, chosen, strict=True) if yes]
+
+
+def mean_of(values: Float[Tensor, " batch"], encoded: Sequence[Encoded]) -> Estimate:
+    """Mean of the values there are, with its 95 % interval by authors, or why there is none."""
+    kept, groups = values[values.isfinite()], scored_groups(values, encoded)
+    mean = float(kept.double().mean()) if groups else None
+    return clustered_mean(kept.tolist(), groups, unit=unit_of(groups)).around(mean)
+
+
 def outcome_of(
     source: str,
     encoded: Sequence[Encoded],
     lost: Mapping[int, str],
-    options: PatchOptions,
+    settings: ResolvedSettings,
     baseline: Float[Tensor, " batch"],
     s1: Float[Tensor, "batch layer"],
     s2: Float[Tensor, "batch layer"],
@@ -144,34 +158,34 @@ def outcome_of(
 
     `misfit`: why its stream could not be patched in at all.
     """
-    depth = depth_score(s1, s2, tau=options.tau)
+    depth = depth_score(s1, s2, tau=settings.tau)
     unscored = dict(lost)
     for e, value in zip(encoded, depth.uds.tolist(), strict=True):
         if math.isnan(value):
-            unscored[e.idx] = misfit or NO_KE.format(tau=options.tau)
-    return Outcome(source, tuple(encoded), options, baseline, s1, s2, depth, unscored)
+            unscored[e.idx] = misfit or NO_KE.format(tau=settings.tau)
+    return Outcome(source, tuple(encoded), settings, baseline, s1, s2, depth, unscored)
 
 
 def summary_of(outcome: Outcome, calibration: Mapping[str, float | None]) -> dict[str, Any]:
     """The content of `summary.json`."""
-    options = outcome.options
+    settings = outcome.settings
     return {
         "source": outcome.source,
         "score": outcome.score,
         outcome.score: outcome.uds,
-        **outcome.interval().limits(),
+        **outcome.estimate.limits(),
         "ci95_assumes": assumption(outcome.groups),
         "n": len(outcome.encoded) + len(_lost(outcome)),
         "n_scored": len(outcome.scored),
         "n_groups": len(set(outcome.groups)),
         "unscored": {str(idx): reason for idx, reason in sorted(outcome.unscored.items())},
-        "tau": options.tau,
-        "last_layer": options.last_layer,
-        "scope": options.scope,
-        "component": options.component_name,
-        "profile": options.profile,
-        "engine": options.engine,
-        "layers": list(options.layers),
+        "tau": settings.tau,
+        "last_layer": settings.last_layer,
+        "scope": settings.scope,
+        "component": settings.component,
+        "profile": settings.profile,
+        "engine": settings.computed_with,
+        "layers": list(settings.at_layers),
         "calibration": dict(calibration),
         "baseline": _mean(outcome.baseline.double()),
         "per_layer": outcome.layer_rows(),
@@ -184,7 +198,7 @@ def beside(
     """Summary and rows of UDS with the Logit Lens depth of the same source beside it."""
     summary = summary_of(outcome, calibration) | {
         "lens": lens.uds,
-        **lens.interval().limits("lens_ci95"),
+        **lens.estimate.limits("lens_ci95"),
         "lens_n_scored": len(lens.scored),
         "lens_per_layer": lens.layer_rows(),
     }
@@ -197,7 +211,7 @@ def beside(
 
 def calibration_of(
     encoded: Sequence[Encoded],
-    options: PatchOptions,
+    settings: ResolvedSettings,
     baseline: Float[Tensor, " batch"],
     s1: Float[Tensor, "batch layer"],
     self_patch: Float[Tensor, "batch layer"],
@@ -208,14 +222,9 @@ def calibration_of(
     """
     rows = {"full": self_patch, "retain": s1}
     return {
-        name: outcome_of(name, encoded, {}, options, baseline, s1, s2).uds
+        name: outcome_of(name, encoded, {}, settings, baseline, s1, s2).uds
         for name, s2 in rows.items()
     }
-
-
-def finite(values: Sequence[float]) -> list[float | None]:
-    """NaN as null: strict JSON has no NaN."""
-    return [value if math.isfinite(value) else None for value in values]
 
 
 def _lost(outcome: Outcome) -> list[int]:
@@ -269,8 +278,8 @@ def layer_cells(outcome: Outcome) -> tuple[Sequence[str], list[list[Any]]]:
     tables = (outcome.s1, outcome.s2, outcome.depth.ke, outcome.depth.erasure)
     rows = []
     for e, *parts in zip(outcome.encoded, *(table.tolist() for table in tables), strict=True):
-        for layer, s1, s2, ke, erasure in zip(outcome.options.layers, *parts, strict=True):
-            numbers = ["" if v is None else v for v in finite([s1, s2, erasure])]
+        for layer, s1, s2, ke, erasure in zip(outcome.settings.at_layers, *parts, strict=True):
+            numbers = ["" if v is None else v for v in null([s1, s2, erasure])]
             rows.append([e.idx, e.group, layer, *numbers[:2], int(ke), numbers[2]])
     return LAYER_COLUMNS, rows
 

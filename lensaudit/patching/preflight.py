@@ -24,7 +24,7 @@ from lensaudit.models.decoder import VERIFIED, Decoder, NotSweepable, decoder_of
 from lensaudit.models.sizes import sizes_of
 from lensaudit.patching import oracle
 from lensaudit.patching.layout import Layout
-from lensaudit.patching.options import Engine, PatchOptions
+from lensaudit.patching.options import Engine, ResolvedSettings
 from lensaudit.patching.sources import PaddedStack, SourceStreams
 from lensaudit.patching.stages import Runner
 from lensaudit.patching.wavefront import Stack
@@ -108,7 +108,7 @@ def batch_gap(model: TransformerBridge, encoded: Sequence[Encoded], dtype: str) 
     return PreflightCheck("batch equals single", gap, TOLERANCE_NATS[dtype])
 
 
-def check_component(model: TransformerBridge, example: Encoded, options: PatchOptions) -> None:
+def check_component(model: TransformerBridge, example: Encoded, settings: ResolvedSettings) -> None:
     """What is called a component is one: heads are the model's, what is written is read.
 
     A self-patch cannot tell: any slice of a model put back where it came from changes nothing.
@@ -116,54 +116,54 @@ def check_component(model: TransformerBridge, example: Encoded, options: PatchOp
     Raises:
         InputError: the bridge cannot replace this component on this architecture.
     """
-    if options.component == "resid":
+    if settings.part == "resid":
         return
     tokens = make_batch([example]).to(device_of(model)).tokens
-    stack, _ = residuals(model, tokens, component=options.component)
+    stack, _ = residuals(model, tokens, component=settings.part)
     hf: Any = model.original_model
-    if options.component == "head":
-        sizes = sizes_of(hf.config, options.dtype)
+    if settings.part == "head":
+        sizes = sizes_of(hf.config, settings.dtype)
         wanted = (sizes.n_heads, sizes.d_value)
         if stack.shape[-2:] != wanted:
             raise InputError(
-                f"--component {options.component_name}: the bridge shows heads of "
+                f"--component {settings.component}: the bridge shows heads of "
                 f"{' x '.join(map(str, stack.shape[-2:]))}, the model has "
                 f"{' x '.join(map(str, wanted))}; choose resid, attn or mlp"
             )
         return
     layer = stack.shape[1] // 2
     other = stack[:, (layer + 1) % stack.shape[1]]
-    with intervening(model, {layer: lambda own: other.to(own)}, component=options.component):
-        name = hook_name(layer, options.component)
+    with intervening(model, {layer: lambda own: other.to(own)}, component=settings.part):
+        name = hook_name(layer, settings.part)
         found = captured(model, tokens, [name])[name]
     gap = float((found - other).abs().max() / other.abs().max())
-    if not gap <= WRITTEN[options.dtype]:
+    if not gap <= WRITTEN[settings.dtype]:
         raise InputError(
-            f"--component {options.component_name}: what is patched in does not arrive there on "
+            f"--component {settings.component}: what is patched in does not arrive there on "
             f"{type(model.original_model).__name__} (off by {gap:.2g} of the largest); choose "
             "another --component"
         )
 
 
 def planned_engine(
-    architecture: str, options: PatchOptions, notice: Callable[[str], None]
+    architecture: str, settings: ResolvedSettings, notice: Callable[[str], None]
 ) -> Engine:
     """The engine asked for; the oracle, with a notice, on an architecture not verified."""
-    if options.engine == "sweep" and architecture not in VERIFIED:
+    if settings.engine == "sweep" and architecture not in VERIFIED:
         notice(f"the sweep is not verified on {architecture}; one pass per layer is used instead")
         return "oracle"
-    return options.engine
+    return settings.engine
 
 
 def usable_decoder(
-    model: TransformerBridge, options: PatchOptions, notice: Callable[[str], None]
+    model: TransformerBridge, settings: ResolvedSettings, notice: Callable[[str], None]
 ) -> Decoder | None:
     """The bare modules for the sweep; None, with a notice, where the oracle has to be used.
 
     Raises:
         VerificationError: hooks are registered on `full`, which the sweep would not fire.
     """
-    if options.engine == "oracle":
+    if settings.engine == "oracle":
         return None
     if hooks := user_hooks(model):
         raise VerificationError(
@@ -201,16 +201,16 @@ def sweep_gap(runner: Runner, encoded: Sequence[Encoded], source: SourceStreams)
     The longest and the shortest example are patched at the lowest layer, so that every later
     block and any sliding window is passed, and at one in the middle.
     """
-    name, allowed = "sweep equals oracle", TOLERANCE_NATS[runner.options.dtype]
+    name, allowed = "sweep equals oracle", TOLERANCE_NATS[runner.settings.dtype]
     if runner.decoder is None:
         return PreflightCheck(name, None, allowed, "one pass per layer is used")
     by_length = sorted(encoded, key=lambda e: (e.end, e.idx))
     pair = list({e.idx: e for e in (by_length[0], by_length[-1])}.values())
-    layers = runner.options.layers
+    layers = runner.settings.at_layers
     joins = torch.zeros(1, len(pair), len(runner.decoder.blocks), dtype=torch.bool)
     joins[:, :, [layers[0], layers[len(layers) // 2]]] = True
     # log-probs, whatever is measured: a single hit that flips is not a wrong sweep
-    checked = replace(runner, options=replace(runner.options, measure="logprob"))
+    checked = replace(runner, settings=replace(runner.settings, measure="logprob"))
     sources = [OtherLayers(source)]
     swept = checked.score(pair, checked.fetch(pair, sources), joins)
     slow = checked.by_oracle()

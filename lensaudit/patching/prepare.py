@@ -3,8 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from lensaudit.activations.fill import cache_batch_that_fits
 from lensaudit.data.facts import Fact
@@ -32,7 +31,7 @@ from lensaudit.models.registry import (
 from lensaudit.models.sizes import context_of, sizes_on_disk
 from lensaudit.patching.counterfactual import others_of
 from lensaudit.patching.exact_match import check_em, check_em_score
-from lensaudit.patching.options import PatchOptions, parse_component, parse_layers, parse_memory
+from lensaudit.patching.options import ResolvedSettings, parse_component, parse_layers, parse_memory
 from lensaudit.patching.scoring import as_lens
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
@@ -106,31 +105,31 @@ def prepare(
     if not names:
         raise InputError("no --source: name the model to audit, or several")
     check_em_score(settings)
-    options = _options(settings, len(names))
+    resolved = _resolved(settings, names)
     full, retain, *_ = (settings.full, *several(settings.retain), None)
     specs = named_family(names, full, retain, load_registry(settings.registry))
-    data = str(settings.data or default_data(names[0]))
+    data = str(resolved.data)
     examples = examples_for(data, exclude=settings.exclude, limit=settings.limit)
     if (alone := assumption(one.group for one in examples)) is not None:
         notice(alone)
     # what is not patched score by score is not carried either
     plain = settings.score == "uds" and not settings.lens and not settings.also
-    maps = maps and plain and options.component == "resid" and options.last_layer == "resid_post"
+    maps = maps and plain and resolved.part == "resid" and settings.last_layer == "resid_post"
     opened = _open_family(specs, maps, notice, unanchored=unanchored)
     anchor = opened["full"]
     for source in _carried(opened) if maps else ():
         _check_map(source, anchor, settings.align)
-    sizes = sizes_on_disk(anchor, options.dtype)
-    if options.head is not None and not options.head < sizes.n_heads:
+    sizes = sizes_on_disk(anchor, resolved.dtype)
+    if resolved.head is not None and not resolved.head < sizes.n_heads:
         raise InputError(
-            f"--component head:{options.head}: the model has heads 0 to {sizes.n_heads - 1}"
+            f"--component {settings.component}: the model has heads 0 to {sizes.n_heads - 1}"
         )
     encoded, lost = encode_all(examples, anchor)
     for source in opened.values():
         _check_merges(source, anchor, examples)
     shapes = {(one.n_layers, one.d_model): one for one in opened.values()}.values()
     fitting = (
-        cache_batch_that_fits(sizes_on_disk(one, options.dtype), encoded, options.memory_bytes)
+        cache_batch_that_fits(sizes_on_disk(one, resolved.dtype), encoded, resolved.memory_bytes)
         for one in shapes
     )
     session = Session(
@@ -139,18 +138,14 @@ def prepare(
         sources={name: opened[f"source {name}"] for name in names},
         encoded=encoded,
         unscored=lost,
-        options=replace(
-            options,
-            layers=parse_layers(settings.layers, anchor.n_layers),
-            cache_batch=min(fitting),
-        ),
-        root=Path(settings.activations),
-        spread=settings.device == "auto",
         examples=tuple(examples),
-        fresh=settings.fresh,
         notice=notice,
         progress=progress,
-        settings=replace(settings, data=data),
+        settings=replace(
+            resolved,
+            at_layers=parse_layers(settings.layers, anchor.n_layers),
+            cache_batch=min(fitting),
+        ),
     )
     check_em(session)
     if settings.lens or settings.score == "lens":
@@ -190,13 +185,12 @@ def prepare_without_retain(
             f"--retain none: of {len(session.encoded)} facts none can stand for another; wanted "
             "facts of two authors and more, with other entities of as many tokens"
         )
-    session.settings = replace(session.settings, retain=settings.retain, profile=None)
-    return session
+    return session.under(retain=settings.retain)
 
 
-def _options(settings: PatchSettings, n_sources: int) -> PatchOptions:
-    """The settings with what `auto` means; layers are resolved once the model is opened."""
-    part, head = parse_component(settings.component)
+def _resolved(settings: PatchSettings, sources: Sequence[str]) -> ResolvedSettings:
+    """With what `auto` means; layers and batches are decided once the models are opened."""
+    part, _ = parse_component(settings.component)
     if settings.last_layer == "reference" and part != "resid":
         raise InputError(
             f"--last-layer reference: has a meaning for resid only, not {settings.component}"
@@ -204,22 +198,18 @@ def _options(settings: PatchSettings, n_sources: int) -> PatchOptions:
     if not (math.isfinite(settings.tau) and settings.tau >= 0):
         raise InputError(f"--tau {settings.tau}: wanted a number of nats from 0")
     device = resolve_device(settings.device)
-    usual: Profile = "full" if n_sources == 1 or settings.score == "em" else "ke"
-    return PatchOptions(
-        layers=(),
-        tau=settings.tau,
-        last_layer=settings.last_layer,
-        scope=settings.scope,
-        component=part,
-        head=head,
-        engine=settings.engine,
+    usual: Profile = "full" if len(sources) == 1 or settings.score == "em" else "ke"
+    given = {name: value for name, value in vars(settings).items() if value is not None}
+    decided: dict[str, Any] = {
+        "data": str(settings.data or default_data(sources[0])),
         # of a component every layer is asked for, one source at a time
-        profile="full" if part != "resid" else settings.profile or usual,
-        dtype=resolve_dtype(settings.dtype, device),
-        device=device,
-        batch_size=settings.batch_size,
-        memory_bytes=parse_memory(settings.memory),
-    )
+        "profile": "full" if part != "resid" else settings.profile or usual,
+        "dtype": resolve_dtype(settings.dtype, device),
+        "device": device,
+        "memory_bytes": parse_memory(settings.memory),
+        "spread": settings.device == "auto",
+    }
+    return ResolvedSettings(**given | decided)
 
 
 def _open_family(

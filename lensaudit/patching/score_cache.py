@@ -20,7 +20,6 @@ from lensaudit.files import digest
 from lensaudit.models.conditions import Conditions
 from lensaudit.progress import Notice
 from lensaudit.results.ledger import Ledger, ledger_path
-from lensaudit.results.reading import AtLayer, Flag, Number
 from lensaudit.results.records import computed_by
 
 SCORE_ALGORITHM = 1
@@ -40,14 +39,13 @@ class KeptByContent:
 
     kind: ClassVar[str]
     """Of the ledger, and its folder."""
-    line: ClassVar[type]
-    """What a line must hold."""
+    more: ClassVar[Mapping[str, Any]] = {}
+    """Of the key, beside the conditions."""
 
     def __init__(self, root: Path, key: Conditions, name: str, notice: Notice | None = None):
-        record = key.document()
+        record = {**key.document(), **self.more}
         path = ledger_path(root / self.kind, name, record)
-        self.key = key
-        self.ledger = Ledger(path, self.kind, record, record=self.line, notice=notice)
+        self.ledger = Ledger(path, self.kind, record, notice=notice)
         self.known: dict[str, Any] = {}
         for row in self.ledger.rows:
             self._merge(row)
@@ -91,17 +89,6 @@ class ScoreKey(Conditions):
         return {"full": own.pop("weights"), "donor": own.pop("source"), **own}
 
 
-@dataclass(frozen=True)
-class _PatchedLine:
-    """What is kept of one example."""
-
-    example: str
-    baseline: Number
-    scores: dict[AtLayer, Number]
-    computed_by: str
-    by_token: dict[AtLayer, list[Number]] | None = None
-
-
 @dataclass
 class ScoreEntry:
     """Scores of one example, nats per token."""
@@ -125,7 +112,7 @@ class ScoreEntry:
 class ScoreCache(KeptByContent):
     """Entries by `example_hash`."""
 
-    kind, line = "scores", _PatchedLine
+    kind = "scores"
 
     def _merge(self, row: Mapping[str, Any]) -> None:
         entry = self.known.setdefault(row["example"], ScoreEntry(row["baseline"]))
@@ -144,12 +131,12 @@ class ScoreCache(KeptByContent):
 
     def missing(self, encoded: Encoded, layers: Sequence[int]) -> list[int]:
         """The layers of an example that have no score yet."""
-        entry = self.known.get(example_hash(encoded))
+        entry = self.entry(encoded)
         return [layer for layer in layers if entry is None or layer not in entry.scores]
 
     def lacks(self, encoded: Encoded, layers: Sequence[int]) -> bool:
         """Is something of an example still to be computed, if it is the baseline alone?"""
-        return example_hash(encoded) not in self.known or bool(self.missing(encoded, layers))
+        return self.entry(encoded) is None or bool(self.missing(encoded, layers))
 
     def entry(self, encoded: Encoded) -> ScoreEntry | None:
         """What is known of an example."""
@@ -176,21 +163,15 @@ class ScoreCache(KeptByContent):
                     "baseline": entry.baseline,
                     "scores": {str(layer): score for layer, score in entry.scores.items()},
                     "computed_by": computed_by(),
-                    **_by_token(entry),
+                    **({"by_token": _rounded(entry.by_token)} if entry.by_token else {}),
                 }
                 for encoded, entry in scored
             ]
         )
 
 
-def _by_token(entry: ScoreEntry) -> dict[str, Any]:
-    if not entry.by_token:
-        return {}
-    rounded = {
-        str(layer): [round(value, DIGITS) for value in values]
-        for layer, values in entry.by_token.items()
-    }
-    return {"by_token": rounded}
+def _rounded(by_token: Mapping[int, Sequence[float]]) -> dict[str, list[float]]:
+    return {str(at): [round(one, DIGITS) for one in values] for at, values in by_token.items()}
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -216,18 +197,10 @@ class TextKey(Conditions):
         return {"model": own.pop("weights"), "donor": own.pop("source"), **own}
 
 
-@dataclass(frozen=True)
-class _TextLine:
-    """What is kept of one prompt."""
-
-    prompt: str
-    texts: dict[AtLayer, str]
-
-
 class TextCache(KeptByContent):
     """Texts by `prompt_hash` and layer."""
 
-    kind, line = "texts", _TextLine
+    kind = "texts"
 
     def _merge(self, row: Mapping[str, Any]) -> None:
         texts = {int(at): text for at, text in row["texts"].items()}
@@ -263,26 +236,10 @@ def prompt_hash(encoded: Encoded) -> str:
     return digest(encoded.token_ids[: encoded.n_prompt])
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnAnswerKey(Conditions):
-    """Everything that determines what a model says of its own accord, beside the examples."""
-
-    algorithm: int = SCORE_ALGORITHM
-
-
-@dataclass(frozen=True)
-class _AnswerLine:
-    """What is kept of one example."""
-
-    example: str
-    logprob: Number
-    exact: Flag
-
-
 class OwnAnswerCache(KeptByContent):
     """Log-prob of a span, nats per token, and whether all of it comes first, by `example_hash`."""
 
-    kind, line = "said", _AnswerLine
+    kind, more = "said", {"algorithm": SCORE_ALGORITHM}
 
     def _merge(self, row: Mapping[str, Any]) -> None:
         self.known[row["example"]] = (row["logprob"], row["exact"])

@@ -13,23 +13,19 @@ from torch import Tensor
 from lensaudit.activations.spec import Fingerprint
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
-from lensaudit.models.bridge import TransformerBridge, device_of, unembedded
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.large.placement import planned_text
 from lensaudit.models.sizes import BYTES, sizes_on_disk
 from lensaudit.patching.budget import Room
-from lensaudit.patching.layout import Layout, layout_of
 from lensaudit.patching.options import Engine
 from lensaudit.patching.outcome import Outcome, calibration_of, outcome_of
 from lensaudit.patching.preflight import agrees_with_oracle, check_model, planned_engine
 from lensaudit.patching.score_cache import ByToken, example_hash
 from lensaudit.patching.session import Session
-from lensaudit.patching.sources import CachedSource, SourceStreams
-from lensaudit.patching.stages import Fetched, Joins, Runner, baselines, complete
-from lensaudit.patching.wavefront import Swept
+from lensaudit.patching.sources import SourceStreams
+from lensaudit.patching.stages import Lens, Runner, baselines, complete
 from lensaudit.progress import Plan, unheard
 from lensaudit.results.records import Manifest, computed_by, manifest
-from lensaudit.scores.depth import label_logprob, mean_per_example
 from lensaudit.settings import COUNTERFACTUAL, NO_RETAIN_MODEL
 
 Scored = tuple[list[Outcome], dict[str, float | None]]
@@ -62,14 +58,14 @@ def score_all(session: Session) -> Scored:
 
 def scored(session: Session, found: Deltas) -> Scored:
     """The outcomes of a run, and the scores of the two anchors."""
-    options = replace(session.options, engine=found.engine)
+    settings = session.settings
     calibration = calibration_of(
-        session.encoded, options, found.baseline, found.s1, found.self_patch
+        session.encoded, settings, found.baseline, found.s1, found.self_patch
     )
     outcomes = [
         replace(
             outcome_of(
-                *(name, session.encoded, session.unscored, options),
+                *(name, session.encoded, session.unscored, settings),
                 *(found.baseline, found.s1, found.s2[name]),
                 misfit=session.misfit(source),
             ),
@@ -103,11 +99,11 @@ def run(session: Session) -> Deltas:
         VerificationError: the preflight failed.
         WorkError: an activation or a score is not finite.
     """
-    session.use(planned_engine(session.full.architecture, session.options, session.notice))
+    session.use(planned_engine(session.full.architecture, session.settings, session.notice))
     if session.incomplete():
         _compute(session)
-    options, encoded = session.options, session.encoded
-    layers = options.layers
+    settings, encoded = session.settings, session.encoded
+    layers = settings.at_layers
     s1 = session.read(session.retain.weights, encoded, layers)
 
     def s2(source: Checkpoint) -> Float[Tensor, "batch layer"]:
@@ -115,14 +111,14 @@ def run(session: Session) -> Deltas:
             return torch.full_like(s1, torch.nan)
         found = session.read(source.weights, encoded, layers)
         # rows that another run left in the cache are not part of this one
-        return found if options.profile == "full" else found.where(s1 > options.tau, torch.nan)
+        return found if settings.profile == "full" else found.where(s1 > settings.tau, torch.nan)
 
     return Deltas(
         baseline=baselines(session.scores(session.retain.weights), encoded),
         s1=s1,
         s2={name: s2(checkpoint) for name, checkpoint in session.sources.items()},
         self_patch=s2(session.full),
-        engine=options.engine,
+        engine=settings.engine,
         computed_by={name: _computed_by(session, one) for name, one in session.sources.items()},
     )
 
@@ -133,23 +129,23 @@ def _computed_by(session: Session, source: Checkpoint) -> dict[str, int]:
     if session.misfit(source) is None:
         read.append(source.weights)
     for one in read:
-        found.update(session.scores(one).computed_by(session.encoded, session.options.layers))
+        found.update(session.scores(one).computed_by(session.encoded, session.settings.at_layers))
     return dict(sorted(found.items()))
 
 
 def _compute(session: Session) -> None:
     """Fill the score caches; those of the oracle, if the sweep turns out not to be usable."""
-    full, encoded, options = session.full, session.encoded, session.options
-    room = Room(sizes_on_disk(full, options.dtype), options, options.engine == "sweep")
+    full, encoded, settings = session.full, session.encoded, session.settings
+    room = Room(sizes_on_disk(full, settings.dtype), settings, settings.engine == "sweep")
     room.check(encoded, n_sources=len(session.incomplete()))
-    whole_streams = options.component == "resid"
+    whole_streams = settings.part == "resid"
     streams = _cached(session, {}) if whole_streams else {}
     runner = session.runner(encoded)
     streams[full.weights] = (
         session.streams(full, encoded) if whole_streams else session.component(full)
     )
     checked = agrees_with_oracle(runner, encoded, streams[full.weights], session.notice)
-    if checked.engine != options.engine:
+    if checked.engine != settings.engine:
         session.use(checked.engine)
         checked.room.check(encoded, n_sources=len(session.incomplete()))
         streams = _cached(session, streams) if whole_streams else streams
@@ -172,7 +168,7 @@ def _fill(session: Session, runner: Runner, streams: Mapping[str, SourceStreams]
     """S1 first where S2 is wanted at KE layers only; else everything in one sweep."""
     s1 = {session.retain.weights}
     parts = {"patching": streams.keys()}
-    if session.options.profile != "full":
+    if session.settings.profile != "full":
         parts = {"patching S1": streams.keys() & s1, "patching S2": streams.keys() - s1}
     for what, names in parts.items():
         chosen = {name: one for name, one in streams.items() if name in names}
@@ -188,18 +184,16 @@ def _fill(session: Session, runner: Runner, streams: Mapping[str, SourceStreams]
 def manifest_of(
     session: Session,
     sources: Mapping[str, Checkpoint],
-    options: Mapping[str, Any],
     started: float,
     *,
     command: str = "patch",
     scores_by: Mapping[str, int] | None = None,
 ) -> Manifest:
-    """How a result was made: options, names and content of the models and rows, versions.
+    """How a result was made: settings, names and content of the models and rows, versions.
 
     Args:
         session: that gave it.
         sources: by the names under which they stand in it.
-        options: as the manifest holds them.
         started: of the clock, when the run began.
         command: that made it.
         scores_by: versions and how many of the scores they computed.
@@ -214,14 +208,15 @@ def manifest_of(
         }
         for role, checkpoint in {"full": session.full, "retain": session.retain, **sources}.items()
     }
+    options = session.settings.document()
     if session.settings.without_retain:
         inputs["retain"] = dict.fromkeys(inputs["retain"]) | {"name": NO_RETAIN_MODEL}
-        options = {**options, "anchor": COUNTERFACTUAL}
+        options["anchor"] = COUNTERFACTUAL
     n = len(session.encoded) + len(session.unscored)
     inputs["examples"] = {"n": n, "hash": session.examples_hash}
     if scores_by:
         inputs["scores_computed_by"] = dict(scores_by)
-    device = session.options.device
+    device = session.settings.device
     return manifest(command, options=options, inputs=inputs, device=device, started=started)
 
 
@@ -232,65 +227,13 @@ def as_lens(session: Session) -> Session:
         InputError: one was asked for that it has not.
     """
     for name, only in {"component": "resid", "scope": "span", "last_layer": "resid_post"}.items():
-        if (asked := getattr(session.options, name)) != only:
+        if (asked := getattr(session.settings, name)) != only:
             option = name.replace("_", "-")
             raise InputError(
                 f"--{option} {asked}: the lens reads the residual stream at the span and patches "
                 f"nothing; leave --{option} at {only}, or use --score uds"
             )
-    return session.under(engine="lens", profile="full")
-
-
-@dataclass(frozen=True)
-class Lens:
-    """Reads cached streams with the final norm and the unembedding of `full`."""
-
-    full: TransformerBridge
-    own: CachedSource
-    """What `full` itself cached."""
-    room: Room
-
-    @property
-    def n_layers(self) -> int:
-        """Layers that can be read."""
-        return self.own.activations.n_layers
-
-    def fetch(self, bucket: Sequence[Encoded], streams: Sequence[SourceStreams]) -> Fetched:
-        """Read the spans from disk."""
-        layout = layout_of(bucket, "span")
-        own = self.own.packed(bucket, layout)
-        others = (own if one == self.own else one.packed(bucket, layout) for one in streams)
-        return Fetched(layout, None, [own, *others])
-
-    def score(self, bucket: Sequence[Encoded], fetched: Fetched, joins: Joins) -> Swept:
-        """Span log-probs read at the layers in `joins`; the baseline is full's own last layer."""
-        own, *stacks = fetched.stacks
-        layout = fetched.layout
-        found = torch.full(joins.shape, torch.nan)
-        by_token = torch.full((*joins.shape, layout.width), torch.nan)
-        for source, stack in enumerate(stacks):
-            for layer in joins[source].any(0).nonzero().squeeze(1).tolist():
-                tokens = self._tokens(stack[layer], layout)
-                found[source, :, layer] = _span_mean(tokens, layout)
-                by_token[source, layout.span_example, layer, layout.span_column] = tokens
-        baseline = _span_mean(self._tokens(own[-1], layout), layout)
-        return Swept(baseline, found.where(joins, torch.nan), by_token)
-
-    def _tokens(self, stream: Float[Tensor, "token d_model"], layout: Layout) -> Tensor:
-        device = device_of(self.full)
-        scores = [
-            label_logprob(unembedded(self.full, part.to(device).unsqueeze(0))[0], labels.to(device))
-            for part, labels in zip(
-                stream.split(self.room.logit_rows),
-                layout.span_label.split(self.room.logit_rows),
-                strict=True,
-            )
-        ]
-        return torch.cat(scores).cpu()
-
-
-def _span_mean(tokens: Float[Tensor, " token"], layout: Layout) -> Float[Tensor, " batch"]:
-    return mean_per_example(tokens, layout.span_example, layout.n_examples)
+    return session.under(score="lens", profile="full")
 
 
 def score_lens(session: Session) -> Scored:
@@ -307,7 +250,7 @@ def read_all(session: Session) -> Deltas:
     """
     if session.incomplete():
         _read_missing(session)
-    encoded, layers = session.encoded, session.options.layers
+    encoded, layers = session.encoded, session.settings.at_layers
     # read: baseline minus k; so the baseline falls out of every difference
     below = {w: session.read(w, encoded, layers) for w in session.patched_in()}
     own = below[session.full.weights]
@@ -331,13 +274,13 @@ def _read_missing(session: Session) -> None:
     lacking = session.incomplete()
     streams = {one: session.streams(patched_in[one], encoded) for one in lacking if one != full}
     model = session.model(session.full)
-    check_model(model, encoded[0], session.options.dtype)
+    check_model(model, encoded[0], session.settings.dtype)
     own = session.streams(session.full, encoded)
     if full in lacking:
         streams[full] = own
-    sizes = sizes_on_disk(session.full, session.options.dtype)
+    sizes = sizes_on_disk(session.full, session.settings.dtype)
     complete(
-        Lens(model, own, Room(sizes, session.options, sweeps=True)),
+        Lens(model, own, Room(sizes, session.settings, sweeps=True)),
         encoded,
         streams,
         {one: session.scores(one) for one in streams},
@@ -360,12 +303,12 @@ def plan_of(session: Session, controls: str = "", n_more: int = 0) -> Plan:
         controls: what stands beside the score; how much of it is wanted follows from the score.
         n_more: rows that are scored beside the sources'.
     """
-    rows = _n_missing(session)
+    rows, settings = _n_missing(session), session.settings
     n_forward = n_bytes = n_caches = 0
     for weights, checkpoint in session.patched_in().items():
         # the sweep reads the clean run of `full` whatever is patched into it
         used = any(rows.values()) if weights == session.full.weights else rows[weights]
-        positions = session.options.positions_needed(of_full=weights == session.full.weights)
+        positions = settings.positions_needed(of_full=weights == session.full.weights)
         if not used or positions is None or session.there(checkpoint, positions) is not None:
             continue
         n_forward += len(session.encoded)
@@ -377,7 +320,7 @@ def plan_of(session: Session, controls: str = "", n_more: int = 0) -> Plan:
     lost = f" ({n_lost} unscored: lost in tokenisation)" if n_lost else ""
     lines = [
         f"models: {', '.join(f'{role} {one.spec.name}' for role, one in models)}",
-        f"examples: {len(session.encoded) + n_lost}{lost}; layers: {len(session.options.layers)}",
+        f"examples: {len(session.encoded) + n_lost}{lost}; layers: {len(settings.at_layers)}",
         f"to cache: {n_forward} forward passes of one example, {size(n_bytes)} on disk",
         f"to score: {n_rows + n_more} patched rows (example x source x layer)",
         _placement(session, n_rows, n_forward, n_caches),
@@ -390,30 +333,30 @@ def _placement(session: Session, n_rows: int, n_forward: int, n_caches: int) -> 
     """Of each model alike: they are of one shape. Controls are not counted."""
     if not n_rows and not n_forward:
         return ""
-    options, full, encoded = session.options, session.full, session.encoded
-    room = Room(sizes_on_disk(full, options.dtype), options, options.engine == "sweep")
-    n_sources, n_layers = len(session.patched_in()), len(options.layers)
+    settings, full, encoded = session.settings, session.full, session.encoded
+    room = Room(sizes_on_disk(full, settings.dtype), settings, settings.computed_with == "sweep")
+    n_sources, n_layers = len(session.patched_in()), len(settings.at_layers)
     n_batches = len(room.batches(encoded, lambda e: n_sources * n_layers, n_sources=n_sources))
     each = 1 if room.sweeps else 1 + n_sources * n_layers
     n_passes = n_caches + (PREFLIGHT_PASSES + n_batches * each if n_rows else 0)
     return planned_text(
         full,
-        dtype=options.dtype,
-        device=options.device,
-        spread=options.memory_bytes if session.spread else None,
+        dtype=settings.dtype,
+        device=settings.device,
+        spread=settings.memory_bytes if settings.spread else None,
         n_passes=n_passes,
     )
 
 
 def _n_missing(session: Session) -> dict[str, int]:
     """By source. Rows at KE layers only are known once S1 is; until then all layers are counted."""
-    engine = planned_engine(session.full.architecture, session.options, unheard)
+    engine = planned_engine(session.full.architecture, session.settings, unheard)
     # a fresh cache would be emptied
-    kept = replace(session, fresh=False, options=replace(session.options, engine=engine))
+    kept = replace(session, settings=replace(session.settings, fresh=False, engine=engine))
     wanted, rows = kept.wanted(), {}
     for weights in session.patched_in():
         lists = (wanted(e, weights) for e in session.encoded)
-        if not session.fresh:
+        if not session.settings.fresh:
             scores = kept.scores(weights)
             lists = (scores.missing(e, wanted(e, weights)) for e in session.encoded)
         rows[weights] = sum(map(len, lists))

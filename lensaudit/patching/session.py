@@ -3,7 +3,8 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from lensaudit.activations.gc import remove
 from lensaudit.activations.spec import Fingerprint, kept_as
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.facts import Fact
+from lensaudit.data.joining import Tokenizer
 from lensaudit.data.spans import Encoded, buckets, encoded_row, make_batch
 from lensaudit.models.bridge import (
     DTYPES,
@@ -31,18 +33,16 @@ from lensaudit.models.conditions import Conditions, Padding, conditions_of
 from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.patching.alignment import TokenMatch, token_match
 from lensaudit.patching.budget import Room
-from lensaudit.patching.options import Engine, PatchOptions
+from lensaudit.patching.options import Engine, ResolvedSettings
 from lensaudit.patching.preflight import check_component, check_model, usable_decoder
 from lensaudit.patching.score_cache import (
     KeptByContent,
     OwnAnswerCache,
-    OwnAnswerKey,
     ScoreCache,
     ScoreKey,
     example_hash,
 )
-from lensaudit.patching.settings import PatchSettings
-from lensaudit.patching.sources import CachedComponent, CachedSource, LiveSource, SourceStreams
+from lensaudit.patching.sources import CachedSource, LiveSource, SourceStreams
 from lensaudit.patching.stages import Runner, Wanted, complete, deltas, ke_layers
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.scores.depth import label_logprob, mean_per_example, span_logprob, span_mean
@@ -67,27 +67,6 @@ class OwnAnswers:
     """Every token of the span is the model's first choice."""
 
 
-@dataclass
-class _InMemory:
-    """What a session holds: dropped when it is closed, but for what was begun anew."""
-
-    files: ExitStack = field(default_factory=ExitStack)
-    models: dict[str, TransformerBridge] = field(default_factory=dict)
-    runners: dict[PatchOptions, Runner] = field(default_factory=dict)
-    caches: dict[tuple[str, str, tuple[Encoded, ...]], Activations] = field(default_factory=dict)
-    kept: dict[Conditions, Any] = field(default_factory=dict)
-    """Scores, texts and answers by their keys."""
-    matches: dict[tuple[str, tuple[Encoded, ...]], TokenMatch] = field(default_factory=dict)
-    texts: dict[Encoded, Fact] = field(default_factory=dict)
-    emptied: set[Path] = field(default_factory=set)
-    """Score caches begun anew with `fresh`: once a run, however often they are opened."""
-
-    def close(self) -> None:
-        self.files.close()
-        for held in (self.models, self.runners, self.caches, self.kept):
-            held.clear()
-
-
 @dataclass(eq=False)
 class Session:
     """The models, the rows and the settings of a run; nothing is loaded before it is needed.
@@ -102,34 +81,47 @@ class Session:
     encoded: tuple[Encoded, ...]
     unscored: dict[int, str]
     """Why the tokenizer lost the span of an example, by idx."""
-    options: PatchOptions
-    root: Path
-    """The activations folder."""
-    spread: bool = False
-    """Models that do not fit the device are brought block by block: `--device auto`."""
+    settings: ResolvedSettings
+    """`data` is named where the examples are those of a set."""
     examples: tuple[Fact, ...] = ()
     """The facts behind `encoded` and `unscored`."""
-    fresh: bool = False
     notice: Notice = print
     progress: Tell = unheard
-    settings: PatchSettings = PatchSettings()  # noqa: RUF009  # it is frozen
-    """As the run was asked for; `data` is named where the examples are those of a set."""
-    _held: _InMemory = field(default_factory=_InMemory, repr=False, init=False)
 
     def __post_init__(self) -> None:
+        # shared with the same session under other settings
+        self._files = ExitStack()
+        self._models: dict[str, TransformerBridge] = {}
+        self._runners: dict[ResolvedSettings, Runner] = {}
+        self._caches: dict[tuple[str, str, tuple[Encoded, ...]], Activations] = {}
+        self._kept: dict[Conditions, Any] = {}
+        self._matches: dict[tuple[str, tuple[Encoded, ...]], TokenMatch] = {}
+        self._emptied: set[Path] = set()
         facts = {one.idx: one for one in self.examples}
-        self._held.texts |= {e: facts[e.idx] for e in self.encoded if e.idx in facts}
+        self._texts = {e: facts[e.idx] for e in self.encoded if e.idx in facts}
 
     def __enter__(self) -> "Session":
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._held.close()
+        self._files.close()
+        for held in (self._models, self._runners, self._caches, self._kept):
+            held.clear()
+
+    @property
+    def root(self) -> Path:
+        """The activations folder."""
+        return Path(self.settings.activations)
 
     @property
     def examples_hash(self) -> str:
         """Content hash of tokens and spans."""
         return encoded_hash(self.encoded)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """That of `full`."""
+        return load_tokenizer(self.full)
 
     def misfit(self, source: Checkpoint) -> str | None:
         """Why its stream cannot be patched in as it is, but only through a map; None: it can."""
@@ -145,82 +137,80 @@ class Session:
 
     def conditions(self, model: Checkpoint, padding: Padding = "right-padded") -> Conditions:
         """Under which a model of this session runs; `full` is padded on the left to generate."""
-        options = self.options
+        settings = self.settings
         return conditions_of(
             model,
-            dtype=options.dtype,
-            device=options.device,
+            dtype=settings.dtype,
+            device=settings.device,
             padding=padding,
-            batch_size=options.batch_size,
+            batch_size=settings.batch_size,
         )
 
     def tick(self, stage: str, done: int, of: int) -> None:
         """Tell how far a stage is."""
         self.progress(Progress(stage, done, of))
 
-    def under(self, **options: Any) -> "Session":
-        """The same session with other options: models, caches and scores are shared."""
+    def under(self, **settings: Any) -> "Session":
+        """The same session with other settings: models, caches and scores are shared."""
         other = copy(self)
-        other.options = replace(self.options, **options)
+        other.settings = replace(self.settings, **settings)
         return other
 
     def use(self, engine: Engine) -> None:
         """From now on by this engine: what the architecture or a check allows."""
-        runner = self._held.runners.get(self.options)
-        self.options = replace(self.options, engine=engine)
+        runner = self._runners.get(self.settings)
+        self.settings = replace(self.settings, engine=engine)
         if runner is not None and engine == "oracle":
-            self._held.runners[self.options] = runner.by_oracle()
+            self._runners[self.settings] = runner.by_oracle()
 
     def model(self, checkpoint: Checkpoint) -> TransformerBridge:
         """A model in memory: `full` stays; the others as long as they are small beside `memory`."""
-        models = self._held.models
+        models = self._models
         if checkpoint.weights not in models:
             others = [key for key in models if key != self.full.weights]
             held = sum(n_bytes(models[key]) for key in others)
             # beside `full` one other is held in any case, whichever of the two is loaded first
-            second = checkpoint.weights != self.full.weights or self.spread
-            if second and held > self.options.memory_bytes // HELD_PART:
+            second = checkpoint.weights != self.full.weights or self.settings.spread
+            if second and held > self.settings.memory_bytes // HELD_PART:
                 for key in others:  # freed before the next is loaded
                     del models[key]
             models[checkpoint.weights] = load(
                 checkpoint,
-                dtype=DTYPES[self.options.dtype],
-                device=self.options.device,
-                spread=self.options.memory_bytes if self.spread else None,
+                dtype=DTYPES[self.settings.dtype],
+                device=self.settings.device,
+                spread=self.settings.memory_bytes if self.settings.spread else None,
             )
         return models[checkpoint.weights]
 
     def runner(self, rows: Sequence[Encoded]) -> Runner:
         """What computes patched scores of these rows; `full` is loaded and checked once."""
-        options = self.options
-        if options not in self._held.runners:
+        settings = self.settings
+        if settings not in self._runners:
             full = self.model(self.full)
-            check_model(full, rows[0], options.dtype)
-            check_component(full, rows[0], options)
-            decoder = usable_decoder(full, options, self.notice)
-            room = Room(sizes_on_disk(self.full, options.dtype), options, decoder is not None)
-            self._held.runners[options] = Runner(full, None, decoder, options, room)
-        runner = self._held.runners[options]
+            check_model(full, rows[0], settings.dtype)
+            check_component(full, rows[0], settings)
+            decoder = usable_decoder(full, settings, self.notice)
+            room = Room(sizes_on_disk(self.full, settings.dtype), settings, decoder is not None)
+            self._runners[settings] = Runner(full, None, decoder, settings, room)
+        runner = self._runners[settings]
         if runner.decoder is None:
             return runner
         return replace(runner, clean=CachedSource(self.cache(self.full, rows, "all"), "resid_post"))
 
     def encode(self, rows: Sequence[Fact]) -> tuple[Encoded, ...]:
         """Tokens and spans; rows of which the tokenizer leaves nothing are dropped."""
-        tokenizer = load_tokenizer(self.full)
-        found = {e: row for row in rows if (e := encoded_row(row, tokenizer)) is not None}
-        self._held.texts |= found
+        found = {e: row for row in rows if (e := encoded_row(row, self.tokenizer)) is not None}
+        self._texts |= found
         return tuple(found)
 
     def token_match(self, source: Checkpoint, rows: Sequence[Encoded]) -> TokenMatch:
         """Rows in the tokens of a source."""
         if source.tokenizer == self.full.tokenizer:
             return TokenMatch(tuple(rows), None, {})
-        key, matches = (source.tokenizer, tuple(rows)), self._held.matches
+        key, matches = (source.tokenizer, tuple(rows)), self._matches
         if key not in matches:
-            both = load_tokenizer(self.full), load_tokenizer(source)
-            texts = self._held.texts.__getitem__
-            matches[key] = token_match(rows, texts, *both, self.options.scope)
+            own, texts = load_tokenizer(source), self._texts.__getitem__
+            matches[key] = token_match(rows, texts, self.tokenizer, own, self.settings.scope)
         return matches[key]
 
     def fingerprint(
@@ -232,14 +222,14 @@ class Session:
         rows: Sequence[Encoded] | None = None,
     ) -> Fingerprint:
         """Of the cache of a model on these rows; None: the session's."""
-        options = self.options
+        settings = self.settings
         return fingerprint_of_run(
             checkpoint,
             self.encoded if rows is None else rows,
             positions=positions,
-            dtype=options.dtype,
-            device=options.device,
-            batch_size=options.cache_batch,
+            dtype=settings.dtype,
+            device=settings.device,
+            batch_size=settings.cache_batch,
             part=part,
         )
 
@@ -271,12 +261,12 @@ class Session:
         A cache of other rows than the session's is listed as neutral: the model's name means the
         session's. It stays open as long as the session.
         """
-        key, caches = (checkpoint.weights, positions, tuple(rows)), self._held.caches
+        key, caches = (checkpoint.weights, positions, tuple(rows)), self._caches
         if key not in caches:
             found = self.there(checkpoint, positions, rows=rows)
             if found is None:
                 found = self.filled(checkpoint, rows, positions)
-            caches[key] = self._held.files.enter_context(found)
+            caches[key] = self._files.enter_context(found)
         return caches[key]
 
     @contextmanager
@@ -306,8 +296,8 @@ class Session:
                 str(self.settings.data),
                 exclude=self.settings.exclude,
                 limit=self.settings.limit,
-                batch_size=self.options.cache_batch,
-                memory_bytes=self.options.memory_bytes,
+                batch_size=self.settings.cache_batch,
+                memory_bytes=self.settings.memory_bytes,
             )
         return fill(
             ActivationStore(self.root),
@@ -315,7 +305,7 @@ class Session:
             rows,
             name=name,
             load=lambda: self.model(checkpoint),
-            batch_size=self.options.cache_batch,
+            batch_size=self.settings.cache_batch,
             provenance=provenance,
             progress=self.tick,
             notice=self.notice,
@@ -326,52 +316,53 @@ class Session:
         match, positions = self.token_match(checkpoint, rows), "all"
         if match.places is None:
             of_full = checkpoint.weights == self.full.weights
-            positions = self.options.positions_needed(of_full=of_full) or "span"
+            positions = self.settings.positions_needed(of_full=of_full) or "span"
         activations = self.cache(checkpoint, match.rows, positions)
-        return CachedSource(activations, self.options.last_layer)
+        return CachedSource(activations, self.settings.last_layer)
 
     def component(self, checkpoint: Checkpoint) -> SourceStreams:
         """From the cache that `lensaudit cache --component` made; else the model runs."""
-        options = self.options
-        kept = self.there(checkpoint, options.positions_replaced, kept_as(options.component))
+        settings = self.settings
+        kept = self.there(checkpoint, settings.positions_replaced, kept_as(settings.part))
         if kept is None:
-            return LiveSource(self.model(checkpoint), options.component, checkpoint.spec.name)
-        sizes = sizes_on_disk(self.full, options.dtype)
-        return CachedComponent(self._held.files.enter_context(kept), sizes.n_heads)
+            return LiveSource(self.model(checkpoint), settings.part, checkpoint.spec.name)
+        sizes = sizes_on_disk(self.full, settings.dtype)
+        n_heads = sizes.n_heads if settings.part == "head" else 0
+        return CachedSource(self._files.enter_context(kept), n_heads=n_heads)
 
     def kept(self, kind: type[AnyKept], key: Conditions, name: str) -> AnyKept:
         """What is kept under this key, read once; with `fresh` without what earlier runs left."""
-        if key not in self._held.kept:
-            found = kind(self.root, key, name, None if self.fresh else self.notice)
-            if self.fresh and found.path not in self._held.emptied:
-                self._held.emptied.add(found.path)
+        if key not in self._kept:
+            found = kind(self.root, key, name, None if self.settings.fresh else self.notice)
+            if self.settings.fresh and found.path not in self._emptied:
+                self._emptied.add(found.path)
                 found.clear()
-            self._held.kept[key] = found
-        return self._held.kept[key]
+            self._kept[key] = found
+        return self._kept[key]
 
     def scores(self, source: str) -> ScoreCache:
-        """Scores of `full` with a source patched in, by the engine of the options.
+        """Scores of `full` with a source patched in, by the engine of the settings.
 
         Args:
             source: what decides what it hands over: weights, and a map or other rows.
         """
-        options, named = self.options, self.patched_in().get(source)
+        settings, named = self.settings, self.patched_in().get(source)
         key = ScoreKey(
             **vars(self.conditions(self.full)),
             source=source,
-            scope=options.scope,
-            component=options.component_name,
-            last_layer=options.last_layer,
-            engine=options.engine,
-            measure=options.measure,
+            scope=settings.scope,
+            component=settings.component,
+            last_layer=settings.last_layer,
+            engine=settings.computed_with,
+            measure=settings.measure,
         )
         return self.kept(ScoreCache, key, named.spec.name if named else "control")
 
     def wanted(self) -> Wanted:
         """The layers whose score is wanted of a source: KE layers only, where S1 is known."""
-        options, s1 = self.options, self.scores(self.retain.weights)
-        layers, ke = options.layers, ke_layers(s1, options.layers, options.tau)
-        if options.profile == "full" or any(s1.lacks(e, layers) for e in self.encoded):
+        settings, s1 = self.settings, self.scores(self.retain.weights)
+        layers, ke = settings.at_layers, ke_layers(s1, settings.at_layers, settings.tau)
+        if settings.profile == "full" or any(s1.lacks(e, layers) for e in self.encoded):
             return lambda e, source: layers
         return lambda e, source: layers if source == self.retain.weights else ke(e)
 
@@ -428,7 +419,7 @@ class Session:
         elsewhere it runs.
         """
         conditions = replace(self.conditions(self.full), weights=checkpoint.weights)
-        kept = self.kept(OwnAnswerCache, OwnAnswerKey(**vars(conditions)), checkpoint.spec.name)
+        kept = self.kept(OwnAnswerCache, conditions, checkpoint.spec.name)
         if todo := [e for e in rows if example_hash(e) not in kept.known]:
             with ExitStack() as opened:
                 cache = self._cache_there(checkpoint, rows, opened)
@@ -449,7 +440,7 @@ class Session:
     ) -> Activations | None:
         """The model's cache of these rows, if there is one: it stays as it is."""
         for positions in ("span", "all"):
-            cache = self._held.caches.get((checkpoint.weights, positions, tuple(rows)))
+            cache = self._caches.get((checkpoint.weights, positions, tuple(rows)))
             if cache is not None:
                 return cache
         found = self.there(checkpoint, "span", rows=rows)

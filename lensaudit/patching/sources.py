@@ -1,7 +1,7 @@
 """Where patched-in activations come from: a cache on disk, or a model that is in memory."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -47,10 +47,12 @@ def as_patched(
 
 @dataclass(frozen=True)
 class CachedSource:
-    """Residual streams read from the store."""
+    """Streams or components of every layer read from the store: no model runs."""
 
     activations: Activations
-    last_layer: LastLayer
+    last_layer: LastLayer = "resid_post"
+    n_heads: int = field(default=0, kw_only=True)
+    """Heads that lie end to end in a row of a cache of heads."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -74,7 +76,7 @@ class CachedSource:
         stack = rows[0][1].new_zeros(len(bucket), n_layers, n_pos, d_model)
         for row, (positions, resid) in zip(stack, rows, strict=True):
             row[:, positions] = resid
-        return stack
+        return self._apart(stack)
 
     def packed(self, bucket: Sequence[Encoded], layout: Layout) -> Stack:
         """At the positions that the sweep's rows carry; zero where the scope replaces nothing."""
@@ -90,7 +92,13 @@ class CachedSource:
             inside = (column >= 0) & (column < length)
             out[:, at + column[inside]] = resid[:, inside]
             at += length
-        return out
+        return self._apart(out)
+
+    def _apart(self, rows: Tensor) -> Tensor:
+        """Heads on an axis of their own, as at their hook."""
+        if not self.n_heads:
+            return rows
+        return rearrange(rows, "... (head d_head) -> ... head d_head", head=self.n_heads)
 
     def clean_run(self, bucket: Sequence[Encoded], layout: Layout) -> CleanRun:
         """The unpatched run of `full`, from a cache of all positions."""
@@ -106,33 +114,6 @@ class CachedSource:
             span[:, at_span : at_span + e.end - first] = resid[:, first : e.end]
             at_prefix, at_span = at_prefix + first, at_span + e.end - first
         return CleanRun(prefix, span)
-
-
-@dataclass(frozen=True)
-class CachedComponent:
-    """A component of every layer, read from the store: no model runs."""
-
-    activations: Activations
-    n_heads: int
-    """Heads that lie end to end in a row of a cache of heads."""
-
-    def padded(self, bucket: Sequence[Encoded]) -> PaddedStack:
-        """At the positions of `make_batch(bucket).tokens`; zero where nothing is cached."""
-        return self._apart(self._rows.padded(bucket))
-
-    def packed(self, bucket: Sequence[Encoded], layout: Layout) -> Stack:
-        """At the positions that the sweep's rows carry; zero where the scope replaces nothing."""
-        return self._apart(self._rows.packed(bucket, layout))
-
-    @property
-    def _rows(self) -> CachedSource:
-        return CachedSource(self.activations, "resid_post")
-
-    def _apart(self, rows: Tensor) -> Tensor:
-        """Heads on an axis of their own, as at their hook."""
-        if self.activations.part != "heads":
-            return rows
-        return rearrange(rows, "... (head d_head) -> ... head d_head", head=self.n_heads)
 
 
 @dataclass(frozen=True)

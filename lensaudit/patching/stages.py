@@ -9,24 +9,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lensaudit.data.spans import Encoded, make_batch
-from lensaudit.models.bridge import TransformerBridge, device_of, embedded
+from lensaudit.models.bridge import TransformerBridge, device_of, embedded, unembedded
 from lensaudit.models.decoder import Decoder
 from lensaudit.patching import oracle
 from lensaudit.patching.budget import Room
 from lensaudit.patching.layout import Layout, layout_of
-from lensaudit.patching.options import Engine, Measure, PatchOptions
+from lensaudit.patching.options import Engine, Measure, ResolvedSettings
 from lensaudit.patching.score_cache import ScoreCache, ScoreEntry, example_hash
-from lensaudit.patching.sources import CachedComponent, CachedSource, SourceStreams
-from lensaudit.patching.wavefront import CleanRun, Stack, Sweep, Swept
+from lensaudit.patching.sources import CachedSource, SourceStreams
+from lensaudit.patching.wavefront import CleanRun, Stack, Swept, sweep
 from lensaudit.progress import Tick
-from lensaudit.scores.depth import LabelScore, label_logprob
+from lensaudit.scores.depth import LabelScore, label_logprob, mean_per_example
 from lensaudit.scores.erasure import label_hit
 
 Joins = Bool[Tensor, "source batch layer"]
@@ -34,29 +33,6 @@ KEPT_EVERY = 1.0
 """Seconds of computing that a kill may lose."""
 
 MEASURES: Mapping[Measure, LabelScore] = {"logprob": label_logprob, "hit": label_hit}
-
-
-@runtime_checkable
-class Scorer(Protocol):
-    """What computes the scores of one batch."""
-
-    @property
-    def room(self) -> Room:
-        """What batches are made from."""
-        ...
-
-    @property
-    def n_layers(self) -> int:
-        """Number of layers a row can be of."""
-        ...
-
-    def fetch(self, bucket: Sequence[Encoded], streams: Sequence[SourceStreams]) -> "Fetched":
-        """Read what a batch needs."""
-        ...
-
-    def score(self, bucket: Sequence[Encoded], fetched: "Fetched", joins: Joins) -> Swept:
-        """The rows in `joins`; NaN elsewhere."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -68,7 +44,7 @@ class Runner:
     """Cached run of `full` at all positions; the sweep reads prefixes from it."""
     decoder: Decoder | None
     """None: the oracle is used."""
-    options: PatchOptions
+    settings: ResolvedSettings
     room: Room
 
     @property
@@ -92,7 +68,7 @@ class Runner:
 
     def fetch(self, bucket: Sequence[Encoded], streams: Sequence[SourceStreams]) -> "Fetched":
         """Read what a batch needs; safe to call from another thread for cached sources."""
-        layout = layout_of(bucket, self.options.scope)
+        layout = layout_of(bucket, self.settings.scope)
         if self.decoder is None or self.clean is None:
             return Fetched(layout, None, [one.padded(bucket) for one in streams])
         clean = self.clean.clean_run(bucket, layout)
@@ -113,18 +89,20 @@ class Runner:
         assert fetched.clean is not None
         assert self.decoder is not None
         clean = fetched.clean.to(self.device)
-        if self.options.component != "resid":
+        if self.settings.part != "resid":
             clean = self._with_embedded(bucket, fetched.layout, clean)
-        sweep = Sweep(
+        return sweep(
             self.decoder,
             fetched.layout,
+            clean,
+            [stack.to(self.device) for stack in fetched.stacks],
+            joins,
             logit_rows=self.room.logit_rows,
             mlp_rows=self.room.mlp_rows,
-            component=self.options.component,
-            head=self.options.head,
-            label_score=MEASURES[self.options.measure],
+            component=self.settings.part,
+            head=self.settings.head,
+            label_score=MEASURES[self.settings.measure],
         )
-        return sweep.run(clean, [stack.to(self.device) for stack in fetched.stacks], joins)
 
     def _with_embedded(self, bucket, layout: Layout, clean: CleanRun) -> CleanRun:
         stream = embedded(self.full, make_batch(bucket).tokens.to(self.device))
@@ -135,9 +113,9 @@ class Runner:
         )
 
     def _oracle(self, bucket, stacks: Sequence[Tensor], joins: Joins) -> Swept:
-        batch = make_batch(bucket, scope=self.options.scope).to(self.device)
+        batch = make_batch(bucket, scope=self.settings.scope).to(self.device)
         scores = torch.full(joins.shape, torch.nan, device=self.device)
-        label_score = MEASURES[self.options.measure]
+        label_score = MEASURES[self.settings.measure]
         for source, stack in enumerate(stacks):
             layers = joins[source].any(0).nonzero().squeeze(1).tolist()
             if layers:
@@ -146,8 +124,8 @@ class Runner:
                     stack.to(self.device),
                     batch,
                     layers=layers,
-                    component=self.options.component,
-                    head=self.options.head,
+                    component=self.settings.part,
+                    head=self.settings.head,
                     label_score=label_score,
                 )
         scores = scores.where(joins.to(self.device), torch.nan)
@@ -161,6 +139,58 @@ class Fetched:
     layout: Layout
     clean: CleanRun | None
     stacks: Sequence[Stack]
+
+
+@dataclass(frozen=True)
+class Lens:
+    """Reads cached streams with the final norm and the unembedding of `full`."""
+
+    full: TransformerBridge
+    own: CachedSource
+    """What `full` itself cached."""
+    room: Room
+
+    @property
+    def n_layers(self) -> int:
+        """Layers that can be read."""
+        return self.own.activations.n_layers
+
+    def fetch(self, bucket: Sequence[Encoded], streams: Sequence[SourceStreams]) -> Fetched:
+        """Read the spans from disk."""
+        layout = layout_of(bucket, "span")
+        own = self.own.packed(bucket, layout)
+        others = (own if one == self.own else one.packed(bucket, layout) for one in streams)
+        return Fetched(layout, None, [own, *others])
+
+    def score(self, bucket: Sequence[Encoded], fetched: Fetched, joins: Joins) -> Swept:
+        """Span log-probs read at the layers in `joins`; the baseline is full's own last layer."""
+        own, *stacks = fetched.stacks
+        layout = fetched.layout
+        found = torch.full(joins.shape, torch.nan)
+        by_token = torch.full((*joins.shape, layout.width), torch.nan)
+        for source, stack in enumerate(stacks):
+            for layer in joins[source].any(0).nonzero().squeeze(1).tolist():
+                tokens = self._tokens(stack[layer], layout)
+                found[source, :, layer] = _span_mean(tokens, layout)
+                by_token[source, layout.span_example, layer, layout.span_column] = tokens
+        baseline = _span_mean(self._tokens(own[-1], layout), layout)
+        return Swept(baseline, found.where(joins, torch.nan), by_token)
+
+    def _tokens(self, stream: Float[Tensor, "token d_model"], layout: Layout) -> Tensor:
+        device = device_of(self.full)
+        scores = [
+            label_logprob(unembedded(self.full, part.to(device).unsqueeze(0))[0], labels.to(device))
+            for part, labels in zip(
+                stream.split(self.room.logit_rows),
+                layout.span_label.split(self.room.logit_rows),
+                strict=True,
+            )
+        ]
+        return torch.cat(scores).cpu()
+
+
+def _span_mean(tokens: Float[Tensor, " token"], layout: Layout) -> Float[Tensor, " batch"]:
+    return mean_per_example(tokens, layout.span_example, layout.n_examples)
 
 
 Wanted = Callable[[Encoded, str], Sequence[int]]
@@ -181,7 +211,7 @@ def ke_layers(
 
 
 def complete(
-    runner: Scorer,
+    runner: Runner | Lens,
     encoded: Sequence[Encoded],
     streams: Mapping[str, SourceStreams],
     caches: Mapping[str, ScoreCache],
@@ -217,11 +247,11 @@ def complete(
 
 def _ahead(
     background: ThreadPoolExecutor,
-    runner: Scorer,
+    runner: Runner | Lens,
     streams: Sequence[SourceStreams],
     batches: Sequence[list[Encoded]],
 ) -> Iterator[tuple[list[Encoded], Fetched]]:
-    cached = all(isinstance(one, CachedSource | CachedComponent) for one in streams)
+    cached = all(isinstance(one, CachedSource) for one in streams)
     ahead = None
     for bucket in [*batches, None]:
         # a live model computes: two threads of it would only take turns

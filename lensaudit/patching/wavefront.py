@@ -67,34 +67,60 @@ class Swept:
     """Of every token of a span, nats, where streams were read and not patched in; NaN beyond it."""
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """One batch on one device: modules, positions, and the chunks that bound memory."""
+def sweep(
+    decoder: Decoder,
+    layout: Layout,
+    clean: CleanRun,
+    sources: Sequence[Stack],
+    joins: Bool[Tensor, "source batch layer"],
+    *,
+    logit_rows: int,
+    mlp_rows: int = 2048,
+    component: Component = "resid",
+    head: int | None = None,
+    label_score: LabelScore = label_logprob,
+) -> Swept:
+    """Patched scores of the rows marked in `joins`, one batch on one device.
 
-    decoder: Decoder
-    layout: Layout
-    logit_rows: int
-    """Rows of [rows, d_vocab] logits held at once."""
-    mlp_rows: int = 2048
-    """Tokens per MLP call: enough for full speed, few enough to bound its hidden layer."""
-    component: Component = "resid"
-    head: int | None = None
-    label_score: LabelScore = label_logprob
-
-    def run(
-        self, clean: CleanRun, sources: Sequence[Stack], joins: Bool[Tensor, "source batch layer"]
-    ) -> Swept:
-        """Patched scores of the rows marked in `joins`; sources are packed spans."""
-        same = torch.zeros_like(joins)
-        if self.component == "resid":
-            same = unchanged(clean, sources, self.layout.to(clean.span.device)).cpu() & joins
-        here = _Moving.begin(self, clean, schedule_of(self.layout, joins & ~same))
-        for layer in range(len(self.decoder.blocks)):
-            here.advance(layer)
-            here.join(layer, sources)
-        swept = here.scores(joins)
-        own = swept.baseline.unsqueeze(-1).expand(joins.shape)
-        return replace(swept, patched=torch.where(same.to(own.device), own, swept.patched))
+    Args:
+        decoder: modules of `full`.
+        layout: positions.
+        clean: the unpatched run of `full`.
+        sources: packed spans.
+        joins: the rows that are scored.
+        logit_rows: rows of [rows, d_vocab] logits held at once.
+        mlp_rows: tokens per MLP call: enough for full speed, few enough to bound its hidden layer.
+        component: what is replaced.
+        head: which, of heads.
+        label_score: what is read of a label's logits.
+    """
+    same = torch.zeros_like(joins)
+    device = clean.span.device
+    moved = layout.to(device)
+    if component == "resid":
+        same = unchanged(clean, sources, moved).cpu() & joins
+    plan = schedule_of(layout, joins & ~same)
+    frame, place = Frame.of(decoder, moved, clean.span), plan.span.to(device)
+    here = _Moving(
+        decoder,
+        clean,
+        plan,
+        frame,
+        place,
+        RowGrid.of(frame, place, plan.rank.to(device), plan.n_rank[-1]),
+        clean.span.new_empty(len(place), clean.span.shape[-1]),
+        logit_rows,
+        mlp_rows,
+        component,
+        head,
+        label_score,
+    )
+    for layer in range(len(decoder.blocks)):
+        here.advance(layer)
+        here.join(layer, sources)
+    swept = here.scores(joins)
+    own = swept.baseline.unsqueeze(-1).expand(joins.shape)
+    return replace(swept, patched=torch.where(same.to(own.device), own, swept.patched))
 
 
 def unchanged(
@@ -116,38 +142,32 @@ def unchanged(
 class _Moving:
     """A sweep under way: `resid[:present]` holds the rows that have joined."""
 
-    sweep: Sweep
+    decoder: Decoder
     clean: CleanRun
     plan: Schedule
-    layout: Layout
     frame: Frame
     place: Index
     rows: RowGrid
     resid: Float[Tensor, "row_token d_model"]
+    logit_rows: int
+    mlp_rows: int
+    component: Component
+    head: int | None
+    label_score: LabelScore
     present: int = 0
     prefix: Prefix | None = None
 
-    @staticmethod
-    def begin(sweep: Sweep, clean: CleanRun, plan: Schedule) -> "_Moving":
-        device = clean.span.device
-        layout = sweep.layout.to(device)
-        frame = Frame.of(sweep.decoder, layout, clean.span)
-        place = plan.span.to(device)
-        rows = RowGrid.of(frame, place, plan.rank.to(device), plan.n_rank[-1])
-        resid = clean.span.new_empty(len(place), clean.span.shape[-1])
-        return _Moving(sweep, clean, plan, layout, frame, place, rows, resid)
-
     def advance(self, layer: int) -> None:
         """Run a block on the rows present."""
-        block, n_tokens = self.sweep.decoder.ready(layer), self.present
-        inside = self.sweep.component != "resid" and self.plan.count[layer] > n_tokens
+        block, n_tokens = self.decoder.ready(layer), self.present
+        inside = self.component != "resid" and self.plan.count[layer] > n_tokens
         if n_tokens or inside:
             self.prefix = Prefix.of(block, self.clean.prefix_entering(layer), self.frame)
         if n_tokens:
             rows = self.rows.head(n_tokens, self.plan.n_rank[layer - 1])
             resid = self.resid[:n_tokens]
             mid = block.after_attention(resid, self._attend(block, resid, rows))
-            block.after_mlp(mid, resid, self.sweep.mlp_rows, out=resid)
+            block.after_mlp(mid, resid, self.mlp_rows, out=resid)
 
     def _attend(self, block: Block, resid: Packed, rows: RowGrid) -> Tensor:
         assert self.prefix is not None
@@ -166,9 +186,9 @@ class _Moving:
 
     def _joined(self, layer: int, value: Tensor, tokens: Index) -> Packed:
         """Output of a block of the clean run, with the source's value in its place."""
-        if self.sweep.component == "resid":
+        if self.component == "resid":
             return self._blend(value, self.clean.span[layer], tokens)
-        block, entering = self.sweep.decoder.ready(layer), self.clean.span_entering(layer)
+        block, entering = self.decoder.ready(layer), self.clean.span_entering(layer)
         everyone = torch.arange(len(entering), device=entering.device)
         clean_row = RowGrid.of(self.frame, everyone, torch.zeros_like(everyone), 1)
         mixed = self._attend(block, entering, clean_row)
@@ -176,7 +196,7 @@ class _Moving:
 
     def _inside(self, block: Block, mixed, entering: Packed, value, tokens: Index) -> Packed:
         """The rest of a block after its heads, with one component replaced."""
-        component, head = self.sweep.component, self.sweep.head
+        component, head = self.component, self.head
         if component == "head":
             d_head = block.attention.d_head
             heads = rearrange(mixed, "token (head d_head) -> token head d_head", d_head=d_head)
@@ -188,19 +208,21 @@ class _Moving:
             mid = entering + self._blended(value, mid - entering, tokens)
         if component == "resid_mid":
             mid = self._blended(value, mid, tokens)
-        after = block.after_mlp(mid, entering, self.sweep.mlp_rows)
+        after = block.after_mlp(mid, entering, self.mlp_rows)
         return mid + self._blended(value, after - mid, tokens) if component == "mlp" else after
 
     def _blend(self, value: Packed, clean: Tensor, tokens: Index) -> Packed:
-        return value if self.layout.all_patched else self._blended(value, clean[tokens], tokens)
+        return (
+            value if self.frame.layout.all_patched else self._blended(value, clean[tokens], tokens)
+        )
 
     def _blended(self, value: Tensor, own: Tensor, tokens: Index) -> Tensor:
         """The source where the scope replaces, the clean run elsewhere."""
-        return torch.where(self.layout.patched[tokens].unsqueeze(-1), value, own)
+        return torch.where(self.frame.layout.patched[tokens].unsqueeze(-1), value, own)
 
     def scores(self, joins: Bool[Tensor, "source batch layer"]) -> Swept:
         """Read what the span's labels get from every row, and from the clean run."""
-        layout, device = self.layout, self.resid.device
+        layout, device = self.frame.layout, self.resid.device
         baseline = mean_per_example(
             self._read(self.clean.span[-1], layout.read_token, layout.span_label),
             layout.span_example[layout.read_token],
@@ -216,7 +238,7 @@ class _Moving:
     ) -> Float[Tensor, " read"]:
         """Label scores, a bounded number of full-vocabulary rows at a time."""
         scores = [
-            self.sweep.label_score(self.sweep.decoder.logits(resid[rows]), label[rows])
-            for rows in read.split(self.sweep.logit_rows)
+            self.label_score(self.decoder.logits(resid[rows]), label[rows])
+            for rows in read.split(self.logit_rows)
         ]
         return torch.cat(scores) if scores else resid.new_zeros(0, dtype=torch.float32)

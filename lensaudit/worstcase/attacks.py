@@ -28,11 +28,10 @@ from lensaudit.models.causal import readout_rows, undo_exchange
 from lensaudit.models.quantize import Method, quantise_in_place
 from lensaudit.patching.exposure import (
     ForwardCount,
-    JoinedReader,
-    LensReader,
-    PlainReader,
+    Head,
     Reader,
     exposures,
+    layered_exposures,
     say,
     steered,
     stream_after,
@@ -112,9 +111,9 @@ class AttackedModel:
         return n_layers(self.model)
 
     @cached_property
-    def reader(self) -> PlainReader:
+    def reader(self) -> Reader:
         """The model by itself, as a reader."""
-        return PlainReader(self.model, work=self.work)
+        return Reader(self.model, work=self.work)
 
     @cached_property
     def context(self) -> float:
@@ -416,13 +415,13 @@ def leak(arm: AttackedModel) -> AttackFindings:
 @attack("nf4", cost=Cost(new_tokens=ENTITY_TOKENS))
 def nf4(arm: AttackedModel) -> AttackFindings:
     """Weights rounded to NF4, the answer's beginning forced."""
-    return _forced(arm, PlainReader(arm.rounded("nf4"), work=arm.work), {})
+    return _forced(arm, Reader(arm.rounded("nf4"), work=arm.work), {})
 
 
 @attack("int8", cost=Cost(new_tokens=ENTITY_TOKENS))
 def int8(arm: AttackedModel) -> AttackFindings:
     """Weights rounded to int8, the answer's beginning forced."""
-    return _forced(arm, PlainReader(arm.rounded("int8"), work=arm.work), {})
+    return _forced(arm, Reader(arm.rounded("int8"), work=arm.work), {})
 
 
 @attack("readout", needs=("full",), cost=Cost(new_tokens=ENTITY_TOKENS, candidates=100))
@@ -434,7 +433,7 @@ def readout(arm: AttackedModel) -> AttackFindings:
     model = arm.matched()
     if model is None:
         return prefix(arm)
-    return _of_reader(arm, PlainReader(model, work=arm.work), arm.facts)
+    return _of_reader(arm, Reader(model, work=arm.work), arm.facts)
 
 
 @attack(
@@ -482,11 +481,16 @@ def patch(arm: AttackedModel) -> AttackFindings:
     """
     n = arm.n_layers
     layers = sorted({max(0, n // 2 - 1), max(0, 3 * n // 4 - 1), max(0, n - 2)})
-    readers = {layer: JoinedReader(arm.model, arm.full, layer, arm.work) for layer in layers}
+    readers = {layer: _joined(arm, layer) for layer in layers}
     rows = arm.scores(readers[layers[0]], arm.facts) if arm.exposed else {}
     prompts = {fact.row.idx: arm.ids(arm.forced(fact)) for fact in arm.facts}
     tries = [arm.told(prompts, reader=reader) for reader in readers.values()]
     return AttackFindings(either(tries, [f"layer {layer}" for layer in layers]), _single(rows))
+
+
+def _joined(arm: AttackedModel, layer: int) -> Reader:
+    """The upper layers of `full`, fed with the model's stream."""
+    return Reader(arm.full, work=arm.work, source=arm.model, layer=layer)
 
 
 @attack("lens", needs=("full",), cost=Cost(prompts=1, candidates=100))
@@ -495,12 +499,13 @@ def lens(arm: AttackedModel) -> AttackFindings:
 
     A hit: at two layers in a row of the upper half the true entity is the likeliest candidate.
     """
-    lensed = LensReader(arm.model, arm.full, arm.work)
     first = arm.n_layers // 2
     upper = range(first, arm.n_layers)
     prompts = [arm.ids(arm.forced(fact)) for fact in arm.facts]
-    read = lensed.exposures(prompts, [arm.candidates(fact) for fact in arm.facts], upper)
-    rows = {fact.row.idx: found for fact, found in zip(arm.facts, read, strict=True)}
+    candidates = [arm.candidates(fact) for fact in arm.facts]
+    heads = [Head(arm.full)]
+    read = layered_exposures(arm.model, heads, upper, prompts, candidates, arm.work)
+    rows = {fact.row.idx: found[1:] for fact, found in zip(arm.facts, read, strict=True)}
     hits = {}
     for idx, row in rows.items():
         # ties are no finding: every other candidate must be less likely
@@ -552,7 +557,7 @@ def relearn_authors(arm: AttackedModel) -> AttackFindings:
         if not shown:
             left |= {fact.row.idx: "no facts of other authors" for fact in clean}
         elif clean:
-            found = _of_reader(arm, PlainReader(arm.taught(shown), work=arm.work), clean)
+            found = _of_reader(arm, Reader(arm.taught(shown), work=arm.work), clean)
             hits.update(found.hits)
             rows.update(found.exposure)
     return AttackFindings(hits, rows, left)
@@ -568,7 +573,7 @@ def relearn_neutral(arm: AttackedModel) -> AttackFindings:
     """One pass over rows that hold none of the facts, of authors that are not in the set."""
     if not arm.neutral:
         return AttackFindings({}, unscored={fact.row.idx: "no neutral rows" for fact in arm.facts})
-    return _of_reader(arm, PlainReader(arm.taught(arm.neutral), work=arm.work), arm.facts)
+    return _of_reader(arm, Reader(arm.taught(arm.neutral), work=arm.work), arm.facts)
 
 
 def _of_reader(arm: AttackedModel, reader: Reader, facts: Sequence[Candidate]) -> AttackFindings:
@@ -666,9 +671,7 @@ def _stated(arm: AttackedModel, reader: Reader, kind: ProbeKind) -> dict[int, Hi
 def _at_every_joint(arm: AttackedModel) -> Mapping[str, Reader]:
     """Patched into `full` at every other layer of the upper half."""
     layers = range(arm.n_layers // 2 - 1, arm.n_layers - 1, 2)
-    return {
-        f"layer {layer}": JoinedReader(arm.model, arm.full, layer, arm.work) for layer in layers
-    }
+    return {f"layer {layer}": _joined(arm, layer) for layer in layers}
 
 
 def _register_probes() -> None:

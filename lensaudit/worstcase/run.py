@@ -142,7 +142,7 @@ class Worst:
             "facts": facts_hash(self.facts),
             "attacks": self.hash,
             "neutral": digest([[one.question, one.answer] for one in self.neutral]),
-            "dtype": self.audit.options.dtype,
+            "dtype": self.audit.settings.dtype,
         }
 
     def ledger(self, kind: str, folder: str, arm: Checkpoint, **asked: Any) -> Ledger:
@@ -232,7 +232,7 @@ def in_folder(
         work,
         options=plain(settings, without=("fresh",)),
         inputs=worst.inputs(),
-        device=worst.audit.options.device,
+        device=worst.audit.settings.device,
         files=files,
         fresh=settings.fresh,
         notice=worst.audit.notice,
@@ -242,7 +242,7 @@ def in_folder(
 def run_all(worst: Worst, *, progress: Tell = unheard) -> "Arms[Findings]":
     """What every attack found on each model; what ledgers hold is not run again."""
     ledgers = {weights: _ledger(worst, one) for weights, one in worst.arms.items()}
-    for ledger in ledgers.values() if worst.audit.fresh else ():
+    for ledger in ledgers.values() if worst.audit.settings.fresh else ():
         ledger.clear()
     found = {weights: _read(worst, ledger) for weights, ledger in ledgers.items()}
     total = len(worst.arms) * len(worst.attacks)
@@ -277,7 +277,7 @@ def _ran(attack: Attack, arm: AttackedModel) -> AttackFindings:
 
 def arm_of(worst: Worst, checkpoint: Checkpoint, full: Checkpoint) -> AttackedModel:
     """Model under attack, opened; `full` is another where an attack reads it."""
-    options = worst.audit.options
+    options = worst.audit.settings
 
     def again() -> Any:
         return load_causal(
@@ -364,7 +364,7 @@ def plan_text(worst: Worst) -> str:
         one.spec.name: [
             attack
             for attack in worst.attacks
-            if worst.audit.fresh or attack.name not in _read(worst, _ledger(worst, one))
+            if worst.audit.settings.fresh or attack.name not in _read(worst, _ledger(worst, one))
         ]
         for one in worst.arms.values()
     }
@@ -377,7 +377,7 @@ def plan_text(worst: Worst) -> str:
         forwards, tokens = forwards + n, tokens + read
         if arms:
             lines.append(f"  {attack.name} on {arms} models: {n} forwards, {read} tokens")
-    flop = tokens * sizes_on_disk(worst.models.full, worst.audit.options.dtype).per_token_flop
+    flop = tokens * sizes_on_disk(worst.models.full, worst.audit.settings.dtype).per_token_flop
     return "\n".join(
         [
             f"{len(asked)} facts ({len(worst.facts) - len(asked)} unscored), "

@@ -149,7 +149,7 @@ def sample_into(
         "facts": facts_hash(opened.facts),
         "settings": plain(settings, without=("full", "activations", "registry", "device", "fresh")),
         "errors": None if errors is None else asdict(errors),
-        "dtype": opened.audit.options.dtype,
+        "dtype": opened.audit.settings.dtype,
     }
 
     def work() -> dict[str, Any]:

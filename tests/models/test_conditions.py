@@ -10,7 +10,7 @@ from lensaudit.activations.spec import Fingerprint
 from lensaudit.files import digest
 from lensaudit.metrics.registry import Read
 from lensaudit.models.conditions import Conditions, batch_policy
-from lensaudit.patching.options import PatchOptions
+from lensaudit.patching.options import ResolvedSettings
 from lensaudit.patching.score_cache import ScoreKey, TextKey
 
 FULL = Conditions(
@@ -111,12 +111,12 @@ def test_a_neighbouring_gpu_is_the_same_device_in_the_key_of_a_pass():
         ({"scope": "boundary"}, "all", "span"),
         ({"scope": "prefix"}, "all", "all"),
         ({"engine": "oracle"}, "all", "span"),
-        ({"engine": "lens"}, "span", "span"),
+        ({"score": "lens"}, "span", "span"),
         ({"component": "mlp"}, "all", None),
         ({"component": "mlp", "engine": "oracle"}, None, None),
     ],
 )
 def test_only_what_is_read_is_cached(options, of_full, of_sources):
-    chosen = PatchOptions(layers=(0,), **options)
+    chosen = ResolvedSettings(at_layers=(0,), **options)
     assert chosen.positions_needed(of_full=True) == of_full
     assert chosen.positions_needed(of_full=False) == of_sources

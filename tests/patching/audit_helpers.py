@@ -1,6 +1,7 @@
 """Tiny audits from disk: models, a forget set of nonsense words, and `prepare`."""
 
 import json
+from dataclasses import replace
 
 import support
 
@@ -34,6 +35,11 @@ def save_questions(folder, n=9):
         )
     (folder / "forget.json").write_text(json.dumps(rows))
     return folder
+
+
+def anew(audit):
+    """The same audit with `fresh`, and nothing held."""
+    return replace(audit, settings=replace(audit.settings, fresh=True))
 
 
 def audit_in(folder, sources=("a",), **settings):

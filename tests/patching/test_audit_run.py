@@ -9,7 +9,6 @@ from audit_helpers import audit_in, save_family, save_questions
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.patching import stages
 from lensaudit.patching.scoring import plan_of, run, score_all
-from lensaudit.patching.wavefront import Sweep
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +29,13 @@ def audit(family, tmp_path):
 def rows(monkeypatch):
     """Counts the rows that the sweep computes."""
     counted = []
-    plain = Sweep.run
+    plain = stages.sweep
 
-    def counting(self, clean, sources, joins):
+    def counting(decoder, layout, clean, sources, joins, **how):
         counted.append(int(joins.sum()))
-        return plain(self, clean, sources, joins)
+        return plain(decoder, layout, clean, sources, joins, **how)
 
-    monkeypatch.setattr(Sweep, "run", counting)
+    monkeypatch.setattr(stages, "sweep", counting)
     return counted
 
 
@@ -81,7 +80,7 @@ def test_ke_rows_are_enough_for_the_same_uds(audit, rows, tau):
     n_full = sum(rows)
     rows.clear()
     part = audit("a", "b", tau=tau, fresh=True)
-    assert part.options.profile == "ke"  # the default for several sources
+    assert part.settings.profile == "ke"  # the default for several sources
     found = run(part)
     assert sum(rows) < n_full
     for wanted, got in zip(whole, uds(audit("a", "b", tau=tau)), strict=True):
@@ -199,7 +198,7 @@ def test_an_architecture_not_verified_goes_to_the_oracle_with_a_notice(
         "one pass per layer is used instead"
     ]
     outcomes, _ = score_all(audit)
-    assert outcomes[0].options.engine == "oracle"
+    assert outcomes[0].settings.engine == "oracle"
     assert found.self_patch.abs().max() == 0
     assert next(iter(found.s2.values())).abs().max() > 0.01
 

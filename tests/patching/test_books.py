@@ -5,11 +5,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from audit_helpers import audit_in, save_family, save_questions
+from audit_helpers import anew, audit_in, save_family, save_questions
 
 from lensaudit.data.spans import Encoded
 from lensaudit.patching import score_cache, scoring
-from lensaudit.patching.controls import _Controlled
+from lensaudit.patching.counterfactual import next_rows
 from lensaudit.patching.score_cache import ScoreCache, ScoreEntry, ScoreKey, TextCache, TextKey
 from lensaudit.patching.scoring import run
 from lensaudit.patching.stages import deltas, ke_layers
@@ -181,7 +181,7 @@ def test_each_score_is_read_against_the_baseline_of_its_own_batch(tmp_path):
 def test_a_fresh_run_begins_a_book_once_and_keeps_what_it_computes(tmp_path, tiny_tokenizer):
     save_family(save_questions(tmp_path, n=3), tiny_tokenizer)
     run(audit_in(tmp_path)[0])
-    audit = replace(audit_in(tmp_path)[0], fresh=True)
+    audit = anew(audit_in(tmp_path)[0])
     (source,) = audit.sources.values()
     book = audit.scores(source.weights)
     assert all(book.missing(e, [0]) for e in audit.encoded)
@@ -234,7 +234,7 @@ def test_a_result_says_which_versions_computed_its_scores(tmp_path, tiny_tokeniz
             monkeypatch.setattr(room, "computed_by", lambda: version)
         audit, notices = audit_in(tmp_path, **settings)
         (outcome,), _ = scoring.score_all(audit)
-        made = scoring.manifest_of(audit, {}, {}, 0.0, scores_by=outcome.computed_by)
+        made = scoring.manifest_of(audit, {}, 0.0, scores_by=outcome.computed_by)
         assert made.inputs["scores_computed_by"] == outcome.computed_by
         return outcome.computed_by, [line for line in notices if "versions" in line]
 
@@ -250,11 +250,9 @@ def test_a_result_says_which_versions_computed_its_scores(tmp_path, tiny_tokeniz
 
 
 def test_what_another_row_stands_for_is_known_by_the_words_of_all_rows():
-    trial = object.__new__(_Controlled)
-    trial.session = SimpleNamespace(options=SimpleNamespace(scope="span"))
-    rows = ENCODED[:3]
+    rows, full = ENCODED[:3], SimpleNamespace(weights="f")
     changed = [*rows[:2], replace(rows[2], token_ids=(*rows[2].token_ids[:-1], 99))]
     # the positions are the same: what is handed over is not
-    (key, given), (other, same) = trial._other_row(rows), trial._other_row(changed)
-    assert given == same
-    assert key != other
+    one, other = next_rows(full, rows), next_rows(full, changed)
+    assert one.given == other.given
+    assert one.key != other.key

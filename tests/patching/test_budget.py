@@ -13,7 +13,7 @@ from wavefront_helpers import examples
 from lensaudit.errors import InputError
 from lensaudit.models.sizes import Sizes
 from lensaudit.patching.budget import MAX_BATCH, MiB, Room
-from lensaudit.patching.options import PatchOptions
+from lensaudit.patching.options import ResolvedSettings
 
 LLAMA_1B = Sizes(16, 2048, 8192, 128_256, 32, 8, 64, 64, 4)
 SMALL = Sizes(16, 64, 176, 2048, 4, 2, 16, 16, 4)
@@ -21,7 +21,9 @@ SMALL = Sizes(16, 64, 176, 2048, 4, 2, 16, 16, 4)
 
 def room(sizes=LLAMA_1B, memory=2 << 30, **options):
     layers = tuple(range(sizes.n_layers))
-    return Room(sizes, PatchOptions(layers, memory_bytes=memory, **options), sweeps=True)
+    return Room(
+        sizes, ResolvedSettings(at_layers=layers, memory_bytes=memory, **options), sweeps=True
+    )
 
 
 def sixteen(example):

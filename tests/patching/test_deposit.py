@@ -7,7 +7,7 @@ import pytest
 import torch
 from wavefront_helpers import examples
 
-from lensaudit.patching.options import PatchOptions
+from lensaudit.patching.options import ResolvedSettings
 from lensaudit.patching.outcome import (
     calibration_of,
     layer_cells,
@@ -22,7 +22,7 @@ ROWS = examples([(2, 1, 2, 4)] * 12)
 
 def outcome(s1, s2, encoded=ROWS):
     s1, s2 = torch.tensor(s1), torch.tensor(s2)
-    options = PatchOptions(layers=tuple(range(s1.shape[1])))
+    options = ResolvedSettings(at_layers=tuple(range(s1.shape[1])))
     encoded = encoded[: len(s1)]
     return outcome_of("a", encoded, {}, options, torch.full((len(s1),), -0.25), s1, s2)
 
@@ -46,7 +46,7 @@ def test_the_table_of_layers_names_what_retain_and_what_the_source_did(tmp_path)
 
 def test_full_reads_0_and_retain_1_where_everything_is_right():
     s1 = torch.tensor([[1.0, 2.0], [0.5, 0.25]])
-    options = PatchOptions(layers=(0, 1))
+    options = ResolvedSettings(at_layers=(0, 1))
     nothing, baseline = torch.zeros_like(s1), torch.zeros(2)
     found = calibration_of(ROWS[:2], options, baseline, s1, nothing)
     assert found == {"full": 0.0, "retain": 1.0}
@@ -61,5 +61,5 @@ def test_an_interval_knows_whose_rows_are_alike():
     by_author = outcome(ones, erased, [replace(e, group=e.idx // 2) for e in ROWS])
     by_row = outcome(ones, erased, [replace(e, group=e.idx) for e in ROWS])
     assert by_author.uds == by_row.uds == 0.5
-    widths = [one.interval().high - one.interval().low for one in (by_author, by_row)]
+    widths = [one.estimate.high - one.estimate.low for one in (by_author, by_row)]
     assert widths[0] > 1.2 * widths[1]

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from audit_helpers import anew
 from frozen import EM_LAYERS, EM_SOURCES, differences, em_numbers, frozen, save_em_rows
 from support import EMBEDDED
 
@@ -11,7 +12,6 @@ from lensaudit.patching import exact_match, oracle, session
 from lensaudit.patching.exact_match import (
     NO_FT,
     NO_REFERENCE,
-    EmOptions,
     em_outcome_of,
     em_plan_of,
     em_summary_of,
@@ -60,10 +60,10 @@ def of_the_reference(shared, tmp_path_factory):
     return preparing(family, root, data=str(family / "forget.json"), limit=FEW)
 
 
-def outcomes(audit, em=EmOptions()):  # noqa: B008
-    found = run_em(audit, em)
+def outcomes(audit):
+    found = run_em(audit)
     return [
-        em_outcome_of(name.rpartition("/")[2], checkpoint.weights, audit, em, found)
+        em_outcome_of(name.rpartition("/")[2], checkpoint.weights, audit, found)
         for name, checkpoint in audit.sources.items()
     ]
 
@@ -136,10 +136,10 @@ def test_all_variants_give_the_reference_s_aggregates(of_the_reference, golden):
 
 
 def test_full_patched_into_itself_says_what_it_says_alone(opened):
-    audit = opened("npo", last_layer="resid_post", limit=6)
-    found = run_em(audit, EmOptions(max_new_tokens=30))
-    own = found.spoken.own[audit.full.weights]
-    patched = found.spoken.patched[audit.full.weights]
+    audit = opened("npo", last_layer="resid_post", limit=6).under(max_new_tokens=30)
+    found = run_em(audit)
+    own = found.texts[audit.full.weights]
+    patched = found.patched_texts[audit.full.weights]
     assert all(set(texts) == {text} for texts, text in zip(patched, own, strict=True))
     assert bool((found.patched[audit.full.weights] == 1).all())
     assert bool((found.patched[audit.retain.weights] < 1).any())
@@ -147,8 +147,8 @@ def test_full_patched_into_itself_says_what_it_says_alone(opened):
 
 def test_retain_as_source_is_exact_or_general_knowledge(opened):
     audit = opened("npo")
-    found = run_em(audit, EmOptions())
-    outcome = em_outcome_of("retain", audit.retain.weights, audit, EmOptions(), found)
+    found = run_em(audit)
+    outcome = em_outcome_of("retain", audit.retain.weights, audit, found)
     assert set(outcome.erasure.category) == {"exact", "general_knowledge"}
     summary = em_summary_of(outcome)
     assert summary["udr"] == 1.0
@@ -156,8 +156,8 @@ def test_retain_as_source_is_exact_or_general_knowledge(opened):
 
 
 def test_a_reference_longer_than_a_patched_run_is_counted(opened):
-    audit = opened("npo")
-    found = run_em(audit, EmOptions(max_new_tokens=4))
+    audit = opened("npo").under(max_new_tokens=4)
+    found = run_em(audit)
     best = found.patched[audit.full.weights].amax(1)
     assert found.n_cut == int((best < 1).sum()) > 0
 
@@ -184,7 +184,7 @@ def test_what_was_said_once_is_not_said_again(opened, counted, tmp_path, monkeyp
     assert counted == {"generate": 3 * 3, "patched_rows": 3 * 3 * 6}
     monkeypatch.setattr(session, "load", lambda *_, **how: pytest.fail("a model was loaded"))
     assert outcomes(audit)[0].rows() == first
-    strict = outcomes(audit, EmOptions(threshold=1.0))[0]  # thresholds act on reading
+    strict = outcomes(audit.under(em_threshold=1.0))[0]  # thresholds act on reading
     assert counted == {"generate": 3 * 3, "patched_rows": 3 * 3 * 6}
     assert strict.erasure.s2_lost.sum() > outcomes(audit)[0].erasure.s2_lost.sum()
 
@@ -202,9 +202,9 @@ def test_an_interrupted_run_goes_on_where_it_stopped(opened, counted, tmp_path, 
 
     monkeypatch.setattr(exact_match, "patched_rows", stopped)
     with pytest.raises(KeyboardInterrupt):
-        run_em(audit, EmOptions())
+        run_em(audit)
     monkeypatch.setattr(exact_match, "patched_rows", real)
-    plan = em_plan_of(audit, EmOptions())
+    plan = em_plan_of(audit)
     assert (plan.n_forward, plan.n_rows) == (0, 18)
     assert "0 texts of up to 30 tokens, unpatched" in plan.text()
     assert f"{1 * 18} texts of up to 20 tokens, patched" in plan.text()
@@ -216,22 +216,22 @@ def test_an_interrupted_run_goes_on_where_it_stopped(opened, counted, tmp_path, 
 
 def test_a_changed_setting_is_said_anew_and_fresh_forgets(opened, counted, tmp_path):
     audit = opened("npo", limit=2, activations=tmp_path)
-    run_em(audit, EmOptions())
+    run_em(audit)
     n_rows = counted["patched_rows"]
-    run_em(audit, EmOptions(max_new_tokens=3))
+    run_em(audit.under(max_new_tokens=3))
     assert counted["patched_rows"] == 2 * n_rows
-    run_em(opened("npo", limit=2, activations=tmp_path, last_layer="resid_post"), EmOptions())
+    run_em(opened("npo", limit=2, activations=tmp_path, last_layer="resid_post"))
     assert counted["patched_rows"] == 3 * n_rows
     assert counted["generate"] == 3 * 2  # unpatched texts depend on neither
-    assert em_plan_of(audit, EmOptions()).n_rows == 0
-    assert em_plan_of(replace(audit, fresh=True), EmOptions()).n_rows == n_rows
-    run_em(replace(audit, fresh=True), EmOptions())
+    assert em_plan_of(audit).n_rows == 0
+    assert em_plan_of(anew(audit)).n_rows == n_rows
+    run_em(anew(audit))
     assert counted["patched_rows"] == 4 * n_rows
     assert counted["generate"] == 2 * 3 * 2
 
 
 def test_layers_said_before_are_not_said_again(opened, counted, tmp_path):
-    run_em(opened("npo", limit=2, activations=tmp_path, layers="0,9,15"), EmOptions())
+    run_em(opened("npo", limit=2, activations=tmp_path, layers="0,9,15"))
     assert counted["patched_rows"] == 3 * 2 * 3
     outcome = outcomes(opened("npo", limit=2, activations=tmp_path))[0]
     assert counted["patched_rows"] == 3 * 2 * 6
@@ -249,14 +249,14 @@ def test_a_cache_gives_what_is_patched_in_at_the_prompt_s_end(ragged, monkeypatc
 
 def test_a_silent_full_leaves_the_example_unscored(opened, monkeypatch):
     audit = opened("npo", limit=4)
-    real = exact_match.speak
+    real, first = exact_match.TextCache.texts, audit.encoded[0]
 
-    def silent(audit, *arguments, **options):
-        said = real(audit, *arguments, **options)
-        full = audit.full.weights
-        return replace(said, own={**said.own, full: (" . Nothing", *said.own[full][1:])})
+    def silent(kept, encoded, layers):
+        said = real(kept, encoded, layers)
+        of_full = kept is exact_match.own_texts(audit)[audit.full.weights]
+        return [" . Nothing"] if of_full and encoded == first else said
 
-    monkeypatch.setattr(exact_match, "speak", silent)
+    monkeypatch.setattr(exact_match.TextCache, "texts", silent)
     audit = replace(audit, unscored={9999: "no token"})
     (outcome,) = outcomes(audit)
     row = next(one for one in outcome.rows() if one["idx"] == audit.encoded[0].idx)
@@ -274,9 +274,8 @@ def test_the_teacher_form_counts_the_hits_of_hooked_passes(opened):
     from lensaudit.data.spans import make_batch
     from lensaudit.models.bridge import residuals
 
-    em = EmOptions(form="teacher")
-    audit = opened("npo", last_layer="resid_post")
-    found = run_em(audit, em)
+    audit = opened("npo", last_layer="resid_post").under(em_form="teacher")
+    found = run_em(audit)
     batch, full = make_batch(audit.encoded), la.load_model("demo/full")
     for name, checkpoint in (("retain", audit.retain), ("npo", *audit.sources.values())):
         stack, _ = residuals(la.load_model(f"demo/{name}"), batch.tokens)
@@ -285,7 +284,7 @@ def test_the_teacher_form_counts_the_hits_of_hooked_passes(opened):
     itself = found.patched[audit.full.weights]
     own = torch.tensor(found.own[audit.full.weights], dtype=torch.float64)
     assert torch.equal(itself, own.unsqueeze(1).expand(-1, 6))
-    summary = em_summary_of(em_outcome_of("retain", audit.retain.weights, audit, em, found))
+    summary = em_summary_of(em_outcome_of("retain", audit.retain.weights, audit, found))
     assert summary["udr"] == 1.0
     assert 0 < summary["retention"] < 0.5
     assert summary["truth_em"]["full"] == pytest.approx(float(own.mean()))

@@ -6,14 +6,29 @@ from pathlib import Path
 
 import pytest
 import torch
+from audit_helpers import anew
+
+from lensaudit.data.neutral import neutral_of
+from lensaudit.data.spans import make_batch
+from lensaudit.errors import InputError
+from lensaudit.models.causal import load_causal
+from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
+from lensaudit.models.registry import load_registry, resolve
+from lensaudit.patching import session as module
+from lensaudit.patching.controls import Controls, examined, weakest_of
+from lensaudit.patching.oracle import layer_deltas
+from lensaudit.patching.outcome import outcome_of, summary_of
+from lensaudit.patching.prepare import prepare
+from lensaudit.patching.scoring import run
+from lensaudit.patching.session import Session
+from lensaudit.patching.settings import PatchSettings
+from lensaudit.scores.depth import depth_score
+from lensaudit.verdict.collect import judge_run
+from lensaudit.verdict.views import read_calibration
 
 
 def turned(checkpoint: str, folder: Path, seed: int = 0) -> Path:
     """The same function in another orthonormal basis of the stream: norms folded, all turned."""
-    from lensaudit.models.causal import load_causal
-    from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
-    from lensaudit.models.registry import load_registry, resolve
-
     opened = open_checkpoint(resolve(checkpoint, load_registry()))
     model = load_causal(opened, dtype=torch.float32, device="cpu")
     d = model.config.hidden_size
@@ -46,22 +61,17 @@ def turned(checkpoint: str, folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def examined_alone(audit, found, controls):
-    from lensaudit.patching.controls import examined
-
-    with audit:
-        return examined(audit, found, controls)
+def examined_alone(audit, found, controls, name=None, **settings):
+    """The controls of every source, or of the one that is named."""
+    sources = {one: audit.sources[one] for one in audit.sources if name in (None, Path(one).name)}
+    with replace(audit, sources=sources, settings=replace(audit.settings, **settings)) as alone:
+        shown = examined(alone, found, controls)
+    return shown if name is None else next(iter(shown.values()))
 
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
     """Examined sources of the embedded family, a few examples of each author."""
-    from lensaudit.data.neutral import neutral_of
-    from lensaudit.patching.controls import Controls, examined
-    from lensaudit.patching.prepare import prepare
-    from lensaudit.patching.scoring import run
-    from lensaudit.patching.settings import PatchSettings
-
     folder = tmp_path_factory.mktemp("evidence")
     models = {
         "full_turned": turned("demo/full", folder / "full_turned"),
@@ -91,14 +101,12 @@ def bench(tmp_path_factory):
 
 def word(audit, found, name, one):
     """What a summary of this source would say."""
-    from lensaudit.patching.outcome import outcome_of, summary_of
-    from lensaudit.verdict.collect import judge_run
-    from lensaudit.verdict.views import read_calibration
-
     name = next(full for full in audit.sources if Path(full).name == name)
     deltas = found.baseline, found.s1, found.s2[name]
     misfit = audit.misfit(audit.sources[name])
-    outcome = outcome_of(name, audit.encoded, audit.unscored, audit.options, *deltas, misfit=misfit)
+    outcome = outcome_of(
+        name, audit.encoded, audit.unscored, audit.settings, *deltas, misfit=misfit
+    )
     summary = summary_of(outcome, {"full": 0.0, "retain": 1.0}) | one.document()
     return judge_run(summary, one.beside(outcome.rows()), read_calibration())
 
@@ -147,8 +155,8 @@ def test_validity_is_d_over_f_and_its_scale_is_another_rows_stream(bench):
     one = shown["full_turned"].validity
     assert one.v == pytest.approx(one.d / one.f)
     # worked again from the deltas: weights are mean S1 of the layers that encode the set
-    ke, s1 = found.s1 > audit.options.tau, found.s1.double()
-    weights = s1.where(ke, 0).mean(0) * (s1.mean(0) > audit.options.tau)
+    ke, s1 = found.s1 > audit.settings.tau, found.s1.double()
+    weights = s1.where(ke, 0).mean(0) * (s1.mean(0) > audit.settings.tau)
     s2 = found.s2[next(name for name in audit.sources if "full_turned" in name)].double()
     cells = weights.expand_as(s1) * ke
     drop = (cells * s2.where(ke, 0)).sum() / cells.sum()
@@ -156,9 +164,6 @@ def test_validity_is_d_over_f_and_its_scale_is_another_rows_stream(bench):
 
 
 def test_the_weakest_layer_is_the_least_erased_of_the_strong_ones():
-    from lensaudit.patching.controls import weakest_of
-    from lensaudit.scores.depth import depth_score
-
     # mean S1 by layer: 0.1, 1.1, 1.3, 4: .3 of the largest is 1.2, the strong are the last two
     s1 = torch.tensor([[0.1, 1.1, 1.3, 4.0], [0.1, 1.1, 1.3, 4.0]])
     s2 = torch.tensor([[0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.65, 3.0]])
@@ -204,10 +209,8 @@ def test_the_document_holds_what_the_summary_promises(bench):
 
 
 def test_what_a_model_says_is_read_out_of_its_cache_without_running_it(bench, monkeypatch):
-    from lensaudit.patching import session as module
-
     # nothing is known from before
-    audit, other = replace(bench[0], fresh=True), replace(bench[0], fresh=True)
+    audit, other = anew(bench[0]), anew(bench[0])
     source = audit.sources["demo/masked_upper"]
     rows = audit.encoded
     with audit, monkeypatch.context() as patch:
@@ -222,8 +225,6 @@ def test_what_a_model_says_is_read_out_of_its_cache_without_running_it(bench, mo
 
 
 def test_without_neutral_rows_nothing_is_called_erased(bench):
-    from lensaudit.patching.controls import Controls
-
     audit, found, _, _ = bench
     shown = examined_alone(audit, found, Controls(None, why="no rows are known"))
     for name, one in shown.items():
@@ -235,44 +236,33 @@ def test_without_neutral_rows_nothing_is_called_erased(bench):
 
 
 def test_further_retain_models_make_a_floor(bench):
-    from lensaudit.models.checkpoint import open_checkpoint
-    from lensaudit.models.registry import load_registry, resolve
-    from lensaudit.patching.controls import Controls
-
     audit, found, neutral, _ = bench
     never = open_checkpoint(resolve("demo/never", load_registry()))
-    turned_retain = next(name for name in audit.sources if "retain_turned" in name)
-    one_source = replace(audit, sources={turned_retain: audit.sources[turned_retain]})
-    (one,) = examined_alone(one_source, found, Controls(neutral, retains={"never": never})).values()
+    controls = Controls(neutral, retains={"never": never})
+    one = examined_alone(audit, found, controls, "retain_turned")
     assert one.floor.n_models == 2
     assert 0.7 < one.floor.low <= one.floor.high <= 1
     assert len(one.floor.aligned) == len(one.floor.uds) == 1
     assert one.floor.low <= one.floor.aligned[0] <= one.floor.high
     assert 0.7 < one.floor.uds[0] < 1
-    assert word(one_source, found, "retain_turned", one).code in ("erased", "undecided")
+    assert word(audit, found, "retain_turned", one).code in ("erased", "undecided")
 
 
 @pytest.mark.parametrize("kind", ["shift", "affine"])
 def test_other_classes_of_map(bench, kind):
-    from lensaudit.patching.controls import Controls
-
     audit, found, neutral, _ = bench
-    name = next(name for name in audit.sources if "full_turned" in name)
-    one_source = replace(audit, sources={name: audit.sources[name]})
-    (one,) = examined_alone(one_source, found, Controls(neutral, align=kind)).values()
+    one = examined_alone(audit, found, Controls(neutral), "full_turned", align=kind)
     assert (one.aligned.uds.value > 0.9) == (kind == "shift")
 
 
 def test_what_fits_neither_before_nor_after_a_map_is_unreadable(bench):
-    from lensaudit.patching.controls import Controls
-
     audit, found, neutral, _ = bench
     name = next(name for name in audit.sources if "retain_turned" in name)
     # the same tokens under another name: nothing is patched in as it is
     other = replace(audit.sources[name], tokenizer="another")
     one_source = replace(audit, sources={name: other})
     nothing = replace(found, s2={name: torch.full_like(found.s1, math.nan)})
-    (one,) = examined_alone(one_source, nothing, Controls(neutral, align="shift")).values()
+    (one,) = examined_alone(one_source, nothing, Controls(neutral), align="shift").values()
     assert one.validity.d_share is None
     assert one.aligned.uds.value > 0.9
     assert one.aligned.d_share > 0.1
@@ -280,33 +270,23 @@ def test_what_fits_neither_before_nor_after_a_map_is_unreadable(bench):
 
 
 def test_too_few_tokens_name_the_number_that_is_needed(bench):
-    from lensaudit.errors import InputError
-    from lensaudit.patching.controls import Controls
-
     audit, found, neutral, _ = bench
-    short = Controls(replace(neutral, fit=neutral.fit[:1]), align="procrustes")
-    name = next(name for name in audit.sources if "full_turned" in name)
-    one_source = replace(audit, sources={name: audit.sources[name]})
+    short = Controls(replace(neutral, fit=neutral.fit[:1]))
     with pytest.raises(InputError, match="wanted 2 per dimension, 128"):
-        examined_alone(one_source, found, short)
-    (one,) = examined_alone(one_source, found, replace(short, align="auto")).values()
+        examined_alone(audit, found, short, "full_turned", align="procrustes")
+    one = examined_alone(audit, found, short, "full_turned")
     assert one.aligned.uds is None
     assert "128" in one.aligned.why
 
 
 def test_rows_of_the_same_authors_leave_none_to_fit_on(bench):
-    from lensaudit.patching.controls import Controls
-
     audit, found, neutral, _ = bench
-    one_source = replace(audit, sources={"demo/never": audit.sources["demo/never"]})
-    (one,) = examined_alone(one_source, found, Controls(replace(neutral, fit=()))).values()
+    one = examined_alone(audit, found, Controls(replace(neutral, fit=())), "never")
     assert one.aligned.kind is None
     assert "name others with --align-data" in (one.aligned.why or "")
 
 
 def test_changed_map_files_are_fitted_again(bench, tmp_path):
-    from lensaudit.patching.controls import Controls
-
     audit, found, neutral, shown = bench
     for path in (audit.root / "maps").glob("*.safetensors"):
         content = bytearray(path.read_bytes())
@@ -322,9 +302,6 @@ def test_changed_map_files_are_fitted_again(bench, tmp_path):
 
 def read_naively(models, moved, rows, layers):
     """Drop by row and layer without the first singular vector of all other authors."""
-    from lensaudit.data.spans import make_batch
-    from lensaudit.patching.oracle import layer_deltas
-
     full = models.streams(models.full, rows)
     at = {e.idx: torch.arange(e.start, e.end) for e in rows}
     y = {e.idx: full.activations.example(e.idx).at(at[e.idx]).resid.double() for e in rows}
@@ -350,10 +327,6 @@ def read_naively(models, moved, rows, layers):
 
 
 def test_the_depth_without_the_shared_direction_is_that_of_a_plain_computation(bench, monkeypatch):
-    from lensaudit.patching.controls import Controls, examined
-    from lensaudit.patching.session import Session
-    from lensaudit.scores.depth import depth_score
-
     audit, found, neutral, shown = bench
     one_source = replace(audit, sources={"demo/never": audit.sources["demo/never"]})
     seen, filled = {}, Session.fill
@@ -370,14 +343,14 @@ def test_the_depth_without_the_shared_direction_is_that_of_a_plain_computation(b
         mapped = next(key for key in seen if f"{never}+map-" in key)
         shared = next(key for key in seen if f"{never}+shared-" in key)
         scale = next(key for key in seen if f"{retain}+map-" in key)
-        layers, rows = list(audit.options.layers), audit.encoded
+        layers, rows = list(audit.settings.at_layers), audit.encoded
         naive = read_naively(models, seen[mapped], rows, layers)
         s1 = models.read(scale, rows, layers)
         aligned = depth_score(s1, models.read(mapped, rows, layers)).uds
         assert torch.allclose(naive, models.read(shared, rows, layers), atol=1e-4)
-        at_once = seen[shared].directions
-        one_by_one = replace(at_once, memory_bytes=1)
-        assert at_once.found[7][2].coefficient == one_by_one.found[7][2].coefficient
+        one_by_one = replace(seen[shared], memory_bytes=1)
+        both = (one.directions[7][2].coefficient for one in (seen[shared], one_by_one))
+        assert len(set(both)) == 1
     uds = depth_score(s1, naive).uds
     one = shown["never"].aligned
     assert one.shared.uds.value == pytest.approx(float(uds.double().mean()), abs=1e-5)
@@ -400,13 +373,10 @@ class Pushed:
 
 
 def test_a_vector_added_wherever_the_facts_are_asked_is_seen_through(bench, monkeypatch, tmp_path):
-    from lensaudit.patching.controls import Controls
-    from lensaudit.patching.scoring import run
-    from lensaudit.patching.session import Session
-
     audit, _, neutral, shown = bench
     name = "demo/masked_upper"
-    one_source = replace(audit, root=tmp_path, sources={name: audit.sources[name]})
+    elsewhere = replace(audit.settings, activations=tmp_path, align="procrustes")
+    one_source = replace(audit, settings=elsewhere, sources={name: audit.sources[name]})
     generator = torch.Generator().manual_seed(1)
     streams = Session.streams
 
@@ -423,7 +393,7 @@ def test_a_vector_added_wherever_the_facts_are_asked_is_seen_through(bench, monk
     with one_source:
         found = run(one_source)
     monkeypatch.setattr(Session, "streams", pushed)
-    (one,) = examined_alone(one_source, found, Controls(neutral, align="procrustes")).values()
+    one = examined_alone(one_source, found, Controls(neutral), "masked_upper")
     assert one.aligned.uds.value > 0.9
     assert one.aligned.shared.uds.value < 0.2
     assert one.aligned.shared.weakest.erasure.value < 0.2
@@ -434,8 +404,6 @@ def test_a_vector_added_wherever_the_facts_are_asked_is_seen_through(bench, monk
 
 
 def test_one_author_shares_with_no_other_and_rows_without_authors_are_each_their_own(bench):
-    from lensaudit.patching.controls import Controls
-
     audit, found, neutral, _ = bench
     group = audit.encoded[0].group
     here = [at for at, e in enumerate(audit.encoded) if e.group == group]

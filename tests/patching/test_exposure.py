@@ -5,7 +5,7 @@ import torch
 
 from lensaudit.models.bridge import logits_of, residuals, unembedded
 from lensaudit.patching import exposure as reading
-from lensaudit.patching.exposure import JoinedReader, LensReader, PlainReader, exposures, say
+from lensaudit.patching.exposure import Head, Reader, exposures, layered_exposures, say
 
 PROMPT = [1, 8, 15, 22, 9]
 CANDIDATES = [[7, 12, 30], [44], [5, 6]]
@@ -17,45 +17,50 @@ def plainly(model, prompt, ids):
     return sum(float(logits[len(prompt) - 1 + at, token]) for at, token in enumerate(ids))
 
 
+def lensed(source, full, prompts, candidates, layers=range(3)):
+    """What the head of `full` reads after each layer of the source."""
+    rows = layered_exposures(source, [Head(full)], layers, prompts, candidates)
+    return [row[1:] for row in rows]
+
+
 def test_exposures_are_those_of_whole_passes(tiny):
     model = tiny()
-    found = exposures(PlainReader(model), [PROMPT], [CANDIDATES])[0]
+    found = exposures(Reader(model), [PROMPT], [CANDIDATES])[0]
     expected = [plainly(model, PROMPT, ids) for ids in CANDIDATES]
     assert found.tolist() == pytest.approx(expected, abs=1e-4)
-    assert exposures(PlainReader(model), [PROMPT], [[[44]]])[0].tolist() == pytest.approx(
+    assert exposures(Reader(model), [PROMPT], [[[44]]])[0].tolist() == pytest.approx(
         expected[1:2], abs=1e-4
     )
 
 
 def test_a_model_joined_to_itself_is_itself(tiny):
     model = tiny()
-    joined = JoinedReader(model, model, 1)
+    joined = Reader(model, source=model, layer=1)
     assert torch.allclose(
         exposures(joined, [PROMPT], [CANDIDATES])[0],
-        exposures(PlainReader(model), [PROMPT], [CANDIDATES])[0],
+        exposures(Reader(model), [PROMPT], [CANDIDATES])[0],
         atol=1e-4,
     )
     prompts = [PROMPT, PROMPT[:3]]
-    assert say(joined, prompts, max_new_tokens=6) == say(
-        PlainReader(model), prompts, max_new_tokens=6
-    )
+    assert say(joined, prompts, max_new_tokens=6) == say(Reader(model), prompts, max_new_tokens=6)
 
 
 def test_nothing_of_full_below_the_joint_is_heard(tiny):
     source, full = tiny(0), tiny(1)
-    before = exposures(JoinedReader(source, full, 1), [PROMPT], [CANDIDATES])[0]
+    joined = Reader(full, source=source, layer=1)
+    before = exposures(joined, [PROMPT], [CANDIDATES])[0]
     with torch.no_grad():
         for parameter in full.original_model.model.layers[0].parameters():
             parameter.mul_(3.0)
-    assert torch.equal(exposures(JoinedReader(source, full, 1), [PROMPT], [CANDIDATES])[0], before)
+    assert torch.equal(exposures(joined, [PROMPT], [CANDIDATES])[0], before)
     assert not torch.allclose(
-        exposures(PlainReader(source), [PROMPT], [CANDIDATES])[0], before, atol=1e-2
+        exposures(Reader(source), [PROMPT], [CANDIDATES])[0], before, atol=1e-2
     )
 
 
 def test_the_lens_reads_every_layer_by_the_head_of_full(tiny):
     source, full = tiny(0), tiny(1)
-    found = LensReader(source, full).exposures([PROMPT], [CANDIDATES])[0]
+    found = lensed(source, full, [PROMPT], [CANDIDATES])[0]
     stack, _ = residuals(source, torch.tensor([[*PROMPT, *CANDIDATES[0]]]))
     for layer in range(3):
         logits = unembedded(full, stack[:, layer])[0].log_softmax(-1)
@@ -65,8 +70,8 @@ def test_the_lens_reads_every_layer_by_the_head_of_full(tiny):
 
 def test_what_is_said_does_not_depend_on_neighbours(tiny):
     model = tiny()
-    together = say(PlainReader(model), [PROMPT, PROMPT[:2], PROMPT * 3], max_new_tokens=5)
-    assert together[1] == say(PlainReader(model), [PROMPT[:2]], max_new_tokens=5)[0]
+    together = say(Reader(model), [PROMPT, PROMPT[:2], PROMPT * 3], max_new_tokens=5)
+    assert together[1] == say(Reader(model), [PROMPT[:2]], max_new_tokens=5)[0]
 
 
 MORE = [[3, 4], [8, 9, 10, 11]]
@@ -78,16 +83,15 @@ def test_prompts_read_together_are_those_read_alone(tiny, monkeypatch, limit):
     monkeypatch.setattr(reading, "READ_TOKENS", limit)
     model = tiny()
     prompts, candidates = [PROMPT[:2], PROMPT * 2, PROMPT], [MORE, CANDIDATES, [[44]]]
-    for reader in (PlainReader(model), JoinedReader(model, tiny(1), 1)):
+    for reader in (Reader(model), Reader(tiny(1), source=model, layer=1)):
         found = exposures(reader, prompts, candidates)
         for prompt, own, row in zip(prompts, candidates, found, strict=True):
             assert row.tolist() == pytest.approx(
                 exposures(reader, [prompt], [own])[0].tolist(), abs=1e-4
             )
-    lensed = LensReader(model, tiny(1))
-    together = lensed.exposures(prompts, candidates, [1])
+    together = lensed(model, tiny(1), prompts, candidates, [1])
     for prompt, own, rows in zip(prompts, candidates, together, strict=True):
-        assert torch.allclose(rows, lensed.exposures([prompt], [own], [1])[0], atol=1e-4)
+        assert torch.allclose(rows, lensed(model, tiny(1), [prompt], [own], [1])[0], atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +102,7 @@ def test_few_enough_are_read_at_once(tiny, monkeypatch, name, limit, rows):
     monkeypatch.setattr(reading, name, limit)
     monkeypatch.setattr(reading, "BRANCHES", 2)
     seen = []
-    reader = PlainReader(tiny(), lambda rows: seen.append(len(rows)) or {})
+    reader = Reader(tiny(), lambda rows: seen.append(len(rows)) or {})
     # six beginnings of two tokens after five: four of them in 30
     exposures(reader, [PROMPT], [[[one, 12, 30] for one in range(20, 26)]])
     assert seen == rows
@@ -108,12 +112,12 @@ def test_few_enough_are_read_at_once(tiny, monkeypatch, name, limit, rows):
 
 
 def test_candidates_that_begin_alike_are_read_as_one(tiny):
-    reader = PlainReader(tiny())
+    reader = Reader(tiny())
     many = [[7, 12, last] for last in range(20, 40)]
     found = exposures(reader, [PROMPT], [many])[0]
     assert reader.work.tokens == 5 + 2
     for ids, value in zip(many, found.tolist(), strict=True):
-        alone = exposures(PlainReader(tiny()), [PROMPT], [[ids]])[0]
+        alone = exposures(Reader(tiny()), [PROMPT], [[ids]])[0]
         assert value == pytest.approx(float(alone), abs=1e-4)
 
 
@@ -124,7 +128,7 @@ def test_a_vector_of_its_own_moves_each_prompt(tiny):
     towards = torch.stack([torch.zeros(d_model), torch.ones(d_model)])
     reader = reading.steered(model, 1, towards, reading.ForwardCount())
     still, moved = exposures(reader, prompts, candidates)
-    plain = exposures(PlainReader(model), prompts, candidates)
+    plain = exposures(Reader(model), prompts, candidates)
     assert torch.allclose(still, plain[0], atol=1e-5)
     alone = reading.steered(model, 1, towards[1:], reading.ForwardCount())
     assert torch.allclose(moved, exposures(alone, prompts[1:], candidates[1:])[0], atol=1e-5)
@@ -132,7 +136,7 @@ def test_a_vector_of_its_own_moves_each_prompt(tiny):
 
 
 def test_work_is_counted(tiny):
-    reader = PlainReader(tiny())
+    reader = Reader(tiny())
     exposures(reader, [PROMPT], [CANDIDATES])
     # the prompt, then the beginnings of two candidates: two tokens and one
     assert (reader.work.forwards, reader.work.tokens) == (2, 5 + 2 + 1)
@@ -142,11 +146,11 @@ def test_what_prompts_begin_with_alike_is_read_once(tiny):
     model = tiny()
     prompts = [PROMPT, [*PROMPT[:3], 9, 9], PROMPT[:2]]
     asked = [CANDIDATES, MORE, CANDIDATES]
-    for reader in (PlainReader(model), JoinedReader(tiny(1), model, 0)):
+    for reader in (Reader(model), Reader(model, source=tiny(1), layer=0)):
         found = exposures(reader, prompts, asked)
         for prompt, own, row in zip(prompts, asked, found, strict=True):
             assert torch.allclose(row, exposures(reader, [prompt], [own])[0], atol=1e-5)
-    alone = PlainReader(model)
+    alone = Reader(model)
     found = exposures(alone, prompts, asked)
     assert found[1].tolist() == pytest.approx(
         [plainly(model, prompts[1], o) for o in MORE], rel=1e-5
@@ -168,7 +172,7 @@ def test_candidates_side_by_side_are_read_as_if_each_were_alone(
     monkeypatch.setattr(reading, "BRANCHES", branches)
     model = tiny_of(name)
     prompts = [PROMPT[:2], PROMPT * 2, PROMPT]
-    found = exposures(PlainReader(model), prompts, [TREE, CANDIDATES, TREE[::-1]])
+    found = exposures(Reader(model), prompts, [TREE, CANDIDATES, TREE[::-1]])
     for prompt, own, row in zip(prompts, (TREE, CANDIDATES, TREE[::-1]), found, strict=True):
         assert row.tolist() == pytest.approx([plainly(model, prompt, ids) for ids in own], rel=1e-5)
 
@@ -183,7 +187,7 @@ def test_few_logits_are_held_at_once(tiny, monkeypatch, families):
     monkeypatch.setattr(
         reading, "unembedded", lambda model, at: sizes.append(at.shape[1]) or plain(model, at)
     )
-    found = exposures(PlainReader(model), [PROMPT], [TREE])[0]
+    found = exposures(Reader(model), [PROMPT], [TREE])[0]
     assert found.tolist() == pytest.approx([plainly(model, PROMPT, ids) for ids in TREE], rel=1e-5)
     assert max(sizes, default=0) == (0 if not families else 3)
 
@@ -195,8 +199,8 @@ def test_outputs_and_streams_are_read_in_one_pass(tiny):
     (rows,) = reading.layered_exposures(source, heads, (0, 2), [PROMPT], [TREE], work)
     assert work.forwards == 2
     assert torch.equal(rows[0], rows[2]), "the last stream through the own head is what is said"
-    assert torch.allclose(rows[0], exposures(PlainReader(source), [PROMPT], [TREE])[0], atol=1e-5)
-    alone = [LensReader(source, one).exposures([PROMPT], [TREE])[0] for one in (source, other)]
+    assert torch.allclose(rows[0], exposures(Reader(source), [PROMPT], [TREE])[0], atol=1e-5)
+    alone = [lensed(source, one, [PROMPT], [TREE])[0] for one in (source, other)]
     assert torch.allclose(rows[1:3], alone[0][[0, 2]], atol=1e-5)
     assert torch.allclose(rows[3], alone[1][0], atol=1e-5)
     # doubled before a norm that divides by the length: the same

@@ -8,7 +8,7 @@ from audit_helpers import audit_in, save_family, save_questions
 
 from lensaudit.cli.main import run as lensaudit
 from lensaudit.errors import InputError
-from lensaudit.patching.options import PatchOptions
+from lensaudit.patching.options import ResolvedSettings
 from lensaudit.patching.scoring import as_lens, run, score_all, score_lens
 
 
@@ -78,7 +78,7 @@ def test_an_architecture_the_sweep_does_not_know_is_read_all_the_same(tmp_path, 
 def test_options_without_meaning_for_it_are_refused(changed):
     (name,) = changed
     with pytest.raises(InputError, match=f"--{name.replace('_', '-')}"):
-        as_lens(SimpleNamespace(options=PatchOptions(layers=(0,), **changed)))
+        as_lens(SimpleNamespace(settings=ResolvedSettings(at_layers=(0,), **changed)))
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_every_token_is_kept_and_their_mean_is_what_is_scored(family, tmp_path):
         assert outcome.by_token == other.by_token
         for at, e in enumerate(outcome.encoded):
             tokens = torch.tensor(outcome.by_token[at])
-            assert tokens.shape == (len(outcome.options.layers), e.n_span)
+            assert tokens.shape == (len(outcome.settings.at_layers), e.n_span)
             # s2 is full's mean minus this one
             own = outcome.s2[at] + tokens.mean(1)
             assert own[-1] == pytest.approx(float(outcome.baseline[at]), abs=2e-3)

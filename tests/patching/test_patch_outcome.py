@@ -10,7 +10,7 @@ from scipy.stats import t as student
 from tokenizers import normalizers
 from wavefront_helpers import examples
 
-from lensaudit.patching.options import PatchOptions
+from lensaudit.patching.options import ResolvedSettings
 from lensaudit.patching.outcome import outcome_of, summary_of, write_comparison
 from lensaudit.patching.scoring import score_all
 from lensaudit.results.records import manifest
@@ -22,7 +22,7 @@ ROWS = [replace(e, group=e.idx // 2) for e in examples([(2, 1, 2, 4)] * 12)]
 
 
 def outcome(source: str, s1, s2, *, lost=None):
-    options = PatchOptions(layers=tuple(range(len(s1[0]))))
+    options = ResolvedSettings(at_layers=tuple(range(len(s1[0]))))
     s1, s2 = torch.tensor(s1), torch.tensor(s2)
     return outcome_of(source, ROWS[: len(s1)], lost or {}, options, torch.zeros(len(s1)), s1, s2)
 

@@ -12,7 +12,7 @@ from lensaudit.models.bridge import bridge_from, residuals
 from lensaudit.patching import preflight
 from lensaudit.patching.attention import Rotation, Sight
 from lensaudit.patching.layout import layout_of, schedule_of
-from lensaudit.patching.options import PatchOptions
+from lensaudit.patching.options import ResolvedSettings
 from lensaudit.patching.preflight import (
     OtherLayers,
     check_component,
@@ -65,7 +65,7 @@ def test_a_wrong_sweep_falls_back_to_the_oracle_with_a_notice(
     assert not list(tmp_path.glob("scores/*sweep*"))
     # a second run finds the oracle's scores, and still says who made them
     outcomes, _ = score_all(audit)
-    assert outcomes[0].options.engine == "oracle"
+    assert outcomes[0].settings.engine == "oracle"
 
 
 def test_rows_that_join_a_layer_late_are_noticed(family, tmp_path, monkeypatch):
@@ -108,7 +108,7 @@ def test_the_source_of_the_check_hands_over_the_layer_below(tiny_of):
 )
 def test_the_engine_is_planned_from_the_architecture(architecture, engine, planned):
     notices = []
-    options = PatchOptions(layers=(0,), engine=engine)
+    options = ResolvedSettings(at_layers=(0,), engine=engine)
     assert planned_engine(architecture, options, notices.append) == planned
     assert len(notices) == (planned != engine)
 
@@ -159,7 +159,7 @@ def test_a_model_that_something_else_edits_is_refused(tiny, ragged):
 
 def test_hooks_are_named_and_refused(tiny, ragged):
     model, notices = tiny(), []
-    options = PatchOptions(layers=(0,))
+    options = ResolvedSettings(at_layers=(0,))
     assert usable_decoder(model, options, notices.append) is not None
     model.add_hook("blocks.2.hook_mlp_out", lambda value, hook: value)
     with pytest.raises(VerificationError, match=r"blocks\.2"):
@@ -189,7 +189,7 @@ MLA = {
 
 
 def component(name, head=None):
-    return PatchOptions(layers=(0,), component=name, head=head)
+    return ResolvedSettings(at_layers=(0,), component=name if head is None else f"{name}:{head}")
 
 
 def test_heads_that_are_not_the_models_are_refused(tiny_of, tiny_tokenizer, ragged):

@@ -7,7 +7,7 @@ from lensaudit.models.bridge import embedded, residuals
 from lensaudit.models.decoder import decoder_of
 from lensaudit.patching import oracle
 from lensaudit.patching.layout import layout_of, packed_span
-from lensaudit.patching.wavefront import CleanRun, Sweep
+from lensaudit.patching.wavefront import CleanRun, sweep
 
 NATS = 1e-4
 
@@ -59,9 +59,8 @@ def swept(full, stacks, encoded, *, scope="span", joins=None, logit_rows=7, **ho
     if joins is None:
         joins = torch.ones(len(stacks), len(encoded), len(decoder.blocks), dtype=torch.bool)
     with torch.inference_mode():
-        return Sweep(decoder, layout, logit_rows=logit_rows, **how).run(
-            clean_run(full, encoded, layout), [packed_span(s, layout) for s in stacks], joins
-        )
+        clean, sources = clean_run(full, encoded, layout), [packed_span(s, layout) for s in stacks]
+        return sweep(decoder, layout, clean, sources, joins, logit_rows=logit_rows, **how)
 
 
 def defined(full, stacks, encoded, *, scope="span", **how):

@@ -16,7 +16,7 @@ from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
 from lensaudit.models.bridge import logits_of
 from lensaudit.models.registry import EMBEDDED
-from lensaudit.patching.exposure import PlainReader, sample
+from lensaudit.patching.exposure import Reader, sample
 from lensaudit.scores.leakage import Errors
 from lensaudit.worstcase.sampling import (
     SamplerSetting,
@@ -56,7 +56,7 @@ def test_temperature_comes_before_the_nucleus():
 def test_samples_follow_the_models_own_distribution(tiny):
     model, n = tiny(), 2000
     choose = drawing(fact(0), SamplerSetting(1.0, 1.0), n, 1, 0)
-    said = sample(PlainReader(model), PROMPT, n, choose, max_new_tokens=1)
+    said = sample(Reader(model), PROMPT, n, choose, max_new_tokens=1)
     shares = logits_of(model, torch.tensor([PROMPT]))[0, -1].softmax(-1)
     likely = int(shares.argmax())
     word = model.tokenizer.decode([likely], skip_special_tokens=True)
@@ -69,7 +69,7 @@ def test_rows_draw_the_same_whatever_is_drawn_beside_them(tiny):
 
     def said(idx, n):
         choose = drawing(fact(idx), SamplerSetting(1.0, 0.9), n, 5, 0)
-        return sample(PlainReader(model), PROMPT, n, choose, max_new_tokens=5)
+        return sample(Reader(model), PROMPT, n, choose, max_new_tokens=5)
 
     many, few, other = said(0, 6), said(0, 2), said(1, 6)
     assert many[:2] == few
