@@ -20,6 +20,7 @@ from lensaudit.files import digest
 from lensaudit.models.conditions import Conditions
 from lensaudit.progress import Notice
 from lensaudit.results.ledger import Ledger, ledger_path
+from lensaudit.results.reading import AtLayer, Flag, Number
 from lensaudit.results.records import computed_by
 
 SCORE_ALGORITHM = 1
@@ -39,13 +40,15 @@ class KeptByContent:
 
     kind: ClassVar[str]
     """Of the ledger, and its folder."""
+    line: ClassVar[type]
+    """What a line must hold."""
     more: ClassVar[Mapping[str, Any]] = {}
     """Of the key, beside the conditions."""
 
     def __init__(self, root: Path, key: Conditions, name: str, notice: Notice | None = None):
         record = {**key.document(), **self.more}
         path = ledger_path(root / self.kind, name, record)
-        self.ledger = Ledger(path, self.kind, record, notice=notice)
+        self.ledger = Ledger(path, self.kind, record, record=self.line, notice=notice)
         self.known: dict[str, Any] = {}
         for row in self.ledger.rows:
             self._merge(row)
@@ -89,6 +92,17 @@ class ScoreKey(Conditions):
         return {"full": own.pop("weights"), "donor": own.pop("source"), **own}
 
 
+@dataclass(frozen=True)
+class _PatchedLine:
+    """What is kept of one example."""
+
+    example: str
+    baseline: Number
+    scores: dict[AtLayer, Number]
+    computed_by: str
+    by_token: dict[AtLayer, list[Number]] | None = None
+
+
 @dataclass
 class ScoreEntry:
     """Scores of one example, nats per token."""
@@ -112,7 +126,7 @@ class ScoreEntry:
 class ScoreCache(KeptByContent):
     """Entries by `example_hash`."""
 
-    kind = "scores"
+    kind, line = "scores", _PatchedLine
 
     def _merge(self, row: Mapping[str, Any]) -> None:
         entry = self.known.setdefault(row["example"], ScoreEntry(row["baseline"]))
@@ -197,10 +211,18 @@ class TextKey(Conditions):
         return {"model": own.pop("weights"), "donor": own.pop("source"), **own}
 
 
+@dataclass(frozen=True)
+class _TextLine:
+    """What is kept of one prompt."""
+
+    prompt: str
+    texts: dict[AtLayer, str]
+
+
 class TextCache(KeptByContent):
     """Texts by `prompt_hash` and layer."""
 
-    kind = "texts"
+    kind, line = "texts", _TextLine
 
     def _merge(self, row: Mapping[str, Any]) -> None:
         texts = {int(at): text for at, text in row["texts"].items()}
@@ -236,10 +258,19 @@ def prompt_hash(encoded: Encoded) -> str:
     return digest(encoded.token_ids[: encoded.n_prompt])
 
 
+@dataclass(frozen=True)
+class _AnswerLine:
+    """What is kept of one example."""
+
+    example: str
+    logprob: Number
+    exact: Flag
+
+
 class OwnAnswerCache(KeptByContent):
     """Log-prob of a span, nats per token, and whether all of it comes first, by `example_hash`."""
 
-    kind, more = "said", {"algorithm": SCORE_ALGORITHM}
+    kind, line, more = "said", _AnswerLine, {"algorithm": SCORE_ALGORITHM}
 
     def _merge(self, row: Mapping[str, Any]) -> None:
         self.known[row["example"]] = (row["logprob"], row["exact"])
