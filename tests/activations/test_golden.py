@@ -6,7 +6,6 @@ beside this one, and this one must then be read or refused by name.
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -101,14 +100,6 @@ def test_a_shard_alone_tells_everything_to_plain_h5py(golden):
         rows = slice((0, 2, 2)[slot], (2, 2, 5)[slot])
         assert np.array_equal(resid[:, rows], wanted.resid.float().numpy())
         assert np.array_equal(final_norm[rows], wanted.final_norm.float().numpy())
-
-
-def test_h5dump_reads_a_shard(golden):
-    if shutil.which("h5dump") is None:
-        pytest.skip("h5dump is not installed")
-    command = ["h5dump", "-d", "/positions", str(golden / "shard-000000.h5")]
-    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "(0): 2, 3, 1, 4, 6" in found
 
 
 def make(root):

@@ -20,12 +20,6 @@ def full(tmp_path_factory):
     return fill(tmp_path_factory.mktemp("store"))
 
 
-def test_three_lines_open_a_cache_by_name(full):
-    cache = open_activations("full", root=full.parent)
-    assert cache.example(4).resid.shape == (3, 4, 8)
-    assert cache.fingerprint == BASE
-
-
 def test_a_cache_is_found_by_key_prefix_and_path(full):
     for text in (BASE.key(), BASE.key()[:6], str(full), full):
         assert open_activations(text, root=full.parent).folder == full

@@ -1,7 +1,6 @@
 """Repair makes again what is broken and nothing else; gc keeps what is named or in use."""
 
 import dataclasses
-import json
 import multiprocessing
 import os
 import shutil
@@ -14,7 +13,6 @@ from lensaudit.activations import gc
 from lensaudit.activations import verification as module
 from lensaudit.activations.gc import collect, staging_name
 from lensaudit.activations.inventory import describe
-from lensaudit.activations.spec import read_spec
 from lensaudit.activations.store import open_activations
 from lensaudit.activations.verification import BOOKS, repair, verify
 from lensaudit.auditing.verify import verify as verify_all
@@ -288,13 +286,6 @@ def test_gc_refuses_to_keep_what_is_not_there_and_removes_nothing(three):
     assert all(folder.exists() for folder in folders)
 
 
-def test_a_dry_run_removes_nothing(three):
-    root, folders = three
-    done = collect(root, max_bytes=0, dry_run=True)
-    assert len(done.removed) == 3
-    assert all(verify(folder).complete for folder in folders)
-
-
 def test_without_a_size_gc_removes_leftovers_only(three):
     root, folders = three
     process = multiprocessing.get_context("fork").Process(target=lambda: None)
@@ -392,14 +383,6 @@ def test_tensors_and_documents_that_nothing_of_ours_names_stay(tmp_path):
     assert len(list(maps.iterdir())) == 4
 
 
-def test_a_description_needs_no_shard(folder):
-    for path in folder.glob("*.h5"):
-        path.write_bytes(b"")
-    info = describe(folder)
-    assert (info.name, info.state, info.n_examples, info.n_shards) == ("full", "complete", 70, 3)
-    assert info.provenance == {"model": "full", "data": "forget10", "limit": 70}
-
-
 def test_a_description_tells_damage_and_users(folder):
     with open_activations(folder):
         assert len(describe(folder).users) == 1
@@ -409,10 +392,3 @@ def test_a_description_tells_damage_and_users(folder):
     flip(folder / "spec.json", 50)
     assert describe(folder).state == "damaged"
     assert describe(folder).name is None
-
-
-def test_a_spec_is_plain_json_that_identifies_itself(folder):
-    document = json.loads((folder / "spec.json").read_text())
-    assert document["fingerprint"] == BASE.document()
-    assert document["idx"] == list(range(70))
-    assert read_spec(folder / "spec.json").idx == tuple(range(70))

@@ -63,15 +63,6 @@ def test_batches_hold_every_example_once_and_stay_within_the_plan(n, gib, n_sour
         assert fits or len(batch) == 1
 
 
-def test_a_smaller_budget_makes_smaller_batches_and_chunks():
-    encoded = many(60)
-    found = [room(memory=mib * MiB) for mib in (300, 8000)]
-    few, all_at_once = (len(r.batches(encoded, sixteen, n_sources=1)) for r in found)
-    assert few > all_at_once
-    assert found[0].logit_rows < found[1].logit_rows
-    assert found[0].mlp_rows < found[1].mlp_rows
-
-
 def test_a_batch_size_is_a_limit_and_the_budget_one_too():
     encoded = many(40)
     asked = room(SMALL, batch_size=8).batches(encoded, sixteen, n_sources=1)
@@ -90,13 +81,6 @@ def test_strips_alike_in_span_pad_less_than_one_order_of_length():
         return sum(total(where, batch).cells for batch in found)
 
     assert cells(batches) < 0.8 * cells(batch for batch, _ in where._cut(loads, 1))
-
-
-def test_fewer_rows_make_larger_batches():
-    encoded = many(60)
-    whole = room(SMALL).batches(encoded, sixteen, n_sources=1)
-    ke = room(SMALL).batches(encoded, lambda e: 5, n_sources=1)
-    assert len(ke) < len(whole)
 
 
 def test_a_budget_that_holds_no_example_names_one_that_does():

@@ -230,14 +230,6 @@ def test_a_changed_setting_is_said_anew_and_fresh_forgets(opened, counted, tmp_p
     assert counted["generate"] == 2 * 3 * 2
 
 
-def test_layers_said_before_are_not_said_again(opened, counted, tmp_path):
-    run_em(opened("npo", limit=2, activations=tmp_path, layers="0,9,15"))
-    assert counted["patched_rows"] == 3 * 2 * 3
-    outcome = outcomes(opened("npo", limit=2, activations=tmp_path))[0]
-    assert counted["patched_rows"] == 3 * 2 * 6
-    assert outcome.rows() == outcomes(opened("npo", limit=2))[0].rows()
-
-
 def test_a_cache_gives_what_is_patched_in_at_the_prompt_s_end(ragged, monkeypatch):
     late = next(e for e in ragged if e.start > e.n_prompt - 1)
     positions = torch.tensor(late.read_positions)
@@ -288,12 +280,6 @@ def test_the_teacher_form_counts_the_hits_of_hooked_passes(opened):
     assert summary["udr"] == 1.0
     assert 0 < summary["retention"] < 0.5
     assert summary["truth_em"]["full"] == pytest.approx(float(own.mean()))
-
-
-def test_hits_and_log_probs_do_not_share_a_book(opened):
-    audit = opened("npo", limit=2)
-    hits, weights = audit.under(measure="hit"), audit.retain.weights
-    assert audit.scores(weights).path != hits.scores(weights).path
 
 
 @pytest.mark.parametrize("value", [-0.24, 1.5, 0.3])

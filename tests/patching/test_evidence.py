@@ -127,6 +127,7 @@ def test_a_turned_copy_of_retain_is_not_said_to_hold_anything(bench):
     one = shown["retain_turned"]
     assert one.validity.d_share > 0.8
     assert one.aligned.uds.value > 0.97
+    assert one.aligned.weakest.erasure.value > 0.7
     assert one.aligned.d_share < 0.1
     assert word(audit, found, "retain_turned", one).code in ("erased", "undecided")
 
@@ -137,17 +138,10 @@ def test_a_model_that_hides_is_hidden_and_one_that_never_knew_is_erased(bench):
     assert not shown["masked_upper"].validity.needed
     assert shown["masked_upper"].validity.v is None
     assert shown["never"].aligned.uds.value > 0.8
-    assert shown["never"].validity.d_share < 0.1
-
-
-def test_full_aligned_onto_itself_changes_nothing(bench):
-    _, _, _, shown = bench
+    # full aligned onto itself changes nothing, and shuffled pairs find nothing in any model
     assert 0 <= shown["never"].aligned.full < 1e-4
-
-
-def test_shuffled_pairs_find_nothing_in_any_model(bench):
-    _, _, _, shown = bench
     assert all(one.aligned.shuffled > 0.95 for one in shown.values() if one.aligned.kind)
+    assert shown["never"].validity.d_share < 0.1
 
 
 def test_validity_is_d_over_f_and_its_scale_is_another_rows_stream(bench):
@@ -172,11 +166,6 @@ def test_the_weakest_layer_is_the_least_erased_of_the_strong_ones():
     assert (found.layer, found.erasure.value) == (6, pytest.approx((0 + 0.5) / 2))
     nothing = torch.zeros(2, 4)
     assert weakest_of(nothing, depth_score(nothing, s2), [0, 1], (4, 5, 6, 7)) is None
-
-
-def test_a_model_without_the_facts_has_no_layer_that_holds_them(bench):
-    _, _, _, shown = bench
-    assert shown["retain_turned"].aligned.weakest.erasure.value > 0.7
 
 
 def test_the_document_holds_what_the_summary_promises(bench):
@@ -277,13 +266,8 @@ def test_too_few_tokens_name_the_number_that_is_needed(bench):
     one = examined_alone(audit, found, short, "full_turned")
     assert one.aligned.uds is None
     assert "128" in one.aligned.why
-
-
-def test_rows_of_the_same_authors_leave_none_to_fit_on(bench):
-    audit, found, neutral, _ = bench
-    one = examined_alone(audit, found, Controls(replace(neutral, fit=())), "never")
-    assert one.aligned.kind is None
-    assert "name others with --align-data" in (one.aligned.why or "")
+    none = examined_alone(audit, found, Controls(replace(neutral, fit=())), "never")
+    assert "name others with --align-data" in none.aligned.why
 
 
 def test_changed_map_files_are_fitted_again(bench, tmp_path):

@@ -68,12 +68,6 @@ def test_the_lens_reads_every_layer_by_the_head_of_full(tiny):
         assert float(found[layer, 0]) == pytest.approx(expected, abs=1e-4)
 
 
-def test_what_is_said_does_not_depend_on_neighbours(tiny):
-    model = tiny()
-    together = say(Reader(model), [PROMPT, PROMPT[:2], PROMPT * 3], max_new_tokens=5)
-    assert together[1] == say(Reader(model), [PROMPT[:2]], max_new_tokens=5)[0]
-
-
 MORE = [[3, 4], [8, 9, 10, 11]]
 """Candidates of another prompt: other in number and length."""
 
@@ -133,13 +127,6 @@ def test_a_vector_of_its_own_moves_each_prompt(tiny):
     alone = reading.steered(model, 1, towards[1:], reading.ForwardCount())
     assert torch.allclose(moved, exposures(alone, prompts[1:], candidates[1:])[0], atol=1e-5)
     assert not torch.allclose(moved, plain[1], atol=1e-2)
-
-
-def test_work_is_counted(tiny):
-    reader = Reader(tiny())
-    exposures(reader, [PROMPT], [CANDIDATES])
-    # the prompt, then the beginnings of two candidates: two tokens and one
-    assert (reader.work.forwards, reader.work.tokens) == (2, 5 + 2 + 1)
 
 
 def test_what_prompts_begin_with_alike_is_read_once(tiny):

@@ -126,13 +126,6 @@ def test_a_row_ends_before_its_first_stop_token_and_the_others_go_on(tiny):
     assert max(map(len, said)) > 2
 
 
-def test_an_end_at_once_gives_an_empty_text(tiny):
-    model = tiny()
-    first = generate(model, PROMPTS, max_new_tokens=1, stop=frozenset())
-    stop = frozenset(text[0] for text in first)
-    assert generate(model, PROMPTS, max_new_tokens=5, stop=stop) == [()] * len(PROMPTS)
-
-
 def test_no_hook_stays_after_generation_or_after_a_failure(tiny):
     model = tiny()
 
@@ -191,13 +184,13 @@ def test_ad_hoc_generation_refuses_what_the_model_lacks(tiny, prompt, layers):
         patched_generation(tiny(0), tiny(1), prompt, layers=layers)
 
 
-def test_a_text_ends_by_one_rule_whatever_generates():
-    assert stop_ids([128001, 128008], 128009) == {128001, 128008}
-    assert stop_ids(None, 128009) == {128009}
-    assert stop_ids(None, None) == frozenset()
-
-
 def test_more_memory_holds_more_rows(tiny):
     model = tiny()
     assert rows_that_fit(model, 50, 1) == 1
     assert rows_that_fit(model, 50, 1 << 24) > rows_that_fit(model, 500, 1 << 24) > 1
+
+
+def test_a_text_ends_by_one_rule_whatever_generates():
+    assert stop_ids([128001, 128008], 128009) == {128001, 128008}
+    assert stop_ids(None, 128009) == {128009}
+    assert stop_ids(None, None) == frozenset()

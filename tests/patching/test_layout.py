@@ -1,10 +1,9 @@
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wavefront_helpers import examples
 
-from lensaudit.patching.layout import layout_of, packed_span, schedule_of
+from lensaudit.patching.layout import layout_of, schedule_of
 
 TWO = examples([(4, 3, 5, 8), (2, 2, 3, 5)])
 """Prompts of 4 and 2 tokens; spans at positions 3 and 4, and at 2."""
@@ -82,23 +81,3 @@ def test_no_two_tokens_share_a_place(lengths, n_sources, n_layers, seed):
     for layer in range(n_layers):
         present = plan.rank[: plan.count[layer]]
         assert plan.n_rank[layer] == (int(present.max()) + 1 if len(present) else 0)
-
-
-def test_packing_takes_the_span_out_of_a_padded_stack():
-    layout = layout_of(TWO, "span")
-    # value = example, layer, position
-    example, layer, pos = torch.meshgrid(
-        torch.arange(2.0), torch.arange(3.0), torch.arange(8.0), indexing="ij"
-    )
-    stack = torch.stack((example, layer, pos), dim=-1)
-    span = packed_span(stack, layout)
-    assert span[1].tolist() == [[0, 1, 3], [0, 1, 4], [1, 1, 2]]
-
-
-@pytest.mark.parametrize("scope", ["span", "boundary", "prefix"])
-def test_moving_a_layout_changes_nothing(scope):
-    layout = layout_of(TWO, scope)
-    moved = layout.to(torch.device("cpu"))
-    for name, value in vars(layout).items():
-        other = getattr(moved, name)
-        assert torch.equal(value, other) if torch.is_tensor(value) else value == other

@@ -64,14 +64,6 @@ def test_an_audit_leaves_nothing_to_run_for_the_lens(family, tmp_path, monkeypat
     score_lens(audit(family, tmp_path))
 
 
-def test_an_architecture_the_sweep_does_not_know_is_read_all_the_same(tmp_path, tiny_tokenizer):
-    names = ("full", "retain", "a")
-    folder = save_family(tmp_path, tiny_tokenizer, "Bloom", names=names, n_head=4)
-    outcomes, calibration = score_lens(audit(save_questions(folder, n=4), tmp_path))
-    assert outcomes[0].uds is not None
-    assert calibration == {"full": 0.0, "retain": 1.0}
-
-
 @pytest.mark.parametrize(
     "changed", [{"component": "mlp"}, {"scope": "boundary"}, {"last_layer": "reference"}]
 )

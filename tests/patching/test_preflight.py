@@ -81,12 +81,6 @@ def test_rows_that_join_a_layer_late_are_noticed(family, tmp_path, monkeypatch):
     assert ["misses the definition by" in said for said in notices] == [True]
 
 
-def test_a_right_sweep_is_used_without_a_word(family, tmp_path):
-    audit, notices = audit_in(family, activations=tmp_path)
-    assert run(audit).engine == "sweep"
-    assert notices == []
-
-
 def test_the_source_of_the_check_hands_over_the_layer_below(tiny_of):
     model = tiny_of("Llama")
     from wavefront_helpers import examples
@@ -142,18 +136,6 @@ def test_an_edit_that_only_a_patched_run_meets_is_refused(tiny, ragged):
 
     model.add_hook("blocks.2.hook_in", late)
     with pytest.raises(VerificationError, match="patching full with itself changed a score"):
-        check_model(model, ragged[0], "float32")
-
-
-def test_a_model_that_something_else_edits_is_refused(tiny, ragged):
-    model, calls = tiny(), []
-
-    def drifting(value, hook):
-        calls.append(1)
-        return value * (1 + len(calls) * 1e-3)
-
-    model.add_hook("blocks.1.hook_in", drifting)
-    with pytest.raises(VerificationError, match=r"changed a score|miss the logits"):
         check_model(model, ragged[0], "float32")
 
 

@@ -43,14 +43,6 @@ def test_the_letter_of_a_choice_is_that_of_the_right_line():
     assert probe.candidates == ("A", "B", "C")
 
 
-def test_an_inline_choice_lists_every_option_once():
-    probe = build("choice_inline")
-    assert probe.prompt.startswith("Who wrote Tide?\nThe answer is either ")
-    assert probe.prompt.endswith(". The correct answer is")
-    assert all(probe.prompt.count(name) == 1 for name in (ANSWER, *WRONG))
-    assert probe.candidates[probe.correct] == " Ada Ruiz"
-
-
 def test_a_binary_probe_expects_yes_exactly_where_it_states_the_answer():
     stated = Counter()
     for seed in range(60):
@@ -94,3 +86,11 @@ def test_the_share_of_the_right_candidate_is_among_the_candidates():
     # p = 1/8 against 3/4 and 1/8, however likely all of them are together
     p = torch.tensor([0.125, 0.75, 0.125], dtype=torch.float64)
     assert share_of(p.log() - 3.0, 0) == pytest.approx(0.125)
+
+
+def test_an_inline_choice_lists_every_option_once():
+    probe = build("choice_inline")
+    assert probe.prompt.startswith("Who wrote Tide?\nThe answer is either ")
+    assert probe.prompt.endswith(". The correct answer is")
+    assert all(probe.prompt.count(name) == 1 for name in (ANSWER, *WRONG))
+    assert probe.candidates[probe.correct] == " Ada Ruiz"

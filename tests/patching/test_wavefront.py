@@ -153,14 +153,6 @@ def test_the_reference_convention_equals_the_oracle(tiny_of):
     assert (found.patched[..., -1] - plain.patched[..., -1]).abs().max() > 100 * NATS
 
 
-def test_several_sources_are_swept_at_once(tiny_of):
-    full = tiny_of("Llama")
-    stacks = [source_stack(tiny_of("Llama", seed), RAGGED) for seed in (1, 2, 3)]
-    found = swept(full, stacks, RAGGED)
-    assert_equal(found, defined(full, stacks, RAGGED))
-    assert (found.patched[0] - found.patched[1]).abs().max() > 100 * NATS
-
-
 def test_hits_can_be_read_instead_of_log_probs(tiny_of):
     full = tiny_of("Llama")
     stacks = [source_stack(full, RAGGED), source_stack(tiny_of("Llama", 1), RAGGED)]
@@ -178,12 +170,6 @@ def test_hits_can_be_read_instead_of_log_probs(tiny_of):
     assert (found.patched[1] < found.patched[0]).any()
 
 
-def test_patching_full_with_itself_changes_nothing(tiny_of):
-    full = tiny_of("Llama")
-    found = swept(full, [source_stack(full, RAGGED)], RAGGED)
-    assert (found.patched[0] - found.baseline[:, None]).abs().max() <= 1e-5
-
-
 @pytest.mark.parametrize("architecture", ["Llama", "Mistral", "Gemma2"])
 def test_rows_that_are_not_asked_for_are_nan_and_the_others_unchanged(tiny_of, architecture):
     full, source = tiny_of(architecture), tiny_of(architecture, 1)
@@ -195,15 +181,9 @@ def test_rows_that_are_not_asked_for_are_nan_and_the_others_unchanged(tiny_of, a
     wanted = defined(full, stacks, RAGGED)[1]
     assert torch.equal(found.isnan(), ~joins)
     assert (found - wanted)[joins].abs().max() <= NATS
-
-
-def test_nothing_asked_for_still_gives_the_baseline(tiny_of):
-    full = tiny_of("Llama")
-    stacks = [source_stack(full, RAGGED)]
-    none = torch.zeros(1, len(RAGGED), 4, dtype=torch.bool)
-    found = swept(full, stacks, RAGGED, joins=none)
-    assert found.patched.isnan().all()
-    assert (found.baseline - defined(full, stacks, RAGGED)[0]).abs().max() <= NATS
+    nothing = swept(full, stacks, RAGGED, joins=joins & False)
+    assert nothing.patched.isnan().all()
+    assert (nothing.baseline - defined(full, stacks, RAGGED)[0]).abs().max() <= NATS
 
 
 def test_scores_do_not_depend_on_the_batch_an_example_is_in(tiny_of):
