@@ -311,7 +311,7 @@ def fill_disk(disk: Path, *, preflight: bool) -> FullDisk:
 
 def _fill_and_exit(root: Path, preflight: bool) -> None:
     if not preflight:
-        from lensaudit.activations import writer
+        from lensaudit.activations import store as writer
 
         writer.check_space = lambda *arguments, **options: None
     try:

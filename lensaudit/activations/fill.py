@@ -26,9 +26,13 @@ from lensaudit.activations.spec import (
     check_width,
     hooked,
 )
-from lensaudit.activations.store import Activations, ActivationStore
-from lensaudit.activations.tensors import TORCH, ExampleActivations
-from lensaudit.activations.writer import CacheWriter
+from lensaudit.activations.store import (
+    TORCH,
+    Activations,
+    ActivationStore,
+    CacheWriter,
+    ExampleActivations,
+)
 from lensaudit.data.spans import PROMPT_TEMPLATE, Encoded, buckets, by_length, make_batch
 from lensaudit.data.tofu import DEMO, FORGET10
 from lensaudit.errors import InputError, WorkError

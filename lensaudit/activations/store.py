@@ -1,20 +1,25 @@
 """The activation store: a folder of caches, each found by what determines its numbers.
 
-A cache is read lazily, a few files at a time, each byte checked before it is used.
+A cache is read lazily, a few files at a time, each byte checked before it is used: one example's
+stream, or one layer over many. It is filled by any number of processes, in any order, each shard
+whole or not there.
 """
 
+import math
 import os
 import threading
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from lensaudit.activations.inventory import (
@@ -25,8 +30,22 @@ from lensaudit.activations.inventory import (
     folder_of,
     is_cache,
 )
-from lensaudit.activations.presence import RESERVE_BYTES, Mark, check_trusted, publish
-from lensaudit.activations.shard import ShardFile, Slabs, check_bytes
+from lensaudit.activations.presence import (
+    RESERVE_BYTES,
+    Mark,
+    check_space,
+    check_trusted,
+    claim,
+    publish,
+)
+from lensaudit.activations.shard import (
+    ShardFile,
+    Slabs,
+    build,
+    check_bytes,
+    check_positions,
+    check_shard,
+)
 from lensaudit.activations.spec import (
     REPAIR,
     SEAL,
@@ -39,12 +58,11 @@ from lensaudit.activations.spec import (
     checked_seal,
     plan,
     read_spec,
+    sha256,
 )
-from lensaudit.activations.tensors import TORCH, ExampleActivations, LayerRows, SpanRows, from_bits
-from lensaudit.activations.writer import CacheWriter
 from lensaudit.data.tofu import forget_set
-from lensaudit.errors import InputError, VerificationError
-from lensaudit.files import make_folder, os_error, sync_folder
+from lensaudit.errors import InputError, VerificationError, WorkError
+from lensaudit.files import make_folder, os_error, sync_folder, write_bytes
 from lensaudit.partials import sweep_partials
 from lensaudit.settings import ACTIVATIONS, Kept, Place, Positions
 
@@ -61,6 +79,254 @@ __all__ = [
     "Spec",
     "open_activations",
 ]
+
+
+@dataclass(frozen=True)
+class ExampleActivations:
+    """The residual stream of one example at the cached positions."""
+
+    idx: int
+    token_ids: Int[Tensor, " token"]
+    """The whole encoded sequence."""
+    positions: Int[Tensor, " pos"]
+    """Token positions of the rows, ascending."""
+    resid: Float[Tensor, "layer pos d_model"]
+    """After each block, before any final norm; in the cache of a component, that component, and
+    in one of heads all of them end to end."""
+    final_norm: Float[Tensor, "norm_pos d_model"]
+    """The last layer's stream after `ln_final`; no rows in the cache of a component."""
+
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.resid.shape))
+        kind = str(self.resid.dtype).removeprefix("torch.")
+        return f"<example idx {self.idx}: {shape} (layer, pos, d_model), {kind}>"
+
+    def at(self, positions: Int[Tensor, " wanted"]) -> "ExampleActivations":
+        """The rows at some token positions, in the order asked.
+
+        Raises:
+            ValueError: a position was not cached.
+        """
+        rows = torch.searchsorted(self.positions, positions)
+        cached = rows < len(self.positions)
+        cached &= self.positions[rows.clamp(max=len(self.positions) - 1)] == positions
+        if not cached.all():
+            raise ValueError(
+                f"example idx {self.idx}: token positions {positions[~cached].tolist()} "
+                f"are not cached, {self.positions.tolist()} are"
+            )
+        return ExampleActivations(
+            idx=self.idx,
+            token_ids=self.token_ids,
+            positions=positions,
+            resid=self.resid[:, rows],
+            final_norm=self.final_norm[rows] if len(self.final_norm) else self.final_norm,
+        )
+
+
+@dataclass(frozen=True)
+class LayerRows:
+    """One layer's rows of several examples, laid end to end: ragged, nothing padded."""
+
+    layer: int
+    idx: tuple[int, ...]
+    offsets: Int[Tensor, " edge"]
+    """Rows `offsets[n]:offsets[n + 1]` are those of example `idx[n]`."""
+    positions: Int[Tensor, " row"]
+    """Token position of each row."""
+    resid: Float[Tensor, "row d_model"]
+
+    def example(self, idx: int) -> Float[Tensor, "pos d_model"]:
+        """The rows of one example."""
+        slot = self.idx.index(idx)
+        return self.resid[self.offsets[slot] : self.offsets[slot + 1]]
+
+
+@dataclass(frozen=True)
+class SpanRows:
+    """One layer's row at the same place of several examples' spans."""
+
+    layer: int
+    idx: tuple[int, ...]
+    """The examples that have such a place."""
+    absent: tuple[int, ...]
+    """The examples whose cached rows are too few to have it."""
+    resid: Float[Tensor, "example d_model"]
+
+
+TORCH = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+LARGE = 1e4
+"""An activation above it is worth a look, and float16 ends at 65504."""
+
+
+def to_bits(tensor: Float[Tensor, "*shape"]) -> Shaped[np.ndarray, "*shape"]:
+    """The tensor as numpy holds it: float32 and float16 as they are, bfloat16 as uint16 bits."""
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(np.uint16)
+    return tensor.numpy()
+
+
+def from_bits(bits: Shaped[np.ndarray, "*shape"], dtype: str) -> Float[Tensor, "*shape"]:
+    """The inverse of `to_bits`, sharing memory."""
+    if dtype == "bfloat16":
+        return torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(bits)
+
+
+def extremes(rows: Float[Tensor, "*any row d_model"]) -> tuple[set[int], int]:
+    """Rows that hold a NaN or an infinity at any layer, and the number of finite large values.
+
+    >>> extremes(torch.tensor([[0.0, 1.0], [torch.inf, 2e4]]))
+    ({1}, 1)
+    """
+    size = rows.abs()
+    if not size.numel() or bool(size.max() <= LARGE):
+        return set(), 0
+    finite = size.isfinite()
+    bad = (~finite).any(dim=-1).reshape(-1, rows.shape[-2]).any(dim=0)
+    return set(bad.nonzero().flatten().tolist()), int(((size > LARGE) & finite).sum())
+
+
+PATIENCE_S = 1800.0
+"""A shard of 32 examples takes seconds to minutes; one held for longer counts as free."""
+POLL_S = 0.2
+
+
+class CacheWriter(AbstractContextManager):
+    """One process's hand in filling one cache folder.
+
+    `with store.writer(...) as writer:` then, for each `shard` of `writer.claims()`, compute and
+    `writer.publish(shard, examples)`; `writer.seal()` at the end.
+    """
+
+    def __init__(self, folder: Path, spec: Spec, *, reserve_bytes: int = RESERVE_BYTES):
+        self.folder, self.spec, self.reserve_bytes = folder, spec, reserve_bytes
+        self._mark = Mark(folder)
+        weakref.finalize(self, self._mark.remove)
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the folder; what is published stays."""
+        self._mark.remove()
+
+    def missing(self) -> list[Shard]:
+        """Shards that nobody has published yet."""
+        return [shard for shard in self.spec.shards() if not self.path(shard).exists()]
+
+    def n_free(self) -> int:
+        """Missing shards that nobody works on now."""
+        n = 0
+        for shard in self.missing():
+            with claim(self.folder, shard.file_name, patience_s=math.inf) as free:
+                n += free
+        return n
+
+    def claims(self, *, patience_s: float = PATIENCE_S) -> Iterator[Shard]:
+        """Missing shards, each held until it is published; ends when nothing is left to do.
+
+        Shards that other processes work on are left to them, and waited for; a shard held for
+        longer than `patience_s`, or by a process that died, is handed out as well. Publishing may
+        lag behind, in another thread.
+        """
+        handed: set[int] = set()
+        with ExitStack() as every:
+            held: dict[int, ExitStack] = {}
+            while missing := [shard for shard in self.missing() if shard.number not in handed]:
+                before = len(handed)
+                for shard in missing:
+                    self._release_published(held)
+                    hold = every.enter_context(ExitStack())
+                    ours = hold.enter_context(
+                        claim(self.folder, shard.file_name, patience_s=patience_s)
+                    )
+                    if not ours or self.path(shard).exists():
+                        hold.close()
+                        continue
+                    held[shard.number] = hold
+                    handed.add(shard.number)
+                    yield shard
+                if len(handed) == before:
+                    time.sleep(POLL_S)
+
+    def _release_published(self, held: dict[int, ExitStack]) -> None:
+        for shard in self.spec.shards():
+            if shard.number in held and self.path(shard).exists():
+                held.pop(shard.number).close()
+
+    def path(self, shard: Shard) -> Path:
+        """Where a shard is, or will be."""
+        return self.folder / shard.file_name
+
+    def publish(self, shard: Shard, examples: Sequence[ExampleActivations]) -> None:
+        """Write one shard, read it back and give it its name; a no-op if it is there and whole.
+
+        Raises:
+            ValueError: the examples are not those of the shard, or of another type or shape.
+            WorkError: a value is NaN or infinite, or the disk returned other bytes than written.
+            TryAgainError: the disk is full; nothing changed.
+        """
+        if tuple(example.idx for example in examples) != shard.idx:
+            raise ValueError(f"shard {shard.number} wants examples {shard.idx}")
+        checked = [self._slabs(example) for example in examples]
+        n_bytes = sum(slabs.resid.nbytes + slabs.final_norm.nbytes for slabs, _ in checked)
+        check_space(self.folder, n_bytes, reserve_bytes=self.reserve_bytes)
+        n_large = sum(count for _, count in checked)
+        self._mark.renew()
+        parts = build(self.spec, shard, [slabs for slabs, _ in checked], n_large=n_large)
+        if not publish(self.path(shard), parts):
+            check_shard(self.path(shard), self.spec, shard)  # somebody was first: theirs counts
+
+    def _slabs(self, example: ExampleActivations) -> tuple[Slabs, int]:
+        fingerprint = self.spec.fingerprint
+        wanted = (fingerprint.layers, len(example.positions), fingerprint.d_model)
+        dtypes = {example.resid.dtype, example.final_norm.dtype}
+        if tuple(example.resid.shape) != wanted or dtypes != {TORCH[fingerprint.dtype]}:
+            raise ValueError(
+                f"example idx {example.idx}: {tuple(example.resid.shape)} {dtypes}, "
+                f"wanted {wanted} {fingerprint.dtype}"
+            )
+        check_positions(example.positions.cpu().numpy(), len(example.token_ids))
+        found = [extremes(rows) for rows in (example.resid, example.final_norm)]
+        bad = found[0][0] | found[1][0]
+        if bad:
+            position = int(example.positions[min(bad)])
+            raise WorkError(
+                f"example idx {example.idx}: NaN or infinity at token position {position} "
+                f"({len(bad)} of {len(example.positions)} rows) in {fingerprint.dtype}; "
+                "nothing was written for its shard: cache it again with a wider --dtype"
+            )
+        slabs = Slabs(
+            idx=example.idx,
+            token_ids=example.token_ids.cpu().numpy().astype(np.int64),
+            positions=example.positions.cpu().numpy().astype(np.int64),
+            resid=to_bits(example.resid),
+            final_norm=to_bits(example.final_norm),
+        )
+        return slabs, found[0][1] + found[1][1]
+
+    def seal(self) -> None:
+        """Write `SEAL.json`, from the bytes on disk, when every shard is there and whole.
+
+        Raises:
+            WorkError: shards are missing.
+            VerificationError: a shard is damaged.
+        """
+        if missing := self.missing():
+            raise WorkError(
+                f"{self.folder}: {len(missing)} of {len(self.spec.shards())} shards are missing "
+                f"(first {missing[0].file_name}); run the same `lensaudit cache` command again"
+            )
+        shards = self.spec.shards()
+        seal = Seal(
+            key=self.spec.fingerprint.key(),
+            spec_sha256=sha256((self.folder / SPEC).read_bytes()),
+            shards=tuple(check_shard(self.path(shard), self.spec, shard) for shard in shards),
+        )
+        write_bytes(self.folder / SEAL, seal.content())
 
 
 class Activations(AbstractContextManager):

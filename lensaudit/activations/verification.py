@@ -25,7 +25,7 @@ from lensaudit.partials import sweep_partials
 from lensaudit.results.ledger import VerifiedLedger, verify_ledger
 
 if TYPE_CHECKING:
-    from lensaudit.activations.tensors import ExampleActivations
+    from lensaudit.activations.store import ExampleActivations
 
 BOOKS = ("scores", "texts", "fisher", "said", "samples", "worst", "know")
 """Folders of books in an activations folder."""
@@ -136,7 +136,7 @@ def repair(folder: Path, *, recompute: Recompute | None = None) -> Repaired:
     Whole shards stay. Without `recompute` the next `lensaudit cache` fills what is missing. The
     seal goes first, so a repair that is killed leaves an incomplete cache, not a wrong one.
     """
-    from lensaudit.activations.writer import CacheWriter  # imports torch
+    from lensaudit.activations.store import CacheWriter  # imports torch
 
     check_trusted(folder)
     sweep_partials(folder)

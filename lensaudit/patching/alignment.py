@@ -117,11 +117,6 @@ def alignment_key(source: Fingerprint, full: Fingerprint, kind: MapClass, n_toke
     return digest([_SCHEMA, source.key(), full.key(), kind, n_tokens, SINK_NORM])
 
 
-def known_alignment(root: Path, kind: MapClass, key: str) -> Alignment | None:
-    """The maps that an earlier run left in the activations folder, if they are whole."""
-    return _read(root / MAPS, kind, key)
-
-
 def rows_to_fit(
     encoded: Sequence[Encoded], n_tokens: int, places: Places | None = None
 ) -> tuple[Encoded, ...]:
@@ -281,9 +276,9 @@ def _write(folder: Path, made: Alignment) -> None:
     write_marked(make_folder(folder) / f"{made.key}.safetensors", save_tensors(tensors), made.key)
 
 
-def _read(folder: Path, kind: MapClass, key: str) -> Alignment | None:
-    """The maps in a file; None where there is none, or where it is not as it was written."""
-    content = read_marked(folder / f"{key}.safetensors", key)
+def known_alignment(root: Path, kind: MapClass, key: str) -> Alignment | None:
+    """The maps that an earlier run left in the activations folder, if they are whole."""
+    content = read_marked(root / MAPS / f"{key}.safetensors", key)
     if content is None:
         return None
     tensors = load_tensors(content)

@@ -120,7 +120,7 @@ class _Patched:
     s1: Float[Tensor, "batch layer"]
     s2: Mapping[str, Float[Tensor, "batch layer"]]
     """By weights."""
-    unscored: Mapping[int, str]
+    unscored: dict[int, str]
 
 
 def _patched(session: Session, one: Anchored) -> _Patched:
@@ -158,23 +158,13 @@ def _document(
 ) -> dict[str, Any]:
     """The numbers of one set and one source, as plain JSON."""
     tau = session.settings.tau
-    depth = depth_score(patched.s1, s2, tau=tau)
-    scored = depth.uds.isfinite()
-    groups = [e.group for e, yes in zip(patched.rows, scored.tolist(), strict=True) if yes]
-    values = depth.uds[scored].tolist()
-    unscored = dict(patched.unscored) | {
-        e.idx: NO_KE.format(tau=tau)
-        for e, yes in zip(patched.rows, scored.tolist(), strict=True)
-        if not yes
-    }
-    kept = one.kept.rows
-    strata: dict[int, Stratum] = {
-        row.idx: stratum
-        for row, stratum in zip(kept, strata_of(kept, session.examples), strict=True)
-    }
-    of_row: list[Stratum] = [
-        strata[e.idx] for e, yes in zip(patched.rows, scored.tolist(), strict=True) if yes
-    ]
+    depth, kept = depth_score(patched.s1, s2, tau=tau), one.kept.rows
+    found = list(zip(patched.rows, depth.uds.tolist(), strict=True))
+    values = [value for _, value in found if value == value]
+    scored = [e for e, value in found if value == value]
+    groups = [e.group for e in scored]
+    no_ke = {e.idx: NO_KE.format(tau=tau) for e, value in found if value != value}
+    strata = dict(zip((row.idx for row in kept), strata_of(kept, session.examples), strict=True))
     anchor: Literal["base", "counterfactual"] = "base" if one.base else "counterfactual"
     return {
         "anchor": one.base.spec.name if one.base else COUNTERFACTUAL,
@@ -182,9 +172,9 @@ def _document(
         **_mean(values, groups),
         "n": len(one.kept.rows),
         "rows_hash": examples_hash(one.kept.rows),
-        "unscored": dict(Counter(unscored.values())),
+        "unscored": dict(Counter((patched.unscored | no_ke).values())),
         "over_erasure_nats": over_erasure(patched.s1, s2, tau=tau),
-        "strata": _strata(values, groups, of_row),
+        "strata": _strata(values, groups, [strata[e.idx] for e in scored]),
         "selectivity": _selectivity(outcome, values, groups),
         "authors": _authors(values, groups),
     }

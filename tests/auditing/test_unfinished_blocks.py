@@ -13,8 +13,7 @@ from safetensors.torch import load_file, save_file
 from lensaudit.activations import fill
 from lensaudit.activations.gc import collect
 from lensaudit.activations.scratch import DONE, NUMBERS, forget_blocks
-from lensaudit.activations.store import open_activations
-from lensaudit.activations.writer import CacheWriter
+from lensaudit.activations.store import CacheWriter, open_activations
 from lensaudit.auditing.cache import cache_into
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.models.checkpoint import open_checkpoint
