@@ -164,9 +164,8 @@ def prepared(
     sources: Sequence[str], settings: PatchSettings, notice: Notice, progress: Tell = unheard
 ) -> Session:
     """The session of a run, with a retain model or without one."""
-    if settings.without_retain:
-        return prepare_without_retain(sources, settings, notice=notice, progress=progress)
-    return prepare(sources, settings, notice=notice, progress=progress)
+    opening = prepare_without_retain if settings.without_retain else prepare
+    return opening(sources, settings, notice=notice, progress=progress)
 
 
 def own_folders(
