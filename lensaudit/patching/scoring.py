@@ -23,7 +23,7 @@ from lensaudit.patching.preflight import agrees_with_oracle, check_model, planne
 from lensaudit.patching.score_cache import ByToken, example_hash
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import SourceStreams
-from lensaudit.patching.stages import Lens, Runner, baselines, complete
+from lensaudit.patching.stages import Runner, baselines, complete
 from lensaudit.progress import Plan, unheard
 from lensaudit.results.records import Manifest, computed_by, manifest
 from lensaudit.settings import COUNTERFACTUAL, NO_RETAIN_MODEL
@@ -280,7 +280,7 @@ def _read_missing(session: Session) -> None:
         streams[full] = own
     sizes = sizes_on_disk(session.full, session.settings.dtype)
     complete(
-        Lens(model, own, Room(sizes, session.settings, sweeps=True)),
+        Runner(model, own, None, session.settings, Room(sizes, session.settings, sweeps=True)),
         encoded,
         streams,
         {one: session.scores(one) for one in streams},

@@ -37,11 +37,15 @@ MEASURES: Mapping[Measure, LabelScore] = {"logprob": label_logprob, "hit": label
 
 @dataclass(frozen=True)
 class Runner:
-    """Computes patched scores of one batch, by the sweep or by the oracle."""
+    """Computes scores of one batch: patched by the sweep or by the oracle, or read by the lens.
+
+    The lens reads cached streams with the final norm and the unembedding of `full`.
+    """
 
     full: TransformerBridge
     clean: CachedSource | None
-    """Cached run of `full` at all positions; the sweep reads prefixes from it."""
+    """Cached run of `full`: at all positions, as the sweep reads prefixes from it; for the lens at
+    the span."""
     decoder: Decoder | None
     """None: the oracle is used."""
     settings: ResolvedSettings
@@ -69,6 +73,10 @@ class Runner:
     def fetch(self, bucket: Sequence[Encoded], streams: Sequence[SourceStreams]) -> "Fetched":
         """Read what a batch needs; safe to call from another thread for cached sources."""
         layout = layout_of(bucket, self.settings.scope)
+        if self.settings.score == "lens" and self.clean is not None:
+            own = self.clean.packed(bucket, layout)
+            others = (own if one == self.clean else one.packed(bucket, layout) for one in streams)
+            return Fetched(layout, None, [own, *others])
         if self.decoder is None or self.clean is None:
             return Fetched(layout, None, [one.padded(bucket) for one in streams])
         clean = self.clean.clean_run(bucket, layout)
@@ -81,6 +89,8 @@ class Runner:
     def score(self, bucket: Sequence[Encoded], fetched: "Fetched", joins: Joins) -> Swept:
         """Span log-probs of the rows in `joins`, nats per token; NaN elsewhere."""
         with torch.inference_mode():
+            if self.settings.score == "lens":
+                return self._lens(fetched, joins)
             if fetched.clean is None or self.decoder is None:
                 return self._oracle(bucket, fetched.stacks, joins)
             return self._sweep(bucket, fetched, joins)
@@ -131,39 +141,8 @@ class Runner:
         scores = scores.where(joins.to(self.device), torch.nan)
         return Swept(oracle.baseline(self.full, batch, label_score=label_score), scores)
 
-
-@dataclass(frozen=True)
-class Fetched:
-    """What a batch needs from disk."""
-
-    layout: Layout
-    clean: CleanRun | None
-    stacks: Sequence[Stack]
-
-
-@dataclass(frozen=True)
-class Lens:
-    """Reads cached streams with the final norm and the unembedding of `full`."""
-
-    full: TransformerBridge
-    own: CachedSource
-    """What `full` itself cached."""
-    room: Room
-
-    @property
-    def n_layers(self) -> int:
-        """Layers that can be read."""
-        return self.own.activations.n_layers
-
-    def fetch(self, bucket: Sequence[Encoded], streams: Sequence[SourceStreams]) -> Fetched:
-        """Read the spans from disk."""
-        layout = layout_of(bucket, "span")
-        own = self.own.packed(bucket, layout)
-        others = (own if one == self.own else one.packed(bucket, layout) for one in streams)
-        return Fetched(layout, None, [own, *others])
-
-    def score(self, bucket: Sequence[Encoded], fetched: Fetched, joins: Joins) -> Swept:
-        """Span log-probs read at the layers in `joins`; the baseline is full's own last layer."""
+    def _lens(self, fetched: "Fetched", joins: Joins) -> Swept:
+        """Read at the layers in `joins`; the baseline is full's own last layer."""
         own, *stacks = fetched.stacks
         layout = fetched.layout
         found = torch.full(joins.shape, torch.nan)
@@ -177,20 +156,31 @@ class Lens:
         return Swept(baseline, found.where(joins, torch.nan), by_token)
 
     def _tokens(self, stream: Float[Tensor, "token d_model"], layout: Layout) -> Tensor:
-        device = device_of(self.full)
+        parts = zip(
+            stream.split(self.room.logit_rows),
+            layout.span_label.split(self.room.logit_rows),
+            strict=True,
+        )
         scores = [
-            label_logprob(unembedded(self.full, part.to(device).unsqueeze(0))[0], labels.to(device))
-            for part, labels in zip(
-                stream.split(self.room.logit_rows),
-                layout.span_label.split(self.room.logit_rows),
-                strict=True,
+            label_logprob(
+                unembedded(self.full, part.to(self.device).unsqueeze(0))[0], labels.to(self.device)
             )
+            for part, labels in parts
         ]
         return torch.cat(scores).cpu()
 
 
 def _span_mean(tokens: Float[Tensor, " token"], layout: Layout) -> Float[Tensor, " batch"]:
     return mean_per_example(tokens, layout.span_example, layout.n_examples)
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What a batch needs from disk."""
+
+    layout: Layout
+    clean: CleanRun | None
+    stacks: Sequence[Stack]
 
 
 Wanted = Callable[[Encoded, str], Sequence[int]]
@@ -211,7 +201,7 @@ def ke_layers(
 
 
 def complete(
-    runner: Runner | Lens,
+    runner: Runner,
     encoded: Sequence[Encoded],
     streams: Mapping[str, SourceStreams],
     caches: Mapping[str, ScoreCache],
@@ -247,7 +237,7 @@ def complete(
 
 def _ahead(
     background: ThreadPoolExecutor,
-    runner: Runner | Lens,
+    runner: Runner,
     streams: Sequence[SourceStreams],
     batches: Sequence[list[Encoded]],
 ) -> Iterator[tuple[list[Encoded], Fetched]]:
