@@ -4,7 +4,7 @@ import numpy as np
 
 from lensaudit.metrics.records import mean_of
 from lensaudit.metrics.registry import ANNOTATED, MetricContext, MetricResult, Read, metric
-from lensaudit.scores.leakage import leak_exact
+from lensaudit.scores.naming import leak_exact
 
 KS = (1, 8, 64, 128)
 MAIN_K = 64

@@ -12,8 +12,7 @@ from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError
 from lensaudit.report.document import Condition, Document, Pair, token_tables
 from lensaudit.report.evidence import table_of
-from lensaudit.report.runs import condition_of, depth_of, paired
-from lensaudit.report.shelf import Shelf, kinds_of
+from lensaudit.report.shelf import Shelf, condition_of, depth_of, kinds_of, paired
 from lensaudit.results.attacks import (
     read_counterfactual,
     read_curve,
@@ -24,12 +23,19 @@ from lensaudit.results.attacks import (
     read_sample,
     read_worst,
 )
-from lensaudit.results.eval_runs import EvalRun, answers_in, read_aggregates, read_eval, read_meta
+from lensaudit.results.eval_runs import (
+    EvalRun,
+    answers_in,
+    read_aggregates,
+    read_directions,
+    read_eval,
+    read_meta,
+    read_steering,
+)
 from lensaudit.results.locate import WANTED, Found, Kind, LeftOut, locate
 from lensaudit.results.patch_runs import PatchRun, Texts, read_patch
 from lensaudit.results.reading import json_object
 from lensaudit.results.records import check_result
-from lensaudit.results.steering import read_directions, read_steering
 from lensaudit.verdict.collect import Gathered
 from lensaudit.verdict.decide import Code
 from lensaudit.verdict.views import read_calibration

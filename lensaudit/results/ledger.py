@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class Header:
     key: Mapping[str, Any]
     """Everything the lines depend on beside what they say themselves; plain JSON values."""
 
-    @property
+    @cached_property
     def bond(self) -> str:
         """What ties a line to its ledger: the content hash of the header."""
         return digest([self.kind, self.key])
@@ -61,9 +62,8 @@ class Header:
 
     def accepts(self, row: LedgerLine) -> bool:
         """Was this line written under this header, with these very values?"""
-        values = {name: value for name, value in row.items() if name != CHECK}
         try:
-            return row.get(CHECK) == checksum(self.bond, values)
+            return row.get(CHECK) == checksum(self.bond, _values(row))
         except (ValueError, RecursionError):  # NaN, or a nesting that nobody wrote
             return False
 
@@ -73,49 +73,9 @@ def checksum(bond: str, row: Mapping[str, Any]) -> str:
     return digest([bond, row])[:16]
 
 
-@dataclass(frozen=True)
-class Scan:
-    """What lies in a ledger file."""
-
-    rows: tuple[LedgerLine, ...]
-    """The lines that count, without their checksums."""
-    n_lines: int
-    """Of the file, beside its header."""
-    is_ours: bool
-    """It begins with the wanted header."""
-
-    @property
-    def n_dropped(self) -> int:
-        """Number of lines that do not count."""
-        return self.n_lines - len(self.rows)
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether every line counts, under the wanted header."""
-        return self.is_ours and not self.n_dropped
-
-
-def scan(path: Path, header: Header, *, record: Any = None) -> Scan:
-    """Read a ledger file that should have this header.
-
-    Args:
-        path: of the file; none is an empty ledger.
-        header: what its lines must have been written under.
-        record: dataclass that a line must fit to count; None: any does.
-
-    Raises:
-        WorkError: the file exists but cannot be read.
-    """
-    found = [_object(line) for line in read_bytes(path).splitlines()]
-    lines = [row for row in found if row != header.line()]
-    rows = (
-        {name: value for name, value in row.items() if name != CHECK}
-        for row in lines
-        if row and header.accepts(row)
-    )
-    is_ours = bool(found) and found[0] == header.line()
-    fitting = (row for row in rows if record is None or fits(record, row))
-    return Scan(tuple(fitting), len(lines), is_ours=is_ours)
+def _values(row: LedgerLine) -> LedgerLine:
+    """A line without its checksum."""
+    return {name: value for name, value in row.items() if name != CHECK}
 
 
 def _object(line: bytes) -> LedgerLine:
@@ -152,12 +112,25 @@ class Ledger:
         # as it comes back from a file: tuples are lists there
         self.header = Header(kind, json.loads(canonical_json(dict(key))))
         self._record = record
-        found = scan(path, self.header, record=record)
-        self.rows: list[LedgerLine] = list(found.rows)
-        self._is_sound = found.is_sound
-        self._n_lines = found.n_lines
-        if notice is not None and (said := problem_of(path, found)):
-            notice(said)
+        found = [_object(line) for line in read_bytes(path).splitlines()]
+        first = self.header.line()
+        lines = [row for row in found if row != first]
+        own = (_values(row) for row in lines if row and self.header.accepts(row))
+        self.rows: list[LedgerLine] = [r for r in own if record is None or fits(record, r)]
+        self._n_lines, self._n_dropped = len(lines), len(lines) - len(self.rows)
+        self._is_sound = found[:1] == [first] and not self._n_dropped
+        if notice is not None and self.problem is not None:
+            notice(self.problem)
+
+    @property
+    def problem(self) -> str | None:
+        """What did not count when the file was read, in one line; None where all did."""
+        if self._n_dropped == 0:
+            return None
+        return (
+            f"{self.path}: {self._n_dropped} of {self._n_lines} lines are damaged or of another "
+            "run; they are left out, and computed again where they are wanted"
+        )
 
     def check(self, remedy: str) -> None:
         """Refuse a ledger from which numbers are read and nothing is computed again.
@@ -169,7 +142,7 @@ class Ledger:
             InputError: a line of it, or its header, is not as it was written.
         """
         if not self._is_sound and self.path.exists():
-            lost = self._n_lines - len(self.rows)
+            lost = self._n_dropped
             what = f"{lost} of {self._n_lines} lines are" if lost else "its header is"
             raise InputError(f"{self.path}: {what} damaged, edited or of another run; {remedy}")
 
@@ -194,9 +167,9 @@ class Ledger:
 
     def _clean(self) -> None:
         """Leave out what does not count, unless another process has done so."""
-        found = scan(self.path, self.header, record=self._record)
-        if not found.is_sound:
-            self._write(found.rows)
+        now = Ledger(self.path, self.header.kind, self.header.key, record=self._record)
+        if not now._is_sound:
+            self._write(now.rows)
 
     def rewrite(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Put these lines in place of all there are."""
@@ -226,27 +199,13 @@ def is_ledger(content: bytes) -> bool:
     return f'"{_LEDGER}"'.encode() in content.partition(b"\n")[0]
 
 
-def problem_of(path: Path, found: Scan) -> str | None:
-    """What does not count in a ledger, in one line; None where all does."""
-    if not found.n_dropped:
-        return None
-    return (
-        f"{path}: {found.n_dropped} of {found.n_lines} lines are damaged or of another run; they "
-        "are left out, and computed again where they are wanted"
-    )
-
-
 def lines_of(path: Path) -> list[LedgerLine]:
     """The lines of any ledger that count under its own header.
 
     Raises:
         InputError: its first line is no header.
     """
-    return list(scan(path, _header_of(_first_line(path), path)).rows)
-
-
-def _first_line(path: Path) -> LedgerLine:
-    return _object(read_bytes(path).partition(b"\n")[0])
+    return _opened(path, read_bytes(path)).rows
 
 
 @dataclass(frozen=True)
@@ -266,22 +225,22 @@ def verify_ledger(path: Path) -> VerifiedLedger:
     Raises:
         WorkError: the file cannot be read.
     """
-    first = _first_line(path)
+    content = read_bytes(path)
     try:
-        header = _header_of(first, path)
+        found = _opened(path, content)
     except InputError as error:
         return VerifiedLedger(str(path), None, 0, (str(error),))
-    found = scan(path, header)
-    said = problem_of(path, found)
-    return VerifiedLedger(str(path), header.kind, len(found.rows), (said,) if said else ())
+    problems = tuple(filter(None, (found.problem,)))
+    return VerifiedLedger(str(path), found.header.kind, len(found.rows), problems)
 
 
-def _header_of(row: LedgerLine, path: Path) -> Header:
-    """The header in a file's first line.
+def _opened(path: Path, content: bytes) -> Ledger:
+    """A ledger under the header in its first line.
 
     Raises:
-        InputError: it is none, or not the one that the file is named for.
+        InputError: that is none, or not the one that the file is named for.
     """
+    row = _object(content.partition(b"\n")[0])
     kind, key = row.get(_LEDGER), row.get("key")
     if not isinstance(kind, str) or not isinstance(key, dict):
         raise InputError(f"{path}: its first line is not a header; it is written again when used")
@@ -294,4 +253,4 @@ def _header_of(row: LedgerLine, path: Path) -> Header:
             f"{path}: is named for key {named[1][:8]}…, its header says {digest(key)[:8]}…; what "
             "it holds is computed again when used"
         )
-    return header
+    return Ledger(path, kind, key)

@@ -37,8 +37,7 @@ from lensaudit.patching.exposure import (
     stream_after,
 )
 from lensaudit.patching.probes import Probe, ProbeKind, probe_of, share_of, statement
-from lensaudit.scores.leakage import leak_exact
-from lensaudit.scores.naming import strongest
+from lensaudit.scores.naming import leak_exact, strongest
 from lensaudit.steer.estimators import mean_difference
 
 ANSWER_TOKENS = 48

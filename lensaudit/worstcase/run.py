@@ -51,8 +51,7 @@ from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.records import RunResult
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
-from lensaudit.scores.leakage import never_hit_bound
-from lensaudit.scores.naming import Named, gaps, name_facts, strongest
+from lensaudit.scores.naming import Named, gaps, name_facts, never_hit_bound, strongest
 from lensaudit.scores.recovery import Arms
 from lensaudit.settings import Models, Precision, Rows, ScoreFiles, plain, results_folder, shared
 from lensaudit.worstcase.attacks import (

@@ -21,7 +21,7 @@ from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.attacks import LeakRow
 from lensaudit.results.records import RunResult
 from lensaudit.scores.intervals import clustered_mean
-from lensaudit.scores.leakage import Errors, leak_at_k, leak_corrected, never_hit_bound
+from lensaudit.scores.naming import Errors, leak_at_k, leak_corrected, never_hit_bound
 from lensaudit.settings import plain, results_folder
 from lensaudit.steer.generate import chosen_tokens, draws_of
 from lensaudit.worstcase.attacks import AttackedModel, chosen

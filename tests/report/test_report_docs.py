@@ -8,7 +8,7 @@ from pages import DOCS, page
 
 from lensaudit.cli.main import run
 from lensaudit.report.document import LONGEST
-from lensaudit.report.runs import MOST_RUNS
+from lensaudit.report.shelf import MOST_RUNS
 from lensaudit.verdict.decide import LIMITS
 
 TEXT = page("report")

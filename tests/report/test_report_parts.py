@@ -9,8 +9,8 @@ from lensaudit.errors import InputError
 from lensaudit.report.assemble import assemble
 from lensaudit.report.render import write_report
 from lensaudit.results.attacks import read_rtt
+from lensaudit.results.eval_runs import read_steering
 from lensaudit.results.locate import locate
-from lensaudit.results.steering import read_steering
 
 
 @pytest.fixture(scope="module")

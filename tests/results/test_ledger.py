@@ -6,7 +6,7 @@ import pytest
 
 from lensaudit.errors import InputError, TryAgainError
 from lensaudit.files import write_jsonl
-from lensaudit.results.ledger import Header, Ledger, lines_of, scan, verify_ledger
+from lensaudit.results.ledger import Ledger, lines_of, verify_ledger
 from lensaudit.results.reading import Number, Whole
 
 KEY = {"weights": "a", "stop": (1, 2)}
@@ -184,7 +184,7 @@ def test_any_damage_leaves_out_lines_and_never_changes_one(written):
         for _ in range(random_.choice((1, 1, 4))):
             damaged[random_.randrange(len(damaged))] ^= 1 << random_.randrange(8)
         path.write_bytes(damaged[: random_.choice((len(damaged), random_.randrange(len(damaged))))])
-        found = scan(path, Header("scores", {"weights": "a", "stop": [1, 2]}))
+        found = Ledger(path, "scores", KEY)
         assert all(row in wanted for row in found.rows)
         n_left_out += len(found.rows) < len(wanted)
     assert n_left_out > 200

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lensaudit.scores.intervals import clustered_mean
-from lensaudit.scores.leakage import (
+from lensaudit.scores.naming import (
     Errors,
     leak_at_k,
     leak_corrected,

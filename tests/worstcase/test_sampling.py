@@ -17,7 +17,7 @@ from lensaudit.errors import InputError
 from lensaudit.models.bridge import logits_of
 from lensaudit.models.registry import EMBEDDED
 from lensaudit.patching.exposure import Reader, sample
-from lensaudit.scores.leakage import Errors
+from lensaudit.scores.naming import Errors
 from lensaudit.worstcase.sampling import (
     SamplerSetting,
     drawing,
