@@ -9,7 +9,6 @@ is in float32 where theirs is in bfloat16.
 """
 
 import copy
-import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -487,8 +486,7 @@ def shifts(
     def scores(source: str, out: Path) -> dict[str, float | None]:
         entries = evaluate_into(source, suite, out).checked().entries
         said = {short: entries[name].value for short, name in OUTPUT_SCORES.items()}
-        known = {name: None if math.isnan(value) else value for name, value in said.items()}
-        return {"uds": depth[source], **known}
+        return {"uds": depth[source], **said}
 
     return tuple(
         Shift(

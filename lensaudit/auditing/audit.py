@@ -11,7 +11,6 @@ from lensaudit.association.settings import quick
 from lensaudit.auditing import evaluate as evaluating
 from lensaudit.auditing import patch as patching
 from lensaudit.auditing.evaluate import (
-    PASSES,
     evaluate_into,
     grew,
     open_evaluation,
@@ -171,10 +170,8 @@ def audit_into(
     anchor, _ = anchor_and_models(names, settings)
     found: dict[str, EvaluationResult] = {}
     for step in plan.evaluations:
-        inside = step.settings.retain is not None
-        made = plan.evaluations[0].folder / PASSES if inside and anchor else None
         try:
-            result = _evaluated(step, made, notice, progress)
+            result = _evaluated(step, notice, progress)
             found[step.model] = result
             result.checked()
         except LensAuditError as error:
@@ -301,9 +298,7 @@ def _evaluation(
     )
 
 
-def _evaluated(
-    step: EvaluationStep, made: Path | None, notice: Notice, progress: Tell
-) -> EvaluationResult:
+def _evaluated(step: EvaluationStep, notice: Notice, progress: Tell) -> EvaluationResult:
     settings = step.settings
     if settings.retain_log is not None and not Path(settings.retain_log).exists():
         settings = replace(settings, retain_log=None)  # the retain model's evaluation failed
@@ -313,7 +308,6 @@ def _evaluated(
         step.folder,
         notice=lambda text: notice(f"{step.model}: {text}"),
         progress=progress,
-        made=made,
     )
 
 

@@ -23,7 +23,7 @@ from lensaudit.evaluation.store import PassStore
 from lensaudit.evaluation.subject import PassOptions, open_subject, tokenizer_for
 from lensaudit.evaluation.suite import evaluate, notes, reads_of, result_rows
 from lensaudit.evaluation.texts import Tokenization
-from lensaudit.files import canonical_json, make_folder, read_json, slug, write_bytes, write_jsonl
+from lensaudit.files import canonical_json, make_folder, read_json, slug, write_jsonl
 from lensaudit.metrics.registry import (
     Conventions,
     Metric,
@@ -91,7 +91,6 @@ def evaluate_into(
     *,
     notice: Notice = unheard,
     progress: Tell = unheard,
-    made: Path | None = None,
 ) -> EvaluationResult:
     """Compute the metrics; write the log, the rows and the manifest.
 
@@ -105,7 +104,6 @@ def evaluate_into(
         folder: of the results; None: experiments/out/<model>-<suite>.
         notice: told remarks.
         progress: told each finished pass.
-        made: passes that this run made already, of the retain model where that is named.
 
     Raises:
         InputError: before any work.
@@ -117,11 +115,12 @@ def evaluate_into(
     wanted, run = folder_for(model, settings, folder), run_of(model, settings, folder, passes)
     place = _own_folder(wanted, run, named=folder is not None, notice=notice)
     claim(place, "eval", (f"{settings.suite.upper()}_EVAL.json", "results.jsonl"))
-    _share(wanted, place, settings, made)
+    for one in (place / PASSES).glob("*.npz") if settings.fresh else ():
+        one.unlink()
     passes.store = PassStore(
-        place / PASSES, (lambda name: ()) if settings.fresh else _of_siblings(place)
+        place / PASSES, (lambda name: ()) if settings.fresh else _elsewhere(place, wanted)
     )
-    reference = _retain_entries(settings, metrics, passes, place, notice, progress, made)
+    reference = _retain_entries(settings, metrics, passes, place, notice, progress)
     n_passes, done = len(_counted(passes, metrics, settings.suite)), itertools.count(1)
 
     def finished(one: str) -> None:
@@ -182,28 +181,22 @@ def grew(name: str, old: Any, new: Any) -> bool:
     return name in _ADDED and old is None
 
 
-def _share(base: Path, place: Path, settings: EvaluateSettings, made: Path | None) -> None:
-    """Passes are found by content: those of one folder serve another, but earlier ones no fresh."""
-    kept = place / PASSES
-    for one in kept.glob("*.npz") if settings.fresh else ():
-        one.unlink()
-    sources = [] if settings.fresh else [base / PASSES]
-    sources += [made] if made is not None and settings.retain is None else []
-    for one in (path for source in sources if source != kept for path in source.glob("*.npz")):
-        if not (kept / one.name).exists():
-            write_bytes(make_folder(kept) / one.name, one.read_bytes())
+def _elsewhere(place: Path, usual: Path) -> Callable[[str], Iterable[Path]]:
+    """Where a pass may lie already: in the usual folder, and beside the results of others.
 
-
-def _of_siblings(place: Path) -> Callable[[str], Iterable[Path]]:
-    """Where a pass of a model that serves many may lie already: beside the others' results.
-
-    A retain model, and in audits `full` as well, is evaluated once.
+    Passes are found by content: a retain model, and in audits `full` as well, is evaluated once.
     """
-    own = place.parent if place.name == RETAIN else place.parent.parent
-    if place.name != RETAIN and place.parent.name != EVAL:
-        return lambda name: ()
-    below = place.relative_to(own)
-    return lambda name: sorted(own.parent.glob(f"*/{below.as_posix()}/{PASSES}/{name}"))
+    top, patterns = place, ()
+    if place.name == RETAIN:
+        top, patterns = place.parent.parent, ("*", f"*/{RETAIN}")
+    elif place.parent.name == EVAL:
+        top, patterns = place.parent.parent.parent, (f"*/{EVAL}/{place.name}",)
+
+    def found(name: str) -> list[Path]:
+        theirs = (sorted(top.glob(f"{one}/{PASSES}/{name}")) for one in patterns)
+        return [usual / PASSES / name, *(path for paths in theirs for path in paths)]
+
+    return found
 
 
 def plan_evaluation(model: str, settings: EvaluateSettings, folder: Path | None = None) -> Plan:
@@ -298,7 +291,6 @@ def _retain_entries(
     place: Path,
     notice: Notice,
     progress: Tell,
-    made: Path | None,
 ) -> Mapping[str, MetricResult]:
     """The retain model's metrics, from its log or from running it first under the same settings."""
     if settings.retain_log:
@@ -310,7 +302,7 @@ def _retain_entries(
     notice(f"retain model {settings.retain}")
     theirs = replace(settings, metrics=tuple(wanted), retain=None, classifier=None, reference=None)
     own = place / RETAIN
-    found = evaluate_into(settings.retain, theirs, own, notice=notice, progress=progress, made=made)
+    found = evaluate_into(settings.retain, theirs, own, notice=notice, progress=progress)
     return found.checked().entries
 
 

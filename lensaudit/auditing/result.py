@@ -4,7 +4,6 @@ Examples and layers as frames, a table and a picture are read from the same file
 matplotlib are imported when they are asked for.
 """
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -223,7 +222,7 @@ class EvaluationResult:
     folder: Path | None
     """Holds <SUITE>_EVAL.json, results.jsonl and manifest.json; None: nothing was written."""
     entries: "Mapping[str, MetricResult]"
-    """Metric -> what was found of it; NaN with a reason where that is nothing."""
+    """Metric -> what was found of it; a reason where that is nothing."""
     notes: tuple[str, ...] = ()
     """How texts were encoded, where that needs saying."""
     failures: tuple[Failure, ...] = ()
@@ -232,10 +231,7 @@ class EvaluationResult:
     @property
     def summary(self) -> Mapping[str, float | None]:
         """Metric -> value; None where it has none: see `why_not`."""
-        return {
-            name: entry.value if math.isfinite(entry.value) else None
-            for name, entry in self.entries.items()
-        }
+        return {name: entry.value for name, entry in self.entries.items()}
 
     def why_not(self, metric: str) -> str | None:
         """Why a metric has no value; None where it has one."""
@@ -249,7 +245,7 @@ class EvaluationResult:
     @property
     def ci95(self) -> tuple[float, float] | None:
         """95 % interval of `uds` by authors; None where there is none."""
-        return None if self.uds is None else self.entries["uds"].interval.ends
+        return None if self.uds is None else self.entries["uds"].ends
 
     @property
     def reason(self) -> str | None:
@@ -264,7 +260,7 @@ class EvaluationResult:
         Raises:
             WorkError: none has; the first reason is named.
         """
-        if any(math.isfinite(entry.value) for entry in self.entries.values()):
+        if any(entry.value is not None for entry in self.entries.values()):
             return self
         first = next(iter(self.entries.values()))
         raise WorkError(f"no metric has a value; {first.reason}; see {self.folder}")

@@ -5,7 +5,6 @@ fills; the Fisher information needs one backward pass per example of each model,
 is kept by content hash.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -35,6 +34,7 @@ from lensaudit.patching.session import Session
 from lensaudit.patching.sources import CachedSource
 from lensaudit.results.keyed import read_marked, write_marked
 from lensaudit.results.ledger import Ledger
+from lensaudit.results.reading import null
 from lensaudit.scores.depth import label_logprob
 from lensaudit.scores.estimate import UNMEASURED
 from lensaudit.scores.representation import (
@@ -345,7 +345,7 @@ def _layered(audit: Session, found: Mapping[str, Sequence[LayerErasure]]) -> Mea
             "full_model": audit.full.spec.name,
             "retain_model": audit.retain.spec.name,
             "n_examples": len(audit.encoded),
-            "values": {name: v if math.isfinite(v) else None for name, v in values.items()},
+            "values": {name: (null(value), None) for name, value in values.items()},
             "layers": {name: [asdict(row) for row in rows] for name, rows in found.items()},
         },
     )

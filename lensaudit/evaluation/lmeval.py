@@ -8,6 +8,7 @@ is done otherwise, and why, is in docs/metrics.md.
 import contextlib
 import copy
 import importlib
+import json
 import logging
 import math
 import os
@@ -34,6 +35,7 @@ from lensaudit.models.quantize import quantise_in_place
 from lensaudit.patching.interventions import add, project_out
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.keyed import keyed_document, write_keyed
+from lensaudit.results.reading import null
 from lensaudit.results.records import claim, manifest
 from lensaudit.settings import plain, results_folder
 from lensaudit.steer.estimators import SteeringVector, load_vector
@@ -343,14 +345,9 @@ def _refusals() -> tuple[type[Exception], ...]:
 
 def _plain(value: Any) -> Any:
     """Strict JSON: functions and arrays by their text, no NaN."""
-    match value:
-        case None | bool() | int() | str():
-            return value
-        case float():
-            return value if math.isfinite(value) else None
-        case Mapping():
-            return {str(key): _plain(one) for key, one in value.items()}
-        case list() | tuple():
-            return [_plain(one) for one in value]
-        case _:
-            return _number(value.item()) if hasattr(value, "item") else str(value)
+    return null(json.loads(json.dumps(value, default=_as_json)))
+
+
+def _as_json(value: Any) -> Any:
+    """A number of NumPy as one of Python's, all else as its text."""
+    return value.item() if hasattr(value, "item") else str(value)

@@ -1,12 +1,9 @@
 """Logs on disk, ours, open-unlearning's and the older TOFU's: read, write, recompute."""
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from lensaudit.data.suites import Suite
 from lensaudit.errors import InputError
@@ -24,7 +21,6 @@ from lensaudit.metrics.registry import (
 from lensaudit.results.eval_runs import LogEntry, entries_of
 from lensaudit.results.reading import checked, null
 from lensaudit.results.records import check_result
-from lensaudit.scores.estimate import Estimate
 
 _OLD_FILES = {
     "eval_log_forget.json": "forget",
@@ -50,7 +46,7 @@ class MetricLog:
     def complete(self) -> Mapping[str, MetricResult]:
         """Its metrics and those that its rows determine: an older log has no truth ratio."""
         again = recomputed(self, retain={}, conventions=Conventions())
-        return {**self.entries, **{n: e for n, e in again.items() if math.isfinite(e.value)}}
+        return {**self.entries, **{n: e for n, e in again.items() if e.value is not None}}
 
 
 def read_log(path: Path) -> MetricLog:
@@ -84,7 +80,7 @@ def _log_in(folder: Path) -> Path:
 def write_log(folder: Path, suite: Suite, entries: Mapping[str, MetricResult]) -> Path:
     """Write `<SUITE>_EVAL.json` and `<SUITE>_SUMMARY.json`, which holds what has a value."""
     content = {name: _json(entries[name]) for name in sorted(entries)}
-    summary = {n: entry.value for n, entry in entries.items() if math.isfinite(entry.value)}
+    summary = {n: entry.value for n, entry in entries.items() if entry.value is not None}
     write_json(folder / f"{suite.upper()}_SUMMARY.json", summary)
     return write_json(folder / f"{suite.upper()}_EVAL.json", content)
 
@@ -145,12 +141,12 @@ def _json(entry: MetricResult) -> dict[str, Any]:
         out["reason"] = entry.reason
     if entry.failed:
         out["failed"] = entry.failed
-    if entry.interval.ends:
-        out["interval_95"] = list(entry.interval.ends)
-    elif entry.interval.why:
-        out |= entry.interval.limits("interval_95")
-    if entry.interval_assumes:
-        out["interval_95_assumes"] = entry.interval_assumes
+    if entry.ends:
+        out["interval_95"] = list(entry.ends)
+    elif entry.value is not None and entry.why:
+        out |= entry.limits("interval_95")
+    if entry.assumes:
+        out["interval_95_assumes"] = entry.assumes
     return out
 
 
@@ -166,13 +162,13 @@ def _entry(found: LogEntry, where: str) -> MetricResult:
             records[int(key)] = record
     sides = zip(_SIDES, found.sides, strict=True) if len(found.sides) == len(_SIDES) else ()
     return MetricResult(
-        math.nan if found.agg_value is None else found.agg_value,
+        null(found.agg_value),
+        *(found.interval_95 or (None, None)),
         records=records,
         unscored=reasons,
         parts={side: _entry(one, f"{where}.{side}") for side, one in sides},
-        reason=found.reason,
+        why=found.reason or found.interval_95_why,
         failed=found.failed,
-        interval=Estimate.within(found.agg_value, found.interval_95, why=found.interval_95_why),
     )
 
 
@@ -215,7 +211,7 @@ def _old_losses(task: _OldTask, split: str) -> dict[str, MetricResult]:
             )
             for idx, loss in losses.items()
         }
-        found[f"{split}_Q_A_{name}"] = MetricResult(np.nan, records=records)
+        found[f"{split}_Q_A_{name}"] = MetricResult(records=records)
     return found
 
 
@@ -231,4 +227,4 @@ def _old_rouge(task: _OldTask, recalls: Mapping[str, Any]) -> MetricResult:
             "ground_truth": wanted,
             "generation": said,
         }
-    return MetricResult(np.nan, records=records)
+    return MetricResult(records=records)

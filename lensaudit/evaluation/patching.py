@@ -5,6 +5,7 @@ TransformerLens is imported when the pass is asked for, not before: most evaluat
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ NO_RETAIN = (
 
 @dataclass
 class Patching:
-    """The patched passes of a model; its audit is opened when a score is asked for."""
+    """The patched passes of a model; its session is opened when a score is asked for."""
 
     model: str
     opened: Callable[[], "Session"]
@@ -37,15 +38,20 @@ class Patching:
     notice: Notice = unheard
     failed: dict[str, Failure] = field(default_factory=dict)
     """How scores broke."""
-    _audit: "Session | InputError | None" = field(default=None, repr=False)
     _scored: dict[str, Measured[float]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def session(self) -> "Session | InputError":
+        """What is patched, or why nothing can be."""
+        try:
+            return self.opened()
+        except InputError as error:
+            return error
 
     def missing(self, score: str) -> str | None:
         """Why a score cannot be had; opens the models and encodes the examples to find out."""
-        try:
-            self._opened()
-        except InputError as error:
-            return failure_in(self.model, score, error).message
+        if isinstance(self.session, InputError):
+            return failure_in(self.model, score, self.session).message
         return _said(self.failed[score]) if score in self.failed else None
 
     def run(self, score: str) -> int:
@@ -55,47 +61,43 @@ class Patching:
         """
         from lensaudit.evaluation.depth import score_inside  # seconds to import
 
-        audit = self._opened()
+        if isinstance(self.session, InputError):
+            raise self.session
         if score not in self._scored and score not in self.failed:
             try:
                 with one_memory_error():
-                    self._scored[score] = score_inside(audit, self.model, score)
+                    self._scored[score] = score_inside(self.session, self.model, score)
             except (InputError, WorkError, VerificationError, torch.OutOfMemoryError) as error:
                 self.failed[score] = failure_in(self.model, score, error)
                 self.notice(f"{score}: {_said(self.failed[score])}")
-        return len(audit.examples)
+        return len(self.session.examples)
 
     def scored(self, score: str) -> Measured[float]:
         """The rows of a pass that has not failed."""
         self.run(score)
         return self._scored[score]
 
-    def _opened(self) -> "Session":
-        if self._audit is None:
-            try:
-                self._audit = self.opened()
-            except InputError as error:
-                self._audit = error
-        if isinstance(self._audit, InputError):
-            raise self._audit
-        return self._audit
+    @property
+    def _known(self) -> "Session | None":
+        """What is patched, where it was opened."""
+        found = vars(self).get("session")
+        return None if isinstance(found, InputError) else found
 
     @property
     def split(self) -> Split | None:
         """The annotated examples as a split; None while nothing is opened."""
-        audit = self._audit
-        if audit is None or isinstance(audit, InputError):
+        if self._known is None:
             return None
         rows = tuple(
             replace(one, answers={"answer": one.answer, "entity": one.entity})
-            for one in audit.examples
+            for one in self._known.examples
         )
-        return Split(ANNOTATED, str(audit.settings.data), rows)
+        return Split(ANNOTATED, str(self._known.settings.data), rows)
 
     def inputs(self) -> dict[str, Any]:
         """What was patched, for a manifest; empty where nothing was."""
-        audit = self._audit
-        if audit is None or isinstance(audit, InputError):
+        audit = self._known
+        if audit is None:
             return {}
         return {
             "patched_full": {"name": audit.full.spec.name, "weights": audit.full.weights},

@@ -1,7 +1,6 @@
 """The metrics of a suite, computed from the passes they share, and the rows they score."""
 
 import importlib.util
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -87,7 +86,7 @@ def _computed(
     reason = obstacle(metric, suite, passes)
     needs = {need: done[need] for need in metric.local_needs}
     for name, need in needs.items():
-        if reason is None and not math.isfinite(need.value) and not need.records:
+        if reason is None and need.value is None and not need.records:
             reason = f"needs {name}: {need.reason}"
     if reason is not None:
         broken = next(filter(None, map(passes.failed, metric.reads[suite])), None)

@@ -570,7 +570,7 @@ def _metric(name: str) -> Callable[[Case], AuditorScore]:
         entry = evaluate_into(case.model, settings, folder).entries[name]
         known = {one.idx for one in bench.facts.examples}
         facts = {idx: value for idx, value in entry.per_example.items() if idx in known}
-        return AuditorScore(null(entry.value), facts or None, why=entry.reason)
+        return AuditorScore(entry.value, facts or None, why=entry.reason)
 
     return found
 

@@ -4,24 +4,22 @@ Both read the annotated forget set (prefix and entity of every answer), not the 
 both are 0 where the knowledge is intact and 1 where it is erased as in a model that never saw it.
 """
 
-import math
 from typing import Any
 
-from lensaudit.metrics.records import mean_of
+from lensaudit.metrics.records import mean_of, number_inside, rows_inside
 from lensaudit.metrics.registry import (
     ANNOTATED,
     MetricContext,
     MetricResult,
     Read,
     metric,
-    unscored,
 )
-from lensaudit.scores.estimate import Estimate
 
 _UDS = Read("patched", ANNOTATED, "uds")
 _EM = Read("patched", ANNOTATED, "em")
 _KEPT = Read("patched", ANNOTATED, "collateral")
 _CONTROLS = Read("patched", ANNOTATED, "controls")
+_NONE = "no retain fact could be scored"
 _SOURCE = "gnueaj/unlearning-depth-score @ fc31639"
 
 
@@ -35,7 +33,7 @@ _SOURCE = "gnueaj/unlearning-depth-score @ fc31639"
 )
 def uds(context: MetricContext) -> MetricResult:
     """Unlearning Depth Score: what `lensaudit patch` gives under its defaults."""
-    return _entry(context, "uds")
+    return rows_inside(context, "uds")
 
 
 @metric(
@@ -52,7 +50,7 @@ def em_erasure(context: MetricContext) -> MetricResult:
     Erasure rate (UDR) of the teacher-forced form, as `lensaudit patch --score em --em-form
     teacher` gives it: it costs no generation.
     """
-    return _entry(context, "udr")
+    return rows_inside(context, "udr")
 
 
 def _kept(name: str) -> dict[str, Any]:
@@ -71,13 +69,13 @@ def collateral(context: MetricContext) -> MetricResult:
 
     Equal to `depth` under `collateral` of `lensaudit patch --also retain`.
     """
-    return _of_kept(context, "collateral")
+    return number_inside(context, "collateral", _NONE)
 
 
 @metric(**_kept("selectivity"))
 def selectivity(context: MetricContext) -> MetricResult:
     """UDS of the forget set minus that of the retain facts, -1 to 1."""
-    return _of_kept(context, "selectivity")
+    return number_inside(context, "selectivity", _NONE)
 
 
 def _control(name: str) -> dict[str, Any]:
@@ -97,7 +95,7 @@ def uds_aligned(context: MetricContext) -> MetricResult:
     UDS itself where it is below 0.1: `full` reads the stream, and nothing has to be aligned.
     Equal to `uds` under `aligned` of `lensaudit patch`.
     """
-    return _of_kept(context, "uds_aligned")
+    return number_inside(context, "uds_aligned", _NONE)
 
 
 @metric(**_control("uds_validity"))
@@ -107,22 +105,4 @@ def uds_validity(context: MetricContext) -> MetricResult:
     Below 0.1 `full` can read the model; near 1 a high UDS says nothing about the facts. Equal to
     `d_share` under `validity` of `lensaudit patch`.
     """
-    return _of_kept(context, "uds_validity")
-
-
-def _of_kept(context: MetricContext, name: str) -> MetricResult:
-    found = dict(context.passes.measured(context.reads[0]).details)
-    value, ends = found.pop("values")[name]
-    if value is None:
-        return unscored(found.get("why", {}).get(name) or "no retain fact could be scored")
-    return MetricResult(value, details=found, interval=Estimate.within(value, ends))
-
-
-def _entry(context: MetricContext, field: str) -> MetricResult:
-    found = context.passes.measured(context.reads[0])
-    return MetricResult(
-        math.nan,
-        records={idx: {field: value} for idx, (value,) in found.rows.items()},
-        unscored=found.unscored,
-        details=found.details,
-    )
+    return number_inside(context, "uds_validity", _NONE)

@@ -39,4 +39,4 @@ def leakage(context: MetricContext) -> MetricResult:
             for which in ("leak", "retain")
         )
         details |= {f"leak@{k}": own, f"retain_leak@{k}": other, f"excess@{k}": own - other}
-    return MetricResult(np.nan, records=records, unscored=found.unscored, details=details)
+    return MetricResult(records=records, unscored=found.unscored, details=details)

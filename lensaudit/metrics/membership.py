@@ -39,7 +39,7 @@ def separation(attack: MetricResult, groups: GroupsBySide = ()) -> MetricResult:
     """The value of an attack from the scores of its two sides, `forget` before `holdout`."""
     for name, part in attack.parts.items():
         if not part.records:
-            return replace(attack, value=math.nan, reason=f"{name}: {no_rows(part.unscored)}")
+            return replace(attack, value=None, why=f"{name}: {no_rows(part.unscored)}")
     higher, lower = _scores(attack.parts["holdout"]), _scores(attack.parts["forget"])
     value = auc(higher, lower)
     found = replace(attack, value=value, details={"auc": value})
@@ -179,14 +179,14 @@ def _attacked(
 
 
 def _sides(forget: MetricResult, holdout: MetricResult) -> MetricResult:
-    return MetricResult(math.nan, parts={"forget": forget, "holdout": holdout})
+    return MetricResult(parts={"forget": forget, "holdout": holdout})
 
 
 def _side(scores: Mapping[int, float], gaps: Mapping[int, str]) -> MetricResult:
     finite = {idx: score for idx, score in scores.items() if math.isfinite(score)}
     broken = [idx for idx in scores if idx not in finite]
     return MetricResult(
-        float(np.mean(list(finite.values()))) if finite else math.nan,
+        float(np.mean(list(finite.values()))) if finite else None,
         per_example=finite,
         records={idx: {"score": score} for idx, score in finite.items()},
         unscored=dict(gaps) | dict.fromkeys(broken, "the model's score is not finite"),

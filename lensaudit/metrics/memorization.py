@@ -57,7 +57,7 @@ def extraction_strength_generative(context: MetricContext) -> MetricResult:
     reason = "the upstream mask hides real tokens, so generation sees other positions; --mask true"
     kept = {idx: record for idx, record in entry.records.items() if idx not in hidden}
     return MetricResult(
-        np.nan, records=kept, unscored={**entry.unscored, **dict.fromkeys(sorted(hidden), reason)}
+        records=kept, unscored={**entry.unscored, **dict.fromkeys(sorted(hidden), reason)}
     )
 
 
@@ -105,4 +105,4 @@ def _scored(
             unscored[idx] = NO_CONTENT
         else:
             records[idx] = {"score": empty}
-    return MetricResult(np.nan, records=records, unscored=unscored)
+    return MetricResult(records=records, unscored=unscored)

@@ -34,7 +34,7 @@ def privleak(context: MetricContext) -> MetricResult:
     it explodes as r nears 1; `s_mia_min_k` is the bounded, two-sided form.
     """
     entry = _compared(context, lambda a, r: ((1 - a) - (1 - r)) / ((1 - r) + EPS) * 100)
-    if not math.isfinite(entry.value):
+    if entry.value is None:
         return entry
     reading = "over-unlearned" if entry.value > 0 else "under-unlearned"
     return replace(entry, details={**entry.details, "reading": reading if entry.value else "even"})
@@ -79,17 +79,16 @@ def similarity(found: float, retain: float) -> float:
 def _compared(context: MetricContext, formula: Any) -> MetricResult:
     """The formula on the model's AUC and the retain model's, or on the stand-in that was named."""
     ((attack, model),) = context.done.items()
-    if not math.isfinite(model.value):
+    if model.value is None:
         return unscored(f"needs {attack}, which has no value: {model.reason}")
-    retain, stand_in = context.retain.get(attack), context.conventions.retain_value
-    known = retain is not None and math.isfinite(retain.value)
-    reference = retain.value if retain is not None and known else stand_in
+    found = context.retain.get(attack, MetricResult()).value
+    reference = context.conventions.retain_value if found is None else found
     if reference is None:
         return unscored(no_retain(context, attack))
     value = formula(model.value, reference)
     if not math.isfinite(value):
         return unscored(f"the retain model's {attack} is {reference}, which cannot be divided by")
     details: dict[str, Any] = {"retain_auc": reference, "auc": model.value}
-    if not known:
+    if found is None:
         details["retain_auc_is"] = "the value given with --ref-value"
     return MetricResult(value, details=details)

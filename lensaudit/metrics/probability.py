@@ -41,7 +41,7 @@ def probability(context: MetricContext) -> MetricResult:
         idx: probability_record([trace.loss for trace in traces], listed=measured.listed)
         for idx, traces in measured.rows.items()
     }
-    return MetricResult(np.nan, records=records, unscored=measured.unscored)
+    return MetricResult(records=records, unscored=measured.unscored)
 
 
 def probability_record(losses: Sequence[float], *, listed: bool) -> Record:

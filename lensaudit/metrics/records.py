@@ -15,6 +15,7 @@ from lensaudit.metrics.registry import (
     MetricResult,
     Record,
     RowValue,
+    unscored,
 )
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
@@ -55,7 +56,26 @@ def across(
     gaps = dict(first.unscored) | dict(second.unscored)
     for idx in first.records.keys() ^ second.records.keys():
         gaps.setdefault(idx, "scored in only one of the two metrics this one joins")
-    return MetricResult(math.nan, records=records, unscored=gaps)
+    return MetricResult(records=records, unscored=gaps)
+
+
+def rows_inside(context: MetricContext, field: str) -> MetricResult:
+    """The rows of a patched pass, the score of each under `field`."""
+    found = context.passes.measured(context.reads[0])
+    records = {idx: {field: value} for idx, (value,) in found.rows.items()}
+    return MetricResult(records=records, unscored=found.unscored, details=found.details)
+
+
+def number_inside(context: MetricContext, name: str, none: str) -> MetricResult:
+    """A patched pass's one number for the whole set; `none`: why it has none, if it says nothing."""
+    found = dict(context.passes.measured(context.reads[0]).details)
+    value, ends = found.pop("values")[name]
+    if value is None:
+        return unscored(found.get("why", {}).get(name) or none)
+    if "layers" in found:
+        found["per_layer"] = found.pop("layers")[name]
+    low, high = ends or (None, None)
+    return MetricResult(value, low, high, details=found)
 
 
 def finished(metric: Metric, entry: MetricResult, groups: GroupsBySide = ()) -> MetricResult:
@@ -68,19 +88,19 @@ def finished(metric: Metric, entry: MetricResult, groups: GroupsBySide = ()) -> 
         return metric.combine(entry, groups)
     if metric.row_value is None:
         return entry
-    unscored, per_example = dict(entry.unscored), {}
+    gaps, per_example = dict(entry.unscored), {}
     for idx, record in entry.records.items():
         if not _finite(record):
-            unscored[idx] = "the model's score is not finite"
+            gaps[idx] = "the model's score is not finite"
             continue
         try:
             per_example[idx] = metric.row_value(record)
         except KeyError as missing:  # a row of somebody else's log
-            unscored[idx] = f"its record has no {missing.args[0]}"
+            gaps[idx] = f"its record has no {missing.args[0]}"
     records = {idx: entry.records[idx] for idx in per_example}
-    entry = replace(entry, records=records, unscored=unscored, per_example=per_example)
+    entry = replace(entry, records=records, unscored=gaps, per_example=per_example)
     if not per_example:
-        return replace(entry, value=math.nan, reason=entry.reason or no_rows(unscored))
+        return replace(entry, value=None, why=entry.reason or no_rows(gaps))
     values, authors = list(per_example.values()), authors_of(per_example, groups, 0)
     # a row of somebody else's log may hold anything
     bounds = (0.0, 1.0) if min(values) >= -1e-6 and max(values) <= 1 + 1e-6 else None
@@ -96,7 +116,7 @@ def authors_of(rows: Iterable[int], groups: GroupsBySide, side: int) -> list[Gro
 
 def with_limits(entry: MetricResult, limits: Estimate, authors: Sequence[Group]) -> MetricResult:
     """The entry with its interval, or why it has none, and what the interval assumes."""
-    return replace(entry, interval=limits, interval_assumes=assumption(authors))
+    return replace(entry, **vars(limits.around(entry.value)), assumes=assumption(authors))
 
 
 def no_rows(unscored: Mapping[int, str]) -> str:

@@ -6,11 +6,10 @@ own reads.
 """
 
 import importlib
-import math
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,7 @@ import lensaudit.metrics
 from lensaudit.data.suites import Suite
 from lensaudit.errors import FailureKind, InputError
 from lensaudit.groups import Group
-from lensaudit.scores.estimate import UNMEASURED, Estimate
+from lensaudit.scores.estimate import Estimate
 
 T = TypeVar("T")
 Kind = Literal["trace", "reference", "gradient", "text", "jailbreak", "fluency", "patched"]
@@ -44,11 +43,10 @@ class Read:
 
 
 @dataclass(frozen=True)
-class MetricResult:
-    """One metric of one model."""
+class MetricResult(Estimate):
+    """One metric of one model, its interval by authors; `why` it has no value, or no interval."""
 
-    value: float
-    """NaN when nothing could be scored."""
+    value: float | None = None
     per_example: Mapping[int, float] = field(default_factory=dict)
     unscored: Mapping[int, str] = field(default_factory=dict)
     """idx -> reason; counted in the report, never averaged as 0."""
@@ -58,14 +56,15 @@ class MetricResult:
     """Membership inference: its two sides."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Further numbers worth logging: a KS statistic, sample sizes, the parts of a mean."""
-    reason: str | None = None
-    """Why `value` is NaN."""
     failed: FailureKind | None = None
-    """How a pass that it reads broke: `reason` is no answer, it is worth another try."""
-    interval: Estimate = UNMEASURED
-    """95 % interval of `value` by authors, or why a mean or an area has none."""
-    interval_assumes: str | None = None
-    """What it takes for granted of rows that name no author."""
+    """How a pass that it reads broke: `why` is no answer, it is worth another try."""
+    assumes: str | None = None
+    """What the interval takes for granted of rows that name no author."""
+
+    @property
+    def reason(self) -> str | None:
+        """Why there is no value; None where there is one."""
+        return self.why if self.value is None else None
 
 
 @dataclass(frozen=True)
@@ -79,23 +78,6 @@ class Measured(Generic[T]):
     """The field holds lists, so records hold lists."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """How the numbers of a patched pass were made."""
-
-
-@runtime_checkable
-class PassReader(Protocol):
-    """Where a metric finds what was read from the model."""
-
-    def measured(self, read: Read) -> Measured[Any]:
-        """The rows of one pass."""
-        ...
-
-    def answer_texts(self, read: Read) -> Measured[str]:
-        """The decoded scored tokens of a view."""
-        ...
-
-    def rows_with_hidden_tokens(self, read: Read) -> frozenset[int]:
-        """Rows in which the mask hides a real token."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -114,7 +96,8 @@ class MetricContext:
 
     suite: Suite
     reads: tuple[Read, ...]
-    passes: PassReader
+    passes: Any
+    """What was read of the model: `ModelPasses` of `evaluation`, a room above this one."""
     done: Mapping[str, MetricResult]
     """Its needs, already computed, in the order they are named."""
     retain: Mapping[str, MetricResult]
@@ -256,7 +239,7 @@ def retain_names(metrics: Iterable[Metric]) -> list[str]:
 
 def unscored(reason: str, failed: FailureKind | None = None) -> MetricResult:
     """No number, and why."""
-    return MetricResult(math.nan, reason=reason, failed=failed)
+    return MetricResult(why=reason, failed=failed)
 
 
 @dataclass(frozen=True)

@@ -5,21 +5,19 @@ follow gnueaj/unlearning-depth-score @ fc31639, compute_representation_baselines
 accumulation.
 """
 
-import math
-
-from lensaudit.metrics.records import mean_of
+from lensaudit.metrics.records import mean_of, number_inside, rows_inside
 from lensaudit.metrics.registry import (
     ANNOTATED,
     MetricContext,
     MetricResult,
     Read,
     metric,
-    unscored,
 )
 
 _LENS = Read("patched", ANNOTATED, "lens")
 _CKA = Read("patched", ANNOTATED, "cka")
 _FISHER = Read("patched", ANNOTATED, "fisher")
+_ALIKE = "full and retain do not differ at any layer"
 _SOURCE = "gnueaj/unlearning-depth-score @ fc31639 (compute_representation_baselines.py)"
 
 
@@ -36,9 +34,7 @@ def logit_lens(context: MetricContext) -> MetricResult:
 
     Equal to `lensaudit patch --score lens`.
     """
-    found = context.passes.measured(context.reads[0])
-    records = {idx: {"lens": value} for idx, (value,) in found.rows.items()}
-    return MetricResult(math.nan, records=records, unscored=found.unscored, details=found.details)
+    return rows_inside(context, "lens")
 
 
 @metric("cka", high_means="forgot", source=_SOURCE, tofu=(_CKA,), muse=(_CKA,))
@@ -48,7 +44,7 @@ def cka(context: MetricContext) -> MetricResult:
     Linear CKA over all scored positions of all examples, per layer; layers weigh 1 - CKA(full,
     retain). One number for the whole set: no example has a value of its own.
     """
-    return _whole(context, "cka")
+    return number_inside(context, "cka", _ALIKE)
 
 
 def _fisher(share: str) -> dict:
@@ -64,7 +60,7 @@ def _fisher(share: str) -> dict:
 @metric(**_fisher("0.0001"))
 def fisher_masked_hundredth_percent(context: MetricContext) -> MetricResult:
     """As `fisher_masked_0.001`, on 0.01 % of each layer's parameters."""
-    return _whole(context, "0.0001")
+    return number_inside(context, "0.0001", _ALIKE)
 
 
 @metric(**_fisher("0.001"))
@@ -74,21 +70,10 @@ def fisher_masked_tenth_percent(context: MetricContext) -> MetricResult:
     Diagonal Fisher information over the 0.1 % of each layer's parameters in which `retain`
     exceeds `full` most; layers weigh by that excess. Costs one backward pass per example.
     """
-    return _whole(context, "0.001")
+    return number_inside(context, "0.001", _ALIKE)
 
 
 @metric(**_fisher("0.01"))
 def fisher_masked_one_percent(context: MetricContext) -> MetricResult:
     """As `fisher_masked_0.001`, on 1 % of each layer's parameters."""
-    return _whole(context, "0.01")
-
-
-def _whole(context: MetricContext, name: str) -> MetricResult:
-    """A metric that has one number for the set."""
-    found = context.passes.measured(context.reads[0])
-    kept = dict(found.details)
-    layers = kept.pop("layers")[name]
-    value = kept.pop("values")[name]
-    if value is None:
-        return unscored("full and retain do not differ at any layer")
-    return MetricResult(value, details={**kept, "per_layer": layers})
+    return number_inside(context, "0.01", _ALIKE)

@@ -3,8 +3,6 @@
 import functools
 from typing import Any
 
-import numpy as np
-
 from lensaudit.metrics.records import mean_of, one_or_list
 from lensaudit.metrics.registry import MetricContext, MetricResult, Read, Record, metric
 
@@ -66,16 +64,14 @@ def rouge(context: MetricContext) -> MetricResult:
         }
     silent = sum(not texts[0]["generation"] for texts in measured.rows.values())
     details = {"empty_generations": silent} if silent else {}
-    return MetricResult(np.nan, records=records, unscored=unscored, details=details)
+    return MetricResult(records=records, unscored=unscored, details=details)
 
 
 @metric("forget_Q_A_ROUGE_f1", tofu=(), needs=("forget_Q_A_ROUGE",), **_F1)
 def rouge_f1(context: MetricContext) -> MetricResult:
     """The same generations under the length-penalised score."""
     rouge = context.done["forget_Q_A_ROUGE"]
-    return MetricResult(
-        np.nan, records=rouge.records, unscored=rouge.unscored, details=rouge.details
-    )
+    return MetricResult(records=rouge.records, unscored=rouge.unscored, details=rouge.details)
 
 
 def overlap(gold: str, generation: str) -> Record:

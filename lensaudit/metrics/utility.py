@@ -1,7 +1,5 @@
 """Is the rest of the model intact? And does it still write like one?"""
 
-import numpy as np
-
 from lensaudit.metrics.records import mean_of
 from lensaudit.metrics.registry import MetricContext, MetricResult, Read, metric, unscored
 from lensaudit.scores.stats import harmonic_mean
@@ -29,8 +27,9 @@ PARTS = (
 )
 def model_utility(context: MetricContext) -> MetricResult:
     """Harmonic mean of nine parts; one part that is 0 makes it 0, one that is missing, nothing."""
-    parts = {name: context.done[name].value for name in PARTS}
-    missing = [name for name, value in parts.items() if not np.isfinite(value)]
+    found = {name: context.done[name].value for name in PARTS}
+    parts = {name: value for name, value in found.items() if value is not None}
+    missing = [name for name in PARTS if name not in parts]
     if missing:
         return unscored(f"needs {missing[0]}, which has no value")
     return MetricResult(harmonic_mean(list(parts.values())), details={"parts": parts})
@@ -62,4 +61,4 @@ def fluency(context: MetricContext) -> MetricResult:
             unscored_rows[idx] = "the generation is empty"
         else:
             records[idx] = rated
-    return MetricResult(np.nan, records=records, unscored=unscored_rows)
+    return MetricResult(records=records, unscored=unscored_rows)

@@ -1,6 +1,5 @@
 """Metrics of an evaluation or of a judge: a row each, and what has no value."""
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -32,7 +31,7 @@ def metric_table(found: "EvaluationResult") -> Table:
         justify = "right" if name in ("value", "scored") else "left"
         table.add_column(name, justify=justify, no_wrap=name == "metric")
     for name, entry in sorted(found.entries.items()):
-        if math.isfinite(entry.value):
+        if entry.value is not None:
             table.add_row(*_cells(all_metrics()[name], entry))
     return table
 
@@ -41,7 +40,7 @@ def lacking(found: "EvaluationResult") -> dict[str, list[str]]:
     """Reason -> the metrics that have no value for it, whatever stands between them and it."""
     reasons: dict[str, list[str]] = {}
     for name, entry in sorted(found.entries.items()):
-        if not math.isfinite(entry.value):
+        if entry.value is None:
             reasons.setdefault(_root(found, name), []).append(name)
     return reasons
 
@@ -50,14 +49,14 @@ def _root(found: "EvaluationResult", name: str) -> str:
     """Why a metric has no value: the reason of what it needs, where that is what is missing."""
     for need in all_metrics()[name].local_needs:
         other = found.entries.get(need)
-        if other is not None and not math.isfinite(other.value) and not other.records:
+        if other is not None and other.value is None and not other.records:
             return _root(found, need)
     return found.entries[name].reason or "no value"
 
 
 def _cells(metric: "Metric", entry: "MetricResult") -> tuple[str, ...]:
-    ends = entry.interval.ends
-    shown = f"{ends[0]:.4g} to {ends[1]:.4g}" if ends else entry.interval.why or ""
+    ends = entry.ends
+    shown = f"{ends[0]:.4g} to {ends[1]:.4g}" if ends else entry.why or ""
     return metric.name, f"{entry.value:.4g}", ARROWS[metric.high_means], shown, _counts(entry)
 
 

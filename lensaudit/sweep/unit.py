@@ -299,12 +299,11 @@ def _memory(conditions: UnitConditions, room: UnitRoom) -> str:
 
 def _value(metric: Metric, entry: MetricResult) -> dict[str, Any]:
     """One metric as plain JSON."""
-    finite = math.isfinite(entry.value)
     sides = list(entry.parts.values()) or [entry]
     return _row(
-        _ends(entry.value, entry.interval.ends) if finite else {},
+        {} if entry.value is None else _ends(entry.value, entry.ends),
         (sum(len(one.records) for one in sides), sum(len(one.unscored) for one in sides)),
-        None if finite else entry.reason or "no value",
+        None if entry.value is not None else entry.reason or "no value",
         metric.high_means,
         metric.fn.__module__.rpartition(".")[2],
     )

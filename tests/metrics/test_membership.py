@@ -55,16 +55,16 @@ def test_an_attack_counts_authors_of_both_sides():
     sides = {"forget": rows, "holdout": [trace(-0.3 - 0.1 * n, -0.3) for n in range(1, 13)]}
     six = {idx: idx // 2 for idx in range(12)}
     by_author = attacked("mia_loss", Kept(trace=sides), [six, six])
-    assert by_author.interval.low < by_author.value < by_author.interval.high
-    assert by_author.interval_assumes is None
+    assert by_author.low < by_author.value < by_author.high
+    assert by_author.assumes is None
     by_row = attacked("mia_loss", Kept(trace=sides))
-    assert "counted as its own author" in by_row.interval_assumes
+    assert "counted as its own author" in by_row.assumes
     # rows of an author are alike here: as independent rows they would say more than they know
-    width = by_author.interval.high - by_author.interval.low
-    assert width > by_row.interval.high - by_row.interval.low
+    width = by_author.high - by_author.low
+    assert width > by_row.high - by_row.low
     few = attacked("mia_loss", Kept(trace=sides), [dict.fromkeys(range(12), 0), six])
-    assert few.interval.ends is None
-    assert few.interval.why == "1 author: no interval"
+    assert few.ends is None
+    assert few.why == "1 author: no interval"
 
 
 def test_the_zlib_attack_divides_by_what_is_left_of_the_text():

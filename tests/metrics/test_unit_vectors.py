@@ -30,7 +30,6 @@ def context(done, *, retain=None, conventions=None):
 
 def losses(values):
     return MetricResult(
-        math.nan,
         records={
             idx: probability_record(
                 loss if isinstance(loss, list) else [loss], listed=isinstance(loss, list)
@@ -117,7 +116,7 @@ def test_forget_quality_without_a_retain_reference_says_so():
     found = forget_quality(
         context({"forget_truth_ratio": MetricResult(0.5, records={0: {"score": 1.0}})})
     )
-    assert math.isnan(found.value)
+    assert found.value is None
     assert "--retain-log" in found.reason
 
 
@@ -136,7 +135,7 @@ def test_privleak_and_relative_difference_agree(vectors):
 
 
 def test_a_missing_retain_auc_is_never_taken_for_one_half():
-    assert math.isnan(privleak(context({"mia_min_k": MetricResult(0.9)})).value)
+    assert privleak(context({"mia_min_k": MetricResult(0.9)})).value is None
     other_log = {"mia_loss": MetricResult(0.4)}
     assert (
         "no mia_min_k"
