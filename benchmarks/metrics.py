@@ -22,9 +22,8 @@ from lensaudit.data.chat import Template
 from lensaudit.data.fictional import corpus_text, make_world
 from lensaudit.data.suites import Split, load_suite
 from lensaudit.evaluation import forward
-from lensaudit.evaluation.passes import ModelPasses
+from lensaudit.evaluation.passes import ModelPasses, PassOptions, Subject
 from lensaudit.evaluation.store import PassStore
-from lensaudit.evaluation.subject import PassOptions, Subject
 from lensaudit.evaluation.suite import evaluate
 from lensaudit.evaluation.texts import Tokenization
 from lensaudit.files import write_bytes

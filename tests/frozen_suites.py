@@ -14,9 +14,8 @@ from support import EMBEDDED
 from lensaudit.data.chat import PLAIN, Template
 from lensaudit.data.suites import Split, load_suite
 from lensaudit.evaluation.log import write_log
-from lensaudit.evaluation.passes import ModelPasses
+from lensaudit.evaluation.passes import ModelPasses, PassOptions, Subject
 from lensaudit.evaluation.store import PassStore
-from lensaudit.evaluation.subject import PassOptions, Subject
 from lensaudit.evaluation.suite import evaluate
 from lensaudit.evaluation.texts import Tokenization
 from lensaudit.metrics.registry import Conventions, MetricResult, all_metrics

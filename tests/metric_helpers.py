@@ -9,10 +9,9 @@ from support import SHARED, tiny_model
 from lensaudit.data.chat import PLAIN, Template
 from lensaudit.data.facts import Fact
 from lensaudit.data.suites import Split, load_suite
-from lensaudit.evaluation.generate import open_classifier
-from lensaudit.evaluation.passes import ModelPasses
+from lensaudit.evaluation.forward import open_classifier
+from lensaudit.evaluation.passes import ModelPasses, PassOptions, Subject
 from lensaudit.evaluation.store import PassStore
-from lensaudit.evaluation.subject import PassOptions, Subject
 from lensaudit.evaluation.texts import Tokenization
 from lensaudit.metrics.registry import all_metrics
 from lensaudit.models.conditions import Conditions

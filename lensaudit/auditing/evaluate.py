@@ -14,14 +14,19 @@ from lensaudit.auditing.settings import EvaluateSettings, own_rows
 from lensaudit.data.chat import PLAIN, Template, check_tokenizer, read_template
 from lensaudit.data.suites import DEMO_DATA, Suite, load_suite
 from lensaudit.errors import InputError
-from lensaudit.evaluation.generate import open_classifier
+from lensaudit.evaluation.forward import open_classifier
 from lensaudit.evaluation.log import read_log, recomputed, write_log
-from lensaudit.evaluation.passes import ModelPasses
+from lensaudit.evaluation.passes import ModelPasses, PassOptions, open_subject, tokenizer_for
 from lensaudit.evaluation.patching import NO_RETAIN, Patching, annotated_set
-from lensaudit.evaluation.retain import conditions, retain_reference
 from lensaudit.evaluation.store import PassStore
-from lensaudit.evaluation.subject import PassOptions, open_subject, tokenizer_for
-from lensaudit.evaluation.suite import evaluate, notes, reads_of, result_rows
+from lensaudit.evaluation.suite import (
+    conditions,
+    evaluate,
+    notes,
+    reads_of,
+    result_rows,
+    retain_reference,
+)
 from lensaudit.evaluation.texts import Tokenization
 from lensaudit.files import canonical_json, make_folder, read_json, slug, write_jsonl
 from lensaudit.metrics.registry import (

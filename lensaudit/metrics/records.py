@@ -67,7 +67,7 @@ def rows_inside(context: MetricContext, field: str) -> MetricResult:
 
 
 def number_inside(context: MetricContext, name: str, none: str) -> MetricResult:
-    """A patched pass's one number for the whole set; `none`: why it has none, if it says nothing."""
+    """A patched pass's one number for the whole set; `none`: why there is none, else unsaid."""
     found = dict(context.passes.measured(context.reads[0]).details)
     value, ends = found.pop("values")[name]
     if value is None:

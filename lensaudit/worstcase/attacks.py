@@ -21,7 +21,7 @@ from lensaudit.data.chat import PLAIN, Template, encode_qa
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.errors import InputError
-from lensaudit.evaluation.generate import JAILBREAK
+from lensaudit.evaluation.forward import JAILBREAK
 from lensaudit.files import digest
 from lensaudit.models.bridge import TransformerBridge, bridge_from, n_layers
 from lensaudit.models.causal import readout_rows, undo_exchange

@@ -15,7 +15,7 @@ from lensaudit.cli.main import run
 from lensaudit.data.facts import embedded_rows
 from lensaudit.errors import WorkError
 from lensaudit.evaluation import passes
-from lensaudit.evaluation import subject as opening
+from lensaudit.evaluation import passes as opening
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results.records import signed
 from lensaudit.verdict.collect import verdicts

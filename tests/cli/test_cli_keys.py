@@ -21,7 +21,7 @@ from lensaudit.cli.main import run
 from lensaudit.cli.measure import cache, evaluate, patch
 from lensaudit.data.tofu import filters
 from lensaudit.evaluation import passes
-from lensaudit.evaluation import subject as opening
+from lensaudit.evaluation import passes as opening
 from lensaudit.models import bridge
 from lensaudit.models.registry import EMBEDDED
 

@@ -8,7 +8,7 @@ from generated import save_edge, save_muse, save_tokenizer
 from support import EMBEDDED
 
 from lensaudit.cli.main import run
-from lensaudit.evaluation import subject as opening
+from lensaudit.evaluation import passes as opening
 from lensaudit.scores.intervals import clustered_mean
 
 NAMES = ("forget_quality", "privleak", "exact_memorization", "forget_Q_A_ROUGE")

@@ -11,8 +11,7 @@ from support import tiny_model
 from lensaudit.data.chat import Encoding
 from lensaudit.data.suites import Split
 from lensaudit.evaluation import forward
-from lensaudit.evaluation.forward import gradient_norms, traces
-from lensaudit.evaluation.generate import Classifier, generations, said
+from lensaudit.evaluation.forward import Classifier, generations, gradient_norms, said, traces
 from lensaudit.evaluation.texts import Tokenization, padded
 from lensaudit.metrics.memorization import strength
 

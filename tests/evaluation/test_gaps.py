@@ -8,8 +8,8 @@ from metric_helpers import conditions_of, tiny_passes, tiny_split
 from support import tiny_model
 
 from lensaudit.errors import WorkError
+from lensaudit.evaluation.passes import Subject
 from lensaudit.evaluation.store import PassStore
-from lensaudit.evaluation.subject import Subject
 from lensaudit.evaluation.suite import evaluate, notes
 from lensaudit.metrics.registry import Conventions, Read
 from lensaudit.models.sizes import ContextWindow

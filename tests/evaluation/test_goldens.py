@@ -8,8 +8,7 @@ from frozen_suites import SCENARIOS, suites
 from metric_helpers import FAMILY, family_subject, goldens, scenario_passes
 
 from lensaudit.evaluation.log import read_log, recomputed, write_log
-from lensaudit.evaluation.retain import retain_reference
-from lensaudit.evaluation.suite import evaluate
+from lensaudit.evaluation.suite import evaluate, retain_reference
 from lensaudit.metrics.registry import Conventions
 
 EVERY_RUN = ["edge__plain__full", "muse__retain"]
@@ -139,9 +138,8 @@ def test_the_suite_agrees_with_the_uds_reference(model, shared):
 
     from lensaudit.data.chat import Template
     from lensaudit.data.suites import load_suite
-    from lensaudit.evaluation.passes import ModelPasses
+    from lensaudit.evaluation.passes import ModelPasses, PassOptions
     from lensaudit.evaluation.store import PassStore
-    from lensaudit.evaluation.subject import PassOptions
     from lensaudit.evaluation.texts import Tokenization
 
     golden = json.loads((shared / "golden" / "uds" / "mem_mia.json").read_text())

@@ -10,8 +10,7 @@ from metric_helpers import tiny_passes, tiny_split
 from lensaudit.data.chat import Template
 from lensaudit.errors import InputError
 from lensaudit.evaluation.log import read_log, recomputed, write_log
-from lensaudit.evaluation.retain import check_retain, conditions, retain_reference
-from lensaudit.evaluation.suite import evaluate
+from lensaudit.evaluation.suite import check_retain, conditions, evaluate, retain_reference
 from lensaudit.evaluation.texts import Tokenization
 from lensaudit.metrics.registry import Conventions, MetricResult
 
