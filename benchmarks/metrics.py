@@ -22,8 +22,7 @@ from lensaudit.data.chat import Template
 from lensaudit.data.fictional import corpus_text, make_world
 from lensaudit.data.suites import Split, load_suite
 from lensaudit.evaluation import forward
-from lensaudit.evaluation.passes import ModelPasses, PassOptions, Subject
-from lensaudit.evaluation.store import PassStore
+from lensaudit.evaluation.passes import ModelPasses, Subject
 from lensaudit.evaluation.suite import evaluate
 from lensaudit.evaluation.texts import Tokenization
 from lensaudit.files import write_bytes
@@ -80,8 +79,7 @@ def passes_over(n_rows: int) -> ModelPasses:
         Subject("random", conditions, model),
         splits,
         Tokenization(tokenizer, Template(), "true"),
-        PassOptions(batch_size=BATCH),
-        store=PassStore(None),
+        batch_size=BATCH,
     )
 
 

@@ -14,8 +14,7 @@ from support import EMBEDDED
 from lensaudit.data.chat import PLAIN, Template
 from lensaudit.data.suites import Split, load_suite
 from lensaudit.evaluation.log import write_log
-from lensaudit.evaluation.passes import ModelPasses, PassOptions, Subject
-from lensaudit.evaluation.store import PassStore
+from lensaudit.evaluation.passes import ModelPasses, Subject
 from lensaudit.evaluation.suite import evaluate
 from lensaudit.evaluation.texts import Tokenization
 from lensaudit.metrics.registry import Conventions, MetricResult, all_metrics
@@ -134,8 +133,8 @@ def evaluated(
         subject(scenario.model),
         splits_of(scenario.data, folder),
         Tokenization(tokenizer_like(scenario.tokenizer), scenario.template, "upstream"),
-        PassOptions(batch_size=4, max_new_tokens=12),
-        store=PassStore(None),
+        batch_size=4,
+        max_new_tokens=12,
         reference=subject("retain") if "mia_reference" in scenario.metrics else None,
     )
     conventions = Conventions(empty="upstream", retain_value=None if retain else 0.5)

@@ -10,7 +10,7 @@ from lensaudit.data.chat import PLAIN, Template
 from lensaudit.data.facts import Fact
 from lensaudit.data.suites import Split, load_suite
 from lensaudit.evaluation.forward import open_classifier
-from lensaudit.evaluation.passes import ModelPasses, PassOptions, Subject
+from lensaudit.evaluation.passes import ModelPasses, Subject
 from lensaudit.evaluation.store import PassStore
 from lensaudit.evaluation.texts import Tokenization
 from lensaudit.metrics.registry import all_metrics
@@ -79,8 +79,7 @@ def scenario_passes(scenario: str, **changes) -> ModelPasses:
         family_subject(Path(env["model"]).name, attn=env["attn_implementation"]),
         load_suite(suite, str(data_of(scenario)), question_key=key),
         Tokenization(tokenizer_of(scenario), template, "upstream"),
-        PassOptions(**options),
-        store=PassStore(None),
+        **options,
         reference=family_subject("retain") if env["reference_model"] else None,
     )
 
@@ -136,7 +135,7 @@ def tiny_passes(
         subject,
         {split.name: split for split in splits},
         Tokenization(tokenizer, TINY, mask),
-        PassOptions(**{"batch_size": 2} | options),
+        **{"batch_size": 2} | options,
         store=store or PassStore(None),
         reference=reference,
     )

@@ -16,7 +16,7 @@ from lensaudit.data.suites import DEMO_DATA, Suite, load_suite
 from lensaudit.errors import InputError
 from lensaudit.evaluation.forward import open_classifier
 from lensaudit.evaluation.log import read_log, recomputed, write_log
-from lensaudit.evaluation.passes import ModelPasses, PassOptions, open_subject, tokenizer_for
+from lensaudit.evaluation.passes import ModelPasses, open_subject, tokenizer_for
 from lensaudit.evaluation.patching import NO_RETAIN, Patching, annotated_set
 from lensaudit.evaluation.store import PassStore
 from lensaudit.evaluation.suite import (
@@ -434,17 +434,14 @@ def open_evaluation(
         subject,
         splits,
         Tokenization(tokenizer, template, settings.mask, context_of(config_of(checkpoint))),
-        PassOptions(
-            batch_size=settings.batch_size,
-            memory_bytes=memory_bytes,
-            max_new_tokens=settings.max_new_tokens,
-            cleanup=settings.cleanup,
-            classifier=open_classifier(classifier, device) if classifier else None,
-            classifier_tokens=CLASSIFIER_TOKENS[settings.suite],
-        ),
-        store=PassStore(None),
         reference=reference,
         patching=_patching(model, settings, notice),
+        batch_size=settings.batch_size,
+        memory_bytes=memory_bytes,
+        max_new_tokens=settings.max_new_tokens,
+        cleanup=settings.cleanup,
+        classifier=open_classifier(classifier, device) if classifier else None,
+        classifier_tokens=CLASSIFIER_TOKENS[settings.suite],
     )
 
 

@@ -30,8 +30,6 @@ _OLD_FILES = {
 }
 """Tasks of locuslab/tofu @ 8c49eee `eval_log_aggregated.json`."""
 _SIDES = ("forget", "holdout")
-_NO_PASSES: Any = None
-"""A log cannot be asked anything new."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,7 @@ def _recomputed(
 ) -> MetricResult | None:
     needs = {need: done[need] for need in metric.local_needs if need in done}
     if metric.needs and len(needs) == len(metric.local_needs):
-        context = MetricContext(log.suite, (), _NO_PASSES, needs, retain, conventions)
+        context = MetricContext(log.suite, (), None, needs, retain, conventions)
         return finished(metric, metric.fn(context))
     own = log.entries.get(metric.name)
     if own is None or not (own.records or own.parts):

@@ -85,21 +85,6 @@ class Subject:
             torch.cuda.empty_cache()
 
 
-@dataclass(frozen=True)
-class PassOptions:
-    """How passes are run."""
-
-    batch_size: int | None = None
-    """None: as large as fits, from `AUTO_BATCH` down."""
-    memory_bytes: int = 2 << 30
-    """Above the weights; batches that nobody named follow from it."""
-    max_new_tokens: int | None = None
-    """None: what the split says."""
-    cleanup: Cleanup = "upstream"
-    classifier: Classifier | None = None
-    classifier_tokens: int = 32
-
-
 def open_subject(
     name: str, *, registry: Path | None, dtype: str, device: str, attn: str, memory_bytes: int
 ) -> tuple[Subject, Checkpoint]:
@@ -144,28 +129,32 @@ def tokenizer_for(checkpoint: Checkpoint, folder: Path | None) -> Any:
     return load_tokenizer(replace(checkpoint, spec=named, folder=folder))
 
 
+@dataclass(eq=False)
 class ModelPasses:
     """The passes over one model, one reference model and one set of splits."""
 
-    def __init__(
-        self,
-        subject: Subject,
-        splits: Mapping[str, Split],
-        asked: Tokenization,
-        options: PassOptions,
-        *,
-        store: PassStore,
-        reference: Subject | None = None,
-        patching: Patching | None = None,
-        finished: Notice = unheard,
-    ) -> None:
-        self.subject, self.reference = subject, reference
-        self.splits, self.asked, self.options = splits, asked, options
-        self.patching = patching
-        self.store, self.finished = store, finished
-        self._views: dict[tuple[str, str], EncodedField] = {}
-        self._asked_for: dict[tuple[str, str], tuple[Prompts, Mapping[int, str]]] = {}
-        self._arrays: dict[str, Sequence[Arrays]] = {}
+    subject: Subject
+    splits: Mapping[str, Split]
+    asked: Tokenization
+    store: PassStore = field(default_factory=PassStore)
+    reference: Subject | None = None
+    patching: Patching | None = None
+    finished: Notice = unheard
+    """Told each finished pass."""
+    batch_size: int | None = None
+    """None: as large as fits, from `AUTO_BATCH` down."""
+    memory_bytes: int = 2 << 30
+    """Above the weights; batches that nobody named follow from it."""
+    max_new_tokens: int | None = None
+    """None: what the split says."""
+    cleanup: Cleanup = "upstream"
+    classifier: Classifier | None = None
+    classifier_tokens: int = 32
+    _views: dict[tuple[str, str], EncodedField] = field(default_factory=dict, init=False)
+    _asked_for: dict[tuple[str, str], tuple[Prompts, Mapping[int, str]]] = field(
+        default_factory=dict, init=False
+    )
+    _arrays: dict[str, Sequence[Arrays]] = field(default_factory=dict, init=False)
 
     def missing(self, read: Read) -> str | None:
         """Why a pass cannot be run, known before any work; of a patched one, why it failed."""
@@ -180,7 +169,7 @@ class ModelPasses:
             return "no reference model; name one with --reference"
         if read.kind == "gradient" and self.subject.in_blocks:
             return f"{IN_BLOCKS}; name a --device or --dtype it fits in"
-        if read.kind == "fluency" and self.options.classifier is None:
+        if read.kind == "fluency" and self.classifier is None:
             return "no text classifier; name one with --classifier"
         return None
 
@@ -262,7 +251,7 @@ class ModelPasses:
         return prompt, whole.replace(prompt, "").strip()
 
     def _decoded(self, ids: Sequence[int]) -> str:
-        return decode(self.asked.tokenizer, ids, self.options.cleanup)
+        return decode(self.asked.tokenizer, ids, self.cleanup)
 
     def _by_row(self, view: EncodedField, values: Sequence[T]) -> Measured[T]:
         """Values in the order of a view's encodings, given back to their rows."""
@@ -332,7 +321,7 @@ class ModelPasses:
         return {idx: item["ids"].tolist() for idx, item in made}
 
     def _n_new(self, split: Split) -> int:
-        return self.options.max_new_tokens or split.max_new_tokens
+        return self.max_new_tokens or split.max_new_tokens
 
     def _prompts(self, read: Read) -> tuple[Prompts, Mapping[int, str]]:
         """What is continued, by idx, and why the other rows are not: they do not fit."""
@@ -367,11 +356,9 @@ class ModelPasses:
 
     def _rated(self, read: Read) -> Measured[Record]:
         """Generations and how fluent a classifier finds them, 0 to 1."""
-        assert self.options.classifier is not None  # see `missing`
+        assert self.classifier is not None  # see `missing`
         texts = {idx: self._said(read, ids) for idx, ids in self._new_tokens(read).items()}
-        scores = self.options.classifier.clean(
-            list(texts.values()), max_tokens=self.options.classifier_tokens
-        )
+        scores = self.classifier.clean(list(texts.values()), max_tokens=self.classifier_tokens)
         rows = {
             idx: ({"score": score, "generation": text},)
             for (idx, text), score in zip(texts.items(), scores, strict=True)
@@ -379,7 +366,7 @@ class ModelPasses:
         return Measured(rows, self._prompts(read)[1])
 
     def _said(self, read: Read, ids: Sequence[int]) -> str:
-        return said(ids, self.splits[read.split], self.asked, self.options.cleanup)
+        return said(ids, self.splits[read.split], self.asked, self.cleanup)
 
     def _kept(
         self,
@@ -418,12 +405,12 @@ class ModelPasses:
         self, subject: Subject, texts: Sequence[Encoding] | Sequence[tuple[int, ...]]
     ) -> int:
         """Texts at once: as asked, or as many of the longest as `--memory` holds."""
-        if self.options.batch_size or subject.sizes is None:
-            return self.options.batch_size or AUTO_BATCH
+        if self.batch_size or subject.sizes is None:
+            return self.batch_size or AUTO_BATCH
         lengths = (len(one.ids if isinstance(one, Encoding) else one) for one in texts)
-        longest = max(lengths, default=1) + (self.options.max_new_tokens or 0)
+        longest = max(lengths, default=1) + (self.max_new_tokens or 0)
         one = subject.sizes.run_bytes(1, longest, n_logits=1) + subject.sizes.kept_bytes(longest)
-        return max(1, min(AUTO_BATCH, planned_bytes(self.options.memory_bytes) // one))
+        return max(1, min(AUTO_BATCH, planned_bytes(self.memory_bytes) // one))
 
     def _sized(self, make: Callable[[int], T], size: int) -> T:
         while True:
@@ -431,7 +418,7 @@ class ModelPasses:
                 with one_memory_error():
                     return make(size)
             except torch.OutOfMemoryError as error:
-                if self.options.batch_size or size == 1:
+                if self.batch_size or size == 1:
                     raise WorkError(
                         f"{self.subject.name}: batch size {size} does not fit into memory; "
                         "finished passes are kept, run again with a smaller --batch-size"

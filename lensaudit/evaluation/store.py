@@ -28,7 +28,7 @@ Arrays = Mapping[str, NDArray]
 class PassStore:
     """A folder of finished passes; without one nothing is kept."""
 
-    folder: Path | None
+    folder: Path | None = None
     others: Callable[[str], Iterable[Path]] = lambda name: ()
     """Files of a name that other runs left: a pass is the same whoever made it."""
 

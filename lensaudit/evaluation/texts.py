@@ -1,6 +1,6 @@
 """Texts of a split as tokens and tensors: which are scored, which rows cannot be."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -19,6 +19,7 @@ from lensaudit.data.chat import (
 from lensaudit.data.facts import Fact
 from lensaudit.data.suites import Split
 from lensaudit.groups import batched
+from lensaudit.metrics.registry import Measured
 from lensaudit.models.sizes import ContextWindow
 from lensaudit.types import PosMask, Tokens
 
@@ -38,17 +39,12 @@ class Tokenization:
         return attended(ids, self.mask, pad_id(self.tokenizer))
 
 
-@dataclass(frozen=True)
-class EncodedField:
-    """One field of one split, encoded."""
+@dataclass(frozen=True, kw_only=True)
+class EncodedField(Measured[Encoding]):
+    """One field of one split, encoded; a single answer is one alternative."""
 
     split: Split
     field: str
-    rows: Mapping[int, tuple[Encoding, ...]]
-    """idx -> its alternatives; a single answer is one alternative."""
-    unscored: Mapping[int, str]
-    listed: bool
-    """The field holds lists, so records hold lists."""
 
     @property
     def encodings(self) -> list[Encoding]:
@@ -74,7 +70,7 @@ def view_of(split: Split, field: str, asked: Tokenization) -> EncodedField:
             rows[row.idx] = encoded
         else:
             unscored[row.idx] = problem
-    return EncodedField(split, field, rows, unscored, listed)
+    return EncodedField(rows, unscored, listed, split=split, field=field)
 
 
 def encode(split: Split, question: str, answer: str, asked: Tokenization) -> Encoding:

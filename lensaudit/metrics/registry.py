@@ -97,12 +97,13 @@ class MetricContext:
     suite: Suite
     reads: tuple[Read, ...]
     passes: Any
-    """What was read of the model: `ModelPasses` of `evaluation`, a room above this one."""
-    done: Mapping[str, MetricResult]
+    """What was read of the model: `ModelPasses` of `evaluation`, a room above this one; None where
+    there is a log alone."""
+    done: Mapping[str, MetricResult] = field(default_factory=dict)
     """Its needs, already computed, in the order they are named."""
-    retain: Mapping[str, MetricResult]
+    retain: Mapping[str, MetricResult] = field(default_factory=dict)
     """Metrics of the retain model's log; empty without one."""
-    conventions: Conventions
+    conventions: Conventions = Conventions()  # frozen
 
 
 MetricFunction = Callable[[MetricContext], MetricResult]

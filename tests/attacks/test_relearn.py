@@ -1,7 +1,6 @@
 """Relearning: the published settings, each row once, one step by hand, and what it brings back."""
 
 import copy
-import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -167,7 +166,7 @@ def test_the_order_of_the_two_forms_is_part_of_the_attack(start, tokenizer):
 
 def test_what_could_not_be_scored_is_no_number(monkeypatch, tmp_path):
     name, *scored = attack.OUTPUT_SCORES
-    values = {attack.OUTPUT_SCORES[name]: math.nan} | {attack.OUTPUT_SCORES[s]: 0.5 for s in scored}
+    values = {attack.OUTPUT_SCORES[name]: None} | {attack.OUTPUT_SCORES[s]: 0.5 for s in scored}
     entries = {key: SimpleNamespace(value=value) for key, value in values.items()}
     said = SimpleNamespace(checked=lambda: SimpleNamespace(entries=entries))
     monkeypatch.setattr(attack, "evaluate_into", lambda *a: said)

@@ -210,10 +210,9 @@ def test_a_prompt_that_is_not_a_prefix_is_reported(tiny_tokenizer):
     from lensaudit.evaluation.texts import EncodedField, notes_on
 
     merged = Encoding((1, 5, 7), 2, (1, 6))
-    view = EncodedField(tiny_split(), "answer", {0: (merged,)}, {}, False)
-    fine = EncodedField(
-        tiny_split("holdout"), "answer", {0: (Encoding((1, 5), 1, (1,)),)}, {}, False
-    )
+    view = EncodedField({0: (merged,)}, {}, split=tiny_split(), field="answer")
+    text = Encoding((1, 5), 1, (1,))
+    fine = EncodedField({0: (text,)}, {}, split=tiny_split("holdout"), field="answer")
     assert notes_on([view, fine])[0].startswith("1 of 2 texts (forget.answer): the prompt")
     assert notes_on([fine]) == []
 

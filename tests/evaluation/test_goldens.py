@@ -138,8 +138,7 @@ def test_the_suite_agrees_with_the_uds_reference(model, shared):
 
     from lensaudit.data.chat import Template
     from lensaudit.data.suites import load_suite
-    from lensaudit.evaluation.passes import ModelPasses, PassOptions
-    from lensaudit.evaluation.store import PassStore
+    from lensaudit.evaluation.passes import ModelPasses
     from lensaudit.evaluation.texts import Tokenization
 
     golden = json.loads((shared / "golden" / "uds" / "mem_mia.json").read_text())
@@ -155,8 +154,8 @@ def test_the_suite_agrees_with_the_uds_reference(model, shared):
         splits,
         asked,
         # that implementation never cleaned decoded text
-        PassOptions(batch_size=8, cleanup="none"),
-        store=PassStore(None),
+        batch_size=8,
+        cleanup="none",
     )
     names = {
         "em": "exact_memorization",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lensaudit.metrics.records import finished
-from lensaudit.metrics.registry import Conventions, Measured, MetricContext, Trace, all_metrics
+from lensaudit.metrics.registry import Measured, MetricContext, Trace, all_metrics
 
 
 def trace(*log_probs):
@@ -27,13 +27,10 @@ class Kept:
     def answer_texts(self, read):
         return Measured({idx: (one,) for idx, one in enumerate(self.texts[read.split])}, {}, False)
 
-    def rows_with_hidden_tokens(self, read):
-        return frozenset()
-
 
 def attacked(name, passes, groups=()):
     metric = all_metrics()[name]
-    context = MetricContext("tofu", metric.reads["tofu"], passes, {}, {}, Conventions())
+    context = MetricContext("tofu", metric.reads["tofu"], passes)
     return finished(metric, metric.fn(context), groups)
 
 
@@ -111,7 +108,7 @@ def test_exact_memorization_leaves_the_closing_token_out():
     metric = all_metrics()["exact_memorization"]
     texts = [trace(-0.1, -2.0, -0.1), trace(-2.0, -2.0, -2.0, -0.1), trace(-0.1)]
     passes = Kept(trace={"forget": texts})
-    context = MetricContext("tofu", metric.reads["tofu"], passes, {}, {}, Conventions())
+    context = MetricContext("tofu", metric.reads["tofu"], passes)
     found = finished(metric, metric.fn(context))
     # tokens above -1 are first choices: 1 of 2, and 0 of 3
     assert found.per_example == pytest.approx({0: 0.5, 1: 0.0})

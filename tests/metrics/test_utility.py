@@ -2,7 +2,7 @@
 
 import pytest
 
-from lensaudit.metrics.registry import Conventions, MetricContext, MetricResult, all_metrics
+from lensaudit.metrics.registry import MetricContext, MetricResult, all_metrics
 
 # arXiv:2401.06121 section 2.2.1: probability, ROUGE and truth ratio of three sets; the probability
 # is the plain one on retain, and the one among the options on real authors and world facts
@@ -23,7 +23,7 @@ OTHERS = {"ra_Q_A_Prob": 0.01, "wf_Q_A_Prob": 0.02, "retain_Q_A_PARA_Prob": 0.03
 def utility(**changes):
     done = {name: MetricResult(value) for name, value in (PARTS | OTHERS | changes).items()}
     metric = all_metrics()["model_utility"]
-    return metric.fn(MetricContext("tofu", (), None, done, {}, Conventions()))
+    return metric.fn(MetricContext("tofu", (), None, done))
 
 
 def test_it_is_the_harmonic_mean_of_the_nine_parts_of_tofu():
