@@ -15,7 +15,6 @@ from lensaudit.cli.main import run
 from lensaudit.data.facts import embedded_rows
 from lensaudit.errors import WorkError
 from lensaudit.evaluation import passes
-from lensaudit.evaluation import passes as opening
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results.records import signed
 from lensaudit.verdict.collect import verdicts
@@ -125,13 +124,13 @@ def plain_rows(tmp_path):
 def test_rows_to_keep_are_asked_of_full_too_once_for_all_models(
     plain_rows, tmp_path, monkeypatch, capsys
 ):
-    loaded, known = [], opening.load_causal
+    loaded, known = [], passes.load_causal
 
     def load(checkpoint, **options):
         loaded.append(checkpoint.spec.name)
         return known(checkpoint, **options)
 
-    monkeypatch.setattr(opening, "load_causal", load)
+    monkeypatch.setattr(passes, "load_causal", load)
     more = ["--data", str(plain_rows / "forget.json"), "--association", "none", "--align", "none"]
     kept = ["--retain-data", str(plain_rows / "retain.json")]
     cache = ["--activations", str(tmp_path / "activations")]
@@ -222,16 +221,21 @@ def test_without_the_retain_models_evaluation_none_is_done(audited, tmp_path, lo
     assert [step.plan.done for step in steps] == [False, False]
 
 
-def test_a_failed_step_is_a_value_and_the_rest_is_there(audited, tmp_path, monkeypatch):
-    _, folder, _ = audited
+def fails(monkeypatch, model, said):
+    """From now on no pass over the model can be run."""
     real = passes.ModelPasses.run
 
     def failing(one, read):
-        if one.subject.name == "demo/masked_readout":
-            raise WorkError("the disk hums\nand hums")
+        if one.subject.name == model:
+            raise WorkError(said)
         real(one, read)
 
     monkeypatch.setattr(passes.ModelPasses, "run", failing)
+
+
+def test_a_failed_step_is_a_value_and_the_rest_is_there(audited, tmp_path, monkeypatch):
+    _, folder, _ = audited
+    fails(monkeypatch, "demo/masked_readout", "the disk hums\nand hums")
     hidden, never = la.audit(
         ["demo/masked_readout", "demo/never"],
         out=tmp_path,
@@ -253,14 +257,7 @@ def test_a_failed_step_is_a_value_and_the_rest_is_there(audited, tmp_path, monke
 
 def test_a_failed_retain_model_is_told_to_all(audited, tmp_path, monkeypatch):
     _, folder, _ = audited
-    real = passes.ModelPasses.run
-
-    def failing(one, read):
-        if one.subject.name == "demo/retain":
-            raise WorkError("no room")
-        real(one, read)
-
-    monkeypatch.setattr(passes.ModelPasses, "run", failing)
+    fails(monkeypatch, "demo/retain", "no room")
     found = la.audit(
         "demo/masked_readout", tmp_path, limit=LIMIT, activations=folder / "activations"
     )

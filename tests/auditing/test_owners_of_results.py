@@ -54,17 +54,7 @@ def test_another_run_has_its_own_default_folder(first, other):
 
 
 def test_in_a_named_folder_nothing_is_replaced_without_a_line(first, capsys, tmp_path):
-    command = [
-        "patch",
-        "--source",
-        "demo/npo",
-        "--layers",
-        "8-9",
-        "--align",
-        "none",
-        "--out",
-        str(tmp_path),
-    ]
+    command = f"patch --source demo/npo --layers 8-9 --align none --out {tmp_path}".split()
     assert run([*command, "--limit", str(LIMIT)]) == 0
     capsys.readouterr()
     assert run([*command, "--limit", str(LIMIT)]) == 0

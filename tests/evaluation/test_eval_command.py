@@ -28,27 +28,10 @@ def made(tmp_path_factory):
 
 def command(out, *more, model="npo", metrics=NAMES, data="demo", suite="tofu"):
     chosen = [part for name in metrics for part in ("--metric", name)]
-    return [
-        "eval",
-        "--model",
-        str(EMBEDDED / model),
-        "--suite",
-        suite,
-        "--data",
-        str(data),
-        "--tokenizer",
-        str(EMBEDDED / "full"),
-        "--batch-size",
-        "8",
-        "--max-new-tokens",
-        "8",
-        "--limit",
-        "4",
-        "--out",
-        str(out),
-        *chosen,
-        *map(str, more),
-    ]
+    models = f"--model {EMBEDDED / model} --tokenizer {EMBEDDED / 'full'}"
+    little = "--batch-size 8 --max-new-tokens 8 --limit 4"
+    asked = f"eval {models} --suite {suite} --data {data} {little} --out {out}"
+    return [*asked.split(), *chosen, *map(str, more)]
 
 
 def log(out):

@@ -22,19 +22,8 @@ LIMIT = 24
 
 def command(folder, *more, model="demo/idknll", metrics=DEPTH, limit=LIMIT):
     chosen = [part for name in metrics for part in ("--metric", name)]
-    return [
-        "eval",
-        "--model",
-        model,
-        "--limit",
-        str(limit),
-        "--out",
-        str(folder / "out"),
-        "--activations",
-        str(folder / "activations"),
-        *chosen,
-        *map(str, more),
-    ]
+    asked = f"eval --model {model} --limit {limit} --out {folder}/out"
+    return [*asked.split(), "--activations", f"{folder}/activations", *chosen, *map(str, more)]
 
 
 def log(folder):
@@ -51,21 +40,8 @@ def evaluated(tmp_path_factory):
 
 def patch_summary(folder, capsys, *more):
     out = folder / f"patch{len(more)}"
-    status = run(
-        [
-            "patch",
-            "--source",
-            "demo/idknll",
-            "--limit",
-            str(LIMIT),
-            "--out",
-            str(out),
-            "--activations",
-            str(folder / "own activations"),
-            *more,
-        ]
-    )
-    assert status == 0
+    asked = f"patch --source demo/idknll --limit {LIMIT} --out {out} --activations {folder}/own"
+    assert run([*asked.split(), *more]) == 0
     capsys.readouterr()
     rows = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
     return json.loads((out / "summary.json").read_text()), rows

@@ -267,20 +267,9 @@ def test_a_model_without_a_list_of_layers_is_refused():
 
 def test_the_suite_has_all_five(tmp_path, capsys):
     names = ["cka", "logit_lens", "fisher_masked_0.001", "fisher_masked_0.01", "uds"]
-    arguments = [
-        "eval",
-        "--model",
-        "demo/npo",
-        "--retain",
-        "demo/retain",
-        "--limit",
-        "6",
-        "--out",
-        str(tmp_path / "out"),
-        "--activations",
-        str(tmp_path / "a"),
-    ]
-    assert run([*arguments, *(part for name in names for part in ("--metric", name))]) == 0
+    place = f"--limit 6 --activations {tmp_path}/a --out {tmp_path}"
+    asked = f"eval --model demo/npo --retain demo/retain {place}/out"
+    assert run([*asked.split(), *(part for name in names for part in ("--metric", name))]) == 0
     log = json.loads((tmp_path / "out" / "TOFU_EVAL.json").read_text())
     assert sorted(log) == sorted(names)
     values = {name: log[name]["agg_value"] for name in names}
@@ -293,19 +282,6 @@ def test_the_suite_has_all_five(tmp_path, capsys):
     assert {known[name].high_means for name in names} == {"forgot"}
     assert "compute_representation_baselines" in known["cka"].source
     capsys.readouterr()
-    command = [
-        "patch",
-        "--source",
-        "demo/npo",
-        "--limit",
-        "6",
-        "--score",
-        "lens",
-        "--out",
-        str(tmp_path / "p"),
-        "--activations",
-        str(tmp_path / "a"),
-    ]
-    assert run(command) == 0
+    assert run(f"patch --source demo/npo --score lens {place}/p".split()) == 0
     summary = json.loads((tmp_path / "p" / "summary.json").read_text())
     assert summary["lens"] == pytest.approx(values["logit_lens"], rel=1e-6)
