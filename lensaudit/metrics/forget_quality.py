@@ -29,8 +29,8 @@ def forget_quality(context: MetricContext) -> MetricResult:
     details = {
         "ks_statistic": test.statistic,
         "log10_p": test.log10_p,
-        "n": test.n_a,
-        "n_retain": test.n_b,
+        "n": len(found),
+        "n_retain": len(wanted),
         "retain_truth_ratio": retain.value,
     }
     return MetricResult(test.p_value, unscored=model.unscored, details=details)
