@@ -50,7 +50,6 @@ from lensaudit.steer.trait import (
     written,
 )
 
-N_FOLDS = 5
 MIN_ROWS = 2
 """On a side: fewer have no spread."""
 
@@ -254,7 +253,7 @@ def read(
     )
 
 
-def folds_of(groups: Sequence[str], n_folds: int = N_FOLDS) -> list[int]:
+def folds_of(groups: Sequence[str], n_folds: int = 5) -> list[int]:
     """A fold per row, dealt in order of appearance; rows of one group share it.
 
     >>> folds_of(["b", "a", "b", "c"], 2)

@@ -27,7 +27,7 @@ from lensaudit.models.bridge import (
     device_of,
     intervening,
 )
-from lensaudit.models.generation import Logits, Running, continued, started
+from lensaudit.models.generation import Choose, Logits, Running, continued, started
 from lensaudit.patching import interventions
 from lensaudit.patching.generation import ends_of, rows_that_fit
 from lensaudit.patching.interventions import Where, mask_of
@@ -106,23 +106,19 @@ def one_after_the_other(edits: list[Intervention]) -> Intervention:
     return intervention
 
 
-@dataclass(frozen=True)
-class Draws:
-    """Numbers in [0, 1) that choose the tokens of each row; none: the likeliest token is taken."""
-
-    numbers: Float[Tensor, "row step"] | None
-    temperature: float = AskSettings.temperature
-
-    def at(self, step: int, row: Int[Tensor, " running"]) -> Float[Tensor, " running"] | None:
-        """One number for each row that still runs."""
-        return None if self.numbers is None else self.numbers[row.cpu(), step].to(row.device)
+def likeliest(logits: Logits, row: Int[Tensor, " row"], step: int) -> Int[Tensor, " row"]:
+    """The likeliest token of each row."""
+    return chosen_tokens(logits, None, 1.0)
 
 
-GREEDY = Draws(None)
+def draws_of(keys: Sequence[str], *, n_steps: int, seed: int, temperature: float) -> Choose:
+    """What chooses the tokens of each row: numbers in [0, 1) by its own key and the run's seed.
 
-
-def draws_of(keys: Sequence[str], *, n_steps: int, seed: int, temperature: float) -> Draws:
-    """Numbers by the row's own key (its question and rollout) and the run's seed.
+    Args:
+        keys: of each row: its question and rollout.
+        n_steps: tokens at most.
+        seed: of the run.
+        temperature: 0 takes the likeliest token.
 
     Raises:
         ValueError: a negative temperature.
@@ -130,10 +126,15 @@ def draws_of(keys: Sequence[str], *, n_steps: int, seed: int, temperature: float
     if temperature < 0:
         raise ValueError("draws: wanted a temperature from 0")
     if temperature == 0:
-        return GREEDY
+        return likeliest
     seeds = [int(digest([seed, key])[:15], 16) for key in keys]
     rows = [torch.rand(n_steps, generator=torch.Generator().manual_seed(one)) for one in seeds]
-    return Draws(torch.stack(rows) if rows else torch.empty(0, n_steps), temperature)
+    numbers = torch.stack(rows) if rows else torch.empty(0, n_steps)
+
+    def choose(logits: Logits, row: Int[Tensor, " row"], step: int) -> Int[Tensor, " row"]:
+        return chosen_tokens(logits, numbers[row.cpu(), step].to(row.device), temperature)
+
+    return choose
 
 
 def continuations(
@@ -143,7 +144,7 @@ def continuations(
     max_new_tokens: int,
     stop: frozenset[int],
     edits: Edits = NO_EDITS,
-    draws: Draws = GREEDY,
+    draws: Choose = likeliest,
     idx: Sequence[int] | None = None,
 ) -> list[tuple[int, ...]]:
     """Continuations of `prompts` under `edits`, up to and without the first token of `stop`.
@@ -156,7 +157,7 @@ def continuations(
         max_new_tokens: longest continuation.
         stop: ids that end a row.
         edits: act at the positions their rule names, in every step.
-        draws: choose the tokens; without them the likeliest one.
+        draws: choose the tokens.
         idx: the example of each prompt, for edits that depend on it; 0, 1, 2 … if not given.
 
     Raises:
@@ -179,10 +180,7 @@ def continuations(
                 model, now.tokens, mask=now.mask, positions=positions.clamp(min=0), past=now.past
             )
 
-    def choose(logits: Logits, row: Int[Tensor, " row"], step: int) -> Int[Tensor, " row"]:
-        return chosen_tokens(logits, draws.at(step, row), draws.temperature)
-
-    return continued(running, read, choose, max_new_tokens=max_new_tokens, stop=stop)
+    return continued(running, read, draws, max_new_tokens=max_new_tokens, stop=stop)
 
 
 def chosen_tokens(

@@ -23,7 +23,7 @@ from lensaudit.results.records import RunResult
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.naming import Errors, leak_at_k, leak_corrected, never_hit_bound
 from lensaudit.settings import plain, results_folder
-from lensaudit.steer.generate import chosen_tokens, draws_of
+from lensaudit.steer.generate import draws_of
 from lensaudit.worstcase.attacks import AttackedModel, chosen
 from lensaudit.worstcase.run import Worst, arm_of, facts_hash, in_folder, open_worst
 
@@ -115,7 +115,7 @@ def drawing(fact: Candidate, how: SamplerSetting, n: int, n_steps: int, seed: in
     draws = draws_of(keys, n_steps=n_steps, seed=seed, temperature=how.temperature)
 
     def choose(logits: Any, row: Any, step: int) -> Any:
-        return chosen_tokens(nucleus(logits, how), draws.at(step, row), how.temperature)
+        return draws(nucleus(logits, how), row, step)
 
     return choose
 

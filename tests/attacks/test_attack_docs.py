@@ -21,6 +21,7 @@ def blocks(language, text=TEXT):
     return re.findall(rf"```{language}\n(.*?)```", text, re.S)
 
 
+@pytest.mark.slow
 def test_the_commands_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     commands = [line for line in blocks("sh")[0].splitlines() if "--audit" not in line]

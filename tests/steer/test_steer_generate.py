@@ -10,7 +10,6 @@ from lensaudit.models.bridge import captured, intervening, logits_of, user_hooks
 from lensaudit.patching.generation import generate
 from lensaudit.patching.interventions import Where, add, mask_of, strength_of
 from lensaudit.steer.generate import (
-    GREEDY,
     Edits,
     adding,
     chosen_tokens,
@@ -18,6 +17,7 @@ from lensaudit.steer.generate import (
     continuations,
     draws_of,
     installed,
+    likeliest,
     removing,
 )
 
@@ -127,7 +127,7 @@ def test_rows_that_are_left_keep_their_own_prompt_lengths(tiny):
 
 
 def test_a_temperature_of_zero_is_greedy():
-    assert draws_of(["a"], n_steps=3, seed=0, temperature=0.0) is GREEDY
+    assert draws_of(["a"], n_steps=3, seed=0, temperature=0.0) is likeliest
     with pytest.raises(ValueError, match="temperature"):
         draws_of(["a"], n_steps=3, seed=0, temperature=-1.0)
 

@@ -163,7 +163,6 @@ def natural(name: str) -> tuple[tuple[int, int | str], ...]:
     return tuple((0, int(part)) if part.isdecimal() else (1, part) for part in parts if part)
 
 
-_SPLIT = re.compile(r"split_\d+")
 _WANTED_ITEM = (
     "wanted per line: question (text), choices (2 to 8 texts or numbers, the same count "
     "everywhere), answer (place of the right one, from 0); optional group or author"
@@ -181,7 +180,9 @@ def load_mcq(folder: Path, *, only: Sequence[str] = ()) -> Dataset:
         InputError: fewer than two splits, no such split, or rows that are not items.
     """
     files = {
-        path.stem: path for path in folder.glob("split_*.jsonl") if _SPLIT.fullmatch(path.stem)
+        path.stem: path
+        for path in folder.glob("split_*.jsonl")
+        if re.fullmatch(r"split_\d+", path.stem)
     }
     if unknown := [name for name in only if name not in files]:
         known = ", ".join(sorted(files, key=natural)) or "none"
