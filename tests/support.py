@@ -50,6 +50,25 @@ def tiny_model(seed: int = 0, **changes):
     return model
 
 
+def llama_of(tokenizer, seed: int = 0, **changes):
+    """A random Llama of 2 layers for a tokenizer; the caller's random stream is untouched."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    settings = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "pad_token_id": tokenizer.pad_token_id,
+    } | changes
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(LlamaConfig(**settings)).eval()
+
+
 WINDOWS = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"] * 2}
 GEMMA3 = {"head_dim": 12, "query_pre_attn_scalar": 8} | WINDOWS
 EYES = {

@@ -6,7 +6,8 @@ import shlex
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from support import llama_of
+from transformers import AutoModelForCausalLM
 
 from lensaudit.cli.main import run
 from lensaudit.data.fictional import make_world
@@ -23,18 +24,8 @@ def place(tmp_path_factory):
     """A two-layer model in bfloat16, and rows; `start` names the model's folder."""
     place = tmp_path_factory.mktemp("attacks")
     tokenizer = train_tokenizer([f"{row.question} {row.answer}" for row in ROWS], d_vocab=300)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(place / "start")
+    model = llama_of(tokenizer, hidden_size=32, intermediate_size=48)
+    model.to(torch.bfloat16).save_pretrained(place / "start")
     tokenizer.save_pretrained(place / "start")
     for name, some in (("forget", ROWS), ("half", ROWS[:4]), ("retain", KEPT)):
         rows = [{"question": row.question, "answer": row.answer} for row in some]

@@ -1,4 +1,4 @@
-"""Relearning: the published settings, each row once, one step by hand, and what it brings back."""
+"""Relearning: the published settings, each row once, one step by hand, and an audit around it."""
 
 import copy
 from dataclasses import replace
@@ -6,12 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from support import llama_of
 
-from lensaudit.attacks import relearn as attack
+from lensaudit.attacks import relearn as room
 from lensaudit.attacks.relearn import (
     DEMO_RELEARNING,
     Relearning,
+    RelearnJob,
     prepare,
     relearn_batches,
     relearned,
@@ -23,6 +24,8 @@ from lensaudit.data.fictional import make_world
 from lensaudit.errors import InputError, WorkError
 from lensaudit.meta.runs import prepare_robustness, relearn_attack
 from lensaudit.meta.settings import RobustnessSettings
+from lensaudit.models.checkpoint import open_model
+from lensaudit.patching.settings import PatchSettings
 from lensaudit.sweep.plan import UnitConditions
 from lensaudit.sweep.planning import relearned_rows, relearning_of
 from lensaudit.unlearn.rows import Sample, load_rows
@@ -39,19 +42,7 @@ def tokenizer():
 
 @pytest.fixture
 def start(tokenizer):
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        pad_token_id=tokenizer.pad_token_id,
-        max_position_embeddings=256,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return LlamaForCausalLM(config).eval()
+    return llama_of(tokenizer, max_position_embeddings=256)
 
 
 def same_bits(one, other):
@@ -165,13 +156,90 @@ def test_the_order_of_the_two_forms_is_part_of_the_attack(start, tokenizer):
 
 
 def test_what_could_not_be_scored_is_no_number(monkeypatch, tmp_path):
-    name, *scored = attack.OUTPUT_SCORES
-    values = {attack.OUTPUT_SCORES[name]: None} | {attack.OUTPUT_SCORES[s]: 0.5 for s in scored}
+    name, *scored = room.OUTPUT_SCORES
+    values = {room.OUTPUT_SCORES[name]: None} | {room.OUTPUT_SCORES[s]: 0.5 for s in scored}
     entries = {key: SimpleNamespace(value=value) for key, value in values.items()}
     said = SimpleNamespace(checked=lambda: SimpleNamespace(entries=entries))
-    monkeypatch.setattr(attack, "evaluate_into", lambda *a: said)
-    monkeypatch.setattr(attack, "taught_nothing", lambda folder: None)
+    monkeypatch.setattr(room, "evaluate_into", lambda *a: said)
+    monkeypatch.setattr(room, "taught_nothing", lambda folder: None)
     depths = [SimpleNamespace(source=one, uds=None) for one in ("npo", str(tmp_path))]
-    monkeypatch.setattr(attack, "depth_of", lambda session: (depths, None))
-    (found,) = attack.shifts({"npo": tmp_path}, lambda names: None, None, tmp_path)
+    monkeypatch.setattr(room, "depth_of", lambda session: (depths, None))
+    (found,) = room.shifts({"npo": tmp_path}, lambda names: None, None, tmp_path)
     assert found.before == found.after == {"uds": None, name: None} | dict.fromkeys(scored, 0.5)
+
+
+N_STEPS = 4
+
+
+def job_of(name):
+    return RelearnJob(
+        start=open_model(name),
+        rows=load_rows("demo", part="forget"),
+        settings=Relearning(lr=1e-3, formats=("raw", "chat")),
+        stored=torch.float32,
+        device="cpu",
+    )
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("recovery")
+
+
+@pytest.fixture(scope="module")
+def auditing(place):
+    return PatchSettings(
+        full="demo/full",
+        retain="demo/retain",
+        data="demo",
+        limit=8,
+        activations=place / "activations",
+    )
+
+
+@pytest.fixture(scope="module")
+def audited(place, auditing):
+    """The shifts, and the steps that were trained for them."""
+    steps = []
+    jobs = {name: job_of(name) for name in ("demo/masked_upper", "demo/retain")}
+    work, kept = place / "work", place / "kept"
+    found = room.recovery(jobs, auditing, work, keep=kept, report=steps.append)
+    return found, steps, (jobs, work, kept)
+
+
+def test_what_hides_recovers_more_than_retain_learns(audited):
+    (hidden, retain), steps, _ = audited
+    assert (hidden.model, retain.model) == ("demo/masked_upper", "demo/retain")
+    assert retain.before["uds"] == pytest.approx(1.0, abs=1e-6)
+    assert retain.after["uds"] < 0.97
+    gain = [one.after["prob"] - one.before["prob"] for one in (hidden, retain)]
+    assert gain[0] > 2 * gain[1] > 0
+    assert len(steps) == 2 * N_STEPS
+
+
+def test_the_checkpoint_that_is_asked_for_stays_and_the_other_goes(audited):
+    _, _, (_, work, kept) = audited
+    assert open_model(str(kept)).dtype == "float32"
+    assert not list(work.rglob("*.safetensors"))
+
+
+def test_the_same_audit_is_read_and_another_is_not(audited, auditing, monkeypatch):
+    found, _, (jobs, work, _) = audited
+    monkeypatch.setattr(room, "make", None)
+    assert room.recovery(jobs, auditing, work, keep=None, report=lambda _: None) == found
+    fewer = {"demo/masked_upper": jobs["demo/masked_upper"]}
+    with pytest.raises(TypeError):  # it would train
+        room.recovery(fewer, auditing, work, keep=None, report=lambda _: None)
+
+
+def test_models_that_do_not_belong_together_are_refused_before_training(place, tiny_checkpoint):
+    auditing = PatchSettings(
+        full=str(tiny_checkpoint), retain="demo/retain", data="demo", activations=place / "a"
+    )
+    steps = []
+    with pytest.raises(InputError, match="models of different shape"):
+        room.recovery(
+            {"demo/npo": job_of("demo/npo")}, auditing, place / "w", keep=None, report=steps.append
+        )
+    assert steps == []
+    assert not (place / "w").exists()

@@ -8,7 +8,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from support import llama_of
 
 from lensaudit.cli.main import run
 from lensaudit.data.fictional import make_world
@@ -25,18 +25,7 @@ def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("unlearn")
     text = [f"{row.question} {row.answer}" for row in ROWS]
     tokenizer = train_tokenizer(text, d_vocab=300)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        LlamaForCausalLM(config).save_pretrained(place / "start")
+    llama_of(tokenizer).save_pretrained(place / "start")
     tokenizer.save_pretrained(place / "start")
     rows = [{"question": row.question, "answer": row.answer} for row in ROWS[:8]]
     alternates = [
