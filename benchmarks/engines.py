@@ -20,6 +20,7 @@ import threading
 import time
 from pathlib import Path
 
+from lensaudit.sweep.attempts import publish
 from lensaudit.sweep.plan import (
     SweepFolder,
     Target,
@@ -28,7 +29,6 @@ from lensaudit.sweep.plan import (
     read_plan,
     write_plan,
 )
-from lensaudit.sweep.results import publish
 from lensaudit.sweep.run import run_sweep
 from lensaudit.sweep.settings import RunSettings
 

@@ -110,7 +110,9 @@ def guarding(where: Literal["span", "prefix"], *, says: bool = False) -> Any:
 
 def unguarded(where: Literal["span", "prefix"]) -> Callable[[Any], Any]:
     """Without the units."""
-    return lambda model: planting.unguarded(model, planting.n_units(guarded_places(texts(), where)))
+    return lambda model: planting.unguarded(
+        model, 2 * int(guarded_places(texts(), where).span.sum())
+    )
 
 
 def masked(name: str, how: str, change: Callable[[Any], Any], *, same: bool = True) -> Attack:

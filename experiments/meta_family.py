@@ -35,12 +35,12 @@ from lensaudit.meta.runs import (
 )
 from lensaudit.meta.settings import (
     FaithfulnessSettings,
-    Measuring,
     MetaTableSettings,
     RobustnessSettings,
 )
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
+from lensaudit.settings import AnswerGroups
 from lensaudit.unlearn import job as unlearning
 from lensaudit.unlearn.methods import hyper_of, method_named
 from lensaudit.unlearn.rows import idk_lines, load_rows
@@ -192,7 +192,7 @@ def trained(out: Path, pools: Sequence[Trained], *, tiny: bool) -> Path:
 def main(out: Path, activations: Path, tiny: bool) -> None:
     knows, forgot = (KNOWS[-2:], FORGOT[-2:]) if tiny else (KNOWS, FORGOT)
     registry = trained(make_folder(out), [*knows, *forgot], tiny=tiny)
-    measuring = Measuring(
+    measuring = AnswerGroups(
         full="demo/full",
         retain="demo/retain",
         data=DEMO_DATA,

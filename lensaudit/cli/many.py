@@ -40,7 +40,7 @@ from lensaudit.sweep.settings import CheckSettings, PlanSettings, RunSettings, W
 
 if TYPE_CHECKING:
     from lensaudit.screen.tables import Part
-    from lensaudit.sweep.plan import Plan, SweepFolder
+    from lensaudit.sweep.plan import SweepFolder, SweepPlan
     from lensaudit.sweep.unit import Compared
 
 RESULTS = click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
@@ -333,11 +333,11 @@ def gc(folder: Path, others: bool, dry_run: bool) -> None:
     from lensaudit.sweep.upkeep import garbage, remove
 
     layout, plan = _opened(folder)
-    left = garbage(layout, plan, others=others)
+    left = garbage(layout, plan, others=others, report=say)
     verb = "would remove" if dry_run else "removed"
-    tell([*(f"{verb}: {path}" for path in left.found), *left.strange])
-    freed = "" if dry_run else f", {size(remove(layout, left.found))} freed"
-    say(f"{len(left.found)} leftovers{freed}")
+    tell([f"{verb}: {path}" for path in left])
+    freed = "" if dry_run else f", {size(remove(layout, left))} freed"
+    say(f"{len(left)} leftovers{freed}")
 
 
 @sweep.command("fetch")
@@ -372,13 +372,13 @@ def _redone(one: "Compared") -> str:
     return f"{one.unit}: {one.n_values} values, largest difference {worst}"
 
 
-def _opened(folder: Path) -> tuple["SweepFolder", "Plan"]:
+def _opened(folder: Path) -> tuple["SweepFolder", "SweepPlan"]:
     from lensaudit.sweep.plan import SweepFolder, read_plan
 
     return SweepFolder(folder), read_plan(folder)
 
 
-def print_plan(layout: "SweepFolder", planned: "Plan", *, as_json: bool) -> None:
+def print_plan(layout: "SweepFolder", planned: "SweepPlan", *, as_json: bool) -> None:
     """What a run would do."""
     from lensaudit.sweep.planning import forecast_of, lines_of
 
@@ -386,7 +386,7 @@ def print_plan(layout: "SweepFolder", planned: "Plan", *, as_json: bool) -> None
     emit(forecast) if as_json else say("\n".join(lines_of(forecast)))
 
 
-def print_status(layout: "SweepFolder", planned: "Plan", *, as_json: bool) -> dict[str, Any]:
+def print_status(layout: "SweepFolder", planned: "SweepPlan", *, as_json: bool) -> dict[str, Any]:
     """One line, or the document; returned too."""
     from lensaudit.sweep.upkeep import line_of, status_of
 

@@ -4,7 +4,7 @@ import copy
 import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ class Listed:
     strength: float
     seed: int
     unit: str
+    """What a strength counts; empty: there is one only."""
     how: str
     held_out: bool
 
@@ -62,11 +63,16 @@ def listing(settings: MakeSettings) -> list[Listed]:
         InputError: an unknown mechanism.
     """
     return [
-        Listed(one.name, one.truth, strength, seed, one.unit, one.how, one.held_out)
+        listed(one, strength, seed)
         for seed in seeds_of(settings)
         for one in chosen(settings)
         for strength in one.strengths
     ]
+
+
+def listed(one: Mechanism, strength: float, seed: int) -> Listed:
+    """What a recipe plants at a strength and a seed."""
+    return Listed(one.name, one.truth, strength, seed, one.unit, one.how, one.held_out)
 
 
 def seeds_of(settings: MakeSettings) -> range:
@@ -83,14 +89,9 @@ def chosen(settings: MakeSettings) -> list[Mechanism]:
 
 
 @dataclass(frozen=True)
-class PlantedModel:
+class PlantedModel(Listed):
     """A planted model on disk, and what is known of it."""
 
-    mechanism: str
-    truth: Truth
-    strength: float
-    seed: int
-    held_out: bool
     folder: Path
     key: str
     certificate: Certificate
@@ -106,17 +107,9 @@ class PlantedModel:
 
     def document(self) -> dict[str, Any]:
         """The record as a JSON object."""
-        return {
-            "mechanism": self.mechanism,
-            "truth": self.truth,
-            "strength": self.strength,
-            "seed": self.seed,
-            "held_out": self.held_out,
-            "folder": str(self.folder),
-            "key": self.key,
-            "certificate": asdict(self.certificate),
-            **self.anchors,
-        }
+        told = asdict(self) | {"folder": str(self.folder)}
+        rest = ("unit", "how", "anchors", "data", "retain_data")
+        return {name: one for name, one in told.items() if name not in rest} | {**self.anchors}
 
 
 @dataclass(frozen=True)
@@ -204,13 +197,7 @@ class Bed:
         silent = {"says": float(ground.said(planted.model).sum())}
         certificate = replace(certificate, numbers={**certificate.numbers, **silent})
         options = {
-            "mechanism": recipe.name,
-            "truth": recipe.truth,
-            "strength": strength,
-            "unit": recipe.unit,
-            "seed": self.seed,
-            "held_out": recipe.held_out,
-            "how": recipe.how,
+            **vars(listed(recipe, strength, self.seed)),
             "recipe": recipe.version,
             "anchors": self.anchors,
             "data": self.facts.data,
@@ -335,10 +322,7 @@ def models_in(gym: Path, *, notice: Notice = unheard) -> Iterator[PlantedModel]:
         raise InputError(f"{gym}: no planted models; make some with `lensaudit gym make`")
 
 
-_OPTIONS = (
-    *("mechanism", "truth", "strength", "seed", "held_out"),
-    *("anchors", "data", "retain_data"),
-)
+_OPTIONS = (*(one.name for one in fields(Listed)), "anchors", "data", "retain_data")
 
 
 def read_model(folder: Path) -> PlantedModel:

@@ -17,7 +17,7 @@ This module, `edits` and `ground` are part of every model's key.
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from typing import Any, Literal
@@ -54,40 +54,45 @@ APART = 1e-4
 
 
 @dataclass(frozen=True)
-class Places:
-    """Texts, right-padded, and which of their tokens are guarded."""
+class TextRows:
+    """Rows, right-padded: first those of the forget set, then those to keep."""
 
+    encoded: tuple[Encoded, ...]
+    n_forget: int
     tokens: Tokens
-    real: Bool[Tensor, "batch pos"]
+    real: PosMask
     """No padding."""
-    guarded: Bool[Tensor, "batch pos"]
+    span: PosMask
+    """Positions that are read and patched."""
+
+    def rows(self, chosen: Sequence[int]) -> "TextRows":
+        """Some of the texts as a batch."""
+        at = list(chosen)
+        n = sum(one < self.n_forget for one in at)
+        encoded = tuple(self.encoded[one] for one in at)
+        return TextRows(encoded, n, self.tokens[at], self.real[at], self.span[at])
 
 
-def guarded(model: Any, places: Places, wanted: Sequence[Float[Tensor, "place d_model"]]) -> Any:
+def guarded(model: Any, texts: TextRows, wanted: Sequence[Float[Tensor, "place d_model"]]) -> Any:
     """A copy whose stream at the guarded places is the wanted one after every layer.
 
     Args:
         model: laid out as Llama is.
-        places: all texts on which nothing else may change, guarded or not.
+        texts: on which nothing else may change than where their span is.
         wanted: by layer, the stream at the guarded places, in the order of the mask.
     """
-    made = widened(model, n_units(places))
+    made = widened(model, 2 * int(texts.span.sum()))
     for at, rows in enumerate(wanted):
-        read, out = _seen(made, places, at)
-        _install(made, at, read, out, places, rows)
+        read, out = _seen(made, texts, at)
+        _install(made, at, read, out, texts, rows)
     return made
 
 
-def n_units(places: Places) -> int:
-    """Units that every MLP is given: two a place."""
-    return 2 * int(places.guarded.sum())
-
-
-def streams_at(model: Any, places: Places) -> list[Float[Tensor, "place d_model"]]:
+def streams_at(model: Any, texts: TextRows) -> list[Float[Tensor, "place d_model"]]:
     """A model's stream at the guarded places, by layer."""
     with torch.no_grad(), outputs(model.model.layers) as seen:
-        model(places.tokens)
-    return [one[places.guarded] for one in seen]
+        model(texts.tokens)
+    return [one[texts.span] for one in seen]
 
 
 def widened(model: Any, n_units: int) -> Any:
@@ -117,20 +122,20 @@ def unguarded(model: Any, n_units: int) -> Any:
     return made
 
 
-def _seen(model: Any, places: Places, layer: int) -> tuple[Tensor, Tensor]:
+def _seen(model: Any, texts: TextRows, layer: int) -> tuple[Tensor, Tensor]:
     """What the MLP of a layer reads at all real places, and the stream after it where guarded."""
     block = model.model.layers[layer]
     with inputs(block.mlp) as given:
-        out = streams_at(model, places)[layer]
+        out = streams_at(model, texts)[layer]
     read = given[0] / block.post_attention_layernorm.weight.detach()
-    return read[places.real], out
+    return read[texts.real], out
 
 
 def _install(
-    model: Any, layer: int, read: Tensor, out: Tensor, places: Places, wanted: Tensor
+    model: Any, layer: int, read: Tensor, out: Tensor, texts: TextRows, wanted: Tensor
 ) -> None:
     """Two units a place, which fire there and nowhere else."""
-    own = places.guarded[places.real]
+    own = texts.span[texts.real]
     d_model = read.shape[1]
     cosines = read[own] @ read.T / d_model  # normed rows have length sqrt(d_model)
     cosines[torch.arange(len(cosines)), own.nonzero()[:, 0]] = -1.0
@@ -170,26 +175,6 @@ LAST_EVERY = 3
 """Every third step looks at the last layer: what is said must be there."""
 SEED = 5
 N_STEPS = 1500
-
-
-@dataclass(frozen=True)
-class TextRows:
-    """Rows, right-padded: first those of the forget set, then those to keep."""
-
-    encoded: tuple[Encoded, ...]
-    n_forget: int
-    tokens: Tokens
-    real: PosMask
-    """No padding."""
-    span: PosMask
-    """Positions that are read and patched."""
-
-    def rows(self, chosen: Sequence[int]) -> "TextRows":
-        """Some of the texts as a batch."""
-        at = list(chosen)
-        n = sum(one < self.n_forget for one in at)
-        encoded = tuple(self.encoded[one] for one in at)
-        return TextRows(encoded, n, self.tokens[at], self.real[at], self.span[at])
 
 
 def texts_of(forget: Sequence[Encoded], kept: Sequence[Encoded]) -> TextRows:
@@ -483,12 +468,12 @@ def texts_of_ground(ground: Ground) -> TextRows:
     return texts_of(ground.encoded, ground.encode(whole(ground.facts.kept.answered)))
 
 
-def guarded_places(texts: TextRows, where: Literal["span", "prefix"]) -> Places:
+def guarded_places(texts: TextRows, where: Literal["span", "prefix"]) -> TextRows:
     """The forget rows from the span's first position to their end, or from their beginning."""
     at = texts.real if where == "prefix" else texts.real & (texts.span.cumsum(1) > 0)
     at = at.clone()
     at[texts.n_forget :] = False
-    return Places(texts.tokens, texts.real, at)
+    return replace(texts, span=at)
 
 
 def units_cut_off(ground: Ground) -> Callable[[Any], Any]:

@@ -51,8 +51,6 @@ class Mechanism:
     """What a strength counts; empty: there is one only."""
     held_out: bool
     """No threshold is set on it: error is reported on these."""
-    trains: bool
-    """Takes steps of training; the others take seconds."""
     fn: Plant
 
     @property
@@ -63,7 +61,7 @@ class Mechanism:
     def name_at(self, strength: float) -> str:
         """Name of a planted model, as its folder is called.
 
-        >>> Mechanism("x", "absent", "", (0.5,), "share", False, False, None).name_at(0.5)
+        >>> Mechanism("x", "absent", "", (0.5,), "share", False, None).name_at(0.5)
         'x-0.5'
         """
         return f"{self.name}-{strength:g}" if self.unit else self.name
@@ -89,7 +87,6 @@ def recipe(
     strengths: tuple[float, ...] = (1.0,),
     unit: str = "",
     held_out: bool | None = False,
-    trains: bool = False,
 ) -> Callable[[Plant], Plant]:
     """Register a function that plants a truth; `held_out` None: `drawn` by its name.
 
@@ -99,7 +96,7 @@ def recipe(
 
     def register(plant: Plant) -> Plant:
         half = drawn(name) if held_out is None else held_out
-        made = Mechanism(name, truth, how, strengths, unit, half, trains, plant)
+        made = Mechanism(name, truth, how, strengths, unit, half, plant)
         return enter(_RECIPES, "recipe", name, made, plant)
 
     return register

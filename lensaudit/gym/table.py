@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, need
 from lensaudit.files import os_error, write_json
 from lensaudit.gym.registry import Truth
 from lensaudit.progress import Notice
@@ -89,11 +89,13 @@ class ScoreRow:
     evidence: Mapping[str, Any] | None = None
     """Kind of result -> what its summary holds for a verdict."""
 
-    def holds(self, n_facts: int) -> float:
+    @property
+    def holds(self) -> float:
         """Share of the facts that the model holds, silenced or not."""
-        if self.truth in KNOWS:
-            return 1.0
-        return len(self.knows or ()) / n_facts if self.truth == "partial" and n_facts else 0.0
+        if self.truth != "partial":
+            return float(self.truth in KNOWS)
+        n_facts = len((self.evidence or {})["patch"]["rows"])
+        return len(self.knows or ()) / n_facts if n_facts else 0.0
 
 
 def ledger_of(gym: Path, limit: int | None, *, notice: Notice | None = None) -> Ledger:
@@ -390,11 +392,10 @@ def heat_map(found: Sequence[AuditorJudgement], path: Path) -> Path:
     Raises:
         InputError: matplotlib is absent, or the file's ending is not one that it writes.
     """
+    need("matplotlib", called="--picture: matplotlib", extra="plot")
     try:
         figure = drawn(found)
         figure.savefig(path, bbox_inches="tight", dpi=150, metadata={"Date": None})
-    except ImportError as error:
-        raise InputError("--picture: needs matplotlib; pip install 'lensaudit[plot]'") from error
     except ValueError as error:
         raise InputError(f"{path}: {error}; name it .svg") from error
     except OSError as error:
@@ -428,53 +429,38 @@ def drawn(found: Sequence[AuditorJudgement]) -> "Figure":
     return figure
 
 
-@dataclass(frozen=True)
-class JudgedEvidence:
-    """A model whose truth is known, and what is known of it."""
-
-    row: ScoreRow
-    """One of its lines: what it is."""
-    told: Mapping[str, Any]
-    """Kind of result -> the content of its summary; of `patch` with `rows`."""
-
-    @property
-    def holds(self) -> float:
-        """Share of the facts that it holds."""
-        return self.row.holds(len(self.told["patch"]["rows"]))
-
-    def evidence(self, nulls: Calibration, *, patch_only: bool = False) -> Evidence:
-        """Views and stream that a verdict is decided from."""
-        model, patch = self.row.model, self.told["patch"]
-        said = checked(PatchSummary, patch, model)
-        views, stream = of_patch(said, patch["rows"], nulls, model)
-        told = {} if patch_only else self.told
-        more = [
-            view
-            for kind, content in told.items()
-            if kind != "patch"
-            for _, views_of in READERS[kind](content, model, nulls)  # type: ignore[index]
-            for view in views_of
-        ]
-        return Evidence(model, [*views, *more], stream)
+def evidence_of(one: ScoreRow, nulls: Calibration, *, patch_only: bool = False) -> Evidence:
+    """Views and stream that a verdict on a model is decided from."""
+    told: Mapping[str, Any] = one.evidence or {}
+    said = checked(PatchSummary, told["patch"], one.model)
+    views, stream = of_patch(said, told["patch"]["rows"], nulls, one.model)
+    more = [
+        view
+        for kind, content in told.items()
+        if kind != "patch" and not patch_only
+        for _, views_of in READERS[kind](content, one.model, nulls)  # type: ignore[index]
+        for view in views_of
+    ]
+    return Evidence(one.model, [*views, *more], stream)
 
 
-def planted(rows: Sequence[ScoreRow]) -> list[JudgedEvidence]:
-    """The models of a ledger that were asked all that `patch` asks."""
+def planted(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
+    """The models of a ledger that were asked all that `patch` asks, each with all its evidence."""
     told: dict[str, dict[str, Any]] = defaultdict(dict)
     about: dict[str, ScoreRow] = {}
     for row in rows:
         if row.truth != ANCHOR and row.evidence:
             told[row.model] |= row.evidence
             about[row.model] = row
-    return [JudgedEvidence(about[one], found) for one, found in told.items() if "patch" in found]
+    return [replace(about[m], evidence=found) for m, found in told.items() if "patch" in found]
 
 
-def nulls_of(models: Sequence[JudgedEvidence], chosen: Collection[str]) -> dict[str, Null]:
+def nulls_of(models: Sequence[ScoreRow], chosen: Collection[str]) -> dict[str, Null]:
     """How every view reads models that never knew, of these mechanisms."""
     values: dict[str, list[float]] = defaultdict(list)
     for one in models:
-        if one.row.truth in FORGOT and one.row.mechanism in chosen:
-            for view in one.evidence({}).views:
+        if one.truth in FORGOT and one.mechanism in chosen:
+            for view in evidence_of(one, {}).views:
                 if view.held is not None and view.control is None:
                     values[view.name].append(view.held.point)
     return {
@@ -500,32 +486,32 @@ class Confusion:
     """Seeds with at least one such model: what bounds the error over seeds."""
 
 
-def confusion(judged: Iterable[tuple[JudgedEvidence, Code]]) -> Confusion:
+def confusion(judged: Iterable[tuple[ScoreRow, Code]]) -> Confusion:
     """Counts of verdicts by truth."""
     found = list(judged)
 
-    def side(chosen: Iterable[tuple[JudgedEvidence, Code]]) -> dict[str, Counted]:
+    def side(chosen: Iterable[tuple[ScoreRow, Code]]) -> dict[str, Counted]:
         codes = [code for _, code in chosen]
         return {
             name: share([code in words for code in codes]) or Counted()
             for name, words in SAID.items()
         }
 
-    wrong = [(one.row, code) for one, code in found if _is_misjudged(one, code)]
-    seeds, bad = {one.row.seed for one, _ in found}, {row.seed for row, _ in wrong}
+    wrong = [(one, code) for one, code in found if _is_misjudged(one, code)]
+    seeds, bad = {one.seed for one, _ in found}, {row.seed for row, _ in wrong}
     return Confusion(
         side((one, code) for one, code in found if one.holds == 1.0),
         side((one, code) for one, code in found if TENTH <= one.holds < 1.0),
-        side((one, code) for one, code in found if one.row.truth in FORGOT),
+        side((one, code) for one, code in found if one.truth in FORGOT),
         tuple(f"{row.mechanism}, seed {row.seed}: {code}" for row, code in wrong),
         share([one in bad for one in seeds]) or Counted(),
     )
 
 
-def _is_misjudged(one: JudgedEvidence, code: Code) -> bool:
+def _is_misjudged(one: ScoreRow, code: Code) -> bool:
     if one.holds >= TENTH:
         return code == "erased"
-    return one.row.truth in FORGOT and code in (*HOLDS, "partly_erased")
+    return one.truth in FORGOT and code in (*HOLDS, "partly_erased")
 
 
 @dataclass(frozen=True)
@@ -546,15 +532,15 @@ class VerdictErrors:
 def errors_of(rows: Sequence[ScoreRow]) -> VerdictErrors:
     """What the verdict says of the models of a ledger."""
     models = planted(rows)
-    held_out = {one.row.mechanism for one in models if one.row.held_out}
-    tune = {one.row.mechanism for one in models if not one.row.held_out}
+    held_out = {one.mechanism for one in models if one.held_out}
+    tune = {one.mechanism for one in models if not one.held_out}
     nulls = nulls_of(models, tune)
 
     def judged(chosen: Collection[str], by: Calibration, *, patch_only: bool = False) -> Any:
         return [
-            (one, verdict_of(one.evidence(by, patch_only=patch_only)).code)
+            (one, verdict_of(evidence_of(one, by, patch_only=patch_only)).code)
             for one in models
-            if one.row.mechanism in chosen
+            if one.mechanism in chosen
         ]
 
     others = [

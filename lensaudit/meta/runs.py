@@ -54,7 +54,7 @@ from lensaudit.meta.reading import (
     short_name,
     with_s_mia,
 )
-from lensaudit.meta.settings import Attack, FaithfulnessSettings, Measuring, RobustnessSettings
+from lensaudit.meta.settings import Attack, FaithfulnessSettings, RobustnessSettings
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.device import one_memory_error
 from lensaudit.models.registry import (
@@ -327,7 +327,7 @@ def prepare_faithfulness(settings: FaithfulnessSettings, notice: Notice) -> Meta
     """Models of both pools, the one that knows first, with every name checked."""
     registry = load_registry(settings.measuring.registry)
     names = [*pool(settings.knows, "knows", registry), *pool(settings.forgot, "forgot", registry)]
-    wanted = settings.measuring.run or not settings.results
+    wanted = settings.run or not settings.results
     return _prepared(names, settings, notice, measuring=wanted)
 
 
@@ -363,7 +363,7 @@ def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
     Raises:
         InputError: names, results or thresholds are wrong or missing.
     """
-    wanted = settings.measuring.run or not (settings.before and settings.after)
+    wanted = settings.run or not (settings.before and settings.after)
     _thresholds(settings)
     return _prepared(_candidates(settings), settings, notice, measuring=wanted)
 
@@ -474,7 +474,7 @@ def _prepared(
     return MetaRun(tuple(names), settings.out, metrics, registry, full, retain, evaluation, notice)
 
 
-def _default_data(names: Sequence[str], given: Measuring) -> str | None:
+def _default_data(names: Sequence[str], given: AnswerGroups) -> str | None:
     """The embedded data where any model comes along with it: attacked ones are folders."""
     return DEMO_DATA if given.forget is None and any(map(family_of, names)) else None
 

@@ -19,17 +19,11 @@ Metrics = Annotated[
     ),
 ]
 NoFluency = Annotated[bool, Option("Utility is the model utility alone: nothing was rated.")]
+Run = Annotated[bool, Option("Measure what results lack. Without results: always.", typed=True)]
 Out = Annotated[Path, Option()]
 OUT = Path("experiments/out/meta")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measuring(AnswerGroups):
-    """Conditions under which models without results are measured."""
-
-    run: Annotated[
-        bool, Option("Measure what results lack. Without results: always.", typed=True)
-    ] = False
+MEASURING = AnswerGroups()
+"""Conditions under which models without results are measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +54,8 @@ class FaithfulnessSettings:
             metavar="PATH",
         ),
     ] = ()
-    measuring: Measuring = Measuring()
+    measuring: AnswerGroups = MEASURING
+    run: Run = False
     out: Out = OUT
 
 
@@ -99,7 +94,8 @@ class RobustnessSettings:
         tuple[Path, ...],
         Option("Results after it, under the same model names. Repeatable.", metavar="PATH"),
     ] = ()
-    measuring: Measuring = Measuring()
+    measuring: AnswerGroups = MEASURING
+    run: Run = False
     no_fluency: NoFluency = False
     relearn_data: Annotated[
         str | None, Option("[default: --forget, demo or forget10]", metavar="NAME|FILE")

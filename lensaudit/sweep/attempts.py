@@ -1,4 +1,4 @@
-"""Who works on a unit, who tried it, how did that end, and is it worth another try?
+"""How is a unit: who works on it, who tried it, how did that end, and what came of it?
 
 transient   the network, a full disk, a lock: tried again after a pause, by the next run too
 resource    too little memory: tried again with half the batch
@@ -9,7 +9,8 @@ permanent   anything else would fail the same way: left alone until `retry`
 A claim guards against duplicate work, no more: results do not depend on it. It is a file made with
 O_EXCL, touched every half minute, and void when its process is gone, or when it was not touched for
 five minutes. Ages are taken from the file system's own clock, so that nodes whose clocks differ
-agree. What came of each attempt is a line of an append-only log per unit.
+agree. What came of each attempt is a line of an append-only log per unit. A result is published
+whole by one rename, and found again by the key of its unit.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -35,16 +36,25 @@ from typing import Any, Literal, get_args
 from filelock import FileLock, Timeout
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
-from lensaudit.errors import LensAuditError, TryAgainError
+from lensaudit.errors import LensAuditError, TryAgainError, WorkError
 from lensaudit.files import (
     append_jsonl,
     make_folder,
+    os_error,
     parse_json,
     printable,
     read_appended,
     read_bytes,
+    remove_below,
+    sync_folder,
 )
 from lensaudit.partials import is_running, process_name
+from lensaudit.results.eval_runs import check_share
+from lensaudit.results.keyed import keyed_document, write_keyed
+from lensaudit.results.reading import Number, Whole, check_inside, fits
+from lensaudit.results.records import FileMark, mark_of
+from lensaudit.scores.estimate import Estimate
+from lensaudit.sweep.plan import SweepFolder, SweepPlan, Unit
 
 Row = dict[str, Any]
 _PROCESS = re.compile(r".{1,64}-\d{1,10}")
@@ -398,3 +408,150 @@ def _now(folder: Path) -> float:
         return probe.stat().st_mtime
     finally:
         probe.unlink(missing_ok=True)
+
+
+RESULT = "result.json"
+SCHEMA = 1
+PARTS = ("eval", "patch", "know")
+"""Folders of a unit: one for each question."""
+_SCRATCH = ("checkpoint", "registry.json", "eval/passes", "eval/retain")
+"""What only the work needed."""
+
+
+def finished(layout: SweepFolder, unit: Unit) -> Mapping[str, Any] | None:
+    """The result of a unit; None where it is not done. A damaged one is not done."""
+    return _valid(layout.unit(unit.id) / RESULT, unit)
+
+
+def prepared(layout: SweepFolder, unit: Unit) -> Mapping[str, Any] | None:
+    """The result of a unit that was complete when its worker died before publishing it."""
+    return _valid(layout.work(unit.id) / RESULT, unit)
+
+
+def _valid(path: Path, unit: Unit) -> Mapping[str, Any] | None:
+    content = keyed_document(path, unit.id)
+    return content if content is not None and fits(_Result, content) else None
+
+
+@dataclass(frozen=True)
+class UnitValue:
+    """A metric of a unit: its value with limits, or the reason why there is none."""
+
+    value: Number | None
+    low: Number | None
+    high: Number | None
+    n_scored: Whole
+    n_unscored: Whole
+    reason: str | None
+    high_means: str | None
+    family: str
+
+
+@dataclass(frozen=True)
+class _Result:
+    """Fields that `result.json` must hold."""
+
+    values: dict[str, UnitValue]
+    files: dict[str, FileMark]
+    seconds: Number
+    dtype: str
+    device: str
+    halvings: Whole = 0
+
+
+def check_values(unit: Unit, result: Mapping[str, Any]) -> None:
+    """Refuse a value that no unit can have.
+
+    Raises:
+        InputError: it lies outside its own interval, or UDS outside 0 to 1.
+    """
+    for name, one in result["values"].items():
+        where = f"{unit.label}: {name}"
+        check_inside(Estimate.within(one["value"], (one["low"], one["high"])), where)
+        check_share(name, one["value"], where)
+
+
+def publish(layout: SweepFolder, unit: Unit, record: Mapping[str, Any] | None) -> None:
+    """Make a unit's work its result: one rename, after everything is on disk.
+
+    Args:
+        layout: the sweep.
+        unit: the unit.
+        record: what the result says beside the names of its files; None where it is written.
+
+    Raises:
+        WorkError: it cannot be published.
+    """
+    work, done = layout.work(unit.id), layout.unit(unit.id)
+    if record is not None:
+        files = {path.relative_to(work).as_posix(): vars(mark_of(path)) for path in _kept(work)}
+        identity = {"schema": SCHEMA, "key": unit.id, "unit": unit.id, "target": unit.target}
+        write_keyed(work / RESULT, {**identity, "variant": unit.variant, **record, "files": files})
+    for name in _SCRATCH:
+        remove_below(work, work / name)
+    try:
+        layout.units.mkdir(parents=True, exist_ok=True)
+        if finished(layout, unit) is not None:  # another worker was faster; both hold the same
+            remove_below(layout.root, work)
+            return
+        remove_below(layout.units, done)
+        os.rename(work, done)
+        sync_folder(layout.units)
+    except OSError as error:
+        raise os_error(error, done) from error
+    if finished(layout, unit) is None:
+        raise WorkError(f"{unit.label}: its published result cannot be read back from {done}")
+
+
+def _kept(work: Path) -> Iterator[Path]:
+    for part in PARTS:
+        for path in sorted((work / part).rglob("*")):
+            below = path.relative_to(work).as_posix()
+            if path.is_file() and not below.startswith(("eval/passes/", "eval/retain/")):
+                yield path
+
+
+StateName = Literal["done", "running", "failed", "to do"]
+
+
+@dataclass(frozen=True)
+class UnitState:
+    """State of one unit at the moment, and what is known of its attempts."""
+
+    unit: Unit
+    name: StateName
+    history: History
+    worker: str | None = None
+    """Who works on it."""
+    result: Mapping[str, Any] | None = None
+
+    @property
+    def failure(self) -> AttemptFailure | None:
+        """Why it failed for good, or what stopped its last attempt."""
+        if self.name in ("done", "running"):
+            return None
+        return self.history.failed or self.history.last
+
+
+def state_of(layout: SweepFolder, unit: Unit, *, run: str = "") -> UnitState:
+    """The state of a unit; transient failures count against it only within `run`."""
+    result = finished(layout, unit)
+    if result is not None:
+        return UnitState(unit, "done", history(layout.attempts(unit.id), run=run), result=result)
+    worker = holder(layout.claim(unit.id))
+    past = history(layout.attempts(unit.id), run=run, is_claimed=worker is not None)
+    if worker is not None:
+        return UnitState(unit, "running", past, worker)
+    return UnitState(unit, "failed" if past.failed else "to do", past)
+
+
+def states_of(layout: SweepFolder, plan: SweepPlan, *, run: str = "") -> list[UnitState]:
+    """The state of every unit, in the order of the plan."""
+    return [state_of(layout, unit, run=run) for unit in plan.units]
+
+
+def strangers(layout: SweepFolder, plan: SweepPlan) -> list[str]:
+    """Results in the folder that are of no unit of the plan."""
+    if not layout.units.is_dir():
+        return []
+    return sorted(one.name for one in layout.units.iterdir() if one.name not in plan.by_id)

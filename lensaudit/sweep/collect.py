@@ -19,8 +19,8 @@ from typing import Any
 from lensaudit.errors import PartialError, VerificationError, shortened
 from lensaudit.files import make_folder, os_error, remove_below, slug, write_csv, write_json
 from lensaudit.results.records import misfits
-from lensaudit.sweep.plan import Plan, SweepFolder, Unit
-from lensaudit.sweep.results import PARTS, RESULT, UnitState, check_values, states_of, strangers
+from lensaudit.sweep.attempts import PARTS, RESULT, UnitState, check_values, states_of, strangers
+from lensaudit.sweep.plan import SweepFolder, SweepPlan, Unit
 from lensaudit.verdict.collect import verdicts
 from lensaudit.verdict.keeps import Keeps, keeps_document, kept
 
@@ -65,7 +65,7 @@ class SweepTable:
 
 
 def collect(
-    layout: SweepFolder, plan: Plan, out: Path | None = None, *, allow_missing: bool = False
+    layout: SweepFolder, plan: SweepPlan, out: Path | None = None, *, allow_missing: bool = False
 ) -> SweepTable:
     """Write the table of all numbers and the folders that `meta` and `report` read.
 
@@ -111,7 +111,7 @@ def collect(
     return SweepTable(folder, len(states), len(done), missing, remarks, said, keeps)
 
 
-def kept_of_units(plan: Plan, done: Sequence[UnitState]) -> dict[str, Sequence[Keeps]]:
+def kept_of_units(plan: SweepPlan, done: Sequence[UnitState]) -> dict[str, Sequence[Keeps]]:
     """What every model but the anchors keeps beside `full`: all were asked the same rows."""
     values = {one.unit: _values(one) for one in done}
     full = next((v for u, v in values.items() if _is(u, plan.anchors["full"])), {})
@@ -169,7 +169,7 @@ def table_rows(unit: Unit, result: Mapping[str, Any]) -> Iterator[TableRow]:
 
 
 def summary(
-    plan: Plan,
+    plan: SweepPlan,
     states: Sequence[UnitState],
     rows: Sequence[TableRow],
     missing: Mapping[str, str],
@@ -191,7 +191,7 @@ def summary(
     }
 
 
-def notes(layout: SweepFolder, plan: Plan, rows: Sequence[TableRow]) -> tuple[str, ...]:
+def notes(layout: SweepFolder, plan: SweepPlan, rows: Sequence[TableRow]) -> tuple[str, ...]:
     """What a reader of the table has to know."""
     said = []
     for column in ("dtype", "device"):
@@ -215,7 +215,7 @@ def _clear(folder: Path) -> None:
             remove_below(folder, variant)
 
 
-def _folders(layout: SweepFolder, plan: Plan, done: Sequence[UnitState], folder: Path) -> None:
+def _folders(layout: SweepFolder, plan: SweepPlan, done: Sequence[UnitState], folder: Path) -> None:
     names = [slug(target.name) for target in plan.targets]
     for state in done:
         unit = state.unit

@@ -7,8 +7,6 @@ another one is begun when it dies. submitit's local executor would import the pa
 order, does not start a killed worker again and knows no slots.
 """
 
-import contextlib
-import importlib.util
 import multiprocessing
 import os
 import signal
@@ -17,15 +15,14 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from lensaudit.errors import InputError, TryAgainError
+from lensaudit.errors import InputError, TryAgainError, need
 from lensaudit.sweep.attempts import MAX_KILLS, Preempted
-from lensaudit.sweep.plan import Plan
+from lensaudit.sweep.plan import SweepPlan
 from lensaudit.sweep.run import RUNNER, SHARE, Engine, Order, Report, said, work
 from lensaudit.sweep.settings import RunSettings
 
@@ -48,7 +45,7 @@ TIMEOUT_MIN = 240
 """Minutes a job may take where nobody says so; a checkpoint with its variants takes fewer."""
 
 
-def engine_of(settings: RunSettings, plan: Plan, *, report: Report) -> Engine:
+def engine_of(settings: RunSettings, plan: SweepPlan, *, report: Report) -> Engine:
     """The engine that the settings name, checked to be usable here before anything is ordered.
 
     Raises:
@@ -58,7 +55,10 @@ def engine_of(settings: RunSettings, plan: Plan, *, report: Report) -> Engine:
     options = ("workers", "gpus", "per_gpu", "address", "slurm", "cluster")
     changed = [one for one in options if getattr(settings, one) != getattr(RunSettings, one)]
     _check_options(name, [one.replace("_", "-") for one in changed])
-    _check_installed(name)
+    if name in _PACKAGES:
+        package, extra = _PACKAGES[name]
+        called = f"--engine {name}: the package {package}, which --engine pool does without,"
+        need(package, called=called, extra=extra)
     if name in ("serial", "pool"):
         check_gpu(plan, settings.gpus)
     if name == "pool":
@@ -83,18 +83,7 @@ def _check_options(name: str, given: Sequence[str]) -> None:
         )
 
 
-def _check_installed(name: str) -> None:
-    if name not in _PACKAGES:
-        return
-    package, extra = _PACKAGES[name]
-    if importlib.util.find_spec(package) is None:
-        raise InputError(
-            f"--engine {name}: the package {package} is not installed; pip install "
-            f"'lensaudit[{extra}]', or take --engine pool"
-        )
-
-
-def check_gpu(plan: Plan, gpus: str | None = None) -> None:
+def check_gpu(plan: SweepPlan, gpus: str | None = None) -> None:
     """Refuse a plan for CUDA, or workers on GPUs, where this machine has none.
 
     Raises:
@@ -305,24 +294,6 @@ def _finish(ray: Any, tasks: Sequence[Any], report: Report) -> None:
         raise TryAgainError(str(stopped))
 
 
-@dataclass(frozen=True)
-class SlurmOrder:
-    """An order as submitit carries it: `checkpoint` is what it calls before a job is taken away."""
-
-    order: Order
-
-    def __call__(self) -> None:
-        """Do the order. Being told to stop is not an error: the run sees what is left."""
-        with contextlib.suppress(Preempted):
-            work(self.order, said)
-
-    def checkpoint(self) -> Any:
-        """The same order again: finished units and passes are not repeated."""
-        import submitit
-
-        return submitit.helpers.DelayedSubmission(self)
-
-
 def parameters_of(given: Sequence[str], *, workers: int | None) -> dict[str, Any]:
     """Parameters for submitit from `key=value` texts.
 
@@ -361,14 +332,14 @@ def run_slurm(
         raise InputError(f"--engine slurm: {reason}") from error
     if cluster == "slurm":
         with executor.batch():
-            jobs = [executor.submit(SlurmOrder(order)) for order in orders]
+            jobs = [executor.submit(order) for order in orders]
         for job in jobs:
             _wait(job, report)
         return
     # without Slurm there is no queue: at most so many jobs at once
     limit = parameters.get("slurm_array_parallelism") or len(orders)
     with ThreadPoolExecutor(limit) as threads:
-        list(threads.map(lambda order: _wait(executor.submit(SlurmOrder(order)), report), orders))
+        list(threads.map(lambda order: _wait(executor.submit(order), report), orders))
 
 
 def _wait(job: Any, report: Report) -> None:

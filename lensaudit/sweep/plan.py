@@ -169,7 +169,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """Units, checkpoints, anchors and conditions of a sweep."""
 
     conditions: UnitConditions
@@ -228,7 +228,7 @@ def make_plan(
     conditions: UnitConditions,
     data: str,
     attacks: Mapping[str, Any],
-) -> Plan:
+) -> SweepPlan:
     """The units of every target and variant; the anchors are added where they are not named.
 
     The retain model is a unit of every variant: what an attack does to it is the measure of what
@@ -256,7 +256,7 @@ def make_plan(
             for one in VARIANTS
             if one in wanted
         ]
-    return Plan(
+    return SweepPlan(
         conditions,
         data,
         named,
@@ -314,7 +314,7 @@ def _name_of(spec: ModelSpec) -> str:
     return slug("-".join(parts[-2:] if parts[-1].startswith("checkpoint") else parts[-1:]))
 
 
-def write_plan(root: Path, plan: Plan) -> Path:
+def write_plan(root: Path, plan: SweepPlan) -> Path:
     """Write `plan.json`; a folder holds one plan for ever.
 
     Raises:
@@ -330,7 +330,7 @@ def write_plan(root: Path, plan: Plan) -> Path:
     return write_json(path, plan.content | {"hash": plan.hash})
 
 
-def read_plan(root: Path) -> Plan:
+def read_plan(root: Path) -> SweepPlan:
     """The plan of a sweep's folder.
 
     Raises:
@@ -353,12 +353,12 @@ def read_plan(root: Path) -> Plan:
     known = {one.name for one in fields(UnitConditions)}
     if unknown := sorted(part(content, "conditions").keys() - known):
         raise InputError(f"{path}: has the condition {unknown[0]!r}; another version wrote it")
-    plan = checked(Plan, content, path)
+    plan = checked(SweepPlan, content, path)
     _check_whole(plan, path)
     return plan
 
 
-def _check_whole(plan: Plan, path: Path) -> None:
+def _check_whole(plan: SweepPlan, path: Path) -> None:
     """Refuse a plan that no `sweep plan` makes, whoever hashed it.
 
     Raises:

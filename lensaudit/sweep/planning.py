@@ -33,18 +33,18 @@ from lensaudit.models.registry import (
 )
 from lensaudit.models.sizes import BYTES, Sizes, sizes_on_disk
 from lensaudit.progress import Notice
+from lensaudit.sweep.attempts import states_of
 from lensaudit.sweep.plan import (
     ANCHORS,
     VARIANTS,
-    Plan,
     SweepFolder,
+    SweepPlan,
     Target,
     UnitConditions,
     Variant,
     make_plan,
     target_of,
 )
-from lensaudit.sweep.results import states_of
 from lensaudit.sweep.settings import PlanSettings, WatchSettings, named
 from lensaudit.sweep.weights import bytes_to_fetch
 
@@ -55,7 +55,7 @@ SPAN_TOKENS = 16
 _WILD = frozenset("*?[")
 
 
-def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Plan:
+def plan_of(settings: PlanSettings, notice: Notice | None = None) -> SweepPlan:
     """The plan that the settings describe.
 
     Raises:
@@ -298,7 +298,7 @@ def _identity(spec: ModelSpec) -> str:
     return f"{spec.local or spec.repo}@{spec.revision}+{adapter}"
 
 
-def forecast_of(layout: SweepFolder, plan: Plan) -> dict[str, Any]:
+def forecast_of(layout: SweepFolder, plan: SweepPlan) -> dict[str, Any]:
     """Everything a person asks before a long run, as plain JSON. Unknown numbers are null."""
     states = states_of(layout, plan)
     left = [one.unit for one in states if one.name == "to do"]
@@ -365,7 +365,7 @@ def _n_texts(read: Read, splits: Mapping[str, Split]) -> int:
     return sum(1 if isinstance(one, str) else len(one) for one in answers)
 
 
-def _sizes(plan: Plan) -> Sizes | None:
+def _sizes(plan: SweepPlan) -> Sizes | None:
     """Shape of the models, from one that is on this disk."""
     local = [target for target in plan.targets if target.is_folder]
     if not local:

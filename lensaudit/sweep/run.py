@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,17 @@ from typing import Any
 from lensaudit.errors import PartialError, TryAgainError, WorkError, shortened
 from lensaudit.files import printable
 from lensaudit.progress import Progress, unheard
-from lensaudit.sweep.attempts import Attempt, AttemptFailure, Preempted, StopSignals, claimed
-from lensaudit.sweep.plan import Plan, SweepFolder, Unit, UnitConditions, read_plan
-from lensaudit.sweep.results import UnitState, state_of, states_of
+from lensaudit.sweep.attempts import (
+    Attempt,
+    AttemptFailure,
+    Preempted,
+    StopSignals,
+    UnitState,
+    claimed,
+    state_of,
+    states_of,
+)
+from lensaudit.sweep.plan import SweepFolder, SweepPlan, Unit, UnitConditions, read_plan
 from lensaudit.sweep.settings import RunSettings
 
 RUNNER = "lensaudit.sweep.unit:run_unit"
@@ -59,6 +67,14 @@ class UnitRoom:
             return conditions.batch_size
         return max(1, (conditions.batch_size or 32) >> self.halvings)
 
+    def memory(self, conditions: UnitConditions) -> str:
+        """The planned budget, halved as often as memory ran out."""
+        from lensaudit.patching.options import parse_memory
+
+        if not self.halvings:
+            return conditions.memory
+        return f"{max(256, parse_memory(conditions.memory) >> 20 >> self.halvings)}M"
+
 
 @dataclass(frozen=True)
 class Order:
@@ -87,6 +103,17 @@ class Order:
         if self.until is not None and time.time() > self.until:
             raise Preempted("out of time (--max-hours); run the sweep again to go on")
 
+    def __call__(self) -> None:
+        """Do the order as a job of submitit; being told to stop is no error."""
+        with suppress(Preempted):
+            work(self, said)
+
+    def checkpoint(self) -> Any:
+        """Give submitit the same order again before a job is taken away: nothing is repeated."""
+        import submitit
+
+        return submitit.helpers.DelayedSubmission(self)
+
 
 Engine = Callable[[Sequence[Order]], None]
 """Does orders wherever it does them; returns when all were tried. Outcomes are on disk."""
@@ -113,7 +140,7 @@ def work(order: Order, report: Report = unheard) -> None:
 
 def attempt(
     layout: SweepFolder,
-    plan: Plan,
+    plan: SweepPlan,
     unit: Unit,
     order: Order,
     signals: StopSignals,
@@ -145,7 +172,7 @@ def attempt(
         return failure
 
 
-def _weights(layout: SweepFolder, plan: Plan, settings: RunSettings) -> Any:
+def _weights(layout: SweepFolder, plan: SweepPlan, settings: RunSettings) -> Any:
     from lensaudit.sweep.weights import Weights
 
     return Weights(layout, plan, settings.quota, settings.offline)
@@ -244,7 +271,7 @@ def concluded(states: list[UnitState]) -> list[UnitState]:
 
 
 def _rounds(
-    plan: Plan,
+    plan: SweepPlan,
     units: Sequence[Unit],
     engine: Engine,
     order: Order,
@@ -271,7 +298,7 @@ def _rounds(
 
 
 @contextmanager
-def _fetching(layout: SweepFolder, plan: Plan, orders: Sequence[Order]) -> Iterator[None]:
+def _fetching(layout: SweepFolder, plan: SweepPlan, orders: Sequence[Order]) -> Iterator[None]:
     """Fetch the next checkpoints while the engine works."""
     targets = [plan.by_name[plan.by_id[one.units[0]].target] for one in orders]
     remote = [target for target in targets if not target.is_folder]

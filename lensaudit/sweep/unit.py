@@ -29,10 +29,19 @@ from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.results.records import git_commit
-from lensaudit.settings import Machine, Precision, Questions, Rows, shared
-from lensaudit.sweep.plan import AttackVariant, Plan, SweepFolder, Target, Unit, UnitConditions
+from lensaudit.settings import (
+    Anchors,
+    Caches,
+    Machine,
+    Names,
+    Precision,
+    Questions,
+    Rows,
+    shared,
+)
+from lensaudit.sweep.attempts import UnitState, UnitValue, prepared, publish, states_of
+from lensaudit.sweep.plan import AttackVariant, SweepFolder, SweepPlan, Target, Unit, UnitConditions
 from lensaudit.sweep.planning import patched_data, relearned_rows, relearning_of
-from lensaudit.sweep.results import UnitState, UnitValue, prepared, publish, states_of
 from lensaudit.sweep.run import Report, UnitRoom
 from lensaudit.sweep.weights import Weights
 from lensaudit.unlearn.rows import load_rows
@@ -46,19 +55,9 @@ TOLERANCES = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 2e-2}
 generation may change a word, so that a mean over few texts moves more."""
 
 
-@dataclass(frozen=True)
-class SweepSubject:
-    """One model among its anchors, by the names of a registry file."""
-
-    name: str
-    full: str
-    retain: str
-    registry: Path
-    retain_log: Path | None
-    """Of the retain model; None while that is what is measured."""
-
-
-def run_unit(layout: SweepFolder, plan: Plan, unit: Unit, obtain: Obtain, room: UnitRoom) -> None:
+def run_unit(
+    layout: SweepFolder, plan: SweepPlan, unit: Unit, obtain: Obtain, room: UnitRoom
+) -> None:
     """Do a unit and publish it. What is finished of it is kept if it fails.
 
     Raises:
@@ -69,8 +68,8 @@ def run_unit(layout: SweepFolder, plan: Plan, unit: Unit, obtain: Obtain, room: 
         publish(layout, unit, None)
         return
     work = make_folder(layout.work(unit.id))
-    subject = stage(layout, plan, unit, work, obtain)
-    values = measure(subject, plan.conditions, work, room)
+    settings = stage(layout, plan, unit, work, obtain, room)
+    values = measure(unit.target, settings, plan.conditions, work, room)
     target = plan.by_name[unit.target]
     publish(
         layout,
@@ -90,8 +89,10 @@ def run_unit(layout: SweepFolder, plan: Plan, unit: Unit, obtain: Obtain, room: 
     )
 
 
-def stage(layout: SweepFolder, plan: Plan, unit: Unit, work: Path, obtain: Obtain) -> SweepSubject:
-    """Everything a unit reads, by name, in a registry file of its own.
+def stage(
+    layout: SweepFolder, plan: SweepPlan, unit: Unit, work: Path, obtain: Obtain, room: UnitRoom
+) -> EvaluateSettings:
+    """How a unit is evaluated: everything it reads, by name, in a registry file of its own.
 
     Raises:
         InputError: a checkpoint is missing, or is not the planned one.
@@ -124,16 +125,19 @@ def stage(layout: SweepFolder, plan: Plan, unit: Unit, work: Path, obtain: Obtai
         # an adapter is merged into what was attacked
         entries[target.name] = replace(target, adapter=None).entry(folder)
         registry = write_json(work / "registry.json", entries)
-    return SweepSubject(
-        name=target.name,
+    batch, memory = room.batch_size(plan.conditions), room.memory(plan.conditions)
+    return EvaluateSettings(
+        **shared(plan.conditions, Questions, Machine, batch_size=batch, memory=memory),
+        metrics=plan.conditions.metrics,
+        retain_log=_retain_log(layout, plan, unit),
         full=names["full"],
         retain=names["retain"],
         registry=registry,
-        retain_log=_retain_log(layout, plan, unit),
+        activations=room.activations,
     )
 
 
-def _retain_log(layout: SweepFolder, plan: Plan, unit: Unit) -> Path | None:
+def _retain_log(layout: SweepFolder, plan: SweepPlan, unit: Unit) -> Path | None:
     """The log that comparisons with the retain model read; None for the unit that makes it."""
     anchor = plan.anchor_units()[0]
     if unit == anchor:
@@ -156,7 +160,7 @@ def _check(target: Target, found: Checkpoint) -> None:
 
 
 def measure(
-    subject: SweepSubject, conditions: UnitConditions, out: Path, room: UnitRoom
+    model: str, settings: EvaluateSettings, conditions: UnitConditions, out: Path, room: UnitRoom
 ) -> dict[str, Any]:
     """Measure into `out`; the values by metric, as a result file holds them.
 
@@ -170,27 +174,27 @@ def measure(
     data = patched_data(conditions)
     if data is not None:
         if conditions.association != "none":
-            values |= _association(subject, conditions, data, out / "know", room)
-        settings = patching_of(subject, conditions, data, room)
+            values |= _association(model, settings, data, out / "know", room)
+        given = shared(settings, Rows, Machine, Anchors, Caches, data=data, batch_size=None)
+        asked = PatchSettings(**given, lens=conditions.lens, also=conditions.also)
         (found,) = patch_into(
-            [subject.name], settings, out / "patch", notice=room.report, progress=room.tell
+            [model], asked, out / "patch", notice=room.report, progress=room.tell
         ).results
         values |= {LENS: _lens(found.summary)} if conditions.lens else {}
         values |= _collateral(found.summary)
-    settings = evaluation_of(subject, conditions, room)
     folder = out / "eval"
     if settings.retain_log is None:
         # the retain model itself: its log is its own reference; no pass is run twice
         wanted = retain_names(ordered(settings.suite, settings.metrics))
         if wanted:
             own = replace(settings, retain=None, metrics=tuple(wanted))
-            _evaluated(subject.name, own, folder, room)
+            _evaluated(model, own, folder, room)
             settings = replace(settings, retain_log=folder)
-    result = _evaluated(subject.name, settings, folder, room)
+    result = _evaluated(model, settings, folder, room)
     if broken := next(iter(result.failures), None):
         raise WorkError(f"{broken.step}: patching failed: {broken.message}")
-    known, found = all_metrics(), sorted(result.entries.items())
-    return {**{name: _value(known[name], one) for name, one in found}, **values}
+    known, entries = all_metrics(), sorted(result.entries.items())
+    return {**{name: _value(known[name], one) for name, one in entries}, **values}
 
 
 def _evaluated(
@@ -200,49 +204,16 @@ def _evaluated(
     return found.checked()
 
 
-def evaluation_of(
-    subject: SweepSubject, conditions: UnitConditions, room: UnitRoom
-) -> EvaluateSettings:
-    """Settings of the output-level metrics and those that read patched scores."""
-    batch, memory = room.batch_size(conditions), _memory(conditions, room)
-    return EvaluateSettings(
-        **shared(conditions, Questions, Machine, batch_size=batch, memory=memory),
-        metrics=conditions.metrics,
-        retain_log=subject.retain_log,
-        retain=subject.retain,
-        full=subject.full,
-        registry=subject.registry,
-        activations=room.activations,
-    )
-
-
-def patching_of(
-    subject: SweepSubject, conditions: UnitConditions, data: str, room: UnitRoom
-) -> PatchSettings:
-    """UDS of every example and layer, as `lensaudit patch` leaves it."""
-    memory = _memory(conditions, room)
-    return PatchSettings(
-        full=subject.full,
-        retain=subject.retain,
-        lens=conditions.lens,
-        also=conditions.also,
-        **shared(conditions, Rows, Machine, data=data, batch_size=None, memory=memory),
-        registry=subject.registry,
-        activations=room.activations,
-    )
-
-
 def _association(
-    subject: SweepSubject, conditions: UnitConditions, data: str, out: Path, room: UnitRoom
+    model: str, asked: EvaluateSettings, data: str, out: Path, room: UnitRoom
 ) -> dict[str, Any]:
     """P of the assignment test and bits a fact as plain JSON; the reason where nobody is asked."""
-    shares = shared(conditions, Rows, Precision, data=data)
-    retains = () if subject.name == subject.retain else (subject.retain,)
-    settings = quick(retains, **shares, registry=subject.registry, activations=room.activations)
+    retains = () if asked.retain in (None, model) else (asked.retain,)
+    settings = quick(retains, **shared(asked, Rows, Precision, Names, Caches, data=data))
     values: dict[str, Any] = {"assignment": None, "bits": None}
     reason, n, unscored = "no model that never knew was asked: no prior", 0, 0
     try:
-        known = answer_into(open_know(subject.name, settings), out, progress=room.tell).summary
+        known = answer_into(open_know(model, settings), out, progress=room.tell).summary
     except InputError as error:
         reason = str(error)
     else:
@@ -286,15 +257,6 @@ def _collateral(summary: Mapping[str, Any]) -> dict[str, Any]:
             why = None if value is not None else "no fact could be scored"
             found[f"{key}_{name}"] = _row(_ends(value, ends), n, why, "forgot", "depth")
     return found
-
-
-def _memory(conditions: UnitConditions, room: UnitRoom) -> str:
-    """The planned budget, halved as often as memory ran out."""
-    from lensaudit.patching.options import parse_memory
-
-    if not room.halvings:
-        return conditions.memory
-    return f"{max(256, parse_memory(conditions.memory) >> 20 >> room.halvings)}M"
 
 
 def _value(metric: Metric, entry: MetricResult) -> dict[str, Any]:
@@ -371,7 +333,7 @@ class Compared:
 
 def verify_sweep(
     layout: SweepFolder,
-    plan: Plan,
+    plan: SweepPlan,
     *,
     sample: int,
     seed: int,
@@ -397,16 +359,16 @@ def verify_sweep(
 
 
 def _compared(
-    layout: SweepFolder, plan: Plan, state: UnitState, tolerance: float | None
+    layout: SweepFolder, plan: SweepPlan, state: UnitState, tolerance: float | None
 ) -> Compared:
     result: Mapping[str, Any] = state.result or {}
     weights = Weights(layout, plan)
     # beside the sweep: an attacked checkpoint may be too large for a folder in memory
     with tempfile.TemporaryDirectory(prefix="verify-", dir=layout.root.resolve()) as folder:
         work = Path(folder)
-        subject = stage(layout, plan, state.unit, work, weights.obtain)
         room = UnitRoom(work / "activations", halvings=int(result["halvings"]))
-        again = measure(subject, plan.conditions, work, room)
+        settings = stage(layout, plan, state.unit, work, weights.obtain, room)
+        again = measure(state.unit.target, settings, plan.conditions, work, room)
     allowed = TOLERANCES[result["dtype"]] if tolerance is None else tolerance
     return compare(state.unit, result["values"], again, allowed)
 

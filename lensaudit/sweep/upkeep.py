@@ -9,7 +9,7 @@ import os
 import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,19 @@ from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import check_below, files_below, remove_below, remove_files
 from lensaudit.models.checkpoint import WANTED
 from lensaudit.partials import is_partial
+from lensaudit.progress import Notice
 from lensaudit.results.records import signed_object
 from lensaudit.results.run_log import is_kept
-from lensaudit.sweep.attempts import holder, set_back
-from lensaudit.sweep.plan import Plan, SweepFolder, Unit, is_id
-from lensaudit.sweep.results import PARTS, RESULT, UnitState, states_of, strangers
+from lensaudit.sweep.attempts import (
+    PARTS,
+    RESULT,
+    UnitState,
+    holder,
+    set_back,
+    states_of,
+    strangers,
+)
+from lensaudit.sweep.plan import SweepFolder, SweepPlan, Unit, is_id
 from lensaudit.sweep.weights import folder_name
 
 _WRITTEN = re.compile(
@@ -44,18 +52,8 @@ _JOURNAL = ("journal.json", "journal.lock", "download.lock")
 Ours = Callable[[Path], bool]
 
 
-@dataclass(frozen=True)
-class Garbage:
-    """Leftovers that `gc` removes, and those that stay."""
-
-    found: Mapping[Path, Sequence[Path]]
-    """Leftover -> the files that it is or holds."""
-    strange: tuple[str, ...]
-    """A line for each leftover that stays: what of it is not ours."""
-
-
 def retry(
-    layout: SweepFolder, plan: Plan, names: Sequence[str] = (), *, redo: bool = False
+    layout: SweepFolder, plan: SweepPlan, names: Sequence[str] = (), *, redo: bool = False
 ) -> list[Unit]:
     """Let failed units be tried again; the units that were set back.
 
@@ -84,10 +82,14 @@ def retry(
     return [s.unit for s in chosen if s.name == "failed" or (redo and s.name == "done")]
 
 
-def garbage(layout: SweepFolder, plan: Plan, *, others: bool = False) -> Garbage:
-    """Leftovers of finished units and dead workers, nothing that is in use."""
+def garbage(
+    layout: SweepFolder, plan: SweepPlan, *, others: bool, report: Notice
+) -> dict[Path, Sequence[Path]]:
+    """Leftovers of finished units and dead workers, nothing that is in use; the files of each.
+
+    Of each leftover that stays `report` is told what of it is not ours.
+    """
     found: dict[Path, Sequence[Path]] = {}
-    strange: list[str] = []
     for path, ours in _leftovers(layout, plan, others=others):
         try:
             if path.is_symlink():
@@ -99,8 +101,8 @@ def garbage(layout: SweepFolder, plan: Plan, *, others: bool = False) -> Garbage
             else:
                 raise InputError(f"{path}: nothing of ours names it; it stays as it is")
         except LensAuditError as error:
-            strange.append(str(error))
-    return Garbage(found, tuple(strange))
+            report(str(error))
+    return found
 
 
 def remove(layout: SweepFolder, found: Mapping[Path, Sequence[Path]]) -> int:
@@ -117,7 +119,9 @@ def remove(layout: SweepFolder, found: Mapping[Path, Sequence[Path]]) -> int:
     return freed
 
 
-def _leftovers(layout: SweepFolder, plan: Plan, *, others: bool) -> Iterator[tuple[Path, Ours]]:
+def _leftovers(
+    layout: SweepFolder, plan: SweepPlan, *, others: bool
+) -> Iterator[tuple[Path, Ours]]:
     """What nobody needs, each with what its files may be."""
     states = states_of(layout, plan)
     idle = {state.unit.id for state in states if state.name != "running"}
@@ -136,7 +140,9 @@ def _leftovers(layout: SweepFolder, plan: Plan, *, others: bool) -> Iterator[tup
         yield layout.units / name, _of_unit(layout.units / name)
 
 
-def _fetched(layout: SweepFolder, plan: Plan, *, all_done: bool) -> Iterator[tuple[Path, Ours]]:
+def _fetched(
+    layout: SweepFolder, plan: SweepPlan, *, all_done: bool
+) -> Iterator[tuple[Path, Ours]]:
     """Checkpoints that were on their way out, or all, where no unit needs one any more."""
     names = {folder_name(target) for target in plan.by_name.values()}
 
@@ -196,7 +202,7 @@ def _is_void(claim: Path, idle: set[str]) -> bool:
     return claim.stem in idle and holder(claim.with_suffix(".json")) is None
 
 
-def status_of(layout: SweepFolder, plan: Plan) -> dict[str, Any]:
+def status_of(layout: SweepFolder, plan: SweepPlan) -> dict[str, Any]:
     """Counts, times and states of all units, as plain JSON."""
     states = states_of(layout, plan)
     names = [one.name for one in states]

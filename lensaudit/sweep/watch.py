@@ -18,11 +18,11 @@ from lensaudit.models.registry import DEMO, Registry, load_registry, resolve
 from lensaudit.results.attacks import CurveRow
 from lensaudit.results.reading import checked_as
 from lensaudit.settings import results_folder
-from lensaudit.sweep.attempts import StopSignals
+from lensaudit.sweep.attempts import StopSignals, state_of
 from lensaudit.sweep.plan import (
     ANCHORS,
-    Plan,
     SweepFolder,
+    SweepPlan,
     Unit,
     make_plan,
     read_plan,
@@ -30,7 +30,6 @@ from lensaudit.sweep.plan import (
     write_plan,
 )
 from lensaudit.sweep.planning import conditions_of, data_digest, planned, with_data
-from lensaudit.sweep.results import state_of
 from lensaudit.sweep.run import Order, attempt, check_anchor
 from lensaudit.sweep.settings import RunSettings, WatchSettings
 
@@ -81,7 +80,7 @@ def follow_run(
             time.sleep(settings.every_s)
 
 
-def _begun(settings: WatchSettings) -> Plan:
+def _begun(settings: WatchSettings) -> SweepPlan:
     """The plan before any checkpoint: what is asked, and the anchors."""
     known, asked = load_registry(settings.registry), conditions_of(settings)
     demo = DEMO if asked.data == DEMO_DATA else ""
@@ -103,7 +102,7 @@ def _begun(settings: WatchSettings) -> Plan:
     )
 
 
-def _planned(layout: SweepFolder, plan: Plan) -> Plan:
+def _planned(layout: SweepFolder, plan: SweepPlan) -> SweepPlan:
     """The plan that lies in the folder, as far as it has grown; the folder holds one curve."""
     if not layout.plan.exists():
         write_plan(layout.root, plan)
@@ -165,12 +164,12 @@ def is_complete(folder: Path, settled_s: float) -> bool:
 
 def _audited(
     layout: SweepFolder,
-    plan: Plan,
+    plan: SweepPlan,
     step: int,
     folder: Path,
     order: Order,
     report: Callable[[str], None],
-) -> Plan:
+) -> SweepPlan:
     """The plan with a checkpoint as the unit of its step, which is tried if it is to be tried."""
     checkpoint = open_checkpoint(resolve(str(folder), Registry({})))
     target = replace(target_of(checkpoint.spec, checkpoint.weights), name=f"{_TARGET}{step}")
@@ -190,7 +189,7 @@ def _audited(
 
 
 def write_curve(
-    layout: SweepFolder, plan: Plan, epochs: Mapping[int, float | None]
+    layout: SweepFolder, plan: SweepPlan, epochs: Mapping[int, float | None]
 ) -> list[dict[str, Any]]:
     """`curve.csv` and `curve.json`: one row per step, one column per metric."""
     path, before = layout.root / "curve.json", []

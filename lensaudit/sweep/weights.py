@@ -28,8 +28,8 @@ from lensaudit.models.checkpoint import UNWANTED, WANTED, explained, open_checkp
 from lensaudit.models.registry import ModelSpec, Registry, resolve
 from lensaudit.partials import is_running, process_name
 from lensaudit.results.reading import Whole, checked_as
-from lensaudit.sweep.plan import Plan, SweepFolder, Target
-from lensaudit.sweep.results import state_of
+from lensaudit.sweep.attempts import state_of
+from lensaudit.sweep.plan import SweepFolder, SweepPlan, Target
 
 POLL_S = 0.5
 DEFAULT_CHECKPOINTS = 4
@@ -174,7 +174,7 @@ class Weights:
     """Fetched checkpoints of a sweep, within a quota."""
 
     layout: SweepFolder
-    plan: Plan
+    plan: SweepPlan
     quota_bytes: int | None = None
     offline: bool = False
     pause: Callable[[float], object] = time.sleep
@@ -432,7 +432,9 @@ def fetch_ahead(
             continue
 
 
-def bytes_to_fetch(layout: SweepFolder, plan: Plan, names: Sequence[str]) -> dict[str, int | None]:
+def bytes_to_fetch(
+    layout: SweepFolder, plan: SweepPlan, names: Sequence[str]
+) -> dict[str, int | None]:
     """Checkpoints that are not here, and their sizes; None where the Hub cannot be asked."""
     found: dict[str, int | None] = {}
     for name in names:
@@ -450,7 +452,7 @@ def bytes_to_fetch(layout: SweepFolder, plan: Plan, names: Sequence[str]) -> dic
 
 
 def fetch_left(
-    layout: SweepFolder, plan: Plan, quota_bytes: int | None, report: Callable[[str], None]
+    layout: SweepFolder, plan: SweepPlan, quota_bytes: int | None, report: Callable[[str], None]
 ) -> dict[str, str]:
     """Fetch the checkpoints of all units that are left; name -> why one was not fetched."""
     left = [unit for unit in plan.units if state_of(layout, unit).name != "done"]

@@ -35,16 +35,17 @@ def test_every_truth_has_mechanisms_and_every_side_has_both_halves():
         assert {one.held_out for one in found if one.truth == truth} == {True, False}, truth
 
 
-def test_the_listing_has_a_line_for_each_strength_and_seed():
+def test_the_listing_has_a_line_for_each_strength_and_seed(capsys):
     found = listing(MakeSettings(mechanism=("vector", "full"), seeds=2, first_seed=3))
-    assert [(one.mechanism, one.strength, one.seed) for one in found] == [
-        ("vector", 1.0, 3),
-        ("vector", 0.5, 3),
-        ("full", 1.0, 3),
-        ("vector", 1.0, 4),
-        ("vector", 0.5, 4),
-        ("full", 1.0, 4),
-    ]
+    models = [("vector", 1.0), ("vector", 0.5), ("full", 1.0)]
+    wanted = [(*model, seed) for seed in (3, 4) for model in models]
+    assert [(one.mechanism, one.strength, one.seed) for one in found] == wanted
+    with pytest.raises(InputError, match="no mechanism 'nothing'; there are full"):
+        listing(MakeSettings(mechanism=("nothing",)))
+    assert run(["gym", "ls", "--json", "--mechanism", "permuted"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)
+    said = (one["mechanism"], one["truth"], one["strength"], one["seed"])
+    assert said == ("permuted", "hidden", 1.0, 0)
 
 
 def test_what_nobody_chose_a_half_for_is_drawn_by_the_first_word_of_its_name():
@@ -80,11 +81,6 @@ def test_few_facts_are_those_that_nobody_guesses(ground):
         assert claims.leaks(rows, others) == []
 
 
-def test_an_unknown_mechanism_is_named():
-    with pytest.raises(InputError, match="no mechanism 'nothing'; there are full"):
-        listing(MakeSettings(mechanism=("nothing",)))
-
-
 def test_models_are_certified_and_keep_their_place(gym):
     found = {one.mechanism: one for one in models_in(gym)}
     assert set(found) == set(FAST)
@@ -94,15 +90,11 @@ def test_models_are_certified_and_keep_their_place(gym):
     assert found["permuted"].anchors["other"] == "demo/never"
 
 
-def test_made_again_nothing_is_planted(gym):
+def test_made_again_nothing_is_planted_but_what_was_damaged(gym):
     told = []
     make(MakeSettings(mechanism=FAST, limit=16, out=gym), notice=told.append)
     assert told == []
-
-
-def test_damaged_files_are_made_again(gym):
     (gym / "seed-0" / "full" / "certificate.json").write_text("{}")
-    told = []
     make(MakeSettings(mechanism=FAST, limit=16, out=gym), notice=told.append)
     assert told == ["planting seed-0/full"]
 
@@ -205,13 +197,6 @@ def test_what_is_said_is_what_greedy_decoding_gives(ground):
         span = range(row.start, row.end)
         assert yes == all(best[at] == tokens[0, at + 1] for at in span)
     assert ground.said(ground.full, facts).all()
-
-
-def test_ls_prints_a_list_of_records(capsys):
-    assert run(["gym", "ls", "--json", "--mechanism", "permuted"]) == 0
-    (one,) = json.loads(capsys.readouterr().out)
-    found = (one["mechanism"], one["truth"], one["strength"], one["seed"])
-    assert found == ("permuted", "hidden", 1.0, 0)
 
 
 def test_an_own_pair_needs_its_own_data(tmp_path):

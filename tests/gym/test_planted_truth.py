@@ -35,23 +35,6 @@ def test_there_are_enough_models_of_every_truth(models):
 
 
 @pytest.mark.slow
-def test_a_tiny_run_prints_both_tables(models, tmp_path, monkeypatch):
-    import planted_truth
-
-    monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(planted_truth.main, ["--tiny"], catch_exceptions=False)
-    rows = cells(done.stdout)
-    assert set(planted_truth.TINY) <= set(rows)
-    uds = {name: float(rows[name][2]) for name in planted_truth.TINY}
-    assert uds["full"] < 0.01
-    assert uds["permuted_readout"] < 0.01
-    assert uds["retain"] > 0.99
-    assert uds["never"] > 0.8
-    assert rows["UDS"][0].startswith("1.00")
-    assert (tmp_path / "experiments" / "out" / "planted_truth" / "scores.json").exists()
-
-
-@pytest.mark.slow
 def test_the_tables_of_the_documents_come_out(models, tmp_path, monkeypatch):
     import planted_truth
 

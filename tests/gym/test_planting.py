@@ -19,7 +19,7 @@ def places(guarded):
     mask = torch.zeros_like(REAL)
     for row, pos in guarded:
         mask[row, pos] = True
-    return planting.Places(TEXTS, REAL, mask)
+    return planting.TextRows((), 0, TEXTS, REAL, mask)
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,15 @@
 """Auditors judge planted models, once; own ones enter by one decorated function."""
 
+import importlib
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
+import lensaudit
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.files import alone, write_json
@@ -44,13 +47,16 @@ def test_hiding_is_seen_in_the_stream_and_not_in_the_outputs(gym):
     assert scores(gym, "greedy")["permuted"] < 0.5
 
 
-def test_every_fact_has_its_score(gym):
+def test_every_fact_has_its_score_and_a_model_the_interval_of_its_authors(gym):
     judged = [r for r in rows_of(gym, 8) if r.auditor in ("uds", "greedy")]
     rows = [r for r in judged if r.mechanism == "permuted"]
     # one of each author
     assert [sorted(map(int, r.facts)) for r in rows] == [list(range(0, 64, 8))] * 2
     for one in rows:
         assert one.score == pytest.approx(sum(one.facts.values()) / 8)
+    for one in judged:
+        if (one.auditor, one.mechanism) == ("uds", "absent"):
+            assert one.ci95[0] < one.score < one.ci95[1]
 
 
 def test_two_processes_do_not_judge_the_same_models(gym, capsys):
@@ -61,11 +67,6 @@ def test_two_processes_do_not_judge_the_same_models(gym, capsys):
     with pytest.raises(InputError, match="no certified models"):
         score(ScoreSettings(gym=gym / "none"))
     assert not (gym / "none").exists()
-
-
-def test_nothing_is_judged_twice(gym):
-    settings = ScoreSettings(gym=gym, auditor=("uds", "greedy"), limit=8)
-    assert score(settings).n_new == 0
 
 
 def test_the_way_to_full_is_no_way_for_a_model_that_says_the_facts(gym):
@@ -107,8 +108,6 @@ def test_attacks_on_what_is_said_tell_full_from_retain(asked, auditor, sign):
 
 
 def test_another_engine_is_another_auditor(tmp_path, monkeypatch):
-    import importlib
-
     module = importlib.import_module("lensaudit.gym.auditors")
     first, greedy = module.auditors()["uds"].version, module.auditors()["greedy"].version
     monkeypatch.setattr(module, "engine_version", lambda: "another")
@@ -116,29 +115,19 @@ def test_another_engine_is_another_auditor(tmp_path, monkeypatch):
     assert module.auditors()["greedy"].version != greedy
     monkeypatch.undo()
     for name in module.ENGINE:
+        assert module._python(Path(lensaudit.__file__).parent / name)[0].is_file()
         place = tmp_path / name
         (place.parent if place.suffix else place).mkdir(parents=True, exist_ok=True)
         if place.suffix:
             place.write_text("x = 1\n")
     deep = tmp_path / "attacks" / "rtt"
     deep.mkdir()
-    (deep / "study.py").write_text("x = 1\n")
-    before = module.engine_version(tmp_path)
-    module.engine_version.cache_clear()
-    (deep / "study.py").write_text("x = 1  # of one\n")
-    assert module.engine_version(tmp_path) == before
-    module.engine_version.cache_clear()
-    (deep / "study.py").write_text("x = 2\n")
-    assert module.engine_version(tmp_path) != before
-
-
-def test_the_files_that_make_a_score_are_there():
-    from pathlib import Path
-
-    import lensaudit
-    from lensaudit.gym.auditors import ENGINE, _python
-
-    assert all(_python(Path(lensaudit.__file__).parent / name)[0].is_file() for name in ENGINE)
+    versions = []
+    for text in ("x = 1\n", "x = 1  # of one\n", "x = 2\n"):
+        (deep / "study.py").write_text(text)
+        module.engine_version.cache_clear()
+        versions.append(module.engine_version(tmp_path))
+    assert versions[0] == versions[1] != versions[2]
 
 
 def test_views_of_the_aligned_stream_are_scored_where_no_map_is_needed_too(gym):
@@ -162,13 +151,6 @@ def test_a_model_of_another_depth_has_an_aligned_depth_and_no_other(gym, tmp_pat
     assert rows["uds_aligned"].score < 0.1
     assert rows["tail"].score == 8
     assert rows["verdict"].score in (0.0, 0.5)  # not erased
-
-
-def test_a_score_has_the_interval_that_its_authors_give(gym):
-    rows = [r for r in rows_of(gym, 8) if r.auditor == "uds" and r.mechanism == "absent"]
-    for one in rows:
-        low, high = one.ci95
-        assert low < one.score < high
 
 
 def test_an_own_auditor_is_one_function_in_a_file(gym, tmp_path):
@@ -201,16 +183,13 @@ def test_time_that_is_up_leaves_the_rest_for_later(gym):
     assert not (gym / "scores-7.jsonl").exists()
 
 
-def test_wrong_names_are_said():
-    with pytest.raises(InputError, match="no auditor 'x'; there are uds"):
-        auditors_named(["x"])
-
-
 def test_cheap_auditors_are_the_default_and_every_one_has_a_source():
     cheap = {one.name for one in auditors_named(())}
     assert {"uds", "uds_aligned", "uds_prefix", "lens", "cka", "interpolation", "probe"} <= cheap
     assert not {"rtt", "relearn_gain"} & cheap
     assert all(one.source for one in auditors().values())
+    with pytest.raises(InputError, match="no auditor 'x'; there are uds"):
+        auditors_named(["x"])
 
 
 def test_every_metric_about_the_forget_set_is_an_auditor():
@@ -256,9 +235,7 @@ def test_the_rank_of_an_answer_is_the_share_of_others_that_it_beats():
     assert found.tolist() == pytest.approx([1.0, 0.5, 0.0])
 
 
-def test_the_commands_print_what_they_did(gym, capsys):
-    from lensaudit.cli.main import run
-
+def test_the_commands_print_what_they_did_and_judge_nothing_twice(gym, capsys):
     where = ["--gym", str(gym), "--limit", "8"]
     assert run(["gym", "score", *where, "--auditor", "greedy", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["new"] == 0

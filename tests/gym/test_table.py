@@ -30,25 +30,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def row(mechanism, truth, score, seed=0, *, held_out=False, auditor="a", high="forgot", **more):
-    about = {
-        "auditor": auditor,
-        "version": "1",
-        "reads": "stream",
-        "high_means": high,
-        "model": f"{mechanism} {seed}",
-        "mechanism": mechanism,
-        "truth": truth,
-        "strength": 1.0,
-        "seed": seed,
-        "held_out": held_out,
-        "knows": None,
-        "score": score,
-        "facts": None,
-        "control": None,
-        "why": None,
-        "seconds": 2.0,
-    }
-    return ScoreRow(**about | more)
+    about = {"auditor": auditor, "version": "1", "reads": "stream", "high_means": high}
+    about |= {"model": f"{mechanism} {seed}", "mechanism": mechanism, "truth": truth}
+    about |= {"strength": 1.0, "seed": seed, "held_out": held_out, "score": score, "seconds": 2.0}
+    return ScoreRow(**dict.fromkeys(("knows", "facts", "control", "why")) | about | more)
 
 
 def gym(seeds=(0, 1), **changes):
@@ -89,15 +74,12 @@ def test_intervals_count_seeds_and_not_models():
     assert many.n_seeds == 5
 
 
-def test_high_scores_that_mean_knowing_are_turned():
-    rows = [replace(r, high_means="knows", score=1 - r.score) for r in gym()]
-    assert judged("a", rows).by_mechanism["masked"].auc == 1.0
-    assert [u.score for u in in_units(rows)] == pytest.approx([u.score for u in in_units(gym())])
-
-
-def test_units_are_those_of_the_control_arm_of_the_seed():
-    rows = [replace(r, score=10 + 4 * r.score) for r in gym()]
-    assert [u.score for u in in_units(rows)] == pytest.approx([u.score for u in in_units(gym())])
+def test_units_are_those_of_the_control_arm_and_high_scores_that_mean_knowing_are_turned():
+    wanted = pytest.approx([u.score for u in in_units(gym())])
+    turned = [replace(r, high_means="knows", score=1 - r.score) for r in gym()]
+    assert judged("a", turned).by_mechanism["masked"].auc == 1.0
+    for rows in (turned, [replace(r, score=10 + 4 * r.score) for r in gym()]):
+        assert [u.score for u in in_units(rows)] == wanted
 
 
 def test_an_auditor_that_cannot_tell_its_anchors_has_no_scale():
@@ -119,11 +101,8 @@ def test_a_left_out_mechanism_is_judged_by_a_threshold_that_never_saw_it():
     assert counts(found.left_out) == (1, 5)
     assert counts(found.held_out_knows) == (2, 2)
     assert counts(found.held_out_forgot) == (0, 2)
-
-
-def test_false_positives_are_held_out_absent_models_below_the_threshold():
-    found = judged("a", gym(other_noise=0.1))
-    assert counts(found.held_out_forgot) == (2, 2)
+    # a held-out absent model below the threshold is a false positive
+    assert counts(judged("a", gym(other_noise=0.1)).held_out_forgot) == (2, 2)
 
 
 def test_known_facts_are_told_from_the_others_within_a_partial_model():
@@ -138,13 +117,10 @@ def test_known_facts_are_told_from_the_others_within_a_partial_model():
     assert found.n_seeds == 2
 
 
-def test_unscored_models_are_counted():
+def test_unscored_models_are_counted_and_the_best_worst_mechanism_comes_first():
     rows = gym()
     rows[3] = replace(rows[3], score=None, why="lost")
     assert judged("a", rows).n_unscored == 1
-
-
-def test_the_best_worst_mechanism_comes_first():
     poor = [replace(r, auditor="b") for r in gym(turned=0.99)]
     assert [one.auditor for one in table(poor + gym())] == ["a", "b"]
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from lensaudit.meta import aggregate
-from lensaudit.meta.aggregate import EPS, aggregated, epoch_of, ranking
+from lensaudit.meta.aggregate import EPS, aggregated, ranking
 from lensaudit.meta.reading import Values, values_of
 
 FORGET = {"es": 0.2, "em": 0.5, "paraprob": 0.2, "truth_ratio": 0.5}
@@ -53,26 +53,17 @@ def test_memorisation_of_everything_has_no_mean(value, shown):
     assert row.reasons["mem"] == f"{shown}: no harmonic mean"
     assert row.reasons["overall"] == f"mem: {shown}: no harmonic mean"
     assert math.isfinite(row.privacy)
-
-
-def test_a_negative_part_is_a_reason():
     assert row_of({"fluency": -0.1}).reasons["utility"] == "fluency is -0.1: no harmonic mean"
 
 
-READ = (
-    *aggregate.MEMORIZATION,
-    *aggregate.ATTACKS,
-    "uds",
-    *aggregate.UTILITY_PARTS,
-    aggregate.FLUENCY,
-)
+READ = (*aggregate.MEMORIZATION, *aggregate.ATTACKS, "uds", *aggregate.UTILITY_PARTS, "fluency")
 
 
-@pytest.mark.parametrize("key", READ)
-def test_every_part_that_is_missing_is_named(key):
-    row = row_of({key: None})
-    assert math.isnan(row.overall)
-    assert f"{key}: null in the results" in row.reasons["overall"]
+def test_every_part_that_is_missing_is_named():
+    for key in READ:
+        row = row_of({key: None})
+        assert math.isnan(row.overall)
+        assert f"{key}: null in the results" in row.reasons["overall"]
 
 
 def test_without_fluency_utility_is_the_model_utility_of_both():
@@ -81,17 +72,11 @@ def test_without_fluency_utility_is_the_model_utility_of_both():
     assert row.utility_rel == pytest.approx(1)
 
 
-def test_better_than_full_is_capped():
+def test_utility_is_relative_to_full_and_at_most_its():
     assert row_of({"fluency": 1.0, "retain_q_prob": 0.9}).utility_rel == 1.0
-
-
-def test_without_a_full_model_there_is_no_relative_utility():
     row = row_of(full=False)
     assert math.isfinite(row.utility)
     assert row.reasons["utility_rel"] == "no utility of the full model to divide by"
-
-
-def test_the_full_model_can_have_another_name():
     values = values_of({"npo_a": WHOLE, "demo/full": WHOLE})
     rows = {row.model: row for row in aggregated(values, full="demo/full")}
     assert rows["npo_a"].utility_rel == pytest.approx(1)
@@ -105,16 +90,8 @@ def test_a_model_that_is_to_do_says_so():
 
 def test_methods_are_ranked_by_their_best_without_uds_and_gaps_come_last():
     better, worse = WHOLE | {"es": 0.1}, WHOLE | {"es": 0.3, "uds": 0.2}
-    values = values_of(
-        {
-            "npo_a": WHOLE,
-            "npo_b": better,
-            "rmu_a": worse,
-            "idk_a": FORGET,
-            "full": WHOLE,
-            "retain": WHOLE,
-        }
-    )
+    rows = {"npo_a": WHOLE, "npo_b": better, "rmu_a": worse, "idk_a": FORGET}
+    values = values_of(rows | {"full": WHOLE, "retain": WHOLE})
     ranked = ranking(aggregated(values))
     assert [one["method"] for one in ranked] == ["npo", "rmu", "idk"]
     npo, rmu, idk = ranked
@@ -122,8 +99,3 @@ def test_methods_are_ranked_by_their_best_without_uds_and_gaps_come_last():
     assert (npo["n_models"], npo["uds_mean"]) == (2, 1.0)
     assert (rmu["uds_low"], rmu["uds_high"]) == (0.2, 0.2)
     assert (idk["best_without_uds"], idk["uds_mean"]) == (None, None)
-
-
-def test_the_epoch_is_the_end_of_the_name():
-    assert epoch_of("simnpo_lr5e5_b35_a1_d1_g0125_ep10") == "ep10"
-    assert epoch_of("full") is None

@@ -182,14 +182,10 @@ def test_pools_that_say_nothing_are_refused_before_any_work(tmp_path, capsys, kn
 
 
 def test_a_dry_run_measures_nothing(tmp_path, capsys):
-    assert run(faithfulness(tmp_path, "--dry-run")) == 0
-    assert "4 models x 3 metrics, 0 finished" in capsys.readouterr().out
+    for n, pools in ((4, {}), (60, {"knows": "published", "forgot": "published"})):
+        assert run(faithfulness(tmp_path, "--dry-run", **pools)) == 0
+        assert f"{n} models x 3 metrics, 0 finished" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_published_pools_are_planned_by_name(tmp_path, capsys):
-    assert run(faithfulness(tmp_path, "--dry-run", knows="published", forgot="published")) == 0
-    assert "60 models x 3 metrics, 0 finished" in capsys.readouterr().out
 
 
 def robustness(folder, attack, *more):
@@ -397,6 +393,8 @@ UDS = {"metric": "uds", "auc": 0.5, "value": 0.5}
 def test_other_files_are_no_table(tmp_path, capsys, content):
     assert run(["meta", "table", put(tmp_path / "x.json", content)]) == 2
     assert "x.json" in capsys.readouterr().err
+    assert run(["meta", "table", str(tmp_path)]) == 2
+    assert "holds no faithfulness.json" in capsys.readouterr().err
 
 
 def test_names_and_reasons_are_shown_as_they_are(tmp_path, capsys):
@@ -411,11 +409,6 @@ def test_names_and_reasons_are_shown_as_they_are(tmp_path, capsys):
     put(tmp_path / "[bold]b" / "TOFU_EVAL.json", log)
     assert run(["meta", "aggregate", str(tmp_path)]) == 0
     assert "[bold]b" in capsys.readouterr().out
-
-
-def test_a_folder_without_judgements_is_refused(tmp_path, capsys):
-    assert run(["meta", "table", str(tmp_path)]) == 2
-    assert "holds no faithfulness.json" in capsys.readouterr().err
 
 
 def test_retain_is_measured_once_for_all_models(tmp_path, monkeypatch):

@@ -17,14 +17,11 @@ def put(path, content):
 
 
 PRIVACY = {
-    "attack": "all",
     "attacks": {
         name: {"auc": auc, "retain_auc": 0.4, "full_auc": 0.99, "s_mia": s}
         for name, auc, s in (
-            ("loss", 0.5, 0.75),
-            ("zlib", 0.6, 0.5),
-            ("min_k", 0.44, 0.9),
-            ("min_k++", 0.4, 1.0),
+            *(("loss", 0.5, 0.75), ("zlib", 0.6, 0.5)),
+            *(("min_k", 0.44, 0.9), ("min_k++", 0.4, 1.0)),
         )
     },
     "privacy_score": 0.7,
@@ -35,54 +32,32 @@ UTILITY = {
         for split in ("retain", "ra", "wf")
         for part, value in (("Q_A_Prob", 0.5), ("Q_A_ROUGE", 0.6), ("Truth_Ratio", 0.4))
     },
-    "model_utility": 0.49,
-    "fluency": 0.9,
-    "utility": 0.6,
+    **{"model_utility": 0.49, "fluency": 0.9, "utility": 0.6},
 }
-MEMORY = {
-    "avg_em": 0.6,
-    "avg_es": 0.1,
-    "avg_prob": 0.3,
-    "avg_paraprob": 0.2,
-    "avg_truth_ratio": 0.5,
-    "avg_mem": 0.6,
-    "num_examples": 400,
-}
+ROUGE = {"rouge": 0.35}
+MEMORY = {f"avg_{name}": value for name, value in (("em", 0.6), ("es", 0.1), ("prob", 0.3))}
+MEMORY |= {"avg_paraprob": 0.2, "avg_truth_ratio": 0.5, "avg_mem": 0.6, "num_examples": 400}
 
 
 @pytest.fixture
 def runs(tmp_path):
     """The run folder of the UDS repository: two epochs, three models, one folder per category."""
-    for epoch in ("ep5", "ep10"):
+    for epoch, fluency in (("ep5", 0.9), ("ep10", 0.8)):
         for model in ("full", "retain", f"npo_lr1e5_b01_a1_{epoch}"):
-            folder = tmp_path / "runs" / epoch
-            put(folder / "memorization" / model / "summary.json", MEMORY)
-            put(folder / "privacy" / model / "summary.json", PRIVACY)
-            put(
-                folder / "utility" / model / "summary.json",
-                UTILITY | {"fluency": 0.9 if epoch == "ep5" else 0.8},
-            )
-            put(folder / "uds" / model / "summary.json", {"avg_uds": 0.7, "avg_udr": 0.7})
-            put(folder / "gen_rouge" / model / "summary.json", {"metrics": {"rouge": 0.35}})
+            said = {"memorization": MEMORY, "privacy": PRIVACY}
+            said |= {"utility": UTILITY | {"fluency": fluency}, "gen_rouge": {"metrics": ROUGE}}
+            for category, content in (said | {"uds": {"avg_uds": 0.7, "avg_udr": 0.7}}).items():
+                put(tmp_path / "runs" / epoch / category / model / "summary.json", content)
     return tmp_path / "runs"
 
 
 def test_the_run_folder_of_the_reference_is_read_category_by_category(runs):
     values = read_values([runs])
-    assert set(values.models) == {
-        "full_ep5",
-        "retain_ep5",
-        "full_ep10",
-        "retain_ep10",
-        "npo_lr1e5_b01_a1_ep5",
-        "npo_lr1e5_b01_a1_ep10",
-    }
+    names = ("full", "retain", "npo_lr1e5_b01_a1")
+    assert set(values.models) == {f"{name}_{epoch}" for name in names for epoch in ("ep5", "ep10")}
     row = values.by_model["npo_lr1e5_b01_a1_ep5"]
-    assert row["es"] == 0.1
-    assert row["mia_min_kpp"] == 0.4
-    assert row["s_mia_zlib"] == 0.5
-    assert row["ra_q_prob"] == 0.5
-    assert (row["uds"], row["rouge"], row["fluency"]) == (0.7, 0.35, 0.9)
+    assert (row["es"], row["mia_min_kpp"], row["s_mia_zlib"]) == (0.1, 0.4, 0.5)
+    assert (row["uds"], row["rouge"], row["fluency"], row["ra_q_prob"]) == (0.7, 0.35, 0.9, 0.5)
     assert "mem" not in row
 
 
@@ -125,22 +100,22 @@ def test_an_evaluation_is_read_under_the_names_of_the_catalogue(tmp_path):
     assert named.weights == {"demo/npo": "abc"}
 
 
-def test_an_evaluation_and_a_patch_run_of_one_model_join(tmp_path):
+def test_an_evaluation_and_a_patch_run_of_one_model_join_and_may_not_disagree(tmp_path):
     put(tmp_path / "a" / "TOFU_EVAL.json", {"extraction_strength": {"agg_value": 0.2}})
     put(tmp_path / "a" / "manifest.json", {"inputs": {"model": {"name": "demo/npo"}}})
     put(tmp_path / "b" / "summary.json", {"source": "demo/npo", "uds": 0.4, "lens": None})
-    values = read_values([tmp_path / "a", tmp_path / "b"])
+    put(tmp_path / "judge" / "summary.json", {"n_scored": 3})  # of another command
+    values = read_values([tmp_path])
     assert values.by_model == {"demo/npo": {"es": 0.2, "uds": 0.4}}
     assert values.why_not("demo/npo", "logit_lens") == "null in the results"
-
-
-def test_two_results_that_disagree_are_refused(tmp_path):
-    for name, uds in (("a", 0.4), ("b", 0.5)):
-        put(tmp_path / name / "summary.json", {"source": "demo/npo", "uds": uds})
-    with pytest.raises(
-        InputError, match=r"demo/npo: uds is 0\.4 in one result and 0\.5 in another"
-    ):
+    put(tmp_path / "c" / "summary.json", {"source": "demo/npo", "uds": 0.5})
+    said = r"demo/npo: uds is 0\.4 in one result and 0\.5 in another"
+    with pytest.raises(InputError, match=said):
         read_values([tmp_path])
+    with pytest.raises(InputError, match="holds no results; wanted TOFU_EVAL"):
+        read_values([tmp_path / "judge"])
+    with pytest.raises(InputError, match="no such file or folder"):
+        read_values([tmp_path / "nowhere"])
 
 
 POOL = {
@@ -216,21 +191,6 @@ def test_s_mia_follows_from_the_attack_and_retains_own():
 def test_what_is_no_result_is_refused_by_name(tmp_path, content, said):
     with pytest.raises(InputError, match=said):
         read_values([put(tmp_path / "TOFU_EVAL.json", content)])
-
-
-def test_the_summary_of_another_command_is_no_result(tmp_path):
-    put(tmp_path / "judge" / "summary.json", {"n_scored": 3})
-    with pytest.raises(InputError, match="holds no results"):
-        read_values([tmp_path])
-    put(tmp_path / "patch" / "summary.json", {"source": "demo/npo", "uds": 0.4})
-    assert read_values([tmp_path]).by_model == {"demo/npo": {"uds": 0.4}}
-
-
-def test_an_empty_folder_and_a_missing_path_are_refused(tmp_path):
-    with pytest.raises(InputError, match="holds no results; wanted TOFU_EVAL"):
-        read_values([tmp_path])
-    with pytest.raises(InputError, match="no such file or folder"):
-        read_values([tmp_path / "nowhere"])
 
 
 @pytest.mark.parametrize(

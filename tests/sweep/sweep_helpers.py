@@ -12,9 +12,9 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError, TryAgainError, WorkError
+from lensaudit.sweep.attempts import UnitValue, publish, states_of
 from lensaudit.sweep.engines import run_pool, run_serial
 from lensaudit.sweep.plan import SweepFolder, Target, UnitConditions, make_plan, write_plan
-from lensaudit.sweep.results import UnitValue, publish, states_of
 from lensaudit.sweep.run import run_sweep
 from lensaudit.sweep.settings import RunSettings
 

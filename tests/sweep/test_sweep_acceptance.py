@@ -16,8 +16,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from lensaudit.models.registry import EMBEDDED
+from lensaudit.sweep.attempts import state_of, states_of
 from lensaudit.sweep.plan import SweepFolder, read_plan
-from lensaudit.sweep.results import state_of, states_of
 
 N = 12
 ENGINES = {

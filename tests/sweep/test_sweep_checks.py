@@ -9,8 +9,8 @@ from sweep_helpers import METRICS, VALUE, command, publish_values
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import EMBEDDED, load_registry, resolve
 from lensaudit.results.records import signed
+from lensaudit.sweep.attempts import finished
 from lensaudit.sweep.plan import SweepFolder, Unit, read_plan
-from lensaudit.sweep.results import finished
 from lensaudit.sweep.unit import compare
 
 FAST = ("--metric", "exact_memorization,uds", "--limit", "2")

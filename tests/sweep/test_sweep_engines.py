@@ -13,10 +13,9 @@ from support import without
 from sweep_helpers import behave, calls, command, names, swept, toy_plan
 
 from lensaudit.errors import InputError, PartialError
-from lensaudit.sweep.attempts import MAX_KILLS
+from lensaudit.sweep.attempts import MAX_KILLS, states_of
 from lensaudit.sweep.engines import engine_of, gpu_share, run_pool, slots_for
 from lensaudit.sweep.plan import SweepFolder, UnitConditions
-from lensaudit.sweep.results import states_of
 from lensaudit.sweep.settings import RunSettings
 
 HERE = Path(__file__).parent

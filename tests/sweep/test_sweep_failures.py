@@ -31,11 +31,12 @@ from lensaudit.sweep.attempts import (
     Preempted,
     claimed,
     failure_of,
+    finished,
     history,
     holder,
+    state_of,
 )
 from lensaudit.sweep.plan import SweepFolder
-from lensaudit.sweep.results import finished, state_of
 from lensaudit.sweep.run import UnitRoom
 
 LABELS = ["retain", "full", "m0", "m1", "m2"]

@@ -12,10 +12,9 @@ from lensaudit.errors import InputError, LensAuditError, PartialError
 from lensaudit.files import digest, remove_below, write_json
 from lensaudit.partials import process_name
 from lensaudit.results.records import signed
-from lensaudit.sweep.attempts import MAX_TRIES, claimed, history, holder
+from lensaudit.sweep.attempts import MAX_TRIES, claimed, finished, history, holder
 from lensaudit.sweep.collect import collect
 from lensaudit.sweep.plan import SweepFolder, checked_id, read_plan
-from lensaudit.sweep.results import finished
 from lensaudit.sweep.run import UnitRoom
 from lensaudit.sweep.upkeep import remove
 from lensaudit.sweep.weights import Weights, folder_name

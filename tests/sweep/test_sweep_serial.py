@@ -9,8 +9,8 @@ import pytest
 from sweep_helpers import METRICS, command, rows_of
 
 from lensaudit.meta.reading import read_values
+from lensaudit.sweep.attempts import finished
 from lensaudit.sweep.plan import SweepFolder, read_plan
-from lensaudit.sweep.results import finished
 
 
 def result(root, name):
