@@ -357,7 +357,9 @@ def _log(content: Mapping[str, Any], path: Path) -> Values:
     name, weights = path.parent.name, None
     manifest, done = path.parent / "manifest.json", path.parent / DONE
     if manifest.is_file():
-        model = model_in(json_object(manifest), "model", manifest)
+        made = json_object(manifest)
+        checked_object(made.get("inputs"), f"{manifest}: inputs")
+        model = model_in(made, "model", manifest)
         name, weights = model.name or name, model.weights
     if done.is_file():  # an attacked model is measured under the name of the model
         name = str(checked_object(read_json(done), f"{done}").get("model", name))

@@ -310,7 +310,7 @@ class Weights:
     def _reserved(self, rows: Rows, name: str, n_bytes: int, ahead: bool) -> bool:
         """Take room for a checkpoint, if nobody fetches it and there is room."""
         row = rows.get(name)
-        if row is not None and row["state"] == "fetching" and _living([row["owner"]]):
+        if row is not None and row["state"] == "fetching" and _living(row["users"]):
             return False
         others = {key: one for key, one in rows.items() if key != name}
         quota = self.quota_bytes or DEFAULT_CHECKPOINTS * max(
@@ -321,12 +321,7 @@ class Weights:
         if sum(one["bytes"] for key, one in rows.items() if key != name) + n_bytes > quota:
             self._check_stuck(rows, name, n_bytes, quota)
             return False
-        rows[name] = {
-            "state": "fetching",
-            "bytes": n_bytes,
-            "owner": process_name(),
-            "users": [],
-        }
+        rows[name] = {"state": "fetching", "bytes": n_bytes, "users": [process_name()]}
         return True
 
     def _make_room(self, rows: Rows, name: str, room: int) -> None:
@@ -334,9 +329,7 @@ class Weights:
         for other in reversed([key for key in rows if key not in self._pinned and key != name]):
             if sum(one["bytes"] for key, one in rows.items() if key != name) <= room:
                 return
-            row = rows[other]
-            busy = _living([row["owner"]]) if row["state"] == "fetching" else _living(row["users"])
-            if not busy:
+            if not _living(rows[other]["users"]):
                 self._drop(rows, other)
 
     def _check_stuck(self, rows: Rows, name: str, n_bytes: int, quota: int) -> None:
@@ -352,19 +345,17 @@ class Weights:
 
     def _fetched(self, target: Target, there: Listing, own: Path) -> None:
         """Download into a folder of another name, which becomes the checkpoint's when checked."""
-        partial = own.with_name(f"{own.name}.partial")
+        partial, state = own.with_name(f"{own.name}.partial"), "fetching"
         try:
             # one download at a time: a server refuses who asks for everything at once
             with FileLock(self.layout.weights / "download.lock"):
                 download(target, there, partial)
             partial.rename(own)
-        except BaseException:
+            state = "ready"
+        finally:
             with self._journal() as rows:
-                # its bytes stay reserved: the next try goes on with what is there
-                rows[own.name] = {**rows[own.name], "owner": None}
-            raise
-        with self._journal() as rows:
-            rows[own.name] = {**rows[own.name], "state": "ready"}
+                # of one that failed the bytes stay reserved: the next try goes on with what is there
+                rows[own.name] |= {"state": state, "users": []}
 
     def _drop(self, rows: Rows, name: str) -> None:
         for folder in (self.layout.weights / name, self.layout.weights / f"{name}.partial"):
@@ -406,12 +397,12 @@ class _Fetched:
     state: Literal["fetching", "ready"]
     bytes: Whole
     users: list[str]
-    owner: str | None = None
+    """Processes that read it, or the one that fetches it."""
 
 
-def _living(processes: Sequence[str | None]) -> bool:
+def _living(processes: Sequence[str]) -> bool:
     """Is one of them alive? Of another machine it is taken to be."""
-    return any(one is not None and is_running(one) is not False for one in processes)
+    return any(is_running(one) is not False for one in processes)
 
 
 def fetch_ahead(

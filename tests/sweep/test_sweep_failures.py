@@ -52,6 +52,9 @@ KINDS = {
 def test_every_error_has_its_class():
     found = {kind: tuple(failure_of(ERRORS[one]).kind for one in KINDS[kind]) for kind in KINDS}
     assert found == {kind: (kind,) * len(KINDS[kind]) for kind in KINDS}
+    # neither is the unit's fault
+    stops = KeyboardInterrupt(), Preempted("told to stop")
+    assert {failure_of(one).kind for one in stops} == {"preempted"}
 
 
 def test_a_server_that_asks_for_a_pause_gets_it_by_its_own_clock():
@@ -61,11 +64,6 @@ def test_a_server_that_asks_for_a_pause_gets_it_by_its_own_clock():
         "Date": "Fri, 20 Nov 2026 10:00:00 GMT",
     }
     assert failure_of(caused(InputError("no"), http(503, **dates))).retry_after_s == 30
-
-
-def test_an_interrupt_and_a_deadline_are_not_the_units_fault():
-    assert failure_of(KeyboardInterrupt()).kind == "preempted"
-    assert failure_of(Preempted("told to stop")).kind == "preempted"
 
 
 def test_a_passing_failure_is_tried_again_in_the_same_run(tmp_path):

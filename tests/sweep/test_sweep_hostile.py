@@ -196,7 +196,7 @@ def test_a_journal_cannot_name_a_folder_elsewhere(tmp_path, witness):
     plan = toy_plan(tmp_path / "sweep")
     layout = SweepFolder(tmp_path / "sweep")
     layout.weights.mkdir()
-    row = {"state": "ready", "bytes": 1, "owner": None, "users": []}
+    row = {"state": "ready", "bytes": 1, "users": []}
     for journal in ({"../../victim": row}, {"a": 3}, [], {"a": {**row, "bytes": "x"}}):
         write_json(layout.weights / "journal.json", journal)
         with pytest.raises(InputError, match=r"journal\.json"):

@@ -181,7 +181,7 @@ def test_a_fetch_whose_process_died_is_taken_over(hub, plan, layout):
     weights = weights_of(layout, plan)
     name = weights._folder(plan.by_name["m0"]).name
     layout.weights.mkdir(parents=True)
-    row = {"state": "fetching", "bytes": 9, "owner": process_name(2**22 + 1), "users": []}
+    row = {"state": "fetching", "bytes": 9, "users": [process_name(2**22 + 1)]}
     (layout.weights / "journal.json").write_text(json.dumps({name: row}))
     assert (weights.obtain(plan.by_name["m0"]) / "config.json").is_file()
 
