@@ -354,7 +354,7 @@ class Weights:
             state = "ready"
         finally:
             with self._journal() as rows:
-                # of one that failed the bytes stay reserved: the next try goes on with what is there
+                # of one that failed the bytes stay reserved: the next try goes on with them
                 rows[own.name] |= {"state": state, "users": []}
 
     def _drop(self, rows: Rows, name: str) -> None:
