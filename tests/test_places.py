@@ -16,7 +16,7 @@ PUBLIC = {name: getattr(la, name) for name in la.__all__ if callable(getattr(la,
 PUBLIC |= {f"frames.{name}": getattr(frames, name) for name in ("summaries", "examples", "layers")}
 PUBLIC |= {"frames.metrics": frames.metrics}
 PUBLIC |= {f"plot.{name}": getattr(plot, name) for name in ("layer_profile", "heatmap", "depth")}
-FEW = {"limit": 1, "layers": "9"}
+FEW = {"limit": 1, "layers": "9", "align": "none"}
 
 
 def kinds(hint) -> set:

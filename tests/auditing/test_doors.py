@@ -12,7 +12,7 @@ from lensaudit.errors import InputError
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.settings import PatchSettings
 
-FEW = {"limit": 5, "layers": "14,15"}
+FEW = {"limit": 5, "layers": "14,15", "align": "none"}
 """One question of each of five authors: the fewest that have an interval."""
 
 
@@ -24,7 +24,8 @@ def activations(tmp_path_factory):
 
 def test_one_call_patches_as_the_command_does(tmp_path, activations):
     result = la.patch("demo/npo", out=str(tmp_path / "py"), activations=str(activations), **FEW)
-    options = ["--limit", "5", "--layers", "14,15", "--activations", str(activations)]
+    options = [word for name, value in FEW.items() for word in (f"--{name}", str(value))]
+    options += ["--activations", str(activations)]
     assert run(["patch", "--source", "demo/npo", "--out", str(tmp_path / "cli"), *options]) == 0
     written = json.loads((tmp_path / "cli" / "summary.json").read_text())
     assert result.summary == written

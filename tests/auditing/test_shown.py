@@ -12,7 +12,8 @@ import lensaudit as la
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     place = tmp_path_factory.mktemp("shown")
-    return la.patch("demo/npo", place / "out", activations=place / "kept", limit=4, layers="14,15")
+    few = {"limit": 4, "layers": "14,15", "align": "none"}
+    return la.patch("demo/npo", place / "out", activations=place / "kept", **few)
 
 
 def test_frames_are_those_of_the_folder(found):

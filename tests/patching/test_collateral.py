@@ -92,7 +92,7 @@ def patched(tmp_path_factory):
     out = tmp_path_factory.mktemp("collateral")
     rows = json.loads((EMBEDDED / "data" / "retain.json").read_text())
     (out / "own.json").write_text(json.dumps(rows[:24]))
-    settings = {"limit": LIMIT, "activations": out / "activations"}
+    settings = {"limit": LIMIT, "activations": out / "activations", "align": "none"}
     return out, la.patch(
         ["demo/full", "demo/never"],
         out / "r",
@@ -134,6 +134,7 @@ def test_the_anchor_itself_reads_one(tmp_path):
         also=("retain",),
         base="demo/never",
         limit=LIMIT,
+        align="none",
         activations=tmp_path / "activations",
     ).summary["collateral"]["retain"]
     assert found["n_scored"]
@@ -176,7 +177,7 @@ def test_the_metrics_are_those_of_patch_and_only_on_request(patched, tmp_path):
 
     assert {"collateral", "selectivity"}.isdisjoint(one.name for one in ordered("tofu"))
     out, _ = patched
-    settings = {"limit": LIMIT, "activations": out / "activations"}
+    settings = {"limit": LIMIT, "activations": out / "activations", "align": "none"}
     said = la.evaluate(
         "demo/never",
         tmp_path / "e",

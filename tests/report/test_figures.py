@@ -12,10 +12,8 @@ from lensaudit.results.patch_runs import read_patch
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     place = tmp_path_factory.mktemp("figures")
-    names = ["demo/npo", "demo/idknll"]
-    la.patch(
-        names, place / "out", activations=place / "kept", limit=3, layers="14,15", profile="full"
-    )
+    asked = {"limit": 3, "layers": "14,15", "profile": "full", "align": "none"}
+    la.patch(["demo/npo", "demo/idknll"], place / "out", activations=place / "kept", **asked)
     return place / "out"
 
 

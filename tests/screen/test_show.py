@@ -22,7 +22,8 @@ def test_a_result_reads_as_its_command_prints_it(tmp_path, capsys, score):
 
 
 def test_other_results_follow_the_depths(tmp_path, capsys):
-    found = la.patch("demo/npo", tmp_path / "out", limit=2, activations=tmp_path / "a")
+    plain = {"limit": 2, "activations": tmp_path / "a", "align": "none"}
+    found = la.patch("demo/npo", tmp_path / "out", **plain)
     said = la.evaluate("demo/npo", tmp_path / "eval", metrics=("forget_Q_A_Prob",), limit=2)
     la.show([said, found])
     text = capsys.readouterr().out
