@@ -1,23 +1,29 @@
 """Run a model over encoded examples and keep what it thought at the positions that are read.
 
 A model that does not fit (`models.large`) runs block by block over all examples, so that each
-weight is brought once. What is read, and the streams between two blocks, then lie in a file beside
-the shards (`activations.scratch`), from which an interrupted run goes on.
+weight is brought once. Beside the shards lie then, until the cache is complete, a file of numbers
+(what is kept of every layer; every batch's stream before a block and after it) and a document that
+is written after each block: the key of all that decides the numbers, and a hash of each layer and
+of the streams. A run that was killed goes on from there where both fit. What a loss of power took,
+the hashes tell.
 """
 
+import math
+import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lensaudit.activations.scratch import Scratch, blocks_done, forget_blocks
+from lensaudit.activations.presence import check_space, claim
 from lensaudit.activations.spec import (
     HOOKS,
     SHARD_EXAMPLES,
@@ -36,7 +42,7 @@ from lensaudit.activations.store import (
 from lensaudit.data.spans import PROMPT_TEMPLATE, Encoded, buckets, by_length, make_batch
 from lensaudit.data.tofu import DEMO, FORGET10
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import digest
+from lensaudit.files import digest, os_error
 from lensaudit.models.bridge import (
     TransformerBridge,
     check_finite,
@@ -50,10 +56,170 @@ from lensaudit.models.decoder import VERIFIED
 from lensaudit.models.large.streaming import streamed
 from lensaudit.models.registry import ModelSpec, lasting_name
 from lensaudit.models.sizes import Sizes, budget_for, planned_bytes, sizes_of, sizes_on_disk
+from lensaudit.partials import partial_path
 from lensaudit.progress import Notice, Tick, unheard
-from lensaudit.results.records import code_digest, computed_by
+from lensaudit.results.keyed import write_keyed
+from lensaudit.results.reading import checked
+from lensaudit.results.records import code_digest, computed_by, signed_object
 from lensaudit.settings import Kept, Positions
-from lensaudit.types import Tokens
+from lensaudit.types import Resid, Tokens
+
+NUMBERS, DONE = "unfinished-blocks.bin", "unfinished-blocks.json"
+
+
+@dataclass(frozen=True)
+class BlocksDone:
+    """What the numbers of an unfinished cache are."""
+
+    key: str
+    """Of all that decides them, and where each lies."""
+    shards: list[int]
+    """That they are for, by number."""
+    layers: list[str]
+    """XXH3-128 of what is kept of each layer so far."""
+    streams: str
+    """XXH3-128 of the streams after the last of them."""
+
+
+def blocks_done(folder: Path) -> BlocksDone | None:
+    """What an interrupted run left in the folder of a cache; None: nothing that says what it is."""
+    try:
+        return checked(BlocksDone, signed_object(folder / DONE), folder / DONE)
+    except InputError:
+        return None
+
+
+def forget_blocks(folder: Path) -> None:
+    """Remove what blocks left: first what speaks of it.
+
+    Raises:
+        LensAuditError: the system refuses.
+    """
+    try:
+        (folder / DONE).unlink(missing_ok=True)
+        (folder / NUMBERS).unlink(missing_ok=True)
+    except OSError as error:
+        raise os_error(error, folder) from error
+
+
+class Scratch(AbstractContextManager):
+    """Room for what is kept of every layer, and for the streams between two blocks.
+
+    Where another process has the file of this cache, or locks do nothing, it has no name, and
+    nothing is left of it.
+
+    Args:
+        folder: of the cache.
+        key: of all that decides the numbers, and where each lies.
+        shards: that run, by number.
+        shapes: of what is kept of all layers, of the final norm's output, of each batch's stream.
+        dtype: of all of it.
+        reserve_bytes: that stay free on the disk.
+        notice: told where it goes on, or that it cannot.
+
+    Raises:
+        TryAgainError: the disk has no room.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        key: str,
+        shards: Sequence[int],
+        shapes: Sequence[Sequence[int]],
+        dtype: torch.dtype,
+        *,
+        reserve_bytes: int,
+        notice: Notice,
+    ):
+        self._folder, self._said = folder, BlocksDone(key, [*shards], [], "")
+        each = [math.prod(shape) for shape in shapes[2:]]
+        sizes = [math.prod(shapes[0]), math.prod(shapes[1]), sum(each), sum(each)]
+        with ExitStack() as held:
+            claimed = claim(folder, NUMBERS, patience_s=math.inf, unlocked=False)
+            self._named = held.enter_context(claimed)
+            numbers = None
+            if self._named and (folder / DONE).exists():
+                numbers = self._found(sizes, shapes[0][0], dtype)
+                where = f"goes on after block {self.n_done} of {shapes[0][0]}"
+                anew = "what an interrupted run left is damaged or of another one; begins anew"
+                notice(f"{folder}: {anew if numbers is None else where}")
+            if numbers is None:
+                numbers = _mapped(folder, sum(sizes), dtype, reserve_bytes, named=self._named)
+            self._held = held.pop_all()
+        resid, norm, *self._rooms = numbers.split(sizes)
+        self.resid, self.final_norm = resid.view(*shapes[0]), norm.view(*shapes[1])
+        before, after = (
+            [one.view(*shape) for one, shape in zip(room.split(each), shapes[2:], strict=True)]
+            for room in self._rooms
+        )
+        self.streams: tuple[list[Resid], list[Resid]] = before, after
+        """Of every batch, before a block and after it in turn."""
+
+    @property
+    def n_done(self) -> int:
+        """Blocks that all examples went through."""
+        return len(self._said.layers)
+
+    def __exit__(self, *error: object) -> None:
+        if self._named and not self.n_done:
+            forget_blocks(self._folder)
+        self._held.close()
+
+    def keep(self) -> None:
+        """Another block is done: say so on disk."""
+        layers = [*self._said.layers, _hash(self.resid[self.n_done])]
+        streams = _hash(self._rooms[len(layers) % 2])
+        self._said = replace(self._said, layers=layers, streams=streams)
+        if self._named:
+            write_keyed(self._folder / DONE, asdict(self._said))
+
+    def _found(self, sizes: Sequence[int], n_layers: int, dtype: torch.dtype) -> Tensor | None:
+        """The numbers of an interrupted run, where they are this one's and as written."""
+        said, path = blocks_done(self._folder), self._folder / NUMBERS
+        n_bytes = sum(sizes) * dtype.itemsize
+        if (
+            said is None
+            or (said.key, said.shards) != (self._said.key, self._said.shards)
+            or not os.access(path, os.R_OK | os.W_OK)
+            or path.stat().st_size != n_bytes
+        ):
+            return None
+        numbers = torch.from_file(str(path), shared=True, size=sum(sizes), dtype=dtype)
+        resid, _, *rooms = numbers.split([*sizes])
+        layers = [_hash(one) for one in resid.view(n_layers, -1)[: len(said.layers)]]
+        if layers != said.layers or _hash(rooms[len(layers) % 2]) != said.streams:
+            return None
+        self._said = said
+        return numbers
+
+
+def _hash(numbers: Tensor) -> str:
+    return xxhash.xxh3_128(numbers.flatten().view(torch.uint8).numpy().data).hexdigest()
+
+
+def _mapped(folder: Path, n: int, dtype: torch.dtype, reserve_bytes: int, *, named: bool) -> Tensor:
+    """Room for `n` numbers in a file, in the place of what an interrupted run left."""
+    n_bytes, path = n * dtype.itemsize, partial_path(folder / NUMBERS)
+    if named:
+        forget_blocks(folder)
+    check_space(folder, n_bytes, reserve_bytes=reserve_bytes)
+    try:
+        try:
+            with path.open("xb") as file:
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, n_bytes)  # a full disk is told here
+                else:
+                    file.truncate(n_bytes)
+            numbers = torch.from_file(str(path), shared=True, size=n, dtype=dtype)
+            if named:
+                path.replace(folder / NUMBERS)
+            return numbers
+        finally:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise os_error(error, folder) from error
+
 
 CACHE_BATCH = 16
 """Most examples per forward pass while caching; part of the fingerprint for half-precision."""

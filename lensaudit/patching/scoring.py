@@ -243,7 +243,7 @@ def score_lens(session: Session) -> Scored:
 
 
 def read_all(session: Session) -> Deltas:
-    """Logit Lens deltas of retain and of every source, nats per token; see `lens_options`.
+    """Logit Lens deltas of retain and of every source, nats per token; see `as_lens`.
 
     Raises:
         VerificationError: the preflight failed.

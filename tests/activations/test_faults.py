@@ -35,14 +35,6 @@ def test_writers_killed_at_random_moments_lose_nothing(drills, tmp_path):
     assert found.is_right
 
 
-@pytest.mark.slow
-def test_thirty_killed_writers_lose_nothing(drills, tmp_path):
-    found = drills.kill_writers(tmp_path / "store", n_kills=30, seed=1)
-    assert found.n_mid_write > 0
-    assert (found.n_unreadable, found.n_lost, found.n_leftovers) == (0, 0, 0)
-    assert found.is_right
-
-
 def test_four_writers_share_the_work_and_two_may_die(drills, tmp_path):
     found = drills.race_writers(tmp_path / "store", n_writers=4, n_killed=2)
     assert found.is_right
@@ -54,21 +46,6 @@ def test_four_writers_are_right_where_locks_do_nothing(drills, tmp_path):
     found = drills.race_writers(tmp_path / "store", n_writers=4, n_killed=0, locks=False)
     assert found.is_right
     assert found.n_computed > found.n_shards  # the work was indeed done twice
-
-
-def test_every_kind_of_rot_is_found(drills, tmp_path):
-    found = drills.rot(tmp_path / "store", n_flips=60, n_zeroed=20, n_truncations=20)
-    assert (found.n_flips_found, found.n_zeroed_found, found.n_truncations_found) == (60, 20, 20)
-
-
-@pytest.mark.slow
-def test_all_of_very_many_pieces_of_rot_are_found(drills, tmp_path):
-    found = drills.rot(tmp_path / "store", n_flips=1000, n_zeroed=300, n_truncations=300, seed=1)
-    assert (found.n_flips_found, found.n_zeroed_found, found.n_truncations_found) == (
-        1000,
-        300,
-        300,
-    )
 
 
 @pytest.mark.parametrize("preflight", [True, False])

@@ -26,17 +26,6 @@ def full(tmp_path_factory):
     return fill(tmp_path_factory.mktemp("store"))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_what_was_published_is_read_back_exactly(tmp_path, dtype):
-    fingerprint = dataclasses.replace(BASE, dtype=dtype)
-    fill(tmp_path, fingerprint)
-    with ActivationStore(tmp_path).open(fingerprint) as cache:
-        assert cache.idx == tuple(range(70))
-        assert cache.dtype == getattr(torch, dtype)
-        for example in cache.examples():
-            assert same(example, make_example(example.idx, fingerprint))
-
-
 @st.composite
 def raw_examples(draw, dtype):
     """Any bit patterns of finite values: -0, denormals, the largest; none to four rows."""

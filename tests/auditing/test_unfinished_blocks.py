@@ -11,8 +11,8 @@ from filelock import FileLock
 from safetensors.torch import load_file, save_file
 
 from lensaudit.activations import fill
+from lensaudit.activations.fill import DONE, NUMBERS, forget_blocks
 from lensaudit.activations.gc import collect
-from lensaudit.activations.scratch import DONE, NUMBERS, forget_blocks
 from lensaudit.activations.store import CacheWriter, open_activations
 from lensaudit.auditing.cache import cache_into
 from lensaudit.auditing.settings import CacheSettings

@@ -11,17 +11,11 @@ from lensaudit.patching import stages
 from lensaudit.patching.scoring import plan_of, run, score_all
 
 
-@pytest.fixture(scope="module")
-def family(tmp_path_factory, tiny_tokenizer):
-    folder = tmp_path_factory.mktemp("family")
-    return save_questions(save_family(folder, tiny_tokenizer))
-
-
 @pytest.fixture
-def audit(family, tmp_path):
+def audit(tiny_family, tmp_path):
     """Audits that share nothing on disk with other tests."""
     return lambda *sources, **settings: audit_in(
-        family, sources or ("a",), activations=tmp_path / "activations", **settings
+        tiny_family, sources or ("a",), activations=tmp_path / "activations", **settings
     )[0]
 
 
@@ -40,9 +34,9 @@ def rows(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def tau(family):
+def tau(tiny_family):
     """Half of the rows are KE."""
-    return float(run(audit_in(family)[0]).s1.median())
+    return float(run(audit_in(tiny_family)[0]).s1.median())
 
 
 def uds(audit):
@@ -141,7 +135,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(audit, rows, monkeypatch):
     assert rows == []
 
 
-def test_all_models_are_opened_before_the_first_forward_pass(audit, family, monkeypatch):
+def test_all_models_are_opened_before_the_first_forward_pass(audit, tiny_family, monkeypatch):
     def no_load(*arguments, **options):
         raise AssertionError("a model was loaded")
 
@@ -171,7 +165,7 @@ def test_one_more_source_shares_s1_and_the_clean_run(audit, rows):
     assert sum(rows) == 9 * 4 + 4
 
 
-def test_a_budget_too_small_for_one_example_is_refused(family, tmp_path, tiny_tokenizer):
+def test_a_budget_too_small_for_one_example_is_refused(tiny_family, tmp_path, tiny_tokenizer):
     folder = save_family(
         tmp_path,
         tiny_tokenizer,

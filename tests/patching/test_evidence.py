@@ -11,6 +11,7 @@ from audit_helpers import anew
 from lensaudit.data.neutral import neutral_of
 from lensaudit.data.spans import make_batch
 from lensaudit.errors import InputError
+from lensaudit.gym import edits
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
@@ -27,36 +28,10 @@ from lensaudit.verdict.collect import judge_run
 from lensaudit.verdict.views import read_calibration
 
 
-def turned(checkpoint: str, folder: Path, seed: int = 0) -> Path:
-    """The same function in another orthonormal basis of the stream: norms folded, all turned."""
+def turned(checkpoint: str, folder: Path) -> Path:
+    """The same function in another orthonormal basis of the stream."""
     opened = open_checkpoint(resolve(checkpoint, load_registry()))
-    model = load_causal(opened, dtype=torch.float32, device="cpu")
-    d = model.config.hidden_size
-    turn = torch.linalg.qr(
-        torch.randn(d, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    ).Q
-
-    def read(norm, *readers) -> None:
-        for one in readers:
-            folded = one.weight.double() * norm.weight.double()
-            one.weight.data = (folded @ turn).float()
-        norm.weight.data.fill_(1.0)
-
-    with torch.no_grad():
-        head = model.lm_head.weight.clone()
-        model.lm_head.weight = torch.nn.Parameter(head)
-        model.config.tie_word_embeddings = False
-        inner = model.model
-        embedding = inner.embed_tokens.weight
-        embedding.data = (embedding.double() @ turn).float()
-        for block in inner.layers:
-            attention, mlp = block.self_attn, block.mlp
-            read(block.input_layernorm, attention.q_proj, attention.k_proj, attention.v_proj)
-            read(block.post_attention_layernorm, mlp.gate_proj, mlp.up_proj)
-            for writer in (attention.o_proj, mlp.down_proj):
-                writer.weight.data = (turn.T @ writer.weight.double()).float()
-        read(inner.norm, model.lm_head)
-    model.save_pretrained(folder)
+    edits.turned(load_causal(opened), edits.random_turn(64, 0)).save_pretrained(folder)
     load_tokenizer(opened).save_pretrained(folder)
     return folder
 

@@ -4,18 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from audit_helpers import audit_in, save_family, save_questions
+from audit_helpers import audit_in
 
 from lensaudit.cli.main import run as lensaudit
 from lensaudit.errors import InputError
 from lensaudit.patching.options import ResolvedSettings
 from lensaudit.patching.scoring import as_lens, run, score_all, score_lens
-
-
-@pytest.fixture(scope="module")
-def family(tmp_path_factory, tiny_tokenizer):
-    folder = tmp_path_factory.mktemp("family")
-    return save_questions(save_family(folder, tiny_tokenizer))
 
 
 def audit(folder, tmp_path, *sources, **settings):
@@ -39,9 +33,9 @@ def test_scores_equal_the_reference(shared, golden, tmp_path):
     assert calibration == {"full": 0.0, "retain": 1.0}
 
 
-def test_at_the_last_layer_reading_is_patching(family, tmp_path):
-    patched = run(audit(family, tmp_path, "a", "b", profile="full"))
-    read, _ = score_lens(audit(family, tmp_path, "a", "b"))
+def test_at_the_last_layer_reading_is_patching(tiny_family, tmp_path):
+    patched = run(audit(tiny_family, tmp_path, "a", "b", profile="full"))
+    read, _ = score_lens(audit(tiny_family, tmp_path, "a", "b"))
     assert torch.allclose(read[0].s1[:, -1], patched.s1[:, -1], atol=1e-5)
     for outcome in read:
         assert torch.allclose(outcome.s2[:, -1], patched.s2[outcome.source][:, -1], atol=1e-5)
@@ -50,18 +44,18 @@ def test_at_the_last_layer_reading_is_patching(family, tmp_path):
     assert torch.allclose(read[0].baseline, patched.baseline, atol=1e-5)
 
 
-def test_an_audit_leaves_nothing_to_run_for_the_lens(family, tmp_path, monkeypatch):
-    score_all(audit(family, tmp_path))
+def test_an_audit_leaves_nothing_to_run_for_the_lens(tiny_family, tmp_path, monkeypatch):
+    score_all(audit(tiny_family, tmp_path))
     calls = []
     monkeypatch.setattr("lensaudit.activations.fill.residuals", lambda *a, **k: calls.append(a))
-    assert score_lens(audit(family, tmp_path))[0][0].uds is not None
+    assert score_lens(audit(tiny_family, tmp_path))[0][0].uds is not None
     assert calls == []
 
     def no_load(*arguments, **options):
         raise AssertionError("a model was loaded")
 
     monkeypatch.setattr("lensaudit.patching.session.load", no_load)
-    score_lens(audit(family, tmp_path))
+    score_lens(audit(tiny_family, tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -74,15 +68,15 @@ def test_options_without_meaning_for_it_are_refused(changed):
 
 
 @pytest.fixture
-def command(family, tmp_path):
+def command(tiny_family, tmp_path):
     def call(*arguments):
-        named = {name: str(family / name) for name in ("full", "retain")} | {
-            "data": str(family / "forget.json"),
+        named = {name: str(tiny_family / name) for name in ("full", "retain")} | {
+            "data": str(tiny_family / "forget.json"),
             "activations": str(tmp_path / "act"),
             "out": str(tmp_path / "out"),
         }
         options = [part for key, value in named.items() for part in (f"--{key}", value)]
-        return lensaudit(["patch", "--source", str(family / "a"), *options, *arguments])
+        return lensaudit(["patch", "--source", str(tiny_family / "a"), *options, *arguments])
 
     return call
 
@@ -130,9 +124,9 @@ def test_a_dry_run_of_the_lens_counts_its_own_rows(command, tmp_path, capsys):
     assert "to score: 0 " in capsys.readouterr().out
 
 
-def test_every_token_is_kept_and_their_mean_is_what_is_scored(family, tmp_path):
-    read, _ = score_lens(audit(family, tmp_path, "a", "b"))
-    again, _ = score_lens(audit(family, tmp_path, "a", "b"))  # from the books
+def test_every_token_is_kept_and_their_mean_is_what_is_scored(tiny_family, tmp_path):
+    read, _ = score_lens(audit(tiny_family, tmp_path, "a", "b"))
+    again, _ = score_lens(audit(tiny_family, tmp_path, "a", "b"))  # from the books
     for outcome, other in zip(read, again, strict=True):
         assert outcome.by_token == other.by_token
         for at, e in enumerate(outcome.encoded):

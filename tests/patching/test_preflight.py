@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 import support
 import torch
-from audit_helpers import audit_in, save_family, save_questions
+from audit_helpers import audit_in
 
 from lensaudit.data.spans import make_batch
 from lensaudit.errors import InputError, VerificationError
@@ -24,12 +24,6 @@ from lensaudit.patching.scoring import run, score_all
 from lensaudit.patching.sources import LiveSource
 
 
-@pytest.fixture(scope="module")
-def family(tmp_path_factory, tiny_tokenizer):
-    folder = tmp_path_factory.mktemp("family")
-    return save_questions(save_family(folder, tiny_tokenizer, names=("full", "retain", "a")))
-
-
 def unturned(self, x):
     return x
 
@@ -44,7 +38,7 @@ def sees_one_more(plain):
 
 @pytest.mark.parametrize("broken", ["rotation", "causality", "readout"])
 def test_a_wrong_sweep_falls_back_to_the_oracle_with_a_notice(
-    family, tmp_path, monkeypatch, broken
+    tiny_family, tmp_path, monkeypatch, broken
 ):
     if broken == "rotation":
         monkeypatch.setattr(Rotation, "turn", unturned)
@@ -55,12 +49,12 @@ def test_a_wrong_sweep_falls_back_to_the_oracle_with_a_notice(
             "lensaudit.patching.wavefront.mean_per_example",
             lambda values, example, n: values.new_zeros(n),
         )
-    audit, notices = audit_in(family, activations=tmp_path)
+    audit, notices = audit_in(tiny_family, activations=tmp_path)
     found = run(audit)
     assert found.engine == "oracle"
     assert len(notices) == 1
     assert "misses the definition by" in notices[0]
-    slow = run(audit_in(family, activations=tmp_path, engine="oracle")[0])
+    slow = run(audit_in(tiny_family, activations=tmp_path, engine="oracle")[0])
     assert torch.equal(found.s1, slow.s1)
     assert not list(tmp_path.glob("scores/*sweep*"))
     # a second run finds the oracle's scores, and still says who made them
@@ -68,7 +62,7 @@ def test_a_wrong_sweep_falls_back_to_the_oracle_with_a_notice(
     assert outcomes[0].settings.engine == "oracle"
 
 
-def test_rows_that_join_a_layer_late_are_noticed(family, tmp_path, monkeypatch):
+def test_rows_that_join_a_layer_late_are_noticed(tiny_family, tmp_path, monkeypatch):
     """A row that begins one block later, with what stood there, is right for full itself."""
 
     def late(layout, joins):
@@ -76,7 +70,7 @@ def test_rows_that_join_a_layer_late_are_noticed(family, tmp_path, monkeypatch):
         return replace(plan, row=(plan.row - 1) % joins.numel())
 
     monkeypatch.setattr("lensaudit.patching.wavefront.schedule_of", late)
-    audit, notices = audit_in(family, activations=tmp_path)
+    audit, notices = audit_in(tiny_family, activations=tmp_path)
     assert run(audit).engine == "oracle"
     assert ["misses the definition by" in said for said in notices] == [True]
 
