@@ -55,7 +55,7 @@ def test_the_sweep_equals_the_oracle_in_double_precision(tiny_of, tiny_tokenizer
     assert_equal(swept(tiny_of(architecture), stacks, RAGGED), wanted, nats=1e-5)
 
 
-@pytest.mark.parametrize("architecture", support.ARCHITECTURES)
+@pytest.mark.parametrize("architecture", ["Llama", "Gemma2", "GPT-NeoX"])
 def test_blocks_in_another_order_are_noticed(tiny_of, architecture, monkeypatch):
     full = tiny_of(architecture)
     stacks = [source_stack(tiny_of(architecture, 1), RAGGED)]
