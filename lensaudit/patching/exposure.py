@@ -7,7 +7,7 @@ after it. A prompt is read once, whatever continues it.
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -245,22 +245,26 @@ def exposures(
     Raises:
         WorkError: logits are not finite.
     """
+    return [row[0] for row in _scored(reader, prompts, candidates, lambda said, *_: [said])]
+
+
+def _scored(
+    reader: Reader,
+    prompts: Sequence[Ids],
+    candidates: Sequence[Sequence[Ids]],
+    readings: Callable[[Tensor, "_Wanted", Tensor], Sequence[Tensor]],
+) -> list[Float[Tensor, "reading candidate"]]:
+    """By prompt: what is made of all that the reader says, and of the streams of the same pass."""
     found: dict[int, Tensor] = {}
     for places in _together(prompts):
         own = [candidates[at] for at in places]
-        total = sum(
-            (
-                wanted.summed(last, logits_of)
-                for wanted, last, logits_of in _passes(reader, prompts, own, places)
-            ),
-            start=torch.zeros(()),
+        parts = (
+            torch.stack([*readings(wanted.summed(last, logits_of), wanted, last)])
+            for wanted, last, logits_of in _passes(reader, prompts, own, places)
         )
-        found.update(zip(places, _by_prompt(total, own), strict=True))
+        total = _finite(reduce(torch.add, parts)).cpu()
+        found.update(zip(places, total.split(list(map(len, own)), dim=-1), strict=True))
     return [found[at] for at in range(len(prompts))]
-
-
-def _by_prompt(total: Tensor, candidates: Sequence[Sequence[Ids]]) -> list[Tensor]:
-    return list(_finite(total).cpu().split(list(map(len, candidates)), dim=-1))
 
 
 def _together(prompts: Sequence[Ids]) -> Iterator[list[int]]:
@@ -575,24 +579,18 @@ def layered_exposures(
     edits = {layer: keep(layer) for layer in layers}
     top = n_layers(source) - 1
     reader = Reader(source, lambda rows: edits, work or ForwardCount(), alike=True)
-    found: dict[int, Tensor] = {}
-    for places in _together(prompts):
-        own = [candidates[at] for at in places]
-        total: Tensor | None = None
-        for wanted, last, logits_of in _passes(reader, prompts, own, places):
-            said = wanted.summed(last, logits_of)
-            # as many positions as are read: of prompts the last
-            read = [said] + [
-                said
-                if head.model is source and layer not in head.maps and layer == top
-                else wanted.summed(streams[layer][:, -last.shape[1] :], partial(head.logits, layer))
-                for head in heads
-                for layer in layers
-            ]
-            total = torch.stack(read) if total is None else total + torch.stack(read)
-        assert total is not None
-        found.update(zip(places, _by_prompt(total, own), strict=True))
-    return [found[at] for at in range(len(prompts))]
+
+    def readings(said: Tensor, wanted: _Wanted, last: Tensor) -> list[Tensor]:
+        # as many positions as are read: of prompts the last
+        return [said] + [
+            said
+            if head.model is source and layer not in head.maps and layer == top
+            else wanted.summed(streams[layer][:, -last.shape[1] :], partial(head.logits, layer))
+            for head in heads
+            for layer in layers
+        ]
+
+    return _scored(reader, prompts, candidates, readings)
 
 
 def stream_after(

@@ -19,6 +19,7 @@ from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.facts import Fact
 from lensaudit.data.joining import Tokenizer
 from lensaudit.data.spans import Encoded, buckets, encoded_row, make_batch
+from lensaudit.files import canonical_json
 from lensaudit.models.bridge import (
     DTYPES,
     TransformerBridge,
@@ -92,7 +93,7 @@ class Session:
         # shared with the same session under other settings
         self._files = ExitStack()
         self._models: dict[str, TransformerBridge] = {}
-        self._runners: dict[ResolvedSettings, Runner] = {}
+        self._runners: dict[str, Runner] = {}
         self._caches: dict[tuple[str, str, tuple[Encoded, ...]], Activations] = {}
         self._kept: dict[Conditions, Any] = {}
         self._matches: dict[tuple[str, tuple[Encoded, ...]], TokenMatch] = {}
@@ -158,10 +159,15 @@ class Session:
 
     def use(self, engine: Engine) -> None:
         """From now on by this engine: what the architecture or a check allows."""
-        runner = self._runners.get(self.settings)
+        runner = self._runners.get(self._how)
         self.settings = replace(self.settings, engine=engine)
         if runner is not None and engine == "oracle":
-            self._runners[self.settings] = runner.by_oracle()
+            self._runners[self._how] = runner.by_oracle()
+
+    @property
+    def _how(self) -> str:
+        """What decides a runner: no path and no list of a caller's is in it."""
+        return canonical_json(self.settings.document())
 
     def model(self, checkpoint: Checkpoint) -> TransformerBridge:
         """A model in memory: `full` stays; the others as long as they are small beside `memory`."""
@@ -184,15 +190,15 @@ class Session:
 
     def runner(self, rows: Sequence[Encoded]) -> Runner:
         """What computes patched scores of these rows; `full` is loaded and checked once."""
-        settings = self.settings
-        if settings not in self._runners:
+        settings, how = self.settings, self._how
+        if how not in self._runners:
             full = self.model(self.full)
             check_model(full, rows[0], settings.dtype)
             check_component(full, rows[0], settings)
             decoder = usable_decoder(full, settings, self.notice)
             room = Room(sizes_on_disk(self.full, settings.dtype), settings, decoder is not None)
-            self._runners[settings] = Runner(full, None, decoder, settings, room)
-        runner = self._runners[settings]
+            self._runners[how] = Runner(full, None, decoder, settings, room)
+        runner = self._runners[how]
         if runner.decoder is None:
             return runner
         return replace(runner, clean=CachedSource(self.cache(self.full, rows, "all"), "resid_post"))
