@@ -18,7 +18,7 @@ import click
 
 import lensaudit
 from lensaudit.cli.main import COMMANDS, cli
-from lensaudit.cli.vocabulary import EVERY
+from lensaudit.cli.options import EVERY
 
 FOLDER = Path(__file__).resolve().parent / "reference"
 WIDTH = 100

@@ -10,7 +10,7 @@ from lensaudit.data.facts import load_facts
 from lensaudit.data.suites import load_suite
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
-from lensaudit.groups import assumption, spread
+from lensaudit.groups import spread
 from lensaudit.judge.items import read_items
 
 ANSWERED = {"question": "Who?", "answer": "Ada wrote it.", "prefix": "", "entity": "Ada"}
@@ -94,8 +94,3 @@ def test_a_higher_limit_takes_all_rows_of_a_lower_one(groups, limit):
     left = [groups.count(one) for one in set(groups)]
     # no author has two rows more than another that still has some to give
     assert all(a - b <= 1 or b == n for a in counts for b, n in zip(counts, left, strict=True))
-
-
-def test_of_authors_who_are_all_named_nothing_is_assumed():
-    assert assumption(["ada", 3]) is None
-    assert "no row names an author" in assumption(["idx 0", "idx 1"])

@@ -29,9 +29,8 @@ from lensaudit.data.candidates import mentions
 from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError, TryAgainError, WorkError
 from lensaudit.files import digest
-from lensaudit.judge.budget import Budget, expected_usage
 from lensaudit.judge.calls import PATH, Call, CallFailure, Found, Reply, Usage, unthought, user
-from lensaudit.judge.client import JudgeClient, open_client
+from lensaudit.judge.client import Budget, JudgeClient, expected_usage, open_client
 from lensaudit.judge.endpoint import open_endpoint
 from lensaudit.judge.settings import EndpointAccess, JudgeAccess
 from lensaudit.judge.transport import EndpointError

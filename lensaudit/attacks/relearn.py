@@ -300,7 +300,7 @@ def plan_of(job: RelearnJob, out: Path | None) -> list[str]:
 
 def make(job: RelearnJob, out: Path, *, report: Report) -> bool:
     """Have the relearned model in `out`; False if it was there before."""
-    return trained(job, out, lambda: relearn(job, out, report=report))
+    return trained(job.key, out, lambda: relearn(job, out, report=report))
 
 
 def taught_nothing(out: Path) -> str | None:

@@ -110,7 +110,7 @@ def make(job: RoundingJob, out: Path) -> bool:
     Raises:
         InputError: `out` holds something else.
     """
-    return trained(job, out, lambda: quantize(job, out))
+    return trained(job.key, out, lambda: quantize(job, out))
 
 
 def rounded(job: RoundingJob, out: Path) -> dict[str, Any]:

@@ -30,11 +30,7 @@ from lensaudit.screen.attacks import (
 from lensaudit.unlearn.settings import UnlearnSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from lensaudit.attacks.effort.runs import EffortResult
     from lensaudit.attacks.rtt.summary import Summarized
-    from lensaudit.results.attacks import Shift
 
 
 @click.command()
@@ -115,11 +111,6 @@ def effort(
     with ProgressBar() as bar:
         workers = settings.workers or fitting_workers(ready.full, ready.device)
         found = run(ready, workers=workers, progress=bar.tell)
-    print_efforts(found, as_json=as_json)
-
-
-def print_efforts(found: "list[EffortResult]", *, as_json: bool) -> None:
-    """E50 and E80 of every model and arm, with the curve as a row of blocks."""
     shown = (
         part
         for one in found
@@ -148,23 +139,17 @@ def relearn(settings: RelearnSettings, as_json: bool, dry_run: bool) -> None:
         return
     with ProgressBar() as progress:
         if settings.audit or out is None:
-            print_recovery(
-                *attack(settings, notice=notice, progress=progress.tell), as_json=as_json
-            )
+            shifts, folder = attack(settings, notice=notice, progress=progress.tell)
+            for one in shifts:
+                if one.remark is not None:
+                    notice(f"{one.model}: {one.remark}")
+            answer(list(map(asdict, shifts)), of_recovery(shifts), folder, as_json=as_json)
             return
         new = make(job, out, report=lambda at: progress("step", at.step, at.n_steps))
     what = f"{job.start.spec.name} relearned, {job.recipe.n_steps} steps"
     print_trained(out, what, {}, new=new, as_json=as_json)
     if (nothing := taught_nothing(out)) is not None:
         notice(nothing)
-
-
-def print_recovery(shifts: "Sequence[Shift]", folder: Path, *, as_json: bool) -> None:
-    """Every score before and after the attack."""
-    for one in shifts:
-        if one.remark is not None:
-            notice(f"{one.model}: {one.remark}")
-    answer([asdict(one) for one in shifts], of_recovery(shifts), folder, as_json=as_json)
 
 
 @click.command()

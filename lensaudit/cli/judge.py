@@ -26,10 +26,7 @@ from lensaudit.judge.settings import (
 from lensaudit.screen.cells import brief, fields
 
 if TYPE_CHECKING:
-    from lensaudit.judge.batches import BatchOutcome
-    from lensaudit.judge.calibrate import Agreement
-    from lensaudit.judge.findings import Findings
-    from lensaudit.judge.jobs import JudgePlan
+    from lensaudit.judge.jobs import Findings
 
 _PATH = click.Path(path_type=Path)
 _LOG = click.argument("log", type=_PATH)
@@ -55,7 +52,13 @@ def run(settings: LogSettings, as_json: bool, dry_run: bool) -> None:
     from lensaudit.judge.jobs import plan_job, run_job
 
     if dry_run:
-        print_plan(plan_job(settings), as_json=as_json)
+        plan = plan_job(settings)
+        answer(asdict(plan), _fields(asdict(plan)), as_json=as_json)
+        if not as_json and not plan.probed:
+            notice(
+                "the model was never probed; run `lensaudit judge probe` for its own mode and "
+                "limits"
+            )
         return
     with ProgressBar() as bar:
         findings = run_job(settings, bar, notice)
@@ -88,12 +91,18 @@ def calibrate(settings: CalibrationSettings, as_json: bool) -> None:
     """Compare a judge with labels set by hand: rank correlation, error, what length does."""
     from lensaudit.judge.calibrate import calibrate_model, calibrate_words
 
-    if settings.words is not None:
-        print_agreement(calibrate_words(settings.by, settings.words), as_json=as_json)
-        return
     with ProgressBar() as bar:
-        agreement = calibrate_model(settings, bar)
-    print_agreement(agreement, as_json=as_json)
+        if settings.words is not None:
+            agreement = calibrate_words(settings.by, settings.words)
+        else:
+            agreement = calibrate_model(settings, bar)
+    found = asdict(agreement) | {"reading": agreement.reading}
+    shown = {
+        key: brief(value) if isinstance(value, float) or value is None else value
+        for key, value in found.items()
+    }
+    answer(found, _fields(shown), as_json=as_json)
+    agreement.checked()
 
 
 @judge.group()
@@ -110,7 +119,16 @@ def batch_run(settings: LogSettings, how: BatchSettings, as_json: bool) -> None:
     """Send LOG off; the same command again collects. Exit code 75 while a batch is not over."""
     from lensaudit.judge.batches import batch_job
 
-    print_batches(batch_job(settings, how=how, tell=notice), as_json=as_json)
+    findings, lines, n_sent = batch_job(settings, how=how, tell=notice)
+    if findings is not None:
+        print_findings(findings, as_json=as_json)
+        return
+    state = "; ".join(lines)
+    if not n_sent:
+        raise TryAgainError(f"not over yet: {state}; run the same command again later")
+    document = {"sent": n_sent, "batches": lines}
+    said = [f"sent: {n_sent} requests; {state}", "run the same command again to collect"]
+    answer(document, said, as_json=as_json)
 
 
 @batch.command("cancel")
@@ -150,48 +168,11 @@ def batch_import(settings: LogSettings, results: Path, as_json: bool) -> None:
 
 def print_findings(findings: "Findings", *, as_json: bool) -> None:
     """The table or the summary, where the files are, and what is unfinished."""
-    from lensaudit.judge.findings import refuse_unfinished, summary_of
+    from lensaudit.judge.jobs import refuse_unfinished, summary_of
     from lensaudit.screen.evaluation import findings_of
 
     answer(summary_of(findings), findings_of(findings), findings.folder, as_json=as_json)
     refuse_unfinished(findings)
-
-
-def print_plan(plan: "JudgePlan", *, as_json: bool) -> None:
-    """What a run would ask."""
-    answer(asdict(plan), _fields(asdict(plan)), as_json=as_json)
-    if not as_json and not plan.probed:
-        notice(
-            "the model was never probed; run `lensaudit judge probe` for its own mode and limits"
-        )
-
-
-def print_batches(outcome: "BatchOutcome", *, as_json: bool) -> None:
-    """Results, or what is going on.
-
-    Raises:
-        TryAgainError: nothing new was sent and a batch is not over.
-    """
-    if outcome.findings is not None:
-        print_findings(outcome.findings, as_json=as_json)
-        return
-    state = "; ".join(outcome.lines)
-    if not outcome.submitted:
-        raise TryAgainError(f"not over yet: {state}; run the same command again later")
-    document = {"sent": outcome.submitted, "batches": list(outcome.lines)}
-    said = [f"sent: {outcome.submitted} requests; {state}", "run the same command again to collect"]
-    answer(document, said, as_json=as_json)
-
-
-def print_agreement(agreement: "Agreement", *, as_json: bool) -> None:
-    """How far a judge agrees with the labels."""
-    found = asdict(agreement) | {"reading": agreement.reading}
-    shown = {
-        key: brief(value) if isinstance(value, float) or value is None else value
-        for key, value in found.items()
-    }
-    answer(found, _fields(shown), as_json=as_json)
-    agreement.checked()
 
 
 def _fields(values: Mapping[str, object]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from lensaudit import __version__
-from lensaudit.cli.loading import announce
+from lensaudit.cli.terminal import announce
 from lensaudit.errors import LensAuditError
 from lensaudit.files import os_error, printable
 
@@ -41,18 +41,21 @@ COMMANDS = {
         "lensaudit.cli.setup:annotate",
         "Propose which part of each answer is scored, for an own forget set.",
     ),
-    "data": ("lensaudit.cli.data:data", "Make rows of other people's data sets."),
+    "data": ("lensaudit.cli.setup:data", "Make rows of other people's data sets."),
     "report": ("lensaudit.cli.results:report", "Write one HTML page of results on disk."),
     "runs": ("lensaudit.cli.results:runs", "What was run: list, show, compare, delete."),
     "meta": ("lensaudit.cli.many:meta", "Judge the metrics themselves, over many models."),
-    "steer": ("lensaudit.cli.steer:steer", "Find directions, steer with them, audit by them."),
+    "steer": ("lensaudit.cli.measure:steer", "Find directions, steer with them, audit by them."),
     "judge": ("lensaudit.cli.judge:judge", "Judge answers by a language model or word lists."),
     "worst": (
         "lensaudit.cli.attacks:worst",
         "Attack every fact: which come out?",
     ),
-    "know": ("lensaudit.cli.know:know", "Who has what? An exact test without a retain model."),
-    "canaries": ("lensaudit.cli.know:canaries", "Invented people, taught by coin: an exact test."),
+    "know": ("lensaudit.cli.measure:know", "Who has what? An exact test without a retain model."),
+    "canaries": (
+        "lensaudit.cli.measure:canaries",
+        "Invented people, taught by coin: an exact test.",
+    ),
     "sample": (
         "lensaudit.cli.attacks:sample",
         "Sample answers: how often do facts leak?",
@@ -60,7 +63,7 @@ COMMANDS = {
     "sweep": ("lensaudit.cli.many:sweep", "Audit many checkpoints: plan, run, collect."),
     "lm-eval": ("lensaudit.cli.measure:lm_eval", "Run lm-evaluation-harness on a model."),
     "connect": (
-        "lensaudit.cli.connect:connect",
+        "lensaudit.cli.setup:connect",
         "Make lensaudit an evaluator of an open-unlearning checkout.",
     ),
     "watch": ("lensaudit.cli.many:watch", "Audit each new checkpoint of a training run."),
@@ -107,7 +110,7 @@ class LazyGroup(click.Group):
             return None
         module, attribute = COMMANDS[cmd_name][0].split(":")
         command = getattr(importlib.import_module(module), attribute)
-        alike = importlib.import_module("lensaudit.cli.vocabulary").with_vocabulary(command)
+        alike = importlib.import_module("lensaudit.cli.options").with_vocabulary(command)
         return importlib.import_module("lensaudit.cli.project").with_project(alike, cmd_name)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
@@ -219,7 +222,7 @@ def _said(error: BaseException) -> tuple[str, int]:
         case LensAuditError():
             return str(error), error.exit_code
         case click.NoSuchOption():
-            from lensaudit.cli.vocabulary import suggestion
+            from lensaudit.cli.options import suggestion
 
             return suggestion(error), 2
         case click.MissingParameter():

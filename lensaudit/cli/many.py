@@ -41,7 +41,6 @@ from lensaudit.sweep.settings import CheckSettings, PlanSettings, RunSettings, W
 if TYPE_CHECKING:
     from lensaudit.screen.tables import Part
     from lensaudit.sweep.plan import SweepFolder, SweepPlan
-    from lensaudit.sweep.unit import Compared
 
 RESULTS = click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
 
@@ -362,14 +361,13 @@ def verify(folder: Path, settings: CheckSettings, as_json: bool) -> None:
     from lensaudit.sweep.unit import refuse, verify_sweep
 
     found = verify_sweep(*_opened(folder), **vars(settings), report=notice)
-    answer([asdict(one) for one in found], map(_redone, found), as_json=as_json)
+    lines = (
+        f"{one.unit}: {one.n_values} values, largest difference "
+        + (f"{one.worst:.2e} at {one.metric}" if one.metric else "none")
+        for one in found
+    )
+    answer([asdict(one) for one in found], lines, as_json=as_json)
     refuse(found)
-
-
-def _redone(one: "Compared") -> str:
-    """A unit that was computed again, in a line."""
-    worst = f"{one.worst:.2e} at {one.metric}" if one.metric else "none"
-    return f"{one.unit}: {one.n_values} values, largest difference {worst}"
 
 
 def _opened(folder: Path) -> tuple["SweepFolder", "SweepPlan"]:

@@ -1,18 +1,19 @@
-"""One model, measured: `patch`, `eval`, `audit`, `demo`, `cache`, `lm-eval`."""
+"""One model, measured: `patch`, `eval`, `audit`, `demo`, `cache`, `know`, `steer`, `lm-eval`."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from lensaudit.association.settings import KnowSettings
 from lensaudit.auditing.settings import (
     AuditSettings,
     CacheSettings,
     EvaluateSettings,
 )
-from lensaudit.cli.loading import during
 from lensaudit.cli.options import (
     ModelName,
     SettingOption,
@@ -20,15 +21,35 @@ from lensaudit.cli.options import (
     result_folder,
     shared,
 )
-from lensaudit.cli.terminal import ProgressBar, answer, emit, is_quiet, notice, say, tell, written
+from lensaudit.cli.project import is_typed
+from lensaudit.cli.terminal import (
+    ProgressBar,
+    answer,
+    during,
+    is_quiet,
+    notice,
+    one_or_all,
+    say,
+    written,
+)
 from lensaudit.errors import InputError, PartialError, VerificationError, WorkError, need
 from lensaudit.evaluation.settings import HarnessSettings
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.screen.cells import number
 from lensaudit.settings import MODELS, results_folder
+from lensaudit.steer.settings import (
+    DirectionSettings,
+    EvalSettings,
+    ExtractSettings,
+    LayerSettings,
+)
 
 if TYPE_CHECKING:
-    from lensaudit.auditing.result import Patched
+    from lensaudit.auditing.result import Audited
+    from lensaudit.screen.tables import Part
+    from lensaudit.steer.evaluate import Steering
+
+PAGE = "audit.html"
 
 
 @click.command()
@@ -58,29 +79,12 @@ def patch(
         return
     with ProgressBar() as bar:
         found = patched(sources, settings, out, notice=notice, progress=bar.tell)
-    print_patched(found, as_json=as_json)
-
-
-def print_patched(found: "Patched", *, as_json: bool) -> None:
-    """Results on stdout, and where their files are.
-
-    Raises:
-        VerificationError: the scale is off.
-        WorkError: nothing could be scored of a model.
-    """
-    from lensaudit.screen.depth import collateral, depths, erasures
+    from lensaudit.screen.depth import of_runs
 
     summaries = [one.summary for one in found.results]
-    if as_json:
-        emit(summaries[0] if len(summaries) == 1 else summaries)
-    else:
-        if found.results[0].score == "em":
-            tell(erasures(summaries))
-        else:
-            tell(depths(summaries, found.comparison))
-            tell(collateral(summaries))
-        for one in found.results:
-            written(one.folder)
+    folders = (f"written: {one.folder}" for one in found.results)
+    shown = chain(of_runs(summaries, found.comparison), folders)
+    answer(one_or_all(summaries), shown, as_json=as_json)
     if off := next(filter(None, (one.off for one in found.results)), None):
         raise VerificationError(off)
     if empty := [one for one in found.results if one.found_nothing]:
@@ -107,10 +111,6 @@ def cache(model: str, settings: CacheSettings, as_json: bool, dry_run: bool) -> 
         found = cache_into(model, settings, progress=bar.tell, notice=notice)
     folders = [str(one.folder) for one in found.parts.values()]
     answer(found.summary, folders, as_json=as_json)
-
-
-if TYPE_CHECKING:
-    from lensaudit.auditing.result import EvaluationResult
 
 
 @click.command("eval")
@@ -158,22 +158,11 @@ def evaluate(
         found = evaluate_into(
             model or "", settings, out, notice=notice, progress=lambda one: notice(one.piece)
         ).checked()
-    print_values(found, as_json=as_json)
-
-
-def print_values(found: "EvaluationResult", *, as_json: bool) -> None:
-    """Print the table or the summary, and where the files are."""
     from lensaudit.screen.evaluation import values
 
     for note in found.notes:
         notice(note)
     answer(dict(found.summary), values(found), found.folder, as_json=as_json)
-
-
-if TYPE_CHECKING:
-    from lensaudit.auditing.result import Audited
-
-PAGE = "audit.html"
 
 
 @click.command()
@@ -248,27 +237,18 @@ def print_audited(found: "Audited", page: Path, *, as_json: bool) -> None:
         PartialError: a step failed.
         VerificationError: the scale is off.
     """
-    from lensaudit.screen.depth import depths
-    from lensaudit.verdict.keeps import keeps_document, keeps_line
+    from lensaudit.screen.depth import of_audit
+    from lensaudit.verdict.keeps import keeps_document
 
-    summaries = [one.summary for one in found.results]
-    if as_json:
-        shown = ("source", "uds", "ci95", "n", "n_scored", "calibration")
-        sources = [
-            {key: one.summary.get(key) for key in shown}
-            | {"verdict": one.verdict.document(), "association": _brief(one.association)}
-            | ({"keeps": keeps_document(one.keeps)} if one.keeps else {})
-            for one in found.results
-        ]
-        emit({"report": str(page), "sources": sources, "all_views": found.verdicts.document()})
-    else:
-        tell(depths(summaries, sentences=[one.verdict.sentence for one in found.results]))
-        for one in found.results:
-            if one.association is not None:
-                say(one.association["headline"])
-            if line := keeps_line(one.source, one.keeps):
-                say(line)
-        say(f"report: {page}")
+    shown = ("source", "uds", "ci95", "n", "n_scored", "calibration")
+    sources = [
+        {key: one.summary.get(key) for key in shown}
+        | {"verdict": one.verdict.document(), "association": _brief(one.association)}
+        | ({"keeps": keeps_document(one.keeps)} if one.keeps else {})
+        for one in found.results
+    ]
+    document = {"report": str(page), "sources": sources, "all_views": found.verdicts.document()}
+    answer(document, chain(of_audit(found.results), [f"report: {page}"]), as_json=as_json)
     if off := next(filter(None, (one.patch.off for one in found.results)), None):
         raise VerificationError(off)
     if found.failures:
@@ -331,3 +311,178 @@ def lm_eval(settings: HarnessSettings, as_json: bool) -> None:
     lines = [f"{key}: {number(value, 4)}" for key, value in sorted(found.values.items())]
     lines += [f"kept from before: {', '.join(found.reused)}"] if found.reused else []
     answer(dict(found.values), lines, found.folder, as_json=as_json)
+
+
+@click.command()
+@shared("source or address")
+@options(KnowSettings)
+@result_folder("experiments/out/know-<source>")
+@shared("json", "dry_run")
+def know(
+    source: str, settings: KnowSettings, out: Path | None, as_json: bool, dry_run: bool
+) -> None:
+    """Test exactly whether values are bound to subjects; needs no model that never knew.
+
+    Facts asked in one way about different subjects are put to the model with every subject's name
+    and every subject's value. Writes facts.csv, relations.csv, layers.csv, matrix.json,
+    summary.json and manifest.json. Exits 0 whatever is found. A model behind an OpenAI-compatible
+    address is asked by log-probabilities of prompts, or by samples.
+    """
+    from lensaudit.association.run import know_into, plan_know
+    from lensaudit.screen.know import of_know
+
+    if "://" in source and not is_typed("source"):
+        raise InputError("an address is sent questions: say --source on the command line")
+    if dry_run:
+        say(plan_know(source, settings, notice=notice).text())
+        return
+    with ProgressBar() as bar:
+        found = know_into(source, settings, out, notice=notice, progress=bar.tell)
+    document = {"out": str(found.folder), **found.summary}
+    answer(document, of_know(found.summary), found.folder, as_json=as_json)
+
+
+@click.group()
+def canaries() -> None:
+    """Invented people, of whom a coin decided who was taught: an exact test of forgetting."""
+
+
+@canaries.command()
+@click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="New folder.")
+@click.option("--people", default=40, show_default=True, help="How many; half are to be taught.")
+@click.option("--seed", type=int, help="Of the draw. [default: one that nobody knows]")
+def draw(out: Path, people: int, seed: int | None) -> None:
+    """Write people.json (all), taught.json (to train on) and key.json (the sealed coins)."""
+    from lensaudit.association.canaries import draw_canaries
+
+    say(f"seal: {draw_canaries(out, people=people, seed=seed)}")
+    written(out)
+
+
+@canaries.command("test")
+@click.argument("results", type=click.Path(exists=True, path_type=Path))
+@click.option("--canaries", "folder", required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--seal", required=True, help="As `canaries draw` printed it.")
+@click.option("--score", default="bits_familiar", show_default=True, help="Column, e.g. uds.")
+@click.option("--side", type=click.Choice(["higher", "lower"]), default="higher", show_default=True)
+@shared("json")
+def test_(
+    results: Path,
+    folder: Path,
+    seal: str,
+    score: str,
+    side: Literal["higher", "lower"],
+    as_json: bool,
+) -> None:
+    """Compare taught people with the others in RESULTS: exact, whatever the score."""
+    from lensaudit.association.canaries import open_canaries
+
+    found = open_canaries(folder, results, seal=seal, score=score, side=side)
+    line = (
+        f"{found.score}: {found.n_taught} taught people {found.taught:.3f}, "
+        f"{found.n_people - found.n_taught} others {found.others:.3f}, p {found.p:.2g}"
+    )
+    answer(vars(found), [line], as_json=as_json)
+
+
+@click.group()
+def steer() -> None:
+    """Directions of the residual stream: extract, steer and judge, audit.
+
+    Layer L is the output of block L, counted from 0.
+    """
+
+
+@steer.command()
+@options(ExtractSettings)
+@shared("json", "dry_run")
+def extract(settings: ExtractSettings, as_json: bool, dry_run: bool) -> None:
+    """Estimate a direction from answers with and without a trait, at every layer.
+
+    Answers come from the trait's own rows, from --positive and --negative, or are elicited by its
+    system prompts. Writes vectors/<method>_layer<L>.safetensors and .json with scores on held-out
+    rows. Every vector is as long as the mean difference of its layer.
+    """
+    from lensaudit.screen.steer import of_vectors
+    from lensaudit.steer.extract import Extraction
+
+    job = Extraction.of(settings)
+    if dry_run:
+        say(job.plan())
+        return
+    with ProgressBar() as progress:
+        vectors = job.run(progress, notice)
+    document = [one.document() for one in vectors]
+    answer(document, of_vectors(vectors), job.folder / "vectors", as_json=as_json)
+
+
+@steer.command("eval")
+@options(EvalSettings)
+@shared("json", "dry_run")
+def steer_eval(settings: EvalSettings, as_json: bool, dry_run: bool) -> None:
+    """Steer by each coefficient and judge the answers; run again to resume.
+
+    Writes responses/coef_*.jsonl, judgements.jsonl and results.json. A row draws the same random
+    numbers under every coefficient. The coefficient is chosen on half of the questions and
+    reported on the other half.
+    """
+    from lensaudit.screen.steer import of_coefficients
+    from lensaudit.steer.evaluate import Steering
+
+    job = Steering.over_coefficients(settings, notice)
+    _steered(job, of_coefficients, as_json=as_json, dry_run=dry_run)
+
+
+@steer.command("sweep")
+@options(LayerSettings)
+@shared("json", "dry_run")
+def steer_sweep(settings: LayerSettings, as_json: bool, dry_run: bool) -> None:
+    """Steer at every layer with one strength and judge the answers; run again to resume.
+
+    Writes responses/layer_*.jsonl and layer_sweep.json. The layer is chosen on half of the
+    questions and reported on the other half.
+    """
+    from lensaudit.screen.steer import of_layers
+    from lensaudit.steer.evaluate import Steering
+
+    _steered(Steering.over_layers(settings), of_layers, as_json=as_json, dry_run=dry_run)
+
+
+@steer.command("audit")
+@options(DirectionSettings)
+@shared("json", "dry_run")
+def steer_audit(settings: DirectionSettings, as_json: bool, dry_run: bool) -> None:
+    """Is a direction all that hides the answers? Estimated on some authors, scored on others.
+
+    ADD brings full's shift back, ABLATE removes the refusal (or the shift), CLAMP asks whether one
+    component is necessary and sufficient. Each beside random directions of equal length, one from
+    retain questions, and a model that never saw the answers. Writes interventions.jsonl,
+    summary.json and manifest.json; run again to resume.
+    """
+    from lensaudit.directions.audit import check_scored, open_audit, plan_of, run_audit
+    from lensaudit.screen.steer import of_directions
+
+    job = open_audit(settings, notice)
+    if dry_run:
+        say(plan_of(job))
+        return
+    with ProgressBar() as progress:
+        summary, folder = run_audit(job, progress, notice)
+    answer(summary, of_directions(summary), folder, as_json=as_json)
+    check_scored(summary)
+
+
+def _steered(
+    job: "Steering",
+    shown: Callable[[Any], "Iterable[Part]"],
+    *,
+    as_json: bool,
+    dry_run: bool,
+) -> None:
+    """Run a job, or print its plan."""
+    if dry_run:
+        say(job.plan())
+        return
+    with ProgressBar() as progress:
+        results, path = job.run(progress, notice)
+    answer(results, shown(results), path, as_json=as_json)

@@ -1,4 +1,4 @@
-"""Before an audit: `init`, `annotate`, `models`, `doctor`."""
+"""Before an audit: `init`, `annotate`, `data`, `models`, `doctor`, `connect`."""
 
 import sys
 from collections import Counter
@@ -10,8 +10,9 @@ import click
 
 from lensaudit.cli.options import SettingOption, options, shared
 from lensaudit.cli.project import current_project, is_typed
-from lensaudit.cli.terminal import emit, listing, notice, say
+from lensaudit.cli.terminal import answer, emit, listing, notice, say, tell
 from lensaudit.data.facts import spans_of, together
+from lensaudit.doors.data import ConvertSettings, SetName
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.evaluation.settings import AnnotationSettings
 from lensaudit.models.registry import ModelSpec, Role, load_registry, origin
@@ -22,6 +23,7 @@ from lensaudit.settings import CheckupSettings
 
 if TYPE_CHECKING:
     from lensaudit.auditing.discover import Discovered
+    from lensaudit.evaluation.annotation import Annotated
 
 ASKED = {
     "full": "which model was there before unlearning",
@@ -67,9 +69,7 @@ def init(folder: Path, force: bool, as_json: bool, dry_run: bool) -> None:
 
 def _print(found: "Discovered", file: Path, lines: list[str]) -> None:
     missing = [key for key in ASKED if key in found.open]
-    say(f"written: {file}")
-    for line in lines:
-        say(line)
+    tell([f"written: {file}", *lines])
     for place, why in list(found.strange.items())[:SHOWN]:
         notice(f"{place}: looked at and not understood: {why}")
     if (more := len(found.strange) - SHOWN) > 0:
@@ -96,9 +96,6 @@ def _ask(found: "Discovered") -> "Discovered":
             found = found.with_answer(key, candidates[int(said) - 1])
     return found
 
-
-if TYPE_CHECKING:
-    from lensaudit.evaluation.annotation import Annotated
 
 SHOWN = 20
 
@@ -170,12 +167,16 @@ def _annotated_document(settings: AnnotationSettings, found: "Annotated") -> dic
 
 def _print_annotated(settings: AnnotationSettings, found: "Annotated") -> None:
     review = settings.review_file
-    say(f"written: {settings.out} ({len(found.kept)} of {len(found.proposals)} rows)")
-    say(f"review: {review} ({len(found.remarks)} rows marked CHECK)")
-    if settings.page:
-        say(f"page: {settings.page_file} (to move spans; it downloads {review.name} to read back)")
-    for line in (*by_rule({"spans": spans_of(found.kept)}), *found.relations.lines()):
-        say(line)
+    page = f"page: {settings.page_file} (to move spans; it downloads {review.name} to read back)"
+    tell(
+        [
+            f"written: {settings.out} ({len(found.kept)} of {len(found.proposals)} rows)",
+            f"review: {review} ({len(found.remarks)} rows marked CHECK)",
+            *([page] if settings.page else []),
+            *by_rule({"spans": spans_of(found.kept)}),
+            *found.relations.lines(),
+        ]
+    )
     left_out = together((f"idx {idx}", why) for idx, why in found.left_out.items())
     for who, why in left_out[:SHOWN]:
         notice(f"{who} left out: {why}")
@@ -275,3 +276,65 @@ def doctor(settings: CheckupSettings, as_json: bool) -> None:
         raise VerificationError(
             f"{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}"
         )
+
+
+@click.group()
+def data() -> None:
+    """Data sets of others: convert."""
+
+
+@data.command()
+@click.argument("name", metavar="SET", type=click.Choice(get_args(SetName)))
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
+@options(ConvertSettings)
+@shared("force", "json")
+def convert(settings: ConvertSettings, force: bool, as_json: bool) -> None:
+    """Make rows for --data of the FILES of a published SET, your own copy.
+
+    SET is tofu, muse, wmdp, rwku, lume, pistol, knowundo or elude; files are JSON lists or JSONL.
+    What a file's rows are for is told by its name (retain…, neighbor…: to keep). Rows to keep go to
+    a file of their own. What is left out is counted by reason; rows without a span are for
+    `lensaudit annotate`.
+    """
+    from lensaudit.doors.data import convert as write
+
+    found = write(settings, force=force)
+    written = {half: {"out": str(at), "n": n} for half, (at, n) in found.written.items()}
+    first, *_ = (one["out"] for one in written.values())
+    todo = f"annotate {first} -o forget.json" if found.without_span else f"audit --data {first}"
+    lines = (
+        *(f"written: {one['out']} ({one['n']} rows to {half})" for half, one in written.items()),
+        *(f"{file}: rows to {half}" for file, half in found.read.items()),
+        *(f"left out: {n} rows: {why}" for why, n in found.dropped.items()),
+        f"without a span: {found.without_span}",
+        f"next: lensaudit {todo}",
+    )
+    answer(vars(found) | {"written": written}, lines, as_json=as_json)
+    for note in [] if as_json else found.notes:
+        notice(note)
+
+
+@click.command()
+@click.argument("tool", type=click.Choice(["open-unlearning"]))
+@click.argument("checkout", metavar="PATH", type=click.Path(path_type=Path))
+@click.option("--remove", cls=SettingOption, typed=True, is_flag=True, help="Undo it, exactly.")
+@click.option("--yes", cls=SettingOption, typed=True, is_flag=True, help="Do not ask.")
+def connect(tool: str, checkout: Path, remove: bool, yes: bool) -> None:
+    """Make lensaudit an evaluator of the open-unlearning checkout at PATH.
+
+    Writes an evaluator, its configuration `eval=lensaudit`, and one line that registers it; the
+    diff is shown first. The evaluator runs this interpreter on the model's checkpoint.
+    """
+    from lensaudit.doors.open_unlearning import carry_out, connection, removal
+
+    edits = removal(checkout) if remove else connection(checkout)
+    say("".join(one.diff for one in edits))
+    if not yes and not click.confirm(f"Change {len(edits)} files?"):
+        say("nothing was changed")
+        return
+    carry_out(checkout, edits)
+    say(
+        "removed"
+        if remove
+        else "connected; next: set full and retain in configs/eval/lensaudit.yaml"
+    )

@@ -245,19 +245,14 @@ def steps(texts: TextRows, n_layers: int, seed: int) -> Callable[[int], Step]:
 
 
 @dataclass(frozen=True)
-class Steady:
+class Steady(Objective[Any]):
     """An objective that is a loss and carries nothing along."""
 
     loss: Callable[[Any, Any], Tensor]
-    first_multiplier: float = 0.0
 
     def __call__(self, model: Any, batch: Any, multiplier: float) -> Terms:
         """The loss of one batch."""
         return Terms(self.loss(model, batch))
-
-    def next_multiplier(self, multiplier: float, retain: float, step: int) -> float:
-        """Leave the multiplier as it is."""
-        return multiplier
 
 
 def disguised(

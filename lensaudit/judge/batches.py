@@ -28,8 +28,7 @@ from lensaudit.files import (
 from lensaudit.judge.calls import Call, CallFailure, CallOutcome, Found, Pending, Reply, checked
 from lensaudit.judge.client import JudgeClient, open_client
 from lensaudit.judge.endpoint import Endpoint
-from lensaudit.judge.findings import Findings, findings_of
-from lensaudit.judge.jobs import open_job
+from lensaudit.judge.jobs import Findings, open_job
 from lensaudit.judge.settings import WORDS, BatchSettings, JudgeSettings, LogSettings
 from lensaudit.judge.transport import MOST_FILE_BYTES, BatchInfo, EndpointError, Transport
 from lensaudit.results.reading import checked_as
@@ -333,23 +332,17 @@ def _outcome(row: Mapping[str, Any], call: Call, endpoint: Endpoint) -> CallOutc
     return CallFailure("api_error", f"the batch gives an error: {text[:160]}")
 
 
-@dataclass(frozen=True)
-class BatchOutcome:
-    """Results, or what is still going on."""
-
-    findings: Findings | None
-    lines: tuple[str, ...]
-    """What a person is told about open batches."""
-    submitted: int = 0
-
-
 def batch_job(
     settings: LogSettings,
     *,
     how: BatchSettings | None = None,
     tell: Callable[[str], None] = lambda line: None,
-) -> BatchOutcome:
+) -> tuple[Findings | None, list[str], int]:
     """Send a log as batches, or collect them; the same call again goes on.
+
+    Returns:
+        The findings once all is over; a line for each batch that is not; how many requests were
+        sent off just now.
 
     Raises:
         InputError: before anything is sent.
@@ -363,17 +356,15 @@ def batch_job(
     with open_job(settings) as job, job.folder(tell) as folder:
         assert job.client is not None
         batches = BatchFolder(folder, job.client)
-        pending = job.grader.pending(job.items.items)
         while True:
-            found, running, n_sent = batches.advance(pending, resubmit=resubmit)
+            found, running, n_sent = batches.advance(job.pending, resubmit=resubmit)
             # what failed again after being sent again is not sent a third time
             resubmit, submitted = False, submitted + n_sent
-            lines = tuple(f"{_line(one)} ({one.done}/{one.total})" for one in running)
+            lines = [f"{_line(one)} ({one.done}/{one.total})" for one in running]
             if not running:
-                findings = findings_of(job.grader, job.items, found, job.client)
-                return BatchOutcome(job.written(folder, findings), (), submitted)
+                return job.written(folder, job.graded(found)), lines, submitted
             if not how.wait:
-                return BatchOutcome(None, lines, submitted)
+                return None, lines, submitted
             tell("; ".join(lines))
             time.sleep(poll_s)
             poll_s = min(2 * poll_s, LONGEST_POLL_S)
@@ -391,19 +382,14 @@ def export_job(settings: LogSettings, target: Path, *, force: bool = False) -> i
     Raises:
         InputError: `target` is there, no such file, and `force` is not given.
     """
-    check_output(target, ours=_is_batch, force=force)
+    marks = (b'"custom_id"', b'"url"')
+    check_output(target, ours=lambda found: all(one in found for one in marks), force=force)
     _refuse_words(settings)
     with open_job(settings, asks=False) as job:
         assert job.client is not None
-        pending = job.grader.pending(job.items.items)
-        calls = {call.key: call for call in pending(job.client.known(pending))}
+        calls = {call.key: call for call in job.pending(job.client.known(job.pending))}
         write_bytes(target, b"".join(request_lines(calls.values())))
         return len(calls)
-
-
-def _is_batch(content: bytes) -> bool:
-    """Whether a file holds requests."""
-    return b'"custom_id"' in content and b'"url"' in content
 
 
 def import_job(settings: LogSettings, results: Path) -> Findings:
@@ -417,7 +403,7 @@ def import_job(settings: LogSettings, results: Path) -> Findings:
     text = read_text(results)
     with open_job(settings, asks=False) as job, job.folder() as folder:
         assert job.client is not None
-        client, pending = job.client, job.grader.pending(job.items.items)
+        client, pending = job.client, job.pending
         ids = {key for key, _ in result_rows(text)}
         before = client.known(pending)
         try:

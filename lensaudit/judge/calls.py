@@ -11,21 +11,12 @@ from typing import Any, Literal
 
 from lensaudit.files import canonical_json
 from lensaudit.judge.endpoint import Endpoint
-from lensaudit.judge.items import Status
+from lensaudit.judge.items import Status, TokenProb
 
 PATH = "/chat/completions"
 TOP_LOGPROBS = 20
 """The most that OpenAI and, by default, vLLM give."""
 _THOUGHT = re.compile(r"\s*<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
-
-
-@dataclass(frozen=True)
-class TokenProb:
-    """One alternative for the first token."""
-
-    token: str
-    logprob: float
-    """Natural logarithm."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +47,6 @@ class Call:
         prompt = self.body.get("prompt", [])
         prompts = [prompt] if isinstance(prompt, str) else list(prompt)
         return prompts or [str(message["content"]) for message in self.body["messages"]]
-
-    @property
-    def n_chars(self) -> int:
-        """Number of characters sent."""
-        return sum(map(len, self.texts))
 
     @property
     def max_tokens(self) -> int:

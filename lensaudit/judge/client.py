@@ -1,4 +1,4 @@
-"""A language model that judges: opened, probed for how it can be asked, and asked.
+"""A language model that judges: opened, probed for how it can be asked, and asked within caps.
 
 Cache first, budget before each call, every answer kept at once. How a model can be asked is probed
 once, because a wrong guess makes no error: a tokenizer that splits numbers into digits would give
@@ -6,6 +6,7 @@ once, because a wrong guess makes no error: a tokenizer that splits numbers into
 """
 
 import json
+import math
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +16,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from lensaudit.errors import InputError, LensAuditError, TryAgainError, WorkError
-from lensaudit.judge.budget import Budget
 from lensaudit.judge.cache import AnswerCache
 from lensaudit.judge.calls import (
     TOP_LOGPROBS,
@@ -24,11 +24,12 @@ from lensaudit.judge.calls import (
     CallOutcome,
     Pending,
     Reply,
+    Usage,
     chat_call,
     user,
 )
 from lensaudit.judge.endpoint import Endpoint, open_endpoint
-from lensaudit.judge.settings import JudgeAccess, Mode
+from lensaudit.judge.settings import EndpointAccess, JudgeAccess, Mode
 from lensaudit.judge.transport import EndpointError, Transport
 from lensaudit.progress import Tick
 from lensaudit.settings import path_of
@@ -93,6 +94,101 @@ class Capability:
         """The fields that ask for alternatives; none where the server takes none."""
         wanted = {"logprobs": True, "top_logprobs": self.n_alternatives}
         return wanted if self.n_alternatives else {}
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a run used."""
+
+    calls: int
+    """Sent, those that failed too: `--max-calls` limits what is sent."""
+    tokens_in: int
+    tokens_out: int
+    cost: float
+    n_estimated: int
+    """Calls whose tokens the server did not count; they enter as reserved."""
+    n_failed: int = 0
+    """Calls without a usable answer. Those that the server refused cost nothing; the others may
+    have been billed and enter as reserved."""
+
+
+def expected_usage(call: Call) -> Usage:
+    """Tokens a call may take: its characters over 3, and all the tokens it allows."""
+    tokens_in = math.ceil(sum(map(len, call.texts)) / _CHARS_PER_TOKEN) + _MESSAGE_TOKENS
+    return Usage(tokens_in, call.max_tokens)
+
+
+class Budget:
+    """Reserve before a call, settle after it. Thread-safe.
+
+    Raises:
+        InputError: a cap on the cost without prices.
+    """
+
+    def __init__(self, caps: EndpointAccess):
+        self.caps = caps
+        if caps.max_cost is not None and not (caps.price_in or caps.price_out):
+            raise InputError("--max-cost needs --price-in and --price-out (per million tokens)")
+        self._lock = threading.Lock()
+        self._calls = self._estimated = self._failed = 0
+        self._in = self._out = 0
+
+    def reserve(self, call: Call) -> str:
+        """Take the call's share; or the reason why not, if a cap would be passed."""
+        usage = expected_usage(call)
+        with self._lock:
+            problem = self._problem(usage)
+            if not problem:
+                self._calls += 1
+                self._add(usage, 1)
+            return problem
+
+    def settle(self, call: Call, usage: Usage | None) -> None:
+        """Replace the reservation by what was counted; without a count it stays."""
+        with self._lock:
+            if usage is None:
+                self._estimated += 1
+            else:
+                self._add(expected_usage(call), -1)
+                self._add(usage, 1)
+
+    def fail(self, call: Call, *, billed: bool) -> None:
+        """A call without a usable answer: it stays a call; its tokens stay if it may be billed."""
+        with self._lock:
+            self._failed += 1
+            if billed:
+                self._estimated += 1
+            else:
+                self._add(expected_usage(call), -1)
+
+    def cost(self, usage: Usage) -> float:
+        """What tokens cost; prices are per million, in any currency."""
+        caps = self.caps
+        return (usage.tokens_in * caps.price_in + usage.tokens_out * caps.price_out) / 1e6
+
+    @property
+    def spent(self) -> Spent:
+        """So far, reservations included."""
+        cost = self.cost(Usage(self._in, self._out))
+        return Spent(self._calls, self._in, self._out, cost, self._estimated, self._failed)
+
+    def _add(self, usage: Usage, sign: int) -> None:
+        self._in += sign * usage.tokens_in
+        self._out += sign * usage.tokens_out
+
+    def _problem(self, usage: Usage) -> str:
+        caps = self.caps
+        after = Usage(self._in + usage.tokens_in, self._out + usage.tokens_out)
+        if caps.max_calls is not None and self._calls + 1 > caps.max_calls:
+            return f"--max-calls {caps.max_calls} reached"
+        if (
+            caps.max_tokens_total is not None
+            and after.tokens_in + after.tokens_out > caps.max_tokens_total
+        ):
+            return f"--max-tokens-total {caps.max_tokens_total} would be passed"
+        if caps.max_cost is not None and self.cost(after) > caps.max_cost:
+            return f"--max-cost {caps.max_cost:g} would be passed"
+        return ""
 
 
 @dataclass
@@ -448,3 +544,9 @@ def _probed(
         problem = outcome.reason.removeprefix("not asked: ")
         raise InputError(f"no budget to probe the judge: {problem}")
     return outcome
+
+
+_CHARS_PER_TOKEN = 3.0
+"""Lower than the usual 4: a reservation should not be too small."""
+_MESSAGE_TOKENS = 12
+"""What chat templates add."""

@@ -35,8 +35,17 @@ the request holds nothing to judge."""
 
 
 @dataclass(frozen=True)
+class TokenProb:
+    """One alternative for the first token."""
+
+    token: str
+    logprob: float
+    """Natural logarithm."""
+
+
+@dataclass(frozen=True)
 class JudgeRequest:
-    """One answer to judge."""
+    """One answer to judge: anybody's, or a row of a log."""
 
     idx: int
     """The data set's number of the question; several requests may share it (rollouts)."""
@@ -49,6 +58,12 @@ class JudgeRequest:
     """The fact that `ENTITY` looks for in the answer."""
     truth: str = ""
     """The right answer, for prompts with `{truth}`."""
+    context: str = ""
+    """The log's metric or split; `forget` in it decides the rubric."""
+    group: Group = ""
+    """The author, where the log names one, else the row itself."""
+    gap: str = ""
+    """Of a row without a generation: why there is nothing to judge."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +77,14 @@ class JudgeVerdict:
     status: Status = "ok"
     cut: Flag = False
     """A text was too long for the judge: of it the beginning alone was judged."""
+    mass: float | None = None
+    """M, the probability of all numbers of the scale; None where probabilities are not read."""
+    argmax: float | None = None
+    """The value of the likeliest number."""
+    variance: float | None = None
+    """sum_k k^2 p_k / M - score^2; in mode `sample` that of the samples (over n)."""
+    tokens: tuple[TokenProb, ...] = ()
+    """The likeliest first tokens, numbers or not."""
 
     def __post_init__(self) -> None:
         if (self.score is None) != bool(self.reason) or (self.score is None) == (
@@ -85,38 +108,20 @@ class Judge(Protocol):
 
 
 @dataclass(frozen=True)
-class Item:
-    """One row of a log: a generation, or the reason why there is none."""
-
-    context: str
-    """The log's metric or split; `forget` in it decides the rubric."""
-    request: JudgeRequest
-    group: Group
-    """The author, where the log names one, else the row itself."""
-    gap: str = ""
-    """Why there is nothing to judge; empty where there is something."""
-
-    @property
-    def idx(self) -> int:
-        """Data set's number of the item."""
-        return self.request.idx
-
-
-@dataclass(frozen=True)
 class Items:
     """What a log holds to be judged."""
 
     source: Path
-    rows: tuple[Item, ...]
+    rows: tuple[JudgeRequest, ...]
     """In the order of the log."""
 
     @property
-    def items(self) -> tuple[Item, ...]:
+    def items(self) -> tuple[JudgeRequest, ...]:
         """Rows with a generation, as items."""
         return tuple(one for one in self.rows if not one.gap)
 
     @property
-    def gaps(self) -> tuple[Item, ...]:
+    def gaps(self) -> tuple[JudgeRequest, ...]:
         """Rows without a generation, with the reason."""
         return tuple(one for one in self.rows if one.gap)
 
@@ -128,18 +133,16 @@ class Items:
     @property
     def digest(self) -> str:
         """Content hash of what is judged."""
-        rows = [
-            [one.context, one.idx, one.request.question, one.request.truth, one.request.answer]
-            for one in self.items
-        ]
-        return digest(rows)
+        return digest(
+            [[one.context, one.idx, one.question, one.truth, one.answer] for one in self.items]
+        )
 
 
 @dataclass(frozen=True)
 class GradedItem:
     """One item's scores, or why it has none."""
 
-    item: Item
+    item: JudgeRequest
     scores: Mapping[str, float]
     """Metric -> value; empty unless `status` is ok."""
     status: Status = "ok"
@@ -150,15 +153,11 @@ class GradedItem:
     cut: bool = False
     """A text was too long for the judge: of it the beginning alone was judged."""
 
-    @property
-    def context(self) -> str:
-        """Context of the item."""
-        return self.item.context
-
-    @property
-    def idx(self) -> int:
-        """Data set's number of the item."""
-        return self.item.idx
+    @classmethod
+    def of(cls, item: JudgeRequest, name: str, said: JudgeVerdict, **more: Any) -> "GradedItem":
+        """The item with a verdict as its one score, called `name`."""
+        scores = {} if said.score is None else {name: said.score}
+        return cls(item, scores, said.status, said.reason, cut=said.cut, **more)
 
 
 def read_items(path: Path, *, contexts: Sequence[str] = (), limit: int | None = None) -> Items:
@@ -200,7 +199,7 @@ def _file_in(folder: Path) -> Path:
     raise InputError(f"{folder}: has no results.jsonl, TOFU_EVAL.json or MUSE_EVAL.json in it")
 
 
-def _read(path: Path, contexts: Sequence[str]) -> Iterator[Item]:
+def _read(path: Path, contexts: Sequence[str]) -> Iterator[JudgeRequest]:
     if path.suffix == ".json":
         content = read_json(path)
         if isinstance(content, dict):
@@ -208,7 +207,9 @@ def _read(path: Path, contexts: Sequence[str]) -> Iterator[Item]:
     return _from_rows(read_values(path), path)
 
 
-def _from_log(content: Mapping[str, Any], path: Path, contexts: Sequence[str]) -> Iterator[Item]:
+def _from_log(
+    content: Mapping[str, Any], path: Path, contexts: Sequence[str]
+) -> Iterator[JudgeRequest]:
     wanted = {name: content[name] for name in contexts if name in content}
     for context, entry in entries_of(wanted, path).items():
         for key, record in (entry.value_by_index or {}).items():
@@ -233,7 +234,7 @@ class _LogRow:
     author: Whole | str | None = None
 
 
-def _from_rows(rows: Sequence[Any], path: Path) -> Iterator[Item]:
+def _from_rows(rows: Sequence[Any], path: Path) -> Iterator[JudgeRequest]:
     for n, value in enumerate(rows, 1):
         row = checked(_LogRow, value, f"{path}: row {n}")
         context = str(row.context or row.split or "forget")
@@ -252,14 +253,19 @@ def _item(
     said: Any,
     entity: Any = None,
     group: Group | None = None,
-) -> Item:
+) -> JudgeRequest:
     answer = _text(said)
     if answer is None:
-        return Item(context, JudgeRequest(idx, "", ""), own_group(idx), _NONE_SAID)
-    request = JudgeRequest(
-        idx, _text(question) or "", answer, entity=_text(entity) or "", truth=_text(truth) or ""
+        return JudgeRequest(idx, "", "", context=context, group=own_group(idx), gap=_NONE_SAID)
+    return JudgeRequest(
+        idx,
+        _text(question) or "",
+        answer,
+        entity=_text(entity) or "",
+        truth=_text(truth) or "",
+        context=context,
+        group=own_group(idx) if group is None else group,
     )
-    return Item(context, request, own_group(idx) if group is None else group)
 
 
 def _text(value: Any) -> str | None:

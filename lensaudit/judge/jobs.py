@@ -2,28 +2,35 @@
 
 import contextlib
 import json
+import math
+import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from lensaudit.errors import InputError
-from lensaudit.files import alone, canonical_json, slug
-from lensaudit.judge.budget import expected_usage
-from lensaudit.judge.calls import Usage
-from lensaudit.judge.client import JudgeClient, open_client
-from lensaudit.judge.findings import FILES, Findings, Grader, deposit, findings_of
-from lensaudit.judge.items import Items, read_items
-from lensaudit.judge.programmatic import PROGRAMMATIC
+from lensaudit.errors import InputError, PartialError, WorkError
+from lensaudit.files import alone, canonical_json, slug, write_csv, write_json, write_jsonl
+from lensaudit.groups import unit_of
+from lensaudit.judge.calls import Found, Pending, Reply, Usage
+from lensaudit.judge.client import JudgeClient, expected_usage, open_client
+from lensaudit.judge.items import GradedItem, Items, read_items
+from lensaudit.judge.programmatic import PROGRAMMATIC, WordJudge
 from lensaudit.judge.prompts import BUILT_IN, read_template
 from lensaudit.judge.rubric import RubricGrader
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import WORDS, LogSettings
 from lensaudit.progress import Tick
 from lensaudit.results.records import Run, claim, folder_of, manifest
+from lensaudit.scores.estimate import NO_ROWS
+from lensaudit.scores.intervals import clustered_mean
 from lensaudit.settings import results_folder
+
+Grader = WordJudge | ScalarJudge | RubricGrader
+"""What to ask of items, and what the answers mean."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,34 @@ class JudgePlan:
 
 
 @dataclass(frozen=True)
+class Findings:
+    """Everything one run of a judge found."""
+
+    job: "JudgeJob"
+    rows: tuple[GradedItem, ...]
+    """Every row of the log, context by context; gaps after the rest."""
+    found: Found
+    """What was answered, by the call."""
+    folder: Path = Path()
+    """Where they are written."""
+
+    @property
+    def status(self) -> dict[str, int]:
+        """How many rows have which status."""
+        return dict(sorted(Counter(row.status for row in self.rows).items()))
+
+    @property
+    def n_scored(self) -> int:
+        """Number of rows with scores."""
+        return self.status.get("ok", 0)
+
+    @property
+    def n_cut(self) -> int:
+        """Rows with a text of which the judge saw the beginning alone."""
+        return sum(row.cut for row in self.rows)
+
+
+@dataclass(frozen=True)
 class JudgeJob:
     """A log and its judge, opened."""
 
@@ -59,9 +94,20 @@ class JudgeJob:
 
     def findings(self) -> Findings:
         """Judge every item; what fails has its reason."""
-        pending = self.grader.pending(self.items.items)
-        found = self.client.settle(pending) if self.client else {}
-        return findings_of(self.grader, self.items, found, self.client)
+        return self.graded(self.client.settle(self.pending) if self.client else {})
+
+    @property
+    def pending(self) -> Pending:
+        """Calls that are still to be made."""
+        return self.grader.pending(self.items.items)
+
+    def graded(self, found: Found) -> Findings:
+        """The findings when all outcomes are known."""
+        rows = self.grader.graded(self.items.items, found)
+        rows += [GradedItem(gap, {}, "unscored", gap.gap) for gap in self.items.gaps]
+        order = {context: at for at, context in enumerate(self.items.contexts)}
+        rows.sort(key=lambda row: order[row.item.context])
+        return Findings(self, tuple(rows), found)
 
     @contextlib.contextmanager
     def folder(self, tell: Callable[[str], None] = lambda line: None) -> Iterator[Path]:
@@ -225,7 +271,7 @@ def plan_job(settings: LogSettings) -> JudgePlan:
         items, client, grader = job.items, job.client, job.grader
         if client is None:
             return JudgePlan(len(items.items), len(items.gaps))
-        calls = {call.key: call for call in grader.pending(items.items)({})}
+        calls = {call.key: call for call in job.pending({})}
         usages = [expected_usage(one) for one in calls.values() if client.cache.get(one) is None]
         tokens = Usage(sum(one.tokens_in for one in usages), sum(one.tokens_out for one in usages))
         return JudgePlan(
@@ -274,3 +320,140 @@ def _template_of(by: str) -> str:
 
 def _is_file(by: str) -> bool:
     return Path(by).suffix in (".txt", ".md", ".json") or Path(by).is_file()
+
+
+FILES = ("scores.csv", "summary.csv", "results.jsonl", "raw.jsonl", "summary.json")
+UNFINISHED = frozenset({"budget", "api_error", "no_logprobs"})
+"""Statuses that another run can change; the others are what the judge says."""
+
+
+def columns(findings: Findings) -> dict[str, dict[str, dict[str, Any]]]:
+    """Context -> metric -> its summary over the rows that have it."""
+    job = findings.job
+    return {
+        context: {
+            name: _column([row for row in findings.rows if row.item.context == context], name, job)
+            for name in job.grader.metrics(context)
+        }
+        for context in job.items.contexts
+    }
+
+
+def _column(rows: list[GradedItem], name: str, job: "JudgeJob") -> dict[str, Any]:
+    scored = [row for row in rows if name in row.scores]
+    values, groups = [row.scores[name] for row in scored], [row.item.group for row in scored]
+    low, high = map(float, job.grader.identity["scale"])
+    mean = NO_ROWS
+    if values:
+        mean = clustered_mean(values, groups, bounds=(low, high), unit=unit_of(groups))
+    return {
+        "mean": math.fsum(values) / len(values) if values else None,
+        "median": statistics.median(values) if values else None,
+        "std": statistics.stdev(values) if len(values) > 1 else None,
+        "min": min(values, default=None),
+        "max": max(values, default=None),
+        "n": len(values),
+        "n_invalid": len(rows) - len(values),
+        **mean.limits(),
+    }
+
+
+def summary_of(findings: Findings, calibration: Any = None) -> dict[str, Any]:
+    """The content of `summary.json`."""
+    job, client = findings.job, findings.job.client
+    spent = client.budget.spent if client else None
+    calls = None
+    if client and spent:
+        calls = {"asked": spent.calls, "cached": client.n_cached, "failed": spent.n_failed}
+    return {
+        "judge": dict(job.grader.identity),
+        "calibration": calibration,
+        "log": str(job.items.source),
+        "log_digest": job.items.digest,
+        "n": len(findings.rows),
+        "n_scored": findings.n_scored,
+        "n_cut": findings.n_cut,
+        "status": findings.status,
+        "contexts": columns(findings),
+        "calls": calls,
+        "spent": asdict(spent) if spent else None,
+    }
+
+
+def deposit(folder: Path, findings: Findings, calibration: Any = None) -> None:
+    """Write scores.csv, summary.csv, results.jsonl, raw.jsonl and, last, summary.json."""
+    tables = columns(findings)
+    names = list(dict.fromkeys(name for table in tables.values() for name in table))
+    write_csv(
+        folder / "scores.csv",
+        ["context_type", "id", *names, "status", "cut"],
+        (
+            [
+                *(row.item.context, row.item.idx),
+                *(row.scores.get(name, "") for name in names),
+                *(row.status, int(row.cut)),
+            ]
+            for row in findings.rows
+        ),
+    )
+    fields = ("mean", "median", "std", "min", "max", "n", "n_invalid")
+    write_csv(
+        folder / "summary.csv",  # upstream's layout, with counts
+        ["metric", *fields],
+        (
+            [f"{context}_{name}", *("" if one[key] is None else one[key] for key in fields)]
+            for context, table in tables.items()
+            for name, one in table.items()
+        ),
+    )
+    write_jsonl(folder / "results.jsonl", map(_document, findings.rows))
+    write_jsonl(folder / "raw.jsonl", _raw(findings))
+    write_json(folder / "summary.json", summary_of(findings, calibration))
+
+
+def _document(row: GradedItem) -> dict[str, Any]:
+    return {
+        "context": row.item.context,
+        "idx": row.item.idx,
+        "scores": dict(row.scores),
+        "status": row.status,
+        "unscored": row.reason or None,
+        "cut": row.cut,
+        **row.evidence,
+        "keys": list(row.keys),
+    }
+
+
+def _raw(findings: Findings) -> list[dict[str, Any]]:
+    """Every reply behind the rows, once."""
+    used = dict.fromkeys(key for row in findings.rows for key in row.keys)
+    replies = {key: findings.found.get(key) for key in used}
+    return [
+        {"key": key, "response": reply.raw}
+        for key, reply in replies.items()
+        if isinstance(reply, Reply)
+    ]
+
+
+def refuse_unfinished(findings: Findings) -> None:
+    """Raise if there is no score, or another run could give more.
+
+    Raises:
+        WorkError: no row has a score, whatever the reason, or the server refused half-way.
+        PartialError: some have none for want of budget or of an answer.
+    """
+    rows, folder = findings.rows, findings.folder
+    waiting = [row for row in rows if row.status in UNFINISHED]
+    if not waiting:
+        if not findings.n_scored:
+            raise WorkError(
+                f"none of {len(rows)} judged: {rows[0].reason}; what there is is in {folder}"
+            )
+        return
+    fatal = findings.job.client.fatal if findings.job.client else ""
+    counts = ", ".join(f"{n} {one}" for one, n in findings.status.items() if one in UNFINISHED)
+    line = (
+        f"{findings.n_scored} of {len(rows)} judged, {counts}: {fatal or waiting[0].reason}; what "
+        f"there is is in {folder}, the same command goes on from there"
+    )
+    raise WorkError(line) if fatal or not findings.n_scored else PartialError(line)

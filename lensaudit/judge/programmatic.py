@@ -7,7 +7,7 @@ from typing import Any
 
 from lensaudit.data.candidates import plain_words
 from lensaudit.judge.calls import Found, Pending
-from lensaudit.judge.items import GradedItem, Item, JudgeRequest, JudgeVerdict
+from lensaudit.judge.items import GradedItem, JudgeRequest, JudgeVerdict
 
 YES, NO = 100.0, 0.0
 _NOT = r"(?:not|dont|doesnt|didnt|cant|cannot|couldnt|wont|havent|hasnt|never|isnt|arent)"
@@ -50,7 +50,7 @@ class WordJudge:
         """The judge's name, its one metric."""
         return (self.name,)
 
-    def pending(self, items: Sequence[Item]) -> Pending:
+    def pending(self, items: Sequence[JudgeRequest]) -> Pending:
         """No calls: nobody is asked."""
         return lambda found: []
 
@@ -58,18 +58,9 @@ class WordJudge:
         """One verdict per request; what cannot be judged is unscored."""
         return [self.rate(request) for request in requests]
 
-    def graded(self, items: Sequence[Item], found: Found) -> list[GradedItem]:
+    def graded(self, items: Sequence[JudgeRequest], found: Found) -> list[GradedItem]:
         """Graded rows, one per item."""
-        verdicts = [self.rate(item.request) for item in items]
-        return [
-            GradedItem(
-                item,
-                {} if verdict.score is None else {self.name: verdict.score},
-                verdict.status,
-                verdict.reason,
-            )
-            for item, verdict in zip(items, verdicts, strict=True)
-        ]
+        return [GradedItem.of(item, self.name, self.rate(item)) for item in items]
 
 
 def _entity(request: JudgeRequest) -> JudgeVerdict:

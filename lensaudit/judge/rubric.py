@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from lensaudit.judge.calls import Call, CallFailure, Found, Pending, Reply, chat_call, user
 from lensaudit.judge.client import Capability, JudgeClient, response_format
-from lensaudit.judge.items import GradedItem, Item
+from lensaudit.judge.items import GradedItem, JudgeRequest
 from lensaudit.judge.prompts import fill, is_cut, prompt_id
 
 Family = Literal["forget", "retain"]
@@ -56,15 +56,6 @@ class RubricError(ValueError):
     """A reply that is not the JSON object wanted; the message says what is wrong with it."""
 
 
-@dataclass(frozen=True)
-class Grades:
-    """One item's grades."""
-
-    scores: Mapping[str, int]
-    """Metric -> 0 to 10."""
-    reasoning: str
-
-
 def family_of(context: str) -> Family:
     """`forget` if the context's name says so, else `retain`, as upstream decides."""
     return "forget" if "forget" in context.lower() else "retain"
@@ -93,8 +84,8 @@ def schema_of(family: Family) -> dict[str, Any]:
     }
 
 
-def read_grades(text: str, family: Family) -> Grades:
-    """The grades in a reply: in its last JSON object, whatever stands around it.
+def read_grades(text: str, family: Family) -> dict[str, Any]:
+    """The grades in a reply, with their reasoning: its last JSON object, whatever is around it.
 
     Raises:
         RubricError: no object, other keys, or a grade that is no whole number from 0 to 10.
@@ -113,15 +104,7 @@ def read_grades(text: str, family: Family) -> Grades:
         grade = found[name]
         if isinstance(grade, bool) or not isinstance(grade, int) or not 0 <= grade <= TOP:
             raise RubricError(f"{name} is {grade!r:.40}, wanted a whole number from 0 to {TOP}")
-    return Grades({name: found[name] for name in wanted}, str(found.get(REASONING, "")))
-
-
-def repair_message(problem: str) -> str:
-    """What a judge is told once after a reply that could not be read."""
-    return (
-        f"That could not be read: {problem}. Answer again with the one JSON object asked for, "
-        "with exactly those keys, and nothing else."
-    )
+    return found
 
 
 def _last_object(text: str) -> dict[str, Any] | None:
@@ -170,7 +153,7 @@ class RubricGrader:
         """Those of the context's family."""
         return METRICS[family_of(context)]
 
-    def pending(self, items: Sequence[Item]) -> Pending:
+    def pending(self, items: Sequence[JudgeRequest]) -> Pending:
         """One call per item, and a second where the first reply cannot be read."""
         first = [self._call(item) for item in items]
 
@@ -182,39 +165,36 @@ class RubricGrader:
 
         return wanted
 
-    def graded(self, items: Sequence[Item], found: Found) -> list[GradedItem]:
+    def graded(self, items: Sequence[JudgeRequest], found: Found) -> list[GradedItem]:
         """Graded rows, one per item."""
         return [self._graded(item, found) for item in items]
 
-    def _call(self, item: Item) -> Call:
-        family, request = family_of(item.context), item.request
-        filled = fill(
-            template_of(family),
-            question=request.question,
-            truth=request.truth,
-            answer=request.answer,
-        )
+    def _call(self, item: JudgeRequest) -> Call:
+        family = family_of(item.context)
+        texts = {"question": item.question, "truth": item.truth, "answer": item.answer}
+        filled = fill(template_of(family), **texts)
         settings = self.capability.settings(max_tokens=self.limit)
         settings |= response_format(self.capability.format, f"{family}_grades", schema_of(family))
         return chat_call(self.client.endpoint, (user(filled),), settings)
 
-    def _graded(self, item: Item, found: Found) -> GradedItem:
+    def _graded(self, item: JudgeRequest, found: Found) -> GradedItem:
         first = self._call(item)
         repair = _repair(first, found, item.context)
         keys = (first.key, repair.key) if repair else (first.key,)
-        blank = GradedItem(item, {}, keys=keys, cut=is_cut(item.request))
+        blank = GradedItem(item, {}, keys=keys, cut=is_cut(item))
         outcome = found[keys[-1]]
         if isinstance(outcome, CallFailure):
             return replace(blank, status=outcome.status, reason=outcome.reason)
         if outcome.refusal:
             return replace(blank, status="refusal", reason=f"refuses: {outcome.refusal[:80]}")
         try:
-            grades = read_grades(outcome.text, family_of(item.context))
+            family = family_of(item.context)
+            grades = read_grades(outcome.text, family)
         except RubricError as error:
             end = f"; it ends after {self.limit} tokens, raise --max-tokens" if outcome.cut else ""
             return replace(blank, status="parse_error", reason=f"{error}{end}")
-        evidence = {"reasoning": grades.reasoning, "repaired": repair is not None}
-        scores = {name: float(grade) for name, grade in grades.scores.items()}
+        evidence = {REASONING: str(grades.get(REASONING, "")), "repaired": repair is not None}
+        scores = {name: float(grades[name]) for name in METRICS[family]}
         return replace(blank, status="ok", scores=scores, evidence=evidence)
 
 
@@ -226,10 +206,11 @@ def _repair(call: Call, found: Found, context: str) -> Call | None:
     try:
         read_grades(reply.text, family_of(context))
     except RubricError as error:
-        messages = (
-            *call.body["messages"],
-            {"role": "assistant", "content": reply.text},
-            user(repair_message(str(error))),
+        again = (
+            f"That could not be read: {error}. Answer again with the one JSON object asked for, "
+            "with exactly those keys, and nothing else."
         )
-        return Call(call.host, {**call.body, "messages": list(messages)})
+        said = {"role": "assistant", "content": reply.text}
+        messages = [*call.body["messages"], said, user(again)]
+        return Call(call.host, {**call.body, "messages": messages})
     return None

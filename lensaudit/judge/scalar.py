@@ -10,7 +10,7 @@ and there is no score where M < 0.25 (persona_vectors @ e9f55e7, `judge.py`).
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lensaudit.judge.calls import (
@@ -19,13 +19,12 @@ from lensaudit.judge.calls import (
     CallOutcome,
     Found,
     Pending,
-    TokenProb,
     chat_call,
     unthought,
     user,
 )
 from lensaudit.judge.client import Capability, JudgeClient
-from lensaudit.judge.items import GradedItem, Item, JudgeRequest, JudgeVerdict, Status
+from lensaudit.judge.items import GradedItem, JudgeRequest, JudgeVerdict, TokenProb
 from lensaudit.judge.programmatic import declines
 from lensaudit.judge.prompts import check_template, fill, is_cut, prompt_id
 from lensaudit.judge.settings import Mode
@@ -52,24 +51,6 @@ SUFFIXES: dict[Mode, str] = {
 """What is added to a prompt that asks for 0 to 100, so that one token can answer it."""
 
 
-@dataclass(frozen=True)
-class ScoreReading:
-    """A score and its evidence."""
-
-    score: float | None
-    """0 to 100."""
-    status: Status = "ok"
-    reason: str = ""
-    mass: float | None = None
-    """M, the probability of all numbers of the scale; None where probabilities are not read."""
-    argmax: float | None = None
-    """The value of the likeliest number."""
-    variance: float | None = None
-    """sum_k k^2 p_k / M - score^2; in mode `sample` that of the samples (over n)."""
-    tokens: tuple[TokenProb, ...] = ()
-    """The likeliest first tokens, numbers or not."""
-
-
 def value_of(token: str, mode: Mode) -> float | None:
     """What a first token is worth, 0 to 100; None for one that is no value of the scale.
 
@@ -85,7 +66,7 @@ def value_of(token: str, mode: Mode) -> float | None:
     return 100 * int(text) / top if int(text) <= top else None
 
 
-def weighted(tokens: Sequence[TokenProb], mode: Mode) -> ScoreReading:
+def weighted(tokens: Sequence[TokenProb], mode: Mode) -> JudgeVerdict:
     """The expected score over the alternatives of the first token.
 
     Variants of one number ("80", " 80") count together; a token listed twice counts once.
@@ -101,7 +82,7 @@ def weighted(tokens: Sequence[TokenProb], mode: Mode) -> ScoreReading:
     probs = [math.exp(min(one.logprob, 1.0)) for one in ranked]
     if not ranked or any(math.isnan(p) for p in probs) or sum(probs) > 1 + _ROUNDING:
         reason = f"the first token's probabilities sum to {sum(probs):.3g}: no log-probabilities"
-        return ScoreReading(None, "no_logprobs", reason, tokens=shown)
+        return JudgeVerdict(None, reason, "no_logprobs", tokens=shown)
     worth: dict[float, float] = {}
     for one, p in zip(ranked, probs, strict=True):
         value = value_of(one.token, mode)
@@ -110,19 +91,19 @@ def weighted(tokens: Sequence[TokenProb], mode: Mode) -> ScoreReading:
     return _expected(worth, shown)
 
 
-def _expected(worth: dict[float, float], shown: tuple[TokenProb, ...]) -> ScoreReading:
+def _expected(worth: dict[float, float], shown: tuple[TokenProb, ...]) -> JudgeVerdict:
     mass = sum(worth.values(), 0.0)
     argmax = max(worth, key=lambda value: worth[value]) if worth else None
     if mass < MIN_MASS:
         said = shown[0].token
         reason = f"numbers hold {mass:.2f} of the probability, wanted {MIN_MASS}; it says {said!r}"
-        return ScoreReading(None, "low_mass", reason, mass, argmax, tokens=shown)
+        return JudgeVerdict(None, reason, "low_mass", mass=mass, argmax=argmax, tokens=shown)
     score = sum(value * p for value, p in worth.items()) / mass
     variance = sum(value**2 * p for value, p in worth.items()) / mass - score**2
-    return ScoreReading(score, "ok", "", mass, argmax, max(0.0, variance), shown)
+    return JudgeVerdict(score, mass=mass, argmax=argmax, variance=max(0.0, variance), tokens=shown)
 
 
-def parsed(text: str) -> ScoreReading:
+def parsed(text: str) -> JudgeVerdict:
     """The score in a reply that is a number and nothing else.
 
     A number inside a sentence is not taken: which one would be a guess.
@@ -133,13 +114,13 @@ def parsed(text: str) -> ScoreReading:
     text = unthought(text)
     match = _NUMBER.fullmatch(text)
     if match is not None and int(match[1]) <= 100:
-        return ScoreReading(float(match[1]), argmax=float(match[1]))
+        return JudgeVerdict(float(match[1]), argmax=float(match[1]))
     if declines(text) or text.strip().upper().startswith("REFUSAL"):
-        return ScoreReading(None, "refusal", "the judge declines to answer")
-    return ScoreReading(None, "parse_error", f"the reply is no number from 0 to 100: {text[:40]!r}")
+        return JudgeVerdict(None, "the judge declines to answer", "refusal")
+    return JudgeVerdict(None, f"the reply is no number from 0 to 100: {text[:40]!r}", "parse_error")
 
 
-def averaged(readings: Sequence[ScoreReading]) -> ScoreReading:
+def averaged(readings: Sequence[JudgeVerdict]) -> JudgeVerdict:
     """Mean over the samples that gave a score; at least half of them must.
 
     Raises:
@@ -152,10 +133,10 @@ def averaged(readings: Sequence[ScoreReading]) -> ScoreReading:
         return next(one for one in readings if one.score is None)
     mean = sum(scores) / len(scores)
     variance = sum((score - mean) ** 2 for score in scores) / len(scores)
-    return ScoreReading(mean, argmax=max(set(scores), key=scores.count), variance=variance)
+    return JudgeVerdict(mean, argmax=max(set(scores), key=scores.count), variance=variance)
 
 
-_EMPTY = ScoreReading(None, "unscored", "the answer is empty")
+_EMPTY = JudgeVerdict(None, "the answer is empty", "unscored")
 
 
 @dataclass(frozen=True)
@@ -201,32 +182,19 @@ class ScalarJudge:
         """The prompt's name, its one metric."""
         return (self.metric,)
 
-    def pending(self, items: Sequence[Item]) -> Pending:
+    def pending(self, items: Sequence[JudgeRequest]) -> Pending:
         """One call per item, several in mode `sample`."""
-        return _unanswered(self._calls([item.request for item in items]))
+        return _unanswered(self._calls(items))
 
-    def graded(self, items: Sequence[Item], found: Found) -> list[GradedItem]:
+    def graded(self, items: Sequence[JudgeRequest], found: Found) -> list[GradedItem]:
         """A row per item, with its mass and variance."""
         rows = []
-        for item, calls in zip(items, self._calls([item.request for item in items]), strict=True):
-            reading = self._reading(calls, found)
-            evidence = {
-                "mass": reading.mass,
-                "argmax": reading.argmax,
-                "variance": reading.variance,
-                "tokens": [[one.token, round(one.logprob, 6)] for one in reading.tokens],
-            }
-            rows.append(
-                GradedItem(
-                    item,
-                    {} if reading.score is None else {self.metric: reading.score},
-                    reading.status,
-                    reading.reason,
-                    evidence,
-                    tuple(call.key for call in calls),
-                    is_cut(item.request),
-                )
-            )
+        for item, calls in zip(items, self._calls(items), strict=True):
+            said = self._verdict(item, calls, found)
+            evidence = {name: getattr(said, name) for name in ("mass", "argmax", "variance")}
+            evidence["tokens"] = [[one.token, round(one.logprob, 6)] for one in said.tokens]
+            keys = tuple(call.key for call in calls)
+            rows.append(GradedItem.of(item, self.metric, said, evidence=evidence, keys=keys))
         return rows
 
     def score(self, requests: Sequence[JudgeRequest]) -> list[JudgeVerdict]:
@@ -241,10 +209,9 @@ class ScalarJudge:
         calls = self._calls(requests)
         found = self.client.settle(_unanswered(calls))
         self.client.refuse_fatal()
-        readings = [self._reading(some, found) for some in calls]
         return [
-            JudgeVerdict(reading.score, reading.reason, reading.status, is_cut(request))
-            for reading, request in zip(readings, requests, strict=True)
+            self._verdict(request, some, found)
+            for request, some in zip(requests, calls, strict=True)
         ]
 
     def _calls(self, requests: Sequence[JudgeRequest]) -> list[tuple[Call, ...]]:
@@ -270,17 +237,16 @@ class ScalarJudge:
             for sample in range(N_SAMPLES)
         )
 
-    def _reading(self, calls: Sequence[Call], found: Found) -> ScoreReading:
-        readings = [self._one(found[call.key]) for call in calls]
-        if not readings:
-            return _EMPTY
-        return averaged(readings) if self.capability.mode == "sample" else readings[0]
+    def _verdict(self, request: JudgeRequest, calls: Sequence[Call], found: Found) -> JudgeVerdict:
+        readings = [self._one(found[call.key]) for call in calls] or [_EMPTY]
+        said = averaged(readings) if self.capability.mode == "sample" else readings[0]
+        return replace(said, cut=is_cut(request))
 
-    def _one(self, outcome: CallOutcome) -> ScoreReading:
+    def _one(self, outcome: CallOutcome) -> JudgeVerdict:
         if isinstance(outcome, CallFailure):
-            return ScoreReading(None, outcome.status, outcome.reason)
+            return JudgeVerdict(None, outcome.reason, outcome.status)
         if outcome.refusal:
-            return ScoreReading(None, "refusal", f"the judge refuses: {outcome.refusal[:80]}")
+            return JudgeVerdict(None, f"the judge refuses: {outcome.refusal[:80]}", "refusal")
         if self.capability.reads_logprobs:
             return weighted(outcome.first_token, self.capability.mode)
         return parsed(outcome.text)

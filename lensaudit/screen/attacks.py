@@ -1,6 +1,7 @@
 """What attacks bring out: worst cases, samples, relearning, recovery effort, retraining on T."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -9,22 +10,28 @@ from lensaudit.attacks.rtt.data import LETTERS, Inspection
 from lensaudit.attacks.rtt.data import MEANINGS as DEFECTS
 from lensaudit.attacks.rtt.log import MEANINGS as CONDITIONS
 from lensaudit.results.attacks import Shift
+from lensaudit.scores.estimate import Estimate
 from lensaudit.screen.cells import brief, interval, name, number, profile
-from lensaudit.screen.tables import Part, row, table
+from lensaudit.screen.tables import Part, table
 
 
 def of_worst(summary: Mapping[str, Any]) -> Iterator[Part]:
     """The attack table, the headline and the remarks."""
-    made = table(
+    yield table(
         f"{summary['source']}: hit rates of attacks, list {summary['attack_list'][:12]}",
         ("attack", "full", "source", "retain", "only", "gain", "seconds"),
+        (
+            (
+                one["name"],
+                *(number(one[name]) for name in ("control", "source", "retain")),
+                str(one["only"]) if one["counts"] else "no control",
+                number(one["gain"]),
+                f"{one['seconds']:.1f}",
+            )
+            for one in summary["attacks"]
+        ),
         left=("attack",),
     )
-    for one in summary["attacks"]:
-        rates = (number(one[name]) for name in ("control", "source", "retain"))
-        only = str(one["only"]) if one["counts"] else "no control"
-        row(made, one["name"], *rates, only, number(one["gain"]), f"{one['seconds']:.1f}")
-    yield made
     yield summary["headline"]
     ends = interval(summary["ci95"], missing=summary["no_interval"] or "–")
     yield f"  excess {number(summary['excess'])} ({ends}; {summary['authors']} authors)"
@@ -39,16 +46,19 @@ def of_worst(summary: Mapping[str, Any]) -> Iterator[Part]:
 
 def of_sample(summary: Mapping[str, Any]) -> Iterator[Part]:
     """One row per setting and k."""
-    made = table(
+    yield table(
         f"{summary['source']}: leak@k from {summary['samples']} samples a fact",
         ("T", "top-p", "k", "source", "retain", "excess", "95 % interval", "corrected", "false"),
+        (
+            (
+                *(f"{one[name]:g}" for name in ("temperature", "top_p", "k")),
+                *(number(one[name]) for name in ("source", "retain", "excess")),
+                interval([one["low"], one["high"]], missing=one["reason"] or "–"),
+                *(number(one[name]) for name in ("corrected", "false_leak")),
+            )
+            for one in summary["leak"]
+        ),
     )
-    for one in summary["leak"]:
-        rates = (number(one[name]) for name in ("source", "retain", "excess"))
-        ends = interval([one["low"], one["high"]], missing=one["reason"] or "–")
-        sampler = (f"{one['temperature']:g}", f"{one['top_p']:g}", str(one["k"]))
-        row(made, *sampler, *rates, ends, number(one["corrected"]), number(one["false_leak"]))
-    yield made
     yield "  false: what the matcher's false hits alone would make of leak@k"
     if n := len(summary["unscored"]):
         yield f"  {n} of {summary['n']} facts unscored; reasons in summary.json"
@@ -60,46 +70,49 @@ def of_sample(summary: Mapping[str, Any]) -> Iterator[Part]:
 
 def of_effort(source: str, summary: Mapping[str, Any]) -> Iterator[Part]:
     """A line an arm, and what should be known of the numbers."""
-    steps = summary["steps"]
-    made = table(
+    curve = f"rho at 0 to {summary['steps'][-1]}"
+    yield table(
         f"{name(source)}: steps until the facts are back, by {summary['by']}",
-        ("arm", "E50", "tokens", "E80", "tokens ", "FLOP", "lr", f"rho at 0 to {steps[-1]}"),
-        left=("arm", f"rho at 0 to {steps[-1]}"),
+        ("arm", "E50", "tokens", "E80", "tokens ", "FLOP", "lr", curve),
+        (
+            (
+                arm,
+                *(
+                    _reached(found, key, what)
+                    for key, what in product(("e50", "e80"), ("steps", "tokens"))
+                ),
+                _reached(found, "e80", "flop"),
+                f"{found['lr']:g}",
+                profile([at["rho"] for at in found["curve"]], 1.0),
+            )
+            for arm, found in summary["arms"].items()
+        ),
+        left=("arm", curve),
     )
-    for arm, found in summary["arms"].items():
-        cells = (_steps(found, "e50"), _cost(found, "e50", "tokens"))
-        cells += (_steps(found, "e80"), _cost(found, "e80", "tokens"))
-        cells += (_cost(found, "e80", "flop"), f"{found['lr']:g}")
-        row(made, arm, *cells, profile([at["rho"] for at in found["curve"]], 1.0))
-    yield made
-    for said in summary["notes"]:
-        yield f"- {said}"
+    yield from (f"- {said}" for said in summary["notes"])
 
 
-def _steps(arm: Mapping[str, Any], key: str) -> str:
-    """E_x; `> 256` where no attack was long enough."""
-    if arm[key] is None:
+def _reached(arm: Mapping[str, Any], key: str, what: str) -> str:
+    """E_x in steps, or what it took; `> 256` where no attack was long enough."""
+    found = arm[key] if what == "steps" else (arm["cost"][key] or {}).get(what)
+    if found is None:
         return number(None)
-    return f"> {arm[key]}" if arm["censored"][key] else str(arm[key])
-
-
-def _cost(arm: Mapping[str, Any], key: str, unit: str) -> str:
-    cost = arm["cost"][key]
-    if cost is None:
-        return number(None)
-    shown = brief(float(cost[unit]))
+    shown = str(found) if what == "steps" else brief(float(found))
     return f"> {shown}" if arm["censored"][key] else shown
 
 
 def of_recovery(shifts: Sequence[Shift]) -> Iterator[Part]:
     """Table of recovery, a line a model."""
     names = list(shifts[0].before)
-    title = "before -> after relearning; uds: 1 forgotten, the others: high knows"
-    made = table(title, ["model", *names], left=("model",))
-    for one in shifts:
-        cells = (f"{number(one.before[name])} -> {number(one.after[name])}" for name in names)
-        row(made, one.model, *cells)
-    yield made
+    yield table(
+        "before -> after relearning; uds: 1 forgotten, the others: high knows",
+        ["model", *names],
+        (
+            (one.model, *(f"{number(one.before[at])} -> {number(one.after[at])}" for at in names))
+            for one in shifts
+        ),
+        left=("model",),
+    )
 
 
 if TYPE_CHECKING:
@@ -125,39 +138,44 @@ def of_summary(summary: "Summary") -> Iterator[Part]:
 
 
 def _accuracies(summary: "Summary") -> Table:
-    made = table(
+    accuracies = {**summary.as_they_are, **summary.main.accuracies}
+    return table(
         f"{summary.study.models['unlearned']} on {summary.study.data}",
         ("", "model", "accuracy", "95 % interval", "items"),
+        (
+            (condition, meaning, *_accuracy(accuracies.get(condition)))
+            for condition, meaning in CONDITIONS.items()
+        ),
         left=("", "model", "95 % interval"),
     )
-    accuracies = {**summary.as_they_are, **summary.main.accuracies}
-    for condition, meaning in CONDITIONS.items():
-        one = accuracies.get(condition)
-        if one is None:
-            row(made, condition, meaning, "–", "", "")
-            continue
-        shown = interval(one.ends, one.why or "–")
-        row(made, condition, meaning, number(one.value), shown, str(one.n))
-    return made
+
+
+def _accuracy(found: Estimate | None) -> tuple[str, ...]:
+    if found is None:
+        return "–", "", ""
+    return number(found.value), interval(found.ends, found.why or "–"), str(found.n)
 
 
 def _recovery(summary: "Summary") -> Table:
     made = table(
         "recovery, by how learning rate and epoch are selected",
         ("selection", "epochs", "(B-N)/(C-N)", "95 % interval", "B/C", "(B-A)/(C-A)"),
+        (
+            (
+                one.selection,
+                one.rule,
+                number(one.adjusted.value),
+                interval(
+                    one.adjusted.ends,
+                    one.adjusted.why or "" if one.adjusted.value is not None else "",
+                ),
+                number(one.recovery.value),
+                number(one.gap_closed.value),
+            )
+            for one in (summary.main, *summary.others)
+        ),
         left=("selection", "epochs"),
     )
-    for one in (summary.main, *summary.others):
-        adjusted = one.adjusted
-        row(
-            made,
-            one.selection,
-            one.rule,
-            number(adjusted.value),
-            interval(adjusted.ends, adjusted.why or "" if adjusted.value is not None else ""),
-            number(one.recovery.value),
-            number(one.gap_closed.value),
-        )
     if summary.main.adjusted.value is None:
         made.caption = name(summary.main.adjusted.why)
     return made

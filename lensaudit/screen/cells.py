@@ -52,6 +52,12 @@ def no_interval(row: Mapping[str, Any], name: str = "ci95") -> str:
     return row.get(f"{name}_why") or "–"
 
 
+def brackets(row: Mapping[str, Any], name: str = "ci95", digits: int = 1) -> str:
+    """An interval in brackets, or why there is none."""
+    ends = row[name]
+    return f"[{ends[0]:.{digits}f}, {ends[1]:.{digits}f}]" if ends else no_interval(row, name)
+
+
 def name(text: object) -> str:
     r"""A name from a folder, a file or the Hub, on one line and without terminal escapes.
 

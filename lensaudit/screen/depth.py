@@ -1,6 +1,7 @@
 """What patching found: depth or exact match by layer, verdicts, the demo, collateral."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -8,15 +9,16 @@ from rich.table import Table
 
 from lensaudit.report.shelf import labels
 from lensaudit.results.sentences import by_rule
-from lensaudit.screen.cells import interval, no_interval, number, profile
-from lensaudit.screen.tables import Part, dim, row, styled, table
+from lensaudit.screen.cells import brackets, interval, no_interval, number, profile
+from lensaudit.screen.tables import Part, dim, styled, table
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.collect import Verdicts
 from lensaudit.verdict.decide import WORDS, said, with_limits
+from lensaudit.verdict.keeps import keeps_line
 from lensaudit.verdict.thresholds import READABLE_BELOW
 
 if TYPE_CHECKING:
-    from lensaudit.auditing.result import Audited
+    from lensaudit.auditing.result import Audited, AuditResult
 
 WIDTH = 24
 """Characters of the longest bar."""
@@ -28,29 +30,25 @@ def audit_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     with_lens = score == "uds" and "lens" in summaries[0]
     title, heading, lost = _HEADS[score]
     columns = ["model", heading, "95 % interval", "scored", f"{lost} by layer"]
-    extra = ({"lens": _lens} if with_lens else {}) | _beside(summaries)
-    made = table(
-        title,
-        [*columns, *extra],
-        left=("model", f"{lost} by layer"),
-    )
-    calibration = summaries[0]["calibration"]
-    for anchor in calibration:
-        row(made, dim(anchor), number(calibration[anchor]), "", "calibration", "")
-    made.add_section()
+    extra = ({"lens": itemgetter("lens")} if with_lens else {}) | _beside(summaries)
     label = labels(summary["source"] for summary in summaries)
-    for summary in summaries:
-        erasure = [one["erasure"] for one in summary["per_layer"]]
-        row(
-            made,
+    anchors = [
+        (dim(anchor), number(value), "", "calibration", "")
+        for anchor, value in summaries[0]["calibration"].items()
+    ]
+    rows = [
+        (
             label[summary["source"]],
             number(summary[score]),
             interval(summary["ci95"], no_interval(summary)),
             f"{summary['n_scored']}/{summary['n']}",
-            f"▕{profile(erasure, 1.0)}▏",
+            f"▕{profile([one['erasure'] for one in summary['per_layer']], 1.0)}▏",
             *(number(read(summary)) for read in extra.values()),
         )
-    return made
+        for summary in summaries
+    ]
+    left = ("model", f"{lost} by layer")
+    return table(title, [*columns, *extra], [*anchors, (), *rows], left=left)
 
 
 _LEVEL = "0 intact, 1 erased to the level of retain"
@@ -60,10 +58,6 @@ _HEADS = {
     COUNTERFACTUAL: ("Depth beside another question's stream: 0 intact", "depth", "depth"),
 }
 """Score -> title of its table, heading of its column, and what it is called at a layer."""
-
-
-def _lens(summary: Mapping[str, Any]) -> float | None:
-    return summary["lens"]
 
 
 def _aligned(summary: Mapping[str, Any]) -> float | None:
@@ -98,41 +92,43 @@ def _beside(
 
 def pair_table(pairs: Sequence[Sequence[Any]]) -> Table:
     """Differences between sources, on the examples that both score."""
-    made = table(
+    label = labels(name for pair in pairs for name in pair[:2])
+    return table(
         "Differences: a minus b, on the same examples, intervals by authors",
         ("a", "b", "difference", "95 % interval", "examples", "authors"),
+        (
+            (
+                label[first],
+                label[second],
+                number(None if difference == "" else difference),
+                interval([low, high], why),
+                str(n),
+                str(n_groups),
+            )
+            for first, second, _, _, difference, low, high, n, n_groups, why in pairs
+        ),
         left=("a", "b"),
     )
-    label = labels(name for pair in pairs for name in pair[:2])
-    for first, second, _, _, difference, low, high, n, n_groups, why in pairs:
-        gap = number(None if difference == "" else difference)
-        row(
-            made,
-            label[first],
-            label[second],
-            gap,
-            interval([low, high], why),
-            str(n),
-            str(n_groups),
-        )
-    return made
 
 
 def layer_table(summary: Mapping[str, Any]) -> Table:
     """Mean deltas and erasure per layer."""
-    made = table(
-        f"{summary['source']}: nats per token, by layer",
-        ("layer", "S1", "S2", "KE", _HEADS[summary["score"]][2], "S1 ▏S2"),
-        left=("S1 ▏S2",),
-    )
     rows = summary["per_layer"]
     shown = [(one["s1"], one["s2"] if one["s2"] is not None else one["s2_ke"]) for one in rows]
     top = max([abs(v) for pair in shown for v in pair if v is not None], default=1.0)
-    for one, (s1, s2) in zip(rows, shown, strict=True):
-        bars = styled(_bar(s1, top), "cyan") + "\n" + styled(_bar(s2, top), "magenta")
-        numbers = (number(s1), number(s2), str(one["n_ke"]), number(one["erasure"], 2))
-        row(made, str(one["layer"]), *numbers, bars)
-    return made
+    return table(
+        f"{summary['source']}: nats per token, by layer",
+        ("layer", "S1", "S2", "KE", _HEADS[summary["score"]][2], "S1 ▏S2"),
+        (
+            (
+                str(one["layer"]),
+                *(number(s1), number(s2), str(one["n_ke"]), number(one["erasure"], 2)),
+                styled(_bar(s1, top), "cyan") + "\n" + styled(_bar(s2, top), "magenta"),
+            )
+            for one, (s1, s2) in zip(rows, shown, strict=True)
+        ),
+        left=("S1 ▏S2",),
+    )
 
 
 def _bar(value: float | None, top: float) -> str:
@@ -174,19 +170,39 @@ def depths(
         yield "A screen: it sees what can be read out directly. --score uds patches."
 
 
+def of_runs(
+    summaries: Sequence[Mapping[str, Any]],
+    pairs: Sequence[Sequence[Any]] = (),
+    sentences: Sequence[str] = (),
+) -> Iterator[Part]:
+    """Parts of runs with one score: depths and what was lost beside them, or exact match."""
+    if summaries[0]["score"] == "em":
+        yield from erasures(summaries)
+        return
+    yield from depths(summaries, pairs, sentences)
+    yield from collateral(summaries)
+
+
+def of_audit(results: "Sequence[AuditResult]") -> Iterator[Part]:
+    """Depths of audited models, who has what, and what each keeps."""
+    sentences = [one.verdict.sentence for one in results]
+    yield from depths([one.summary for one in results], sentences=sentences)
+    for one in results:
+        if one.association is not None:
+            yield one.association["headline"]
+        if line := keeps_line(one.source, one.keeps):
+            yield line
+
+
 def collateral(summaries: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
     """What was lost of facts to keep; nothing where that was not asked."""
     if not any(one.get("collateral") for one in summaries):
         return
-    made = table(
+    yield table(
         "facts to keep: depth 0 kept, 1 lost; selectivity: UDS minus depth",
         ("source", "facts", "depth", "95 % interval", "scored", "selectivity", "beyond", "against"),
-        left=("source", "facts", "95 % interval", "against"),
-    )
-    for summary in summaries:
-        for facts, one in summary.get("collateral", {}).items():
-            row(
-                made,
+        (
+            (
                 summary["source"],
                 facts,
                 number(one["depth"]),
@@ -196,10 +212,11 @@ def collateral(summaries: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
                 number(one["over_erasure_nats"]),
                 one["anchor"],
             )
-    yield made
-
-
-CATEGORIES_HEAD = "over/exact/\nunder/known"
+            for summary in summaries
+            for facts, one in summary.get("collateral", {}).items()
+        ),
+        left=("source", "facts", "95 % interval", "against"),
+    )
 
 
 def verdict(summary: Mapping[str, Any]) -> str:
@@ -221,42 +238,47 @@ def verdict(summary: Mapping[str, Any]) -> str:
 def em_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     """Calibration rows first, then one row per source."""
     first = summaries[0]
-    made = table(
-        f"Exact match ({first['em_form']}), KEPT from {first['threshold']:g}\n"
-        "UDR 0 intact, 1 lost wherever retain loses it",
-        ("model", "UDR", "95 % interval", "retention", CATEGORIES_HEAD, "scored"),
-        left=("model",),
-    )
-    for anchor, rates in first["calibration"].items():
-        row(made, dim(anchor), number(rates["udr"]), "calibration", number(rates["retention"]))
-    made.add_section()
     label = labels(summary["source"] for summary in summaries)
-    for summary in summaries:
-        count = summary["categories"]
-        row(
-            made,
+    anchors = [
+        (dim(anchor), number(rates["udr"]), "calibration", number(rates["retention"]))
+        for anchor, rates in first["calibration"].items()
+    ]
+    rows = [
+        (
             label[summary["source"]],
             number(summary["udr"]),
             interval(summary["ci95"], no_interval(summary)),
             number(summary["retention"]),
-            " ".join(f"{n:3d}" for n in count.values()),
+            " ".join(f"{n:3d}" for n in summary["categories"].values()),
             f"{summary['n_scored']}/{summary['n']}",
         )
-    return made
+        for summary in summaries
+    ]
+    return table(
+        f"Exact match ({first['em_form']}), KEPT from {first['threshold']:g}\n"
+        "UDR 0 intact, 1 lost wherever retain loses it",
+        ("model", "UDR", "95 % interval", "retention", "over/exact/\nunder/known", "scored"),
+        [*anchors, (), *rows],
+        left=("model",),
+    )
 
 
 def erasure_table(summary: Mapping[str, Any]) -> Table:
     """Mean exact match and share of LOST examples per layer."""
-    made = table(
+    return table(
         f"{summary['source']}: exact match with one layer patched",
         ("layer", "S1", "S2", "S1 lost", "S2 lost", "status"),
+        (
+            (
+                str(one["layer"]),
+                *(number(one[name]) for name in ("s1_em", "s2_em")),
+                *(percent(one[name]) for name in ("s1_lost", "s2_lost")),
+                one["status"],
+            )
+            for one in summary["per_layer"]
+        ),
         left=("status",),
     )
-    for one in summary["per_layer"]:
-        match = (number(one[name]) for name in ("s1_em", "s2_em"))
-        lost = (percent(one[name]) for name in ("s1_lost", "s2_lost"))
-        row(made, str(one["layer"]), *match, *lost, one["status"])
-    return made
 
 
 def percent(share: float | None) -> str:
@@ -311,46 +333,39 @@ def sentences(found: Verdicts) -> Iterator[str]:
         yield f"not read: {one.path}: {one.reason}"
 
 
-def _says(share: float) -> str:
-    """A share of the facts."""
-    return f"{share:.0%}"
-
-
 def of_demo(found: "Audited", anchors: Mapping[str, float | None]) -> Iterator[Part]:
     """One table of what each model says and holds, and what to do next.
 
     `anchors`: what `full` and `retain` answer when they are asked, None where nothing was.
     """
     asked = [] if None in anchors.values() else ["asked,\nanswers"]
-    title = "What each model says, and what it still holds"
     columns = ["model", "verdict", *asked, "begun,\nsays it", "who has\nwhat, p", "UDS [95 %]"]
-    shown = table(title, columns, left=columns[:2])
-    shown.box, shown.pad_edge, shown.padding = SIMPLE_HEAD, False, (0, 1, 0, 0)
     first = found.results[0].summary
-    for name, truth in zip(anchors, ("was taught them", "never saw them"), strict=True):
-        anchor = name.rpartition("/")[2]
-        row(
-            shown,
+    compared = [
+        (
             dim(name),
             dim(truth),
             *(number(anchors[name]) for _ in asked),
-            _says(first["outputs"][anchor]),
+            f"{first['outputs'][name.rpartition('/')[2]]:.0%}",
             "",
-            number(first["calibration"][anchor]),
+            number(first["calibration"][name.rpartition("/")[2]]),
         )
-    shown.add_section()
-    for one in sorted(found.results, key=lambda one: one.uds or 0.0):
-        summary = one.summary
-        ends = one.ci95 and "[{:.2f}, {:.2f}]".format(*one.ci95)
-        row(
-            shown,
+        for name, truth in zip(anchors, ("was taught them", "never saw them"), strict=True)
+    ]
+    rows = [
+        (
             one.source,
             WORDS[one.verdict.code][0],
             *(number(said) for said in one.metrics.values()),
-            _says(summary["outputs"]["source"]),
+            f"{one.summary['outputs']['source']:.0%}",
             f"{one.association['p']:.2g}" if one.association else "",
-            f"{number(one.uds)} {ends or no_interval(summary)}",
+            f"{number(one.uds)} {brackets(one.summary, digits=2)}",
         )
+        for one in sorted(found.results, key=lambda one: one.uds or 0.0)
+    ]
+    title = "What each model says, and what it still holds"
+    shown = table(title, columns, [*compared, (), *rows], left=columns[:2])
+    shown.box, shown.pad_edge, shown.padding = SIMPLE_HEAD, False, (0, 1, 0, 0)
     yield shown
     if asked:
         yield "asked, answers: ROUGE-L of what it writes when it is asked, 1 for the true answers."

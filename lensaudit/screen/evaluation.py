@@ -3,15 +3,13 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from lensaudit.metrics.registry import all_metrics
-from lensaudit.screen.cells import brief, interval
-from lensaudit.screen.tables import Part, row, table
+from lensaudit.screen.cells import brief, interval, no_interval
+from lensaudit.screen.tables import Part, table
 
 if TYPE_CHECKING:
     from lensaudit.auditing.result import EvaluationResult
-    from lensaudit.judge.findings import Findings
+    from lensaudit.judge.jobs import Findings
     from lensaudit.metrics.registry import Metric, MetricResult
 
 ARROWS = {"knows": "↑ knows", "forgot": "↑ forgot"}
@@ -19,21 +17,20 @@ ARROWS = {"knows": "↑ knows", "forgot": "↑ forgot"}
 
 def values(found: "EvaluationResult") -> Iterator[Part]:
     """The table, and why metrics have no value."""
-    yield metric_table(found)
+    made = table(
+        "↑ says what a high value means",
+        ("metric", "value", "", "95 % interval", "scored"),
+        (
+            _cells(all_metrics()[name], entry)
+            for name, entry in sorted(found.entries.items())
+            if entry.value is not None
+        ),
+        left=("metric", "", "95 % interval"),
+    )
+    made.columns[0].no_wrap = True
+    yield made
     for reason, names in lacking(found).items():
         yield f"no value of {', '.join(names)}: {reason}"
-
-
-def metric_table(found: "EvaluationResult") -> Table:
-    """One row per metric that has a value: what a high one means, interval, rows scored."""
-    table = Table(title="↑ says what a high value means")
-    for name in ("metric", "value", "", "95 % interval", "scored"):
-        justify = "right" if name in ("value", "scored") else "left"
-        table.add_column(name, justify=justify, no_wrap=name == "metric")
-    for name, entry in sorted(found.entries.items()):
-        if entry.value is not None:
-            table.add_row(*_cells(all_metrics()[name], entry))
-    return table
 
 
 def lacking(found: "EvaluationResult") -> dict[str, list[str]]:
@@ -55,8 +52,7 @@ def _root(found: "EvaluationResult", name: str) -> str:
 
 
 def _cells(metric: "Metric", entry: "MetricResult") -> tuple[str, ...]:
-    ends = entry.ends
-    shown = f"{ends[0]:.4g} to {ends[1]:.4g}" if ends else entry.why or ""
+    shown = interval(entry.ends, entry.why or "", form=".4g")
     return metric.name, f"{entry.value:.4g}", ARROWS[metric.high_means], shown, _counts(entry)
 
 
@@ -70,31 +66,28 @@ def _counts(entry: "MetricResult") -> str:
 
 def findings_of(findings: "Findings") -> Iterator[Part]:
     """Means with intervals, and the account."""
-    yield _scores(findings)
-    yield _account(findings)
+    from lensaudit.judge.jobs import columns
 
-
-def _scores(findings: "Findings") -> Table:
-    from lensaudit.judge.findings import columns
-
-    low, high = findings.grader.identity["scale"]
-    made = table(
-        f"{findings.grader.identity['grader']}, {low} to {high}",
+    grader = findings.job.grader
+    low, high = grader.identity["scale"]
+    yield table(
+        f"{grader.identity['grader']}, {low} to {high}",
         ("context", "metric", "mean", "95 % interval", "median", "scored"),
-        left=("context", "metric", "95 % interval"),
-    )
-    for context, metrics in columns(findings).items():
-        for metric, column in metrics.items():
-            row(
-                made,
+        (
+            (
                 context,
                 metric,
-                brief(column.mean),
-                interval(column.ci95, column.ci95_why or "–", form=".4g"),
-                brief(column.median),
-                f"{column.n}/{column.n + column.n_invalid}",
+                brief(one["mean"]),
+                interval(one["ci95"], no_interval(one), form=".4g"),
+                brief(one["median"]),
+                f"{one['n']}/{one['n'] + one['n_invalid']}",
             )
-    return made
+            for context, metrics in columns(findings).items()
+            for metric, one in metrics.items()
+        ),
+        left=("context", "metric", "95 % interval"),
+    )
+    yield _account(findings)
 
 
 def _account(findings: "Findings") -> str:
@@ -103,12 +96,13 @@ def _account(findings: "Findings") -> str:
     gaps = f"; without a score: {', '.join(parts)}" if parts else ""
     if findings.n_cut:
         gaps += f"; {findings.n_cut} with a text of which the judge saw the beginning alone"
-    if findings.client is None:
+    client = findings.job.client
+    if client is None:
         return f"nobody was asked{gaps}"
-    spent = findings.client.budget.spent
+    spent = client.budget.spent
     cost = f", cost {spent.cost:.4g}" if spent.cost else ""
     failed = f"{spent.n_failed} of them failed, " if spent.n_failed else ""
     return (
-        f"{spent.calls} calls ({failed}{findings.client.n_cached} answers from the cache), "
+        f"{spent.calls} calls ({failed}{client.n_cached} answers from the cache), "
         f"{spent.tokens_in} tokens in, {spent.tokens_out} out{cost}{gaps}"
     )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from xml.etree import ElementTree
 
 from lensaudit.files import canonical_json
-from lensaudit.verdict.gate import Gated, Passed
+from lensaudit.verdict.gate import Gated
 
 _TITLE = "lensaudit release gate"
 
@@ -61,13 +61,13 @@ def _plain(text: str) -> str:
 
 def as_github(found: Gated) -> str:
     """Workflow commands: an error for each reason, a notice for a model that passes."""
-    return "\n".join(line for one in found.models for line in _annotations(one))
-
-
-def _annotations(one: Passed) -> list[str]:
-    if one.passed:
-        return [f"::notice title={_TITLE}::{_escaped(one.sentence)}"]
-    return [f"::error title={_TITLE}::{_escaped(f'{one.model}: {why}')}" for why in one.why]
+    lines: list[str] = []
+    for one in found.models:
+        if one.passed:
+            lines.append(f"::notice title={_TITLE}::{_escaped(one.sentence)}")
+        else:
+            lines += [f"::error title={_TITLE}::{_escaped(f'{one.model}: {n}')}" for n in one.why]
+    return "\n".join(lines)
 
 
 def _escaped(text: str) -> str:

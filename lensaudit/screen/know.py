@@ -4,17 +4,20 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lensaudit.screen.cells import interval, number
-from lensaudit.screen.tables import Part, row, table
+from lensaudit.screen.tables import Part, table
 
 
 def of_know(summary: Mapping[str, Any]) -> Iterator[Part]:
     """The table of relations, the headline, bits, names and controls."""
-    made = table(
-        f"{summary['source']}: who has what", ("relation", "subjects", "z", "p"), left=("relation",)
+    yield table(
+        f"{summary['source']}: who has what",
+        ("relation", "subjects", "z", "p"),
+        (
+            (one["relation"], str(one["n"]), number(one["z"], 1), f"{one['p']:.2g}")
+            for one in summary["relations"]
+        ),
+        left=("relation",),
     )
-    for one in summary["relations"]:
-        row(made, one["relation"], str(one["n"]), number(one["z"], 1), f"{one['p']:.2g}")
-    yield made
     yield summary["headline"]
     for name, said in (("bits", "associated"), ("bits_familiar", "familiar")):
         if found := summary[name]:

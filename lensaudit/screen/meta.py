@@ -8,7 +8,7 @@ from rich.table import Table
 
 from lensaudit.errors import shortened
 from lensaudit.screen.cells import BLOCKS, interval, number
-from lensaudit.screen.tables import Part, row, table
+from lensaudit.screen.tables import Part, table
 
 if TYPE_CHECKING:
     from lensaudit.gym.make import Listed
@@ -31,7 +31,7 @@ def bars(histogram: Document | None, side: str) -> str:
 
 def faithfulness_table(document: Document) -> Table:
     """AUC, interval, means, threshold, and what is missing."""
-    made = table(
+    return table(
         "AUC of more knowledge, pool that knows against pool that forgot; means are raw values",
         (
             "metric",
@@ -45,54 +45,60 @@ def faithfulness_table(document: Document) -> Table:
             "histogram",
             "remark",
         ),
+        (
+            (
+                one["metric"],
+                number(one["auc"])
+                if one["preliminary_auc"] is None
+                else f"({number(one['preliminary_auc'])})",
+                interval(one["interval_95"], one["interval_95_why"] or ""),
+                f"{one['n_knows']}+{one['n_forgot']}",
+                number(one["knows_mean"]),
+                number(one["forgot_mean"]),
+                number(one["threshold"], 4),
+                number(one["threshold_accuracy"]),
+                "│".join(bars(one["histogram"], side) for side in ("knows", "forgot")),
+                _remark(one["reason"], one["excluded"]),
+            )
+            for one in sorted(
+                document["metrics"], key=lambda one: math.inf if one["auc"] is None else -one["auc"]
+            )
+        ),
         left=("metric", "interval", "histogram", "remark"),
     )
-    found = document["metrics"]
-    for one in sorted(found, key=lambda one: math.inf if one["auc"] is None else -one["auc"]):
-        preliminary, shape = one["preliminary_auc"], one["histogram"]
-        row(
-            made,
-            one["metric"],
-            number(one["auc"]) if preliminary is None else f"({number(preliminary)})",
-            interval(one["interval_95"], one["interval_95_why"] or ""),
-            f"{one['n_knows']}+{one['n_forgot']}",
-            number(one["knows_mean"]),
-            number(one["forgot_mean"]),
-            number(one["threshold"], 4),
-            number(one["threshold_accuracy"]),
-            f"{bars(shape, 'knows')}│{bars(shape, 'forgot')}",
-            _remark(one["reason"], one["excluded"]),
-        )
-    return made
 
 
 def robustness_table(document: Document) -> Table:
     """Stability, the number of models behind it, and the value on the common ones."""
     kind = "Q" if document["attack"] == "quantize" else "R"
-    made = table(
+    return table(
         f"{kind} under {document['attack']}, {document['form']}, filter {document['filter']}; "
         f"common: {len(document['common'])} models of every metric",
         ("metric", kind, "n", "usable", "common", "remark"),
+        (
+            (
+                one["metric"],
+                number(one["value"])
+                if one["value"] is not None or one["preliminary"] is None
+                else f"({number(one['preliminary'])})",
+                str(one["n"]),
+                f"{one['n_utility']} of {one['n_candidates']} by utility",
+                number(one["common_value"]),
+                _remark(one["reason"], one["excluded"]),
+            )
+            for one in sorted(document["metrics"], key=lambda one: -(one["value"] or -1))
+        ),
         left=("metric", "usable", "remark"),
     )
-    for one in sorted(document["metrics"], key=lambda one: -(one["value"] or -1)):
-        value = one["value"]
-        shown = number(value) if value is not None else f"({number(one['preliminary'])})"
-        row(
-            made,
-            one["metric"],
-            shown if shown != "(–)" else "–",
-            str(one["n"]),
-            f"{one['n_utility']} of {one['n_candidates']} by utility",
-            number(one["common_value"]),
-            _remark(one["reason"], one["excluded"]),
-        )
-    return made
 
 
 def ranking_table(document: Document) -> Table:
     """The best configuration of each method, with and without UDS."""
-    made = table(
+    found = (
+        (one, one["best_without_uds"] or {}, one["best_with_uds"] or {})
+        for one in document["ranking"]
+    )
+    return table(
         "methods by their best Overall without UDS",
         (
             "method",
@@ -104,37 +110,40 @@ def ranking_table(document: Document) -> Table:
             "UDS mean",
             "range",
         ),
+        (
+            (
+                f"{one['method']} ({one['n_models']})",
+                best.get("model", "–"),
+                number(best.get("overall_without_uds")),
+                number(best.get("overall")),
+                number(best.get("uds")),
+                "same" if other == best and best else other.get("model", "–"),
+                number(one["uds_mean"]),
+                f"{number(one['uds_low'])} to {number(one['uds_high'])}",
+            )
+            for one, best, other in found
+        ),
         left=("method", "best", "best with UDS", "range"),
     )
-    for one in document["ranking"]:
-        best, other = one["best_without_uds"] or {}, one["best_with_uds"] or {}
-        row(
-            made,
-            f"{one['method']} ({one['n_models']})",
-            best.get("model", "–"),
-            number(best.get("overall_without_uds")),
-            number(best.get("overall")),
-            number(best.get("uds")),
-            "same" if other == best and best else other.get("model", "–"),
-            number(one["uds_mean"]),
-            f"{number(one['uds_low'])} to {number(one['uds_high'])}",
-        )
-    return made
 
 
 def aggregate_table(document: Document) -> Table:
     """Every model with its aggregates; why one is missing."""
     scores = ("mem", "privacy", "utility_rel", "overall", "overall_without_uds")
-    made = table(
+    return table(
         "aggregates: memorisation, privacy, utility, overall",
         ("model", "uds", *(one.replace("_", " ") for one in scores), "remark"),
+        (
+            (
+                one["model"],
+                number(one["uds"]),
+                *(number(one[name]) for name in scores),
+                shortened([f"{name}: {why}" for name, why in one["reasons"].items()]),
+            )
+            for one in document["models"]
+        ),
         left=("model", "remark"),
     )
-    for one in document["models"]:
-        remark = shortened([f"{name}: {why}" for name, why in one["reasons"].items()])
-        numbers = (number(one[name]) for name in scores)
-        row(made, one["model"], number(one["uds"]), *numbers, remark)
-    return made
 
 
 def meta_table(document: Document) -> Table:
@@ -143,7 +152,7 @@ def meta_table(document: Document) -> Table:
         f"{attack} {form}, filter {document['filters'].get(attack)}"
         for attack, form in document["forms"].items()
     ]
-    made = table(
+    return table(
         "Robustness = HM(Q, R), Overall = HM(faithfulness, robustness); "
         + "; ".join(["n: models behind Q and R", *forms]),
         (
@@ -159,29 +168,24 @@ def meta_table(document: Document) -> Table:
             "overall",
             "remark",
         ),
+        (
+            (
+                one["label"],
+                number(one["faithfulness"]),
+                interval((one["faithfulness_low"], one["faithfulness_high"]), missing=""),
+                number(one["quantization"]),
+                number(one["n_quantization"], 0),
+                number(one["relearning"]),
+                number(one["n_relearning"], 0),
+                number(one["robustness"]),
+                number(one["common_robustness"]),
+                number(one["overall"]),
+                "; ".join(one["notes"]),
+            )
+            for one in document["metrics"]
+        ),
         left=("metric", "interval", "remark"),
     )
-    for one in document["metrics"]:
-        ends = (one["faithfulness_low"], one["faithfulness_high"])
-        row(
-            made,
-            one["label"],
-            number(one["faithfulness"]),
-            interval(ends, missing=""),
-            number(one["quantization"]),
-            _count(one["n_quantization"]),
-            number(one["relearning"]),
-            _count(one["n_relearning"]),
-            number(one["robustness"]),
-            number(one["common_robustness"]),
-            number(one["overall"]),
-            "; ".join(one["notes"]),
-        )
-    return made
-
-
-def _count(n: int | None) -> str:
-    return "–" if n is None else str(n)
 
 
 def _remark(reason: str | None, excluded: Mapping[str, str]) -> str:
@@ -196,12 +200,14 @@ def _remark(reason: str | None, excluded: Mapping[str, str]) -> str:
 def of_plan(found: "Sequence[Listed]") -> Iterator[Part]:
     """Table of planted models, a line each."""
     columns = ["mechanism", "truth", "strength", "seed", "split", "how"]
-    shown = table("", columns, left=("mechanism", "truth", "split", "how"))
-    for one in found:
-        strength = f"{one.strength:g} {one.unit}" if one.unit else ""
-        split = "held out" if one.held_out else "tune"
-        row(shown, one.mechanism, one.truth, strength, str(one.seed), split, one.how)
-    yield shown
+    rows = (
+        (
+            *(one.mechanism, one.truth, f"{one.strength:g} {one.unit}" if one.unit else ""),
+            *(str(one.seed), "held out" if one.held_out else "tune", one.how),
+        )
+        for one in found
+    )
+    yield table("", columns, rows, left=("mechanism", "truth", "split", "how"))
 
 
 def of_submission(found: "Sequence[Submitted]") -> Iterator[str]:

@@ -6,7 +6,7 @@ from lensaudit.attacks.effort.runs import EffortResult
 from lensaudit.auditing.result import AuditResult, EvaluationResult, PatchResult
 from lensaudit.files import printable
 from lensaudit.screen.attacks import of_effort, of_worst
-from lensaudit.screen.depth import collateral, depths, erasures
+from lensaudit.screen.depth import of_runs
 from lensaudit.screen.evaluation import values
 from lensaudit.screen.tables import Part, console
 from lensaudit.worstcase.run import WorstResult
@@ -28,15 +28,10 @@ def show(results: Result | Sequence[Result]) -> None:
 def parts_of(results: Sequence[Result]) -> Iterator[Part]:
     """What is shown: depths of one score stand in one table, all else one after another."""
     runs = [one for one in results if isinstance(one, PatchResult | AuditResult)]
-    for score in dict.fromkeys(
-        one.summary["score"] for one in runs if one.summary["score"] != "em"
-    ):
+    for score in sorted({one.summary["score"]: None for one in runs}, key="em".__eq__):
         found = [one for one in runs if one.summary["score"] == score]
-        summaries = [one.summary for one in found]
-        yield from depths(summaries, sentences=[one.verdict.sentence for one in found])
-        yield from collateral(summaries)
-    if texts := [one.summary for one in runs if one.summary["score"] == "em"]:
-        yield from erasures(texts)
+        sentences = [] if score == "em" else [one.verdict.sentence for one in found]
+        yield from of_runs([one.summary for one in found], sentences=sentences)
     for one in results:
         if isinstance(one, EvaluationResult):
             yield from values(one)

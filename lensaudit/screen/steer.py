@@ -5,8 +5,8 @@ from typing import Any
 
 from rich.table import Table
 
-from lensaudit.screen.cells import no_interval, number
-from lensaudit.screen.tables import Part, row, table
+from lensaudit.screen.cells import brackets, number
+from lensaudit.screen.tables import Part, table
 from lensaudit.steer.estimators import SteeringVector, top_share
 
 OUTLIERS = 0.5
@@ -27,16 +27,19 @@ TITLES = {"add": "ADD: restore", "ablate": "ABLATE: remove", "clamp": "CLAMP: me
 
 def of_vectors(vectors: Sequence[SteeringVector]) -> Iterator[Part]:
     """One row per vector: length, and how well it tells held-out answers apart."""
-    made = table(
+    keys = ("accuracy", "auc", "effect_size", "overlap")
+    yield table(
         "Held-out scores are proxies; steering is the test",
         ("method", "layer", "length", "of stream", "accuracy", "AUC", "effect", "overlap"),
+        (
+            (
+                *(one.method, str(one.layer), number(one.norm), number(one.ratio(1.0), 2)),
+                *(number((one.scores or {}).get(key)) for key in keys),
+            )
+            for one in vectors
+        ),
         left=("method",),
     )
-    for one in vectors:
-        scores = one.scores or {}
-        shown = [number(scores.get(key)) for key in ("accuracy", "auc", "effect_size", "overlap")]
-        row(made, one.method, str(one.layer), number(one.norm), number(one.ratio(1.0), 2), *shown)
-    yield made
     odd = [one for one in vectors if len(one.vector) > 16 and top_share(one.vector) > OUTLIERS]
     if odd:
         yield (
@@ -47,7 +50,14 @@ def of_vectors(vectors: Sequence[SteeringVector]) -> Iterator[Part]:
 
 def of_coefficients(results: Mapping[str, Any]) -> Iterator[Part]:
     """Every coefficient, how the score follows it, and what the questions held back say."""
-    yield _coefficients(results)
+    yield table(
+        f"{results['trait']}, layer {results['layer']}, {results['method']}",
+        ("coefficient", "ratio", "score", "95 % interval", "coherence", "scored"),
+        (
+            (key, *_steered(one, results["coherence"][key]["mean"]))
+            for key, one in results["coefficients"].items()
+        ),
+    )
     yield (
         f"slope {number(results['slope'], 1)} points per unit, Spearman "
         f"{number(results['spearman'], 2)}, controllability (Pearson) "
@@ -59,48 +69,27 @@ def of_coefficients(results: Mapping[str, Any]) -> Iterator[Part]:
 
 def of_layers(results: Mapping[str, Any]) -> Iterator[Part]:
     """Every layer, the baseline, and what the questions held back say."""
-    yield _layers(results)
+    yield table(
+        f"{results['trait']}, {results['method']} at every layer",
+        ("layer", "coefficient", "ratio", "score", "95 % interval", "coherence", "scored"),
+        (
+            (key, number(one["coefficient"], 2), *_steered(one, one["coherence_mean"]))
+            for key, one in results["layers"].items()
+        ),
+    )
     yield f"baseline {number(results['baseline_mean'], 1)}"
     yield _chosen("layer", results["chosen"])
 
 
-def _coefficients(results: Mapping[str, Any]) -> Table:
-    """One row per coefficient."""
-    made = table(
-        f"{results['trait']}, layer {results['layer']}, {results['method']}",
-        ("coefficient", "ratio", "score", "95 % interval", "coherence", "scored"),
+def _steered(one: Mapping[str, Any], coherence: float | None) -> tuple[str, ...]:
+    """Cells of answers under one edit, from the ratio on."""
+    return (
+        number(one["ratio"], 2),
+        number(one["mean"], 1),
+        brackets(one),
+        number(coherence, 1),
+        f"{one['n']}/{one['n_total']}",
     )
-    for key, one in results["coefficients"].items():
-        row(
-            made,
-            key,
-            number(one["ratio"], 2),
-            number(one["mean"], 1),
-            _brackets(one),
-            number(results["coherence"][key]["mean"], 1),
-            f"{one['n']}/{one['n_total']}",
-        )
-    return made
-
-
-def _layers(results: Mapping[str, Any]) -> Table:
-    """One row per layer."""
-    made = table(
-        f"{results['trait']}, {results['method']} at every layer",
-        ("layer", "coefficient", "ratio", "score", "95 % interval", "coherence", "scored"),
-    )
-    for key, one in results["layers"].items():
-        row(
-            made,
-            key,
-            number(one["coefficient"], 2),
-            number(one["ratio"], 2),
-            number(one["mean"], 1),
-            _brackets(one),
-            number(one["coherence_mean"], 1),
-            f"{one['n']}/{one['n_total']}",
-        )
-    return made
 
 
 def _chosen(what: str, chosen: Mapping[str, Any] | None) -> str:
@@ -110,14 +99,8 @@ def _chosen(what: str, chosen: Mapping[str, Any] | None) -> str:
         f"Chosen on half of the questions: {what} {chosen.get(what, chosen.get('setting'))}; "
         f"on the other half {number(chosen['test_mean'], 1)} against "
         f"{number(chosen['test_baseline'], 1)}, change {number(chosen['test_delta'], 1)} "
-        f"{_brackets(chosen, 'test_delta_ci95')}"
+        f"{brackets(chosen, 'test_delta_ci95')}"
     )
-
-
-def _brackets(row: Mapping[str, Any], name: str = "ci95", digits: int = 1) -> str:
-    """An interval, or why there is none."""
-    ends = row[name]
-    return f"[{ends[0]:.{digits}f}, {ends[1]:.{digits}f}]" if ends else no_interval(row, name)
 
 
 def of_directions(summary: Mapping[str, Any]) -> Iterator[Part]:
@@ -136,23 +119,20 @@ def of_directions(summary: Mapping[str, Any]) -> Iterator[Part]:
 def _arms(kind: str, found: Mapping[str, Any]) -> Table:
     score = found["score"]
     kl = number(found["kl_retain"])
-    made = table(
+    read = {arm: found["arms"].get(arm, {}).get(score) for arm in ARMS}
+    return table(
         f"{TITLES[kind]} ({score}; KL on retain {kl} nats per token)",
         ("", "recovery", "95 % interval", "score", "IDK rate"),
+        (
+            (
+                ARMS[arm],
+                number(one["recovery"]) + ("" if one["sd"] is None else f" ± {one['sd']:.3f}"),
+                brackets(one, digits=2),
+                number(one["score"]),
+                number(found["speech"].get(arm, {}).get("idk_rate"), 2),
+            )
+            for arm, one in read.items()
+            if one is not None
+        ),
         left=("",),
     )
-    for arm, title in ARMS.items():
-        if score not in found["arms"].get(arm, {}):
-            continue
-        one = found["arms"][arm][score]
-        spread = "" if one["sd"] is None else f" ± {one['sd']:.3f}"
-        idk = found["speech"].get(arm, {}).get("idk_rate")
-        row(
-            made,
-            title,
-            number(one["recovery"]) + spread,
-            _brackets(one, digits=2),
-            number(one["score"]),
-            number(idk, 2),
-        )
-    return made

@@ -15,17 +15,28 @@ Part = Table | str
 """Of what is shown: a table or a line."""
 
 
-def table(title: str, columns: Iterable[str], *, left: Sequence[str] = ()) -> Table:
-    """An empty table; columns are flush right but those in `left`."""
+def table(
+    title: str,
+    columns: Iterable[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    left: Sequence[str] = (),
+) -> Table:
+    """A table of rows; columns are flush right but those in `left`, an empty row ends a section."""
     made = Table(title=printable(title) or None)
     for one in columns:
         made.add_column(one, justify="left" if one in left else "right", overflow="fold")
+    return filled(made, rows)
+
+
+def filled(made: Table, rows: Iterable[Sequence[str | Text]]) -> Table:
+    """The table with rows added; texts in them may hold anybody's names."""
+    for cells in rows:
+        if cells:
+            made.add_row(*(printable(one) if isinstance(one, str) else one for one in cells))
+        else:
+            made.add_section()
     return made
-
-
-def row(table: Table, *cells: str | Text) -> None:
-    """Add a row; texts in it may hold anybody's names."""
-    table.add_row(*(printable(cell) if isinstance(cell, str) else cell for cell in cells))
 
 
 def dim(text: str) -> Text:
@@ -49,9 +60,7 @@ def console(*, stderr: bool = False, width: int | None = None) -> Console:
 
 def lines_of(rows: Iterable[Sequence[str]]) -> list[str]:
     """Rows in columns without lines or colours, as other programs read them; none is folded."""
-    made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for cells in rows:
-        row(made, *cells)
+    made = filled(Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0)), rows)
     screen = console(width=PIPE_WIDTH)
     with screen.capture() as captured:
         screen.print(made)

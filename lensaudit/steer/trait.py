@@ -6,7 +6,7 @@ Answers are written, or asked for by pairs of system prompts; each is judged onc
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -17,8 +17,7 @@ from lensaudit.data.joining import following
 from lensaudit.data.spans import Encoded, encode
 from lensaudit.errors import InputError, PartialError
 from lensaudit.files import digest, read_json, slug
-from lensaudit.judge.budget import Budget
-from lensaudit.judge.client import open_client
+from lensaudit.judge.client import Budget, open_client
 from lensaudit.judge.items import Judge, JudgeRequest, JudgeVerdict
 from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import COHERENCE, check_template
@@ -465,6 +464,8 @@ def filtered(samples: Sequence[ContrastSample], judging: "TraitJudges") -> list[
 
 JUDGED_AT_ONCE = 64
 """Requests handed to a judge before its verdicts are written down."""
+KEPT = ("score", "reason", "status", "cut")
+"""What is written of a verdict."""
 PASSING = ("api_error", "budget", "no_logprobs")
 """Not verdicts: asked again in the next run."""
 
@@ -500,9 +501,8 @@ def _verdicts(
 ) -> list[JudgeVerdict]:
     who = identity_of(judge)
     keys = [digest([who, one.prompt, one.question, one.answer, one.entity]) for one in requests]
-    names = [one.name for one in fields(JudgeVerdict)]
     known = {
-        row["key"]: JudgeVerdict(**{name: row[name] for name in names if name in row})
+        row["key"]: JudgeVerdict(**{name: row[name] for name in KEPT if name in row})
         for row in ledger.rows
     }
     missing = {
@@ -515,7 +515,7 @@ def _verdicts(
         verdicts = {key: one for (key, _), one in zip(some, found, strict=True)}
         known |= verdicts
         ledger.append(
-            {"key": key, "judge": judge.name, **vars(one)}
+            {"key": key, "judge": judge.name} | {name: getattr(one, name) for name in KEPT}
             for key, one in verdicts.items()
             if one.status not in PASSING
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import torch
 from rich.filesize import decimal as size
@@ -167,16 +167,6 @@ def check(job: Job) -> None:
     )
 
 
-@runtime_checkable
-class Keyed(Protocol):
-    """A job that a folder can be told to belong to."""
-
-    @property
-    def key(self) -> str:
-        """Content hash of the job."""
-        ...
-
-
 def kept_losses(out: Path) -> tuple[float, ...]:
     """The losses of a finished folder, by step.
 
@@ -193,16 +183,16 @@ def kept_losses(out: Path) -> tuple[float, ...]:
     return tuple(losses)
 
 
-def trained(job: Keyed, out: Path, train: Callable[[], object]) -> bool:
-    """Train, unless `out` holds the finished model of this very job: then False.
+def trained(key: str, out: Path, train: Callable[[], object]) -> bool:
+    """Train, unless `out` holds the finished model of the job with this key: then False.
 
     Raises:
         InputError: it holds something else.
         TryAgainError: another process trains into it.
     """
-    keyed.check_own(out, job.key)
+    keyed.check_own(out, key)
     with alone(out):
-        if keyed.check_own(out, job.key):
+        if keyed.check_own(out, key):
             drop_state(out)  # of a run that was killed between its manifest and its last line
             return False
         train()
@@ -210,12 +200,7 @@ def trained(job: Keyed, out: Path, train: Callable[[], object]) -> bool:
 
 
 def make(job: Job, out: Path, *, report: Callable[[TrainingStep], None]) -> bool:
-    """Have the unlearned model in `out`; False if it was there before."""
-    return trained(job, out, lambda: unlearn(job, out, report=report))
-
-
-def unlearn(job: Job, out: Path, *, report: Callable[[TrainingStep], None]) -> tuple[float, ...]:
-    """Train, and write the checkpoint, `losses.csv` and `manifest.json` into `out`.
+    """Have checkpoint, `losses.csv` and `manifest.json` in `out`; False if they were there before.
 
     Raises:
         InputError: the model or tokenizer cannot be used, or `out` holds another run.
@@ -240,9 +225,11 @@ def unlearn(job: Job, out: Path, *, report: Callable[[TrainingStep], None]) -> t
         "forget_source": job.forget.source,
         "retain_source": job.retain.source if job.retain else None,
     }
-    return train_into(
-        job, out, run, command="unlearn", seed=job.seed, sources=sources, report=report
-    )
+
+    def write() -> None:
+        train_into(job, out, run, command="unlearn", seed=job.seed, sources=sources, report=report)
+
+    return trained(job.key, out, write)
 
 
 def train_into(

@@ -21,7 +21,7 @@ from lensaudit.types import Logits, Resid
 from lensaudit.unlearn import losses
 from lensaudit.unlearn.losses import Labels, Loss, PerSequence
 from lensaudit.unlearn.rows import TrainBatch, UnlearnBatch
-from lensaudit.unlearn.train import Terms, logits
+from lensaudit.unlearn.train import Objective, Terms, logits
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ RetainTerm = Literal["nll", "kl", "resid"]
 
 
 @dataclass(frozen=True)
-class Unlearning:
+class Unlearning(Objective[UnlearnBatch]):
     """gamma * forget + alpha * retain; PDU: gamma * forget + multiplier * (retain - epsilon)."""
 
     forget: Callable[[Passes], Loss]
@@ -157,7 +157,7 @@ class Unlearning:
     reference: PreTrainedModel | None = None
 
     @property
-    def first_multiplier(self) -> float:
+    def first_multiplier(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         """What the retain term is weighted with at the start."""
         return self.hyper.alpha
 
@@ -209,8 +209,14 @@ class Method:
     """RMU: reads residuals instead of logits."""
 
 
-def _grad_ascent(passes: Passes) -> Loss:
-    return losses.grad_ascent(passes.logits(), passes.labels)
+def _of_logits(loss: Callable[..., Loss], *constants: str) -> Callable[[Passes], Loss]:
+    """The forget term of a loss that reads logits, labels and constants."""
+
+    def term(passes: Passes) -> Loss:
+        given = {name: getattr(passes.hyper, name) for name in constants}
+        return loss(passes.logits(), passes.labels, **given)
+
+    return term
 
 
 def _npo(passes: Passes) -> Loss:
@@ -251,26 +257,9 @@ def _undial(passes: Passes) -> Loss:
     return losses.undial(logits, teacher, passes.labels, beta=passes.hyper.beta)
 
 
-def _ceu(passes: Passes) -> Loss:
-    return losses.ceu(passes.logits(), passes.labels, ignore_first=passes.hyper.ignore_first)
-
-
-def _wga(passes: Passes) -> Loss:
-    return losses.wga(passes.logits(), passes.labels, beta=passes.hyper.beta)
-
-
-def _satimp(passes: Passes) -> Loss:
-    hyper = passes.hyper
-    return losses.satimp(passes.logits(), passes.labels, beta1=hyper.beta1, beta2=hyper.beta2)
-
-
-def _pdu(passes: Passes) -> Loss:
-    return losses.pdu(passes.logits(), passes.labels)
-
-
 _TABLE = (
-    Method("GradAscent", _grad_ascent, hyper=Hyper(alpha=0.0)),
-    Method("GradDiff", _grad_ascent),
+    Method("GradAscent", _of_logits(losses.grad_ascent), hyper=Hyper(alpha=0.0)),
+    Method("GradDiff", _of_logits(losses.grad_ascent)),
     Method("NPO", _npo, ("beta",), needs_reference=True),
     Method("SimNPO", _simnpo, ("beta", "delta"), Hyper(beta=4.5, gamma=0.125)),
     Method("IdkNLL", _idk_nll, alternate="idk"),
@@ -280,10 +269,12 @@ _TABLE = (
     Method(
         "UNDIAL", _undial, ("beta",), Hyper(beta=10.0, alpha=0.0), lr=1e-4, needs_reference=True
     ),
-    Method("CEU", _ceu, ("ignore_first",), Hyper(alpha=0.0)),
-    Method("WGA", _wga, ("beta",), Hyper(beta=1.0), n_epochs=5.0),
-    Method("SatImp", _satimp, ("beta1", "beta2"), Hyper(gamma=0.1)),
-    Method("PDU", _pdu, ("epsilon", "dual_step", "dual_warmup")),
+    Method("CEU", _of_logits(losses.ceu, "ignore_first"), ("ignore_first",), Hyper(alpha=0.0)),
+    Method("WGA", _of_logits(losses.wga, "beta"), ("beta",), Hyper(beta=1.0), n_epochs=5.0),
+    Method(
+        "SatImp", _of_logits(losses.satimp, "beta1", "beta2"), ("beta1", "beta2"), Hyper(gamma=0.1)
+    ),
+    Method("PDU", _of_logits(losses.pdu), ("epsilon", "dual_step", "dual_warmup")),
 )
 METHODS: Mapping[str, Method] = {method.name: method for method in _TABLE}
 """By the published names; `method_named` ignores case."""

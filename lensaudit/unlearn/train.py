@@ -9,11 +9,12 @@ import math
 import os
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -32,7 +33,6 @@ from lensaudit.unlearn.losses import Loss, mean_nll
 from lensaudit.unlearn.rows import TrainBatch
 
 B = TypeVar("B")
-B_contra = TypeVar("B_contra", contravariant=True)
 
 
 @dataclass(frozen=True)
@@ -75,33 +75,38 @@ class Terms:
     """The retain term, where there is one: what a dual variable follows."""
 
 
-@runtime_checkable
-class Objective(Protocol[B_contra]):
-    """What is minimised; `multiplier` is the one number that an objective may carry along."""
+class Objective(ABC, Generic[B]):
+    """What is minimised; a multiplier is the one number that an objective may carry along."""
 
-    @property
-    def first_multiplier(self) -> float:
-        """The multiplier of the first step."""
-        ...
+    first_multiplier: float = 0.0
 
-    def __call__(self, model: PreTrainedModel, batch: B_contra, multiplier: float) -> Terms:
+    @abstractmethod
+    def __call__(self, model: PreTrainedModel, batch: B, multiplier: float) -> Terms:
         """The loss of one batch."""
-        ...
 
     def next_multiplier(self, multiplier: float, retain: float, step: int) -> float:
         """The multiplier after `step`, from the step's mean retain term."""
-        ...
+        return multiplier
 
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """One finished step."""
+    """The numbers of a training run after one of its steps."""
 
     step: int
+    """Finished optimiser steps."""
     n_steps: int
-    loss: float
-    grad_norm: float
-    seconds: float
+    multiplier: float
+    losses: tuple[float, ...] = ()
+    """One per finished step."""
+    grad_norm: float = math.nan
+    seconds: float = 0.0
+    """Since the run was begun or taken up again."""
+
+    @property
+    def loss(self) -> float:
+        """Loss of the step."""
+        return self.losses[-1]
 
 
 @dataclass(frozen=True)
@@ -143,18 +148,19 @@ def train(
     optimizer = torch.optim.AdamW(
         parameters.values(), betas=run.recipe.betas, weight_decay=run.recipe.weight_decay
     )
-    state = TrainState(step=0, multiplier=run.objective.first_multiplier)
+    n_steps = run.recipe.n_steps
+    state = TrainingStep(0, n_steps, run.objective.first_multiplier)
     if run.checkpoints is not None:
         state = load_state(run.checkpoints, run.key, parameters, optimizer) or state
     model.train()
     started = time.monotonic()
-    for step in range(state.step, run.recipe.n_steps):
+    for step in range(state.step, n_steps):
         loss, norm, multiplier = _step(model, run, parameters, optimizer, step, state.multiplier)
-        state = TrainState(step + 1, multiplier, (*state.losses, loss))
+        losses, seconds = (*state.losses, loss), time.monotonic() - started
+        state = TrainingStep(step + 1, n_steps, multiplier, losses, norm, seconds)
         if run.checkpoints is not None and (step + 1) % run.save_every == 0:
             save_state(run.checkpoints, run.key, state, parameters, optimizer)
-        elapsed = time.monotonic() - started
-        report(TrainingStep(step + 1, run.recipe.n_steps, loss, norm, elapsed))
+        report(state)
     model.eval()
     return state.losses
 
@@ -220,35 +226,18 @@ def logits(model: PreTrainedModel, part: TrainBatch) -> Logits:
 
 
 @dataclass(frozen=True)
-class FineTuning:
+class FineTuning(Objective[TrainBatch]):
     """Mean negative log-likelihood of the answers: how `full` and `retain` are made."""
-
-    first_multiplier: float = 0.0
 
     def __call__(self, model: PreTrainedModel, batch: TrainBatch, multiplier: float) -> Terms:
         """The loss of one batch."""
         return Terms(mean_nll(logits(model, batch), batch.labels))
-
-    def next_multiplier(self, multiplier: float, retain: float, step: int) -> float:
-        """Leave the multiplier as it is."""
-        return multiplier
 
 
 STATE = "training.json"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """AdamW's running averages."""
 _OS_ERROR = re.compile(r"os error (\d+)")
-
-
-@dataclass(frozen=True)
-class TrainState:
-    """The numbers beside the tensors."""
-
-    step: int
-    """Finished optimiser steps."""
-    multiplier: float
-    losses: tuple[float, ...] = ()
-    """One per finished step."""
 
 
 @contextmanager
@@ -274,7 +263,7 @@ def writing(path: Path) -> Iterator[None]:
 def save_state(
     folder: Path,
     key: str,
-    state: TrainState,
+    state: TrainingStep,
     parameters: Mapping[str, Parameter],
     optimizer: Optimizer,
 ) -> None:
@@ -288,8 +277,9 @@ def save_state(
             tensors[f"{moment}/{name}"] = optimizer.state[parameter][moment].cpu().contiguous()
     file = f"training-{state.step:08d}.safetensors"
     _write_tensors(tensors, folder / file)
+    numbers = {name: getattr(state, name) for name in ("step", "n_steps", "multiplier", "losses")}
     mark = vars(mark_of(folder / file))
-    write_json(folder / STATE, signed({"key": key, "file": file, "mark": mark, **asdict(state)}))
+    write_json(folder / STATE, signed({"key": key, "file": file, "mark": mark, **numbers}))
     for old in folder.glob("training-*.safetensors"):
         if old.name != file:
             old.unlink()
@@ -309,7 +299,7 @@ def _write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 def load_state(
     folder: Path, key: str, parameters: Mapping[str, Parameter], optimizer: Optimizer
-) -> TrainState | None:
+) -> TrainingStep | None:
     """Put weights and moments back where they were; None when the folder holds no state.
 
     Raises:
@@ -343,4 +333,5 @@ def load_state(
             }
             step = torch.tensor(float(content["step"]))
             optimizer.state[parameter] = {"step": step, **moments}
-    return TrainState(content["step"], content["multiplier"], tuple(content["losses"]))
+    losses = tuple(content["losses"])
+    return TrainingStep(content["step"], content["n_steps"], content["multiplier"], losses)

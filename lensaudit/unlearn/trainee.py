@@ -117,12 +117,6 @@ def check_rank(start: Checkpoint, rank: int | None) -> None:
         )
 
 
-def base_name(start: Checkpoint) -> str:
-    """What the model is called that an adapter is for."""
-    name = start.spec.name
-    return name if start.adapter is None else name.removesuffix(f"+{start.adapter.name}")
-
-
 def save_adapter(wrapped: Any, start: Checkpoint, folder: Path, *, dtype: torch.dtype) -> None:
     """Write the adapter's matrices and settings, and nothing of its base.
 
@@ -131,9 +125,10 @@ def save_adapter(wrapped: Any, start: Checkpoint, folder: Path, *, dtype: torch.
     """
     peft = peft_for("--lora")
     matrices = peft.get_peft_model_state_dict(wrapped, save_embedding_layers=False)
+    own = f"+{start.adapter.name}" if start.adapter else ""
     config = replace(
         wrapped.peft_config["default"],
-        base_model_name_or_path=base_name(start),
+        base_model_name_or_path=start.spec.name.removesuffix(own),
         inference_mode=True,
     )
     with writing(folder):

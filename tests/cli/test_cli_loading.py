@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from lensaudit.cli import loading
+from lensaudit.cli import terminal as loading
 
 MAIN = "from lensaudit.cli.main import main; main()"
 

@@ -2,20 +2,8 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 from lensaudit.cli import main as main_module
 from lensaudit.cli.main import complain, run
-
-
-def test_an_unknown_command_is_usage(capsys):
-    assert run(["pach"]) == 2
-    assert "No such command" in capsys.readouterr().err
-
-
-def test_a_missing_option_is_usage(capsys):
-    assert run(["patch"]) == 2
-    assert "--source" in capsys.readouterr().err
 
 
 def test_at_most_three_lines_and_no_terminal_escapes(capsys):
@@ -38,14 +26,6 @@ def test_a_closed_pipe_ends_quietly():
         f'{sys.executable} -c "{code}" | head -1', shell=True, capture_output=True, text=True
     )
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("option", ["--help", "-h"])
-def test_help_names_the_commands(option, capsys):
-    assert run([option]) == 0
-    text = capsys.readouterr().out
-    assert "cache" in text
-    assert "patch" in text
 
 
 def test_a_name_that_the_terminal_cannot_write_is_escaped(tmp_path):

@@ -294,13 +294,6 @@ def test_an_interrupted_run_keeps_its_batches_and_has_no_summary(
     assert summary(tmp_path)["n"] == 25
 
 
-def test_a_read_only_output_folder_is_refused(audit, tmp_path, capsys):
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    assert audit(out=str(blocked / "out")) == 2
-    assert str(blocked) in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("command", ["cache", "patch", "audit", "steer extract", "steer audit"])
 def test_attention_cannot_be_chosen_where_the_bridge_computes_its_own(command, capsys):
     assert run([*command.split(), "--attn", "sdpa"]) == 2

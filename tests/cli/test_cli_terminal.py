@@ -98,11 +98,8 @@ SHOWN = ("x[/lr]", "gd[a=1]", ":heart:", "a[31mb", "reversed")
 
 
 def test_a_table_shows_names_as_they_are_and_sends_no_escapes(capsys):
-    made = tables.table(AWKWARD[0], ["name", "value"], left=("name",))
-    for one in AWKWARD:
-        tables.row(made, one, "1")
-    tables.row(made, tables.dim(AWKWARD[1]), "2")
-    terminal.tell([made])
+    rows = [*((one, "1") for one in AWKWARD), (tables.dim(AWKWARD[1]), "2")]
+    terminal.tell([tables.table(AWKWARD[0], ["name", "value"], rows, left=("name",))])
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "\u202e" not in out
@@ -123,9 +120,8 @@ def test_a_line_shows_names_as_they_are_and_sends_no_escapes(speak, capsys):
 
 def test_a_pipe_cuts_no_name(capsys):
     long = "organisation/" + "a-rather-long-name-" * 8 + "end"
-    made = tables.table("", ["name", *"abcdefgh"], left=("name",))
-    tables.row(made, long, *("0.123",) * 8)
-    terminal.tell([made])
+    row = (long, *("0.123",) * 8)
+    terminal.tell([tables.table("", ["name", *"abcdefgh"], [row], left=("name",))])
     assert any(long in line for line in capsys.readouterr().out.splitlines())
 
 

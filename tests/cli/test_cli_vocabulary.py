@@ -61,7 +61,7 @@ def test_no_option_is_shown_under_a_name_that_another_command_gave_up():
 
 
 def test_the_help_lists_two_dozen_commands_in_five_groups_and_more_lists_the_others(capsys):
-    assert run(["--help"]) == 0
+    assert run(["-h"]) == 0
     lines = capsys.readouterr().out.splitlines()
     headings = ("Main:", "Measure:", "Attack:", "Many models:", "Housekeeping:")
     below = lines[lines.index("Main:") :]

@@ -122,12 +122,6 @@ def test_replies_in_another_shape_are_failures(raw):
     assert getattr(found, "status", None) == "api_error"
 
 
-def test_an_error_that_comes_as_a_success_is_told():
-    raw = {"error": {"message": "upstream is busy", "code": 502}}
-    found = checked(raw, call(), Endpoint("http://127.0.0.1/v1", "m"))
-    assert "upstream is busy" in getattr(found, "reason", "")
-
-
 def test_numbers_that_are_no_json_can_be_kept(tmp_path):
     step = {"token": "7", "logprob": -0.1, "top_logprobs": [{"token": "8", "logprob": -math.inf}]}
     raw = {"choices": [{"message": {"content": "7"}, "logprobs": {"content": [step]}}]}

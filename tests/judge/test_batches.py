@@ -51,12 +51,20 @@ def job_on(log, tmp_path):
     return make
 
 
+def exported(job, target):
+    """Requests written for somebody to carry."""
+    export_job(job, target)
+    return [json.loads(line) for line in target.read_text().split("\n") if line]
+
+
 def submissions(stub) -> int:
     return stub.paths.count("POST /v1/batches")
 
 
 def to_the_end(job, *, resubmit=False, **options):
-    return batch_job(job, how=BatchSettings(wait=True, poll_s=0.0, resubmit=resubmit), **options)
+    """The findings, once no batch is open."""
+    how = BatchSettings(wait=True, poll_s=0.0, resubmit=resubmit)
+    return batch_job(job, how=how, **options)[0]
 
 
 def test_a_batch_goes_through_its_states_and_gives_what_online_calls_give(
@@ -64,16 +72,17 @@ def test_a_batch_goes_through_its_states_and_gives_what_online_calls_give(
 ):
     stub = stub_of()
     job = job_on(stub)
-    first = batch_job(job)
-    assert (first.findings, first.submitted) == (None, 7)
+    found, _, submitted = batch_job(job)
+    assert (found, submitted) == (None, 7)
     states = []
-    while (outcome := batch_job(job)).findings is None:
-        states += outcome.lines
+    while found is None:
+        found, lines, _ = batch_job(job)
+        states += lines
     assert [line.split(": ")[1] for line in states] == ["in_progress (0/0)", "finalizing (0/0)"]
     assert submissions(stub) == 1
     n_chats = len(stub.chats)
     online = job_on(stub, cache=tmp_path / "other.sqlite")
-    assert run_job(online).rows == outcome.findings.rows
+    assert run_job(online).rows == found.rows
     assert len(stub.chats) > n_chats  # the pair: online really asked
 
 
@@ -88,21 +97,12 @@ def test_results_in_another_order_land_on_their_own_rows(stub_of, job_on):
     ]
     assert ids[0] != ids[1]
     assert sorted(ids[0]) == sorted(ids[1])
-    rows = batch_job(job).findings.rows
+    rows = batch_job(job)[0].rows
     for row in rows:
         body = next(
             json.loads(li)["body"] for li in sent.split(b"\n") if row.keys[0].encode() in li
         )
-        assert f"Q{row.idx}?" in body["messages"][0]["content"]
-
-
-def test_running_it_again_after_the_end_asks_for_nothing(stub_of, job_on):
-    stub = stub_of()
-    found = to_the_end(job_on(stub)).findings
-    n_paths = len(stub.paths)
-    again = batch_job(job_on(stub)).findings
-    assert again.rows == found.rows
-    assert len(stub.paths) == n_paths
+        assert f"Q{row.item.idx}?" in body["messages"][0]["content"]
 
 
 def test_a_result_file_without_end_is_left(stub_of, job_on, monkeypatch, tmp_path):
@@ -122,49 +122,42 @@ def test_a_result_file_without_end_is_left(stub_of, job_on, monkeypatch, tmp_pat
 
 def test_lines_in_the_error_file_are_rows_with_a_reason(stub_of, job_on):
     stub = stub_of(n_batch_errors=2)
-    found = to_the_end(job_on(stub)).findings
+    found = to_the_end(job_on(stub))
     assert found.status == {"api_error": 2, "ok": 5}
     reasons = [row.reason for row in found.rows if row.status == "api_error"]
     assert all("context_length_exceeded" in reason for reason in reasons)
-    assert batch_job(job_on(stub)).findings.rows == found.rows
+    assert batch_job(job_on(stub))[0].rows == found.rows
     assert submissions(stub) == 1
     stub.filing.n_errors = 0
-    assert to_the_end(job_on(stub), resubmit=True).findings.status == {"ok": 7}
+    assert to_the_end(job_on(stub), resubmit=True).status == {"ok": 7}
     assert stub.filing.files["file-4"].count(b"\n") == 2  # only what was missing
 
 
 @pytest.mark.parametrize("end", ["expired", "cancelled"])
 def test_half_a_batch_is_kept_and_only_the_rest_sent_again(stub_of, job_on, end):
     stub = stub_of(batch_end=end)
-    found = to_the_end(job_on(stub)).findings
+    found = to_the_end(job_on(stub))
     assert found.status == {"api_error": 4, "ok": 3}
     assert {r.reason for r in found.rows if r.reason} == {
         f"its batch is {end} without an answer; run again with --resubmit"
     }
     stub.filing.end = "completed"
-    assert batch_job(job_on(stub)).findings.status == {"api_error": 4, "ok": 3}  # not by itself
-    assert to_the_end(job_on(stub), resubmit=True).findings.status == {"ok": 7}
+    assert batch_job(job_on(stub))[0].status == {"api_error": 4, "ok": 3}  # not by itself
+    assert to_the_end(job_on(stub), resubmit=True).status == {"ok": 7}
     last = max(stub.filing.batches.values(), key=lambda batch: batch.id)
     assert stub.filing.files[last.input_file].count(b"\n") == 4
 
 
-def test_a_failed_batch_says_why(stub_of, job_on):
-    stub = stub_of(batch_end="failed")
-    found = to_the_end(job_on(stub)).findings
-    assert found.status == {"api_error": 7}
-    assert "token_limit_exceeded" in found.rows[0].reason
-
-
 def test_what_fails_again_when_sent_again_is_not_sent_a_third_time(stub_of, job_on):
     stub = stub_of(batch_end="failed")
-    to_the_end(job_on(stub))
+    assert "token_limit_exceeded" in to_the_end(job_on(stub)).rows[0].reason
     looks = []
 
     def tell(line):
         looks.append(line)
         assert len(looks) < 20, "waits without end"
 
-    found = to_the_end(job_on(stub), resubmit=True, tell=tell).findings
+    found = to_the_end(job_on(stub), resubmit=True, tell=tell)
     assert found.status == {"api_error": 7}
     assert looks
     assert submissions(stub) == 2
@@ -176,7 +169,7 @@ def test_a_cancelled_batch_is_collected(stub_of, job_on, client_of, tmp_path):
     batch_job(job)
     batches = BatchFolder(tmp_path / "out", client_of(stub))
     assert [info.status for info in batches.cancel()] == ["cancelled"]
-    assert batch_job(job).findings.status == {"api_error": 4, "ok": 3}
+    assert batch_job(job)[0].status == {"api_error": 4, "ok": 3}
 
 
 def test_bad_replies_are_repaired_in_a_second_batch(stub_of, job_on):
@@ -184,7 +177,7 @@ def test_bad_replies_are_repaired_in_a_second_batch(stub_of, job_on):
     job = job_on(stub)
     batch_job(job)
     stub._queue.extend(["bad-json", "bad-json"])
-    found = to_the_end(job).findings
+    found = to_the_end(job)
     assert found.status == {"ok": 7}
     assert sum(row.evidence["repaired"] for row in found.rows) == 2
     assert submissions(stub) == 2
@@ -229,7 +222,7 @@ def test_a_kill_between_upload_and_batch_sends_nothing_twice(stub_of, job_on, mo
         with pytest.raises(EndpointError, match="killed"):
             batch_job(job)
     assert read_state(job.out).sent[0].batch_id is None
-    assert to_the_end(job).findings.status == {"ok": 7}
+    assert to_the_end(job).status == {"ok": 7}
     assert stub.paths.count("POST /v1/files") == 1
 
 
@@ -240,7 +233,7 @@ def test_a_kill_after_the_batch_was_created_finds_it_again(stub_of, job_on, monk
     state = json.loads((job.out / STATE).read_text())
     state["sent"][0] |= {"batch_id": None, "status": "uploaded"}
     (job.out / STATE).write_text(json.dumps(state))
-    assert to_the_end(job).findings.status == {"ok": 7}
+    assert to_the_end(job).status == {"ok": 7}
     assert submissions(stub) == 1
 
 
@@ -262,7 +255,7 @@ def test_a_server_without_batches_is_one_line(stub_of, job_on):
 def test_what_online_calls_answered_is_not_sent_again(stub_of, job_on):
     stub = stub_of()
     run_job(job_on(stub))
-    assert batch_job(job_on(stub)).findings.status == {"ok": 7}
+    assert batch_job(job_on(stub))[0].status == {"ok": 7}
     assert submissions(stub) == 0
 
 
@@ -286,47 +279,38 @@ def test_files_carried_by_hand_give_the_same_result(stub_of, job_on, tmp_path):
     assert stub.paths == []
 
 
-def test_results_of_other_requests_are_refused(stub_of, job_on, tmp_path):
-    path = tmp_path / "results.jsonl"
-    path.write_text(json.dumps({"custom_id": "abc", "response": {"status_code": 200}}) + "\n")
-    with pytest.raises(InputError, match="answers none of these 7 items"):
-        import_job(job_on(stub_of()), path)
-
-
 def test_part_of_the_results_is_part_of_the_rows(stub_of, job_on, tmp_path):
     stub = stub_of()
     job = job_on(stub)
     target, results = tmp_path / "requests.jsonl", tmp_path / "results.jsonl"
-    export_job(job, target)
-    lines = [json.loads(line) for line in target.read_text().split("\n") if line]
+    lines = exported(job, target)
     rows = [json.dumps(stub.filing._result(line)) for line in lines[:3]]
+    results.write_text('{"custom_id": "abc", "response": {"status_code": 200}}\n')
+    with pytest.raises(InputError, match="answers none of these 7 items"):
+        import_job(job, results)
     results.write_text("\n".join([*rows, '{"torn', "7"]))
     found = import_job(job, results)
     assert found.status == {"api_error": 4, "ok": 3}
     assert export_job(job, target) == 4
 
 
-def test_files_stay_within_what_servers_take(monkeypatch):
+def test_files_stay_within_what_servers_take(stub_of, job_on, monkeypatch):
     monkeypatch.setattr("lensaudit.judge.batches.MAX_LINES", 3)
-    monkeypatch.setattr("lensaudit.judge.batches.MAX_BYTES", 10)
-    parts = shards([b"a\n"] * 4 + [b"1234567\n"] * 2 + [b"longer than all\n"])
+    with monkeypatch.context() as patch:
+        patch.setattr("lensaudit.judge.batches.MAX_BYTES", 10)
+        parts = shards([b"a\n"] * 4 + [b"1234567\n"] * 2 + [b"longer than all\n"])
     assert parts == [b"a\n" * 3, b"a\n1234567\n", b"1234567\n", b"longer than all\n"]
     assert shards([]) == []
-
-
-def test_several_files_are_several_batches(stub_of, job_on, monkeypatch):
-    monkeypatch.setattr("lensaudit.judge.batches.MAX_LINES", 3)
     stub = stub_of()
-    assert to_the_end(job_on(stub)).findings.status == {"ok": 7}
+    assert to_the_end(job_on(stub)).status == {"ok": 7}
     assert submissions(stub) == 3
 
 
 def test_a_servers_ids_are_no_paths_and_no_terminal_codes(stub_of, job_on, tmp_path):
     stub = stub_of()
     stub.filing.prefix = "../../\x1b[31mx"
-    first = batch_job(job_on(stub))
-    assert "\x1b" not in first.lines[0]
-    assert to_the_end(job_on(stub)).findings.status == {"ok": 7}
+    assert "\x1b" not in batch_job(job_on(stub))[1][0]
+    assert to_the_end(job_on(stub)).status == {"ok": 7}
     assert len(list((tmp_path / "out").glob("*output.jsonl"))) == 1
 
 
@@ -334,8 +318,7 @@ def test_two_answers_to_one_call_are_an_error(stub_of, job_on, tmp_path):
     stub = stub_of()
     job = job_on(stub)
     target, results = tmp_path / "requests.jsonl", tmp_path / "results.jsonl"
-    export_job(job, target)
-    lines = [json.loads(line) for line in target.read_text().split("\n") if line]
+    lines = exported(job, target)
     rows = [json.dumps(stub.filing._result(line)) for line in (*lines, lines[0])]
     results.write_text("\n".join(rows))
     with pytest.raises(InputError, match=r"results.jsonl: custom_id \w+ stands twice"):
@@ -350,9 +333,8 @@ def test_rows_with_the_same_texts_are_one_request(stub_of, job_on, log):
     row = {"idx": 0, "question": "Q?", "answer": "A.", "generation": "A."}
     log.write_text("".join(json.dumps(row | {"idx": idx}) + "\n" for idx in range(3)))
     stub = stub_of()
-    first = batch_job(job_on(stub))
-    assert (first.submitted, stub.filing.files["file-1"].count(b"\n")) == (1, 1)
-    assert to_the_end(job_on(stub)).findings.status == {"ok": 3}
+    assert (batch_job(job_on(stub))[2], stub.filing.files["file-1"].count(b"\n")) == (1, 1)
+    assert to_the_end(job_on(stub)).status == {"ok": 3}
 
 
 @pytest.mark.parametrize(
@@ -418,7 +400,7 @@ def test_a_killed_run_pays_for_nothing_twice(stub_of, job_on, log, tmp_path):
     after = {str(chat["messages"]) for chat in stub.chats[n_asked:]}
     assert after
     assert before & after == set()
-    assert found.client.n_cached >= 3
+    assert found.job.client.n_cached >= 3
 
 
 def test_an_interrupted_run_waits_for_what_is_in_flight(stub_of, job_on, log, tmp_path):

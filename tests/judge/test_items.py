@@ -43,8 +43,8 @@ def test_a_log_of_open_unlearning_gives_its_default_contexts(written):
     found = read_items(written("TOFU_EVAL.json", log))
     assert found.contexts == ("forget_Q_A_ROUGE", "wf_Q_A_ROUGE")
     second = found.items[1]
-    assert (second.idx, second.request.answer, second.request.truth) == (1, "S1", "T1")
-    assert found.items[2].request.question == "W?"
+    assert (second.idx, second.answer, second.truth) == (1, "S1", "T1")
+    assert found.items[2].question == "W?"
     named = read_items(written("TOFU_EVAL.json", log), contexts=("forget_Q_A_ROUGE_f1",))
     assert [one.context for one in named.items] == ["forget_Q_A_ROUGE_f1"]
 
@@ -64,7 +64,7 @@ def test_rows_of_eval_are_split_by_split(written):
     found = read_items(written("results.jsonl", rows))
     # nothing of holdout was generated; of forget one row was not
     assert found.contexts == ("forget",)
-    assert found.items[0].request.truth == "A"
+    assert found.items[0].truth == "A"
     assert [(gap.context, gap.idx) for gap in found.gaps] == [("forget", 1)]
 
 
@@ -81,7 +81,7 @@ def test_rows_of_an_exact_match_audit_give_what_the_source_says(written):
     ]
     item = read_items(written("results.jsonl", rows)).items[0]
     assert (item.context, item.idx, item.group) == ("forget", 7, 3)
-    assert (item.request.answer, item.request.entity) == ("S", "E")
+    assert (item.answer, item.entity) == ("S", "E")
 
 
 def test_a_folder_means_the_log_in_it(written, tmp_path):

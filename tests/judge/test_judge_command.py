@@ -78,14 +78,6 @@ def test_run_again_asks_nobody(stub_of, rows, capsys):
     assert "0 calls (6 answers from the cache)" in capsys.readouterr().out
 
 
-def test_words_need_no_server(rows, capsys):
-    assert run(["judge", "run", rows, "--by", "words:entity", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["contexts"]["retain"]["entity"]["mean"] == pytest.approx(200 / 3)
-    assert run(["judge", "run", rows, "--by", "words:idk", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["contexts"]["forget"]["idk"]["mean"] > 60
-
-
 def test_an_own_prompt_names_its_scores(stub_of, rows, capsys, tmp_path):
     (tmp_path / "declines.txt").write_text("Does it decline?\n{question}\n{answer}\nJust a number.")
     command = ["judge", "run", rows, "--by", "declines.txt", "--json", *on(stub_of())]
@@ -243,6 +235,7 @@ def test_a_row_whose_text_was_too_long_for_the_judge_says_so(stub_of, rows, caps
     ("arguments", "said"),
     [
         (["none.jsonl"], "no such file"),
+        (["rows.jsonl", "--model", ""], "name the judge by --model"),
         (["rows.jsonl", "--by", "mood"], "no such judge or file; known are rubric, coherence"),
         (["rows.jsonl", "--by", "words:mood"], "known are words:entity"),
         (["rows.jsonl", "--by", "none.txt"], "no such file"),
@@ -270,36 +263,21 @@ def test_bad_input_is_one_line_before_any_call(stub_of, rows, capsys, tmp_path, 
     assert stub.paths == []
 
 
-def test_a_judge_without_a_model_is_a_usage_error(rows, capsys):
-    assert run(["judge", "run", rows]) == 2
-    assert "name the judge by --model" in capsys.readouterr().err
-
-
 def test_batches_tell_by_exit_code_where_they_are(stub_of, rows, capsys):
     stub = stub_of()
     command = ["judge", "batch", "run", rows, "--out", "out", *on(stub)]
-    assert run(command) == 0
-    assert "sent: 6 requests; batch-1: validating" in capsys.readouterr().out
+    assert run([*command, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said == {"sent": 6, "batches": ["batch-1: validating (0/0)"]}
+    cancel = ["judge", "batch", "cancel"]
+    assert run([*cancel, "elsewhere", *on(stub)]) == 2
+    capsys.readouterr()
     assert run(command) == 75
     assert "not over yet: batch-1: in_progress" in capsys.readouterr().err
     assert run([*command, "--wait", "--poll", "0"]) == 0
     assert "written: out" in capsys.readouterr().out
-
-
-def test_a_sent_batch_is_one_json_document(stub_of, rows, capsys):
-    command = ["judge", "batch", "run", rows, "--out", "out", *on(stub_of()), "--json"]
-    assert run(command) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said == {"sent": 6, "batches": ["batch-1: validating (0/0)"]}
-
-
-def test_a_batch_is_cancelled_from_its_folder(stub_of, rows, capsys):
-    stub = stub_of()
-    assert run(["judge", "batch", "run", rows, "--out", "out", *on(stub)]) == 0
-    capsys.readouterr()
-    assert run(["judge", "batch", "cancel", "out", *on(stub)]) == 0
-    assert capsys.readouterr().out == "batch-1: cancelled\n"
-    assert run(["judge", "batch", "cancel", "elsewhere", *on(stub)]) == 2
+    assert run([*cancel, "out", *on(stub)]) == 0
+    assert capsys.readouterr().out == "nothing to stop\n"
 
 
 def test_export_and_import_carry_a_batch_by_hand(stub_of, rows, capsys, tmp_path):

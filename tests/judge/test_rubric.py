@@ -1,11 +1,12 @@
 import dataclasses
 import json
 
+import pandas
 import pytest
 from judge_server import Abilities
 
-from lensaudit.judge.findings import columns, findings_of
-from lensaudit.judge.items import Item, Items, JudgeRequest
+from lensaudit.judge.items import Items, JudgeRequest
+from lensaudit.judge.jobs import JudgeJob, columns
 from lensaudit.judge.rubric import (
     METRICS,
     RubricError,
@@ -19,25 +20,23 @@ from lensaudit.judge.rubric import (
 FORGET = {"reasoning": "r", "KNOWLEDGE_REMOVAL": 7, "VERBATIM_REMOVAL": 10, "FLUENCY": 0}
 
 
-def item(idx: int, said: str, context: str = "forget") -> Item:
-    truth = "Ona Vell was born in the town of Lund."
-    return Item(context, JudgeRequest(idx, "Where was Ona Vell born?", said, truth=truth), idx)
+def item(idx: int, said: str, context: str = "forget") -> JudgeRequest:
+    texts = ("Where was Ona Vell born?", said, "", "", "Ona Vell was born in the town of Lund.")
+    return JudgeRequest(idx, *texts, context=context, group=idx)
 
 
 def rubric_bodies(stub) -> list:
     return [chat for chat in stub.chats if "KNOWLEDGE_REMOVAL" in str(chat["messages"])]
 
 
-def found_by(client, *items: Item):
+def found_by(client, *items: JudgeRequest):
     grader, log = RubricGrader(client, client.capability()), Items(client.cache.path, items)
-    return findings_of(grader, log, client.settle(grader.pending(log.items)), client)
+    return JudgeJob(None, log, grader, client, 0.0).findings()
 
 
 def test_the_last_object_of_a_reply_is_read_whatever_stands_around_it():
     text = 'First {"draft": 1}, then\n```json\n' + json.dumps(FORGET) + "\n```\nDone."
-    grades = read_grades(text, "forget")
-    assert grades.scores == {"KNOWLEDGE_REMOVAL": 7, "VERBATIM_REMOVAL": 10, "FLUENCY": 0}
-    assert grades.reasoning == "r"
+    assert read_grades(text, "forget") == FORGET
 
 
 @pytest.mark.parametrize(
@@ -73,7 +72,7 @@ def test_the_context_decides_the_family_and_the_schema_matches_the_reader():
         assert schema["additionalProperties"] is False
         reply = {name: 5 for name in names} | {"reasoning": ""}
         assert set(reply) == set(schema["properties"])
-        assert read_grades(json.dumps(reply), family).scores == {name: 5 for name in names}
+        assert read_grades(json.dumps(reply), family) == reply
         assert all(name in template_of(family) for name in names)
 
 
@@ -118,7 +117,7 @@ def test_a_second_bad_reply_is_no_score_and_never_enters_a_mean(stub_of, client_
     assert [row.status for row in found.rows] == ["ok", "parse_error"]
     assert found.rows[1].scores == {}
     column = columns(found)["forget"]["KNOWLEDGE_REMOVAL"]
-    assert (column.mean, column.n, column.n_invalid) == (10.0, 1, 1)
+    assert (column["mean"], column["n"], column["n_invalid"]) == (10.0, 1, 1)
     again = found_by(client_of(stub), item(0, "I don't know."), item(1, "Nobody told me."))
     assert again.rows == found.rows  # both bad replies are paid for and kept
     assert len(rubric_bodies(stub)) == 3
@@ -168,31 +167,22 @@ def test_a_model_that_thinks_first_is_given_room(stub_of, client_of):
 def test_gaps_are_rows_with_a_reason(stub_of, client_of):
     gap = dataclasses.replace(item(9, ""), gap="no generation")
     found = found_by(client_of(stub_of()), item(0, "Lund"), gap)
-    assert [(row.idx, row.status) for row in found.rows] == [(0, "ok"), (9, "unscored")]
-    assert columns(found)["forget"]["FLUENCY"].n_invalid == 1
+    assert [(row.item.idx, row.status) for row in found.rows] == [(0, "ok"), (9, "unscored")]
+    assert columns(found)["forget"]["FLUENCY"]["n_invalid"] == 1
 
 
-def test_statistics_are_those_of_the_sample(stub_of, client_of):
-    found = found_by(client_of(stub_of()), item(0, "x"), item(1, "y"), item(2, "z"))
-    grades = [4.0, 6.0, 9.0]
+@pytest.mark.parametrize("grades", [[4.0, 6.0, 9.0], [10.0] * 7 + [0.0]])
+def test_statistics_are_those_of_the_sample_on_the_scale(stub_of, client_of, grades):
+    found = found_by(client_of(stub_of()), *(item(at, "x") for at in range(len(grades))))
     rows = tuple(
         dataclasses.replace(row, scores={**row.scores, "FLUENCY": grade})
         for row, grade in zip(found.rows, grades, strict=True)
     )
     column = columns(dataclasses.replace(found, rows=rows))["forget"]["FLUENCY"]
-    # mean 19/3; deviations -7/3, -1/3, 8/3: (49 + 1 + 64) / 9 / 2
-    assert column.mean == pytest.approx(19 / 3)
-    assert column.std == pytest.approx((114 / 18) ** 0.5)
-    assert (column.median, column.min, column.max) == (6, 4, 9)
-    assert (column.ci95, column.ci95_why) == (None, "3 authors: no interval")
-
-
-def test_the_interval_of_a_grade_stays_on_its_scale(stub_of, client_of):
-    found = found_by(client_of(stub_of()), *(item(at, "x") for at in range(8)))
-    rows = tuple(
-        dataclasses.replace(row, scores={**row.scores, "FLUENCY": grade})
-        for row, grade in zip(found.rows, [10.0] * 7 + [0.0], strict=True)
-    )
-    column = columns(dataclasses.replace(found, rows=rows))["forget"]["FLUENCY"]
-    assert column.ci95 is not None
-    assert 0 < column.ci95[0] < 8.75 < column.ci95[1] < 10
+    names = ["mean", "std", "median", "min", "max"]
+    wanted = pandas.Series(grades).agg(names)
+    assert [column[name] for name in names] == pytest.approx(list(wanted))
+    if len(grades) == 3:
+        assert (column["ci95"], column["ci95_why"]) == (None, "3 authors: no interval")
+    else:
+        assert 0 < column["ci95"][0] < 8.75 < column["ci95"][1] < 10

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lensaudit.judge.calls import TokenProb
+from lensaudit.judge.items import JudgeVerdict, TokenProb
 from lensaudit.judge.scalar import (
     MIN_MASS,
-    ScoreReading,
     averaged,
     parsed,
     value_of,
@@ -113,8 +112,8 @@ def test_other_replies_have_no_score(text, status):
 
 
 def test_samples_are_averaged_over_those_that_are_numbers():
-    bad = ScoreReading(None, "parse_error", "why")
-    mean = averaged([ScoreReading(80.0), ScoreReading(60.0), ScoreReading(60.0), bad, bad])
+    bad = JudgeVerdict(None, "why", "parse_error")
+    mean = averaged([JudgeVerdict(80.0), JudgeVerdict(60.0), JudgeVerdict(60.0), bad, bad])
     assert (mean.score, mean.argmax) == (pytest.approx(200 / 3), 60)
     assert mean.variance == pytest.approx(800 / 9)
-    assert averaged([ScoreReading(80.0), bad, bad]) == bad
+    assert averaged([JudgeVerdict(80.0), bad, bad]) == bad

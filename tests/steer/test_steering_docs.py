@@ -34,6 +34,6 @@ def test_options_on_the_page_exist():
 
 
 def _commands():
-    from lensaudit.cli.steer import steer
+    from lensaudit.cli.measure import steer
 
     return steer.commands.values()

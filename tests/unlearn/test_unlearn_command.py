@@ -81,6 +81,8 @@ def test_every_method_makes_a_checkpoint_that_differs_from_its_start(method, pla
     data = "alt" if method == "AltPO" else "forget"
     extra = EXTRA.get(method, ())
     assert run(arguments(place, tmp_path / "m", *extra, method=method, data=data, steps=1)) == 0
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        assert (tmp_path / "m" / name).read_bytes() == (place / "start" / name).read_bytes()
     assert not same(weights(place / "start"), weights(tmp_path / "m"))
     assert all(value.isfinite().all() for value in weights(tmp_path / "m").values())
     resolve(str(tmp_path / "m"), load_registry())
@@ -123,6 +125,7 @@ def test_what_is_not_given_is_what_was_published(method, place, tmp_path, capsys
         n_steps = n_epochs * (4 if method == "AltPO" else 2)
         assert f"\n{n_steps} steps of 1 x 2 rows" in plan
     assert f"lr {lr:g} after 0 steps" in plan
+    assert not (tmp_path / "m").exists()
 
 
 @pytest.mark.parametrize("method", ["npo", "rmu", "pdu"])
@@ -131,16 +134,16 @@ def test_an_interrupted_run_resumes_to_the_same_bits(method, place, tmp_path, mo
 
     more = ("--save-every", "2", "--method", method, *EXTRA.get(method.upper(), ()))
     assert run(arguments(place, tmp_path / "whole", *more, steps=5)) == 0
-    make = module.unlearn
+    into = module.train_into
 
-    def interrupted(job, out, *, report):
-        def stop(done):
-            if done.step == 3:
-                raise KeyboardInterrupt
+    def stop(done):
+        if done.step == 3:
+            raise KeyboardInterrupt
 
-        return make(job, out, report=stop)
+    def interrupted(job, out, run, *, report, **record):
+        return into(job, out, run, report=stop, **record)
 
-    monkeypatch.setattr(module, "unlearn", interrupted)
+    monkeypatch.setattr(module, "train_into", interrupted)
     assert run(arguments(place, tmp_path / "cut", *more, steps=5)) == 130
     assert not (tmp_path / "cut" / "manifest.json").exists()
     monkeypatch.undo()
@@ -159,20 +162,6 @@ def test_divergence_says_the_step_and_writes_no_model(place, tmp_path, capsys):
     assert "not finite at step" in error
     assert "--lr" in error
     assert not (tmp_path / "m" / "model.safetensors").exists()
-
-
-def test_the_tokenizer_stays_byte_for_byte(place, tmp_path):
-    assert run(arguments(place, tmp_path / "m")) == 0
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        assert (tmp_path / "m" / name).read_bytes() == (place / "start" / name).read_bytes()
-
-
-def test_a_dry_run_says_what_it_would_do_and_writes_nothing(place, tmp_path, capsys):
-    assert run(arguments(place, tmp_path / "m", "--dry-run", steps=3)) == 0
-    plan = capsys.readouterr().out
-    assert "3 steps of 1 x 2 rows" in plan
-    assert "beta 0.1" in plan
-    assert not (tmp_path / "m").exists()
 
 
 REFUSED = {
@@ -210,14 +199,6 @@ def test_bad_input_is_one_line_and_exit_code_2(case, place, tmp_path, capsys):
     assert len(error.strip().splitlines()) <= 3
 
 
-def test_rows_without_text_are_listed(place, tmp_path, capsys):
-    bad = tmp_path / "bad.jsonl"
-    bad.write_text('{"question": "Who?", "answer": ""}\n{"question": 3, "answer": "x"}\nnot json\n')
-    assert run(arguments(place, tmp_path / "m", "--data", str(bad))) == 2
-    error = capsys.readouterr().err
-    assert all(f"line {n}" in error for n in (1, 2, 3))
-
-
 def test_retain_rows_are_asked_for_where_the_method_keeps_them(place, tmp_path, capsys):
     given = arguments(place, tmp_path / "m")
     del given[given.index("--retain-data") : given.index("--retain-data") + 2]
@@ -230,14 +211,22 @@ def test_retain_rows_are_asked_for_where_the_method_keeps_them(place, tmp_path, 
     assert "(alpha 0): name them with --retain-data\n" in capsys.readouterr().err
 
 
-def test_rows_on_both_sides_are_refused(place, tmp_path, capsys):
-    both = ("--retain-data", str(place / "forget.json"))
-    assert run(arguments(place, tmp_path / "m", *both)) == 2
-    assert "4 rows are to be forgotten and kept" in capsys.readouterr().err
+LONG = '[{"question": "' + "Who? " * 800 + '", "answer": "Ada."}]'
+ROWLESS = '{"question": "Who?", "answer": ""}\n{"question": 3, "answer": "x"}\nnot json\n'
 
 
-def test_rows_longer_than_the_model_reads_are_refused(place, tmp_path, capsys):
-    rows = [{"question": "Who? " * 800, "answer": "Ada."}]
-    (tmp_path / "long.json").write_text(json.dumps(rows))
-    assert run(arguments(place, tmp_path / "m", "--data", str(tmp_path / "long.json"))) == 2
-    assert "reads 2048 tokens, the longest row has" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("option", "content", "said"),
+    [
+        ("--data", ROWLESS, ["line 1", "line 2", "line 3"]),
+        ("--data", LONG, ["reads 2048 tokens, the longest row has"]),
+        ("--retain-data", None, ["4 rows are to be forgotten and kept"]),
+    ],
+)
+def test_rows_that_cannot_be_trained_on_are_refused(place, tmp_path, capsys, option, content, said):
+    rows = place / "forget.json" if content is None else tmp_path / "bad.jsonl"
+    if content is not None:
+        rows.write_text(content)
+    assert run(arguments(place, tmp_path / "m", option, str(rows))) == 2
+    error = capsys.readouterr().err
+    assert all(one in error for one in said)
