@@ -25,7 +25,7 @@ from lensaudit.report.document import (
 )
 from lensaudit.results.eval_runs import EvalRun, MetricKind, MetricValue
 from lensaudit.results.patch_runs import PatchRun
-from lensaudit.results.reading import JsonObject, number, part
+from lensaudit.results.reading import JsonObject, Number, checked_as, part
 from lensaudit.results.sentences import by_rule
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.verdict.collect import Model
@@ -126,8 +126,10 @@ class Shelf:
 
     def _model(self, weights: str, label: str, verdict: Code | None) -> PageModel:
         name = self.names[weights]
-        made, row, run = made_with(name), self.aggregates.get(name, {}), self.evals.get(weights)
-        role = self.anchors.get(weights) or self.anchors.get(name) or made.role
+        row, run, spec = self.aggregates.get(name, {}), self.evals.get(weights), shipped().get(name)
+        role = self.anchors.get(weights) or self.anchors.get(name) or (spec and spec.role)
+        method = spec.method if spec else method_in(Path(name))
+        epoch = spec and _EPOCH.search(spec.alias_of or spec.name)
         measured = _aggregated(row) | (dict(run.values) if run else {})
         # a suite that had no retain model says so of what `patch` measured beside it
         for metric, value in self.depths.get(weights, {}).items():
@@ -136,8 +138,8 @@ class Shelf:
         return PageModel(
             name=name,
             label=label,
-            method=made.method or (None if role in ANCHORS else row.get("method")),
-            epoch=made.epoch or _digits(row.get("epoch")),
+            method=method or (None if role in ANCHORS else row.get("method")),
+            epoch=epoch[1] if epoch else _digits(row.get("epoch")),
             role=role,
             metrics={metric: _listed(value) for metric, value in measured.items()},
             manifest=self.manifest(run.folder, run.manifest) if run and run.manifest else None,
@@ -179,7 +181,9 @@ def _aggregated(row: JsonObject) -> dict[str, MetricValue]:
     why = reasons if isinstance(reasons, Mapping) else {}
     return {
         name: MetricValue(
-            number(row[name], f"aggregate of {row['model']}: {name}"), n=0, why=why.get(name)
+            checked_as(Number | None, row[name], f"aggregate of {row['model']}: {name}"),
+            n=0,
+            why=why.get(name),
         )
         for name in AGGREGATES
         if name in row
@@ -202,40 +206,16 @@ def _digits(epoch: Any) -> str | None:
 _EPOCH = re.compile(r"(?:^|[_-])(?:ep|epoch)_?(\d+)(?=$|[_-])")
 
 
-@dataclass(frozen=True)
-class Made:
-    """Method and epochs, where the registry or the folder's manifest says them."""
-
-    method: str | None
-    epoch: str | None
-    role: str | None
-
-
-def made_with(name: str) -> Made:
-    """What a name of the registry stands for; of a folder what its manifest says.
+def method_in(folder: Path) -> str | None:
+    """What `lensaudit unlearn` wrote beside the weights; None of a folder that is not there.
 
     A folder may have any name: nothing is read off it.
-
-    >>> made_with("npo_lr5e5_b05_a1_ep10")
-    Made(method='NPO', epoch='10', role='unlearned')
-    >>> made_with("runs/npo_lr5e5_b05_a1_ep10"), made_with("demo/retain").role
-    (Made(method=None, epoch=None, role=None), 'retain')
     """
-    spec = shipped().get(name)
-    if spec is None:
-        return _from_manifest(Path(name))
-    found = _EPOCH.search(spec.alias_of or spec.name)
-    return Made(spec.method, found[1] if found else None, spec.role)
-
-
-def _from_manifest(folder: Path) -> Made:
-    """What `lensaudit unlearn` wrote beside the weights; nothing of a folder that is not there."""
     try:
-        content = read_json(folder / "manifest.json")
+        method = part(read_json(folder / "manifest.json"), "inputs").get("method")
     except InputError:
-        return Made(None, None, None)
-    method = part(content, "inputs").get("method")
-    return Made(method if isinstance(method, str) else None, None, None)
+        return None
+    return method if isinstance(method, str) else None
 
 
 def labels(names: Iterable[str]) -> dict[str, str]:

@@ -55,7 +55,7 @@ class Texts:
 Ends = tuple[Number, Number] | None
 
 
-def _estimate(content: Any, name: str = "value") -> Any:
+def estimate_in(content: Any, name: str = "value") -> Any:
     """The fields of an Estimate that a file spells as NAME, ci95 and ci90."""
     if not isinstance(content, Mapping):
         return content
@@ -65,14 +65,14 @@ def _estimate(content: Any, name: str = "value") -> Any:
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise ValueError(f"{spelled}: found {pair!r:.40}, wanted two numbers")
         limits |= dict(zip(ends, pair, strict=True))
-    return {"value": content.get(name), **limits}
+    return {"value": content.get(name), **limits, "why": content.get("ci95_why")}
 
 
 def _gathered(content: Any, name: str) -> Any:
     """A JSON object with an Estimate in the place of its value."""
     if not isinstance(content, Mapping) or content.get(name) is None:
         return content
-    return {**content, name: _estimate(content, name)}
+    return {**content, name: estimate_in(content, name)}
 
 
 @dataclass(frozen=True)
@@ -294,7 +294,7 @@ class Lost(LostPart):
     n: Whole
     over_erasure_nats: Number | None
     strata: dict[str, LostPart]
-    selectivity: Annotated[Estimate, BeforeValidator(_estimate)]
+    selectivity: Annotated[Estimate, BeforeValidator(estimate_in)]
     """UDS of the forgotten facts minus the depth of the kept ones."""
 
 

@@ -5,9 +5,9 @@ what is brought out in excess of the control arm, as a share of what could be.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import BeforeValidator
 from scipy.stats import binom
 
 from lensaudit.results.attacks import (
@@ -20,8 +20,8 @@ from lensaudit.results.attacks import (
 )
 from lensaudit.results.eval_runs import entries_of, value_of
 from lensaudit.results.locate import Kind
-from lensaudit.results.patch_runs import Ends, Outputs, PatchSummary
-from lensaudit.results.reading import Number, Whole, checked, checked_as, need, part
+from lensaudit.results.patch_runs import Outputs, PatchSummary, estimate_in
+from lensaudit.results.reading import Whole, checked, checked_as, need, part
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import share_of
 from lensaudit.verdict.thresholds import (
@@ -146,33 +146,22 @@ def _relearn(content: Any, where: object, nulls: Calibration) -> list[Told]:
     return [(shifts[0].model, [view])]
 
 
-@dataclass(frozen=True)
-class _Experiment:
-    recovery: Number | None = None
-    ci95: Ends = None
-    ci95_why: str | None = None
-    unscored: str | None = None
-
-
-@dataclass(frozen=True)
-class _Directions:
-    source: str
-    experiments: dict[str, _Experiment]
-    n_groups: Whole = 0
-
-
 def _directions(content: Any, where: object, nulls: Calibration) -> list[Told]:
-    found = checked(_Directions, content, where)
-    one = found.experiments.get("ablate")
-    if one is None or one.recovery is None:
-        why = (one and one.unscored) or "ABLATE was not scored"
-        return [(found.source, [View("ablate", None, why=why)])]
-    held = Estimate.within(one.recovery, one.ci95, why=one.ci95_why)
-    shown = f"recovery {one.recovery:.2f}"
+    need(content, where, "source", "experiments")
+    source, one = checked_as(str, content["source"], where), part(content, "experiments", "ablate")
+    held = checked_as(Recovered, one, f"{where}: experiments.ablate")
+    if held.value is None:
+        why = str(one.get("unscored") or "ABLATE was not scored")
+        return [(source, [View("ablate", None, why=why)])]
+    n_groups = checked_as(Whole, content.get("n_groups", 0), f"{where}: n_groups")
+    shown = f"recovery {held.value:.2f}"
     blind = "no one direction is no proof"
-    view = _excess("ablate", held, shown, nulls, found.n_groups, blind=blind)
-    return [(found.source, [view])]
+    view = _excess("ablate", held, shown, nulls, n_groups, blind=blind)
+    return [(source, [view])]
 
+
+Recovered = Annotated[Estimate, BeforeValidator(lambda one: estimate_in(one, "recovery"))]
+"""An experiment with a direction, as the estimate of what it brings back."""
 
 ASKED = ("forget_Q_A_ROUGE", "leak_exact")
 """Metrics of a suite about what a model answers, and the views they are."""

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_text
-from lensaudit.results.reading import Flag, Length, Share, Whole, checked, number, part
+from lensaudit.results.reading import Flag, Length, Number, Share, Whole, checked, checked_as, part
 from lensaudit.settings import Place
 from lensaudit.verdict.collect import Model, Verdicts
 from lensaudit.verdict.decide import Code, Evidence
@@ -145,18 +145,20 @@ def _rows(one: Evidence, policy: Policy) -> Iterator[str]:
     if stream is None or run is None:
         yield "it was not patched"
         return
-    n_rows = int(run.summary["n_scored"])
+    n_rows = run.said.n_scored
     if n_rows < policy.min_rows:
         yield f"{n_rows} rows are scored, wanted {policy.min_rows}"
     if stream.n_authors < policy.min_authors:
         yield f"{stream.n_authors} authors, wanted {policy.min_authors}"
-    if run.summary.get("ci95_assumes") and not policy.rows_as_authors:
+    if run.said.ci95_assumes and not policy.rows_as_authors:
         yield f"{n_rows} rows, no authors named; rows_as_authors lets each row stand for one"
     if stream.n_never < policy.min_never_trained:
         yield f"{stream.n_never} never-trained models, wanted {policy.min_never_trained}"
-    by_rule = number(part(run.summary, "spans").get("rule"), f"{run.folder}: spans.rule") or 0
+    by_rule = checked_as(
+        Number | None, part(run.summary, "spans").get("rule"), f"{run.folder}: spans.rule"
+    )
     if by_rule and not policy.allow_unreviewed:
-        yield f"{by_rule:.0f} of {run.summary['n']} spans by rule, not reviewed"
+        yield f"{by_rule:.0f} of {run.said.n} spans by rule, not reviewed"
 
 
 def _limits(model: Model, one: Evidence, policy: Policy) -> Iterator[str]:
