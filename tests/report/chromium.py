@@ -140,10 +140,6 @@ class Chromium:
         shot = self._call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(shot["data"]))
 
-    def pdf(self, path: Path) -> None:
-        shot = self._call("Page.printToPDF", printBackground=True)
-        path.write_bytes(base64.b64decode(shot["data"]))
-
     def heard(self, *methods: str) -> list[dict]:
         """What happened since the page was opened."""
         self.run("1")

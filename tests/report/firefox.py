@@ -1,6 +1,5 @@
 """A headless Firefox driven over Marionette, which it brings: a socket, no package, no network."""
 
-import base64
 import contextlib
 import json
 import shutil
@@ -82,11 +81,6 @@ class Firefox:
         """The value of a JavaScript expression."""
         script = f"return ({expression.strip()})"
         return self._call("WebDriver:ExecuteScript", script=script, args=[])["value"]
-
-    def picture(self, path: Path) -> None:
-        """A PNG of the frame."""
-        shot = self._call("WebDriver:TakeScreenshot", full=True, hash=False)
-        path.write_bytes(base64.b64decode(shot["value"]))
 
     def _call(self, name: str, **given):
         self._n += 1

@@ -35,11 +35,12 @@ def test_every_run_is_drawn_twice_and_all_together_once(results, tmp_path, monke
 def test_a_file_of_somebody_else_is_not_written_over(results, tmp_path, monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "Agg")
     (tmp_path / "depth.pdf").write_bytes(b"%PDF of a colleague")
+    one_run = [results / "demo-npo"]
     with pytest.raises(InputError, match=r"depth\.pdf: exists, and this command did not write it"):
-        write_figures([results], tmp_path)
+        write_figures(one_run, tmp_path)
     assert [one.name for one in tmp_path.iterdir()] == ["depth.pdf"]
-    assert write_figures([results], tmp_path, force=True)
-    again = write_figures([results], tmp_path)
+    assert write_figures(one_run, tmp_path, force=True)
+    again = write_figures(one_run, tmp_path)
     assert {one.suffix for one in again} == {".pdf", ".png", ".tex"}
 
 

@@ -1,3 +1,6 @@
+"""Means, areas, distances and thresholds, against SciPy, scikit-learn and slow forms."""
+
+import itertools
 import json
 import math
 from fractions import Fraction
@@ -11,7 +14,9 @@ from sklearn.metrics import roc_auc_score
 from support import GOLDEN
 
 from lensaudit.scores.stats import (
+    Threshold,
     auc,
+    best_threshold,
     harmonic_mean,
     ks_two_sample,
 )
@@ -134,3 +139,29 @@ def test_ks_of_nan_is_nan_and_of_nothing_an_error():
     assert all(math.isnan(x) for x in (test.statistic, test.p_value, test.log10_p))
     with pytest.raises(ValueError, match="ks"):
         ks_two_sample([1.0], [])
+
+
+POOL = st.lists(st.integers(0, 6).map(float), min_size=1, max_size=7)
+
+
+def by_hand(knows, forgot):
+    """Every midpoint tried in turn, the first best kept."""
+    distinct = sorted({*knows, *forgot})
+    best = None
+    for low, high in itertools.pairwise(distinct):
+        t = (low + high) / 2
+        right = sum(v >= t for v in knows) + sum(v < t for v in forgot)
+        if best is None or right > best[1]:
+            best = (t, right)
+    return best and Threshold(best[0], best[1] / (len(knows) + len(forgot)))
+
+
+@given(POOL, POOL)
+@settings(deadline=None, derandomize=True)
+def test_the_threshold_is_the_first_midpoint_of_highest_accuracy(knows, forgot):
+    assert best_threshold(knows, forgot) == by_hand(knows, forgot)
+
+
+def test_one_value_has_no_threshold():
+    assert best_threshold([0.5, 0.5], [0.5]) is None
+    assert best_threshold([0.5, math.nan], [0.1]) is None
