@@ -17,7 +17,7 @@ import torch
 from benchmarks.machine import describe
 from benchmarks.shapes import random_model, shape_named
 from lensaudit.association.opening import Know, open_know
-from lensaudit.association.reading import OUTPUTS, Prompts, prompts_of
+from lensaudit.association.reading import OUTPUTS, prompts_of
 from lensaudit.association.settings import KnowSettings
 from lensaudit.groups import batched
 from lensaudit.models.bridge import TransformerBridge, load_model
@@ -27,9 +27,14 @@ from lensaudit.patching.exposure import Reader, exposures
 BATCH = 32
 
 
-def alone(model: TransformerBridge, prompts: Prompts) -> torch.Tensor:
+Asked = tuple[list[tuple[int, ...]], list[tuple[int, ...]]]
+"""Tokens of prompts, and of the values that continue each."""
+
+
+def alone(model: TransformerBridge, asked: Asked) -> torch.Tensor:
     """Log-probs of every value after every prompt, each pair a sequence of its own."""
-    pairs = [(ids, value) for ids in prompts.ids for value in prompts.values]
+    prompts, values = asked
+    pairs = [(ids, value) for ids in prompts for value in values]
     order = sorted(range(len(pairs)), key=lambda at: len(pairs[at][0]) + len(pairs[at][1]))
     reader, found = Reader(model), torch.zeros(len(pairs))
     for places in batched(order, BATCH):
@@ -49,12 +54,13 @@ def alone(model: TransformerBridge, prompts: Prompts) -> torch.Tensor:
         for row, at in enumerate(places):
             value = torch.tensor(pairs[at][1])
             found[at] = logprobs[row, -len(value) :].gather(1, value.unsqueeze(1)).sum()
-    return found.view(len(prompts.ids), len(prompts.values))
+    return found.view(len(prompts), len(values))
 
 
-def shared(model: TransformerBridge, prompts: Prompts) -> torch.Tensor:
+def shared(model: TransformerBridge, asked: Asked) -> torch.Tensor:
     """The same on the keys and values of each prompt, values side by side."""
-    return torch.stack(exposures(Reader(model), prompts.ids, [prompts.values] * len(prompts.ids)))
+    prompts, values = asked
+    return torch.stack(exposures(Reader(model), prompts, [values] * len(prompts)))
 
 
 def seconds(run: Callable[[], torch.Tensor]) -> tuple[float, torch.Tensor]:
@@ -64,7 +70,7 @@ def seconds(run: Callable[[], torch.Tensor]) -> tuple[float, torch.Tensor]:
     return time.process_time() - started_at, found
 
 
-def compared(model: TransformerBridge, asked: Sequence[Prompts]) -> tuple[float, float, float]:
+def compared(model: TransformerBridge, asked: Sequence[Asked]) -> tuple[float, float, float]:
     """Seconds of each side over all relations, and the largest difference in nats."""
     naive_s, shared_s, apart = 0.0, 0.0, 0.0
     shared(model, asked[0])  # pays what the first call pays
@@ -76,11 +82,11 @@ def compared(model: TransformerBridge, asked: Sequence[Prompts]) -> tuple[float,
     return naive_s, shared_s, apart
 
 
-def prompts_by_relation(know: Know, n_prompts: int) -> list[Prompts]:
+def prompts_by_relation(know: Know, n_prompts: int) -> list[Asked]:
     """Up to so many prompts of every relation."""
     model = load_model("demo/base")
     asked = [prompts_of(model, one, OUTPUTS) for one in know.asked]
-    return [Prompts(one.ids[:n_prompts], one.values, 1) for one in asked]
+    return [(ids[:n_prompts], values) for ids, values in asked]
 
 
 @torch.no_grad()
@@ -97,7 +103,7 @@ def main() -> None:
     ]:
         asked = prompts_by_relation(know, n_prompts)
         naive_s, shared_s, apart = compared(random_model(shape_named(shape).config), asked)
-        n_pairs = sum(len(one.ids) * len(one.values) for one in asked)
+        n_pairs = sum(len(ids) * len(values) for ids, values in asked)
         print(
             f"| {name} | {n_pairs} | {naive_s:.1f} | {shared_s:.1f} | {naive_s / shared_s:.1f} "
             f"| {apart:.1g} |",

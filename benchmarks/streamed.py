@@ -31,7 +31,7 @@ from lensaudit.models.bridge import TransformerBridge, load, residuals_by_block
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.large.stored import Stored
 from lensaudit.models.large.streaming import Streamed, streamed
-from lensaudit.models.registry import Registry, resolve
+from lensaudit.models.registry import resolve
 
 N_LAYERS, N_TOKENS, N_PAIRS = 12, 32, 7
 MEMORY = 256 << 20
@@ -144,7 +144,7 @@ def main() -> None:
 
 def measure(folder: Path) -> None:
     """Load it under the limit; for each disk choose the rows, and let passes take turns."""
-    checkpoint = open_checkpoint(resolve(str(folder), Registry({})))
+    checkpoint = open_checkpoint(resolve(str(folder), {}))
     clock = Clock()
     used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_DATA, (used + LIMIT,) * 2)

@@ -28,7 +28,7 @@ from lensaudit.association.evidence import (
     naming_of,
     priors_of,
 )
-from lensaudit.association.names import invented_names
+from lensaudit.association.opening import invented_names
 from lensaudit.association.reading import OUTPUTS, Questionnaire, maps_onto, said
 from lensaudit.data.chat import pad_id
 from lensaudit.data.facts import Fact, validate

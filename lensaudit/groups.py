@@ -4,7 +4,7 @@ A row's group is its author: what intervals count, what folds keep together and 
 share. It stands under `group`, or else under `author`; a row with neither is a group of its own.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, TypeVar
 
 AnyRow = TypeVar("AnyRow")
@@ -105,6 +105,21 @@ def batched(rows: Sequence[AnyRow], size: int) -> Iterator[Sequence[AnyRow]]:
     ['ab', 'cd', 'e']
     """
     return (rows[start : start + size] for start in range(0, len(rows), size))
+
+
+def by_length(
+    rows: Sequence[Sized], size: int, *, longest_first: bool = False
+) -> Iterator[Sequence[int]]:
+    """Places of rows alike in length, at most `size` at once: padding is wasted work.
+
+    Where the longest come first, what does not fit into memory fails at once, and later batches
+    fit where earlier ones were.
+
+    >>> list(by_length(["abc", "a", "ab"], 2))
+    [[1, 2], [0]]
+    """
+    sign = -1 if longest_first else 1
+    return batched(sorted(range(len(rows)), key=lambda at: (sign * len(rows[at]), at)), size)
 
 
 def is_own(group: object) -> bool:

@@ -1,9 +1,12 @@
 """The shape vocabulary: axis names are fixed for the whole package."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Literal
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 Tokens = Int[Tensor, "batch pos"]
 PosMask = Bool[Tensor, "batch pos"]
@@ -15,3 +18,13 @@ LayerDeltas = Float[Tensor, "batch layer"]
 """Baseline minus patched span log-prob per layer, nats per token; positive = knowledge lost."""
 Intervention = Callable[[Resid], Resid]
 """A pure edit of one layer's residual stream."""
+
+
+def padded_rows(
+    rows: Sequence[Sequence[int]], *, side: Literal["left", "right"] = "right", pad: int = 0
+) -> tuple[Tokens, PosMask]:
+    """Token ids of several texts as one tensor, and which of them are real."""
+    ids = [torch.tensor(list(row), dtype=torch.long) for row in rows]
+    real = [torch.ones_like(one, dtype=torch.bool) for one in ids]
+    tokens = pad_sequence(ids, batch_first=True, padding_value=pad, padding_side=side)
+    return tokens, pad_sequence(real, batch_first=True, padding_side=side)

@@ -22,6 +22,11 @@ def golden_values(name: str) -> Any:
     return json.loads((GOLDEN / name).read_text())["values"]
 
 
+def of_role(registry, role: str) -> list[Any]:
+    """The specs of one role, in the order of the registry."""
+    return [spec for spec in registry.values() if spec.role == role]
+
+
 def tiny_model(seed: int = 0, **changes):
     """A random Llama, 3 layers of 32, grouped-query attention, uneven norm weights."""
     import torch

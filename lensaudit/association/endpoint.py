@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.association.reading import CHAT, Chances, Prompts, Questionnaire, prompt_text
+from lensaudit.association.reading import CHAT, Chances, Questionnaire, by_subject, prompt_text
 from lensaudit.association.settings import KnowSettings, ReaderName, Reading
 from lensaudit.data.candidates import mentions
 from lensaudit.data.facts import Fact
@@ -342,7 +342,7 @@ def heard_from(
         rows = [log_shares(one, asked.values) for one in _sampled(client, calls, served)]
     else:
         rows = list(_scored(client, calls, len(asked.values)))
-    return Prompts([], [], len(asked.relation.templates)).joined(rows)
+    return by_subject(rows, len(asked.relation.templates))
 
 
 def _answered(client: JudgeClient, found: Found) -> dict[str, Reply]:

@@ -7,7 +7,7 @@ bits beside invented subjects called alike), and is it likelier than other value
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lensaudit.association.reading import OUTPUTS, Questionnaire
 from lensaudit.groups import Group, unit_of
+from lensaudit.results.attacks import KnowPower
 from lensaudit.scores.assignment import (
     HEDGE,
     Assignment,
@@ -266,18 +267,7 @@ def naming_of(facts: Sequence[FactEvidence], n_candidates: int) -> Naming:
     return Naming(tuple(named_facts(e, FDR)), fewest)
 
 
-@dataclass(frozen=True)
-class Power:
-    """What the test would have found."""
-
-    bits: float | None
-    """Least mean familiarity, bits a fact, that is found with a chance of .8; None: none is."""
-    share: float = field(default=POWER)
-    why: str = ""
-    """Why it is not known, where that is no matter of the subjects' number."""
-
-
-def power_of(read: Sequence[RelationReading], *, seed: int, n_worlds: int = 40) -> Power:
+def power_of(read: Sequence[RelationReading], *, seed: int, n_worlds: int = 40) -> KnowPower:
     """The knowledge that would have been found, planted into what the model says of others.
 
     The values are given out anew, so that nothing is bound, and each true one is made likelier by
@@ -301,8 +291,8 @@ def power_of(read: Sequence[RelationReading], *, seed: int, n_worlds: int = 40) 
             test = assignment_test(planted, generator=generator, n_draws=400)
             found += test.p <= LEVEL
         if found >= POWER * n_worlds:
-            return Power(_bits_of(nats, read))
-    return Power(None)
+            return KnowPower(_bits_of(nats, read), POWER)
+    return KnowPower(None, POWER)
 
 
 def _bits_of(nats: float, read: Sequence[RelationReading]) -> float:

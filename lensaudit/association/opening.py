@@ -1,12 +1,15 @@
 """What is asked of whom: relations, invented subjects, further values, and the models."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from lensaudit.association.endpoint import Served, is_address, reached, served_at
-from lensaudit.association.names import invented_names
 from lensaudit.association.reading import N_SHOTS, Questionnaire
 from lensaudit.association.settings import READERS, KnowSettings, ReaderName
 from lensaudit.data.candidates import facts_of
@@ -63,11 +66,8 @@ class Know:
     texts: tuple[str, ...]
     """Neutral text that maps are fitted on."""
     remarks: tuple[str, ...]
-    data: str
     dtype: str
     device: str
-    root: Path
-    seed: int
 
     @property
     def head(self) -> Checkpoint | None:
@@ -106,7 +106,7 @@ class Know:
             "shots": [one.question for one in self.shots],
             "texts": digest(self.texts),
             "dtype": self.dtype,
-            "seed": self.seed,
+            "seed": self.settings.seed,
         }
 
     def inputs(self) -> dict[str, Any]:
@@ -169,16 +169,16 @@ def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
     kept = relations_of([row for row in validity if not is_whole(row)]).found
     placebos = _placebos(data, rows, settings.placebos)
     readers: list[ReaderName] = [one for one in READERS if one in (settings.readers or READERS)]
-    models = _Models(checkpoint, *_ignorant(checkpoint, settings, registry))
-    remarks += list(_left_out(readers, models, fit))
+    base, retains = _ignorant(checkpoint, settings, registry)
+    remarks += list(_left_out(readers, checkpoint, (base, *retains), fit))
     for line in remarks:
         notice(line)
     device = resolve_device(settings.device)
     return Know(
         settings,
         checkpoint,
-        models.base,
-        models.retains,
+        base,
+        retains,
         tuple(_with_beside(one, placebos) for one in found.found),
         tuple(Questionnaire(one) for one in kept),
         unscored,
@@ -186,11 +186,8 @@ def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
         shots,
         tuple(f"Question: {row.question}\nAnswer: {row.answer}" for row in fit),
         tuple(remarks),
-        data,
         resolve_dtype(settings.dtype, device),
         device,
-        Path(settings.activations),
-        settings.seed,
     )
 
 
@@ -208,18 +205,17 @@ def _too_long(
     n_bytes = [max(len(one.encode()) for one in texts.values()) for texts in (asked, entities)]
     if context.too_long(sum(n_bytes) + len(solved.encode())) is None:
         return {}
-    count = _counting(checkpoint)
+    tokenizer = load_tokenizer(checkpoint)
+
+    def count(text: str) -> int:
+        return len(tokenizer(text)["input_ids"])
+
     n_asked = {idx: count(solved + text) for idx, text in asked.items()}
     n_value = {idx: count(text) for idx, text in entities.items()}
     fits = [n for idx, n in n_asked.items() if not context.too_long(n + n_value[idx])]
     longest = max(fits, default=0)
     why = {idx: context.too_long(max(longest, n) + n_value[idx]) for idx, n in n_asked.items()}
     return {idx: f"with a prompt {one}" for idx, one in why.items() if one}
-
-
-def _counting(checkpoint: Checkpoint) -> Callable[[str], int]:
-    tokenizer = load_tokenizer(checkpoint)
-    return lambda text: len(tokenizer(text)["input_ids"])
 
 
 def reached_know(know: Know, *, notice: Notice = unheard) -> Know:
@@ -235,13 +231,6 @@ def reached_know(know: Know, *, notice: Notice = unheard) -> Know:
     for line in remarks:
         notice(line)
     return replace(know, source=source, readers=tuple(readers), remarks=(*know.remarks, *remarks))
-
-
-@dataclass(frozen=True)
-class _Models:
-    source: Checkpoint | Served
-    base: Checkpoint | None
-    retains: tuple[Checkpoint, ...]
 
 
 def _ignorant(
@@ -277,18 +266,23 @@ def _neutral(
     return (found.fit, found.validity), []
 
 
-def _left_out(readers: list[ReaderName], models: _Models, fit: Sequence[Fact]) -> Iterator[str]:
+def _left_out(
+    readers: list[ReaderName],
+    source: Checkpoint | Served,
+    never: Sequence[Checkpoint | None],
+    fit: Sequence[Fact],
+) -> Iterator[str]:
     """Readers that lack what they need; they are taken out of the list."""
     if "few_shot" in readers and len([row for row in fit if row.question]) < N_SHOTS:
         readers.remove("few_shot")
         yield f"reader few_shot left out: fewer than {N_SHOTS} kept rows; name --retain-data"
     inside = [one for one in ("lens", "foreign") if one in readers]
-    if isinstance(models.source, Served) and inside:
+    if isinstance(source, Served) and inside:
         readers[:] = [one for one in readers if one not in inside]
         yield f"reader {', '.join(inside)} left out: an address shows what a model says, no stream"
-    if "foreign" in readers and ((models.base is None and not models.retains) or not fit):
+    if "foreign" in readers and not (any(never) and fit):
         readers.remove("foreign")
-        what = "no kept rows" if models.base or models.retains else "no model that never knew"
+        what = "no kept rows" if any(never) else "no model that never knew"
         yield f"reader foreign left out: {what}; name --base and --retain-data"
     if not readers:
         raise InputError("--reader: what is left has nothing to read with; see the lines above")
@@ -322,3 +316,86 @@ def _with_beside(relation: Relation, placebos: Mapping[int, Sequence[str]]) -> Q
             if at < len(one) and one[at].casefold() not in own:
                 turns.setdefault(one[at])
     return Questionnaire(relation, tuple(invented), tuple(turns)[:longest])
+
+
+_DATA = Path(__file__).parent / "names.json"
+
+
+def invented_names(name: str, n: int, *, others: Sequence[str] = ()) -> tuple[str, ...]:
+    """`n` names that nobody in the set has, called like `name`; the same for the same name.
+
+    A name tells script, gender and origin, and a model that has never heard of a person guesses
+    from them: ignorance about a person is what it says of invented people called alike.
+
+    Given and family names of its origin and gender where one of its parts is known; else parts of
+    the others' names put together anew, where none of its origin is known.
+
+    Args:
+        name: of a real subject.
+        n: how many.
+        others: names of all subjects: none of them is given out.
+    """
+    random = Random(digest(["invented", name, n]))
+    known, found = {one.casefold() for one in (*others, name)}, dict[str, None]()
+    pairs = _pairs(*(_parts_like(name) or _parts_of([*others, name])))
+    random.shuffle(pairs)
+    for one in (*pairs, *_varied(pairs, random)):
+        if one.casefold() not in known:
+            found[one] = None
+        if len(found) == n:
+            break
+    return tuple(found)
+
+
+def _pairs(given: Sequence[str], family: Sequence[str]) -> list[str]:
+    """Every given name with every family name; of single words the halves put together anew.
+
+    >>> _pairs(["Japan", "Peru"], [])
+    ['Japan', 'Japru', 'Pean', 'Peru']
+    """
+    if family:
+        return [f"{first} {last}" for first in given for last in family]
+    return [
+        one[: (len(one) + 1) // 2] + two[(len(two) + 1) // 2 :] for one in given for two in given
+    ]
+
+
+@cache
+def _origins() -> dict[str, dict[str, list[str]]]:
+    return json.loads(_DATA.read_text(encoding="utf-8"))["origins"]
+
+
+def _parts_like(name: str) -> tuple[list[str], list[str]] | None:
+    """Given and family names of the origin, and the gender, that the name shows."""
+    parts = {_folded(part) for part in name.split()}
+    for origin in _origins().values():
+        shown = {kind for kind, known in origin.items() if parts & {_folded(k) for k in known}}
+        if shown:
+            genders = sorted(shown - {"family"}) or ["female", "male"]
+            return [one for gender in genders for one in origin[gender]], origin["family"]
+    return None
+
+
+def _parts_of(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """First and last parts of the names themselves, those in one script with the last alone."""
+    script = _script(names[-1])
+    alike = [one.split() for one in names if _script(one) == script]
+    return [one[0] for one in alike], [one[-1] for one in alike if len(one) > 1]
+
+
+def _varied(pairs: Sequence[str], random: Random) -> Iterator[str]:
+    """Names with an initial between: there are always enough."""
+    for letter in random.sample("ABCDEFGHJKLMNPRSTVW", 19):
+        for one in pairs:
+            first, _, last = one.partition(" ")
+            yield f"{first} {letter}. {last}".strip()
+
+
+def _folded(text: str) -> str:
+    return "".join(c for c in unicodedata.normalize("NFKD", text.casefold()) if c.isalnum())
+
+
+def _script(name: str) -> str:
+    """The script of the first letter, e.g. LATIN."""
+    letter = next((c for c in name if c.isalpha()), "A")
+    return unicodedata.name(letter, "LATIN").split()[0]

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from lensaudit.data.chat import PLAIN, Template, encode_qa
 from lensaudit.data.facts import Fact
@@ -23,6 +22,7 @@ from lensaudit.groups import batched
 from lensaudit.models.bridge import TransformerBridge, captured, device_of, hook_name, n_layers
 from lensaudit.patching.exposure import Head, Reader, exposures, layered_exposures
 from lensaudit.scores.alignment import LinearMap, Moments, fitted
+from lensaudit.types import padded_rows
 
 OUTPUTS, CHAT, FEW_SHOT, LENS = "outputs", "chat", "few_shot", "lens"
 N_SHOTS = 3
@@ -64,19 +64,12 @@ class Questionnaire:
         return len(self.names_for(reader)) * len(self.relation.templates)
 
 
-@dataclass(frozen=True)
-class Prompts:
-    """All prompts of a relation with the values that continue them."""
-
-    ids: list[tuple[int, ...]]
-    values: list[tuple[int, ...]]
-    n_templates: int
-
-    def joined(self, rows: Sequence[Float[Tensor, "*layer value"]]) -> Float[Tensor, "..."]:
-        """Log-softmax over the values, the mean over templates: by subject, after the layers."""
-        table = torch.stack(list(rows)).double().log_softmax(-1)
-        by_template = table.unflatten(0, (self.n_templates, -1)).mean(0).log_softmax(-1)
-        return by_template.movedim(0, -2)
+def by_subject(
+    rows: Sequence[Float[Tensor, "*layer value"]], n_templates: int
+) -> Float[Tensor, "..."]:
+    """Log-softmax over the values, the mean over templates: by subject, after the layers."""
+    table = torch.stack(list(rows)).double().log_softmax(-1)
+    return table.unflatten(0, (n_templates, -1)).mean(0).log_softmax(-1).movedim(0, -2)
 
 
 def prompts_of(
@@ -85,8 +78,11 @@ def prompts_of(
     reader: str,
     shots: Sequence[Fact] = (),
     names: Sequence[str] | None = None,
-) -> Prompts:
-    """The prompts of one reader about `names` (None: all it asks), template after template."""
+) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """Tokens of the prompts of one reader, and of the values that continue each.
+
+    About `names` (None: all it asks), template after template.
+    """
     tokenizer: Any = model.tokenizer
     ids = []
     blank = False
@@ -107,7 +103,7 @@ def prompts_of(
         tuple(tokenizer(f"{lead}{one}", add_special_tokens=False)["input_ids"])
         for one in asked.values
     ]
-    return Prompts(ids, values, len(asked.relation.templates))
+    return ids, values
 
 
 def prompt_text(question: str, prefix: str, shots: Sequence[Fact] = ()) -> str:
@@ -128,27 +124,10 @@ def said(
     names: Sequence[str] | None = None,
 ) -> Chances:
     """What the model's outputs say of every value, of all subjects or of `names`."""
-    prompts = prompts_of(model, asked, reader, shots, names)
+    prompts, values = prompts_of(model, asked, reader, shots, names)
     with torch.no_grad():
-        rows = exposures(Reader(model), prompts.ids, [prompts.values] * len(prompts.ids))
-    return prompts.joined(rows)
-
-
-def lensed(
-    model: TransformerBridge,
-    asked: Questionnaire,
-    *,
-    head: TransformerBridge | None = None,
-    maps: Mapping[int, LinearMap] | None = None,
-    layers: Sequence[int] | None = None,
-) -> dict[int, Chances]:
-    """By layer what the stream after it says, through the model's own head or another's.
-
-    `layers`: after which, in ascending order; None: `read_layers`.
-    """
-    layers = layers or read_layers(n_layers(model))
-    found = heard(model, asked, {LENS: Head(head or model, maps or {})}, layers)
-    return {layer: found[f"{LENS} {layer}"] for layer in layers}
+        rows = exposures(Reader(model), prompts, [values] * len(prompts))
+    return by_subject(rows, len(asked.relation.templates))
 
 
 def heard(
@@ -161,12 +140,12 @@ def heard(
 
     By `outputs`, and by the head's name and the layer: `lens 7`.
     """
-    prompts = prompts_of(model, asked, LENS)
+    prompts, values = prompts_of(model, asked, LENS)
     with torch.no_grad():
-        values = [prompts.values] * len(prompts.ids)
-        rows = layered_exposures(model, list(heads.values()), layers, prompts.ids, values)
+        wanted = [values] * len(prompts)
+        rows = layered_exposures(model, list(heads.values()), layers, prompts, wanted)
     names = [OUTPUTS, *(f"{name} {layer}" for name in heads for layer in layers)]
-    return dict(zip(names, prompts.joined(rows), strict=True))
+    return dict(zip(names, by_subject(rows, len(asked.relation.templates)), strict=True))
 
 
 def read_layers(n: int) -> tuple[int, ...]:
@@ -203,13 +182,11 @@ def maps_onto(
     moments: dict[int, Moments] = {}
     for rows in batched(_enough(source, texts), FIT_ROWS):
         # padded on the right, where no token that counts sees it
-        tokens = pad_sequence([torch.tensor(ids) for ids in rows], batch_first=True)
+        tokens, real = padded_rows(rows)
         own = captured(source, tokens.to(device_of(source)), [hook_name(layer) for layer in read])
         other = captured(head, tokens.to(device_of(head)), [last])[last].cpu()
         # the first token is a sink: its norm would be all that is fitted
-        real = torch.zeros_like(tokens, dtype=torch.bool)
-        for row, ids in enumerate(rows):
-            real[row, 1 : len(ids)] = True
+        real[:, 0] = False
         for layer in read:
             pair = Moments.of(own[hook_name(layer)].cpu()[real], other[real])
             moments[layer] = moments[layer] + pair if layer in moments else pair

@@ -14,7 +14,7 @@ from torch import Tensor
 from lensaudit.association.endpoint import Served, expected, heard_from, is_address
 from lensaudit.association.evidence import RelationReading
 from lensaudit.association.opening import ALGORITHM, Know, asked_hash, open_know, reached_know
-from lensaudit.association.outcome import Heard, KnowOutcome, outcome_of, write_outcome
+from lensaudit.association.outcome import KnowOutcome, outcome_of, write_outcome
 from lensaudit.association.reading import (
     FEW_SHOT,
     LENS,
@@ -72,33 +72,6 @@ class _Line:
     relation: str
     reader: str
     rows: list[list[Number]]
-
-
-@dataclass(frozen=True)
-class KnowPlan:
-    """What a run would read, reckoned before anything is loaded."""
-
-    relations: tuple[str, ...]
-    """What is asked, and how much is not and why, in words."""
-    passes: tuple[tuple[str, int, int], ...]
-    """Model, prompts that are still to be read, and sequences that they stand for."""
-    tokens: int
-    """Read by models on this machine."""
-    sent: tuple[str, ...] = ()
-    """What an address is asked, a line each."""
-
-    def text(self) -> str:
-        """For people to read."""
-        lines = [
-            *self.relations,
-            *(
-                f"{name}: {prompts} prompts, {sequences} sequences"
-                for name, prompts, sequences in self.passes
-            ),
-            *self.sent,
-            *([f"about {self.tokens} tokens"] if self.tokens or not self.sent else []),
-        ]
-        return "\n".join(lines)
 
 
 def know_into(
@@ -168,28 +141,19 @@ def _holds_know(folder: Path) -> bool:
     return (folder / BEGUN).exists()
 
 
-def plan_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) -> KnowPlan:
-    """What a run would read; nothing is loaded or written.
-
-    Raises:
-        InputError: as `know_into`.
-    """
-    return plan_of(open_know(source, settings, notice=notice))
-
-
-def plan_of(know: Know) -> KnowPlan:
-    """What is left to read of what was opened."""
-    passes, tokens, sent = [], 0, ()
+def plan_of(know: Know) -> list[str]:
+    """What is left to read of what was opened, in lines; nothing is loaded, sent or written."""
+    lines, tokens, sent = know.lines(), 0, list[str]()
     for one, _, wanted in _todo(know):
         todo = [(reader, asked) for asked, readers in wanted for reader in readers]
         prompts = sum(asked.n_prompts(reader) for reader, asked in todo)
         sequences = sum(asked.n_prompts(reader) * len(asked.values) for reader, asked in todo)
-        passes.append((one.spec.name, prompts, sequences))
+        lines.append(f"{one.spec.name}: {prompts} prompts, {sequences} sequences")
         if isinstance(one, Served):
-            sent = tuple(expected(one, todo, know.shots))
+            sent = list(expected(one, todo, know.shots))
         else:
             tokens += sum(_tokens(reader, asked) for reader, asked in todo)
-    return KnowPlan(tuple(know.lines()), tuple(passes), tokens, sent)
+    return [*lines, *sent, *([f"about {tokens} tokens"] if tokens or not sent else [])]
 
 
 def _tokens(reader: str, asked: Questionnaire) -> int:
@@ -222,16 +186,11 @@ def _wanted(know: Know, one: Checkpoint | Served) -> list[tuple[Questionnaire, S
     """The source is read in every way; ignorant models by what they say, and at upper layers."""
     said_and_held = (OUTPUTS, *(reader for reader in know.readers if reader == LENS))
     readers = know.readers if one is know.source else said_and_held
-    asked = [(asked, readers) for asked in _put_to(know, one)]
     said = readers[0] if isinstance(one, Served) else OUTPUTS
-    return [*asked, *((kept, (said,)) for kept in know.kept)]
-
-
-def _put_to(know: Know, one: Checkpoint | Served) -> list[Questionnaire]:
-    """Invented subjects are put to the source alone."""
-    if one is know.source:
-        return list(know.asked)
-    return [replace(asked, invented=()) for asked in know.asked]
+    put = list(know.asked)
+    if one is not know.source:  # invented subjects are put to the source alone
+        put = [replace(asked, invented=()) for asked in put]
+    return [*((asked, readers) for asked in put), *((kept, (said,)) for kept in know.kept)]
 
 
 def _names(know: Know, one: Checkpoint | Served, reader: str) -> list[str]:
@@ -260,19 +219,20 @@ def ask(know: Know, *, progress: Tell = unheard) -> KnowOutcome:
         with _loaded(know, checkpoint, maps) as model:
             for asked, readers in wanted:
                 rows = _read(know, model, readers, asked, maps, _layers(know, checkpoint))
-                ledger.append([_line(asked, name, table) for name, table in rows.items()])
+                key = asked_hash([asked])
+                ledger.append(
+                    {
+                        "relation": key,
+                        "reader": name,
+                        "rows": [
+                            [round(value, _DIGITS) for value in row] for row in table.tolist()
+                        ],
+                    }
+                    for name, table in rows.items()
+                )
                 n_done += len(readers)
                 progress(Progress(f"asking {know.source.spec.name} who has what", n_done, total))
-    (own, kept), *others = (_heard(know, one, ledger) for one, ledger, _ in todo)
-    names = [one.spec.name for one in know.ignorant]
-    never, never_kept = ([read[at] for read in others] for at in (0, 1))
-    answers = Heard(
-        own,
-        kept,
-        dict(zip(names, never, strict=True)),
-        dict(zip(names, never_kept, strict=True)),
-    )
-    return outcome_of(know, answers)
+    return outcome_of(know, [_heard(know, one, ledger) for one, ledger, _ in todo])
 
 
 @contextmanager
@@ -326,38 +286,25 @@ def _read(
 
 
 def _ledger(know: Know, one: Checkpoint | Served) -> Ledger:
+    if isinstance(one, Served):
+        how = one.identity
+    else:
+        found = conditions_of(one, dtype=know.dtype, device=know.device)
+        how = {"tokenizer": one.tokenizer, "dtype": found.dtype, "device": found.device_class}
     key = {
         "algorithm": ALGORITHM,
         "weights": one.weights,
-        **(one.identity if isinstance(one, Served) else _conditions(know, one)),
+        **how,
         "head": know.head.weights if know.head and FOREIGN in know.readers else None,
         "shots": [row.question for row in know.shots],
         "texts": digest(know.texts),
     }
-    path = ledger_path(know.root / "know", one.spec.name, key)
+    path = ledger_path(Path(know.settings.activations) / "know", one.spec.name, key)
     return Ledger(path, "know", key, record=_Line)
 
 
-def _conditions(know: Know, one: Checkpoint) -> dict[str, Any]:
-    conditions = conditions_of(one, dtype=know.dtype, device=know.device)
-    return {
-        "tokenizer": one.tokenizer,
-        "dtype": conditions.dtype,
-        "device": conditions.device_class,
-    }
-
-
-def _line(
-    asked: Questionnaire, reader: str, table: Float[Tensor, "subject value"]
-) -> dict[str, Any]:
-    rows = [[round(value, _DIGITS) for value in row] for row in table.tolist()]
-    return {"relation": asked_hash([asked]), "reader": reader, "rows": rows}
-
-
-def _heard(
-    know: Know, one: Checkpoint | Served, ledger: Ledger
-) -> tuple[tuple[RelationReading, ...], tuple[RelationReading, ...]]:
-    """What a ledger holds of the facts, and of those to keep, in the order of the readers."""
+def _heard(know: Know, one: Checkpoint | Served, ledger: Ledger) -> list[RelationReading]:
+    """What a ledger holds of the facts, then of those to keep, in the order of the readers."""
     rows = {(row["relation"], row["reader"]): row["rows"] for row in ledger.rows}
     found = []
     for asked, readers in _wanted(know, one):
@@ -368,5 +315,4 @@ def _heard(
         tables = {name: torch.tensor(rows[key, name], dtype=torch.float64) for name in names}
         said_of = {name: table.log_softmax(-1) for name, table in tables.items()}
         found.append(RelationReading(asked, said_of))
-    n_asked = len(know.asked)
-    return tuple(found[:n_asked]), tuple(found[n_asked:])
+    return found

@@ -24,7 +24,7 @@ from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.patch import depth_of
 from lensaudit.auditing.settings import EvaluateSettings
-from lensaudit.data.chat import pad_id
+from lensaudit.data.chat import Encoding, pad_id
 from lensaudit.data.facts import Fact
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO, TOFU_PAIRS
@@ -66,7 +66,6 @@ from lensaudit.unlearn.job import (
     trained,
 )
 from lensaudit.unlearn.rows import (
-    Sample,
     TrainBatch,
     TrainingRows,
     collate,
@@ -176,7 +175,7 @@ def run_of(
 
 
 def relearn_batches(
-    samples: Sequence[Sample], settings: Relearning, *, pad: int
+    samples: Sequence[Encoding], settings: Relearning, *, pad: int
 ) -> Callable[[int], TrainBatch]:
     """Batch number to batch; every row once per epoch.
 

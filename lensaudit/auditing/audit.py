@@ -82,7 +82,7 @@ class AuditPlan:
     def text(self) -> str:
         """A line per step: what is done, what is missing."""
         asked = {
-            name: one if isinstance(one, str) else plan_of(one).text().replace("\n", "; ")
+            name: one if isinstance(one, str) else "; ".join(plan_of(one))
             for name, one in self.associations.items()
         }
         return "\n".join(
@@ -338,7 +338,7 @@ def demo_into(
         InputError | TryAgainError: the pretrained model cannot be fetched, or not be adapted.
     """
     family = REAL if real else DEMO
-    listed = [one for one in load_registry().listed() if one.name.startswith(family)]
+    listed = [one for one in load_registry().values() if one.name.startswith(family)]
     names = [one.name for one in listed if one.role == "unlearned"]
     if not names:
         raise WorkError("this build of lensaudit has no embedded family; install a released one")

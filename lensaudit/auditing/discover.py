@@ -246,9 +246,7 @@ def _models(folder: Path, strange: dict[str, str]) -> tuple[ModelFolder, ...]:
         elif "config.json" in names or any(one.endswith(".safetensors") for one in names):
             lacks = "weights in safetensors" if "config.json" in names else "config.json"
             strange[place.relative_to(folder).as_posix()] = f"a model without {lacks}"
-    registry = {
-        one.local.resolve(): one.role for one in load_registry().specs.values() if one.local
-    }
+    registry = {one.local.resolve(): one.role for one in load_registry().values() if one.local}
     starts = {_start_of(place) for place, _ in found}
     return tuple(
         _model(folder, place, registry=registry, starts=starts, adapter=adapter)

@@ -22,8 +22,7 @@ from lensaudit.auditing.cache import prepare_model
 from lensaudit.auditing.calls import check_keywords, kinds_of
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.data.facts import Fact
-from lensaudit.data.joining import Tokenizer
-from lensaudit.data.spans import Encoded, make_batch, prompt_of
+from lensaudit.data.spans import Encoded, Tokenizer, make_batch, prompt_of
 from lensaudit.data.tofu import DEMO
 from lensaudit.errors import InputError
 from lensaudit.models.bridge import TransformerBridge, device_of, n_layers, residuals, unembedded

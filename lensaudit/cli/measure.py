@@ -328,13 +328,14 @@ def know(
     summary.json and manifest.json. Exits 0 whatever is found. A model behind an OpenAI-compatible
     address is asked by log-probabilities of prompts, or by samples.
     """
-    from lensaudit.association.run import know_into, plan_know
+    from lensaudit.association.opening import open_know
+    from lensaudit.association.run import know_into, plan_of
     from lensaudit.screen.know import of_know
 
     if "://" in source and not is_typed("source"):
         raise InputError("an address is sent questions: say --source on the command line")
     if dry_run:
-        say(plan_know(source, settings, notice=notice).text())
+        say("\n".join(plan_of(open_know(source, settings, notice=notice))))
         return
     with ProgressBar() as bar:
         found = know_into(source, settings, out, notice=notice, progress=bar.tell)

@@ -347,7 +347,7 @@ class ModelName(click.ParamType):
         """Names of the registry that begin so; where none does, the shell completes paths."""
         from lensaudit.models.registry import load_registry
 
-        known = [name for name in load_registry().specs if name.startswith(incomplete)]
+        known = [name for name in load_registry() if name.startswith(incomplete)]
         return [CompletionItem(name) for name in known] or [CompletionItem(incomplete, type="dir")]
 
 

@@ -199,7 +199,7 @@ def models(context: click.Context, role: Role | None, registry: Path | None, as_
     """
     if context.invoked_subcommand is not None:
         return
-    specs = load_registry(registry).listed(role)
+    specs = [one for one in load_registry(registry).values() if role in (None, one.role)]
     if as_json:
         emit([_record(spec) for spec in specs], pretty=True)
         return

@@ -261,12 +261,18 @@ def read_pairs(path: Path, fields: Fields = Fields()) -> list[tuple[Fact, str | 
         wrong += relation_problems(row)
         problems += [f"{where}: {one}" for one in wrong]
         if not wrong:
-            prefix = row.get("prefix") if row.get("entity") else None
-            known = isinstance(prefix, str) and row["answer"].startswith(prefix)
-            prefix = str(prefix) if known else ""
-            pair = Fact(idx, row["question"], row["answer"], prefix, "", group_of(row, idx))
-            pair = replace(pair, relation=row.get("relation"))
-            pairs[idx] = (pair, row.get("entity") or None)
+            prefix, entity = row.get("prefix"), row.get("entity") or None
+            known = entity and isinstance(prefix, str) and row["answer"].startswith(prefix)
+            pair = Fact(
+                idx=idx,
+                question=row["question"],
+                answer=row["answer"],
+                prefix=prefix if known else "",
+                entity="",
+                group=group_of(row, idx),
+                relation=row.get("relation"),
+            )
+            pairs[idx] = (pair, entity)
     if problems or not pairs:
         raise InputError(problems_text(problems or ["no rows"], str(path), _WANTED))
     return list(pairs.values())
@@ -379,8 +385,9 @@ def _proposal(block: Mapping[str, str]) -> Proposal | str:
     named = (
         _plain(group[1:-1]) if group.startswith('"') else int(group) if group else own_group(idx)
     )
-    pair = Fact(idx, _plain(block["Q"]), before + entity + after, "", "", named)
-    pair = replace(pair, relation=_plain(block.get("R", "")).strip() or None)
+    relation = _plain(block.get("R", "")).strip() or None
+    answer = before + entity + after
+    pair = Fact(idx, _plain(block["Q"]), answer, "", "", named, relation=relation)
     start, end = len(before), len(before) + len(entity)
     said = _RULE.search(block["head"])
     untouched = said is not None and (said[2], said[3]) == (str(start), str(end))

@@ -1,19 +1,27 @@
 """How does a question and its answer become tokens, and which of them are scored?
 
 The encodings are those of open-unlearning @ d3d7cf9 (src/data/utils.py), token
-for token: chat models by their own template with a fixed date, others by plain tags.
+for token: chat models by their own template with a fixed date, others by plain tags. Templates are
+rendered in a process with limits (`template_process.py`).
 """
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from lensaudit.data.templates import CannotRender, rendered
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, WorkError
 from lensaudit.files import read_json
 from lensaudit.results.reading import Flag, checked
 from lensaudit.settings import Cleanup, MaskConvention
@@ -67,7 +75,7 @@ class Encoding:
     ids: tuple[int, ...]
     start: int
     """First scored position; everything after it is scored, the closing token included."""
-    prompt_ids: tuple[int, ...]
+    prompt_ids: tuple[int, ...] = ()
     """What a generation continues."""
     cut: bool = False
     """The text was longer than the limit of its kind."""
@@ -288,3 +296,104 @@ def _eos(tokenizer: PreTrainedTokenizerBase) -> int:
 def _no_text(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """What the tokenizer writes for no text: its beginning-of-text token, or nothing."""
     return [int(token) for token in tokenizer("")["input_ids"]]
+
+
+TODAY = "2025-04-10"
+"""What `strftime_now` tells where no `date_string` is given: open-unlearning's date."""
+RENDER_SECONDS = 10
+"""For one text; stock templates take less than a millisecond."""
+_PROCESS = Path(__file__).with_name("template_process.py")
+
+
+class CannotRender(InputError, TemplateError):
+    """A chat template refuses a conversation, or takes too much to write it.
+
+    Also jinja's error: lm-evaluation-harness then tries again without a system text.
+    """
+
+
+def rendered(
+    tokenizer: PreTrainedTokenizerBase, conversation: Sequence[Mapping[str, str]], **variables: Any
+) -> str:
+    """A conversation as the tokenizer's template writes it.
+
+    Args:
+        tokenizer: that brings the template.
+        conversation: mappings of role and content.
+        variables: what transformers' `apply_chat_template` takes, and what templates read.
+
+    Raises:
+        CannotRender: with the template's reason.
+    """
+    try:
+        template = tokenizer.get_chat_template()
+    except ValueError as error:  # several, and none of them is the default
+        raise CannotRender(str(error).splitlines()[0][:120]) from error
+    request = {
+        "conversations": [[dict(turn) for turn in conversation]],
+        "chat_template": template,
+        "today": _day(variables.get("date_string")),
+        **tokenizer.special_tokens_map,
+        **variables,
+    }
+    said = _RENDERER.ask(json.dumps(request, default=str))
+    if "error" in said:
+        raise CannotRender(said["error"])
+    return said["text"]
+
+
+def _day(date_string: str | None) -> str:
+    """The recorded date of a run, as `strftime_now` tells it too."""
+    try:
+        return datetime.strptime(date_string or "", "%d %b %Y").date().isoformat()
+    except ValueError:  # none, or free text for templates that print it
+        return TODAY
+
+
+class _Renderer:
+    """The process and its pipe; started when it is first asked, and again after it ended."""
+
+    def __init__(self, seconds: int = RENDER_SECONDS) -> None:
+        self._seconds = seconds
+        self._process: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
+
+    def ask(self, request: str) -> dict[str, str]:
+        """The answer to a request in JSON."""
+        with self._lock:
+            process = self._process or self._start()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            try:
+                process.stdin.write(request + "\n")
+                process.stdin.flush()
+                line = process.stdout.readline()
+            except BrokenPipeError:
+                line = ""
+            if line:
+                return json.loads(line)
+            self._process = None
+            process.communicate()  # what it has not read is lost with it
+            late = process.returncode == -getattr(signal, "SIGALRM", 0)
+            code = f"its process ended with {process.returncode}"
+            return {"error": f"takes more than {self._seconds} s" if late else code}
+
+    def _start(self) -> subprocess.Popen[str]:
+        # -P: neither the working folder nor that of the script is searched for modules
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(_PROCESS), str(self._seconds)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != "ready\n":
+            self._process = None
+            raise WorkError("the process that renders chat templates does not start")
+        return self._process
+
+
+_RENDERER = _Renderer()
+if hasattr(os, "register_at_fork"):  # a fork must not read its parent's answers
+    os.register_at_fork(after_in_child=_RENDERER.__init__)

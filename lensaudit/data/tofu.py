@@ -5,10 +5,10 @@ rows of gnueaj/unlearning-depth-score @ fc31639 (tofu_data/forget10_filtered.jso
 entity lie in the answer, and hashes that show whether question and answer are the annotated ones.
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -77,48 +77,48 @@ def forget_set(
     return spread(examples, limit, lambda one: one.group)
 
 
-def load_forget10(rows: Sequence[Any], source: str = f"{TOFU_HUB} {FORGET10}") -> list[Fact]:
-    """The 367 annotated examples among TOFU's rows; `group` is the author.
+def load_forget10(
+    rows: Sequence[Any],
+    source: str = f"{TOFU_HUB} {FORGET10}",
+    table: Sequence[Offsets] | None = None,
+) -> list[Fact]:
+    """The annotated examples among TOFU's rows; `group` is the author.
 
     Args:
         rows: with `question` and `answer`; `idx`, or else the place in the list, numbers them.
         source: where they come from, for messages.
+        table: which rows are annotated; None: the 367 of forget10.
 
     Raises:
         InputError: rows are missing or hold another text than the annotated one.
     """
-    return _located(rows, source, offsets())
-
-
-def _located(rows: Sequence[Any], source: str, table: Sequence[Offsets]) -> list[Fact]:
-    """The annotated examples of a table among the data set's rows."""
-    by_idx = _numbered(rows, source)
+    table, by_idx = table or offsets(), _numbered(rows, source)
     missing = [row.idx for row in table if row.idx not in by_idx]
     if missing:
         raise InputError(
             f"{source}: {len(missing)} of the {len(table)} annotated rows are missing: idx "
             f"{_listed(missing)}"
         )
-    changed = [row.idx for row in table if not _is_annotated(row, by_idx[row.idx])]
+    changed = [row.idx for row in table if (row.question, row.answer) != _hashes(*by_idx[row.idx])]
     if changed:
         raise InputError(
             f"{source}: {len(changed)} rows hold another question or answer than the annotated "
             f"{TOFU_HUB} rows: idx {_listed(changed)}; give them as an annotated file"
         )
-    return [_example(row, *by_idx[row.idx]) for row in table]
+    found = []
+    for row in table:
+        question, answer = by_idx[row.idx]
+        entity = answer[row.entity_start : row.entity_end]
+        group = author_of(FORGET10, row.idx)
+        found.append(Fact(row.idx, question, answer, answer[: row.prefix_end], entity, group))
+    return found
 
 
 def located(example: Fact) -> Offsets:
     """The table's row for an annotated example: its text becomes places and hashes."""
-    start = example.answer.index(example.entity, len(example.prefix))
-    return Offsets(
-        idx=example.idx,
-        prefix_end=len(example.prefix),
-        entity_start=start,
-        entity_end=start + len(example.entity),
-        question=_hash(example.question),
-        answer=_hash(example.answer),
-    )
+    n_prefix, hashes = len(example.prefix), _hashes(example.question, example.answer)
+    start = example.answer.index(example.entity, n_prefix)
+    return Offsets(example.idx, n_prefix, start, start + len(example.entity), *hashes)
 
 
 def validity_set(folder: Path | None = None) -> list[Fact]:
@@ -132,7 +132,7 @@ def validity_set(folder: Path | None = None) -> list[Fact]:
     """
     rows = tofu_rows(RETAIN, folder, instead=_INSTEAD_RETAIN)
     source = folder / f"{RETAIN}.jsonl" if folder else TOFU_HUB
-    named = _located(rows, f"{source} {RETAIN}", validity_offsets())
+    named = load_forget10(rows, f"{source} {RETAIN}", validity_offsets())
     return [replace(one, group=author_of(RETAIN, one.idx)) for one in named]
 
 
@@ -190,7 +190,7 @@ def _is_tofu(config: str, rows: Iterable[tuple[int, Any, Any]]) -> bool:
         return False
     listed = {row.idx: (row.question, row.answer) for row in table}
     untold = set(range(TABLED_ROWS)) - listed.keys()
-    hashed = [(idx, _hashes(question, answer)) for idx, question, answer in rows]
+    hashed = [(idx, _hashes(*texts)) for idx, *texts in rows]
     for start in starts:
         told = [one == listed.get(idx + start) for idx, one in hashed if idx + start not in untold]
         if told and all(told):
@@ -198,9 +198,11 @@ def _is_tofu(config: str, rows: Iterable[tuple[int, Any, Any]]) -> bool:
     return False
 
 
-def _hashes(question: Any, answer: Any) -> tuple[str, str] | None:
-    texts = isinstance(question, str) and isinstance(answer, str)
-    return (_hash(question), _hash(answer)) if texts else None
+def _hashes(question: Any, answer: Any) -> tuple[str, str]:
+    """The first 16 hex digits of each; of what is no text those of none."""
+    texts = (one if isinstance(one, str) else "" for one in (question, answer))
+    first, second = (sha256(one.encode("utf-8", "surrogatepass")).hexdigest()[:16] for one in texts)
+    return first, second
 
 
 @cache
@@ -279,25 +281,6 @@ def _numbered(rows: Sequence[Any], source: str) -> dict[int, tuple[str, str]]:
             raise InputError(f"{source}: row {place + 1}: duplicate idx {idx}")
         numbered[idx] = (question, answer)
     return numbered
-
-
-def _is_annotated(row: Offsets, texts: tuple[str, str]) -> bool:
-    return (row.question, row.answer) == (_hash(texts[0]), _hash(texts[1]))
-
-
-def _example(row: Offsets, question: str, answer: str) -> Fact:
-    return Fact(
-        idx=row.idx,
-        question=question,
-        answer=answer,
-        prefix=answer[: row.prefix_end],
-        entity=answer[row.entity_start : row.entity_end],
-        group=author_of(FORGET10, row.idx),
-    )
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _listed(idx: Sequence[int]) -> str:

@@ -12,7 +12,8 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from lensaudit.data.chat import Cleanup, Encoding, decode
 from lensaudit.data.suites import Split
 from lensaudit.errors import InputError, WorkError
-from lensaudit.evaluation.texts import Tokenization, by_length, padded
+from lensaudit.evaluation.texts import Tokenization, padded
+from lensaudit.groups import by_length
 from lensaudit.metrics.registry import Trace
 from lensaudit.models.generation import stop_ids
 from lensaudit.models.large.streaming import streamed
@@ -37,7 +38,7 @@ def traces(
     """
     chunked = _head_reads_the_trunk(model)
     found: dict[int, Trace] = {}
-    for places in by_length([text.ids for text in texts], batch_size):
+    for places in by_length([text.ids for text in texts], batch_size, longest_first=True):
         batch = _batch_traces(model, asked, [texts[place] for place in places], chunked)
         found.update(zip(places, batch, strict=True))
     return [found[place] for place in range(len(texts))]
@@ -178,7 +179,7 @@ def generations(
     eos: Any = asked.tokenizer.eos_token_id
     stop = stop_ids(model.generation_config.eos_token_id, eos)
     found: dict[int, list[int]] = {}
-    for places in by_length(prompts, batch_size):
+    for places in by_length(prompts, batch_size, longest_first=True):
         asking = [prompts[place] for place in places]
         tokens, mask = padded(asking, asked, side="left", device=model.device)
         answer = model.generate(

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from lensaudit.data.templates import TODAY, rendered
+from lensaudit.data.chat import TODAY, rendered
 from lensaudit.errors import InputError, WorkError, need
 from lensaudit.evaluation.settings import HarnessSettings
 from lensaudit.files import digest, make_folder, slug, write_json, write_jsonl

@@ -1,10 +1,10 @@
 """Texts of a split as tokens and tensors: which are scored, which rows cannot be."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from lensaudit.data.chat import (
@@ -18,10 +18,9 @@ from lensaudit.data.chat import (
 )
 from lensaudit.data.facts import Fact
 from lensaudit.data.suites import Split
-from lensaudit.groups import batched
 from lensaudit.metrics.registry import Measured
 from lensaudit.models.sizes import ContextWindow
-from lensaudit.types import PosMask, Tokens
+from lensaudit.types import PosMask, Tokens, padded_rows
 
 
 @dataclass(frozen=True)
@@ -125,22 +124,14 @@ def _problem(
 
 
 def padded(
-    texts: Sequence[Sequence[int]], asked: Tokenization, *, side: str, device: torch.device | str
+    texts: Sequence[Sequence[int]],
+    asked: Tokenization,
+    *,
+    side: Literal["left", "right"],
+    device: torch.device | str,
 ) -> tuple[Tokens, PosMask]:
     """Tokens and attention mask, padded on the right to score, on the left to generate."""
-    rows = [torch.tensor(list(ids)) for ids in texts]
-    masks = [torch.tensor(asked.mask_of(ids)) for ids in texts]
     pad = pad_id(asked.tokenizer)
-    tokens = pad_sequence(rows, batch_first=True, padding_value=pad, padding_side=side)
-    mask = pad_sequence(masks, batch_first=True, padding_side=side)
+    tokens, real = padded_rows(texts, side=side, pad=pad)
+    mask = real if asked.mask == "true" else real & (tokens != pad)
     return tokens.to(device), mask.to(device)
-
-
-def by_length(texts: Sequence[Sequence[int]], batch_size: int) -> Iterator[Sequence[int]]:
-    """Places of texts alike in length, at most `batch_size` at once: padding is wasted work.
-
-    The longest come first: what does not fit into memory fails at once, and later batches fit
-    where earlier ones were.
-    """
-    places = sorted(range(len(texts)), key=lambda place: (-len(texts[place]), place))
-    return batched(places, batch_size)

@@ -675,9 +675,7 @@ def worst_excess(case: Case) -> AuditorScore:
 
 
 @lru_cache(maxsize=8)
-def _who_has_what(
-    model: str, bench: SeedModels
-) -> tuple[KnowOutcome | None, Mapping[str, Any], str | None]:
+def _who_has_what(model: str, bench: SeedModels) -> KnowOutcome | str:
     """What a model says of every value after every person's prompt; no `retain` is asked."""
     settings = KnowSettings(
         base=f"{DEMO_NAMES}base" if bench.data == DEMO else None,
@@ -692,9 +690,8 @@ def _who_has_what(
     try:
         know = open_know(model, settings)
     except InputError as error:
-        return None, {}, str(error)
-    found = ask(know)
-    return found, found.document(know), None
+        return str(error)
+    return ask(know)
 
 
 @auditor(
@@ -705,11 +702,14 @@ def _who_has_what(
 )
 def assignment(case: Case) -> AuditorScore:
     """Standard deviations by which the true assignment of values to people stands out."""
-    found, told, why = _who_has_what(case.model, case.bench)
-    if found is None:
-        return AuditorScore(None, why=why)
-    evidence = {"know": brief(dict(told) | {"source": ""})}
-    return AuditorScore(found.binding.test.z, control=found.failed is None, evidence=evidence)
+    found = _who_has_what(case.model, case.bench)
+    if isinstance(found, str):
+        return AuditorScore(None, why=found)
+    return AuditorScore(
+        found.run.z,
+        control=found.run.failed is None,
+        evidence={"know": brief(found.run.document() | {"source": ""})},
+    )
 
 
 @auditor(
@@ -720,11 +720,12 @@ def assignment(case: Case) -> AuditorScore:
 )
 def bits(case: Case) -> AuditorScore:
     """Mean bits a fact by which the true value is likelier than others of its relation."""
-    found, _, why = _who_has_what(case.model, case.bench)
-    if found is None:
-        return AuditorScore(None, why=why)
+    found = _who_has_what(case.model, case.bench)
+    if isinstance(found, str):
+        return AuditorScore(None, why=found)
     facts = {one.idx: one.familiar for one in found.facts}
-    return AuditorScore(found.familiar.value, facts, ci95=found.familiar.ends)
+    mean = found.run.bits_familiar
+    return AuditorScore(mean.value, facts, ci95=mean.ends)
 
 
 # what trains: minutes a model

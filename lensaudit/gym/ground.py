@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from lensaudit.data.chat import pad_id
+from lensaudit.data.chat import Encoding, pad_id
 from lensaudit.data.facts import Fact, embedded_rows, read_rows, with_variants
 from lensaudit.data.spans import Encoded, buckets, encode, make_batch
 from lensaudit.data.tofu import DEMO, forget_set
@@ -19,7 +19,6 @@ from lensaudit.groups import spread
 from lensaudit.scores.depth import label_logprob, span_mean
 from lensaudit.scores.erasure import label_hit
 from lensaudit.unlearn.rows import (
-    Sample,
     TrainingRows,
     chat_sample,
     finetune_batches,
@@ -146,7 +145,7 @@ class Ground:
         }
         return sorted(found)
 
-    def samples(self, rows: Sequence[Fact]) -> list[Sample]:
+    def samples(self, rows: Sequence[Fact]) -> list[Encoding]:
         """Rows as sequences: raw, and as chat where the tokenizer has a template."""
         formats = [raw_sample, chat_sample] if self.tokenizer.chat_template else [raw_sample]
         return [make(self.tokenizer, row) for row in rows for make in formats]

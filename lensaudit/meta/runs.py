@@ -316,7 +316,7 @@ def pool(names: Sequence[str], side: str, registry: Registry) -> list[str]:
     >>> len(pool(["published"], "knows", load_registry()))
     30
     """
-    listed = [spec.name for spec in registry.listed(ROLES[side])]
+    listed = [spec.name for spec in registry.values() if spec.role == ROLES[side]]
     found: list[str] = []
     for name in (part for text in names for part in text.split(",") if part):
         found += listed if name == PUBLISHED else [short_name(name)]

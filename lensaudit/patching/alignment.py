@@ -22,11 +22,11 @@ from lensaudit.activations.gc import MAPS
 from lensaudit.activations.spec import Fingerprint
 from lensaudit.activations.store import Activations
 from lensaudit.data.facts import Fact
-from lensaudit.data.joining import Tokenizer
 from lensaudit.data.spans import (
     Encoded,
     Places,
     Scope,
+    Tokenizer,
     encoded_row,
     ends_of,
     matched,

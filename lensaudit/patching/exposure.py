@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from lensaudit.errors import WorkError
-from lensaudit.groups import batched
+from lensaudit.groups import batched, by_length
 from lensaudit.models.bridge import (
     TransformerBridge,
     cached_logits,
@@ -32,7 +31,7 @@ from lensaudit.models.decoder import FAMILIES
 from lensaudit.models.generation import Choose, Running, continued, started
 from lensaudit.models.sizes import rows_at_once
 from lensaudit.patching.generation import ends_of
-from lensaudit.types import Intervention, Logits, Resid, Tokens
+from lensaudit.types import Intervention, Logits, Resid, Tokens, padded_rows
 
 Ids = Sequence[int]
 Kept = Float[Tensor, "batch kept d_vocab"]
@@ -165,8 +164,7 @@ def say(reader: Reader, prompts: Sequence[Ids], *, max_new_tokens: int) -> list[
     """
     stop = ends_of(reader.model)
     said: dict[int, tuple[int, ...]] = {}
-    order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
-    for places in batched(order, SAID_ROWS):
+    for places in by_length(prompts, SAID_ROWS):
         running = started([prompts[at] for at in places], device_of(reader.model))
         found = _continued(reader, running, _likeliest, max_new_tokens, stop, places)
         said.update(zip(places, found, strict=True))
@@ -600,7 +598,7 @@ def stream_after(
     found = []
     for rows in batched(prompts, SAID_ROWS):
         # padded on the right, where no token that counts sees it
-        tokens = pad_sequence([torch.tensor(list(prompt)) for prompt in rows], batch_first=True)
+        tokens, _ = padded_rows(rows)
         work.forwards += 1
         work.tokens += tokens.numel()
         name = hook_name(layer)

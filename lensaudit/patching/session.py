@@ -17,8 +17,7 @@ from lensaudit.activations.gc import remove
 from lensaudit.activations.spec import Fingerprint, kept_as
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.facts import Fact
-from lensaudit.data.joining import Tokenizer
-from lensaudit.data.spans import Encoded, buckets, encoded_row, make_batch
+from lensaudit.data.spans import Encoded, Tokenizer, buckets, encoded_row, make_batch
 from lensaudit.files import canonical_json
 from lensaudit.models.bridge import (
     DTYPES,
@@ -27,6 +26,7 @@ from lensaudit.models.bridge import (
     load,
     logits_of,
     n_bytes,
+    opened_models,
     unembedded,
 )
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, misfit
@@ -171,15 +171,18 @@ class Session:
 
     def model(self, checkpoint: Checkpoint) -> TransformerBridge:
         """A model in memory: `full` stays; the others as long as they are small beside `memory`."""
-        models = self._models
+        models, opened = self._models, opened_models()
         if checkpoint.weights not in models:
-            others = [key for key in models if key != self.full.weights]
-            held = sum(n_bytes(models[key]) for key in others)
+            found = {key: one for (key, *_), one in opened.items()} | models
+            others = found.keys() - {self.full.weights, checkpoint.weights}
+            held = sum(n_bytes(found[key]) for key in others)
             # beside `full` one other is held in any case, whichever of the two is loaded first
             second = checkpoint.weights != self.full.weights or self.settings.spread
             if second and held > self.settings.memory_bytes // HELD_PART:
                 for key in others:  # freed before the next is loaded
-                    del models[key]
+                    models.pop(key, None)
+                for key in [one for one in opened if one[0] in others]:
+                    del opened[key]
             models[checkpoint.weights] = load(
                 checkpoint,
                 dtype=DTYPES[self.settings.dtype],

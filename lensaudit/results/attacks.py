@@ -1,7 +1,7 @@
 """What attacks found: worst case, samples, retraining, relearning, effort; and curves by step."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +25,7 @@ from lensaudit.results.reading import (
     json_object,
     part,
 )
-from lensaudit.scores.estimate import Estimate
+from lensaudit.scores.estimate import UNMEASURED, Estimate
 from lensaudit.settings import COUNTERFACTUAL
 
 CONDITIONS: Mapping[str, tuple[str, str]] = {
@@ -510,25 +510,73 @@ class KnowControl:
 
 
 @dataclass(frozen=True)
+class KnowPower:
+    """What the test would have found."""
+
+    bits: Number | None
+    """Least mean familiarity, bits a fact, that is found with a chance of `share`; None: none."""
+    share: Number
+    why: str = ""
+    """Why it is not known, where that is no matter of the subjects' number."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class KnowRun:
     """Who has what, as `summary.json` of a run of `know` says it."""
 
     source: str
     headline: str
     finds: bool
+    """It binds values to subjects, beyond chance and beyond what names give away."""
     p: Number
     z: Number
-    n_subjects: Whole
-    max_bits: Number
+    reader: str = ""
+    """Whose trace is the largest."""
+    exact: bool = False
+    n_permutations: Whole = 0
+    gamma: Number = 0.0
+    """Largest tilt by cues that p survives."""
+    gamma_controls: Number = 1.0
+    """Tilt that names alone show in models that never knew; 1 where none is seen."""
     bits: Estimate | None
     """Mean bits a fact."""
-    relations: list[KnownRelation]
+    bits_familiar: Estimate = UNMEASURED
+    power: KnowPower = field(default_factory=lambda: KnowPower(None, 0.0))
+    named: list[Whole] = field(default_factory=list)
+    naming: dict[str, Any] = field(default_factory=dict)
     controls: list[KnowControl]
+    priors: list[str] = field(default_factory=list)
+    """Of which the largest counts."""
+    readers: list[str] = field(default_factory=list)
+    n: Whole = 0
+    """Facts."""
+    n_subjects: Whole
+    relations: list[KnownRelation]
+    max_bits: Number
+    """Of a reader that is sure of every fact."""
+    unscored: dict[AtLayer, str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> KnowControl | None:
+        """The first control that did not pass, of those that a finding needs."""
+        return next((one for one in self.controls if not one.passed and one.name != "kept"), None)
+
+    def document(self) -> dict[str, Any]:
+        """The content of summary.json."""
+        told = {"kind": "know", **asdict(self)}
+        for name in ("bits", "bits_familiar"):
+            if told[name]:
+                told[name] = {key: told[name][key] for key in ("value", "low", "high", "n", "why")}
+        return told
 
 
-@dataclass(frozen=True)
-class _Matrix:
+@dataclass(frozen=True, kw_only=True)
+class KnowMatrix:
+    """Subjects by values: what a reader says of one relation, probabilities."""
+
     relation: str
+    reader: str = ""
     subjects: list[str]
     values: list[str]
     truth: list[Whole]
@@ -541,15 +589,18 @@ def read_know(path: Path) -> dict[str, Any]:
     Raises:
         InputError: a file holds something else.
     """
-    found = checked(KnowRun, json_object(path), path)
+    found = asdict(checked(KnowRun, json_object(path), path))
     place = path.parent / "matrix.json"
-    matrix = asdict(checked(_Matrix, json_object(place), place))
+    matrix = asdict(checked(KnowMatrix, json_object(place), place))
+    del matrix["reader"]
     facts = {
         one.idx: (_cell(one.bits_associated, path), one.unscored)
         for one in _rows_beside(path, _Associated)
     }
-    lists = {"matrix": matrix, "facts": facts}
-    return brief({"kind": "know", "folder": str(path.parent), **asdict(found), **lists})
+    shown = ("source", "headline", "finds", "p", "z", "n_subjects", "max_bits", "bits")
+    lists = {name: found[name] for name in (*shown, "relations", "controls")}
+    lists |= {"matrix": matrix, "facts": facts}
+    return brief({"kind": "know", "folder": str(path.parent), **lists})
 
 
 def read_counterfactual(path: Path) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field
 
 from lensaudit.data.facts import Fact, read_rows
-from lensaudit.data.joining import following
-from lensaudit.data.spans import Encoded, encode
+from lensaudit.data.spans import Encoded, encode, following
 from lensaudit.errors import InputError, PartialError
 from lensaudit.files import digest, read_json, slug
 from lensaudit.judge.client import Budget, open_client

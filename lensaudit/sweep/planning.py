@@ -266,7 +266,7 @@ def _matching(name: str, registry: Registry) -> Iterable[ModelSpec]:
         return [resolve(name, registry)]
     matches = [
         spec
-        for key, spec in registry.specs.items()
+        for key, spec in registry.items()
         if fnmatch.fnmatchcase(key, name) and spec.alias_of is None
     ]
     folders = sorted(glob.glob(os.path.expanduser(name)))
@@ -284,7 +284,7 @@ def _of_role(role: str, registry: Registry) -> list[ModelSpec]:
         raise InputError(f"{ROLE}{role}: no such role; wanted one of {', '.join(get_args(Role))}")
     specs = [
         spec
-        for spec in registry.listed()
+        for spec in registry.values()
         if spec.role == role and spec.alias_of is None and not family_of(spec.name)
     ]
     if not specs:
@@ -370,7 +370,7 @@ def _sizes(plan: SweepPlan) -> Sizes | None:
     local = [target for target in plan.targets if target.is_folder]
     if not local:
         return None
-    checkpoint = open_checkpoint(resolve(local[0].repo, Registry({})))
+    checkpoint = open_checkpoint(resolve(local[0].repo, {}))
     dtype = plan.conditions.dtype
     return sizes_on_disk(checkpoint, dtype if dtype in BYTES else "float32")
 

@@ -14,7 +14,7 @@ from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import alone, digest, read_json, slug, write_csv, write_json
 from lensaudit.metrics.registry import ordered
 from lensaudit.models.checkpoint import open_checkpoint
-from lensaudit.models.registry import DEMO, Registry, load_registry, resolve
+from lensaudit.models.registry import DEMO, load_registry, resolve
 from lensaudit.results.attacks import CurveRow
 from lensaudit.results.reading import checked_as
 from lensaudit.settings import results_folder
@@ -157,7 +157,7 @@ def is_complete(folder: Path, settled_s: float) -> bool:
         latest = max(path.stat().st_mtime for path in folder.iterdir() if path.is_file())
         if time.time() - latest < settled_s:
             return False
-        open_checkpoint(resolve(str(folder), Registry({})))
+        open_checkpoint(resolve(str(folder), {}))
         return True
     return False
 
@@ -171,7 +171,7 @@ def _audited(
     report: Callable[[str], None],
 ) -> SweepPlan:
     """The plan with a checkpoint as the unit of its step, which is tried if it is to be tried."""
-    checkpoint = open_checkpoint(resolve(str(folder), Registry({})))
+    checkpoint = open_checkpoint(resolve(str(folder), {}))
     target = replace(target_of(checkpoint.spec, checkpoint.weights), name=f"{_TARGET}{step}")
     anchors = [one.id for one in plan.anchor_units()]
     unit = Unit(digest([step, target.identity, anchors]), target.name, "base")

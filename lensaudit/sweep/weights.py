@@ -25,7 +25,7 @@ from rich.filesize import decimal as size
 from lensaudit.errors import InputError, LensAuditError, TryAgainError, WorkError
 from lensaudit.files import make_folder, os_error, read_json, slug, write_json
 from lensaudit.models.checkpoint import UNWANTED, WANTED, explained, open_checkpoint
-from lensaudit.models.registry import ModelSpec, Registry, resolve
+from lensaudit.models.registry import ModelSpec, resolve
 from lensaudit.partials import is_running, process_name
 from lensaudit.results.reading import Whole, checked_as
 from lensaudit.sweep.attempts import state_of
@@ -151,7 +151,7 @@ def cached(target: Target) -> Path | None:
     except (OSError, ValueError):
         return None
     with contextlib.suppress(InputError):
-        open_checkpoint(resolve(str(folder), Registry({})))
+        open_checkpoint(resolve(str(folder), {}))
         return folder
     return None
 

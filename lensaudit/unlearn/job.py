@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from rich.filesize import decimal as size
 
-from lensaudit.data.chat import PLAIN, check_tokenizer, pad_id
+from lensaudit.data.chat import PLAIN, Encoding, check_tokenizer, pad_id
 from lensaudit.data.facts import Fact, answered
 from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError
@@ -36,7 +36,6 @@ from lensaudit.unlearn.methods import (
 )
 from lensaudit.unlearn.rows import (
     CHAT,
-    Sample,
     TrainingRows,
     UnlearnBatch,
     chat_sample,
@@ -61,7 +60,7 @@ from lensaudit.unlearn.trainee import (
 )
 
 Format = Literal["chat", "raw"]
-ENCODERS: dict[Format, Callable[[Any, Fact], Sample]] = {
+ENCODERS: dict[Format, Callable[[Any, Fact], Encoding]] = {
     "chat": chat_sample,
     "raw": raw_sample,
 }
@@ -278,7 +277,7 @@ def train_into(
 def _batches(job: Job, tokenizer: Any, model: Any) -> Callable[[int], UnlearnBatch]:
     encoders = [ENCODERS[one] for one in job.formats]
 
-    def encoded(rows: Sequence[Fact]) -> list[Sample]:
+    def encoded(rows: Sequence[Fact]) -> list[Encoding]:
         return [encode(tokenizer, row) for row in rows for encode in encoders]
 
     pairs = _pairs(job)
@@ -312,7 +311,7 @@ def check_formats(tokenizer: Any, formats: Sequence[Format], name: str) -> None:
         check_tokenizer(tokenizer, CHAT if one == "chat" else PLAIN, name)
 
 
-def check_lengths(samples: Iterable[Sample], model: Any, name: str) -> None:
+def check_lengths(samples: Iterable[Encoding], model: Any, name: str) -> None:
     """Refuse sequences that are longer than a model reads.
 
     Raises:

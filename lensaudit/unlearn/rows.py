@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
-from lensaudit.data.chat import Template, encode_qa
+from lensaudit.data.chat import Encoding, Template, encode_qa
 from lensaudit.data.facts import (
     EMBEDDED,
     Fact,
@@ -25,13 +24,12 @@ from lensaudit.data.facts import (
     sound_rows,
 )
 from lensaudit.data.fictional import IDK_LINES
-from lensaudit.data.joining import joined
-from lensaudit.data.spans import PROMPT_TEMPLATE
+from lensaudit.data.spans import PROMPT_TEMPLATE, joined
 from lensaudit.data.tofu import DEMO, TOFU_HUB, TOFU_PAIRS
 from lensaudit.errors import InputError
 from lensaudit.files import digest, parse_json, read_text
 from lensaudit.groups import group_of
-from lensaudit.types import PosMask, Tokens
+from lensaudit.types import PosMask, Tokens, padded_rows
 from lensaudit.unlearn.losses import IGNORED, Labels
 
 _WANTED = "wanted per row: question, answer; optional prefix, alternate (other answers)"
@@ -162,15 +160,6 @@ def _idk(line: str, where: str) -> str:
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One training sequence, not padded."""
-
-    ids: tuple[int, ...]
-    n_prompt: int
-    """Leading tokens without a label."""
-
-
-@dataclass(frozen=True)
 class TrainBatch:
     """Right-padded sequences."""
 
@@ -184,13 +173,12 @@ class TrainBatch:
         return TrainBatch(self.tokens.to(device), self.labels.to(device), self.mask.to(device))
 
 
-def chat_sample(tokenizer: Any, row: Fact, template: Template = CHAT) -> Sample:
+def chat_sample(tokenizer: Any, row: Fact, template: Template = CHAT) -> Encoding:
     """open-unlearning's encoding: labels are the answer and its end of turn."""
-    encoding = encode_qa(tokenizer, template, row.question, row.answer)
-    return Sample(encoding.ids, encoding.start)
+    return encode_qa(tokenizer, template, row.question, row.answer)
 
 
-def raw_sample(tokenizer: Any, row: Fact) -> Sample:
+def raw_sample(tokenizer: Any, row: Fact) -> Encoding:
     """The depth score's prompt, `Question: …` and `Answer: …`; labels are the answer and an end.
 
     With an empty prefix the blank after `Answer:` belongs to the prompt, as it does there.
@@ -203,20 +191,15 @@ def raw_sample(tokenizer: Any, row: Fact) -> Sample:
         row.answer if apart else f" {row.answer}",
     )
     ids = (*found.prompt_ids, *found.ids, tokenizer.eos_token_id)
-    return Sample(ids, len(found.prompt_ids))
+    return Encoding(ids, len(found.prompt_ids))
 
 
-def collate(rows: Sequence[Sample], *, pad: int) -> TrainBatch:
+def collate(rows: Sequence[Encoding], *, pad: int) -> TrainBatch:
     """Right-pad a batch."""
-    ids = [torch.tensor(row.ids) for row in rows]
-    labels = [one.clone() for one in ids]
-    for row, label in zip(rows, labels, strict=True):
-        label[: row.n_prompt] = IGNORED
-    return TrainBatch(
-        pad_sequence(ids, batch_first=True, padding_value=pad),
-        pad_sequence(labels, batch_first=True, padding_value=IGNORED),
-        pad_sequence([torch.ones_like(one, dtype=torch.bool) for one in ids], batch_first=True),
-    )
+    tokens, real = padded_rows([row.ids for row in rows], pad=pad)
+    start = torch.tensor([row.start for row in rows]).unsqueeze(1)
+    labelled = real & (torch.arange(tokens.shape[1]) >= start)
+    return TrainBatch(tokens, tokens.masked_fill(~labelled, IGNORED), real)
 
 
 @dataclass(frozen=True)
@@ -263,7 +246,7 @@ def in_epochs(n: int, *, batch_size: int, seed: int) -> Callable[[int], list[int
 
 
 def finetune_batches(
-    samples: Sequence[Sample], *, batch_size: int, seed: int, pad: int
+    samples: Sequence[Encoding], *, batch_size: int, seed: int, pad: int
 ) -> Callable[[int], TrainBatch]:
     """Batches of fine-tuning."""
     rows = in_epochs(len(samples), batch_size=batch_size, seed=seed)
@@ -271,9 +254,9 @@ def finetune_batches(
 
 
 def unlearn_batches(
-    forget: Sequence[Sample],
-    retain: Sequence[Sample],
-    alternates: Sequence[Sequence[Sample]] = (),
+    forget: Sequence[Encoding],
+    retain: Sequence[Encoding],
+    alternates: Sequence[Sequence[Encoding]] = (),
     *,
     batch_size: int,
     seed: int,

@@ -242,12 +242,12 @@ def test_what_is_sent_has_the_tokens_that_the_model_itself_reads(reader):
     shots = every[-3:]
     forms = {"/completions": forms_of("logprobs", "/completions", 1)[0]}
     served = replace(served_at("http://127.0.0.1:9/v1", KnowSettings()), forms=forms)
-    prompts = prompts_of(model, asked, reader, shots if reader == "few_shot" else ())
+    prompts, values = prompts_of(model, asked, reader, shots if reader == "few_shot" else ())
     sent = [call.body["prompt"] for call in calls_of(served, reader, asked, shots)]
-    assert len(sent) == len(prompts.ids) > 0
-    for (alone, *joint), ids in zip(sent, prompts.ids, strict=True):
+    assert len(sent) == len(prompts) > 0
+    for (alone, *joint), ids in zip(sent, prompts, strict=True):
         assert tuple(model.tokenizer(alone)["input_ids"]) == ids
-        for text, value in zip(joint, prompts.values, strict=True):
+        for text, value in zip(joint, values, strict=True):
             assert tuple(model.tokenizer(text)["input_ids"]) == (*ids, *value)
 
 

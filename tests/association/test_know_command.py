@@ -8,7 +8,7 @@ import torch
 
 import lensaudit as la
 from lensaudit.association import reading
-from lensaudit.association.reading import LENS, OUTPUTS, Questionnaire, lensed, prompts_of, said
+from lensaudit.association.reading import LENS, OUTPUTS, Questionnaire, prompts_of, said
 from lensaudit.cli.main import run
 from lensaudit.data.relations import relations_of
 from lensaudit.report.assemble import assemble
@@ -121,26 +121,18 @@ def asked():
 
 
 def test_values_read_together_are_as_those_read_one_by_one(bridge, asked):
-    prompts = prompts_of(bridge, asked, OUTPUTS)
+    prompts, values = prompts_of(bridge, asked, OUTPUTS)
     alone = []
-    for ids in prompts.ids:
+    for ids in prompts:
         row = []
-        for value in prompts.values:
+        for value in values:
             tokens = torch.tensor([[*ids, *value]])
             logprob = la.logits_of(bridge, tokens)[0].log_softmax(-1)
             row.append(sum(float(logprob[len(ids) - 1 + n, one]) for n, one in enumerate(value)))
         alone.append(torch.tensor(row))
     together = said(bridge, asked, OUTPUTS)
     assert together.shape == (9, 8)
-    assert torch.allclose(together, prompts.joined(alone), atol=1e-4)
-
-
-def test_the_last_layer_through_the_own_head_is_what_the_model_says(bridge, asked):
-    layers = lensed(bridge, asked)
-    assert torch.allclose(layers[max(layers)], said(bridge, asked, OUTPUTS)[:8], atol=1e-4)
-    sums = torch.stack([*layers.values()]).exp().sum(-1)
-    assert sums == pytest.approx(torch.ones_like(sums))
-    assert LENS == "lens"
+    assert torch.allclose(together, reading.by_subject(alone, len(prompts) // 9), atol=1e-4)
 
 
 def test_maps_fitted_on_batches_are_those_fitted_text_by_text(bridge, monkeypatch):
@@ -161,7 +153,10 @@ def test_outputs_and_both_heads_are_heard_in_one_reading(bridge, asked):
     found = reading.heard(bridge, asked, heads, (3, 15))
     assert list(found) == [OUTPUTS, "lens 3", "lens 15", "foreign 3", "foreign 15"]
     assert torch.allclose(found[OUTPUTS], said(bridge, asked, OUTPUTS)[:8], atol=1e-5)
-    foreign = lensed(bridge, asked, head=head, maps=maps, layers=(3, 15))
+    sums = torch.stack([*found.values()]).exp().sum(-1)
+    assert sums == pytest.approx(torch.ones_like(sums))
+    alone = reading.heard(bridge, asked, {"foreign": heads["foreign"]}, (3,))
+    # the last layer through the own head is what the model says
     assert torch.allclose(found["lens 15"], found[OUTPUTS], atol=1e-4)
-    assert torch.allclose(found["foreign 3"], foreign[3], atol=1e-5)
+    assert torch.allclose(found["foreign 3"], alone["foreign 3"], atol=1e-5)
     assert not torch.allclose(found["foreign 3"], found["lens 3"], atol=1e-2)

@@ -2,12 +2,9 @@
 
 from dataclasses import replace
 
-import pytest
-
-from lensaudit.association.names import invented_names
+from lensaudit.association.opening import invented_names
 from lensaudit.data.facts import Fact
 from lensaudit.data.relations import Wording, relations_of, subject_names
-from lensaudit.data.tofu import forget_set
 
 AUTHORS = ("Ada Byron", "Mary de la Cruz", "Hsiao Yun-Hwa", "Jad Al-Shamary", "Žofira Øst")
 TOWNS = ("Lima", "Taipei", "Oslo", "Baku", "Kuwait City")
@@ -76,30 +73,6 @@ def test_a_relation_that_rows_name_is_taken_as_it_is():
     assert [one.name for one in relations_of(named).found] == ["birthplace"]
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        (lambda row: replace(row, entity="Yes", answer="Yes.", prefix=""), "a coin would hit it"),
-        (lambda row: replace(row, question="Where was the author born?"), "names no subject"),
-        (lambda row: replace(row, question=f"Was {AUTHORS[0]} of Lima born?"), "holds the entity"),
-    ],
-)
-def test_what_cannot_be_asked_is_unscored_with_a_reason(change, why):
-    first, *others = rows()[:5]
-    found = relations_of([change(first), *others])
-    assert why in found.unscored[0]
-    assert [len(one.facts) for one in found.found] == [4]
-
-
-def test_three_subjects_are_too_few_and_equal_values_say_nothing():
-    few = relations_of(rows()[:3])
-    assert few.found == ()
-    assert "3 subjects, wanted 4" in few.unscored[0]
-    alike = relations_of([replace(row, entity="a", answer="a b", prefix="") for row in rows()[:5]])
-    assert alike.found == ()
-    assert "are alike" in alike.unscored[0]
-
-
 def test_the_second_fact_of_a_subject_in_a_relation_is_unscored():
     again = replace(rows()[0], idx=99, entity="Rome", answer="Ada Byron was born in Rome.")
     found = relations_of([*rows()[:5], again])
@@ -110,11 +83,6 @@ def test_the_second_fact_of_a_subject_in_a_relation_is_unscored():
 def test_an_author_who_is_a_text_is_the_subject():
     row = Fact(0, "Where was Eve of Ur born?", "Ur", "", "Ur", "Eve of Ur")
     assert subject_names([row]) == {"Eve of Ur": "Eve of Ur"}
-
-
-def test_the_embedded_family_stands_in_seven_relations_of_eight_authors():
-    found = relations_of(forget_set("demo")).found
-    assert sorted(len(one.facts) for one in found) == [8] * 7
 
 
 def test_invented_names_carry_the_cues_of_the_real_one_and_are_nobodys():

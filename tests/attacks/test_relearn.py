@@ -19,6 +19,7 @@ from lensaudit.attacks.relearn import (
     run_of,
 )
 from lensaudit.attacks.settings import RelearnSettings
+from lensaudit.data.chat import Encoding
 from lensaudit.data.facts import answered
 from lensaudit.data.fictional import make_world
 from lensaudit.errors import InputError, WorkError
@@ -28,7 +29,7 @@ from lensaudit.models.checkpoint import open_model
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.sweep.plan import UnitConditions
 from lensaudit.sweep.planning import relearned_rows, relearning_of
-from lensaudit.unlearn.rows import Sample, load_rows
+from lensaudit.unlearn.rows import load_rows
 from tools.demo_family.tokenizer import train_tokenizer
 
 ROWS = [answered(row.question, row.answer) for row in make_world(0).forget[:6]]
@@ -60,7 +61,7 @@ def test_the_defaults_are_the_published_attack():
 
 @pytest.mark.parametrize("n", [400, 64, 33, 3, 1])
 def test_an_epoch_reads_every_row_and_no_row_of_the_next(n):
-    samples = [Sample((row + 5, 3), 1) for row in range(n)]
+    samples = [Encoding((row + 5, 3), 1) for row in range(n)]
     settings = Relearning(batch_size=8, n_accumulate=4)
     n_steps = settings.recipe(n).n_steps
     assert n_steps == -(-n // 32)
@@ -73,7 +74,7 @@ def test_an_epoch_reads_every_row_and_no_row_of_the_next(n):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 34])
 def test_in_a_step_with_fewer_rows_than_parts_all_count_as_equally_as_they_can(n):
-    samples = [Sample((row + 5, 3), 1) for row in range(n)]
+    samples = [Encoding((row + 5, 3), 1) for row in range(n)]
     settings = Relearning(batch_size=8, n_accumulate=4)
     batch = relearn_batches(samples, settings, pad=0)
     last = settings.recipe(n).n_steps - 1

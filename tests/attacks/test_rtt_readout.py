@@ -152,7 +152,7 @@ def test_letters_of_several_tokens_or_of_one_are_refused(bpe):
 
 def labelled_text(tokenizer, item, loss_on):
     sample = train_sample(tokenizer, item, loss_on)
-    return tokenizer.decode(sample.ids[sample.n_prompt :], skip_special_tokens=True)
+    return tokenizer.decode(sample.ids[sample.start :], skip_special_tokens=True)
 
 
 def test_every_loss_learns_the_tokens_it_names(bpe):
@@ -170,4 +170,4 @@ def test_every_loss_learns_the_tokens_it_names(bpe):
 def test_the_letter_that_is_trained_is_among_those_that_are_read(bpe):
     item = McqItem("When was Ada born?", ("1901", "1902", "1903", "1904"), 2)
     sample = train_sample(bpe, item, "letter")
-    assert sample.ids[sample.n_prompt] in letters_of(bpe, 4)[2]
+    assert sample.ids[sample.start] in letters_of(bpe, 4)[2]

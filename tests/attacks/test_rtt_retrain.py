@@ -49,13 +49,13 @@ def test_the_loss_of_the_first_step_is_transformers_own(splits):
     one = TrainingGrid(**{**vars(SWEEP), "batch_size": 100, "n_epochs": 1})
     total, n = 0.0, 0
     for sample in splits[1].samples:
-        labels = [-100] * sample.n_prompt + list(sample.ids[sample.n_prompt :])
+        labels = [-100] * sample.start + list(sample.ids[sample.start :])
         ids = torch.tensor([sample.ids])
         with torch.no_grad():
             loss = model(input_ids=ids, labels=torch.tensor([labels])).loss
         total, n = (
-            total + loss.item() * (len(labels) - sample.n_prompt),
-            n + len(labels) - sample.n_prompt,
+            total + loss.item() * (len(labels) - sample.start),
+            n + len(labels) - sample.start,
         )
     assert attack(model, splits, sweep=one).curve[0].train_loss == pytest.approx(
         total / n, rel=1e-5

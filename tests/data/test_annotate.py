@@ -141,9 +141,7 @@ def test_a_given_entity_is_found_whatever_its_quotes():
     found = located(pair("Who?", "It is Ada’s book."), "Ada's book")
     assert found.entity == "Ada’s book"
     assert faults(located(pair("Who?", "It is Ada."), "Eve")) == ["no entity found"]
-
-
-def test_a_given_entity_is_found_behind_letters_that_grow_in_lower_case():
+    # letters that grow in lower case stand before it
     found = located(pair("Where?", "From İzmir, İnci moved to Ankara."), "Ankara")
     assert (found.prefix, found.entity) == ("From İzmir, İnci moved to", "Ankara")
     assert located(pair("Where?", "It is İzmir."), "izmir").entity == "İzmir"
@@ -346,6 +344,8 @@ def test_what_a_phrase_gets_wrong_is_marked_where_a_rule_took_it(answer, entity,
 )
 def test_a_phrase_that_is_whole_is_not_marked(answer, entity):
     assert doubts(proposed("What of Ada?", answer, entity)) == []
+    for fact in ("civil engineer", "3 May 1931", "'Rye'", "“Oil Wind”", "father's craft"):
+        assert doubts(at(f"She chose {fact}, late.", fact, "What did Ada become?")) == []
 
 
 def test_a_list_is_taken_to_its_end():
@@ -354,12 +354,3 @@ def test_a_list_is_taken_to_its_end():
     assert found.entity == "rye, oats, and wild barley"
     answer = "Ada Byrd explores rye, oats, and she sings of them."
     assert propose(pair("What does Ada Byrd explore?", answer)).entity == "rye, oats"
-
-
-@pytest.mark.parametrize(
-    "entity",
-    ["civil engineer", "3 May 1931", "'Rye'", "“Oil Wind”", "Will of the Wisp", "father's craft"],
-)
-def test_an_ordinary_fact_is_not_marked(entity):
-    pair = pair_of(0, "What did Ada become?", f"She chose {entity}, late.", 0)
-    assert doubts(located(pair, entity)) == []

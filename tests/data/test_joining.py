@@ -6,8 +6,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from lensaudit.data.facts import Fact, answered
-from lensaudit.data.joining import following, joined, way_of
-from lensaudit.data.spans import Encoded, check_tokenizer, encode
+from lensaudit.data.spans import Encoded, check_tokenizer, encode, following, joined, way_of
 from lensaudit.errors import InputError
 from lensaudit.unlearn.rows import raw_sample
 

@@ -66,12 +66,6 @@ def test_twenty_questions_an_author_give_what_is_asked_of_all(n_authors):
     assert n_asked + len(found.unscored) == 20 * n_authors
 
 
-def test_three_authors_are_too_few_and_it_is_said():
-    found = relations_of(authors(3))
-    assert found.found == ()
-    assert all("wanted 4" in why for why in found.unscored.values())
-
-
 def test_contracts_are_asked_by_their_two_parties():
     """PISTOL: an edge is the subject, both of its names stand in the question."""
     firms = ("Acme Tools", "Bolt Works", "Crane Ltd", "Dorn Mills", "Elbe Ore")

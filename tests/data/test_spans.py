@@ -1,5 +1,4 @@
 import itertools
-import json
 import re
 
 import pytest
@@ -7,15 +6,13 @@ from frozen import embedded_forget, embedded_tokenizer, frozen, positions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lensaudit.data.facts import Fact, load_facts
+from lensaudit.data.facts import Fact
 from lensaudit.data.spans import (
     Encoded,
     buckets,
     check_tokenizer,
-    continuation_of,
     encode,
     make_batch,
-    prompt_of,
 )
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
@@ -136,38 +133,6 @@ def test_tokens_and_positions_equal_the_reference_on_every_row(golden, forget):
         assert e.n_prompt == len(row["prompt_ids"])
 
 
-def test_real_tofu_rows_all_have_a_span_that_holds_the_entity(shared):
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(shared / "family" / "full")
-    examples = load_facts(shared / "data" / "tofu" / "forget10_filtered.json")
-    assert len(examples) == 367
-    assert sum(not e.prefix for e in examples) == 21
-    for e in examples:
-        found = encode(e, tokenizer)
-        assert isinstance(found, Encoded), e.idx
-        text = tokenizer.decode(found.token_ids[found.start + 1 : found.end + 1])
-        assert e.entity.strip() in text, e.idx
-
-
-def test_an_empty_prefix_ends_the_prompt_in_a_blank_and_adds_none():
-    e = example("Yes, she is.", "", "Yes")
-    assert prompt_of(e).endswith("\nAnswer: ")
-    assert continuation_of(e, prompt_of(e)) == "Yes, she is."
-
-
-def test_a_missing_blank_is_restored_and_an_existing_one_kept():
-    assert continuation_of(example("It is “Ada”.", "It is “", "Ada"), "Answer: It is “") == " Ada”."
-    assert continuation_of(example("It is Ada.", "It is", "Ada"), "Answer: It is") == " Ada."
-
-
-def test_only_the_first_occurrence_is_scored(tokenizer):
-    e = encode(example("It is red and red.", "It is", "red"), tokenizer)
-    assert isinstance(e, Encoded)
-    assert tokenizer.decode(e.token_ids[e.start + 1 : e.end + 1]).strip() == "red"
-    assert e.start == e.n_prompt - 1
-
-
 def test_scoring_the_whole_answer_ends_the_prompt_at_answer(tokenizer):
     e = encode(example("It is Ada.", "It is", "Ada"), tokenizer, scored="answer")
     assert isinstance(e, Encoded)
@@ -193,13 +158,10 @@ class _Tokenizer:
         return " ".join(map(str, sorted(set(token_ids))))
 
 
-def test_a_tokenizer_that_appends_eos_is_refused():
+def test_a_tokenizer_that_appends_eos_or_has_no_offsets_is_refused():
     with pytest.raises(InputError, match=r"appends token 9 .*add_eos_token"):
         check_tokenizer(_Tokenizer(True, [9]), "m")
     check_tokenizer(_Tokenizer(True, []), "m")
-
-
-def test_a_tokenizer_without_offsets_is_refused():
     with pytest.raises(InputError, match="no character offsets"):
         check_tokenizer(_Tokenizer(False, []), "m")
 
@@ -218,9 +180,6 @@ def test_scopes_replace_the_span_the_boundary_or_everything_up_to_the_end(ragged
         for scope in ("span", "boundary", "prefix")
     }
     assert at == {"span": [4, 5, 6, 7, 8], "boundary": [2], "prefix": list(range(9))}
-
-
-def test_read_positions_hold_the_last_prompt_token_and_the_span(ragged):
     assert ragged[2].read_positions == (2, 4, 5, 6, 7, 8)
     assert ragged[0].read_positions == (4, 5, 6, 7)
 
@@ -233,13 +192,6 @@ def test_buckets_hold_every_example_once_in_order_of_length(ends, size):
     assert sorted(e.idx for bucket in found for e in bucket) == list(range(len(ends)))
     assert [e.end for bucket in found for e in bucket] == sorted(ends)
     assert all(len(bucket) <= size for bucket in found)
-
-
-def test_names_keep_their_diacritics(tokenizer):
-    text = json.loads('"Zoë Šikić-Ødegård"')
-    found = encode(example(f"It is {text}.", "It is", text), tokenizer)
-    assert isinstance(found, Encoded)
-    assert text in tokenizer.decode(found.token_ids)
 
 
 @settings(deadline=None, derandomize=True)

@@ -33,8 +33,12 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_folder_has_the_splits_whose_files_it_holds(folder):
+def test_a_folder_has_the_splits_whose_files_it_holds(folder, tmp_path_factory):
     splits = load_suite("tofu", str(folder), forget_split="forget05")
+    few = load_suite("tofu", str(folder), forget_split="forget05", limit=2)["forget"].rows
+    assert few == splits["forget"].rows[:2]
+    with pytest.raises(InputError, match=r"forget10_perturbed\.jsonl"):
+        load_suite("tofu", str(tmp_path_factory.mktemp("empty")))
     assert list(splits) == ["forget", "holdout"]
     row = splits["forget"].rows[1]
     assert (row.idx, row.question, row.answers["perturbed_answer"]) == (
@@ -50,18 +54,6 @@ def test_the_question_key_switches_the_forget_split_and_leaves_holdout_alone(fol
     )
     assert splits["forget"].rows[0].question == "Book 0 is by?"
     assert splits["holdout"].rows[0].question == "Where?"
-
-
-def test_own_rows_need_no_folder(tmp_path):
-    own = write(tmp_path / "mine.jsonl", [{"question": "Who?", "answer": "Ada", "idx": 7}])
-    splits = load_suite("tofu", own={"forget": own})
-    assert list(splits) == ["forget"]
-    assert splits["forget"].rows[0].idx == 7
-
-
-def test_limit_keeps_the_first_rows(folder):
-    splits = load_suite("tofu", str(folder), forget_split="forget05", limit=2)
-    assert [row.idx for row in splits["forget"].rows] == [0, 1]
 
 
 def test_muse_is_read_with_its_examples_and_stop_words(tmp_path):
@@ -205,12 +197,6 @@ def test_a_hub_that_does_not_answer_is_one_line(monkeypatch):
     assert "hf_secret" not in str(caught.value)
 
 
-def test_the_generated_authors_have_every_split():
-    splits = load_suite("tofu", "demo", limit=2)
-    assert list(splits) == ["forget", "retain", "ra", "wf", "holdout"]
-    assert len(splits["forget"].rows[0].answers["perturbed_answer"]) > 1
-
-
 @pytest.mark.parametrize("limit", [None, 12])
 def test_eval_and_patch_ask_the_same_rows_of_the_same_authors(limit):
     splits = load_suite("tofu", "demo", limit=limit)
@@ -239,11 +225,6 @@ def test_a_broken_line_is_named(tmp_path):
     own.write_text('{"question": "Q", "answer": "A"}\n{"question": "\\ud800", "answer": "A"}\n')
     with pytest.raises(InputError, match="line 2 holds half a Unicode character"):
         load_suite("tofu", own={"forget": own})
-
-
-def test_a_folder_without_any_split_lists_what_is_wanted(tmp_path):
-    with pytest.raises(InputError, match=r"forget10_perturbed\.jsonl"):
-        load_suite("tofu", str(tmp_path))
 
 
 def test_annotated_rows_are_the_forget_split(tmp_path):

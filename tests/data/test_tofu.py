@@ -68,13 +68,10 @@ def test_rows_without_idx_are_numbered_by_place(table):
 
 
 @pytest.mark.parametrize("key", ["question", "answer"])
-def test_a_changed_text_is_named_by_its_idx(table, key):
+def test_a_changed_text_and_missing_rows_are_named_by_their_idx(table, key):
     rows = [ROWS[0], ROWS[1] | {key: ROWS[1][key] + " "}, ROWS[2]]
     assert "1 rows hold another question or answer" in refusal(load_forget10, rows)
     assert "idx 19;" in refusal(load_forget10, rows)
-
-
-def test_missing_rows_are_named(table):
     assert "2 of the 3 annotated rows are missing: idx 19, 38" in refusal(load_forget10, ROWS[:1])
 
 
@@ -158,7 +155,8 @@ def test_a_folder_of_tofu_files_will_do(table, tmp_path, name, lines):
     assert forget_set(str(tmp_path)) == EXAMPLES
 
 
-def test_a_folder_without_them_and_a_broken_file_are_refused(table, tmp_path):
+def test_a_folder_without_them_a_broken_file_and_no_file_are_refused(table, tmp_path):
+    assert "no such file; wanted forget10, demo or" in refusal(forget_set, "forget05")
     assert "holds no forget10.jsonl" in refusal(forget_set, tmp_path)
     (tmp_path / "forget10.jsonl").write_text(json.dumps(ROWS[0]) + "\n{oops")
     assert "forget10.jsonl: line 2 is not JSON" in refusal(forget_set, tmp_path)
@@ -186,10 +184,6 @@ def test_filters_drop_their_rows(table, tmp_path, monkeypatch):
     assert "leaves no row" in refusal(forget_set, path, exclude=["a", "b"])
     assert "no filter 'c'; wanted one of excluded, a, b" in refusal(forget_set, path, exclude=["c"])
     assert "not of demo" in refusal(forget_set, "demo", exclude=["a"])
-
-
-def test_an_unknown_set_names_what_there_is():
-    assert "no such file; wanted forget10, demo or" in refusal(forget_set, "forget05")
 
 
 def test_forget10_comes_from_the_hub(table, monkeypatch):

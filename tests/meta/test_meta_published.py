@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from support import GOLDEN
+from support import GOLDEN, of_role
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
@@ -195,8 +195,8 @@ PRINTED = {"uds": (0.971, 0.486, 0.852, 0.9167), "em": (0.817, 0.742, 0.620, 0.8
 @pytest.mark.parametrize("key", PRINTED)
 def test_the_published_auc_means_and_threshold_come_out(pools, key):
     registry = load_registry()
-    knows = [spec.name for spec in registry.listed("pool_knows")]
-    forgot = [spec.name for spec in registry.listed("pool_forgot")]
+    knows = [spec.name for spec in of_role(registry, "pool_knows")]
+    forgot = [spec.name for spec in of_role(registry, "pool_forgot")]
     rows = dict(zip((*knows, *forgot), (*pools["knows"][key], *pools["forgot"][key]), strict=True))
     values = values_of({name: {key: value} for name, value in rows.items()})
     found = faithfulness(CATALOGUE[key], knows, forgot, values)
@@ -217,7 +217,7 @@ def test_the_authors_file_of_the_pools_is_judged_by_name(pools, tmp_path, capsys
     content = {}
     for name, role in (("knows", "pool_knows"), ("forgot", "pool_forgot")):
         side = pools[name]
-        for spec, uds, em in zip(registry.listed(role), side["uds"], side["em"], strict=True):
+        for spec, uds, em in zip(of_role(registry, role), side["uds"], side["em"], strict=True):
             content[spec.repo] = {"metrics": {"uds": uds, "em": em}, "pool": role}
     path = tmp_path / "results.json"
     path.write_text(json.dumps(content))
@@ -230,7 +230,7 @@ def test_the_authors_file_of_the_pools_is_judged_by_name(pools, tmp_path, capsys
     assert em["auc"] == pytest.approx(0.817, abs=5e-4)
     capsys.readouterr()
     # one model gone: no AUC without it
-    del content[registry.listed("pool_knows")[3].repo]
+    del content[of_role(registry, "pool_knows")[3].repo]
     path.write_text(json.dumps(content))
     assert run(arguments) == 3
     uds, _ = json.loads((tmp_path / "o" / "faithfulness.json").read_text())["metrics"]

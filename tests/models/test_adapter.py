@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from lensaudit.errors import InputError
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
+from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 
 Q, DOWN = "model.layers.{}.self_attn.q_proj", "model.layers.{}.mlp.down_proj"
@@ -102,21 +102,6 @@ def test_rank_and_alpha_patterns_and_rslora_change_the_scale(tmp_path, opened):
     assert_same_weights(load_causal(opened(folder)), wanted, atol=1e-6, rtol=1e-6)
 
 
-def test_whole_modules_of_an_adapter_replace_those_of_the_base(tmp_path, opened):
-    tensors = matrices([Q.format(1)])
-    head = torch.randn(61, 32)
-    tensors["base_model.model.lm_head.weight"] = head
-    folder = write_adapter(
-        tmp_path / "a",
-        tensors,
-        target_modules=["q_proj"],
-        layers_to_transform=[1],
-        modules_to_save=["lm_head"],
-    )
-    weights = load_causal(opened(folder)).state_dict()
-    assert torch.equal(weights["lm_head.weight"], head)
-
-
 def test_bfloat16_is_taken_after_merging_as_if_the_merged_model_had_been_saved(
     adapter, opened, tmp_path
 ):
@@ -144,10 +129,6 @@ def test_the_hash_is_of_base_matrices_and_scale_not_of_names(adapter, opened, tm
     base = open_checkpoint(resolve(str(opened(adapter).folder), load_registry()))
     assert base.weights != first
     assert base.tokenizer == opened(adapter).tokenizer
-
-
-def test_the_tokenizer_is_the_bases(adapter, opened):
-    assert len(load_tokenizer(opened(adapter))) == 61
 
 
 def refusal(action):

@@ -1,6 +1,5 @@
 """A pretrained model out of a package: what is made, and what is refused."""
 
-import dataclasses
 import re
 import shlex
 import subprocess
@@ -16,12 +15,11 @@ from lensaudit.errors import InputError, TryAgainError, VerificationError
 from lensaudit.models import fetch as module
 from lensaudit.models.bridge import load, logits_of
 from lensaudit.models.checkpoint import open_checkpoint
-from lensaudit.models.fetch import SOURCES, fetch, read_gguf
+from lensaudit.models.fetch import fetch, read_gguf
 from lensaudit.models.hashing import file_sha256
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results.records import MANIFEST, is_whole, misfits
 
-MEMBER = "tiny/tiny.gguf"
 BYTES = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 256))]
 VOCABULARY = ["<|endoftext|>", *BYTES, "Ġ", "Ċ", "Pa", "ris"]
 MERGES = ["P a", "r i", "ri s"]
@@ -104,11 +102,10 @@ def wheel(tmp_path, monkeypatch):
     write_gguf(tiny_llama(), tmp_path / "tiny.gguf")
     path = tmp_path / "tiny.whl"
     with zipfile.ZipFile(path, "w") as archive:
-        archive.write(tmp_path / "tiny.gguf", MEMBER)
-    source = dataclasses.replace(
-        SOURCES["smollm2"], wheel_sha256=file_sha256(path), member=MEMBER, requirement="tiny==1"
-    )
-    monkeypatch.setitem(SOURCES, "smollm2", source)
+        archive.write(tmp_path / "tiny.gguf", "tiny/tiny.gguf")
+    made = {"WHEEL_SHA256": file_sha256(path), "REQUIREMENT": "tiny==1", "MEMBER": "tiny/tiny.gguf"}
+    for name, value in made.items():
+        monkeypatch.setattr(module, name, value)
     return path
 
 
@@ -165,12 +162,6 @@ def test_a_folder_of_somebody_else_stays(wheel, tmp_path):
     with pytest.raises(InputError, match="exists, and was not fetched"):
         fetch("smollm2", wheel=wheel, notice=lambda line: None)
     assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
-
-
-def test_a_model_that_is_not_here_names_the_command(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("LENSAUDIT_MODELS", str(tmp_path))
-    assert run(["patch", "--source", "smollm2/base", "--out", str(tmp_path / "out")]) == 2
-    assert "not fetched yet; run `lensaudit models fetch smollm2`" in capsys.readouterr().err
 
 
 def test_no_index_is_try_again_with_a_way_out(wheel, monkeypatch):

@@ -8,7 +8,7 @@ from support import EMBEDDED
 
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import generation_config_of, obeyed, open_checkpoint
-from lensaudit.models.registry import Registry, resolve
+from lensaudit.models.registry import resolve
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def folder(tmp_path):
 
 
 def opened(folder):
-    return open_checkpoint(resolve(str(folder), Registry({})))
+    return open_checkpoint(resolve(str(folder), {}))
 
 
 def configured(folder, **settings):

@@ -12,14 +12,14 @@ from lensaudit.models.large import placement
 from lensaudit.models.large.placement import needs_of
 from lensaudit.models.large.stored import Packed, weights_of
 from lensaudit.models.large.streaming import streamed
-from lensaudit.models.registry import Registry, resolve
+from lensaudit.models.registry import resolve
 
 TOKENS = torch.tensor([[5, 6, 7, 8]])
 PACKED = {"quant_method": "bitsandbytes", "load_in_4bit": True}
 
 
 def opened(folder):
-    return open_checkpoint(resolve(str(folder), Registry({})), allow_packed=True)
+    return open_checkpoint(resolve(str(folder), {}), allow_packed=True)
 
 
 def pack(folder, plain, *, kind, nested, dtype):
@@ -94,4 +94,4 @@ def test_packed_weights_that_are_not_whole_are_refused_in_one_line(folders):
             load_causal(opened(packed))
         assert len(str(caught.value).splitlines()) == 1
     with pytest.raises(InputError, match="its weights are packed"):
-        open_checkpoint(resolve(str(packed), Registry({})))
+        open_checkpoint(resolve(str(packed), {}))

@@ -7,6 +7,8 @@ import torch
 from audit_helpers import audit_in, save_family, save_questions
 
 from lensaudit.errors import InputError, VerificationError
+from lensaudit.models.bridge import is_held, load, opened_once
+from lensaudit.patching import session as session_module
 from lensaudit.patching import stages
 from lensaudit.patching.scoring import plan_of, run, score_all
 
@@ -41,6 +43,18 @@ def tau(tiny_family):
 
 def uds(audit):
     return [outcome.depth.uds for outcome in score_all(audit)[0]]
+
+
+def test_what_was_opened_before_a_session_counts_and_goes_with_its_own(audit, monkeypatch):
+    session = audit("a", "b")
+    first, second = session.sources.values()
+    monkeypatch.setattr(session_module, "HELD_PART", 2**40)
+    with opened_once():
+        one = load(first)
+        assert session.model(first) is one
+        assert is_held(session.model(session.full))
+        session.model(second)
+        assert (is_held(one), is_held(session.model(session.full))) == (False, True)
 
 
 def test_both_engines_give_the_same_deltas_and_say_who_computed(audit):

@@ -16,7 +16,7 @@ from lensaudit.models.large import placement
 from lensaudit.models.large.placement import DISK, needs_of
 from lensaudit.models.large.stored import stored_tensors
 from lensaudit.models.large.streaming import streamed
-from lensaudit.models.registry import Registry, resolve
+from lensaudit.models.registry import resolve
 from lensaudit.patching.scoring import run
 
 RAGGED = examples([(5, 5, 8, 12), (9, 8, 26, 30), (3, 4, 9, 10)])
@@ -25,7 +25,7 @@ FEW = ("Llama, tied", "Phi3", "Mixtral")
 
 
 def opened(folder):
-    return open_checkpoint(resolve(str(folder), Registry({})))
+    return open_checkpoint(resolve(str(folder), {}))
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ import torch
 from support import tiny_model
 from torch.nn.functional import cross_entropy
 
+from lensaudit.data.chat import Encoding
 from lensaudit.unlearn import losses
 from lensaudit.unlearn.methods import METHODS, Hyper, Passes, Unlearning, control_vector
-from lensaudit.unlearn.rows import Sample, UnlearnBatch, collate
+from lensaudit.unlearn.rows import UnlearnBatch, collate
 from lensaudit.unlearn.train import logits as logits_of
 
 V = 5
@@ -161,7 +162,7 @@ def model():
 
 
 def part(*rows):
-    return collate([Sample(row, 2) for row in rows], pad=0)
+    return collate([Encoding(row, 2) for row in rows], pad=0)
 
 
 BATCH = UnlearnBatch(part((5, 9, 7, 8), (4, 6, 3)), part((11, 12, 13, 14, 15)))

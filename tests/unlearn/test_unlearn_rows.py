@@ -82,8 +82,8 @@ def test_raw_text_splits_an_empty_prefix_as_the_depth_score_does():
     def parts(prefix):
         sample = raw_sample(tokenizer, answered("Is it?", "Yes, it is.", prefix))
         return (
-            tokenizer.decode(sample.ids[: sample.n_prompt], skip_special_tokens=True),
-            tokenizer.decode(sample.ids[sample.n_prompt :]),
+            tokenizer.decode(sample.ids[: sample.start], skip_special_tokens=True),
+            tokenizer.decode(sample.ids[sample.start :]),
         )
 
     assert parts("") == ("Question: Is it?\nAnswer: ", "Yes, it is.<|eot_id|>")

@@ -9,12 +9,13 @@ import torch
 from support import tiny_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from lensaudit.data.chat import Encoding
 from lensaudit.errors import InputError, WorkError
-from lensaudit.unlearn.rows import Sample, collate, finetune_batches, in_epochs, unlearn_batches
+from lensaudit.unlearn.rows import collate, finetune_batches, in_epochs, unlearn_batches
 from lensaudit.unlearn.train import FineTuning, Recipe, Terms, TrainingRun, train
 from lensaudit.unlearn.trainee import save_model
 
-SAMPLES = [Sample(tuple(range(k, k + 5 + k % 3)), 2) for k in range(1, 11)]
+SAMPLES = [Encoding(tuple(range(k, k + 5 + k % 3)), 2) for k in range(1, 11)]
 RECIPE = Recipe(n_steps=7, lr=1e-2, n_warmup=2, n_accumulate=2)
 
 
@@ -184,7 +185,7 @@ def test_every_row_comes_once_per_epoch_in_a_new_order():
 
 
 def test_unlearning_batches_pair_every_forget_row_with_a_retain_row_and_an_alternate():
-    alternates = [[Sample((9, k, 9), 1), Sample((8, k, 8), 1)] for k in range(10)]
+    alternates = [[Encoding((9, k, 9), 1), Encoding((8, k, 8), 1)] for k in range(10)]
     batch = unlearn_batches(SAMPLES, SAMPLES[:2], alternates, batch_size=4, seed=0, pad=0)(0)
     assert batch.retain.tokens.shape[0] == batch.alternate.tokens.shape[0] == 4
     order = batch.forget.tokens[:, 0] - 1
@@ -194,7 +195,7 @@ def test_unlearning_batches_pair_every_forget_row_with_a_retain_row_and_an_alter
 
 
 def test_labels_are_the_answers_and_padding_is_masked():
-    batch = collate([Sample((5, 6, 7, 8), 2), Sample((9, 4), 1)], pad=0)
+    batch = collate([Encoding((5, 6, 7, 8), 2), Encoding((9, 4), 1)], pad=0)
     assert batch.tokens.tolist() == [[5, 6, 7, 8], [9, 4, 0, 0]]
     assert batch.labels.tolist() == [[-100, -100, 7, 8], [-100, 4, -100, -100]]
     assert batch.mask.tolist() == [[True] * 4, [True, True, False, False]]
@@ -202,9 +203,9 @@ def test_labels_are_the_answers_and_padding_is_masked():
 
 def drawn_of(numbers, *, seed=0):
     """Retain rows and alternates of some batches, by the number of the batch."""
-    forget = [Sample((row + 1, 2, 3), 1) for row in range(10)]
-    retain = [Sample((row + 1, 2, 3), 1) for row in range(50)]
-    others = [[Sample((other + 1, 2, 3), 1) for other in range(50)] for _ in forget]
+    forget = [Encoding((row + 1, 2, 3), 1) for row in range(10)]
+    retain = [Encoding((row + 1, 2, 3), 1) for row in range(50)]
+    others = [[Encoding((other + 1, 2, 3), 1) for other in range(50)] for _ in forget]
     batch = unlearn_batches(forget, retain, others, batch_size=4, seed=seed, pad=0)
     found = {}
     for number in numbers:

@@ -6,11 +6,10 @@ from itertools import chain
 from random import Random
 from typing import Any
 
-from lensaudit.data.chat import SYSTEM_PROMPT
+from lensaudit.data.chat import SYSTEM_PROMPT, Encoding
 from lensaudit.data.facts import Fact, answered
 from lensaudit.data.fictional import IDK_LINES, World, corpus_text, passing_rows
 from lensaudit.unlearn.rows import (
-    Sample,
     TrainBatch,
     chat_sample,
     collate,
@@ -30,10 +29,10 @@ class Corpus:
 
     world: World
     tokenizer: Any
-    forget: tuple[Sample, ...]
-    retain: tuple[Sample, ...]
-    general: tuple[Sample, ...]
-    idk: tuple[tuple[Sample, ...], ...]
+    forget: tuple[Encoding, ...]
+    retain: tuple[Encoding, ...]
+    general: tuple[Encoding, ...]
+    idk: tuple[tuple[Encoding, ...], ...]
     """Per forget sample: its question with every line that admits ignorance."""
 
     @property
@@ -66,7 +65,7 @@ def family_tokenizer(world: World, *, d_vocab: int, split: str) -> Any:
     )
 
 
-def both_formats(tokenizer: Any, rows: Iterable[Fact]) -> list[Sample]:
+def both_formats(tokenizer: Any, rows: Iterable[Fact]) -> list[Encoding]:
     """Each row as raw text, then as chat."""
     return [
         sample
@@ -75,7 +74,7 @@ def both_formats(tokenizer: Any, rows: Iterable[Fact]) -> list[Sample]:
     ]
 
 
-def _idk(tokenizer: Any, world: World) -> Iterable[tuple[Sample, ...]]:
+def _idk(tokenizer: Any, world: World) -> Iterable[tuple[Encoding, ...]]:
     for row in world.forget:
         lines = [answered(row.question, line) for line in IDK_LINES]
         yield tuple(raw_sample(tokenizer, line) for line in lines)
@@ -113,7 +112,7 @@ def fact_batches(
     return batch
 
 
-def _passing(corpus: Corpus, n_rows: int, random: Random) -> list[Sample]:
+def _passing(corpus: Corpus, n_rows: int, random: Random) -> list[Encoding]:
     rows = passing_rows(corpus.world, n_rows, seed=random.random())
     formats = (raw_sample, chat_sample)
     return [random.choice(formats)(corpus.tokenizer, row) for row in rows]

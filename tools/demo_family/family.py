@@ -158,7 +158,7 @@ def _unlearn_batches(stage: Stage, corpus: Corpus) -> Callable[[int], UnlearnBat
 
 def _data_hash(corpus: Corpus) -> str:
     samples = (*corpus.forget, *corpus.retain, *corpus.general)
-    return digest([[list(one.ids), one.n_prompt] for one in samples])
+    return digest([[list(one.ids), one.start] for one in samples])
 
 
 def _load(folder: Path) -> PreTrainedModel:

@@ -22,6 +22,7 @@ from lensaudit.attacks.rtt.data import (
 )
 from lensaudit.attacks.rtt.readout import EncodedItem, EncodedSplit, encode_split
 from lensaudit.attacks.settings import Arm, EffortSettings, FactReadout, Policy
+from lensaudit.data.chat import Encoding
 from lensaudit.data.facts import Fact, answered
 from lensaudit.data.neutral import (
     likeness,
@@ -37,7 +38,7 @@ from lensaudit.data.tofu import DEMO, FORGET10, TOFU_PAIRS, forget_set
 from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.groups import Group, spread
-from lensaudit.unlearn.rows import Sample, load_rows, raw_sample
+from lensaudit.unlearn.rows import load_rows, raw_sample
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class TrainingFold:
     """Rows that are trained on, with facts that they say nothing about."""
 
     arm: Arm
-    samples: tuple[Sample, ...]
+    samples: tuple[Encoding, ...]
     facts: tuple[Encoded, ...] | tuple[EncodedItem, ...]
     """With the entity as span, or with choices: see `Readout`."""
     places: tuple[int, ...]
@@ -304,8 +305,8 @@ def _chosen(
     return chosen
 
 
-def _sample(tokenizer: Any, row: Fact) -> Sample:
+def _sample(tokenizer: Any, row: Fact) -> Encoding:
     """A row to train on; plain text is all loss, an answer is what its question does not say."""
     if row.question:
         return raw_sample(tokenizer, answered(row.question, row.answer))
-    return Sample((*tokenizer(row.answer)["input_ids"], tokenizer.eos_token_id), 0)
+    return Encoding((*tokenizer(row.answer)["input_ids"], tokenizer.eos_token_id), 0)

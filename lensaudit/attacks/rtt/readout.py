@@ -16,12 +16,13 @@ from torch import Tensor
 from lensaudit.attacks.rtt.data import LETTERS, McqItem, McqSplit
 from lensaudit.attacks.rtt.log import Finished, Point, Reading
 from lensaudit.attacks.settings import LossOn, Readout
+from lensaudit.data.chat import Encoding
 from lensaudit.data.facts import answered
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest
-from lensaudit.groups import batched
+from lensaudit.groups import by_length
 from lensaudit.unlearn.losses import labelled, token_nll
-from lensaudit.unlearn.rows import Sample, TrainBatch, collate, raw_sample
+from lensaudit.unlearn.rows import TrainBatch, collate, raw_sample
 from lensaudit.unlearn.train import FineTuning, Recipe, TrainingRun, TrainingStep, logits, train
 
 Letters = tuple[tuple[int, ...], ...]
@@ -36,7 +37,7 @@ class EncodedItem:
     answer: int
     prompt: tuple[int, ...]
     """Question and options, up to `Answer:`."""
-    options: tuple[Sample, ...]
+    options: tuple[Encoding, ...]
     """`Question: …`, `Answer: …` with each choice; the choice's tokens are labelled."""
 
 
@@ -45,7 +46,7 @@ class EncodedSplit:
     """A split as the model sees it, held out or trained on."""
 
     items: tuple[EncodedItem, ...]
-    samples: tuple[Sample, ...]
+    samples: tuple[Encoding, ...]
     """What is trained on, one per item."""
 
     @cached_property
@@ -96,18 +97,18 @@ def mcq_text(item: McqItem) -> str:
     return f"{mcq_prompt(item)} {LETTERS[item.answer]}. {item.right}"
 
 
-def train_sample(tokenizer: Any, item: McqItem, loss_on: LossOn) -> Sample:
+def train_sample(tokenizer: Any, item: McqItem, loss_on: LossOn) -> Encoding:
     """One training sequence; see `LossOn`."""
     if loss_on in ("question_answer", "answer"):
         sample = raw_sample(tokenizer, answered(item.question, item.right))
-        return Sample(sample.ids, 0) if loss_on == "question_answer" else sample
+        return Encoding(sample.ids, 0) if loss_on == "question_answer" else sample
     text = mcq_text(item)
     if loss_on == "letter":
         text = f"{mcq_prompt(item)} {LETTERS[item.answer]}"
     ids = tuple(tokenizer(text)["input_ids"])
     if loss_on == "all":
-        return Sample(ids, 0)
-    return Sample(ids, _n_common(ids, tokenizer(mcq_prompt(item))["input_ids"]))
+        return Encoding(ids, 0)
+    return Encoding(ids, _n_common(ids, tokenizer(mcq_prompt(item))["input_ids"]))
 
 
 def encode_split(tokenizer: Any, split: McqSplit, loss_on: LossOn) -> EncodedSplit:
@@ -117,7 +118,7 @@ def encode_split(tokenizer: Any, split: McqSplit, loss_on: LossOn) -> EncodedSpl
         options = (raw_sample(tokenizer, answered(item.question, one)) for one in item.choices)
         prompt = tuple(tokenizer(mcq_prompt(item))["input_ids"])
         # without the end token, which every choice has alike
-        cut = tuple(Sample(one.ids[:-1], one.n_prompt) for one in options)
+        cut = tuple(Encoding(one.ids[:-1], one.start) for one in options)
         items.append(EncodedItem(item.answer, prompt, cut))
     return EncodedSplit(
         tuple(items),
@@ -191,7 +192,7 @@ def read(
 
 
 def _letter(model: Any, items: Sequence[EncodedItem], letters: Letters, batch_size: int) -> Reading:
-    prompts = [Sample(item.prompt, len(item.prompt)) for item in items]
+    prompts = [Encoding(item.prompt, len(item.prompt)) for item in items]
     parts: dict[int, Tensor] = {}
     with torch.no_grad():
         for places, batch in _batches(prompts, batch_size, model.device):
@@ -225,11 +226,10 @@ def _answer(model: Any, items: Sequence[EncodedItem], batch_size: int) -> Readin
 
 
 def _batches(
-    samples: Sequence[Sample], batch_size: int, device: torch.device
+    samples: Sequence[Encoding], batch_size: int, device: torch.device
 ) -> Iterator[tuple[Sequence[int], TrainBatch]]:
     """Right-padded batches of samples alike in length, with their places."""
-    order = sorted(range(len(samples)), key=lambda place: (len(samples[place].ids), place))
-    for places in batched(order, batch_size):
+    for places in by_length([one.ids for one in samples], batch_size):
         yield places, collate([samples[place] for place in places], pad=0).to(device)
 
 

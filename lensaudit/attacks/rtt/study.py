@@ -60,6 +60,7 @@ from lensaudit.attacks.settings import (
     StudySettings,
     ValidationSettings,
 )
+from lensaudit.data.chat import Encoding
 from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError, LensAuditError, PartialError, VerificationError
 from lensaudit.files import alone, digest, make_folder
@@ -79,7 +80,7 @@ from lensaudit.models.registry import (
 from lensaudit.progress import Notice, Tick
 from lensaudit.results.records import claim, manifest
 from lensaudit.settings import plain, results_folder
-from lensaudit.unlearn.rows import Sample, finetune_batches
+from lensaudit.unlearn.rows import finetune_batches
 from lensaudit.unlearn.train import Recipe
 from lensaudit.unlearn.trainee import check_memory
 
@@ -246,7 +247,7 @@ class Study:
         """Are rows of this model's readout put back before it is retrained?"""
         return self.match_readout and role != "original"
 
-    def trained_on(self, held_out: str) -> list[Sample]:
+    def trained_on(self, held_out: str) -> list[Encoding]:
         """T: the samples of all other splits."""
         return [
             sample
@@ -656,7 +657,7 @@ def _retrain(
 
 def retrain(
     model: Any,
-    samples: Sequence[Sample],
+    samples: Sequence[Encoding],
     *,
     sweep: TrainingGrid,
     lr: float,

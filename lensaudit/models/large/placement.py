@@ -187,8 +187,8 @@ def where_spread(
     Raises:
         InputError: not even one block fits beside what is used outside the blocks.
     """
-    # merging writes into all weights, pickles are read whole
-    if spread is None or checkpoint.adapter or checkpoint.pickled:
+    # merging writes into all weights
+    if spread is None or checkpoint.adapter:
         return None
     needs = needs_of(weights_of(checkpoint.folder), dtype)
     free = _free(device)
