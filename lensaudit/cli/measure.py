@@ -460,7 +460,7 @@ def steer_audit(settings: DirectionSettings, as_json: bool, dry_run: bool) -> No
     retain questions, and a model that never saw the answers. Writes interventions.jsonl,
     summary.json and manifest.json; run again to resume.
     """
-    from lensaudit.directions.audit import check_scored, open_audit, plan_of, run_audit
+    from lensaudit.directions.audit import check_scored, open_audit, plan_of, run
     from lensaudit.screen.steer import of_directions
 
     job = open_audit(settings, notice)
@@ -468,9 +468,9 @@ def steer_audit(settings: DirectionSettings, as_json: bool, dry_run: bool) -> No
         say(plan_of(job))
         return
     with ProgressBar() as progress:
-        summary, folder = run_audit(job, progress, notice)
-    answer(summary, of_directions(summary), folder, as_json=as_json)
-    check_scored(summary)
+        found = run(job, progress, notice)
+    answer(found.summary, of_directions(found.summary), found.folder, as_json=as_json)
+    check_scored(found.summary)
 
 
 def _steered(

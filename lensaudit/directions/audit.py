@@ -58,7 +58,7 @@ from lensaudit.patching.options import parse_layers, parse_memory
 from lensaudit.patching.prepare import examples_for
 from lensaudit.progress import Notice, Tick
 from lensaudit.results.ledger import Ledger
-from lensaudit.results.records import claim, manifest
+from lensaudit.results.records import RunResult, claim, manifest
 from lensaudit.results.sentences import (
     WEAK,
     component_clamped,
@@ -182,18 +182,19 @@ def evenly(examples: Sequence[AnyRow], limit: int) -> list[AnyRow]:
 
 
 def run(
-    audit: DirectionsAudit, out: Path, progress: Tick | None = None, notice: Notice | None = None
-) -> dict[str, Any]:
-    """Every experiment on every fold, then `interventions.jsonl` and `summary.json` in `out`.
+    audit: DirectionsAudit, progress: Tick | None = None, notice: Notice | None = None
+) -> RunResult:
+    """Every experiment on every fold, then `interventions.jsonl`, `summary.json` and the manifest.
 
     A finished fold of an experiment is not computed again.
 
     Args:
         audit: what is asked of which models.
-        out: folder of the results.
         progress: told how many folds are done.
         notice: told which lines of an earlier run do not count.
     """
+    started, settings = time.monotonic(), audit.settings
+    out = settings.out or results_folder() / "steering" / slug(settings.name) / "audit"
     claim(out, "steer audit", ["summary.json"])
     (out / "summary.json").unlink(missing_ok=True)
     identity = audit.identity()
@@ -223,7 +224,18 @@ def run(
     ledger.rewrite(rows)
     summary = summed_up(audit, rows)
     write_json(out / "summary.json", summary)
-    return summary
+    inputs = {
+        role: {"name": one.spec.name, "weights": one.weights}
+        for role, one in audit.checkpoints.items()
+    }
+    manifest(
+        "steer audit",
+        options=plain(settings, without=("name", "full", "retain", "out")),
+        inputs={**inputs, "examples": len(audit.encoded["forget"])},
+        device=audit.device,
+        started=started,
+    ).write(out, ["summary.json"])
+    return RunResult(settings.name, out, summary)
 
 
 PLAIN = ("plain", -1)
@@ -335,27 +347,6 @@ def plan_of(audit: DirectionsAudit) -> str:
         f"{', '.join(audit.kinds)}; ADD tries {grid} settings on the dev authors of each fold; "
         "three models in memory"
     )
-
-
-def run_audit(
-    audit: DirectionsAudit, progress: Tick, notice: Notice | None = None
-) -> tuple[dict[str, Any], Path]:
-    """The experiments on one unlearned model: their summary, and the folder of their files."""
-    started, settings = time.monotonic(), audit.settings
-    folder = settings.out or results_folder() / "steering" / slug(settings.name) / "audit"
-    summary = run(audit, folder, progress, notice)
-    inputs = {
-        role: {"name": one.spec.name, "weights": one.weights}
-        for role, one in audit.checkpoints.items()
-    }
-    manifest(
-        "steer audit",
-        options=plain(settings, without=("name", "full", "retain", "out")),
-        inputs={**inputs, "examples": len(audit.encoded["forget"])},
-        device=audit.device,
-        started=started,
-    ).write(folder, ["summary.json"])
-    return summary, folder
 
 
 def check_scored(summary: Mapping[str, Any]) -> None:

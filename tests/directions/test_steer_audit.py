@@ -12,7 +12,7 @@ import torch
 from lensaudit.data.tofu import forget_set
 from lensaudit.directions import audit as auditing
 from lensaudit.directions import models
-from lensaudit.directions.audit import LOG, prepare, retain_examples, run
+from lensaudit.directions.audit import LOG, prepare, retain_examples
 from lensaudit.directions.experiments import Arm, Finding, Label, choose, read_finding
 from lensaudit.directions.models import Scores, ThreeModels, author_folds
 from lensaudit.errors import InputError
@@ -37,6 +37,12 @@ SETTINGS = DirectionSettings(
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     return tmp_path_factory.mktemp("audit")
+
+
+def run(audit, out, progress=None):
+    """The summary of an audit in a folder."""
+    settings = replace(audit.settings, out=out)
+    return auditing.run(replace(audit, settings=settings), progress).summary
 
 
 def audit_of(root, unlearned, *, settings=SETTINGS, n_rows=2, ranks=(2,)):
