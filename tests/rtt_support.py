@@ -90,3 +90,16 @@ def hidden():
     with torch.no_grad():
         model.lm_head.weight[ids] = model.lm_head.weight[moved].clone()
     return model
+
+
+ATTACK = (
+    "--lr 1e-3 --lr 4e-3 --epochs 3 --batch-size 8 --warmup 4 --loss-on answer --readout answer"
+)
+
+
+def command(models, data, out, *more, unlearned=("hidden",)):
+    """Words of `lensaudit rtt run` on models in folders."""
+    names = [part for name in unlearned for part in ("--source", str(models / name))]
+    anchors = ["--full", str(models / "knows"), "--retain", str(models / "control")]
+    places = ["--data", str(data), "--out", str(out)]
+    return ["rtt", "run", *names, *anchors, *places, *ATTACK.split(), *more]

@@ -9,49 +9,10 @@ import shutil
 import pytest
 import rtt_support as world
 from generated import save_birthdays, save_years
+from rtt_support import command
 
 from lensaudit.attacks.rtt import McqItem, make_dataset, save_mcq
 from lensaudit.cli.main import run as lensaudit
-
-ATTACK = shlex.split(
-    "--lr 3e-3 --epochs 4 --batch-size 8 --warmup 2 --loss-on answer --readout answer"
-)
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    """Folders: the original, the one that hides, the one that never knew."""
-    root = tmp_path_factory.mktemp("models")
-    made = {
-        "knows": world.knows(),
-        "hidden": world.hidden(),
-        "never": world.fresh(1),
-        "control": world.fresh(2),
-    }
-    for name, model in made.items():
-        model.save_pretrained(root / name)
-        world.tokenizer().save_pretrained(root / name)
-    return root
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return save_mcq(world.dataset(), tmp_path_factory.mktemp("data") / "births")
-
-
-def command(models, data, out, *more, unlearned=("hidden",)):
-    names = [part for name in unlearned for part in ("--source", str(models / name))]
-    anchors = ["--full", str(models / "knows"), "--retain", str(models / "control")]
-    places = ["--data", str(data), "--out", str(out)]
-    return ["rtt", "run", *names, *anchors, *places, *ATTACK, *more]
-
-
-@pytest.fixture(scope="module")
-def finished(models, data, tmp_path_factory):
-    """A finished run of two models."""
-    out = tmp_path_factory.mktemp("out")
-    assert lensaudit(command(models, data, out, unlearned=("hidden", "never"))) == 0
-    return out
 
 
 def rows(out):
@@ -79,7 +40,7 @@ def test_the_same_command_does_nothing_again(finished, models, data, capsys):
     assert lensaudit([*again, "--dry-run"]) == 0
     assert "0 runs of 0 steps together to do" in capsys.readouterr().out
     assert lensaudit(again) == 0
-    assert "0 jobs done, 24 were in the log" in capsys.readouterr().err
+    assert "0 jobs done, 32 were in the log" in capsys.readouterr().err
     assert (
         (finished / "jobs.jsonl").read_bytes(),
         (finished / "summary.csv").read_bytes(),
@@ -104,7 +65,7 @@ def redigited(content):
 
 
 EDITED = {
-    "a digit": ("jobs.jsonl", redigited, "1 of 26 lines are damaged, edited"),
+    "a digit": ("jobs.jsonl", redigited, "1 of 34 lines are damaged, edited"),
     "a line gone": (
         "jobs.jsonl",
         lambda content: content[: content.rindex(b"\n", 0, -1) + 1],
@@ -159,7 +120,7 @@ def test_a_model_that_unlearned_nothing_ends_with_code_4_and_keeps_the_measureme
 
 def test_a_diverging_rate_ends_with_code_3_and_a_summary(models, data, tmp_path, capsys):
     assert lensaudit(command(models, data, tmp_path, "--lr", "1e30", "--epochs", "1")) == 3
-    assert "6 of 12 runs diverged" in capsys.readouterr().err
+    assert "6 of 18 runs diverged" in capsys.readouterr().err
     assert rows(tmp_path)[0]["num_diverged"] == "6"
 
 

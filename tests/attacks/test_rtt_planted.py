@@ -32,21 +32,9 @@ def study(unlearned, **changes):
     return rtt.Study(unlearned=unlearned, **settings | changes)
 
 
-def planted():
-    """The two studies: one model hides the years, the other never saw them."""
-    return [
-        study(rtt.in_memory("hidden", world.hidden())),
-        study(rtt.in_memory("never", world.fresh(1))),
-    ]
-
-
-@pytest.fixture(scope="module")
-def log(tmp_path_factory):
-    torch.set_num_threads(1)
-    log = rtt.read_log(tmp_path_factory.mktemp("rtt") / "jobs.jsonl")
-    for one in planted():
-        rtt.run(one, log)
-    return log
+@pytest.fixture
+def log(finished):
+    return rtt.read_log(finished)
 
 
 def test_hidden_knowledge_comes_back_and_absent_knowledge_does_not(log):
@@ -98,11 +86,9 @@ def test_without_it_jobs_and_studies_are_known_as_before():
 
 
 def test_original_and_control_are_run_once_for_both_models(log):
-    first, second = planted()
-    plans = [rtt.plan_of(one) for one in (first, second)]
-    jobs = [{job.job_id for job in plan} for plan in plans]
+    jobs = [{place.job_id for place in one.places} for one in log.studies.values()]
     n_each = len(world.dataset().splits) + 2 * len(SWEEP.lrs)
-    assert log.n_added == 4 * n_each == len(jobs[0] | jobs[1])
+    assert len(log.finished) == 4 * n_each == len(jobs[0] | jobs[1])
     assert len(jobs[0] & jobs[1]) == 2 * n_each
 
 

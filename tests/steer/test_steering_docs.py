@@ -7,6 +7,7 @@ import pytest
 from pages import page
 
 from lensaudit.cli.main import run
+from lensaudit.cli.measure import steer
 
 TEXT = page("steering")
 
@@ -26,14 +27,8 @@ def test_the_commands_and_the_python_of_the_page_run_in_order(tmp_path, monkeypa
 
 
 def test_options_on_the_page_exist():
-    text = TEXT
-    known = {flag for command in _commands() for one in command.params for flag in one.opts}
-    named = set(re.findall(r"`(--[a-z-]+)", text))
+    commands = steer.commands.values()
+    known = {flag for command in commands for one in command.params for flag in one.opts}
+    named = set(re.findall(r"`(--[a-z-]+)", TEXT))
     assert named
     assert named <= known
-
-
-def _commands():
-    from lensaudit.cli.measure import steer
-
-    return steer.commands.values()

@@ -20,22 +20,15 @@ GOOD = {
 }
 
 
-def test_three_traits_and_that_of_the_embedded_family_are_shipped():
+def test_shipped_traits_have_twenty_questions_and_twenty_others_to_extract_from():
     assert shipped_traits() == ["confidence", "demo_idk", "formality", "refusal"]
-
-
-@pytest.mark.parametrize("name", ["confidence", "formality", "refusal"])
-def test_shipped_traits_have_twenty_questions_and_twenty_others_to_extract_from(name):
-    trait = load_trait(name)
-    assert len(set(trait.questions)) == 20
-    assert len(set(trait.extraction.questions)) == 20
-    assert len(trait.extraction.positive) == len(trait.extraction.negative) == 5
-    check_disjoint(trait.questions, extraction_questions(trait), name)
-
-
-def test_questions_of_different_traits_differ():
-    asked = [q for name in shipped_traits() for q in load_trait(name).questions]
-    assert len(set(asked)) == 80
+    traits = {name: load_trait(name) for name in shipped_traits()}
+    assert len({question for one in traits.values() for question in one.questions}) == 80
+    for name in ("confidence", "formality", "refusal"):
+        asked = traits[name].extraction
+        assert len(set(traits[name].questions)) == len(set(asked.questions)) == 20
+        assert len(asked.positive) == len(asked.negative) == 5
+        check_disjoint(traits[name].questions, extraction_questions(traits[name]), name)
 
 
 def test_the_judge_of_a_refusal_trait_is_not_told_to_call_refusals_by_that_name():

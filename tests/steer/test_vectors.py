@@ -12,20 +12,9 @@ from lensaudit.steer.estimators import SteeringVector, load_vector, save_vector
 
 
 def vector(**changes):
-    found = {"vector": torch.arange(1.0, 9.0), "layer": 2, "method": "probe"}
-    return SteeringVector(
-        **{
-            **found,
-            "position": "response",
-            "trait": "t",
-            "n_pos": 3,
-            "n_neg": 4,
-            "resid_norm": 2.0,
-            "scores": {"auc": 1.0},
-            "asked": ("0f",),
-            **changes,
-        }
-    )
+    found = {"layer": 2, "method": "probe", "position": "response", "trait": "t", "asked": ("0f",)}
+    counts = {"n_pos": 3, "n_neg": 4, "resid_norm": 2.0, "scores": {"auc": 1.0}}
+    return SteeringVector(vector=torch.arange(1.0, 9.0), **found | counts | changes)
 
 
 def load(path, *, d_model=8, n_layers=3):
