@@ -113,24 +113,18 @@ def collect(
 
 def kept_of_units(plan: SweepPlan, done: Sequence[UnitState]) -> dict[str, Sequence[Keeps]]:
     """What every model but the anchors keeps beside `full`: all were asked the same rows."""
-    values = {one.unit: _values(one) for one in done}
-    full = next((v for u, v in values.items() if _is(u, plan.anchors["full"])), {})
+    values = {
+        one.unit: {name: value["value"] for name, value in (one.result or {})["values"].items()}
+        for one in done
+    }
+    base = {unit.target: own for unit, own in values.items() if unit.variant == "base"}
+    full, anchors = base.get(plan.anchors["full"], {}), plan.anchors.values()
     found = {
         unit.label: kept(own, full)
         for unit, own in values.items()
-        if not any(_is(unit, name) for name in plan.anchors.values())
+        if unit.variant != "base" or unit.target not in anchors
     }
     return {label: keeps for label, keeps in found.items() if keeps}
-
-
-def _values(state: UnitState) -> Mapping[str, float | None]:
-    values = (state.result or {})["values"]
-    return {name: one["value"] for name, one in values.items()}
-
-
-def _is(unit: Unit, target: str) -> bool:
-    """Is it a target as it is, not attacked?"""
-    return (unit.target, unit.variant) == (target, "base")
 
 
 def judged(folder: Path) -> list[dict[str, Any]]:

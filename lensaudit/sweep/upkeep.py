@@ -73,13 +73,12 @@ def retry(
     if unknown := [name for name in names if name not in known]:
         raise InputError(f"{unknown[0]!r} is neither a model nor a unit of this plan")
     chosen = [s for s in states if not names or {s.unit.target, s.unit.id} & set(names)]
+    chosen = [s for s in chosen if s.name == "failed" or (redo and s.name == "done")]
     for state in chosen:
-        if redo and state.name == "done":
+        if state.name == "done":
             remove_below(layout.units, layout.unit(state.unit.id))
-            set_back(layout.attempts(state.unit.id))
-        elif state.name == "failed":
-            set_back(layout.attempts(state.unit.id))
-    return [s.unit for s in chosen if s.name == "failed" or (redo and s.name == "done")]
+        set_back(layout.attempts(state.unit.id))
+    return [state.unit for state in chosen]
 
 
 def garbage(

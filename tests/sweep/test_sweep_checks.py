@@ -44,15 +44,6 @@ def test_an_attacked_unit_equals_an_audit_of_the_attacked_checkpoint(swept, tmp_
     assert found["values"]["uds"]["value"] != base["values"]["uds"]["value"]
 
 
-def test_units_computed_again_agree(swept, capsys):
-    capsys.readouterr()
-    assert command("sweep", "verify", swept, "--sample", 1, "--seed", 1, "--json") == 0
-    (found,) = json.loads(capsys.readouterr().out)
-    assert found["n_values"] == len(results(swept)["demo/npo"]["values"])
-    assert found["worst"] < 1e-5
-    assert list(swept.glob("verify-*")) == []
-
-
 @pytest.mark.slow
 def test_a_number_that_cannot_be_reproduced_is_named(swept, tmp_path, capsys):
     root = shutil.copytree(swept, tmp_path / "copy")

@@ -128,19 +128,6 @@ def test_a_list_file_holds_names_and_comments(tmp_path):
         listed(path)
 
 
-def test_the_forecast_counts_what_a_unit_does(tmp_path, capsys):
-    planned(tmp_path, "demo/npo", variants="base,nf4")
-    capsys.readouterr()
-    assert command("sweep", "run", tmp_path, "--dry-run", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    # retain and npo in two variants, full in one; 2 questions and 2 holdout rows scored
-    assert (found["n_units"], found["to_do"]) == (5, 5)
-    wanted = {"scored": 4, "differentiated": 0, "generated": 0, "patched_examples": 2}
-    assert found["per_unit"] == wanted
-    assert found["patched_forwards_left"] == 2 * 16 * 5
-    assert not (tmp_path / "units").exists()
-
-
 def test_the_relearned_variant_says_its_settings(tmp_path):
     assert planned(tmp_path, "demo/npo", variants="relearn-1ep") == 0
     settings = read_plan(tmp_path).attacks["relearn-1ep"]

@@ -1,6 +1,5 @@
 """A sweep of the embedded family, one unit after another, to its table."""
 
-import csv
 import json
 import re
 import shutil
@@ -67,25 +66,6 @@ def collected(swept):
     """Where the table and the folders of the sweep are."""
     assert command("sweep", "collect", swept) == 0
     return swept / "results"
-
-
-def test_the_table_has_a_row_per_unit_and_metric(swept, collected):
-    rows = list(csv.DictReader((collected / "table.csv").open()))
-    n_metrics = len(result(swept, "demo/npo")["values"])
-    assert len(rows) == 5 * n_metrics
-    uds = {
-        (row["model"], row["variant"]): float(row["value"])
-        for row in rows
-        if row["metric"] == "uds"
-    }
-    wanted = result(swept, "demo/npo (nf4)")["values"]["uds"]["value"]
-    assert uds["demo/npo", "nf4"] == wanted
-    table = json.loads((collected / "table.json").read_text())
-    assert [row["value"] for row in table] == [float(row["value"]) for row in rows]
-    counted = json.loads((collected / "collected.json").read_text())
-    assert counted["metrics"]["base"]["uds"] == {"n_values": 3, "n_planned": 3}
-    names = sorted(path.name for path in (collected / "nf4").iterdir())
-    assert names == ["demo-npo", "demo-retain", "to_do.json"]
 
 
 def test_the_parquet_table_is_the_same(collected):
