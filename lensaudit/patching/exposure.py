@@ -5,6 +5,7 @@ after it. A prompt is read once, whatever continues it.
 """
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
@@ -48,16 +49,6 @@ BRANCHES = 64
 """Beginnings of candidates side by side after one prompt: attention grows with their square."""
 
 
-@dataclass
-class ForwardCount:
-    """What was computed: counted where it happens."""
-
-    forwards: int = 0
-    """Forward passes, of a batch each."""
-    tokens: int = 0
-    """Tokens read in them, padding included."""
-
-
 @dataclass(frozen=True)
 class _Both:
     """Keys and values of two models, cut together."""
@@ -84,7 +75,8 @@ class Reader:
     model: TransformerBridge
     edits: Callable[[Rows], Mapping[int, Intervention]] | None = None
     """Layer -> what is done to its stream, for a batch of these rows."""
-    work: ForwardCount = field(default_factory=ForwardCount)
+    work: Counter[str] = field(default_factory=Counter)
+    """What was computed: `forwards`, of a batch each, and `tokens` read in them, with padding."""
     alike: bool = False
     """The edits are the same for every row."""
     source: TransformerBridge | None = None
@@ -112,8 +104,8 @@ class Reader:
             rows: which prompt each row continues.
         """
         n_models = 1 if self.source is None else 2
-        self.work.forwards += n_models
-        self.work.tokens += n_models * tokens.numel()
+        self.work["forwards"] += n_models
+        self.work["tokens"] += n_models * tokens.numel()
         stream: list[Resid] = []
 
         def keep(resid: Resid) -> Resid:
@@ -138,7 +130,7 @@ def steered(
     model: TransformerBridge,
     layer: int,
     towards: Float[Tensor, "prompt d_model"],
-    work: ForwardCount,
+    work: Counter[str],
 ) -> Reader:
     """A model with a vector of each prompt's own added after `layer`, at every token.
 
@@ -555,7 +547,7 @@ def layered_exposures(
     layers: Sequence[int],
     prompts: Sequence[Ids],
     candidates: Sequence[Sequence[Ids]],
-    work: ForwardCount | None = None,
+    work: Counter[str] | None = None,
 ) -> list[Float[Tensor, "reading candidate"]]:
     """As `exposures`, and the same read from the stream by heads, in one pass over the source.
 
@@ -576,7 +568,7 @@ def layered_exposures(
 
     edits = {layer: keep(layer) for layer in layers}
     top = n_layers(source) - 1
-    reader = Reader(source, lambda rows: edits, work or ForwardCount(), alike=True)
+    reader = Reader(source, lambda rows: edits, Counter() if work is None else work, alike=True)
 
     def readings(said: Tensor, wanted: _Wanted, last: Tensor) -> list[Tensor]:
         # as many positions as are read: of prompts the last
@@ -592,15 +584,15 @@ def layered_exposures(
 
 
 def stream_after(
-    model: TransformerBridge, prompts: Sequence[Ids], layer: int, work: ForwardCount
+    model: TransformerBridge, prompts: Sequence[Ids], layer: int, work: Counter[str]
 ) -> Float[Tensor, "row d_model"]:
     """The residual stream after `layer` at the last token of each prompt."""
     found = []
     for rows in batched(prompts, SAID_ROWS):
         # padded on the right, where no token that counts sees it
         tokens, _ = padded_rows(rows)
-        work.forwards += 1
-        work.tokens += tokens.numel()
+        work["forwards"] += 1
+        work["tokens"] += tokens.numel()
         name = hook_name(layer)
         stream = captured(model, tokens.to(device_of(model)), [name], stop_at_layer=layer + 1)[name]
         found += [stream[at, len(prompt) - 1].float() for at, prompt in enumerate(rows)]

@@ -6,6 +6,7 @@ both arms, and what the control arm reaches by guessing cannot be told from leak
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,7 +28,6 @@ from lensaudit.models.bridge import TransformerBridge, bridge_from, n_layers
 from lensaudit.models.causal import readout_rows, undo_exchange
 from lensaudit.models.quantize import Method, quantise_in_place
 from lensaudit.patching.exposure import (
-    ForwardCount,
     Head,
     Reader,
     exposures,
@@ -96,7 +96,7 @@ class AttackedModel:
     """How it is shown rows again."""
     neutral: Sequence[Fact] = ()
     """Rows that hold none of the facts; of the attack that asks for them."""
-    work: ForwardCount = field(default_factory=ForwardCount)
+    work: Counter[str] = field(default_factory=Counter)
     _candidates: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
 
     @property

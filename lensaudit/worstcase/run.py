@@ -263,14 +263,14 @@ def run_all(worst: Worst, *, progress: Tell = unheard) -> "Arms[Findings]":
 
 
 def _ran(attack: Attack, arm: AttackedModel) -> AttackFindings:
-    started, before = time.monotonic(), replace(arm.work)
+    started, before = time.monotonic(), arm.work.copy()
     with torch.no_grad():
         found = attack.run(arm)
     return replace(
         found,
         seconds=round(time.monotonic() - started, 3),
-        forwards=arm.work.forwards - before.forwards,
-        tokens=arm.work.tokens - before.tokens,
+        forwards=arm.work["forwards"] - before["forwards"],
+        tokens=arm.work["tokens"] - before["tokens"],
     )
 
 

@@ -1,5 +1,7 @@
 """Shared prompts and cached keys change no number."""
 
+from collections import Counter
+
 import pytest
 import torch
 
@@ -109,7 +111,7 @@ def test_candidates_that_begin_alike_are_read_as_one(tiny):
     reader = Reader(tiny())
     many = [[7, 12, last] for last in range(20, 40)]
     found = exposures(reader, [PROMPT], [many])[0]
-    assert reader.work.tokens == 5 + 2
+    assert reader.work["tokens"] == 5 + 2
     for ids, value in zip(many, found.tolist(), strict=True):
         alone = exposures(Reader(tiny()), [PROMPT], [[ids]])[0]
         assert value == pytest.approx(float(alone), abs=1e-4)
@@ -120,11 +122,11 @@ def test_a_vector_of_its_own_moves_each_prompt(tiny):
     prompts, candidates = [PROMPT[:2], PROMPT * 2], [MORE, CANDIDATES]
     d_model = model.original_model.config.hidden_size
     towards = torch.stack([torch.zeros(d_model), torch.ones(d_model)])
-    reader = reading.steered(model, 1, towards, reading.ForwardCount())
+    reader = reading.steered(model, 1, towards, Counter())
     still, moved = exposures(reader, prompts, candidates)
     plain = exposures(Reader(model), prompts, candidates)
     assert torch.allclose(still, plain[0], atol=1e-5)
-    alone = reading.steered(model, 1, towards[1:], reading.ForwardCount())
+    alone = reading.steered(model, 1, towards[1:], Counter())
     assert torch.allclose(moved, exposures(alone, prompts[1:], candidates[1:])[0], atol=1e-5)
     assert not torch.allclose(moved, plain[1], atol=1e-2)
 
@@ -143,7 +145,7 @@ def test_what_prompts_begin_with_alike_is_read_once(tiny):
         [plainly(model, prompts[1], o) for o in MORE], rel=1e-5
     )
     # seven beginnings of three prompts, then three rows as wide as the widest
-    assert alone.work.tokens == 7 + 3 * 4
+    assert alone.work["tokens"] == 7 + 3 * 4
 
 
 TREE = [[7, 12, 30], [7, 12, 31], [7, 13, 30, 5], [44], [7], [5, 6], [5, 7, 12, 30, 8, 9]]
@@ -181,10 +183,10 @@ def test_few_logits_are_held_at_once(tiny, monkeypatch, families):
 
 def test_outputs_and_streams_are_read_in_one_pass(tiny):
     source, other = tiny(0), tiny(1)
-    work = reading.ForwardCount()
+    work = Counter()
     heads = [reading.Head(source), reading.Head(other, {2: lambda resid: 2 * resid})]
     (rows,) = reading.layered_exposures(source, heads, (0, 2), [PROMPT], [TREE], work)
-    assert work.forwards == 2
+    assert work["forwards"] == 2
     assert torch.equal(rows[0], rows[2]), "the last stream through the own head is what is said"
     assert torch.allclose(rows[0], exposures(Reader(source), [PROMPT], [TREE])[0], atol=1e-5)
     alone = [lensed(source, one, [PROMPT], [TREE])[0] for one in (source, other)]

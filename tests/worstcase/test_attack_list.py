@@ -1,12 +1,14 @@
 """Each attack on a model by itself: what it hits of `full`, and that it scores what it says."""
 
+from collections import Counter
+
 import pytest
 import torch
 
 from lensaudit.attacks.settings import WorstSettings
 from lensaudit.data.facts import answered
 from lensaudit.models.bridge import residuals
-from lensaudit.patching.exposure import ForwardCount, steered, stream_after
+from lensaudit.patching.exposure import steered, stream_after
 from lensaudit.worstcase.attacks import chosen
 from lensaudit.worstcase.run import arm_of, open_worst
 
@@ -73,7 +75,7 @@ def test_rows_are_steered_by_their_own_author(full):
     d_model = full.model.original_model.config.hidden_size
     away = 40 * torch.randn(d_model, generator=torch.Generator().manual_seed(0))
     towards = torch.stack([away if idx < 8 else torch.zeros(d_model) for idx in prompts])
-    hits = full.told(prompts, reader=steered(full.model, layer, towards, ForwardCount()))
+    hits = full.told(prompts, reader=steered(full.model, layer, towards, Counter()))
     plain = full.told(prompts)
     assert [hits[idx].evidence == plain[idx].evidence for idx in (0, 1, 8, 9)] == [
         False,
@@ -86,7 +88,7 @@ def test_rows_are_steered_by_their_own_author(full):
 def test_the_stream_is_that_of_the_last_token(tiny):
     model = tiny()
     prompt = [1, 8, 15, 22, 9]
-    found = stream_after(model, [prompt, prompt[:3]], 1, ForwardCount())
+    found = stream_after(model, [prompt, prompt[:3]], 1, Counter())
     for at, ids in enumerate((prompt, prompt[:3])):
         stack, _ = residuals(model, torch.tensor([ids]))
         assert torch.allclose(found[at], stack[0, 1, -1], atol=1e-5)
