@@ -3,36 +3,23 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lensaudit.auditing.result import Patched, read_patched
 from lensaudit.auditing.reuse import anchored, asked
-from lensaudit.data.facts import spans_of
 from lensaudit.files import canonical_json
-from lensaudit.patching.collateral import Anchored, collateral_of, kept_beside
-from lensaudit.patching.controls import Controls, controls_of, score_examined, unexamined
-from lensaudit.patching.counterfactual import (
-    plan_beside_others,
-    said_of,
-    score_beside_others,
-)
-from lensaudit.patching.exact_match import (
-    EM_COLUMNS,
-    em_outcome_of,
-    em_plan_of,
-    em_summary_of,
-    run_em,
-)
+from lensaudit.patching.collateral import kept_beside
+from lensaudit.patching.controls import controls_of
+from lensaudit.patching.counterfactual import plan_beside_others
+from lensaudit.patching.exact_match import EM_COLUMNS, EmOutcome, em_plan_of
 from lensaudit.patching.outcome import (
     BY_TOKEN,
     FILES,
     Outcome,
-    beside,
     clear,
     layer_cells,
-    summary_of,
     with_texts,
     write_comparison,
     write_result,
@@ -47,11 +34,11 @@ from lensaudit.patching.scoring import (
 )
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
+from lensaudit.patching.summary import NOT_A_DEPTH, Summarised, summaries
 from lensaudit.progress import Notice, Plan, Tell, unheard
 from lensaudit.results.keyed import Question
 from lensaudit.results.records import Run, claim, folder_of, folders_for, known_as
 from lensaudit.settings import COUNTERFACTUAL
-from lensaudit.verdict.attacks import SCALE
 from lensaudit.verdict.collect import judge_beside, judge_run
 from lensaudit.verdict.decide import Verdict
 from lensaudit.verdict.views import read_calibration
@@ -60,8 +47,6 @@ KIND = ("command", "score")
 """What results that may stand in for each other in a named folder share."""
 _NOT_THE_RESULT = ("engine", "device", "batch_size", "memory_bytes", "cache_batch")
 """Options that say how a number is computed."""
-NOT_PATCHED = "--score lens: streams are read out, not patched in; --score uds decides"
-NOT_A_DEPTH = "--score em: answers are compared, not the drop in nats; --score uds decides"
 
 
 def plan_patch(
@@ -121,25 +106,23 @@ def patch_into(
         claim(one, "patch", FILES)
         clear(one)
     with session:
-        if controls is None:
-            found = _beside_others(session)
-        elif settings.score == "em":
-            found = _matches(session)
-        else:
-            found = _depths(session, controls, kept)
+        found = summaries(session, controls, kept)
+    nulls = read_calibration()
     record = question.record()
     for one in found:
-        name = one.summary["source"]
+        name, outcome = one.summary["source"], one.outcome
         rows = with_texts(with_tokens(one.rows, session), session.examples)
-        summary = {**one.summary, "verdict": one.verdict.document()}
+        summary = {**one.summary, "verdict": _judged(one, nulls).document()}
+        exact = isinstance(outcome, EmOutcome)
         made = manifest_of(
             session,
             {"source": session.sources[name]},
             started,
-            scores_by=one.outcome.computed_by if one.outcome else None,
+            scores_by=None if exact else outcome.computed_by,
         )
-        write_result(folders[name], rows, one.cells, summary, replace(made, asked=record))
-    outcomes = [one.outcome for one in found if one.outcome is not None]
+        cells = (EM_COLUMNS, outcome.cells()) if exact else layer_cells(outcome)
+        write_result(folders[name], rows, cells, summary, replace(made, asked=record))
+    outcomes = [one.outcome for one in found if isinstance(one.outcome, Outcome)]
     if len(outcomes) > 1:
         parent = next(iter(folders.values())).parent
         made = manifest_of(session, session.sources, started, command="patch comparison")
@@ -147,17 +130,14 @@ def patch_into(
     return read_patched(folders)
 
 
-@dataclass(frozen=True)
-class _SourceResult:
-    """What is written of one source."""
-
-    summary: Mapping[str, Any]
-    rows: Sequence[Mapping[str, Any]]
-    cells: tuple[Sequence[str], Sequence[Sequence[Any]]]
-    """Columns and rows of layers.csv."""
-    verdict: Verdict
-    outcome: Outcome | None = None
-    """None: exact match, which is no depth."""
+def _judged(one: Summarised, nulls: Mapping[str, Any]) -> Verdict:
+    """What may be said of a source after its run of patching alone."""
+    if isinstance(one.outcome, EmOutcome):
+        sentence = f"{one.outcome.source}: undecided: {NOT_A_DEPTH}."
+        return Verdict("undecided", sentence, [])
+    if one.summary.get("kind") == COUNTERFACTUAL:
+        return judge_beside(COUNTERFACTUAL, one.summary, nulls)
+    return judge_run(one.summary, one.rows, nulls)
 
 
 def prepared(
@@ -219,57 +199,6 @@ def run_in(manifest: Mapping[str, Any]) -> Run:
 def depth_of(session: Session) -> Scored:
     """The outcome of every source, and the scores of the two anchors; nothing is written."""
     return score_lens(session) if session.settings.score == "lens" else score_all(session)
-
-
-def _depths(session: Session, controls: Controls, kept: Sequence[Anchored]) -> list[_SourceResult]:
-    nulls, spans = read_calibration(), spans_of(session.examples)
-    if session.settings.score == "lens":
-        outcomes, calibration = score_lens(session)
-        parts = {one.source: unexamined(NOT_PATCHED).document() for one in outcomes}
-        read, examined = {}, {}
-    else:
-        (outcomes, calibration), examined = score_examined(session, controls)
-        also = collateral_of(session, kept, outcomes)
-        parts = {name: also[name] | one.document() for name, one in examined.items()}
-        read = {one.source: one for one in score_lens(session)[0]} if session.settings.lens else {}
-    results = []
-    for outcome in outcomes:
-        name = outcome.source
-        summary, rows = summary_of(outcome, calibration), outcome.rows()
-        if name in read:
-            summary, rows = beside(outcome, read[name], calibration)
-        summary |= {"spans": spans, **parts[name]}
-        if name in examined:
-            rows = examined[name].beside(rows)
-        verdict = judge_run(summary, rows, nulls)
-        results.append(_SourceResult(summary, rows, layer_cells(outcome), verdict, outcome))
-    return results
-
-
-def _beside_others(session: Session) -> list[_SourceResult]:
-    """Of a run without a retain model: a scale on which only low numbers mean something."""
-    nulls, shared = read_calibration(), {"spans": spans_of(session.examples), "scale": SCALE}
-    outcomes, calibration = score_beside_others(session)
-    results = []
-    for one in outcomes:
-        summary: dict[str, Any] = {"kind": COUNTERFACTUAL, "anchor": COUNTERFACTUAL}
-        summary |= summary_of(one, calibration) | shared
-        summary["outputs"] = said_of(session, session.sources[one.source])
-        verdict = judge_beside(COUNTERFACTUAL, summary, nulls)
-        results.append(_SourceResult(summary, one.rows(), layer_cells(one), verdict, one))
-    return results
-
-
-def _matches(session: Session) -> list[_SourceResult]:
-    found, results = run_em(session), []
-    for name, checkpoint in session.sources.items():
-        outcome = em_outcome_of(name, checkpoint.weights, session, found)
-        summary = em_summary_of(outcome) | {"spans": spans_of(session.examples)}
-        summary |= unexamined(NOT_A_DEPTH).document()
-        verdict = Verdict("undecided", f"{name}: undecided: {NOT_A_DEPTH}.", [])
-        cells = EM_COLUMNS, outcome.cells()
-        results.append(_SourceResult(summary, outcome.rows(), cells, verdict))
-    return results
 
 
 def with_tokens(rows: Sequence[Mapping[str, Any]], session: Session) -> list[dict[str, Any]]:

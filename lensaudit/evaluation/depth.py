@@ -15,7 +15,6 @@ from rich.filesize import decimal as size
 from safetensors.torch import load, save
 from torch import Tensor
 
-from lensaudit.data.neutral import kept_facts
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest, make_folder
@@ -24,19 +23,16 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.conditions import EAGER
 from lensaudit.models.device import free_bytes
-from lensaudit.patching.collateral import anchored, collateral_of, family_base
-from lensaudit.patching.controls import controls_of, score_examined
-from lensaudit.patching.exact_match import em_outcome_of, em_summary_of, run_em
+from lensaudit.patching.collateral import kept_beside
+from lensaudit.patching.controls import controls_of
 from lensaudit.patching.layout import layout_of
-from lensaudit.patching.outcome import summary_of
-from lensaudit.patching.scoring import run, score_all, score_lens, scored
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import CachedSource
+from lensaudit.patching.summary import Summarised, summaries
 from lensaudit.results.keyed import read_marked, write_marked
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.reading import null
 from lensaudit.scores.depth import label_logprob
-from lensaudit.scores.estimate import UNMEASURED
 from lensaudit.scores.representation import (
     FisherMask,
     LayerErasure,
@@ -49,10 +45,21 @@ from lensaudit.scores.representation import (
 )
 from lensaudit.verdict.thresholds import ALIGN_FROM
 
-_UDS = ("tau", "last_layer", "scope", "component", "engine", "calibration")
-_EM = ("em_form", "threshold", "last_layer", "scope", "component", "retention", "calibration")
-_LENS = ("tau", "calibration")
-"""What of a summary of `lensaudit patch` goes into the log."""
+_ASKED: Mapping[str, Mapping[str, Any]] = {
+    "uds": {},
+    "lens": {"score": "lens"},
+    "em": {"score": "em", "em_form": "teacher"},
+    "collateral": {"also": ("retain",)},
+    "controls": {},
+}
+"""Score -> how it differs from what `lensaudit patch` asks by default."""
+_PATCHED = ("last_layer", "scope", "component")
+_READ = {
+    "uds": ("uds", ("tau", *_PATCHED, "engine", "calibration")),
+    "lens": ("lens", ("tau", "calibration")),
+    "em": ("udr", ("em_form", "threshold", *_PATCHED, "retention", "calibration")),
+}
+"""Score -> its name in a row, and what of its summary goes into the log."""
 SHARES = (0.0001, 0.001, 0.01)
 """Of a layer's parameters, in its mask; compute_representation_baselines.py."""
 ALGORITHM = 1
@@ -241,79 +248,51 @@ def decoder_blocks(model: Any) -> Sequence[torch.nn.Module]:
     raise InputError(f"{type(model).__name__}: its {n_layers} layers are not one list of modules")
 
 
-def score_inside(audit: Session, model: str, score: str) -> Measured[float]:
+def score_inside(session: Session, model: str, score: str) -> Measured[float]:
     """The rows of a score of one model, and how they were made."""
     match score:
-        case "uds":
-            (outcome,), calibration = score_all(audit)
-            return _scored(audit, outcome.rows(), "uds", summary_of(outcome, calibration), _UDS)
-        case "lens":
-            (outcome,), calibration = score_lens(audit)
-            return _scored(audit, outcome.rows(), "lens", summary_of(outcome, calibration), _LENS)
-        case "em":
-            teacher = audit.under(em_form="teacher")
-            found = em_outcome_of(model, audit.sources[model].weights, teacher, run_em(teacher))
-            return _scored(audit, found.rows(), "udr", em_summary_of(found), _EM)
         case "cka":
-            return _layered(audit, {"cka": cka_layers(audit, model)})
+            return _layered(session, {"cka": cka_layers(session, model)})
         case "fisher":
-            shares = fisher_layers(audit, model).items()
-            return _layered(audit, {f"{share:.4f}".rstrip("0"): rows for share, rows in shares})
-        case "collateral":
-            return _collateral(audit, model)
+            shares = fisher_layers(session, model).items()
+            return _layered(session, {f"{share:.4f}".rstrip("0"): rows for share, rows in shares})
         case "leak":
-            return _leak(audit, model)
-        case _:
-            return _controls(audit, model)
+            return _leak(session, model)
+    asked = session.under(**_ASKED[score])
+    with asked:
+        controls = controls_of(asked) if score == "controls" else None
+        (found,) = summaries(asked, controls, kept_beside(asked))
+    names = {"full_model": session.full.spec.name, "retain_model": session.retain.spec.name}
+    if score in _READ:
+        key, kept = _READ[score]
+        return _scored(found, key, kept, names)
+    made = _collateral(found.summary) if score == "collateral" else _controls(found.summary)
+    return Measured({}, {}, details=names | made)
 
 
-def _collateral(audit: Session, model: str) -> Measured[float]:
-    asked = audit.settings
-    kept = kept_facts("retain", str(asked.data), limit=asked.limit)
-    sets = anchored([kept], family_base(list(audit.sources)), audit.full)
-    with audit:
-        outcomes, _ = scored(audit, run(audit))
-        found = collateral_of(audit, sets, outcomes)[model]["collateral"]["retain"]
+def _collateral(summary: Mapping[str, Any]) -> dict[str, Any]:
+    found = summary["collateral"]["retain"]
     chosen = found["selectivity"]
-    return Measured(
-        {},
-        {},
-        details={
-            "full_model": audit.full.spec.name,
-            **{key: found[key] for key in ("anchor", "relative_to", "n", "n_scored", "strata")},
-            "values": {
-                "collateral": (found["depth"], found["ci95"]),
-                "selectivity": (chosen["value"], chosen["ci95"]),
-            },
+    return {
+        **{key: found[key] for key in ("anchor", "relative_to", "n", "n_scored", "strata")},
+        "values": {
+            "collateral": (found["depth"], found["ci95"]),
+            "selectivity": (chosen["value"], chosen["ci95"]),
         },
-    )
-
-
-def _controls(audit: Session, model: str) -> Measured[float]:
-    with audit:
-        ((outcome,), _), found = score_examined(audit, controls_of(audit))
-    one = found[model]
-    aligned = one.aligned.uds or UNMEASURED
-    values = {
-        "uds_aligned": (aligned.value, aligned.ends),
-        "uds_validity": (one.validity.d_share, one.validity.ci95),
     }
-    if one.aligned.kind is None and outcome.uds is not None and outcome.uds < ALIGN_FROM:
+
+
+def _controls(summary: Mapping[str, Any]) -> dict[str, Any]:
+    aligned, validity, uds = summary["aligned"], summary["validity"], summary["uds"]
+    values = {
+        "uds_aligned": (aligned["uds"], aligned["ci95"]),
+        "uds_validity": (validity["d_share"], validity["ci95"]),
+    }
+    if aligned["class"] is None and uds is not None and uds < ALIGN_FROM:
         # so low that nothing has to be aligned: the depth itself
-        values["uds_aligned"] = outcome.uds, None
-    return Measured(
-        {},
-        {},
-        details={
-            "full_model": audit.full.spec.name,
-            "retain_model": audit.retain.spec.name,
-            "values": values,
-            "why": {
-                "uds_aligned": one.aligned.why,
-                "uds_validity": one.validity.why,
-            },
-        },
-    )
+        values["uds_aligned"] = uds, None
+    why = {"uds_aligned": aligned["why"], "uds_validity": validity["why"]}
+    return {"values": values, "why": why}
 
 
 def _leak(audit: Session, model: str) -> Measured[float]:
@@ -352,18 +331,10 @@ def _layered(audit: Session, found: Mapping[str, Sequence[LayerErasure]]) -> Mea
 
 
 def _scored(
-    audit: Session,
-    rows: list[dict[str, Any]],
-    key: str,
-    summary: Mapping[str, Any],
-    kept: tuple[str, ...],
+    found: Summarised, key: str, kept: tuple[str, ...], names: Mapping[str, str]
 ) -> Measured[float]:
     return Measured(
-        {row["idx"]: (row[key],) for row in rows if row["unscored"] is None},
-        {row["idx"]: row["unscored"] for row in rows if row["unscored"] is not None},
-        details={
-            "full_model": audit.full.spec.name,
-            "retain_model": audit.retain.spec.name,
-            **{name: summary[name] for name in kept},
-        },
+        {row["idx"]: (row[key],) for row in found.rows if row["unscored"] is None},
+        {row["idx"]: row["unscored"] for row in found.rows if row["unscored"] is not None},
+        details={**names, **{name: found.summary[name] for name in kept}},
     )
