@@ -58,24 +58,14 @@ from lensaudit.verdict.keeps import KEPT
 
 
 @dataclass(frozen=True)
-class EvaluationStep:
-    """One step of an audit: a model, what is computed of it, and where."""
-
-    model: str
-    settings: EvaluateSettings
-    folder: Path
-    plan: Plan
-
-
-@dataclass(frozen=True)
 class AuditPlan:
     """What an audit would do."""
 
     folder: Path
     """Of all results."""
     patch: Plan
-    evaluations: tuple[EvaluationStep, ...]
-    """The retain model's first: the others are compared with it."""
+    evaluations: Mapping[str, Plan]
+    """By model, the retain model's first: the others are compared with it."""
     associations: Mapping[str, Know | str]
     """Source -> who is asked what; or why nobody is."""
 
@@ -90,8 +80,8 @@ class AuditPlan:
                 *(f"patch: {line}" for line in self.patch.lines),
                 *(f"know {name}: {line}" for name, line in asked.items()),
                 *(
-                    f"eval {one.model}: {'done' if one.plan.done else 'to do'}; {one.plan.brief}"
-                    for one in self.evaluations
+                    f"eval {name}: {'done' if one.done else 'to do'}; {one.brief}"
+                    for name, one in self.evaluations.items()
                 ),
             ]
         )
@@ -115,16 +105,16 @@ def plan_audit(
         out = _own_folder(names, settings, out, notice)
     anchor, _ = anchor_and_models(names, settings)
     depth = plan_patch(names, _patching(settings), notice=notice)
-    steps = [
-        EvaluationStep(model, asked, place, plan_evaluation(model, asked, place))
+    steps = {
+        model: plan_evaluation(model, asked, place)
         for model, asked, place in _evaluations(names, settings, out)
-    ]
-    if steps and anchor and not steps[0].plan.done:
+    }
+    if anchor in steps and not steps[anchor].done:
         # what is compared with the retain model follows from it
-        steps = [replace(one, plan=replace(one.plan, done=False)) for one in steps]
+        steps = {model: replace(one, done=False) for model, one in steps.items()}
     asked = names if settings.association != "none" else ()
     known = {name: _who_has_what(name, anchor, settings) for name in asked}
-    return AuditPlan(out, depth, tuple(steps), known)
+    return AuditPlan(out, depth, steps, known)
 
 
 @opened_once()
@@ -169,13 +159,14 @@ def audit_into(
     )
     anchor, _ = anchor_and_models(names, settings)
     found: dict[str, EvaluationResult] = {}
-    for step in plan.evaluations:
+    evaluated: list[Path] = []
+    for model, asked, place in _evaluations(names, settings, plan.folder):
         try:
-            result = _evaluated(step, notice, progress)
-            found[step.model] = result
-            result.checked()
+            found[model] = _evaluated(model, asked, place, notice, progress)
+            found[model].checked()
         except LensAuditError as error:
-            failures.append(failure_in(step.model, "evaluate", error))
+            failures.append(failure_in(model, "evaluate", error))
+        evaluated += [place] if (place / LOG).exists() else []
     failures += [
         Failure(one.source, "patch", "work", one.reason or "")
         for one in depth.results
@@ -183,8 +174,6 @@ def audit_into(
     ]
     if not failures and not any(one.failures for one in found.values()):
         _seal(names, plan.folder, settings, question, started)
-    evaluated = [one.folder for one in plan.evaluations if (one.folder / LOG).exists()]
-    models = (one.model for one in plan.evaluations)
     return audited(
         plan.folder,
         depth.results,
@@ -192,7 +181,7 @@ def audit_into(
         known,
         (plan.folder / PATCH, *evaluated, *known.values()),
         failures,
-        beside=[one for one in models if one == anchor or one not in names],
+        beside=[one for one in plan.evaluations if one == anchor or one not in names],
     )
 
 
@@ -298,17 +287,16 @@ def _evaluation(
     )
 
 
-def _evaluated(step: EvaluationStep, notice: Notice, progress: Tell) -> EvaluationResult:
-    settings = step.settings
+def _evaluated(
+    model: str, settings: EvaluateSettings, place: Path, notice: Notice, progress: Tell
+) -> EvaluationResult:
     if settings.retain_log is not None and not Path(settings.retain_log).exists():
         settings = replace(settings, retain_log=None)  # the retain model's evaluation failed
-    return evaluate_into(
-        step.model,
-        settings,
-        step.folder,
-        notice=lambda text: notice(f"{step.model}: {text}"),
-        progress=progress,
-    )
+
+    def told(text: str) -> None:
+        notice(f"{model}: {text}")
+
+    return evaluate_into(model, settings, place, notice=told, progress=progress)
 
 
 ANSWERS = "forget_Q_A_ROUGE"

@@ -61,7 +61,11 @@ def connection(checkout: Path) -> list[Edit]:
     # undone exactly: a last line without an end keeps having none
     joined = content + LINE + end if content.endswith(end) else content + end + LINE
     return [
-        Edit(checkout / EVALUATOR, b"", _signed(_evaluator())),
+        Edit(
+            checkout / EVALUATOR,
+            b"",
+            _signed(read_text(Path(__file__).with_name("evaluator.py.txt"))),
+        ),
         Edit(checkout / CONFIG, b"", _signed(_config())),
         Edit(registry, content, joined),
     ]
@@ -143,10 +147,6 @@ def _is_ours(content: bytes) -> bool:
     """Is it as any version of this package wrote it?"""
     text, mark, told = content.decode(errors="replace").rpartition(_MARK)
     return bool(mark) and told.strip() == digest(text)
-
-
-def _evaluator() -> str:
-    return read_text(Path(__file__).with_name("evaluator.py.txt"))
 
 
 def _config() -> str:

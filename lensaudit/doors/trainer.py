@@ -253,7 +253,9 @@ class AuditCallback(TrainerCallback):
                 known = self._known(source, place / "know")
             except InputError as error:
                 left_out.append(f"who has what: {error}")
-        earlier = max(_rungs(place), default=self._rows)
+        names = (one.name for one in place.glob(f"{_PATCHED}[0-9]*"))
+        # a checkpoint that was patched before is patched on as many rows again
+        earlier = max((int(one.removeprefix(_PATCHED)) for one in names), default=self._rows)
         rows = earlier or (self._n_rows if asked.budget_s is None else min(FEWEST, self._n_rows))
         took, found = self._patched(source, place, rows)
         keeps, why = (), _why_not_kept(asked)
@@ -346,8 +348,3 @@ def _source(folder: Path, full: str) -> str:
         return named(folder)
     told: Mapping[str, Any] = read_json(config)
     return f"{told.get('base_model_name_or_path') or full}+{named(folder)}"
-
-
-def _rungs(place: Path) -> list[int]:
-    """Numbers of rows that a checkpoint was patched on before."""
-    return [int(one.name.removeprefix(_PATCHED)) for one in place.glob(f"{_PATCHED}[0-9]*")]

@@ -81,7 +81,7 @@ def test_a_folder_is_the_same_by_its_absolute_path(audited, tmp_path, monkeypatc
     names, settings = ["demo/masked_readout"], AuditSettings(limit=LIMIT)
     la.audit(names, "out", limit=LIMIT)
     for place in (Path("out"), tmp_path / "out", Path("out/../out")):
-        assert all(step.plan.done for step in plan_audit(names, settings, place).evaluations)
+        assert all(one.done for one in plan_audit(names, settings, place).evaluations.values())
     caplog.clear()
     la.audit(names, tmp_path / "out", limit=LIMIT)
     assert "another run" not in caplog.text
@@ -99,15 +99,15 @@ def test_the_plan_is_what_is_done(audited, tmp_path):
         if one.stage.startswith("caching") and not one.stage.endswith("neutral")
     }
     assert sum(cached.values()) == plan.patch.n_forward == 4 * LIMIT
-    for step in plan.evaluations:
-        pieces = [one.piece for one in told if one.stage == f"evaluating {step.model}"]
-        assert len(pieces) == len(step.plan.lines)
-        assert sum(int(piece.split()[-2]) for piece in pieces) == step.plan.n_forward
-        assert (step.plan.done, step.plan.n_kept) == (False, 0)
+    for model, step in plan.evaluations.items():
+        pieces = [one.piece for one in told if one.stage == f"evaluating {model}"]
+        assert len(pieces) == len(step.lines)
+        assert sum(int(piece.split()[-2]) for piece in pieces) == step.n_forward
+        assert (step.done, step.n_kept) == (False, 0)
     again = plan_audit(["demo/masked_readout", "demo/never"], settings_of(folder), folder / "out")
     assert (again.patch.n_forward, again.patch.n_rows, again.patch.n_bytes) == (0, 0, 0)
-    assert all(step.plan.done for step in again.evaluations)
-    assert [step.plan.n_kept for step in again.evaluations] == [18] * 3
+    assert all(step.done for step in again.evaluations.values())
+    assert [step.n_kept for step in again.evaluations.values()] == [18] * 3
     assert not (tmp_path / "out").exists()
 
 
@@ -166,7 +166,7 @@ def test_rows_to_keep_are_asked_of_full_too_once_for_all_models(
     assert keeps["retain_Q_A_Prob"]["full"] == full["retain_Q_A_Prob"]["agg_value"]
     # without rows to keep nobody asks
     plan = plan_audit(["demo/npo"], AuditSettings(data=str(plain_rows / "forget.json")))
-    assert [one.model for one in plan.evaluations] == ["demo/retain", "demo/npo"]
+    assert [*plan.evaluations] == ["demo/retain", "demo/npo"]
 
 
 def test_every_choice_of_an_audit_reaches_the_depth_and_the_evaluations():
@@ -215,10 +215,10 @@ def test_without_the_retain_models_evaluation_none_is_done(audited, tmp_path, lo
         made = json.loads(manifest.read_text().replace(str(folder), str(tmp_path)))
         manifest.write_text(json.dumps(signed(made)))
     steps = plan_audit(["demo/masked_readout"], *where).evaluations
-    assert [step.plan.done for step in steps] == [True, True]
+    assert [step.done for step in steps.values()] == [True, True]
     (tmp_path / "out" / "eval" / "demo-retain" / lost).unlink()
     steps = plan_audit(["demo/masked_readout"], *where).evaluations
-    assert [step.plan.done for step in steps] == [False, False]
+    assert [step.done for step in steps.values()] == [False, False]
 
 
 def fails(monkeypatch, model, said):
