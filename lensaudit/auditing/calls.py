@@ -102,13 +102,11 @@ def door(record: Callable[P, S]) -> Callable[[Work[S, R]], Door[P, R]]:
             progress: Tell = unheard,
             **settings: Any,
         ) -> R | list[R]:
-            check_keywords(work.__name__, keywords, settings)
+            given = given_to(work.__name__, record, settings)
             one = isinstance(source, str | Path)
             names = tuple(map(named, [source] if one else source))
             if not names:
                 raise InputError(f"{work.__name__}([]): no model; name one, or several in a list")
-            given = {name: _fit(value, keywords[name]) for name, value in settings.items()}
-            given = kinds_of(work.__name__, record, given)
             asked = tuple(dict.fromkeys(names))
             results = work(asked, make(**given), path_of(out), progress)
             found = dict(zip(asked, results, strict=True))
@@ -137,16 +135,28 @@ def _plain(value: Any) -> Any:
     return named(value) if isinstance(value, Path) else value
 
 
-def kinds_of(call: str, record: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+def given_to(
+    call: str, record: Any, given: Mapping[str, Any], known: Collection[str] = ()
+) -> dict[str, Any]:
     """Keywords as the fields of a record hold them.
 
+    Args:
+        call: whose keywords they are.
+        record: the settings.
+        given: the keywords.
+        known: those of the fields that the call knows; none: all.
+
     Raises:
+        TypeError: the call knows no such keyword.
         InputError: one is of another kind: `layers=9`, `dtype="fp16"`.
     """
+    keywords = inspect.signature(record).parameters
+    check_keywords(call, known or keywords, given)
     kinds = get_type_hints(record, include_extras=True)
+    fitting = {name: _fit(value, keywords[name]) for name, value in given.items()}
     return {
         name: checked_as(kinds[name], value, f"{call}({name}={value!r:.40})")
-        for name, value in given.items()
+        for name, value in fitting.items()
     }
 
 

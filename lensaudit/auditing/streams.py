@@ -19,7 +19,7 @@ from torch import Tensor
 from lensaudit.activations.spec import parts_of
 from lensaudit.activations.store import Activations
 from lensaudit.auditing.cache import prepare_model
-from lensaudit.auditing.calls import check_keywords, kinds_of
+from lensaudit.auditing.calls import given_to
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, Tokenizer, make_batch, prompt_of
@@ -68,13 +68,7 @@ def settings_of(
     Raises:
         TypeError: a keyword that it has not.
     """
-    check_keywords(call, list(CacheKeywords.__annotations__), given)
-    places = {
-        name: named(place)
-        for name in ("data", "registry", "activations")
-        if (place := given.get(name)) is not None
-    }
-    found = kinds_of(call, CacheSettings, {**given, **places})
+    found = given_to(call, CacheSettings, given, CacheKeywords.__annotations__)
     return CacheSettings(component=component, positions=positions, **found)
 
 

@@ -6,7 +6,6 @@ found by content. A callback is handed no trainer, so it keeps the one it was ma
 that is the only way to its history and to every integration (transformers 5.23, `Trainer.log`).
 """
 
-import inspect
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -26,7 +25,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from lensaudit.association.run import KnowResult, know_into
 from lensaudit.association.settings import quick
-from lensaudit.auditing.calls import check_keywords, kinds_of, notice
+from lensaudit.auditing.calls import given_to, notice
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.result import EvaluationResult, PatchResult, own_data
 from lensaudit.auditing.reuse import patched
@@ -148,10 +147,8 @@ class AuditCallback(TrainerCallback):
     """
 
     def __init__(self, trainer: Trainer, **settings: Any) -> None:
-        known = inspect.signature(CallbackSettings).parameters
-        check_keywords("AuditCallback", known, settings)
-        plain = {key: named(one) if isinstance(one, Path) else one for key, one in settings.items()}
-        self.settings = CallbackSettings(**kinds_of("AuditCallback", CallbackSettings, plain))
+        given = given_to("AuditCallback", CallbackSettings, settings)
+        self.settings = CallbackSettings(**given)
         self.trainer = trainer
         self.audits: dict[int, CheckpointAudit] = {}
         """By step, in the order of training."""

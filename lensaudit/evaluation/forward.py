@@ -240,7 +240,6 @@ def said(ids: Sequence[int], split: Split, asked: Tokenization, cleanup: Cleanup
 class Classifier:
     """A text classifier whose class 0 is "clean" text."""
 
-    name: str
     model: Any
     tokenizer: Any
 
@@ -279,4 +278,4 @@ def open_classifier(name: str, device: str) -> Classifier:
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{name}: is not a text classifier ({reason})") from error
-    return Classifier(name, model.to(device).eval(), tokenizer)
+    return Classifier(model.to(device).eval(), tokenizer)

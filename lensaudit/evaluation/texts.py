@@ -18,6 +18,7 @@ from lensaudit.data.chat import (
 )
 from lensaudit.data.facts import Fact
 from lensaudit.data.suites import Split
+from lensaudit.metrics.records import alternatives
 from lensaudit.metrics.registry import Measured
 from lensaudit.models.sizes import ContextWindow
 from lensaudit.types import PosMask, Tokens, padded_rows
@@ -48,7 +49,7 @@ class EncodedField(Measured[Encoding]):
     @property
     def encodings(self) -> list[Encoding]:
         """All texts, alternative by alternative."""
-        return [one for alternatives in self.rows.values() for one in alternatives]
+        return [one for texts in self.rows.values() for one in texts]
 
 
 def view_of(split: Split, field: str, asked: Tokenization) -> EncodedField:
@@ -58,11 +59,11 @@ def view_of(split: Split, field: str, asked: Tokenization) -> EncodedField:
     """
     answers = [row.answers[field] for row in split.rows if field in row.answers]
     listed = any(isinstance(answer, tuple) for answer in answers)
-    wanted = next((len(_alternatives(answer)) for answer in answers), 0)
+    wanted = next((len(alternatives(answer)) for answer in answers), 0)
     rows: dict[int, tuple[Encoding, ...]] = {}
     unscored: dict[int, str] = {}
     for row in split.rows:
-        given = _alternatives(row.answers.get(field, ()))
+        given = alternatives(row.answers.get(field, ()))
         encoded = tuple(encode(split, row.question, answer, asked) for answer in given)
         problem = _problem(row, field, encoded, wanted, asked.context)
         if problem is None:
@@ -104,10 +105,6 @@ def _concerned(views: Sequence[EncodedField], concerns: Callable[[Encoding], boo
     where = ", ".join(name for name, count in found.items() if count)
     total = sum(map(len, texts.values()))
     return f"{sum(found.values())} of {total} texts ({where})" if where else ""
-
-
-def _alternatives(answer: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (answer,) if isinstance(answer, str) else answer
 
 
 def _problem(

@@ -127,7 +127,7 @@ def test_fluency_is_the_probability_of_the_first_class_for_every_text():
         assert options["truncation"]
         return Odds(odds=torch.tensor([float(row) for row in rows]))
 
-    rated = Classifier("c", Rating(), tokenizer).clean(["3", "1", "0.25"] * 20, max_tokens=7)
+    rated = Classifier(Rating(), tokenizer).clean(["3", "1", "0.25"] * 20, max_tokens=7)
     assert rated == pytest.approx([0.75, 0.5, 0.2] * 20)
 
 
