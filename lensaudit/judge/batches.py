@@ -158,15 +158,12 @@ class BatchFolder:
             if one.collected:
                 continue
             info = self._info(one)
-            done = replace(one, batch_id=info.id, status=info.status, problem=info.problem)
-            failed = dict(state.failed)
-            if info.status in ENDED:
-                failed |= self._download(info, pending)
-                done = replace(done, collected=True)
-            else:
-                running.append(info)
+            known = {"batch_id": info.id, "status": info.status, "problem": info.problem}
+            done = replace(one, **known, collected=info.status in ENDED)
+            running += [] if done.collected else [info]
+            failed = self._download(info, pending) if done.collected else {}
             sent = (*state.sent[:at], done, *state.sent[at + 1 :])
-            state = replace(state, sent=sent, failed=failed)
+            state = replace(state, sent=sent, failed={**state.failed, **failed})
             state.write(self.folder)
         return state, running
 

@@ -53,14 +53,9 @@ def installed(built, tmp_path_factory):
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
     def run(*arguments):
-        command = [str(python.with_name("lensaudit")), *arguments]
+        words = [str(python.with_name("lensaudit")), *arguments]
         return subprocess.run(
-            command,
-            cwd=place / "work",
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
+            words, cwd=place / "work", env=environment, capture_output=True, text=True
         )
 
     run.python = python
@@ -109,13 +104,9 @@ def test_versions_agree(installed):
 
 
 def test_the_wheel_runs_away_from_the_checkout(installed, demo):
+    words = [str(installed.python), "-c", "import lensaudit; print(lensaudit.__file__)"]
     where = subprocess.run(
-        [str(installed.python), "-c", "import lensaudit; print(lensaudit.__file__)"],
-        cwd=installed.work,
-        env=installed.environment,
-        capture_output=True,
-        text=True,
-        check=True,
+        words, cwd=installed.work, env=installed.environment, capture_output=True, text=True
     )
     assert Path(where.stdout.strip()).is_relative_to(installed.python.parents[1])
     manifests = list(demo[1].rglob("manifest.json"))
@@ -179,28 +170,10 @@ def test_a_row_derived_by_hand_equals_the_engine(demo):
 
 @pytest.mark.slow
 def test_the_playground_answers_a_question():
-    import subprocess
-    import sys
-    from pathlib import Path
-
-    from lensaudit.data.tofu import forget_set
-
-    root = Path(__file__).resolve().parents[2]
-    example = forget_set("demo")[0]
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(root / "experiments" / "hook_playground.py"),
-            "--question",
-            example.question,
-            "--prefix",
-            example.prefix,
-            "--max-new-tokens",
-            "8",
-        ],
-        capture_output=True,
-        text=True,
-    )
+    example = lensaudit.forget_set("demo")[0]
+    program = [sys.executable, str(ROOT / "experiments" / "hook_playground.py")]
+    asked = ["--question", example.question, "--prefix", example.prefix, "--max-new-tokens", "8"]
+    done = subprocess.run([*program, *asked], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     said = next(line for line in lines if line.strip().startswith("full:"))

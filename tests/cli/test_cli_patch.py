@@ -182,6 +182,15 @@ def test_a_dry_run_says_what_is_missing_and_writes_nothing(audit, tmp_path, caps
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_of_exact_match_counts_texts_or_rows(audit, tmp_path, capsys):
+    for form, said in (("generation", "texts of up to"), ("teacher", "patched rows")):
+        assert audit("--score", "em", "--em-form", form, "--limit", "2", "--dry-run") == 0
+        assert said in capsys.readouterr().out
+    assert audit("--max-new-tokens", "3") == 2
+    assert "--score em" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_component_gives_the_reference_s_scores(reference, golden, tmp_path):
     rows_of = {r["idx"]: r for r in golden("component_s1.json")["mlp"]["examples"]}
     assert reference("--component", "mlp", "--limit", "5") == 0

@@ -66,30 +66,15 @@ def test_quiet_keeps_errors(capsys):
 @pytest.mark.parametrize(
     "command",
     [
-        ["sweep", "plan", "demo/npo", "--metric", "uds", "--limit", "2", "-o", "s", "--json"],
-        [
-            "steer",
-            "extract",
-            "--model",
-            "demo/full",
-            "--trait",
-            "demo_idk",
-            "--layers",
-            "8",
-            "--position",
-            "prompt_last",
-            "--method",
-            "mean_diff",
-            "--out",
-            "v",
-            "--json",
-        ],
+        "sweep plan demo/npo --metric uds --limit 2 -o s --json",
+        "steer extract --model demo/full --trait demo_idk --layers 8 --position prompt_last "
+        "--method mean_diff --out v --json",
     ],
 )
 def test_every_json_is_one_document(command, tmp_path, capsys, monkeypatch):
     """Of other commands goldens hold what `--json` prints, to the letter."""
     monkeypatch.chdir(tmp_path)
-    assert run(command) == 0
+    assert run(command.split()) == 0
     json.loads(capsys.readouterr().out)
 
 

@@ -141,22 +141,9 @@ def test_no_file_and_no_message_ever_holds_the_key(
     monkeypatch.setenv("OPENAI_LOG", "debug")
     stub = stub_of(key=KEY)
     out = tmp_path / "out"
-    command = [
-        "judge",
-        *kind,
-        str(log),
-        "--model",
-        "stub-judge",
-        "--base-url",
-        stub.url,
-        "--key-file",
-        str(key_file),
-        "--out",
-        str(out),
-        "--retries",
-        "0",
-    ]
-    assert run(["judge", "probe", *command[-10:-4], "--key-file", str(key_file)]) == 0
+    asked = ["--model", "stub-judge", "--base-url", stub.url, "--key-file", str(key_file)]
+    command = ["judge", *kind, str(log), *asked, "--out", str(out), "--retries", "0"]
+    assert run(["judge", "probe", *asked]) == 0
     stub.always = "" if fault == "ok" else fault
     code = run(command)
     assert (code == 0) == (fault in ("ok", "echo"))

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 from judge_server import Abilities, JudgeStub
 
-from lensaudit.errors import InputError, TryAgainError, WorkError
+from lensaudit.errors import InputError, WorkError
 from lensaudit.judge.calls import Reply
 from lensaudit.judge.client import LETTER_PROBE, Capability
 from lensaudit.judge.items import Judge, JudgeRequest
@@ -232,19 +232,6 @@ def test_a_refused_key_stops_at_once_and_keeps_what_there_is(stub_of, judge_of, 
     judge = judge_of(stub)
     assert {v.status for v in judge.score(answers(10))} == {"ok"}
     assert len(bodies(stub)) == n_asked + 7
-
-
-@pytest.mark.parametrize(
-    ("fault", "said"), [("401", "check --key-env"), ("404", "check the model's name")]
-)
-def test_what_is_wrong_from_the_start_is_found_by_the_probe(stub_of, judge_of, fault, said):
-    with pytest.raises(InputError, match=said):
-        judge_of(stub_of(always=fault))
-
-
-def test_a_server_that_cannot_be_probed_now_may_be_later(stub_of, judge_of):
-    with pytest.raises(TryAgainError, match="cannot be probed"):
-        judge_of(stub_of(always="500"), retries=0)
 
 
 def test_an_exhausted_quota_is_not_a_rate_limit(stub_of, judge_of, answers):

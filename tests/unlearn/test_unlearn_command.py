@@ -37,32 +37,11 @@ def place(tmp_path_factory):
 
 
 def arguments(place, out, *more, method="npo", data="forget", steps=2):
-    return [
-        "unlearn",
-        "--method",
-        method,
-        "--model",
-        str(place / "start"),
-        "--device",
-        "cpu",
-        "--data",
-        str(place / f"{data}.json"),
-        "--retain-data",
-        str(place / "retain.json"),
-        "--out",
-        str(out),
-        "--steps",
-        str(steps),
-        "--lr",
-        "1e-3",
-        "--warmup-epochs",
-        "0",
-        "--batch-size",
-        "2",
-        "--accumulate",
-        "1",
-        *more,
-    ]
+    given = {"--method": method, "--model": place / "start", "--device": "cpu", "--out": out}
+    given |= {"--data": place / f"{data}.json", "--retain-data": place / "retain.json"}
+    given |= {"--steps": steps, "--lr": "1e-3", "--warmup-epochs": 0}
+    given |= {"--batch-size": 2, "--accumulate": 1}
+    return ["unlearn", *(str(one) for pair in given.items() for one in pair), *more]
 
 
 def weights(folder):
