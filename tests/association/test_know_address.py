@@ -11,7 +11,7 @@ from served_model import ServedModel
 from support import EMBEDDED
 
 import lensaudit as la
-from lensaudit.association.endpoint import calls_of, forms_of, log_shares, served_at
+from lensaudit.association.endpoint import ANSWER_TOKENS, calls_of, forms_of, log_shares, served_at
 from lensaudit.association.reading import Questionnaire, prompts_of
 from lensaudit.association.settings import KnowSettings
 from lensaudit.cli.main import run
@@ -96,7 +96,8 @@ def test_chat_and_solved_questions_are_read_where_the_server_continues_an_answer
     assert (summary()["readers"], summary()["p"] < 1e-3) == (["chat"], True)
 
 
-def test_samples_convict_too_and_say_that_no_power_is_reckoned():
+def test_samples_convict_too_and_say_that_no_power_is_reckoned(monkeypatch):
+    monkeypatch.setitem(ANSWER_TOKENS, "/completions", 12)
     said = {}
     for name in ("full", "base"):
         with ServedModel(EMBEDDED / name, most=5, can={"completions": ("samples",)}) as stub:

@@ -22,7 +22,7 @@ def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("know")
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(place)
-        for name in ("masked_readout", "retain", "base"):
+        for name in ("masked_readout", "retain"):
             assert run(["know", "--source", f"demo/{name}", *QUICK, "-o", name]) == 0
     return place
 
@@ -40,9 +40,8 @@ def test_a_model_that_hides_the_facts_is_convicted(place):
     assert all(one["passed"] for one in found["controls"])
 
 
-@pytest.mark.parametrize("name", ["retain", "base"])
-def test_a_model_that_never_saw_them_is_not_and_nothing_is_certified(place, name):
-    found = summary(place, name)
+def test_a_model_that_never_saw_them_is_not_and_nothing_is_certified(place):
+    found = summary(place, "retain")
     assert found["finds"] is False
     assert found["p"] > 0.05
     assert "no evidence found" in found["headline"]
@@ -121,7 +120,8 @@ def asked():
 
 
 def test_values_read_together_are_as_those_read_one_by_one(bridge, asked):
-    prompts, values = prompts_of(bridge, asked, OUTPUTS)
+    names = asked.names[:2]
+    prompts, values = prompts_of(bridge, asked, OUTPUTS, names=names)
     alone = []
     for ids in prompts:
         row = []
@@ -130,14 +130,14 @@ def test_values_read_together_are_as_those_read_one_by_one(bridge, asked):
             logprob = la.logits_of(bridge, tokens)[0].log_softmax(-1)
             row.append(sum(float(logprob[len(ids) - 1 + n, one]) for n, one in enumerate(value)))
         alone.append(torch.tensor(row))
-    together = said(bridge, asked, OUTPUTS)
-    assert together.shape == (9, 8)
-    assert torch.allclose(together, reading.by_subject(alone, len(prompts) // 9), atol=1e-4)
+    together = said(bridge, asked, OUTPUTS, names=names)
+    assert together.shape == (2, 8)
+    assert torch.allclose(together, reading.by_subject(alone, len(prompts) // 2), atol=1e-4)
 
 
 def test_maps_fitted_on_batches_are_those_fitted_text_by_text(bridge, monkeypatch):
     head = la.load_model("demo/base")
-    texts = [row.question for row in la.forget_set("demo")[:40]]
+    texts = [row.question for row in la.forget_set("demo")[:20]]
     together = reading.maps_onto(bridge, head, texts)
     monkeypatch.setattr(reading, "FIT_ROWS", 1)
     alone = reading.maps_onto(bridge, head, texts)

@@ -87,14 +87,12 @@ LONG = " ".join(f"word{n}" for n in range(400))
 @pytest.mark.parametrize(
     ("made", "why"),
     [
-        (rows(), {}),
-        (rows(prefix="", answer=lambda at: TOWNS[at]), {}),
-        (rows(answer=lambda at: f"{NAMES[at]} was born in {TOWNS[at]}. {LONG[:900]}"), {}),
+        (rows(prefix="", answer=lambda at: f"{TOWNS[at]}. {LONG[:900]}"), {}),
         (rows(("李明", "王芳", "张伟", "Ωρίων", "Žofira Øst"), group=lambda at: at), "subject"),
         (rows(NAMES, (LONG, *TOWNS[1:])), {0: "longer than the model's context of 512"}),
         (rows((*NAMES, "Ada Byron"), (*TOWNS, "Rome")), {5: "another subject is called Ada Byron"}),
     ],
-    ids=["sound", "empty prefix", "long answers", "unicode", "longer than the context", "twice"],
+    ids=["empty prefix", "unicode", "longer than the context", "twice"],
 )
 def test_what_cannot_be_asked_of_a_row_stands_beside_it(made, why):
     if why == "subject":  # no capitals: the group says who it is
@@ -128,20 +126,12 @@ def test_values_of_the_same_tokens_bind_nothing():
 
 
 def test_a_base_that_knows_the_facts_decides_nothing(capsys):
-    command = ["know", "--source", "demo/graddiff", "--base", "demo/full", *QUICK]
+    command = ["know", "--source", "demo/graddiff", "--base", "demo/full", *QUICK, "--limit", "24"]
     assert run([*command, "-o", "k"]) == 0
     summary = json.loads(Path("k/summary.json").read_text())
     assert summary["finds"] is False
     assert "undecided: demo/full binds the values too" in summary["headline"]
     assert "name models that never saw them" in summary["headline"]
-
-
-def test_a_folder_of_another_run_is_refused(capsys):
-    given = write(rows())
-    assert run(["know", "--source", "demo/retain", *given, *QUICK, "-o", "k"]) == 0
-    assert run(["know", "--source", "demo/npo", *given, *QUICK, "-o", "k"]) == 2
-    assert "k" in (error := capsys.readouterr().err)
-    assert "--out" in error
 
 
 def test_an_interrupted_run_goes_on_with_other_readers(monkeypatch, capsys):

@@ -200,12 +200,18 @@ def test_depth_orders_the_unlearned_models():
     assert uds("idknll") < 0.35 < uds("npo") < uds("graddiff")
 
 
-def test_the_recipe_makes_a_member_once(tmp_path):
-    wanted = {"base", "full"}
+def test_the_recipe_makes_a_member_once_and_further_seeds_differ_in_their_order_alone(tmp_path):
+    wanted = {"base", "full", "never", "never_2"}
     make_family(tmp_path, scale=0.001, only=sorted(wanted))
     made = {file.parent.name: file for file in tmp_path.glob("*/model.safetensors")}
     assert set(made) == wanted
-    assert (tmp_path / "family.json").read_bytes() == (EMBEDDED / "family.json").read_bytes()
+    assert len({file.read_bytes() for file in made.values()}) == 4
+    listed = json.loads((tmp_path / "family.json").read_text())
+    assert listed[:-1] == json.loads((EMBEDDED / "family.json").read_text())
+    assert listed[-1]["name"] == "demo/never_2"
+    first = next(one for one in STAGES if one.name == "never")
+    for one in NEVER:
+        assert replace(one, name=first.name, seed=first.seed) == first
     for file in ("tokenizer.json", "tokenizer_config.json", "config.json"):
         assert (tmp_path / "full" / file).read_bytes() == (EMBEDDED / "full" / file).read_bytes()
     before = made["full"].stat().st_mtime_ns
@@ -216,6 +222,7 @@ def test_the_recipe_makes_a_member_once(tmp_path):
 def test_another_shape_is_made_by_the_same_recipe(tmp_path):
     shape = Shape(d_model=32, d_mlp=48, n_layers=2, d_vocab=400, split=GPT2_SPLIT)
     make_family(tmp_path, scale=0.001, only=["base"], shape=shape)
+    assert (tmp_path / "family.json").read_bytes() == (EMBEDDED / "family.json").read_bytes()
     config = json.loads((tmp_path / "base" / "config.json").read_text())
     assert [config[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers")] == [
         *(32, 48, 2)
@@ -228,17 +235,6 @@ def test_another_shape_is_made_by_the_same_recipe(tmp_path):
     assert "".join(pieces) == text
     assert "," in pieces
     assert not any(" " in piece[1:] for piece in pieces)
-
-
-def test_a_further_seed_of_never_differs_in_its_order_alone(tmp_path):
-    make_family(tmp_path, scale=0.001, only=["base", "never", "never_2", "never_3"])
-    made = {file.parent.name: file.read_bytes() for file in tmp_path.glob("*/model.safetensors")}
-    assert len(set(made.values())) == 4
-    listed = [one["name"] for one in json.loads((tmp_path / "family.json").read_text())]
-    assert listed[-2:] == ["demo/never_2", "demo/never_3"]
-    first = next(one for one in STAGES if one.name == "never")
-    for one in NEVER:
-        assert replace(one, name=first.name, seed=first.seed) == first
 
 
 @pytest.mark.slow
