@@ -55,8 +55,8 @@ class TrainingFold:
     @cached_property
     def identity(self) -> dict[str, str]:
         """Content hashes of the rows trained on and of the facts read."""
-        trained, read = ([astuple(one) for one in part] for part in (self.samples, self.facts))
-        return {"trained": digest(trained), "v": digest(read)}
+        trained = [(one.ids, one.start) for one in self.samples]
+        return {"trained": digest(trained), "v": digest([astuple(one) for one in self.facts])}
 
     @property
     def longest(self) -> int:

@@ -5,7 +5,7 @@ constant after its rise, so the model after step s of a long run is that of a ru
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -52,12 +52,14 @@ class EncodedSplit:
     @cached_property
     def scored_digest(self) -> str:
         """Content hash of what is scored."""
-        return digest([[one.prompt, one.answer, *map(astuple, one.options)] for one in self.items])
+        options = [[(one.ids, one.start) for one in item.options] for item in self.items]
+        pairs = zip(self.items, options, strict=True)
+        return digest([[item.prompt, item.answer, *own] for item, own in pairs])
 
     @cached_property
     def trained_digest(self) -> str:
         """Content hash of what is trained on."""
-        return digest([astuple(one) for one in self.samples])
+        return digest([(one.ids, one.start) for one in self.samples])
 
     @property
     def sequences(self) -> Iterator[tuple[int, ...]]:
