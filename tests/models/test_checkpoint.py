@@ -200,15 +200,16 @@ def test_a_template_counts_the_same_in_its_own_file(folder, tmp_path):
         (lambda f: write(f / "model.safetensors", "version https://git-lfs.x"), "damaged or not"),
         (lambda f: write(f / "adapter_config.json", {}), "holds an adapter"),
         (lambda f: os.truncate(f / "model.safetensors", 40), "damaged or not"),
-        (
-            lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
-            "only pickles, which can run code",
-        ),
     ],
 )
 def test_a_broken_folder_is_refused_in_one_line(folder, spoil, claim):
     spoil(folder)
     assert claim in refusal(folder)
+
+
+def test_pickled_weights_are_refused(folder):
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    assert "only pickles, which can run code" in refusal(folder)
 
 
 def test_a_missing_shard_is_named(folder):
