@@ -34,7 +34,7 @@ READERS = {
     "eval": lambda path: [
         row.group for row in load_suite("tofu", own={"forget": path})["forget"].rows
     ],
-    "judge": lambda path: [item.group for item in read_items(path).items],
+    "judge": lambda path: [item.group for item in read_items(path)],
 }
 
 
@@ -72,7 +72,7 @@ def test_a_limit_takes_rows_over_authors_and_keeps_their_order(tmp_path):
     assert [one.idx for one in forget_set(path, limit=5)] == [0, 1, 4, 5, 6]
     split = load_suite("tofu", own={"forget": path}, limit=5)["forget"]
     assert [row.idx for row in split.rows] == [0, 1, 4, 5, 6]
-    assert [one.idx for one in read_items(path, limit=5).items] == [0, 1, 4, 5, 6]
+    assert [one.idx for one in read_items(path, limit=5)] == [0, 1, 4, 5, 6]
     none = written(tmp_path / "none.json", rows_by("author", [None] * 10))
     assert [one.idx for one in forget_set(none, limit=5)] == [0, 1, 2, 3, 4]
 

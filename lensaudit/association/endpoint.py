@@ -29,7 +29,7 @@ from lensaudit.data.candidates import mentions
 from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError, TryAgainError, WorkError
 from lensaudit.files import digest
-from lensaudit.judge.calls import PATH, Call, CallFailure, Found, Reply, Usage, unthought, user
+from lensaudit.judge.calls import PATH, Call, CallFailure, Found, Reply, Spent, unthought, user
 from lensaudit.judge.client import Budget, JudgeClient, expected_usage, open_client
 from lensaudit.judge.endpoint import open_endpoint
 from lensaudit.judge.settings import EndpointAccess, JudgeAccess
@@ -186,8 +186,7 @@ def expected(
         trial = replace(served, reading=reading, forms=forms)
         every = (one for reader, asked in todo for one in calls_of(trial, reader, asked, shots))
         calls = {one.key: one for one in every}
-        usages = [expected_usage(one) for one in calls.values()]
-        used = Usage(sum(one.tokens_in for one in usages), sum(one.tokens_out for one in usages))
+        used = sum(map(expected_usage, calls.values()), Spent())
         each = f" ({len(calls) * n} where it gives one answer each)" if reading == "samples" else ""
         cost = served.budget.cost(used)
         yield (

@@ -7,6 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +19,6 @@ from lensaudit.files import (
     check_size,
     digest,
     parse_json,
-    printable,
     read_json,
     read_text,
     slug,
@@ -28,9 +28,9 @@ from lensaudit.files import (
 from lensaudit.judge.calls import Call, CallFailure, CallOutcome, Found, Pending, Reply, checked
 from lensaudit.judge.client import JudgeClient, open_client
 from lensaudit.judge.endpoint import Endpoint
-from lensaudit.judge.jobs import Findings, open_job
+from lensaudit.judge.jobs import Findings, JudgeJob, open_job
 from lensaudit.judge.settings import WORDS, BatchSettings, JudgeSettings, LogSettings
-from lensaudit.judge.transport import MOST_FILE_BYTES, BatchInfo, EndpointError, Transport
+from lensaudit.judge.transport import MOST_FILE_BYTES, EndpointError, SentBatch, Transport
 from lensaudit.results.reading import checked_as
 
 LONGEST_POLL_S = 300.0
@@ -43,23 +43,6 @@ ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 
 
 @dataclass(frozen=True)
-class Sent:
-    """One batch that was sent off."""
-
-    requests: str
-    """Name of the request file beside the state."""
-    sha256: str
-    """Of that file."""
-    n: int
-    file_id: str
-    batch_id: str | None = None
-    status: str = "uploaded"
-    problem: str = ""
-    collected: bool = False
-    submitted: float = 0.0
-
-
-@dataclass(frozen=True)
 class BatchState:
     """What a folder knows about its batches."""
 
@@ -67,10 +50,15 @@ class BatchState:
     model: str
     plan: str
     """Hash of the calls that the log, the prompts and the model ask for."""
-    sent: tuple[Sent, ...] = ()
+    sent: tuple[SentBatch, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     """Call -> why the server gave no answer."""
     schema: Literal["judge-batch/1"] = SCHEMA
+
+    @property
+    def open(self) -> list[SentBatch]:
+        """Batches that are not over, or whose answers are not here."""
+        return [one for one in self.sent if not one.collected]
 
     def write(self, folder: Path) -> None:
         """Write `batch_state.json`."""
@@ -97,7 +85,7 @@ class BatchFolder:
 
     def advance(
         self, pending: Pending, *, resubmit: bool = False
-    ) -> tuple[Found, list[BatchInfo], int]:
+    ) -> tuple[Found, list[SentBatch], int]:
         """Collect what is done, send what was never sent; run it again until nothing is open.
 
         With `resubmit`, what failed, expired or was cancelled is sent once more.
@@ -110,10 +98,10 @@ class BatchFolder:
             InputError: the folder holds batches of other requests, or a cap would be passed.
             EndpointError: the server refuses.
         """
-        state, running = self._collect(self._state(pending), pending)
+        state = self._collect(self._state(pending), pending)
         found = self.client.known(pending)
-        if running:
-            return found, running, 0
+        if state.open:
+            return found, state.open, 0
         old: dict[str, CallOutcome] = {
             key: CallFailure("api_error", state.failed.get(key, _lost(state)))
             for key in self._sent_keys(state)
@@ -126,7 +114,7 @@ class BatchFolder:
             return {**old, **found}, [], 0
         return found, self._submit(state, calls), len(calls)
 
-    def cancel(self) -> tuple[BatchInfo, ...]:
+    def cancel(self) -> list[SentBatch]:
         """Stop every batch that is not over.
 
         Raises:
@@ -135,8 +123,7 @@ class BatchFolder:
         state = read_state(self.folder)
         if state is None:
             raise InputError(f"{self.folder}: has no {STATE}; nothing was sent from here")
-        ids = [one.batch_id for one in state.sent if one.batch_id and not one.collected]
-        return tuple(self.transport.cancel(batch_id) for batch_id in ids)
+        return [self.transport.cancel(one) for one in state.open if one.batch_id]
 
     def _state(self, pending: Pending) -> BatchState:
         plan = digest(sorted(call.key for call in pending({})))
@@ -152,36 +139,25 @@ class BatchFolder:
             )
         return state
 
-    def _collect(self, state: BatchState, pending: Pending) -> tuple[BatchState, list[BatchInfo]]:
-        running = []
-        for at, one in enumerate(state.sent):
-            if one.collected:
-                continue
-            info = self._info(one)
-            known = {"batch_id": info.id, "status": info.status, "problem": info.problem}
-            done = replace(one, **known, collected=info.status in ENDED)
-            running += [] if done.collected else [info]
-            failed = self._download(info, pending) if done.collected else {}
-            sent = (*state.sent[:at], done, *state.sent[at + 1 :])
+    def _collect(self, state: BatchState, pending: Pending) -> BatchState:
+        for old in state.open:
+            one = self.transport.looked_at(old)
+            one = replace(one, collected=one.status in ENDED)
+            failed = self._download(one, pending) if one.collected else {}
+            sent = tuple(one if every is old else every for every in state.sent)
             state = replace(state, sent=sent, failed={**state.failed, **failed})
             state.write(self.folder)
-        return state, running
+        return state
 
-    def _info(self, one: Sent) -> BatchInfo:
-        """How a batch is doing; one whose id was lost by a kill is found by its file."""
-        if one.batch_id is not None:
-            return self.transport.batch(one.batch_id)
-        known = self.transport.batch_of(one.file_id)
-        return known or self.transport.create_batch(one.file_id, one.sha256[:16])
-
-    def _download(self, info: BatchInfo, pending: Pending) -> dict[str, str]:
+    def _download(self, one: SentBatch, pending: Pending) -> dict[str, str]:
         failed: dict[str, str] = {}
-        for kind, file_id in (("output", info.output_file), ("errors", info.error_file)):
+        for kind, file_id in (("output", one.output_file), ("errors", one.error_file)):
             if file_id is None:
                 continue
             text = self.transport.download(file_id)
             # kept before it is read: a crash in between costs nothing
-            name = f"batch-{slug(info.id)}-{digest(info.id)[:8]}-{kind}.jsonl"
+            own = str(one.batch_id)
+            name = f"batch-{slug(own)}-{digest(own)[:8]}-{kind}.jsonl"
             write_bytes(self.folder / name, text.encode("utf-8", "backslashreplace"))
             try:
                 failed |= ingest(text, pending, self.client)[1]
@@ -199,7 +175,7 @@ class BatchFolder:
             keys |= {key for key, _ in result_rows(content)}
         return keys
 
-    def _submit(self, state: BatchState, calls: Sequence[Call]) -> list[BatchInfo]:
+    def _submit(self, state: BatchState, calls: Sequence[Call]) -> list[SentBatch]:
         for at, call in enumerate(calls):
             problem = self.client.budget.reserve(call)
             if problem:
@@ -207,14 +183,13 @@ class BatchFolder:
                     f"nothing was sent: {problem} at request {at + 1} of {len(calls)}; "
                     "use --limit, or raise the cap"
                 )
-        failed = {
-            key: why for key, why in state.failed.items() if key not in {c.key for c in calls}
-        }
-        state, running = replace(state, failed=failed), []
+        again = {one.key for one in calls}
+        failed = {key: why for key, why in state.failed.items() if key not in again}
+        state = replace(state, failed=failed)
         for content in shards(request_lines(calls)):
             name = f"batch-requests-{len(state.sent) + 1}.jsonl"
             write_bytes(self.folder / name, content)
-            one = Sent(
+            one = SentBatch(
                 name,
                 hashlib.sha256(content).hexdigest(),
                 content.count(b"\n"),
@@ -222,18 +197,16 @@ class BatchFolder:
                 submitted=round(time.time(), 1),
             )
             # written before the batch is created: a kill in between cannot send it twice
-            state = replace(state, sent=(*state.sent, one))
+            before = state.sent
+            state = replace(state, sent=(*before, one))
             state.write(self.folder)
-            info = self.transport.create_batch(one.file_id, one.sha256[:16])
-            if info.id in {earlier.batch_id for earlier in state.sent}:
-                raise EndpointError(
-                    f"{self.client.endpoint.host}: gives two batches the id {info.id!r}"
-                )
-            one = replace(one, batch_id=info.id, status=info.status)
-            state = replace(state, sent=(*state.sent[:-1], one))
+            one = self.transport.create_batch(one)
+            if one.batch_id in {earlier.batch_id for earlier in before}:
+                host = self.client.endpoint.host
+                raise EndpointError(f"{host}: gives two batches the id {one.batch_id!r}")
+            state = replace(state, sent=(*before, one))
             state.write(self.folder)
-            running.append(info)
-        return running
+        return state.open
 
 
 def _lost(state: BatchState) -> str:
@@ -349,15 +322,13 @@ def batch_job(
     resubmit, poll_s, submitted = how.resubmit, how.poll_s, 0
     if settings.fresh or settings.offline:
         raise InputError("batches know no --fresh and no --offline; use another --cache or --out")
-    _refuse_words(settings)
-    with open_job(settings) as job, job.folder(tell) as folder:
-        assert job.client is not None
-        batches = BatchFolder(folder, job.client)
+    with _opened(settings) as (job, client), job.folder(tell) as folder:
+        batches = BatchFolder(folder, client)
         while True:
             found, running, n_sent = batches.advance(job.pending, resubmit=resubmit)
             # what failed again after being sent again is not sent a third time
             resubmit, submitted = False, submitted + n_sent
-            lines = [f"{_line(one)} ({one.done}/{one.total})" for one in running]
+            lines = [f"{one} ({one.done}/{one.total})" for one in running]
             if not running:
                 return job.written(folder, job.graded(found)), lines, submitted
             if not how.wait:
@@ -370,7 +341,7 @@ def batch_job(
 def cancel_job(settings: JudgeSettings, folder: Path) -> tuple[str, ...]:
     """Stop the batches of a folder; a line for each."""
     with open_client(settings, settings.model) as client:
-        return tuple(map(_line, BatchFolder(folder, client).cancel()))
+        return tuple(map(str, BatchFolder(folder, client).cancel()))
 
 
 def export_job(settings: LogSettings, target: Path, *, force: bool = False) -> int:
@@ -381,10 +352,8 @@ def export_job(settings: LogSettings, target: Path, *, force: bool = False) -> i
     """
     marks = (b'"custom_id"', b'"url"')
     check_output(target, ours=lambda found: all(one in found for one in marks), force=force)
-    _refuse_words(settings)
-    with open_job(settings, asks=False) as job:
-        assert job.client is not None
-        calls = {call.key: call for call in job.pending(job.client.known(job.pending))}
+    with _opened(settings, asks=False) as (job, client):
+        calls = {call.key: call for call in job.pending(client.known(job.pending))}
         write_bytes(target, b"".join(request_lines(calls.values())))
         return len(calls)
 
@@ -395,30 +364,32 @@ def import_job(settings: LogSettings, results: Path) -> Findings:
     Raises:
         InputError: the file answers none of the job's calls.
     """
-    _refuse_words(settings)
     check_size(results, MOST_FILE_BYTES)
     text = read_text(results)
-    with open_job(settings, asks=False) as job, job.folder() as folder:
-        assert job.client is not None
-        client, pending = job.client, job.pending
+    with _opened(settings, asks=False) as (job, client), job.folder() as folder:
         ids = {key for key, _ in result_rows(text)}
-        before = client.known(pending)
+        before = client.known(job.pending)
         try:
-            n_new, failed = ingest(text, pending, client)
+            n_new, failed = ingest(text, job.pending, client)
         except InputError as error:
             raise InputError(f"{results}: {error}") from error
         if not n_new and not failed and not ids & set(before):
             raise InputError(
-                f"{results}: answers none of these {len(job.items.items)} items; same log, --by, "
+                f"{results}: answers none of these {len(job.items)} items; same log, --by, "
                 "--model, --base-url and --mode as in the export?"
             )
         return job.written(folder, job.findings())
 
 
-def _refuse_words(settings: LogSettings) -> None:
+@contextmanager
+def _opened(settings: LogSettings, *, asks: bool = True) -> Iterator[tuple[JudgeJob, JudgeClient]]:
+    """A job that asks somebody, and whom.
+
+    Raises:
+        InputError: words judge, or as `open_job`.
+    """
     if settings.by.startswith(WORDS):
         raise InputError(f"--by {settings.by} asks nobody; use `lensaudit judge run`")
-
-
-def _line(batch: BatchInfo) -> str:
-    return printable(f"{batch.id}: {batch.status}")
+    with open_job(settings, asks=asks) as job:
+        assert job.client is not None
+        yield job, job.client

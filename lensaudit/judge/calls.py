@@ -3,15 +3,17 @@
 import hashlib
 import json
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 from lensaudit.files import canonical_json
 from lensaudit.judge.endpoint import Endpoint
-from lensaudit.judge.items import Status, TokenProb
+from lensaudit.judge.items import Status
+from lensaudit.results.reading import part
 
 PATH = "/chat/completions"
 TOP_LOGPROBS = 20
@@ -57,11 +59,26 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Usage:
-    """Tokens that a server counted."""
+class Spent:
+    """What calls used: one, a run's, or those to come."""
 
-    tokens_in: int
-    tokens_out: int
+    calls: int = 0
+    """Sent, those that failed too: `--max-calls` limits what is sent."""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost: float = 0.0
+    """By `Budget.cost`: prices are a run's."""
+    n_estimated: int = 0
+    """Calls whose tokens the server did not count; they enter as reserved."""
+    n_failed: int = 0
+    """Calls without a usable answer. Those that the server refused cost nothing; the others may
+    have been billed and enter as reserved."""
+
+    def __add__(self, more: "Spent") -> "Spent":
+        return Spent(*map(operator.add, astuple(self), astuple(more)))
+
+    def __sub__(self, less: "Spent") -> "Spent":
+        return Spent(*map(operator.sub, astuple(self), astuple(less)))
 
 
 @dataclass(frozen=True)
@@ -97,36 +114,33 @@ class Reply:
 
         It counts or sends the reasoning, the text begins with it, or all tokens went without text.
         """
-        message, usage = _message(self.raw), self.raw.get("usage")
-        details = usage.get("completion_tokens_details") if isinstance(usage, Mapping) else None
-        counted = details.get("reasoning_tokens") if isinstance(details, Mapping) else None
+        message = _message(self.raw)
+        counted = part(self.raw, "usage", "completion_tokens_details").get("reasoning_tokens")
         sent = message.get("reasoning_content") or message.get("reasoning")
         begun = self.text.lstrip().startswith("<think")
         return bool(counted or sent or begun or (self.cut and not self.text.strip()))
 
     @cached_property
-    def steps(self) -> tuple[tuple[TokenProb, ...], ...]:
-        """Alternatives per token, the chosen one first; empty where the server sent none."""
-        logprobs = self.raw["choices"][0].get("logprobs")
-        content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
-        if not isinstance(content, list):
-            return ()
-        return tuple(_alternatives(step) for step in content if isinstance(step, Mapping))
+    def first_token(self) -> Mapping[str, float]:
+        """Alternatives for the first token and their log-probs, nats; the chosen one stands first.
+
+        Empty where the server sent none; of a token that is listed twice the first place counts.
+        """
+        steps = _objects(part(self.raw["choices"][0], "logprobs").get("content"))
+        found: dict[str, float] = {}
+        for row in [*steps[:1], *_objects(steps[0].get("top_logprobs"))] if steps else ():
+            token, nats = row.get("token"), row.get("logprob")
+            if isinstance(token, str) and isinstance(nats, int | float) and not math.isnan(nats):
+                found.setdefault(token, float(nats))
+        return found
 
     @property
-    def first_token(self) -> tuple[TokenProb, ...]:
-        """Alternatives for the first token."""
-        return self.steps[0] if self.steps else ()
-
-    @property
-    def usage(self) -> Usage | None:
+    def usage(self) -> Spent | None:
         """What was counted, if the server says."""
-        usage = self.raw.get("usage")
-        if not isinstance(usage, Mapping):
-            return None
+        usage = part(self.raw, "usage")
         counts = [usage.get("prompt_tokens"), usage.get("completion_tokens")]
         whole = [n for n in counts if isinstance(n, int) and not isinstance(n, bool) and n >= 0]
-        return Usage(*whole) if len(whole) == 2 else None
+        return Spent(1, *whole) if len(whole) == 2 else None
 
 
 Cause = Literal["", "refused", "garbage", "silent"]
@@ -205,14 +219,6 @@ def _message(raw: Any) -> Mapping[str, Any]:
     return message
 
 
-def _alternatives(step: Mapping[str, Any]) -> tuple[TokenProb, ...]:
-    listed = step.get("top_logprobs")
-    rows = [step, *(listed if isinstance(listed, list) else [])]
-    return tuple(
-        TokenProb(row["token"], float(row["logprob"]))
-        for row in rows
-        if isinstance(row, Mapping)
-        and isinstance(row.get("token"), str)
-        and isinstance(row.get("logprob"), int | float)
-        and not math.isnan(row["logprob"])
-    )
+def _objects(value: Any) -> list[Mapping[str, Any]]:
+    """The objects in a list; none where it is no list."""
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []

@@ -24,11 +24,12 @@ from lensaudit.judge.calls import (
     CallOutcome,
     Pending,
     Reply,
-    Usage,
+    Spent,
     chat_call,
     user,
 )
 from lensaudit.judge.endpoint import Endpoint, open_endpoint
+from lensaudit.judge.items import Status
 from lensaudit.judge.settings import EndpointAccess, JudgeAccess, Mode
 from lensaudit.judge.transport import EndpointError, Transport
 from lensaudit.progress import Tick
@@ -96,26 +97,10 @@ class Capability:
         return wanted if self.n_alternatives else {}
 
 
-@dataclass(frozen=True)
-class Spent:
-    """What a run used."""
-
-    calls: int
-    """Sent, those that failed too: `--max-calls` limits what is sent."""
-    tokens_in: int
-    tokens_out: int
-    cost: float
-    n_estimated: int
-    """Calls whose tokens the server did not count; they enter as reserved."""
-    n_failed: int = 0
-    """Calls without a usable answer. Those that the server refused cost nothing; the others may
-    have been billed and enter as reserved."""
-
-
-def expected_usage(call: Call) -> Usage:
-    """Tokens a call may take: its characters over 3, and all the tokens it allows."""
+def expected_usage(call: Call) -> Spent:
+    """What a call may take: its characters over 3, and all the tokens it allows."""
     tokens_in = math.ceil(sum(map(len, call.texts)) / _CHARS_PER_TOKEN) + _MESSAGE_TOKENS
-    return Usage(tokens_in, call.max_tokens)
+    return Spent(1, tokens_in, call.max_tokens)
 
 
 class Budget:
@@ -130,61 +115,36 @@ class Budget:
         if caps.max_cost is not None and not (caps.price_in or caps.price_out):
             raise InputError("--max-cost needs --price-in and --price-out (per million tokens)")
         self._lock = threading.Lock()
-        self._calls = self._estimated = self._failed = 0
-        self._in = self._out = 0
+        self._used = Spent()
 
     def reserve(self, call: Call) -> str:
         """Take the call's share; or the reason why not, if a cap would be passed."""
-        usage = expected_usage(call)
         with self._lock:
-            problem = self._problem(usage)
-            if not problem:
-                self._calls += 1
-                self._add(usage, 1)
+            after = self._used + expected_usage(call)
+            problem = self._problem(after)
+            self._used = self._used if problem else after
             return problem
 
-    def settle(self, call: Call, usage: Usage | None) -> None:
-        """Replace the reservation by what was counted; without a count it stays."""
+    def settle(self, call: Call, used: Spent) -> None:
+        """Replace the reservation of a call by what it used."""
         with self._lock:
-            if usage is None:
-                self._estimated += 1
-            else:
-                self._add(expected_usage(call), -1)
-                self._add(usage, 1)
+            self._used = self._used - expected_usage(call) + used
 
-    def fail(self, call: Call, *, billed: bool) -> None:
-        """A call without a usable answer: it stays a call; its tokens stay if it may be billed."""
-        with self._lock:
-            self._failed += 1
-            if billed:
-                self._estimated += 1
-            else:
-                self._add(expected_usage(call), -1)
-
-    def cost(self, usage: Usage) -> float:
+    def cost(self, used: Spent) -> float:
         """What tokens cost; prices are per million, in any currency."""
         caps = self.caps
-        return (usage.tokens_in * caps.price_in + usage.tokens_out * caps.price_out) / 1e6
+        return (used.tokens_in * caps.price_in + used.tokens_out * caps.price_out) / 1e6
 
     @property
     def spent(self) -> Spent:
         """So far, reservations included."""
-        cost = self.cost(Usage(self._in, self._out))
-        return Spent(self._calls, self._in, self._out, cost, self._estimated, self._failed)
+        return replace(self._used, cost=self.cost(self._used))
 
-    def _add(self, usage: Usage, sign: int) -> None:
-        self._in += sign * usage.tokens_in
-        self._out += sign * usage.tokens_out
-
-    def _problem(self, usage: Usage) -> str:
-        caps = self.caps
-        after = Usage(self._in + usage.tokens_in, self._out + usage.tokens_out)
-        if caps.max_calls is not None and self._calls + 1 > caps.max_calls:
+    def _problem(self, after: Spent) -> str:
+        caps, tokens = self.caps, after.tokens_in + after.tokens_out
+        if caps.max_calls is not None and after.calls > caps.max_calls:
             return f"--max-calls {caps.max_calls} reached"
-        if (
-            caps.max_tokens_total is not None
-            and after.tokens_in + after.tokens_out > caps.max_tokens_total
-        ):
+        if caps.max_tokens_total is not None and tokens > caps.max_tokens_total:
             return f"--max-tokens-total {caps.max_tokens_total} would be passed"
         if caps.max_cost is not None and self.cost(after) > caps.max_cost:
             return f"--max-cost {caps.max_cost:g} would be passed"
@@ -233,11 +193,8 @@ class JudgeClient:
         On Ctrl-C the calls in flight are waited for and kept: they are paid for.
         """
         wanted = {call.key: call for call in calls}
-        found: dict[str, CallOutcome] = {}
-        for key, call in wanted.items():
-            reply = self.cache.get(call, since=self.since)
-            if reply is not None:
-                found[key] = reply
+        kept = {key: self.cache.get(call, since=self.since) for key, call in wanted.items()}
+        found: dict[str, CallOutcome] = {key: one for key, one in kept.items() if one is not None}
         self.n_cached += len(found)
         missing = [call for key, call in wanted.items() if key not in found]
         if self.transport is None:
@@ -247,14 +204,12 @@ class JudgeClient:
 
     def _sent(self, calls: list[Call]) -> dict[str, CallOutcome]:
         crew = _Crew(self, len(calls))
-        pool = ThreadPoolExecutor(max(1, min(self.access.concurrency, len(calls))))
-        try:
-            outcomes = list(pool.map(crew.work, calls))
-        except BaseException:
-            crew.stop(CallFailure("api_error", "interrupted"))
-            raise
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+        with ThreadPoolExecutor(min(self.access.concurrency, len(calls))) as pool:
+            try:
+                outcomes = list(pool.map(crew.work, calls))
+            except BaseException:
+                crew.stop("api_error", "interrupted")
+                raise
         return {call.key: outcome for call, outcome in zip(calls, outcomes, strict=True)}
 
     def send(self, call: Call) -> CallOutcome:
@@ -266,16 +221,17 @@ class JudgeClient:
         assert self.transport is not None
         if problem := self.budget.reserve(call):
             return CallFailure("budget", f"not asked: {problem}")
+        reserved = expected_usage(call)
+        used = Spent(calls=1, n_failed=1)  # what is refused costs nothing
         try:
             outcome = self.transport.chat(call)
-        except EndpointError:
-            self.budget.fail(call, billed=False)
-            raise
-        if isinstance(outcome, Reply):
-            self.budget.settle(call, outcome.usage)
-        else:
-            self.budget.fail(call, billed=outcome.cause != "refused")
-        return outcome
+            if isinstance(outcome, Reply):
+                used = outcome.usage or replace(reserved, n_estimated=1)
+            elif outcome.cause != "refused":
+                used = replace(reserved, n_estimated=1, n_failed=1)  # it may have been billed
+            return outcome
+        finally:
+            self.budget.settle(call, used)
 
     def refuse_fatal(self) -> None:
         """Raise what made the server refuse every call.
@@ -293,9 +249,8 @@ class JudgeClient:
     def known_capability(self) -> Capability | None:
         """What an earlier probe found; None where there was none, or one that looked for less."""
         known = self.cache.fact(KIND, self.endpoint.host, self.endpoint.model)
-        if known is None or set(known) != {field.name for field in fields(Capability)}:
-            return None
-        return Capability(**known)
+        whole = known is not None and set(known) == {one.name for one in fields(Capability)}
+        return Capability(**known) if whole else None
 
     def capability(self) -> Capability:
         """How the model is asked, by a probe now or earlier; `--mode` overrides its choice.
@@ -373,14 +328,14 @@ class _Crew:
     def __init__(self, client: JudgeClient, total: int):
         self._client, self._total = client, total
         self._lock = threading.Lock()
-        fatal = client.fatal
-        self._stopped: CallFailure | None = CallFailure("api_error", fatal) if fatal else None
+        self._stopped: CallFailure | None = None
+        if client.fatal:
+            self.stop("api_error", client.fatal)
         self._in_a_row = self._done = 0
 
-    def stop(self, why: CallFailure) -> None:
+    def stop(self, status: Status, why: str) -> None:
         """From now on nothing is sent."""
-        with self._lock:
-            self._stopped = self._stopped or why
+        self._stopped = self._stopped or CallFailure(status, why)
 
     def work(self, call: Call) -> CallOutcome:
         """One call: send it, keep the answer."""
@@ -390,24 +345,24 @@ class _Crew:
             outcome = self._client.send(call)
         except EndpointError as error:
             self._client.fatal = str(error)
-            self.stop(CallFailure("api_error", f"not asked: {error}"))
+            self.stop("api_error", f"not asked: {error}")
             return CallFailure("api_error", str(error))
         if isinstance(outcome, Reply):
             self._client.cache.put(call, outcome)
-        elif outcome.status == "budget":
-            self.stop(outcome)
-            return outcome
-        self._count(outcome)
+        with self._lock:
+            self._count(outcome)
         return outcome
 
     def _count(self, outcome: CallOutcome) -> None:
-        with self._lock:
-            self._done += 1
-            self._in_a_row = 0 if isinstance(outcome, Reply) else self._in_a_row + 1
-            if isinstance(outcome, CallFailure) and self._in_a_row >= STOP_AFTER:
-                why = f"not asked: {STOP_AFTER} calls failed in a row; {outcome.reason}"
-                self._stopped = self._stopped or CallFailure(outcome.status, why)
-            self._client.progress("judged", self._done, self._total)
+        if isinstance(outcome, CallFailure) and outcome.status == "budget":
+            self.stop(outcome.status, outcome.reason)
+            return
+        self._done += 1
+        self._in_a_row = 0 if isinstance(outcome, Reply) else self._in_a_row + 1
+        if isinstance(outcome, CallFailure) and self._in_a_row >= STOP_AFTER:
+            said = f"not asked: {STOP_AFTER} calls failed in a row; {outcome.reason}"
+            self.stop(outcome.status, said)
+        self._client.progress("judged", self._done, self._total)
 
 
 def probe(client: JudgeClient) -> Capability:
@@ -463,7 +418,7 @@ def _adapted(found: Capability, reason: str) -> Capability:
 def _with_mode(found: Capability, outcome: CallOutcome, client: JudgeClient) -> Capability:
     if isinstance(outcome, CallFailure):
         found = replace(found, n_alternatives=0)
-        outcome = _probed(client, found, NUMBER_PROBE, _PROBE_TOKENS)
+        outcome = _probed(client, found, NUMBER_PROBE, _PROBE_TOKENS, {})
         if isinstance(outcome, CallFailure):
             raise _unusable(outcome)
         found = replace(found, thinks=outcome.thought)
@@ -471,15 +426,15 @@ def _with_mode(found: Capability, outcome: CallOutcome, client: JudgeClient) -> 
     found = replace(found, thinks=outcome.thought)
     if not outcome.first_token:
         return _without(found, "the server takes no request for log-probabilities")
-    first = outcome.first_token[0].token.strip()
+    first = next(iter(outcome.first_token)).strip()
     if first == "100":
         return replace(found, mode="int100")
     if first == "1":
         return replace(found, mode="digit10", note="its tokenizer splits numbers into digits")
     letter = _probed(client, found, LETTER_PROBE, 1, found.logprob_settings())
     # a refusal comes without alternatives
-    alternatives = letter.first_token if isinstance(letter, Reply) else ()
-    if alternatives and alternatives[0].token.strip() == "A":
+    alternatives = letter.first_token if isinstance(letter, Reply) else {}
+    if next(iter(alternatives), "").strip() == "A":
         return replace(found, mode="letters", note=f"asked for 100 it begins with {first!r}")
     return _without(found, f"asked for 100 it begins with {first!r}")
 
@@ -532,10 +487,10 @@ def _probed(
     found: Capability,
     question: str,
     max_tokens: int,
-    more: Mapping[str, Any] | None = None,
+    more: Mapping[str, Any],
 ) -> CallOutcome:
     """One probe, within the budget, not kept among the answers."""
-    settings = {**found.settings(max_tokens=max_tokens), **(more or {})}
+    settings = found.settings(max_tokens=max_tokens) | dict(more)
     try:
         outcome = client.send(chat_call(client.endpoint, (user(question),), settings))
     except EndpointError as error:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from lensaudit.data.facts import read_values
+from lensaudit.data.facts import read_values, row_problems
 from lensaudit.errors import InputError
-from lensaudit.files import digest, read_json
+from lensaudit.files import read_json
 from lensaudit.groups import Group, group_of, own_group, spread
 from lensaudit.results.eval_runs import entries_of
-from lensaudit.results.reading import Flag, Number, Whole, checked, part
+from lensaudit.results.reading import Flag, Number, part
 from lensaudit.results.records import check_result
 
 CONTEXTS = (
@@ -32,15 +32,6 @@ Status = Literal[
 ]
 """Why there is a score, or none. `budget`: not asked, a cap would have been passed. `unscored`:
 the request holds nothing to judge."""
-
-
-@dataclass(frozen=True)
-class TokenProb:
-    """One alternative for the first token."""
-
-    token: str
-    logprob: float
-    """Natural logarithm."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +74,8 @@ class JudgeVerdict:
     """The value of the likeliest number."""
     variance: float | None = None
     """sum_k k^2 p_k / M - score^2; in mode `sample` that of the samples (over n)."""
-    tokens: tuple[TokenProb, ...] = ()
-    """The likeliest first tokens, numbers or not."""
+    tokens: Mapping[str, float] = field(default_factory=dict)
+    """The likeliest first tokens, numbers or not, and their log-probs, nats."""
 
     def __post_init__(self) -> None:
         if (self.score is None) != bool(self.reason) or (self.score is None) == (
@@ -105,37 +96,6 @@ class Judge(Protocol):
     def score(self, requests: Sequence[JudgeRequest]) -> list[JudgeVerdict]:
         """One verdict per request, in the order of the requests."""
         ...
-
-
-@dataclass(frozen=True)
-class Items:
-    """What a log holds to be judged."""
-
-    source: Path
-    rows: tuple[JudgeRequest, ...]
-    """In the order of the log."""
-
-    @property
-    def items(self) -> tuple[JudgeRequest, ...]:
-        """Rows with a generation, as items."""
-        return tuple(one for one in self.rows if not one.gap)
-
-    @property
-    def gaps(self) -> tuple[JudgeRequest, ...]:
-        """Rows without a generation, with the reason."""
-        return tuple(one for one in self.rows if one.gap)
-
-    @property
-    def contexts(self) -> tuple[str, ...]:
-        """Of rows with a generation, then of the others."""
-        return tuple(dict.fromkeys(one.context for one in (*self.items, *self.gaps)))
-
-    @property
-    def digest(self) -> str:
-        """Content hash of what is judged."""
-        return digest(
-            [[one.context, one.idx, one.question, one.truth, one.answer] for one in self.items]
-        )
 
 
 @dataclass(frozen=True)
@@ -160,8 +120,10 @@ class GradedItem:
         return cls(item, scores, said.status, said.reason, cut=said.cut, **more)
 
 
-def read_items(path: Path, *, contexts: Sequence[str] = (), limit: int | None = None) -> Items:
-    """The generations of a log, a results.jsonl, or the folder of either.
+def read_items(
+    path: Path, *, contexts: Sequence[str] = (), limit: int | None = None
+) -> list[JudgeRequest]:
+    """The rows of a log in its order, those without a generation too.
 
     Args:
         path: `TOFU_EVAL.json` or `MUSE_EVAL.json` in open-unlearning's layout; rows of `eval` or
@@ -173,7 +135,6 @@ def read_items(path: Path, *, contexts: Sequence[str] = (), limit: int | None = 
     Raises:
         InputError: unreadable, or nothing to judge in it.
     """
-    path = _file_in(path) if path.is_dir() else path
     check_result(path)
     every = [one for one in _read(path, contexts) if not contexts or one.context in contexts]
     if not contexts:  # a split of which nothing was generated was never meant to be judged
@@ -189,14 +150,20 @@ def read_items(path: Path, *, contexts: Sequence[str] = (), limit: int | None = 
     for context in dict.fromkeys(one.context for one in every):
         own = [at for at, one in enumerate(every) if one.context == context]
         places += spread(own, limit, lambda at: every[at].group)
-    return Items(path, tuple(every[at] for at in sorted(places)))
+    return [every[at] for at in sorted(places)]
 
 
-def _file_in(folder: Path) -> Path:
-    for name in ("results.jsonl", "TOFU_EVAL.json", "MUSE_EVAL.json"):
-        if (folder / name).exists():
-            return folder / name
-    raise InputError(f"{folder}: has no results.jsonl, TOFU_EVAL.json or MUSE_EVAL.json in it")
+def log_in(place: Path) -> Path:
+    """The log in a folder, or the file itself.
+
+    Raises:
+        InputError: the folder has none.
+    """
+    names = ("results.jsonl", "TOFU_EVAL.json", "MUSE_EVAL.json")
+    found = [place / name for name in names if (place / name).exists()]
+    if place.is_dir() and not found:
+        raise InputError(f"{place}: has no results.jsonl, TOFU_EVAL.json or MUSE_EVAL.json in it")
+    return found[0] if found else place
 
 
 def _read(path: Path, contexts: Sequence[str]) -> Iterator[JudgeRequest]:
@@ -218,31 +185,16 @@ def _from_log(
             yield _item(context, idx, texts.get("input"), texts.get("ground_truth"), said)
 
 
-@dataclass(frozen=True)
-class _LogRow:
-    """A row of `results.jsonl`, or one's own."""
-
-    idx: Whole
-    context: Any = None
-    split: Any = None
-    question: Any = None
-    answer: Any = None
-    generation: Any = None
-    texts: Any = None
-    entity: Any = None
-    group: Whole | str | None = None
-    author: Whole | str | None = None
-
-
 def _from_rows(rows: Sequence[Any], path: Path) -> Iterator[JudgeRequest]:
-    for n, value in enumerate(rows, 1):
-        row = checked(_LogRow, value, f"{path}: row {n}")
-        context = str(row.context or row.split or "forget")
-        said = (
-            row.generation if _text(row.generation) is not None else part(row.texts).get("source")
-        )
-        group = group_of(vars(row), row.idx)
-        yield _item(context, row.idx, row.question, row.answer, said, row.entity, group)
+    """Rows of `results.jsonl`, or one's own."""
+    for n, row in enumerate(rows, 1):
+        if problems := row_problems(row, ("idx",)):
+            raise InputError(f"{path}: row {n}: {problems[0]}")
+        context = str(row.get("context") or row.get("split") or "forget")
+        said = row.get("generation")
+        said = part(row, "texts").get("source") if _text(said) is None else said
+        texts = (row.get("question"), row.get("answer"), said, row.get("entity"))
+        yield _item(context, row["idx"], *texts, group_of(row, row["idx"]))
 
 
 def _item(

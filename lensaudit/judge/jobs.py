@@ -6,18 +6,19 @@ import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError, PartialError, WorkError
-from lensaudit.files import alone, canonical_json, slug, write_csv, write_json, write_jsonl
+from lensaudit.files import alone, canonical_json, digest, slug, write_csv, write_json, write_jsonl
 from lensaudit.groups import unit_of
-from lensaudit.judge.calls import Found, Pending, Reply, Usage
+from lensaudit.judge.calls import Found, Pending, Reply, Spent
 from lensaudit.judge.client import JudgeClient, expected_usage, open_client
-from lensaudit.judge.items import GradedItem, Items, read_items
+from lensaudit.judge.items import GradedItem, JudgeRequest, log_in, read_items
 from lensaudit.judge.programmatic import PROGRAMMATIC, WordJudge
 from lensaudit.judge.prompts import BUILT_IN, read_template
 from lensaudit.judge.rubric import RubricGrader
@@ -86,11 +87,31 @@ class JudgeJob:
     """A log and its judge, opened."""
 
     settings: LogSettings
-    items: Items
+    source: Path
+    """The file."""
+    rows: Sequence[JudgeRequest]
+    """In the order of the log."""
     grader: Grader
     client: JudgeClient | None
     """None: nobody is asked."""
     started: float
+
+    @cached_property
+    def items(self) -> list[JudgeRequest]:
+        """Rows with a generation."""
+        return [one for one in self.rows if not one.gap]
+
+    @property
+    def contexts(self) -> tuple[str, ...]:
+        """Of rows with a generation, then of the others."""
+        return tuple(dict.fromkeys(one.context for one in (*self.items, *self.rows)))
+
+    @property
+    def digest(self) -> str:
+        """Content hash of what is judged."""
+        return digest(
+            [[one.context, one.idx, one.question, one.truth, one.answer] for one in self.items]
+        )
 
     def findings(self) -> Findings:
         """Judge every item; what fails has its reason."""
@@ -99,14 +120,14 @@ class JudgeJob:
     @property
     def pending(self) -> Pending:
         """Calls that are still to be made."""
-        return self.grader.pending(self.items.items)
+        return self.grader.pending(self.items)
 
     def graded(self, found: Found) -> Findings:
         """The findings when all outcomes are known."""
-        rows = self.grader.graded(self.items.items, found)
-        rows += [GradedItem(gap, {}, "unscored", gap.gap) for gap in self.items.gaps]
-        order = {context: at for at, context in enumerate(self.items.contexts)}
-        rows.sort(key=lambda row: order[row.item.context])
+        rows = self.grader.graded(self.items, found)
+        rows += [GradedItem(one, {}, "unscored", one.gap) for one in self.rows if one.gap]
+        order = self.contexts
+        rows.sort(key=lambda row: order.index(row.item.context))
         return Findings(self, tuple(rows), found)
 
     @contextlib.contextmanager
@@ -144,8 +165,8 @@ class JudgeJob:
     def _inputs(self) -> dict[str, Any]:
         """What was judged, and by whom."""
         return {
-            "log": str(self.items.source),
-            "items": self.items.digest,
+            "log": str(self.source),
+            "items": self.digest,
             "judge": json.loads(canonical_json(dict(self.grader.identity))),
         }
 
@@ -222,11 +243,12 @@ def open_job(
         InputError: before anything is asked.
     """
     started = time.monotonic()
-    items = read_items(settings.log, contexts=settings.contexts, limit=settings.limit)
+    source = log_in(settings.log)
+    rows = read_items(source, contexts=settings.contexts, limit=settings.limit)
     template = _template_of(settings.by)
     if settings.by.startswith(WORDS):
         grader: Grader = PROGRAMMATIC[name_of(settings.by)]
-        yield JudgeJob(settings, items, grader, None, started)
+        yield JudgeJob(settings, source, rows, grader, None, started)
         return
     offline = settings.offline or not asks
     with open_client(
@@ -244,7 +266,7 @@ def open_job(
         else:
             name = name_of(settings.by)
             grader = ScalarJudge(client, capability, template, name, settings.max_tokens)
-        yield JudgeJob(settings, items, grader, client, started)
+        yield JudgeJob(settings, source, rows, grader, client, started)
 
 
 def run_job(
@@ -268,22 +290,22 @@ def plan_job(settings: LogSettings) -> JudgePlan:
     if settings.cache is not None and not Path(settings.cache).exists():
         looked = replace(settings, cache=None)
     with open_job(looked, asks=False) as job:
-        items, client, grader = job.items, job.client, job.grader
+        client, grader = job.client, job.grader
+        plan = JudgePlan(len(job.items), len(job.rows) - len(job.items))
         if client is None:
-            return JudgePlan(len(items.items), len(items.gaps))
+            return plan
         calls = {call.key: call for call in job.pending({})}
-        usages = [expected_usage(one) for one in calls.values() if client.cache.get(one) is None]
-        tokens = Usage(sum(one.tokens_in for one in usages), sum(one.tokens_out for one in usages))
-        return JudgePlan(
-            len(items.items),
-            len(items.gaps),
-            len(calls),
-            len(calls) - len(usages),
-            tokens.tokens_in,
-            tokens.tokens_out,
-            client.budget.cost(tokens),
-            str(grader.identity.get("mode") or grader.identity.get("format")),
-            grader.limit,
+        asked = [call for call in calls.values() if client.cache.get(call) is None]
+        used = sum(map(expected_usage, asked), Spent())
+        return replace(
+            plan,
+            calls=len(calls),
+            cached=len(calls) - used.calls,
+            tokens_in_at_most=used.tokens_in,
+            tokens_out_at_most=used.tokens_out,
+            cost_at_most=client.budget.cost(used),
+            mode=str(grader.identity.get("mode") or grader.identity.get("format")),
+            max_tokens_of_a_reply=grader.limit,
             probed=client.known_capability is not None,
         )
 
@@ -335,7 +357,7 @@ def columns(findings: Findings) -> dict[str, dict[str, dict[str, Any]]]:
             name: _column([row for row in findings.rows if row.item.context == context], name, job)
             for name in job.grader.metrics(context)
         }
-        for context in job.items.contexts
+        for context in job.contexts
     }
 
 
@@ -368,8 +390,8 @@ def summary_of(findings: Findings, calibration: Any = None) -> dict[str, Any]:
     return {
         "judge": dict(job.grader.identity),
         "calibration": calibration,
-        "log": str(job.items.source),
-        "log_digest": job.items.digest,
+        "log": str(job.source),
+        "log_digest": job.digest,
         "n": len(findings.rows),
         "n_scored": findings.n_scored,
         "n_cut": findings.n_cut,

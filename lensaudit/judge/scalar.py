@@ -9,8 +9,11 @@ and there is no score where M < 0.25 (persona_vectors @ e9f55e7, `judge.py`).
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from statistics import fmean, pvariance
 from typing import Any
 
 from lensaudit.judge.calls import (
@@ -24,7 +27,7 @@ from lensaudit.judge.calls import (
     user,
 )
 from lensaudit.judge.client import Capability, JudgeClient
-from lensaudit.judge.items import GradedItem, JudgeRequest, JudgeVerdict, TokenProb
+from lensaudit.judge.items import GradedItem, JudgeRequest, JudgeVerdict
 from lensaudit.judge.programmatic import declines
 from lensaudit.judge.prompts import check_template, fill, is_cut, prompt_id
 from lensaudit.judge.settings import Mode
@@ -66,36 +69,36 @@ def value_of(token: str, mode: Mode) -> float | None:
     return 100 * int(text) / top if int(text) <= top else None
 
 
-def weighted(tokens: Sequence[TokenProb], mode: Mode) -> JudgeVerdict:
-    """The expected score over the alternatives of the first token.
+def weighted(tokens: Mapping[str, float], mode: Mode) -> JudgeVerdict:
+    """The expected score over the alternatives of the first token, with their log-probs in nats.
 
-    Variants of one number ("80", " 80") count together; a token listed twice counts once.
+    Variants of one number ("80", " 80") count together.
 
-    >>> top = [("80", 0.5), ("70", 0.3), ("60", 0.05), ("The", 0.15)]
-    >>> reading = weighted([TokenProb(t, math.log(p)) for t, p in top], "int100")
+    >>> top = {"80": 0.5, "70": 0.3, "60": 0.05, "The": 0.15}
+    >>> reading = weighted({token: math.log(p) for token, p in top.items()}, "int100")
     >>> round(reading.score, 2), round(reading.mass, 2), reading.argmax
     (75.29, 0.85, 80.0)
     """
-    once = {one.token: one for one in reversed(tokens)}
-    ranked = tuple(sorted(once.values(), key=lambda one: (-one.logprob, one.token)))
-    shown = ranked[:_SHOWN_TOKENS]
-    probs = [math.exp(min(one.logprob, 1.0)) for one in ranked]
-    if not ranked or any(math.isnan(p) for p in probs) or sum(probs) > 1 + _ROUNDING:
-        reason = f"the first token's probabilities sum to {sum(probs):.3g}: no log-probabilities"
+    ranked = dict(sorted(tokens.items(), key=lambda one: (-one[1], one[0])))
+    shown = dict(islice(ranked.items(), _SHOWN_TOKENS))
+    probs = {token: math.exp(min(nats, 1.0)) for token, nats in ranked.items()}
+    total = sum(probs.values())
+    if not ranked or total > 1 + _ROUNDING:
+        reason = f"the first token's probabilities sum to {total:.3g}: no log-probabilities"
         return JudgeVerdict(None, reason, "no_logprobs", tokens=shown)
-    worth: dict[float, float] = {}
-    for one, p in zip(ranked, probs, strict=True):
-        value = value_of(one.token, mode)
+    worth: dict[float, float] = defaultdict(float)
+    for token, p in probs.items():
+        value = value_of(token, mode)
         if value is not None:
-            worth[value] = worth.get(value, 0.0) + p
+            worth[value] += p
     return _expected(worth, shown)
 
 
-def _expected(worth: dict[float, float], shown: tuple[TokenProb, ...]) -> JudgeVerdict:
+def _expected(worth: Mapping[float, float], shown: Mapping[str, float]) -> JudgeVerdict:
     mass = sum(worth.values(), 0.0)
-    argmax = max(worth, key=lambda value: worth[value]) if worth else None
+    argmax = max(worth, key=lambda value: worth[value], default=None)
     if mass < MIN_MASS:
-        said = shown[0].token
+        said = next(iter(shown))
         reason = f"numbers hold {mass:.2f} of the probability, wanted {MIN_MASS}; it says {said!r}"
         return JudgeVerdict(None, reason, "low_mass", mass=mass, argmax=argmax, tokens=shown)
     score = sum(value * p for value, p in worth.items()) / mass
@@ -121,19 +124,12 @@ def parsed(text: str) -> JudgeVerdict:
 
 
 def averaged(readings: Sequence[JudgeVerdict]) -> JudgeVerdict:
-    """Mean over the samples that gave a score; at least half of them must.
-
-    Raises:
-        ValueError: no readings.
-    """
-    if not readings:
-        raise ValueError("averaged: wanted at least one reading")
+    """Mean over the samples that gave a score; at least half of them must."""
     scores = [one.score for one in readings if one.score is not None]
     if 2 * len(scores) < len(readings):
         return next(one for one in readings if one.score is None)
-    mean = sum(scores) / len(scores)
-    variance = sum((score - mean) ** 2 for score in scores) / len(scores)
-    return JudgeVerdict(mean, argmax=max(set(scores), key=scores.count), variance=variance)
+    mean, argmax = fmean(scores), max(set(scores), key=scores.count)
+    return JudgeVerdict(mean, argmax=argmax, variance=pvariance(scores))
 
 
 _EMPTY = JudgeVerdict(None, "the answer is empty", "unscored")
@@ -192,7 +188,7 @@ class ScalarJudge:
         for item, calls in zip(items, self._calls(items), strict=True):
             said = self._verdict(item, calls, found)
             evidence = {name: getattr(said, name) for name in ("mass", "argmax", "variance")}
-            evidence["tokens"] = [[one.token, round(one.logprob, 6)] for one in said.tokens]
+            evidence["tokens"] = [[token, round(nats, 6)] for token, nats in said.tokens.items()]
             keys = tuple(call.key for call in calls)
             rows.append(GradedItem.of(item, self.metric, said, evidence=evidence, keys=keys))
         return rows

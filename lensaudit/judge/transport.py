@@ -1,4 +1,4 @@
-"""OpenAI's SDK behind five calls, its errors as ours, and HTTP with an end.
+"""OpenAI's SDK behind a few calls, its errors as ours, and HTTP with an end.
 
 An attempt takes so long and its answer is so large, whatever a server does.
 """
@@ -10,12 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from lensaudit.errors import InputError, WorkError
+from lensaudit.files import printable
 from lensaudit.judge.calls import Call, CallFailure, CallOutcome, Cause, checked
 from lensaudit.judge.endpoint import OPENAI_URL, Endpoint
 
@@ -61,18 +62,32 @@ class EndpointError(WorkError):
 
 
 @dataclass(frozen=True)
-class BatchInfo:
-    """A batch as the server describes it."""
+class SentBatch:
+    """A batch that was sent off: its requests, and how the server describes it."""
 
-    id: str
-    status: str
-    input_file: str
-    output_file: str | None
-    error_file: str | None
-    problem: str
+    requests: str
+    """Name of the request file beside the state."""
+    sha256: str
+    """Of that file."""
+    n: int
+    """Its requests."""
+    file_id: str
+    batch_id: str | None = None
+    status: str = "uploaded"
+    problem: str = ""
     """Why it failed, if it did."""
-    done: int
-    total: int
+    collected: bool = False
+    """Is it over, and its files are here?"""
+    submitted: float = 0.0
+    """Seconds since 1970."""
+    output_file: str | None = None
+    error_file: str | None = None
+    done: int = 0
+    """Requests that have an answer or failed, of `total`."""
+    total: int = 0
+
+    def __str__(self) -> str:
+        return printable(f"{self.batch_id}: {self.status}")
 
 
 class Transport:
@@ -160,36 +175,32 @@ class Transport:
             raise self._garbage()
         return self.endpoint.redacted(made)
 
-    def create_batch(self, file_id: str, mark: str) -> BatchInfo:
+    def create_batch(self, sent: SentBatch) -> SentBatch:
         """Start the batch of an uploaded file; this is what costs money."""
-        return self._guarded(
-            lambda: self._info(
-                self._client.batches.create(
-                    input_file_id=file_id,
-                    endpoint="/v1/chat/completions",
-                    completion_window="24h",
-                    metadata={"lensaudit": mark},
-                )
-            )
+        return self._described(
+            sent,
+            lambda batches: batches.create(
+                input_file_id=sent.file_id,
+                endpoint="/v1/chat/completions",
+                completion_window="24h",
+                metadata={"lensaudit": sent.sha256[:16]},
+            ),
         )
 
-    def batch(self, batch_id: str) -> BatchInfo:
-        """State of a batch at the server."""
-        return self._guarded(lambda: self._info(self._client.batches.retrieve(batch_id)))
+    def looked_at(self, sent: SentBatch) -> SentBatch:
+        """A batch as it is now; one whose id was lost by a kill is found by its file, or made."""
+        if sent.batch_id is not None:
+            return self._described(sent, lambda batches: batches.retrieve(sent.batch_id))
+        return self._guarded(lambda: self._found_again(sent)) or self.create_batch(sent)
 
-    def cancel(self, batch_id: str) -> BatchInfo:
+    def _found_again(self, sent: SentBatch) -> SentBatch | None:
+        listed = islice(self._client.batches.list(limit=100), _MOST_BATCHES)
+        own = (one for one in listed if self.endpoint.cleared(one.input_file_id) == sent.file_id)
+        return next((self._info(sent, one) for one in own), None)
+
+    def cancel(self, sent: SentBatch) -> SentBatch:
         """Stop a batch; what is done by then is paid for and can be collected."""
-        return self._guarded(lambda: self._info(self._client.batches.cancel(batch_id)))
-
-    def batch_of(self, file_id: str) -> BatchInfo | None:
-        """The batch started from a file: found again after a kill in between."""
-
-        def look() -> BatchInfo | None:
-            listed = islice(self._client.batches.list(limit=100), _MOST_BATCHES)
-            every = (self._info(one) for one in listed)
-            return next((one for one in every if one.input_file == file_id), None)
-
-        return self._guarded(look)
+        return self._described(sent, lambda batches: batches.cancel(sent.batch_id))
 
     def download(self, file_id: str) -> str:
         """The text of a file, without keys."""
@@ -224,24 +235,26 @@ class Transport:
         except (AttributeError, TypeError, ValueError) as error:  # the SDK checks no types
             raise self._garbage() from error
 
-    def _info(self, batch: Any) -> BatchInfo:
+    def _described(self, sent: SentBatch, ask: Callable[[Any], Any]) -> SentBatch:
+        return self._guarded(lambda: self._info(sent, ask(self._client.batches)))
+
+    def _info(self, sent: SentBatch, batch: Any) -> SentBatch:
         counts = batch.request_counts
         errors = batch.errors.data if batch.errors and batch.errors.data else []
-        ids = [batch.id, batch.input_file_id, batch.output_file_id, batch.error_file_id]
-        if not all(isinstance(one, str) for one in (*ids[:2], batch.status)) or not batch.id:
+        told = (batch.id, batch.input_file_id, batch.status)
+        if not all(isinstance(one, str) for one in told) or not batch.id:
             raise TypeError("a batch without an id, a file or a state")
         if batch.status not in BATCH_STATES:
             said = self._text(batch.status)
             raise EndpointError(f"{self.endpoint.host}: a batch is {said!r}, which is no state")
-        own, input_file, *results = map(self.endpoint.cleared, ids)
-        said = self._text("; ".join(f"{one.code}: {one.message}" for one in errors[:2]))
-        return BatchInfo(
-            id=own,
+        cleared = self.endpoint.cleared
+        return replace(
+            sent,
+            batch_id=cleared(batch.id),
             status=batch.status,
-            input_file=input_file,
-            output_file=results[0],
-            error_file=results[1],
-            problem=said,
+            problem=self._text("; ".join(f"{one.code}: {one.message}" for one in errors[:2])),
+            output_file=cleared(batch.output_file_id),
+            error_file=cleared(batch.error_file_id),
             done=(counts.completed + counts.failed) if counts else 0,
             total=counts.total if counts else 0,
         )

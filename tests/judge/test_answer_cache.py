@@ -123,11 +123,12 @@ def test_replies_in_another_shape_are_failures(raw):
 
 
 def test_numbers_that_are_no_json_can_be_kept(tmp_path):
-    step = {"token": "7", "logprob": -0.1, "top_logprobs": [{"token": "8", "logprob": -math.inf}]}
+    others = [{"token": "7", "logprob": -2}, {"token": "8", "logprob": -math.inf}]
+    step = {"token": "7", "logprob": -0.1, "top_logprobs": others}
     raw = {"choices": [{"message": {"content": "7"}, "logprobs": {"content": [step]}}]}
     found = checked(raw, call(logprobs=True), Endpoint("http://127.0.0.1/v1", "m"))
     assert isinstance(found, Reply)
-    assert [one.token for one in found.first_token] == ["7"]
+    assert found.first_token == {"7": -0.1}  # which is listed twice
     write_jsonl(tmp_path / "raw.jsonl", [found.raw])
 
 

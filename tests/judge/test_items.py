@@ -3,15 +3,15 @@ import json
 import pytest
 
 from lensaudit.errors import InputError
-from lensaudit.judge.items import read_items
+from lensaudit.judge.items import log_in, read_items
+from lensaudit.judge.jobs import JudgeJob
+from lensaudit.judge.programmatic import IDK
+
+ROW = {"idx": 0, "question": "Q", "answer": "A", "generation": "S"}
 
 
-def record(**texts):
-    return {"rougeL_recall": 0.5} | {
-        "input": texts.get("input", "Q?"),
-        "ground_truth": texts.get("truth", "T."),
-        "generation": texts.get("said", "S."),
-    }
+def record(question="Q?", truth="T.", said="S."):
+    return {"rougeL_recall": 0.5, "input": question, "ground_truth": truth, "generation": said}
 
 
 def metric(*records):
@@ -19,99 +19,78 @@ def metric(*records):
 
 
 @pytest.fixture
-def written(tmp_path):
-    """A factory of files."""
+def read(tmp_path):
+    """A function that writes a file and reads its items."""
 
-    def write(name, content):
-        path = tmp_path / name
+    def write_and_read(name, content, **chosen):
+        text = json.dumps(content)
         if isinstance(content, list):
-            path.write_text("".join(json.dumps(row) + "\n" for row in content))
-        else:
-            path.write_text(json.dumps(content))
-        return path
+            text = "".join(json.dumps(row) + "\n" for row in content)
+        (tmp_path / name).write_text(text)
+        return read_items(log_in(tmp_path / name), **chosen)
 
-    return write
+    return write_and_read
 
 
-def test_a_log_of_open_unlearning_gives_its_default_contexts(written):
+def test_a_log_of_open_unlearning_gives_its_default_contexts(read):
     log = {
         "forget_Q_A_ROUGE": metric(record(said="S0"), record(said="S1", truth="T1")),
         "forget_Q_A_ROUGE_f1": metric(record()),
-        "wf_Q_A_ROUGE": metric(record(input="W?")),
+        "wf_Q_A_ROUGE": metric(record("W?"), {"rougeL_recall": None}),
         "forget_quality": {"agg_value": 0.1},
     }
-    found = read_items(written("TOFU_EVAL.json", log))
-    assert found.contexts == ("forget_Q_A_ROUGE", "wf_Q_A_ROUGE")
-    second = found.items[1]
-    assert (second.idx, second.answer, second.truth) == (1, "S1", "T1")
-    assert found.items[2].question == "W?"
-    named = read_items(written("TOFU_EVAL.json", log), contexts=("forget_Q_A_ROUGE_f1",))
-    assert [one.context for one in named.items] == ["forget_Q_A_ROUGE_f1"]
+    first, second, third, gap = read("TOFU_EVAL.json", log)
+    assert (first.context, second.idx) == ("forget_Q_A_ROUGE", 1)
+    assert (second.answer, second.truth) == ("S1", "T1")
+    assert (third.context, third.question) == ("wf_Q_A_ROUGE", "W?")
+    # what was not generated is a gap, and not dropped
+    assert (gap.idx, gap.gap) == (1, "the log holds no generation")
+    (named,) = read("TOFU_EVAL.json", log, contexts=("forget_Q_A_ROUGE_f1",))
+    assert named.context == "forget_Q_A_ROUGE_f1"
 
 
-def test_a_row_without_a_generation_is_a_gap_and_not_dropped(written):
-    log = {"forget_Q_A_ROUGE": metric(record(), {"rougeL_recall": None})}
-    found = read_items(written("TOFU_EVAL.json", log))
-    assert [(gap.idx, gap.gap) for gap in found.gaps] == [(1, "the log holds no generation")]
-
-
-def test_rows_of_eval_are_split_by_split(written):
+def test_rows_of_eval_are_split_by_split(read):
     rows = [
-        {"split": "forget", "idx": 0, "question": "Q", "answer": ["A", "B"], "generation": "S"},
+        ROW | {"split": "forget", "answer": ["A", "B"]},
         {"split": "holdout", "idx": 0, "question": "Q", "answer": "A"},
         {"split": "forget", "idx": 1, "question": "Q", "answer": "A"},
     ]
-    found = read_items(written("results.jsonl", rows))
     # nothing of holdout was generated; of forget one row was not
-    assert found.contexts == ("forget",)
-    assert found.items[0].truth == "A"
-    assert [(gap.context, gap.idx) for gap in found.gaps] == [("forget", 1)]
+    item, gap = read("results.jsonl", rows)
+    assert (item.context, item.truth, item.gap) == ("forget", "A", "")
+    assert (gap.context, gap.idx, bool(gap.gap)) == ("forget", 1, True)
 
 
-def test_rows_of_an_exact_match_audit_give_what_the_source_says(written):
-    rows = [
-        {
-            "idx": 7,
-            "group": 3,
-            "question": "Q",
-            "answer": "A",
-            "entity": "E",
-            "texts": {"full": "F", "retain": "R", "source": "S"},
-        }
-    ]
-    item = read_items(written("results.jsonl", rows)).items[0]
+def test_rows_of_an_exact_match_audit_give_what_the_source_says(read):
+    texts = {"full": "F", "retain": "R", "source": "S"}
+    row = {"idx": 7, "group": 3, "question": "Q", "answer": "A", "entity": "E", "texts": texts}
+    (item,) = read("results.jsonl", [row])
     assert (item.context, item.idx, item.group) == ("forget", 7, 3)
     assert (item.answer, item.entity) == ("S", "E")
 
 
-def test_a_folder_means_the_log_in_it(written, tmp_path):
-    written("TOFU_EVAL.json", {"forget_Q_A_ROUGE": metric(record())})
-    assert read_items(tmp_path).items[0].context == "forget_Q_A_ROUGE"
-    row = {"split": "forget", "idx": 0, "question": "Q", "answer": "A", "generation": "S"}
-    written("results.jsonl", [row])
-    assert read_items(tmp_path).items[0].context == "forget"
+def test_a_folder_means_the_log_in_it(read, tmp_path):
+    read("TOFU_EVAL.json", {"forget_Q_A_ROUGE": metric(record())})
+    assert log_in(tmp_path).name == "TOFU_EVAL.json"
+    read("results.jsonl", [ROW])
+    assert log_in(tmp_path).name == "results.jsonl"
 
 
-def test_a_limit_is_per_context_and_in_the_order_of_the_log(written):
+def test_a_limit_is_per_context_and_in_the_order_of_the_log(read):
     rows = [
-        {"context": context, "idx": idx, "question": "Q", "answer": "A", "generation": "S"}
+        ROW | {"context": context, "idx": idx}
         for idx in (5, 3, 9)
         for context in ("forget", "retain")
     ]
-    found = read_items(written("results.jsonl", rows), limit=2)
-    assert [(one.context, one.idx) for one in found.items] == [
-        ("forget", 5),
-        ("retain", 5),
-        ("forget", 3),
-        ("retain", 3),
-    ]
+    found = [(one.context, one.idx) for one in read("results.jsonl", rows, limit=2)]
+    assert found == [("forget", 5), ("retain", 5), ("forget", 3), ("retain", 3)]
 
 
-def test_the_hash_follows_what_is_judged(written):
-    row = {"idx": 0, "question": "Q", "answer": "A", "generation": "S"}
-    first = read_items(written("a.jsonl", [row])).digest
-    assert read_items(written("b.jsonl", [row | {"more": 1}])).digest == first
-    assert read_items(written("c.jsonl", [row | {"generation": "T"}])).digest != first
+def test_the_hash_follows_what_is_judged(read, tmp_path):
+    def digest(**other):
+        return JudgeJob(None, tmp_path, read("a.jsonl", [ROW | other]), IDK, None, 0.0).digest
+
+    assert digest(more=1) == digest() != digest(generation="T")
 
 
 @pytest.mark.parametrize(
@@ -119,18 +98,18 @@ def test_the_hash_follows_what_is_judged(written):
     [
         ("x.json", {"forget_quality": {"agg_value": 1}}, "holds no generation to judge"),
         ("x.jsonl", [{"idx": 0, "uds": 0.5}], "holds no generation to judge"),
-        ("x.jsonl", [{"question": "Q"}], "row 1: has no 'idx'"),
-        ("x.jsonl", [[1]], r"row 1: found \[1\], wanted an object"),
+        ("x.jsonl", [{"question": "Q"}], "row 1: no idx"),
+        ("x.jsonl", [[1]], r"row 1: found .*, wanted an object"),
     ],
 )
-def test_files_without_generations_are_one_line(written, name, content, said):
+def test_files_without_generations_are_one_line(read, name, content, said):
     with pytest.raises(InputError, match=said) as error:
-        read_items(written(name, content))
+        read(name, content)
     assert len(str(error.value).splitlines()) == 1
 
 
 def test_an_empty_folder_and_a_missing_file_are_one_line(tmp_path):
     with pytest.raises(InputError, match=r"has no results\.jsonl"):
-        read_items(tmp_path)
+        log_in(tmp_path)
     with pytest.raises(InputError, match="no such file"):
         read_items(tmp_path / "none.jsonl")

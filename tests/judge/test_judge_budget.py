@@ -1,7 +1,7 @@
 import pytest
 
 from lensaudit.errors import InputError
-from lensaudit.judge.calls import Call, Usage
+from lensaudit.judge.calls import Call, Spent
 from lensaudit.judge.client import Budget, expected_usage
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import JudgeAccess
@@ -18,14 +18,13 @@ def judging(stub) -> int:
 
 def test_a_reservation_is_no_smaller_than_what_comes():
     # 300 / 3 + 12 for the template, and all tokens allowed
-    assert expected_usage(call()) == Usage(112, 10)
+    assert expected_usage(call()) == Spent(1, 112, 10)
 
 
 def test_input_and_output_have_their_own_price():
     # 1000 * 2 / 1e6 + 100 * 8 / 1e6
-    assert Budget(JudgeAccess(price_in=2.0, price_out=8.0)).cost(Usage(1000, 100)) == pytest.approx(
-        0.0028
-    )
+    budget = Budget(JudgeAccess(price_in=2.0, price_out=8.0))
+    assert budget.cost(Spent(1, 1000, 100)) == pytest.approx(0.0028)
 
 
 def test_a_cap_stops_before_the_call_that_would_pass_it():
@@ -40,11 +39,10 @@ def test_what_was_counted_replaces_what_was_reserved():
     budget = Budget(JudgeAccess(max_cost=0.001, price_in=5.0, price_out=5.0))  # 200 tokens
     assert budget.reserve(call()) == ""
     assert "--max-cost 0.001" in budget.reserve(call())
-    budget.settle(call(), Usage(40, 1))
+    budget.settle(call(), Spent(1, 40, 1))
     assert budget.reserve(call()) == ""
-    budget.settle(call(), None)
     spent = budget.spent
-    assert (spent.tokens_in, spent.tokens_out, spent.n_estimated) == (152, 11, 1)
+    assert (spent.calls, spent.tokens_in, spent.tokens_out) == (2, 152, 11)
     assert spent.cost == pytest.approx(163 * 5 / 1e6)
 
 

@@ -5,7 +5,7 @@ import pandas
 import pytest
 from judge_server import Abilities
 
-from lensaudit.judge.items import Items, JudgeRequest
+from lensaudit.judge.items import JudgeRequest
 from lensaudit.judge.jobs import JudgeJob, columns
 from lensaudit.judge.rubric import (
     METRICS,
@@ -30,8 +30,8 @@ def rubric_bodies(stub) -> list:
 
 
 def found_by(client, *items: JudgeRequest):
-    grader, log = RubricGrader(client, client.capability()), Items(client.cache.path, items)
-    return JudgeJob(None, log, grader, client, 0.0).findings()
+    grader = RubricGrader(client, client.capability())
+    return JudgeJob(None, client.cache.path, items, grader, client, 0.0).findings()
 
 
 def test_the_last_object_of_a_reply_is_read_whatever_stands_around_it():
