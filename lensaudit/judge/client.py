@@ -248,8 +248,8 @@ class JudgeClient:
     @property
     def known_capability(self) -> Capability | None:
         """What an earlier probe found; None where there was none, or one that looked for less."""
-        known = self.cache.fact(KIND, self.endpoint.host, self.endpoint.model)
-        whole = known is not None and set(known) == {one.name for one in fields(Capability)}
+        known = self.cache.fact(KIND, self.endpoint.host, self.endpoint.model) or {}
+        whole = set(known) == {one.name for one in fields(Capability)}
         return Capability(**known) if whole else None
 
     def capability(self) -> Capability:
