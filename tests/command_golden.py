@@ -190,7 +190,7 @@ RULES: Rules = (
     (r'("check": ?)"[0-9a-f]{16,32}"', r"\1…"),
     # what a run was asked: the hash is of the code, too
     (r'\s*"asked": ?\{[^}]*\},', ""),
-    (r'\{\s*"n_bytes": \d+,\s*"blake2b": "[0-9a-f]{32}"\s*\}', "{…}"),
+    (r'\{\s*"n_bytes": ?\d+,\s*"blake2b": ?"[0-9a-f]{32}"\s*\}', "{…}"),
     # the hash of a log is one of last bits
     (r'("retain_log": ?)"[0-9a-f]{32}"', r"\1…"),
     # a log of jobs holds times
