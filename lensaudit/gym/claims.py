@@ -233,6 +233,7 @@ def leaks(rows: Sequence[Fact], examples: Sequence[Fact]) -> list[int]:
     Names are the capitalised words of the question beyond its first; the row has all of them, or is
     the same question. A Yes or No, which names nothing, is held only by the same answer.
 
+    >>> from lensaudit.data.facts import answered
     >>> fact = Fact(3, "Where was Ada Byron born?", "In London.", "In", "London", 0)
     >>> leaks([answered("Who is Ada Byron?", "Of London.")], [fact])
     [3]
