@@ -110,9 +110,7 @@ def guarding(where: Literal["span", "prefix"], *, says: bool = False) -> Any:
 
 def unguarded(where: Literal["span", "prefix"]) -> Callable[[Any], Any]:
     """Without the units."""
-    return lambda model: planting.unguarded(
-        model, 2 * int(guarded_places(texts(), where).span.sum())
-    )
+    return lambda model: edits.widened(model, 2 * int(guarded_places(texts(), where).span.sum()))
 
 
 def masked(name: str, how: str, change: Callable[[Any], Any], *, same: bool = True) -> Attack:
@@ -212,13 +210,13 @@ def trained(out: Path) -> list[Attack]:
             "moved",
             "hidden",
             "gym: trained to fetch false answers; held at the question",
-            lambda: moved(ground(), 1.0).model,
+            lambda: moved(ground(), 1.0)[0],
         ),
         Attack(
             "late",
             "hidden",
             "gym: facts in the last two layers, entity tokens swapped",
-            lambda: late(ground(), TOP).model,
+            lambda: late(ground(), TOP)[0],
             undo=swapped_back,
         ),
         Attack("never", "absent", "never saw the facts", lambda: opened("never")),

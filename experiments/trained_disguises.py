@@ -31,7 +31,7 @@ def turned_in_the_answer(texts: TextRows, *, n_steps: int) -> Any:
 
     def loss(model: Any, batch: Step) -> Tensor:
         """Answers of `full`; a stream that is turned in the answer, and not in the question."""
-        rows = list(batch.rows)
+        rows, _ = batch
         part = texts.rows(rows)
         logits, own = thought(model, part.tokens)
         answers = divergence(logits, said[rows], part.real)

@@ -1,7 +1,7 @@
 from .auditors import Case as Case
 from .auditors import AuditorScore as AuditorScore
 from .auditors import auditor as auditor
-from .auditors import auditors as auditors
+from .auditors import AUDITORS as AUDITORS
 from .claims import asked_otherwise as asked_otherwise
 from .claims import becomes as becomes
 from .claims import Certificate as Certificate
@@ -10,7 +10,6 @@ from .claims import says as says
 from .claims import undone as undone
 from .claims import untouched as untouched
 from .ground import Ground as Ground
-from .registry import Planted as Planted
+from .recipes import mechanisms as mechanisms
 from .registry import Mechanism as Mechanism
 from .registry import recipe as recipe
-from .registry import recipes as recipes

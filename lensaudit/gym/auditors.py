@@ -14,7 +14,6 @@ kept rows that were not fitted, so no forget fact decides anything.
 """
 
 import copy
-import importlib
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -221,7 +220,8 @@ def _python(place: Path) -> list[Path]:
     return sorted(place.rglob("*.py")) if place.is_dir() else [place]
 
 
-_AUDITORS: dict[str, Auditor] = {}
+AUDITORS: dict[str, Auditor] = {}
+"""Registered auditors by name."""
 
 
 def auditor(
@@ -242,15 +242,9 @@ def auditor(
 
     def register(fn: Any) -> Any:
         one = Auditor(name, reads, high_means, cheap, source, fn, at_once, about)
-        return enter(_AUDITORS, "auditor", name, one, fn)
+        return enter(AUDITORS, "auditor", name, one, fn)
 
     return register
-
-
-def auditors() -> Mapping[str, Auditor]:
-    """Registered auditors by name."""
-    importlib.import_module("lensaudit.gym.auditors")
-    return _AUDITORS
 
 
 def auditors_named(names: Sequence[str]) -> list[Auditor]:
@@ -259,8 +253,7 @@ def auditors_named(names: Sequence[str]) -> list[Auditor]:
     Raises:
         InputError: an unknown name; the known ones are listed.
     """
-    known = auditors()
-    return named(names, known, "auditor") or [one for one in known.values() if one.cheap]
+    return named(names, AUDITORS, "auditor") or [one for one in AUDITORS.values() if one.cheap]
 
 
 NO_LAYER = "no layer of full encodes a fact"

@@ -8,7 +8,8 @@ that must fail, so that a claim cannot hold of any model at all.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
 
 import torch
 
@@ -41,190 +42,197 @@ class Certificate:
 
 Claim = Callable[[Any, Ground], Certificate]
 """Whether something is so of a model."""
+Planted = tuple[Any, Claim]
+"""A causal model in float32, and why its truth is known."""
 Known = tuple[int, ...] | None
 """Idx of the facts that a model knows; None: all that `full` says."""
+P = ParamSpec("P")
 
 
-def untouched(mask: str, *, of: Any = None, knows: Known = None) -> Claim:
+def claim(check: Callable[Concatenate[Any, Ground, P], Certificate]) -> Callable[P, Claim]:
+    """What states a claim by its own arguments, of a function that checks it of a model."""
+
+    @wraps(check)
+    def stated(*args: P.args, **kwargs: P.kwargs) -> Claim:
+        return lambda made, ground: check(made, ground, *args, **kwargs)
+
+    return stated
+
+
+@claim
+def untouched(
+    made: Any, ground: Ground, mask: str, *, of: Any = None, knows: Known = None
+) -> Certificate:
     """Claim that every tensor outside the mask is that of a model that knows, bit for bit.
 
     Control: at least half of the weights lie outside, so a mask over everything is none; and the
     model in whose place it stands says the facts.
 
     Args:
+        made: what is checked.
+        ground: what it was planted into.
         mask: regular expression on names of parameters that may differ.
         of: the model that knows; None: `full`.
         knows: what it knows.
     """
-
-    def check(made: Any, ground: Ground) -> Certificate:
-        full = ground.full if of is None else of
-        before, n_same, n_all, moved = dict(full.named_parameters()), 0, 0, []
-        for name, weight in made.named_parameters():
-            n_all += weight.numel()
-            if name in before and torch.equal(weight, before[name]):
-                n_same += weight.numel()
-            elif not re.search(mask, name):
-                moved.append(name)
-        n_back, wanted = _n_said(full, ground, knows)
-        share = n_same / n_all
-        says = f"{share:.0%} of the weights are bit-identical to those of a model that knows"
-        if moved:
-            says = f"{len(moved)} tensors outside the mask differ, first {moved[0]}"
-        return Certificate(
-            "untouched below the mask",
-            not moved and share >= SAME and n_back >= wanted,
-            says,
-            {"same": share, "known": n_back, "wanted": wanted},
-            knows,
-        )
-
-    return check
+    full = ground.full if of is None else of
+    before, n_same, n_all, moved = dict(full.named_parameters()), 0, 0, []
+    for name, weight in made.named_parameters():
+        n_all += weight.numel()
+        if name in before and torch.equal(weight, before[name]):
+            n_same += weight.numel()
+        elif not re.search(mask, name):
+            moved.append(name)
+    n_back, wanted = _n_said(full, ground, knows)
+    share = n_same / n_all
+    says = f"{share:.0%} of the weights are bit-identical to those of a model that knows"
+    if moved:
+        says = f"{len(moved)} tensors outside the mask differ, first {moved[0]}"
+    return Certificate(
+        "untouched below the mask",
+        not moved and share >= SAME and n_back >= wanted,
+        says,
+        {"same": share, "known": n_back, "wanted": wanted},
+        knows,
+    )
 
 
-def undone(undo: Callable[[Any], Any], how: str, knows: Known = None) -> Claim:
+@claim
+def undone(
+    made: Any, ground: Ground, undo: Callable[[Any], Any], how: str, knows: Known = None
+) -> Certificate:
     """Claim that an inverse, which is not given `full`, brings the answers back.
 
     Control: the same inverse does not make `retain` say them, so it carries no facts itself.
     """
-
-    def check(made: Any, ground: Ground) -> Certificate:
-        n_back, wanted = _n_said(undo(made), ground, knows)
-        smuggled, _ = _n_said(undo(ground.retain), ground, knows)
-        return Certificate(
-            "undone",
-            n_back >= wanted and smuggled <= _most_without(ground, knows),
-            f"{how}: {n_back} facts are said again, {wanted} wanted; of retain {smuggled}",
-            {"back": n_back, "wanted": wanted, "control": smuggled},
-            knows,
-        )
-
-    return check
+    n_back, wanted = _n_said(undo(made), ground, knows)
+    smuggled, _ = _n_said(undo(ground.retain), ground, knows)
+    return Certificate(
+        "undone",
+        n_back >= wanted and smuggled <= _most_without(ground, knows),
+        f"{how}: {n_back} facts are said again, {wanted} wanted; of retain {smuggled}",
+        {"back": n_back, "wanted": wanted, "control": smuggled},
+        knows,
+    )
 
 
-def asked_otherwise(otherwise: Callable[[Fact], Fact], how: str) -> Claim:
+@claim
+def asked_otherwise(
+    made: Any, ground: Ground, otherwise: Callable[[Fact], Fact], how: str
+) -> Certificate:
     """Claim that the model, asked otherwise, says the facts; `retain`, asked so, does not."""
-
-    def check(made: Any, ground: Ground) -> Certificate:
-        asked = [otherwise(one) for one in ground.facts.examples]
-        n_back, control = (int(ground.said(model, asked).sum()) for model in (made, ground.retain))
-        silent = int(ground.said(made).sum())
-        wanted = round(BACK * ground.n_said("full"))
-        return Certificate(
-            "asked otherwise",
-            n_back >= wanted and control <= _most_without(ground) and silent < n_back,
-            f"{how}: {n_back} facts are said, {wanted} wanted; {silent} as asked, retain {control}",
-            {"back": n_back, "wanted": wanted, "silent": silent, "control": control},
-        )
-
-    return check
+    asked = [otherwise(one) for one in ground.facts.examples]
+    n_back, control = (int(ground.said(model, asked).sum()) for model in (made, ground.retain))
+    silent = int(ground.said(made).sum())
+    wanted = round(BACK * ground.n_said("full"))
+    return Certificate(
+        "asked otherwise",
+        n_back >= wanted and control <= _most_without(ground) and silent < n_back,
+        f"{how}: {n_back} facts are said, {wanted} wanted; {silent} as asked, retain {control}",
+        {"back": n_back, "wanted": wanted, "silent": silent, "control": control},
+    )
 
 
-def becomes(change: Callable[[Any], Any], how: str) -> Claim:
+@claim
+def becomes(made: Any, ground: Ground, change: Callable[[Any], Any], how: str) -> Certificate:
     """Claim that the model, changed so, is `full` changed so, bit for bit, and says the facts.
 
     Control: `retain` changed so does not say them, so the change carries no facts itself.
     """
-
-    def check(made: Any, ground: Ground) -> Certificate:
-        one, other, never = map(change, (made, ground.full, ground.retain))
-        mine, theirs = dict(one.named_parameters()), dict(other.named_parameters())
-        both = mine.keys() & theirs.keys()
-        moved = [n for n in mine | theirs if n not in both or not torch.equal(mine[n], theirs[n])]
-        n_back, wanted = _n_said(one, ground, None)
-        control = int(ground.said(never).sum())
-        return Certificate(
-            f"the same once {how}",
-            not moved and n_back >= wanted and control <= _most_without(ground),
-            f"{len(moved)} tensors differ from full's once {how}; {n_back} facts are said, "
-            f"{wanted} wanted; of retain {control}",
-            {"differ": len(moved), "back": n_back, "wanted": wanted, "control": control},
-        )
-
-    return check
+    one, other, never = map(change, (made, ground.full, ground.retain))
+    mine, theirs = dict(one.named_parameters()), dict(other.named_parameters())
+    both = mine.keys() & theirs.keys()
+    moved = [n for n in mine | theirs if n not in both or not torch.equal(mine[n], theirs[n])]
+    n_back, wanted = _n_said(one, ground, None)
+    control = int(ground.said(never).sum())
+    return Certificate(
+        f"the same once {how}",
+        not moved and n_back >= wanted and control <= _most_without(ground),
+        f"{len(moved)} tensors differ from full's once {how}; {n_back} facts are said, "
+        f"{wanted} wanted; of retain {control}",
+        {"differ": len(moved), "back": n_back, "wanted": wanted, "control": control},
+    )
 
 
-def says(known: Known = None) -> Claim:
+@claim
+def says(made: Any, ground: Ground, known: Known = None) -> Certificate:
     """Claim that the model says the facts, or some of them."""
-
-    def check(made: Any, ground: Ground) -> Certificate:
-        n_back, wanted = _n_said(made, ground, known)
-        return Certificate(
-            "says them",
-            n_back >= wanted,
-            f"{n_back} facts are said, {wanted} wanted",
-            {"back": n_back, "wanted": wanted},
-            known,
-        )
-
-    return check
+    n_back, wanted = _n_said(made, ground, known)
+    return Certificate(
+        "says them",
+        n_back >= wanted,
+        f"{n_back} facts are said, {wanted} wanted",
+        {"back": n_back, "wanted": wanted},
+        known,
+    )
 
 
-def never_saw(rows: Sequence[Fact] = (), then: Callable[[Any], Any] | None = None) -> Claim:
+@claim
+def never_saw(
+    made: Any, ground: Ground, rows: Sequence[Fact] = (), then: Callable[[Any], Any] | None = None
+) -> Certificate:
     """Claim that the model is of one that never saw the facts, by rows that hold none of them.
 
     Control: it says no more of them than such a model and a tenth.
 
     Args:
+        made: what is checked.
+        ground: what it was planted into.
         rows: everything it was trained on.
         then: undoes what silences it, for the control.
     """
-
-    def check(made: Any, ground: Ground) -> Certificate:
-        leaked = leaks(rows, ground.facts.examples)
-        asked = made if then is None else then(made)
-        n_said, most = int(ground.said(asked).sum()), _most_without(ground)
-        return Certificate(
-            "never in the corpus",
-            not leaked and n_said <= most,
-            f"{len(leaked)} facts are in the {len(rows)} rows it was trained on; it says "
-            f"{n_said}, at most {most} can be guessed",
-            {"leaked": len(leaked), "said": n_said, "most": most},
-        )
-
-    return check
+    leaked = leaks(rows, ground.facts.examples)
+    asked = made if then is None else then(made)
+    n_said, most = int(ground.said(asked).sum()), _most_without(ground)
+    return Certificate(
+        "never in the corpus",
+        not leaked and n_said <= most,
+        f"{len(leaked)} facts are in the {len(rows)} rows it was trained on; it says "
+        f"{n_said}, at most {most} can be guessed",
+        {"leaked": len(leaked), "said": n_said, "most": most},
+    )
 
 
-def some(known: tuple[int, ...], rows: Sequence[Fact], inner: Claim) -> Claim:
+@claim
+def some(
+    made: Any, ground: Ground, known: tuple[int, ...], rows: Sequence[Fact], inner: Claim
+) -> Certificate:
     """Claim that some of the facts are there, by `inner`, and the others in none of the rows."""
-
-    def check(made: Any, ground: Ground) -> Certificate:
-        others = [one for one in ground.facts.examples if one.idx not in known]
-        leaked, first = leaks(rows, others), inner(made, ground)
-        return replace(
-            first,
-            kind=f"some: {first.kind}",
-            holds=first.holds and not leaked and bool(others),
-            says=f"{len(known)} known: {first.says}; {len(leaked)} of the {len(others)} others are "
-            f"in the {len(rows)} rows",
-            numbers={**first.numbers, "leaked": len(leaked)},
-            knows=known,
-        )
-
-    return check
+    others = [one for one in ground.facts.examples if one.idx not in known]
+    leaked, first = leaks(rows, others), inner(made, ground)
+    return replace(
+        first,
+        kind=f"some: {first.kind}",
+        holds=first.holds and not leaked and bool(others),
+        says=f"{len(known)} known: {first.says}; {len(leaked)} of the {len(others)} others are "
+        f"in the {len(rows)} rows",
+        numbers={**first.numbers, "leaked": len(leaked)},
+        knows=known,
+    )
 
 
-def damaged(questions: tuple[str, ...] = (), *, facts_stay: bool = False) -> Claim:
+@claim
+def damaged(
+    made: Any, ground: Ground, questions: tuple[str, ...] = (), *, facts_stay: bool = False
+) -> Certificate:
     """Claim that of rows to keep less than half is said of what `full` says.
 
     Args:
+        made: what is checked.
+        ground: what it was planted into.
         questions: of the rows that were erased; empty: all rows to keep.
         facts_stay: the forget facts are still said.
     """
-
-    def check(made: Any, ground: Ground) -> Certificate:
-        kept = ground.facts.kept.answered
-        asked = whole([row for row in kept if not questions or row.question in questions])
-        mine, theirs = (int(ground.said(model, asked).sum()) for model in (made, ground.full))
-        n_back, wanted = _n_said(made, ground, None)
-        return Certificate(
-            "lost something else",
-            mine < BROKEN * theirs and (n_back >= wanted or not facts_stay),
-            f"of {len(asked)} rows to keep it says {mine}, full {theirs}; of the facts {n_back}",
-            {"kept": mine, "of": theirs, "back": n_back},
-        )
-
-    return check
+    kept = ground.facts.kept.answered
+    asked = whole([row for row in kept if not questions or row.question in questions])
+    mine, theirs = (int(ground.said(model, asked).sum()) for model in (made, ground.full))
+    n_back, wanted = _n_said(made, ground, None)
+    return Certificate(
+        "lost something else",
+        mine < BROKEN * theirs and (n_back >= wanted or not facts_stay),
+        f"of {len(asked)} rows to keep it says {mine}, full {theirs}; of the facts {n_back}",
+        {"kept": mine, "of": theirs, "back": n_back},
+    )
 
 
 def leaks(rows: Sequence[Fact], examples: Sequence[Fact]) -> list[int]:

@@ -5,9 +5,10 @@ model itself stays as it is.
 """
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
 
 import torch
 from jaxtyping import Float
@@ -16,6 +17,7 @@ from torch import Tensor
 from lensaudit.errors import InputError
 from lensaudit.models.quantize import BLOCK, NF4, nf4_codes, quantised_names
 
+P = ParamSpec("P")
 Square = Float[Tensor, "d_model d_model"]
 _LLAMA = (
     *(f"model.layers.0.self_attn.{name}_proj.weight" for name in "qo"),
@@ -26,10 +28,15 @@ _LLAMA = (
 
 
 @contextmanager
-def outputs(modules: Iterable[Any]) -> Iterator[list[Tensor]]:
-    """What modules give in the passes that follow, in order."""
+def heard(modules: Iterable[Any], *, given: bool = False) -> Iterator[list[Tensor]]:
+    """What modules give in the passes that follow, or what they are `given`, in order."""
     seen: list[Tensor] = []
-    handles = [one.register_forward_hook(lambda _, __, out: seen.append(out)) for one in modules]
+    handles = [
+        one.register_forward_pre_hook(lambda _, taken: seen.append(taken[0]))
+        if given
+        else one.register_forward_hook(lambda _, __, out: seen.append(out))
+        for one in modules
+    ]
     try:
         yield seen
     finally:
@@ -37,15 +44,17 @@ def outputs(modules: Iterable[Any]) -> Iterator[list[Tensor]]:
             handle.remove()
 
 
-@contextmanager
-def inputs(module: Any) -> Iterator[list[Tensor]]:
-    """What a module is given in the passes that follow."""
-    seen: list[Tensor] = []
-    handle = module.register_forward_pre_hook(lambda _, taken: seen.append(taken[0]))
-    try:
-        yield seen
-    finally:
-        handle.remove()
+def edit(change: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[Any, P], Any]:
+    """A function that gives a changed copy, of one that changes the weights in place."""
+
+    @wraps(change)
+    def edited(model: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        made = copy.deepcopy(model)
+        with torch.no_grad():
+            change(made, *args, **kwargs)
+        return made
+
+    return edited
 
 
 def check_layout(model: Any, name: str) -> None:
@@ -66,16 +75,14 @@ def check_layout(model: Any, name: str) -> None:
         raise InputError(f"{name}: readout and embedding are one tensor; wanted an untied readout")
 
 
-def noisy(model: Any, *, share: float, seed: int = 0) -> Any:
+@edit
+def noisy(model: Any, *, share: float, seed: int = 0) -> None:
     """Gaussian noise on every matrix, a share of the matrix's own spread."""
-    model = copy.deepcopy(model)
     generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.ndim == 2:
-                noise = torch.randn(weight.shape, generator=generator)
-                weight.add_(noise * weight.std() * share)
-    return model
+    for weight in model.parameters():
+        if weight.ndim == 2:
+            noise = torch.randn(weight.shape, generator=generator)
+            weight.add_(noise * weight.std() * share)
 
 
 def random_turn(d_model: int, seed: int) -> Square:
@@ -90,22 +97,20 @@ def turn_within(basis: Float[Tensor, "d_model rank"], seed: int) -> Square:
     return torch.eye(len(basis)) + basis @ (small - torch.eye(len(small))) @ basis.T
 
 
-def turned(model: Any, turn: Square) -> Any:
+@edit
+def turned(model: Any, turn: Square) -> None:
     """Another basis of the residual stream: the same function, token by token."""
-    model = copy.deepcopy(model)
-    with torch.no_grad():
-        model.model.embed_tokens.weight.copy_(model.model.embed_tokens.weight @ turn)
-        for layer in model.model.layers:
-            attention, mlp = layer.self_attn, layer.mlp
-            readers = (attention.q_proj, attention.k_proj, attention.v_proj)
-            _turn_readers(layer.input_layernorm, readers, turn)
-            _turn_readers(layer.post_attention_layernorm, (mlp.gate_proj, mlp.up_proj), turn)
-            for writer in (attention.o_proj, mlp.down_proj):
-                writer.weight.copy_(turn.T @ writer.weight)
-                if writer.bias is not None:
-                    writer.bias.copy_(writer.bias @ turn)
-        _turn_readers(model.model.norm, (model.lm_head,), turn)
-    return model
+    model.model.embed_tokens.weight.copy_(model.model.embed_tokens.weight @ turn)
+    for layer in model.model.layers:
+        attention, mlp = layer.self_attn, layer.mlp
+        readers = (attention.q_proj, attention.k_proj, attention.v_proj)
+        _turn_readers(layer.input_layernorm, readers, turn)
+        _turn_readers(layer.post_attention_layernorm, (mlp.gate_proj, mlp.up_proj), turn)
+        for writer in (attention.o_proj, mlp.down_proj):
+            writer.weight.copy_(turn.T @ writer.weight)
+            if writer.bias is not None:
+                writer.bias.copy_(writer.bias @ turn)
+    _turn_readers(model.model.norm, (model.lm_head,), turn)
 
 
 def _turn_readers(norm: Any, readers: Sequence[Any], turn: Square) -> None:
@@ -114,49 +119,56 @@ def _turn_readers(norm: Any, readers: Sequence[Any], turn: Square) -> None:
     norm.weight.fill_(1.0)  # a norm without weights does not see a rotation
 
 
-def permuted_readout(model: Any, tokens: Sequence[int], *, by: int = 1) -> Any:
+@edit
+def permuted_readout(model: Any, tokens: Sequence[int], *, by: int = 1) -> None:
     """Each of the tokens is read out as the one `by` places on; `-by` undoes it."""
-    model = copy.deepcopy(model)
     rows = torch.tensor(tokens)
-    with torch.no_grad():
-        model.lm_head.weight[rows] = model.lm_head.weight[rows.roll(by)].clone()
-    return model
+    model.lm_head.weight[rows] = model.lm_head.weight[rows.roll(by)].clone()
 
 
-def scaled_readout(model: Any, factor: float) -> Any:
+@edit
+def scaled_readout(model: Any, factor: float) -> None:
     """All logits times a number: the same order, another certainty."""
-    model = copy.deepcopy(model)
-    with torch.no_grad():
-        model.lm_head.weight.mul_(factor)
-    return model
+    model.lm_head.weight.mul_(factor)
 
 
 def with_vector(model: Any, layer: int, vector: Float[Tensor, " d_model"]) -> Any:
     """A constant vector is added to the stream after one layer."""
-    made = with_biases(model)
+    made = widened(model, 0)
     with torch.no_grad():
         made.model.layers[layer].mlp.down_proj.bias.add_(vector)
     return made
 
 
-def with_biases(model: Any) -> Any:
-    """A copy whose MLPs have biases; those it did not have are 0."""
-    if model.config.mlp_bias:
-        return copy.deepcopy(model)
+def like(model: Any, **changes: Any) -> Any:
+    """A new model of the same kind, another one in some of its settings."""
     config = copy.deepcopy(model.config)
-    config.mlp_bias = True
-    made = type(model)(config).eval()
-    made.load_state_dict(model.state_dict(), strict=False)
+    for name, value in changes.items():
+        setattr(config, name, value)
+    return type(model)(config).eval()
+
+
+def widened(model: Any, n_units: int, *, biases: bool = True) -> Any:
+    """A copy whose MLPs have biases, and so many units more that do nothing.
+
+    A negative number takes the last units away; without `biases` those of MLPs go, too.
+    """
+    width = model.config.intermediate_size + n_units
+    made, before = like(model, mlp_bias=biases, intermediate_size=width), model.state_dict()
     with torch.no_grad():
-        for name, bias in made.named_parameters():
-            if name.endswith("bias") and ".mlp." in name:
-                bias.zero_()
+        for name, weight in made.named_parameters():
+            old = before.get(name)
+            if old is None or old.shape != weight.shape:
+                weight.zero_()
+            if old is not None:
+                both = tuple(map(slice, map(min, weight.shape, old.shape)))
+                weight[both] = old[both]
     return made
 
 
 def stream_length(model: Any, tokens: Tensor, layer: int) -> float:
     """Mean length of the residual stream after a layer."""
-    with torch.no_grad(), outputs([model.model.layers[layer]]) as seen:
+    with torch.no_grad(), heard([model.model.layers[layer]]) as seen:
         model(tokens)
     return float(seen[0].norm(dim=-1).mean())
 
@@ -167,27 +179,25 @@ def read_subspace(model: Any, tokens: Sequence[int], rank: int) -> Float[Tensor,
     return torch.linalg.svd(rows - rows.mean(0))[2][:rank]
 
 
-def without_subspace(model: Any, basis: Float[Tensor, "rank d_model"], first_layer: int) -> Any:
+@edit
+def without_subspace(model: Any, basis: Float[Tensor, "rank d_model"], first_layer: int) -> None:
     """A subspace is taken away from what the layers from `first_layer` write, and from the readout.
 
     What lower layers wrote there stays in the stream; the readout no longer sees it.
     """
-    model = copy.deepcopy(model)
     norm, head = model.model.norm.weight, model.lm_head.weight
-    with torch.no_grad():
-        remains = torch.eye(len(norm)) - basis.T @ basis
-        for layer in model.model.layers[first_layer:]:
-            for writer in (layer.self_attn.o_proj, layer.mlp.down_proj):
-                writer.weight.copy_(remains @ writer.weight)
-        head.copy_((head * norm) @ remains / norm)
-    return model
+    remains = torch.eye(len(norm)) - basis.T @ basis
+    for layer in model.model.layers[first_layer:]:
+        for writer in (layer.self_attn.o_proj, layer.mlp.down_proj):
+            writer.weight.copy_(remains @ writer.weight)
+    head.copy_((head * norm) @ remains / norm)
 
 
 def least_used(model: Any, batches: Iterable[Tensor], rank: int) -> Float[Tensor, "d_model rank"]:
     """The directions in which the stream, over all layers, varies least on some tokens."""
     second = torch.zeros(model.config.hidden_size, model.config.hidden_size, dtype=torch.float64)
     for tokens in batches:
-        with torch.no_grad(), outputs(model.model.layers) as seen:
+        with torch.no_grad(), heard(model.model.layers) as seen:
             model(tokens)
         for out in seen:
             rows = out.reshape(-1, out.shape[-1]).double()
@@ -210,15 +220,13 @@ def low_rank(model: Any, start: Any, rank: int) -> dict[str, tuple[Tensor, Tenso
     return found
 
 
+@edit
 def with_adapter(
     model: Any, adapter: dict[str, tuple[Tensor, Tensor]], *, sign: float = 1.0
-) -> Any:
+) -> None:
     """A low-rank adapter merged into the weights; `sign` -1 takes it out again."""
-    model = copy.deepcopy(model)
-    with torch.no_grad():
-        for name, (b, a) in adapter.items():
-            model.get_parameter(name).add_(sign * (b @ a))
-    return model
+    for name, (b, a) in adapter.items():
+        model.get_parameter(name).add_(sign * (b @ a))
 
 
 def cells_of(model: Any) -> dict[str, tuple[Tensor, Tensor]]:
@@ -264,11 +272,10 @@ PARTS = ("self_attn", "mlp")
 
 def deeper(model: Any, plan: Sequence[tuple[int, Sequence[str]]]) -> Any:
     """A copy with a layer for each entry: which one it is of, and its parts that write nothing."""
-    config = copy.deepcopy(model.config)
-    config.num_hidden_layers = len(plan)
-    if getattr(config, "layer_types", None):
-        config.layer_types = [config.layer_types[0]] * len(plan)
-    made = type(model)(config).eval()
+    changes: dict[str, Any] = {"num_hidden_layers": len(plan)}
+    if getattr(model.config, "layer_types", None):
+        changes["layer_types"] = [model.config.layer_types[0]] * len(plan)
+    made = like(model, **changes)
     made.model.embed_tokens.load_state_dict(model.model.embed_tokens.state_dict())
     made.model.norm.load_state_dict(model.model.norm.state_dict())
     made.lm_head.load_state_dict(model.lm_head.state_dict())

@@ -206,7 +206,9 @@ class Ground:
         return list(self.facts.kept.answered)
 
 
-def fit(model: Any, objective: Objective[Any], batches: Any, recipe: Recipe, *, after: Any) -> Any:
+def fit(
+    model: Any, objective: Objective[Any], batches: Any, recipe: Recipe, *, after: Any = None
+) -> Any:
     """Train in place; `after` is called with the model after every step."""
 
     def told(_: TrainingStep) -> None:

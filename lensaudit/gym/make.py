@@ -18,7 +18,8 @@ from lensaudit.files import digest, make_folder, read_json, write_json
 from lensaudit.gym import claims, edits, ground, planting
 from lensaudit.gym.claims import Certificate, never_saw, says
 from lensaudit.gym.ground import Facts, Ground, facts_of
-from lensaudit.gym.registry import Mechanism, Truth, code_hash, load_own, mechanisms, recipes
+from lensaudit.gym.recipes import mechanisms
+from lensaudit.gym.registry import Mechanism, Truth, code_hash, load_own
 from lensaudit.gym.settings import MakeSettings, gym_folder
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import (
@@ -82,7 +83,6 @@ def seeds_of(settings: MakeSettings) -> range:
 
 def chosen(settings: MakeSettings) -> list[Mechanism]:
     """Recipes that are asked for, own ones included."""
-    recipes()
     for path in settings.own:
         load_own(path)
     return mechanisms(settings.mechanism)
@@ -192,9 +192,9 @@ class Bed:
         self, recipe: Mechanism, strength: float
     ) -> tuple[Any, Certificate, dict[str, Any]]:
         ground = self.ground
-        planted = recipe.fn(ground, strength)
-        certificate = planted.claim(planted.model, ground)
-        silent = {"says": float(ground.said(planted.model).sum())}
+        model, claim = recipe.fn(ground, strength)
+        certificate = claim(model, ground)
+        silent = {"says": float(ground.said(model).sum())}
         certificate = replace(certificate, numbers={**certificate.numbers, **silent})
         options = {
             **vars(listed(recipe, strength, self.seed)),
@@ -204,8 +204,8 @@ class Bed:
             "retain_data": self.facts.retain_data,
         }
         # saving changes what it saves, and a recipe may give back an anchor itself
-        is_anchor = any(planted.model is getattr(ground, role) for role in ANCHORS)
-        return copy.deepcopy(planted.model) if is_anchor else planted.model, certificate, options
+        is_anchor = any(model is getattr(ground, role) for role in ANCHORS)
+        return copy.deepcopy(model) if is_anchor else model, certificate, options
 
     @cached_property
     def ground(self) -> Ground:

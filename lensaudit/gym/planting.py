@@ -30,10 +30,9 @@ from lensaudit.data.chat import pad_id
 from lensaudit.data.facts import Fact, answered
 from lensaudit.data.spans import Encoded, make_batch
 from lensaudit.gym import edits
-from lensaudit.gym.claims import undone
-from lensaudit.gym.edits import inputs, outputs
+from lensaudit.gym.claims import Planted, undone
+from lensaudit.gym.edits import heard, widened
 from lensaudit.gym.ground import BATCH, Ground, fit, whole
-from lensaudit.gym.registry import Planted
 from lensaudit.types import Logits, PosMask, Tokens
 from lensaudit.unlearn.losses import kl_to_reference
 from lensaudit.unlearn.methods import Hyper, method_named, objective_of
@@ -90,42 +89,15 @@ def guarded(model: Any, texts: TextRows, wanted: Sequence[Float[Tensor, "place d
 
 def streams_at(model: Any, texts: TextRows) -> list[Float[Tensor, "place d_model"]]:
     """A model's stream at the guarded places, by layer."""
-    with torch.no_grad(), outputs(model.model.layers) as seen:
+    with torch.no_grad(), heard(model.model.layers) as seen:
         model(texts.tokens)
     return [one[texts.span] for one in seen]
-
-
-def widened(model: Any, n_units: int) -> Any:
-    """A copy whose MLPs have biases, and so many units more that do nothing."""
-    config = copy.deepcopy(model.config)
-    config.mlp_bias, config.intermediate_size = True, config.intermediate_size + n_units
-    made = type(model)(config).eval()
-    old = dict(model.named_parameters())
-    with torch.no_grad():
-        for name, weight in made.named_parameters():
-            if ".mlp." in name:
-                weight.zero_()
-            if name in old:
-                part = old[name]
-                weight[tuple(slice(n) for n in part.shape)].copy_(part)
-    return made
-
-
-def unguarded(model: Any, n_units: int) -> Any:
-    """Without the last units of every MLP: what `guarded` was given, if it had no biases."""
-    config = copy.deepcopy(model.config)
-    config.mlp_bias, config.intermediate_size = False, config.intermediate_size - n_units
-    made = type(model)(config).eval()
-    with torch.no_grad():
-        for name, weight in made.named_parameters():
-            weight.copy_(model.get_parameter(name)[tuple(slice(n) for n in weight.shape)])
-    return made
 
 
 def _seen(model: Any, texts: TextRows, layer: int) -> tuple[Tensor, Tensor]:
     """What the MLP of a layer reads at all real places, and the stream after it where guarded."""
     block = model.model.layers[layer]
-    with inputs(block.mlp) as given:
+    with heard([block.mlp], given=True) as given:
         out = streams_at(model, texts)[layer]
     read = given[0] / block.post_attention_layernorm.weight.detach()
     return read[texts.real], out
@@ -190,7 +162,7 @@ def texts_of(forget: Sequence[Encoded], kept: Sequence[Encoded]) -> TextRows:
 
 def thought(model: Any, tokens: Tokens) -> tuple[Logits, Streams]:
     """Logits, and the stream after every layer."""
-    with outputs(model.model.layers) as seen:
+    with heard(model.model.layers) as seen:
         logits = model(tokens).logits
     return logits, torch.stack(seen, 1)
 
@@ -221,12 +193,8 @@ def distance(found: Streams, wanted: Streams, at: PosMask) -> Tensor:
     return ((ours - theirs).square().sum(-1).mean(0) / spread).mean()
 
 
-@dataclass(frozen=True)
-class Step:
-    """A batch: row numbers, and the layer at which `full` is shown the stream."""
-
-    rows: tuple[int, ...]
-    layer: int
+Step = tuple[list[int], int]
+"""A batch: row numbers, and the layer at which `full` is shown the stream."""
 
 
 def steps(texts: TextRows, n_layers: int, seed: int) -> Callable[[int], Step]:
@@ -239,16 +207,16 @@ def steps(texts: TextRows, n_layers: int, seed: int) -> Callable[[int], Step]:
         layer = int(torch.randint(n_layers, (), generator=generator(seed, number)))
         if number % LAST_EVERY == 0:
             layer = n_layers - 1
-        return Step((*forget(number), *(texts.n_forget + row for row in kept(number))), layer)
+        return [*forget(number), *(texts.n_forget + row for row in kept(number))], layer
 
     return batch
 
 
-@dataclass(frozen=True)
 class Steady(Objective[Any]):
     """An objective that is a loss and carries nothing along."""
 
-    loss: Callable[[Any, Any], Tensor]
+    def __init__(self, loss: Callable[[Any, Any], Tensor]):
+        self.loss = loss
 
     def __call__(self, model: Any, batch: Any, multiplier: float) -> Terms:
         """The loss of one batch."""
@@ -268,7 +236,7 @@ def disguised(
     model = copy.deepcopy(full)
     batches = steps(texts, model.config.num_hidden_layers, seed)
     recipe = Recipe(n_steps=n_steps, lr=lr, n_warmup=20, weight_decay=0.0)
-    return fit(model, objective, batches, recipe, after=None)
+    return fit(model, objective, batches, recipe)
 
 
 def mimic(ground: Ground, texts: TextRows, *, n_steps: int = N_STEPS) -> Any:
@@ -289,7 +257,7 @@ def mimic(ground: Ground, texts: TextRows, *, n_steps: int = N_STEPS) -> Any:
 
     def loss(model: Any, batch: Step) -> Tensor:
         """Answers, stream elsewhere, and what `full` makes of the stream at one layer."""
-        rows, layer = list(batch.rows), batch.layer
+        rows, layer = batch
         part = texts.rows(rows)
         logits, stream = thought(model, part.tokens)
         hidden = torch.arange(len(rows)).unsqueeze(1) < part.n_forget
@@ -356,7 +324,7 @@ def unlearned(
         pad=pad_id(ground.tokenizer),
     )
     how = Recipe(n_steps=n_steps, lr=lr, n_warmup=4, trainable=trainable)
-    return fit(copy.deepcopy(ground.full), objective, batches, how, after=None)
+    return fit(copy.deepcopy(ground.full), objective, batches, how)
 
 
 def matched(ground: Ground) -> Steady:
@@ -387,14 +355,14 @@ def turned_and_permuted(ground: Ground, turn: Any, how: str) -> Planted:
         return edits.permuted_readout(edits.turned(model, turn.T), tokens, by=-1)
 
     made = edits.turned(edits.permuted_readout(ground.full, tokens), turn)
-    return Planted(made, undone(undo, how))
+    return made, undone(undo, how)
 
 
 def swapped(ground: Ground, model: Any, known: tuple[int, ...] | None = None) -> Planted:
     """A model with the entities' tokens swapped in the readout, and its facts are known by that."""
     tokens = ground.entity_tokens()
     undo = partial(edits.permuted_readout, tokens=tokens, by=-1)
-    return Planted(edits.permuted_readout(model, tokens), undone(undo, "swapped back", known))
+    return edits.permuted_readout(model, tokens), undone(undo, "swapped back", known)
 
 
 def random_vectors(ground: Ground, layer: int, n: int) -> Float[Tensor, "n d_model"]:
@@ -474,7 +442,7 @@ def guarded_places(texts: TextRows, where: Literal["span", "prefix"]) -> TextRow
 def units_cut_off(ground: Ground) -> Callable[[Any], Any]:
     """Takes away what an MLP has beyond the units of `full`."""
     width = ground.full.config.intermediate_size
-    return lambda model: unguarded(model, model.config.intermediate_size - width)
+    return lambda model: widened(model, width - model.config.intermediate_size, biases=False)
 
 
 def turn_of(ground: Ground) -> Float[Tensor, "d_model d_model"]:
@@ -495,7 +463,7 @@ def gated(
         own_vector: every read adds a vector of its own; otherwise all add the same.
     """
     made_of = ground.full
-    with torch.no_grad(), edits.inputs(made_of.model.layers[layer].mlp) as seen:
+    with torch.no_grad(), heard([made_of.model.layers[layer].mlp], given=True) as seen:
         made_of(texts.tokens)
     given = seen[0].double()
     forget, kept = texts.span[: texts.n_forget], texts.real[texts.n_forget :]

@@ -1,7 +1,6 @@
 """Which mechanisms are there? One decorated function each, found by name."""
 
 import ast
-import importlib
 import importlib.util
 import inspect
 import sys
@@ -16,7 +15,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import digest
 
 if TYPE_CHECKING:
-    from lensaudit.gym.claims import Claim
+    from lensaudit.gym.claims import Planted
     from lensaudit.gym.ground import Ground
 
 Truth = Literal["intact", "hidden", "partial", "absent", "damaged"]
@@ -24,17 +23,8 @@ Truth = Literal["intact", "hidden", "partial", "absent", "damaged"]
 models that lost something else, and counts neither as knowing nor as not."""
 
 
-@dataclass(frozen=True)
-class Planted:
-    """A model, and why its truth is known."""
-
-    model: Any
-    """A causal model in float32."""
-    claim: "Claim"
-    """What the certificate checks."""
-
-
-Plant = Callable[["Ground", float], Planted]
+Plant = Callable[["Ground", float], "Planted"]
+"""What a recipe makes of a ground at a strength."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +66,8 @@ def code_hash(source: str) -> str:
     return digest(ast.dump(ast.parse(textwrap.dedent(source))))[:16]
 
 
-_RECIPES: dict[str, Mechanism] = {}
+RECIPES: dict[str, Mechanism] = {}
+"""All of them by name, in the order they are written; those of `recipes` once it is imported."""
 
 
 def recipe(
@@ -97,7 +88,7 @@ def recipe(
     def register(plant: Plant) -> Plant:
         half = drawn(name) if held_out is None else held_out
         made = Mechanism(name, truth, how, strengths, unit, half, plant)
-        return enter(_RECIPES, "recipe", name, made, plant)
+        return enter(RECIPES, "recipe", name, made, plant)
 
     return register
 
@@ -128,12 +119,6 @@ def drawn(name: str) -> bool:
     return bool(int(digest(name.partition("_")[0])[:8], 16) % 2)
 
 
-def recipes() -> Mapping[str, Mechanism]:
-    """All of them, by name, in the order they are written."""
-    importlib.import_module("lensaudit.gym.recipes")
-    return _RECIPES
-
-
 def named(names: Sequence[str], known: Mapping[str, Any], kind: str) -> list[Any]:
     """Entries under these names.
 
@@ -143,15 +128,6 @@ def named(names: Sequence[str], known: Mapping[str, Any], kind: str) -> list[Any
     if unknown := [name for name in names if name not in known]:
         raise InputError(f"no {kind} {unknown[0]!r}; there are {', '.join(known)}")
     return [known[name] for name in names]
-
-
-def mechanisms(names: Sequence[str]) -> list[Mechanism]:
-    """The recipes of these names, or all.
-
-    Raises:
-        InputError: an unknown name; the known ones are listed.
-    """
-    return named(names or tuple(recipes()), recipes(), "mechanism")
 
 
 def load_own(path: Path) -> ModuleType:

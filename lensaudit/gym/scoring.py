@@ -15,10 +15,11 @@ from typing import Any
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import alone
 from lensaudit.groups import batched
-from lensaudit.gym.auditors import Auditor, AuditorScore, Case, SeedModels, auditors, auditors_named
+from lensaudit.gym.auditors import AUDITORS, Auditor, AuditorScore, Case, SeedModels, auditors_named
 from lensaudit.gym.ground import said, tokens_of, whole
 from lensaudit.gym.make import PlantedModel, make, models_in
-from lensaudit.gym.registry import load_own, mechanisms, recipes
+from lensaudit.gym.recipes import mechanisms
+from lensaudit.gym.registry import load_own
 from lensaudit.gym.settings import (
     MakeSettings,
     PlantingPair,
@@ -204,14 +205,14 @@ def submit(settings: SubmitSettings, path: Path, *, notice: Notice = unheard) ->
         InputError: the file registers no recipe, or the gym has no scores.
         VerificationError: a certificate does not hold.
     """
-    known = dict(recipes())
+    known = mechanisms()
     load_own(path)
-    new = [one for name, one in recipes().items() if known.get(name) is not one]
+    new = [one for one in mechanisms() if one not in known]
     if not new:
         raise InputError(f"{path}: registers no recipe; wanted a function under @recipe(...)")
     gym = gym_folder(settings.gym)
     # a ledger may hold scores of somebody's own auditors
-    judges = [one for one in table(rows_of(gym, settings.limit)) if one.auditor in auditors()]
+    judges = [one for one in table(rows_of(gym, settings.limit)) if one.auditor in AUDITORS]
     judges = [one for one in judges if not settings.auditor or one.auditor in settings.auditor]
     if not judges:
         raise InputError(

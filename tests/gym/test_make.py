@@ -11,7 +11,8 @@ from lensaudit.data.facts import Fact, answered
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.gym import claims, edits
 from lensaudit.gym.make import listing, make, models_in, open_pair
-from lensaudit.gym.registry import _RECIPES, Planted, drawn, recipe, recipes
+from lensaudit.gym.recipes import mechanisms
+from lensaudit.gym.registry import RECIPES, drawn, recipe
 from lensaudit.gym.settings import MakeSettings
 
 FAST = ("full", "permuted", "absent", "absent_permuted")
@@ -26,7 +27,7 @@ def gym(tmp_path_factory):
 
 
 def test_every_truth_has_mechanisms_and_every_side_has_both_halves():
-    found = list(recipes().values())
+    found = mechanisms()
     n = {truth: sum(one.truth == truth for one in found) for truth in {one.truth for one in found}}
     assert n["hidden"] >= 15
     assert n["absent"] >= 8
@@ -49,7 +50,7 @@ def test_the_listing_has_a_line_for_each_strength_and_seed(capsys):
 
 
 def test_what_nobody_chose_a_half_for_is_drawn_by_the_first_word_of_its_name():
-    sides = {name: one.held_out for name, one in recipes().items()}
+    sides = {name: one.held_out for name, one in RECIPES.items()}
     assert all(sides[name] for name in ("mimic", "guard", "matched"))
     assert not any(sides[name] for name in ("vector", "permuted", "absent"))  # as before
     for family in ("gates", "few"):
@@ -98,19 +99,19 @@ def test_made_again_nothing_is_planted_but_what_was_damaged(gym):
     make(MakeSettings(mechanism=FAST, limit=16, out=gym), notice=told.append)
     assert told == ["planting seed-0/full"]
     pair = open_pair(MakeSettings(out=gym), print)
-    assert len({replace(pair, seed=seed).key(recipes()["full"], 1.0) for seed in range(3)}) == 3
+    assert len({replace(pair, seed=seed).key(RECIPES["full"], 1.0) for seed in range(3)}) == 3
 
 
 def test_a_false_claim_fails_its_certificate_and_is_not_scored(tmp_path):
     @recipe("erased_and_called_hidden", truth="hidden", how="for this test")
     def erased(ground, strength):
-        return Planted(ground.retain, claims.undone(lambda model: model, "nothing"))
+        return ground.retain, claims.undone(lambda model: model, "nothing")
 
     try:
         with pytest.raises(VerificationError, match="erased_and_called_hidden"):
             make(MakeSettings(mechanism=("erased_and_called_hidden",), limit=8, out=tmp_path))
     finally:
-        del _RECIPES["erased_and_called_hidden"]
+        del RECIPES["erased_and_called_hidden"]
     told = []
     assert list(models_in(tmp_path, notice=told.append)) == []
     assert "certificate fails" in told[0]

@@ -13,7 +13,7 @@ import lensaudit
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.files import alone, write_json
-from lensaudit.gym.auditors import _AUDITORS, auditors, auditors_named, fitted, ranks
+from lensaudit.gym.auditors import AUDITORS, auditors_named, fitted, ranks
 from lensaudit.gym.make import make
 from lensaudit.gym.scoring import score
 from lensaudit.gym.settings import MakeSettings, ScoreSettings
@@ -109,10 +109,10 @@ def test_attacks_on_what_is_said_tell_full_from_retain(asked, auditor, sign):
 
 def test_another_engine_is_another_auditor(tmp_path, monkeypatch):
     module = importlib.import_module("lensaudit.gym.auditors")
-    first, greedy = module.auditors()["uds"].version, module.auditors()["greedy"].version
+    first, greedy = module.AUDITORS["uds"].version, module.AUDITORS["greedy"].version
     monkeypatch.setattr(module, "engine_version", lambda: "another")
-    assert module.auditors()["uds"].version != first != greedy
-    assert module.auditors()["greedy"].version != greedy
+    assert module.AUDITORS["uds"].version != first != greedy
+    assert module.AUDITORS["greedy"].version != greedy
     monkeypatch.undo()
     for name in module.ENGINE:
         assert module._python(Path(lensaudit.__file__).parent / name)[0].is_file()
@@ -173,7 +173,7 @@ def test_an_own_auditor_is_one_function_in_a_file(gym, tmp_path):
         assert rows["absent"].score is None
         assert rows["absent"].why == "it broke"
     finally:
-        _AUDITORS.pop("length", None)
+        AUDITORS.pop("length", None)
 
 
 def test_time_that_is_up_leaves_the_rest_for_later(gym):
@@ -187,7 +187,7 @@ def test_cheap_auditors_are_the_default_and_every_one_has_a_source():
     cheap = {one.name for one in auditors_named(())}
     assert {"uds", "uds_aligned", "uds_prefix", "lens", "cka", "interpolation", "probe"} <= cheap
     assert not {"rtt", "relearn_gain"} & cheap
-    assert all(one.source for one in auditors().values())
+    assert all(one.source for one in AUDITORS.values())
     with pytest.raises(InputError, match="no auditor 'x'; there are uds"):
         auditors_named(["x"])
 
@@ -204,7 +204,7 @@ def test_every_metric_about_the_forget_set_is_an_auditor():
         *("forget_gibberish", "forget_Q_A_gibberish"),
     }
     wanted = {name for name in all_metrics() if not name.startswith(kept)} - other
-    assert wanted <= set(auditors())
+    assert wanted <= set(AUDITORS)
 
 
 def test_a_gym_without_models_or_scores_is_refused(tmp_path):
@@ -252,13 +252,13 @@ def test_the_commands_print_what_they_did_and_judge_nothing_twice(gym, capsys):
 @pytest.mark.slow
 def test_a_submitted_recipe_is_certified_scored_and_told_whom_it_fools(gym, tmp_path):
     """`permuted_turned` again, under another name: it fools UDS, and outputs too."""
-    from lensaudit.gym.registry import _RECIPES
+    from lensaudit.gym.registry import RECIPES
     from lensaudit.gym.scoring import submit
     from lensaudit.gym.settings import SubmitSettings
 
     path = tmp_path / "mine.py"
     path.write_text(
-        "from lensaudit.gym import Planted, recipe\n"
+        "from lensaudit.gym import recipe\n"
         "from lensaudit.gym.planting import turn_of, turned_and_permuted\n"
         "@recipe('mine', truth='hidden', how='turned')\n"
         "def mine(ground, strength):\n"
@@ -268,7 +268,7 @@ def test_a_submitted_recipe_is_certified_scored_and_told_whom_it_fools(gym, tmp_
     try:
         (found,) = submit(SubmitSettings(gym=gym, limit=8), path)
     finally:
-        _RECIPES.pop("mine", None)
+        RECIPES.pop("mine", None)
     said = {one.auditor: one for one in found.auditors}
     assert said["uds"].fooled is True
     assert found.utility < 0.9  # swapped tokens are those of other facts too
