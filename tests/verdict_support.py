@@ -8,7 +8,7 @@ from lensaudit.files import digest
 from lensaudit.results.patch_runs import PatchSummary
 from lensaudit.results.reading import checked
 from lensaudit.results.records import manifest
-from lensaudit.verdict.decide import Evidence, verdict_of
+from lensaudit.verdict.decide import Evidence
 from lensaudit.verdict.depth import of_patch
 from lensaudit.verdict.views import read_calibration
 
@@ -100,7 +100,7 @@ def evidence_of(content, low=(), more=()):
 
 
 def verdict(content, low=(), more=()):
-    return verdict_of(evidence_of(content, low, more))
+    return evidence_of(content, low, more).verdict
 
 
 def save_run(folder: Path, content=None, *, rows=None, weights="w", examples="e", **made):
@@ -126,7 +126,7 @@ def save_run(folder: Path, content=None, *, rows=None, weights="w", examples="e"
         for at in (0, 1)
     ]
     content = {**content, "layers": [0, 1], "per_layer": per_layer, "tau": 0.05, "unscored": {}}
-    content["verdict"] = verdict_of(Evidence(content["source"], *parts(content, rows))).document()
+    content["verdict"] = Evidence(content["source"], *parts(content, rows)).verdict.document()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.json").write_text(json.dumps(content))
     (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -18,7 +18,7 @@ from lensaudit.data.tofu import DEMO, FORGET10
 from lensaudit.errors import Failure, InputError, WorkError
 from lensaudit.files import slug
 from lensaudit.models.registry import default_anchor
-from lensaudit.results.patch_runs import SCORES, read_shown
+from lensaudit.results.patch_runs import SCORES
 from lensaudit.results.reading import csv_rows, json_object
 from lensaudit.results.records import COMPARISON, MANIFEST, RunResult
 from lensaudit.settings import Kept, Score, results_folder, several
@@ -177,7 +177,7 @@ def read_patched(folders: Mapping[str, Path]) -> Patched:
     Raises:
         InputError: a file is missing or damaged.
     """
-    results = [PatchResult(name, one, read_shown(one / SUMMARY)) for name, one in folders.items()]
+    results = [PatchResult(name, one, json_object(one / SUMMARY)) for name, one in folders.items()]
     table = next(iter(folders.values())).parent / COMPARISON
     if len(results) == 1 or results[0].score == "em":
         return Patched(tuple(results))

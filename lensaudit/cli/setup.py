@@ -173,7 +173,7 @@ def _print_annotated(settings: AnnotationSettings, found: "Annotated") -> None:
             f"written: {settings.out} ({len(found.kept)} of {len(found.proposals)} rows)",
             f"review: {review} ({len(found.remarks)} rows marked CHECK)",
             *([page] if settings.page else []),
-            *by_rule({"spans": spans_of(found.kept)}),
+            *by_rule(spans_of(found.kept)),
             *found.relations.lines(),
         ]
     )

@@ -224,12 +224,12 @@ def _suite(evals: Sequence[EvalRun]) -> list[Measure]:
     """Metrics of `eval`; to forget is better on the forget set, to know on rows to keep."""
     readings = []
     for run in evals:
-        for name, found in run.values.items():
-            kind = run.kinds[name]
+        for name, entry in run.entries.items():
+            kind, found = run.kinds[name], entry.estimate
             kept = name.startswith(_OF_KEPT) or kind.family == "utility"
             undirected = kind.high_means is None or _TWO_SIDED.fullmatch(name)
             lower = None if undirected else (kind.high_means == "knows") != kept
-            missing = {"n_unscored": str(found.n_unscored)} if found.n_unscored else {}
+            missing = {"n_unscored": str(entry.n_unscored)} if entry.n_unscored else {}
             more = {"source": kind.source, **missing} if kind.source else missing
             readings.append(Measure(f"{run.suite}.{name}", name, found, lower, more=more))
     return readings

@@ -36,7 +36,7 @@ from lensaudit.results.records import MANIFEST, check_whole, manifest, misfits, 
 from lensaudit.scores.intervals import area_limits, share_of
 from lensaudit.scores.stats import auc, best_threshold
 from lensaudit.verdict.attacks import READERS
-from lensaudit.verdict.decide import HOLDS, Code, Evidence, verdict_of
+from lensaudit.verdict.decide import HOLDS, Code, Evidence
 from lensaudit.verdict.depth import of_patch
 from lensaudit.verdict.views import Calibration, Null
 
@@ -433,7 +433,7 @@ def evidence_of(one: ScoreRow, nulls: Calibration, *, patch_only: bool = False) 
     """Views and stream that a verdict on a model is decided from."""
     told: Mapping[str, Any] = one.evidence or {}
     said = checked(PatchSummary, told["patch"], one.model)
-    views, stream = of_patch(said, told["patch"]["rows"], nulls, one.model)
+    views, stream = of_patch(said, told["patch"]["rows"], nulls)
     more = [
         view
         for kind, content in told.items()
@@ -538,7 +538,7 @@ def errors_of(rows: Sequence[ScoreRow]) -> VerdictErrors:
 
     def judged(chosen: Collection[str], by: Calibration, *, patch_only: bool = False) -> Any:
         return [
-            (one, verdict_of(evidence_of(one, by, patch_only=patch_only)).code)
+            (one, evidence_of(one, by, patch_only=patch_only).verdict.code)
             for one in models
             if one.mechanism in chosen
         ]

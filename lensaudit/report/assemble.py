@@ -1,8 +1,9 @@
 """Results of many kinds become one document: models joined by weights, runs by conditions."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,17 @@ import lensaudit
 from lensaudit.data.candidates import mentions
 from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError
-from lensaudit.report.document import Condition, Document, Pair, token_tables
-from lensaudit.report.evidence import table_of
-from lensaudit.report.shelf import Shelf, condition_of, depth_of, kinds_of, paired
+from lensaudit.report.evidence import ModelRow, rows_of
+from lensaudit.report.packing import token_tables
+from lensaudit.report.shelf import (
+    PageModel,
+    condition_of,
+    depth_of,
+    fullest,
+    kinds_of,
+    models_of,
+    paired,
+)
 from lensaudit.results.attacks import (
     read_counterfactual,
     read_curve,
@@ -35,8 +44,8 @@ from lensaudit.results.eval_runs import (
 from lensaudit.results.locate import WANTED, Found, Kind, LeftOut, locate
 from lensaudit.results.patch_runs import PatchRun, Texts, read_patch
 from lensaudit.results.reading import json_object
-from lensaudit.results.records import check_result
-from lensaudit.verdict.collect import Gathered
+from lensaudit.results.records import MANIFEST, check_result
+from lensaudit.verdict.collect import Model, Verdicts
 from lensaudit.verdict.decide import Code
 from lensaudit.verdict.views import read_calibration
 
@@ -59,45 +68,153 @@ _READERS: Mapping[Kind, tuple[str, Callable[[Path], Any]]] = {
     "meta": ("meta", read_meta),
     "aggregate": ("aggregates", read_aggregates),
 }
-"""Kind -> the list of `_Read` it goes into, and what reads it."""
+"""Kind -> the list of `Document` it goes into, and what reads it."""
 
 
 @dataclass
-class _Read:
-    """What was found, by kind."""
+class Document:
+    """All that a page holds: results by kind, and what may be said of their models."""
 
-    patches: list[PatchRun] = field(default_factory=list)
+    verdicts: Verdicts
+    given: str | None = None
+    """Title that was chosen."""
+    runs: list[PatchRun] = field(default_factory=list)
+    """Of each model under each condition the latest."""
     evals: list[EvalRun] = field(default_factory=list)
     meta: list[Mapping[str, Any]] = field(default_factory=list)
     steering: list[Mapping[str, Any]] = field(default_factory=list)
     attacks: list[dict[str, Any]] = field(default_factory=list)
     aggregates: list[Mapping[str, Any]] = field(default_factory=list)
     curves: list[Mapping[str, Any]] = field(default_factory=list)
-    manifests: list[Mapping[str, Any]] = field(default_factory=list)
-    """Of results that are neither patch runs nor evaluations."""
-    verdicts: Gathered = field(default_factory=lambda: Gathered(read_calibration()))
+    beside: list[Mapping[str, Any]] = field(default_factory=list)
+    """Manifests of results that are neither patch runs nor evaluations."""
+    left_out: list[LeftOut] = field(default_factory=list)
 
     def take(self, one: Found, texts: Mapping[int, Texts]) -> None:
         """Read one result into its list."""
         if one.kind == "patch":
             run = read_patch(one.path, texts)
             self.verdicts.take_run(run)
-            self.patches.append(run)
+            self.runs.append(run)
             return
         name, reader = _READERS[one.kind]
         check_result(one.path)
         found = reader(one.path)
-        beside = one.path.parent / "manifest.json"
-        if one.kind != "eval" and beside.exists():
-            self.manifests.append({"folder": str(one.path.parent), "content": json_object(beside)})
+        made = one.path.parent / MANIFEST
+        if one.kind != "eval" and made.exists():
+            self.beside.append({"folder": str(one.path.parent), "content": json_object(made)})
         self.verdicts.take(one)
         getattr(self, name).extend(found if isinstance(found, list) else [found])
 
     @property
     def empty(self) -> bool:
         """Whether nothing found is worth a page."""
-        parts = (self.patches, self.evals, self.meta, self.steering, self.attacks, self.aggregates)
+        parts = (self.runs, self.evals, self.meta, self.steering, self.attacks, self.aggregates)
         return not any((*parts, self.curves))
+
+    @cached_property
+    def conditions(self) -> list[list[PatchRun]]:
+        """The runs that can be compared row by row; UDS first, then those with the most."""
+        by_hash: dict[str, list[PatchRun]] = {}
+        for run in self.runs:
+            by_hash.setdefault(run.condition, []).append(run)
+        order = ("uds", "lens", "em")
+        return sorted(by_hash.values(), key=lambda runs: (order.index(runs[0].score), -len(runs)))
+
+    @property
+    def first(self) -> list[PatchRun]:
+        """Runs of the condition that the headline speaks of; none where no run has UDS."""
+        return [run for runs in self.conditions[:1] for run in runs if run.score == "uds"]
+
+    @cached_property
+    def evaluated(self) -> Mapping[str, EvalRun]:
+        """Weights -> the evaluation that is shown."""
+        return fullest(self.evals)
+
+    @cached_property
+    def models(self) -> Mapping[str, PageModel]:
+        """Weights -> the model."""
+        return models_of(self.runs, self.evaluated, self.aggregates, self.verdicts.models)
+
+    @property
+    def judged(self) -> Mapping[str, Model]:
+        """Weights -> what is known of a model on the page."""
+        return {one.weights: one for one in self.verdicts.models if one.weights in self.models}
+
+    @cached_property
+    def rows(self) -> list[ModelRow]:
+        """The table of models."""
+        return rows_of(self.models, self.judged, self.conditions, self.first)
+
+    def codes(self) -> dict[str, Code]:
+        """Verdict by model, anchors left out, from held to gone by its depth."""
+        depth = {run.weights: run.estimate.value for run in self.first}
+        order = sorted(self.models, key=lambda at: (depth.get(at) is None, depth.get(at)))
+        found = [self.models[weights] for weights in order]
+        return {one.label: one.verdict for one in found if one.verdict}
+
+    @property
+    def too_few(self) -> dict[str, int]:
+        """Undecided models that more rows would decide, with the rows that were scored."""
+        known = {self.models[weights].label: one.too_few for weights, one in self.judged.items()}
+        return {label: n for label, n in known.items() if n}
+
+    @property
+    def title(self) -> str:
+        """The one that was chosen, or that of the models that the headline counts."""
+        names = list(self.codes()) or list(
+            dict.fromkeys([run.source for run in self.runs] or [run.model for run in self.evals])
+        )
+        if self.given or not names:
+            return self.given or "Results of lensaudit"
+        return f"Audit of {names[0]}" if len(names) == 1 else f"Audit of {len(names)} models"
+
+    def data(self) -> dict[str, Any]:
+        """What the page's script reads, as plain JSON."""
+        place = list(self.models).index
+        conditions = [runs[0].condition for runs in self.conditions]
+        n_em = sum(run.score == "em" for run in self.runs)
+        kept = [self.evaluated[weights] for weights in self.models if weights in self.evaluated]
+        manifests = [(one.folder, one.manifest) for one in (*self.runs, *kept) if one.manifest]
+        return {
+            "title": self.title,
+            "version": lensaudit.__version__,
+            "made": datetime.now(UTC).isoformat(timespec="seconds"),
+            "conditions": [condition_of(runs[0]) for runs in self.conditions],
+            "depths": [
+                {
+                    "model": place(run.weights),
+                    "condition": conditions.index(run.condition),
+                    **depth_of(
+                        run,
+                        self.verdicts.of_run(run.folder),
+                        with_texts=n_em <= _MOST_TEXTS,
+                        tokens=tokens,
+                    ),
+                    "manifest": at,
+                }
+                for at, (run, tokens) in enumerate(
+                    zip(self.runs, token_tables(self.runs), strict=True)
+                )
+            ],
+            "models": list(map(asdict, self.models.values())),
+            "metric_kinds": kinds_of(self.evals, self.aggregates),
+            "pairs": paired(self.runs),
+            "meta": self.meta,
+            "steering": self.steering,
+            "attacks": self.attacks,
+            "curves": self.curves,
+            "said": [
+                {"model": place(weights), **said}
+                for weights, said in _said(self.evaluated, self.models, self.conditions)
+            ],
+            "too_few": self.too_few,
+            "manifests": [
+                *({"folder": str(folder), "content": content} for folder, content in manifests),
+                *self.beside,
+            ],
+            "left_out": list(map(asdict, self.left_out)),
+        }
 
 
 def assemble(
@@ -105,104 +222,53 @@ def assemble(
 ) -> Document:
     """Everything found under `paths`.
 
-    `examples` fill in questions and entities that older results do not hold.
+    `examples` fill in questions and entities that results of other tools do not hold.
 
     Raises:
         InputError: a path does not exist, or nothing under any of them is a finished result.
     """
     found, left = locate(paths)
     given = {e.idx: Texts(**{**e.asked, "group": str(e.group)}) for e in examples}
-    read = _Read()
+    document = Document(Verdicts(read_calibration()), title, left_out=left)
     for one in found:
         try:
-            read.take(one, given)
+            document.take(one, given)
         except InputError as error:
             left.append(LeftOut(str(one.path.parent), str(error)))
-    if read.empty:
+    if document.empty:
         first = f": {left[0].path}: {left[0].reason}" if left else ""
         raise InputError(f"nothing to report{first or '; ' + WANTED}")
-    return _document(read, left, title)
+    document.runs, repeated = latest(document.runs)
+    left += repeated
+    for attack in [one for one in document.attacks if one.get("said")][_MOST_TEXTS:]:
+        attack["said"] = {}
+    return document
 
 
-def _document(read: _Read, left: Sequence[LeftOut], title: str | None) -> Document:
-    runs, repeated = latest(read.patches)
-    judged = read.verdicts.verdicts()
-    shelf = Shelf.of(runs, read.evals, read.aggregates, judged.models)
-    conditions = _conditions(runs)
-    place = {hash_: at for at, hash_ in enumerate(conditions)}
-    codes: dict[str, Code] = {one.weights: one.code for one in judged.models if one.measured}
-    n_em = sum(run.score == "em" for run in runs)
-    for one in [one for one in read.attacks if one.get("said")][_MOST_TEXTS:]:
-        one["said"] = {}
-    depths = [
-        depth_of(
-            run,
-            model=shelf.place(run.weights),
-            condition=place[run.condition],
-            manifest=shelf.manifest(run.folder, run.manifest),
-            verdict=judged.of_run(run.folder),
-            with_texts=n_em <= _MOST_TEXTS,
-            tokens=tokens,
-        )
-        for run, tokens in zip(runs, token_tables(runs), strict=True)
-    ]
-    known = {shelf.place(one.weights): one for one in judged.models if one.weights in shelf.names}
-    models = shelf.models(codes)
-    document = Document(
-        title=title or "",
-        version=lensaudit.__version__,
-        made=datetime.now(UTC).isoformat(timespec="seconds"),
-        conditions=list(conditions.values()),
-        depths=depths,
-        models=models,
-        metric_kinds=kinds_of(read.evals, read.aggregates),
-        pairs=_pairs(runs),
-        meta=read.meta,
-        steering=read.steering,
-        attacks=read.attacks,
-        curves=read.curves,
-        said=_said(shelf, next(iter(conditions.values()), None)),
-        too_few={models[at].label: one.too_few for at, one in known.items() if one.too_few},
-        manifests=[*shelf.manifests, *read.manifests],
-        left_out=[asdict(one) for one in (*left, *repeated)],
-    )
-    folders = {run.folder for run in runs}
-    sets = {
-        at: [one for one in model.judged if one.run is None or one.run.folder in folders]
-        for at, model in known.items()
-    }
-    keeps = {at: model.keeps for at, model in known.items()}
-    table = table_of(document, sets, keeps, place)
-    return replace(document, table=table, title=title or _title(document, read))
+def _said(
+    evals: Mapping[str, EvalRun],
+    models: Mapping[str, PageModel],
+    conditions: Sequence[Sequence[PatchRun]],
+) -> list[tuple[str, dict[str, Any]]]:
+    """What evaluated models answer to the first condition's questions; both anchors and others.
 
-
-def _said(shelf: Shelf, condition: Condition | None) -> list[Mapping[str, Any]]:
-    """What evaluated models answer to the patched questions; of both anchors and a few others."""
-    if condition is None:
-        return []
+    `texts`: the answers, or null; `says`: whether one gives the fact away.
+    """
     found = []
-    for weights in sorted(shelf.evals, key=lambda one: one not in shelf.anchors)[:_MOST_TEXTS]:
-        answers = answers_in(shelf.evals[weights])
+    order = sorted(evals, key=lambda weights: not models[weights].is_anchor)
+    for weights in order[: _MOST_TEXTS if conditions else 0]:
+        answers, asked = answers_in(evals[weights]), conditions[0][0].examples
         texts = [
-            said if one.question and one.question in asked else None
-            for one in condition.examples
-            for asked, said in (answers.get(one.idx, ("", "")),)
+            said if one.question and one.question == question else None
+            for one in asked
+            for question, said in (answers.get(one.idx, ("", "")),)
         ]
         if any(text is not None for text in texts):
             says = [
                 bool(text and any(map(str.isalnum, one.entity)) and mentions(text, one.entity))
-                for one, text in zip(condition.examples, texts, strict=True)
+                for one, text in zip(asked, texts, strict=True)
             ]
-            found.append({"model": shelf.place(weights), "texts": texts, "says": says})
-    return found
-
-
-def _pairs(runs: Sequence[PatchRun]) -> list[Pair]:
-    """Of the runs of each condition."""
-    found = []
-    for condition in dict.fromkeys(run.condition for run in runs):
-        places = [at for at, run in enumerate(runs) if run.condition == condition]
-        found += paired([runs[at] for at in places], places)
+            found.append((weights, {"texts": texts, "says": says}))
     return found
 
 
@@ -218,23 +284,3 @@ def latest(runs: Sequence[PatchRun]) -> tuple[list[PatchRun], list[LeftOut]]:
     # in the order they were found: what finished within one second would swap places
     place = {id(run): at for at, run in enumerate(runs)}
     return sorted(kept.values(), key=lambda run: place[id(run)]), left
-
-
-def _title(document: Document, read: _Read) -> str:
-    """Of the models that the headline counts."""
-    names = list(document.judged()) or list(
-        dict.fromkeys([run.source for run in read.patches] or [run.model for run in read.evals])
-    )
-    if not names:
-        return "Results of lensaudit"
-    return f"Audit of {names[0]}" if len(names) == 1 else f"Audit of {len(names)} models"
-
-
-def _conditions(runs: Sequence[PatchRun]) -> dict[str, Condition]:
-    """By hash; UDS first, then those with the most runs."""
-    by_hash: dict[str, list[PatchRun]] = {}
-    for run in runs:
-        by_hash.setdefault(run.condition, []).append(run)
-    order = ("uds", "lens", "em")
-    ranked = sorted(by_hash.values(), key=lambda runs: (order.index(runs[0].score), -len(runs)))
-    return {runs[0].condition: condition_of(runs[0]) for runs in ranked}

@@ -8,12 +8,13 @@ and its rows, or with the reason why it has none; what was not asked is said.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from lensaudit.report.document import ANCHORS, Document, PageModel
+from lensaudit.report.shelf import ANCHORS, PageModel
 from lensaudit.results.patch_runs import PatchRun, Texts
-from lensaudit.results.reading import part
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import share_of
+from lensaudit.verdict.collect import Model
 from lensaudit.verdict.decide import Code, Evidence
 from lensaudit.verdict.keeps import Keeps
 from lensaudit.verdict.thresholds import CALIBRATED_WITHIN
@@ -153,9 +154,9 @@ class ModelRow:
 
     label: str
     model: int | None
-    """Place in `Document.models`; None: an anchor that no result but the calibration speaks of."""
+    """Place on the page; None: an anchor that no result but the calibration speaks of."""
     condition: int | None = None
-    """Place in `Document.conditions`; None: it was not patched."""
+    """Place of the condition on the page; None: it was not patched."""
     role: str | None = None
     code: Code | None = None
     sentence: str = ""
@@ -177,56 +178,60 @@ class ModelRow:
         return self.role in ANCHORS
 
 
-@dataclass(frozen=True)
-class Table:
-    """All models, anchors first, then from held to gone."""
-
-    columns: tuple[TableColumn, ...]
-    rows: tuple[ModelRow, ...]
-    missing: tuple[tuple[TableColumn, tuple[str, ...]], ...]
-    """What was not asked, and of which models."""
-
-
-def table_of(
-    document: Document,
-    judged: Mapping[int, Sequence[Evidence]],
-    keeps: Mapping[int, Sequence[Keeps]],
-    conditions: Mapping[str, int],
-) -> Table:
-    """The table of a page.
+def rows_of(
+    models: Mapping[str, PageModel],
+    judged: Mapping[str, Model],
+    conditions: Sequence[Sequence[PatchRun]],
+    first: Sequence[PatchRun],
+) -> list[ModelRow]:
+    """All models, anchors first, then from held to gone.
 
     Args:
-        document: the page, but for its table.
-        judged: by place in `Document.models`; what was said of each, on each set of rows.
-        keeps: by place in `Document.models`; what each keeps beside `full`.
-        conditions: hash -> place in `Document.conditions`.
+        models: by weights, in the order of the page.
+        judged: by weights, what is known of each on each set of rows.
+        conditions: runs that are shown.
+        first: those of the condition that the headline speaks of.
     """
+    place = {run.folder: at for at, runs in enumerate(conditions) for run in runs}
     rows = [
-        _row(at, model, one, conditions, keeps.get(at, ()))
-        for at, model in enumerate(document.models)
-        if model.role not in ANCHORS
-        for one in judged.get(at) or (None,)
+        _row(at, model, one, place, () if known is None else known.keeps)
+        for at, (weights, model) in enumerate(models.items())
+        if not model.is_anchor
+        for known in (judged.get(weights),)
+        for one in _shown(known, place) or (None,)
     ]
     rows = [row for row in rows if row.cells or row.code]
     rows.sort(key=lambda row: math.inf if (at := row.depth) is None else at)
-    asked = {name for row in rows for name in row.cells}
-    return Table(
-        tuple(column for column in COLUMNS if column.id in asked),
-        (*_anchors(document), *rows) if rows else (),
-        tuple(
-            (column, labels)
-            for column in COLUMNS
-            if column.asks
-            and (labels := tuple(row.label for row in rows if column.id not in row.cells))
-        ),
+    return [*_anchors(models, first), *rows] if rows else []
+
+
+def _shown(known: Model | None, place: Mapping[Path, int]) -> list[Evidence]:
+    """What is known of a model, without runs that a later one replaced."""
+    judged = () if known is None else known.judged
+    return [one for one in judged if one.run is None or one.run.folder in place]
+
+
+def columns_of(rows: Sequence[ModelRow]) -> list[TableColumn]:
+    """Columns in which a model has something."""
+    asked = {name for row in rows if not row.is_anchor for name in row.cells}
+    return [column for column in COLUMNS if column.id in asked]
+
+
+def missing_of(rows: Sequence[ModelRow]) -> list[tuple[TableColumn, list[str]]]:
+    """What was not asked, and of which models."""
+    lacking = (
+        (column, [r.label for r in rows if column.id not in r.cells and not r.is_anchor])
+        for column in COLUMNS
+        if column.asks
     )
+    return [(column, names) for column, names in lacking if names]
 
 
 def _row(
     at: int,
     model: PageModel,
     one: Evidence | None,
-    conditions: Mapping[str, int],
+    place: Mapping[Path, int],
     keeps: Sequence[Keeps],
 ) -> ModelRow:
     views = [] if one is None else one.chain
@@ -237,7 +242,7 @@ def _row(
     return ModelRow(
         model.label,
         at,
-        None if one.run is None else conditions.get(one.run.condition),
+        None if one.run is None else place[one.run.folder],
         model.role,
         None if one.run is None and one.verdict.code == "unscored" else one.verdict.code,
         one.verdict.sentence,
@@ -266,10 +271,8 @@ def _chain(views: Sequence[View]) -> Iterator[tuple[str, Sequence[str]]]:
 def _lost(run: PatchRun | None, keeps: Cell | None) -> Sequence[str]:
     """Utility, and the depth of facts to keep; or that nobody asked."""
     found = [] if keeps is None else [f"keeps {keeps.text} ({', '.join(keeps.beside)})"]
-    for name, one in (part(run.summary, "collateral") if run else {}).items():
-        why = one.get("ci95_why") or "no interval"
-        depth = Estimate.within(one["depth"], one["ci95"], n=one["n_scored"], why=why)
-        value = "unscored" if one["depth"] is None else hundredths(depth.point)
+    for name, depth in (run.said.collateral if run else {}).items():
+        value = "unscored" if depth.value is None else hundredths(depth.point)
         found.append(f"{name}: depth {value} {' '.join(limits(depth))}")
     return found or ["not asked: neither utility nor facts to keep"]
 
@@ -344,29 +347,28 @@ def _beside_full(model: PageModel, first: Keeps, *others: Keeps) -> Cell:
     return Cell(hundredths(first.own), (whole, *number, *told), first.own, title=first.told)
 
 
-def _anchors(document: Document) -> Iterator[ModelRow]:
+def _anchors(models: Mapping[str, PageModel], first: Sequence[PatchRun]) -> Iterator[ModelRow]:
     """`full` and `retain` of the first condition, once each, with what they read and say."""
-    models, first = document.models, document.first
-    condition = None if first is None else document.conditions[first]
-    runs = [one for one in document.depths if one.condition == first]
-    said = next((one.extra["outputs"] for one in runs if "outputs" in one.extra), {})
+    said = next((run.said.outputs for run in first if run.said.outputs), None)
     for wanted, role in enumerate(ANCHORS):
-        name = None if condition is None else getattr(condition, role)
-        same = [at for at, model in enumerate(models) if model.role == role]
-        at = next((at for at in same if models[at].name == name), next(iter(same), None))
-        if at is None and name is None:
+        name = (first[0].models[role].name or "?") if first else None
+        same = [at for at, model in models.items() if model.role == role]
+        weights = next((at for at in same if models[at].name == name), next(iter(same), None))
+        if weights is None and name is None:
             continue
-        cells = {} if at is None else _measured(models[at])
-        value = None if condition is None else condition.calibration.get(role)
-        if isinstance(value, float | int):
+        cells = {} if weights is None else _measured(models[weights])
+        value = first[0].said.calibration.get(role) if first else None
+        if value is not None:
             off = abs(value - wanted) > CALIBRATED_WITHIN
             why = "the scale is off" if off else "calibration: no interval"
             # rounded weights of an anchor have its name and another depth
-            same_runs = (one.estimate for one in runs if one.model in same and not off)
+            same_runs = (one.estimate for one in first if one.weights in same and not off)
             own = (limits(one) for one in same_runs if abs(one.point - value) < SAME_DEPTH)
             cells["uds"] = Cell(hundredths(value), next(own, (why,)), value)
-        if isinstance(said.get(role), float | int) and said.get("n"):
-            share = share_of(round(said[role] * said["n"]), int(said["n"]))
+        known = None if said is None else {"full": said.full, "retain": said.retain}[role]
+        if said and said.n and known is not None:
+            share = share_of(round(known * said.n), said.n)
             cells["says"] = Cell(hundredths(share.point), limits(share), share.value)
-        label = str(name) if at is None else models[at].label
+        at = None if weights is None else list(models).index(weights)
+        label = str(name) if weights is None else models[weights].label
         yield ModelRow(label, at, role=role, cells=cells)

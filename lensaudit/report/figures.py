@@ -8,7 +8,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import check_output, digest, make_folder, slug, write_bytes
 from lensaudit.report.shelf import labels
 from lensaudit.results.eval_runs import EvalRun, read_eval
-from lensaudit.results.locate import Found, locate
+from lensaudit.results.locate import locate
 from lensaudit.results.patch_runs import PatchRun, read_patch
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def write_figures(places: Iterable[Path], folder: Path, *, force: bool = False) 
             these names is somebody else's.
     """
     found, _ = locate(places)
-    runs = [read_patch(one.path, {}) for one in _of(found, "patch")]
-    evals = [read_eval(one.path) for one in _of(found, "eval")]
+    runs = [read_patch(one.path, {}) for one in found if one.kind == "patch"]
+    evals = [read_eval(one.path) for one in found if one.kind == "eval"]
     if not runs and not evals:
         raise InputError("no figures: none of these is a result of `lensaudit patch` or `eval`")
     made: dict[str, bytes] = {}
@@ -65,26 +65,27 @@ def write_figures(places: Iterable[Path], folder: Path, *, force: bool = False) 
 def depth_table(runs: Sequence[PatchRun]) -> str:
     """A row for each run: its score, the 95 % interval, and how many examples have one."""
     label = labels(run.source for run in runs)
-    rows = []
-    for run in sorted(runs, key=lambda one: (one.estimate.value is None, one.estimate.value)):
-        ends = run.estimate.ends
-        limits = f"[{ends[0]:.3f}, {ends[1]:.3f}]" if ends else "--"
-        scored = f"{run.summary['n_scored']}/{run.summary['n']}"
-        rows.append(
-            [label[run.source], run.score.upper(), _number(run.estimate.value), limits, scored]
-        )
+    rows = [
+        [
+            label[run.source],
+            run.score.upper(),
+            _number(run.estimate.value),
+            "[{:.3f}, {:.3f}]".format(*run.estimate.ends) if run.estimate.ends else "--",
+            f"{run.said.n_scored}/{run.said.n}",
+        ]
+        for run in sorted(runs, key=lambda one: (one.estimate.value is None, one.estimate.value))
+    ]
     return latex(["Model", "Score", "Value", r"95\,\% interval", "Scored"], rows, "llrlr")
 
 
 def metrics_table(evals: Sequence[EvalRun]) -> str:
     """A row for each metric that some model has a value of, a column for each model."""
-    names = list(dict.fromkeys(name for run in evals for name in run.values))
     label = labels(run.model for run in evals)
-    rows = [
-        [name, *(_number(run.values[name].value if name in run.values else None) for run in evals)]
-        for name in names
-    ]
-    rows = [row for row in rows if any(cell != "--" for cell in row[1:])]
+    found: dict[str, list[str]] = {}
+    for at, run in enumerate(evals):
+        for name, entry in run.entries.items():
+            found.setdefault(name, ["--"] * len(evals))[at] = _number(entry.estimate.value)
+    rows = [[name, *cells] for name, cells in found.items() if {*cells} != {"--"}]
     head = ["Metric", *(escaped(label[run.model]) for run in evals)]
     return latex(head, rows, "l" + "r" * len(evals))
 
@@ -116,19 +117,13 @@ def escaped(text: str) -> str:
     return "".join(_LATEX.get(sign, sign) for sign in text)
 
 
-def _of(found: Sequence[Found], kind: str) -> list[Found]:
-    return [one for one in found if one.kind == kind]
-
-
 def _pictures(runs: Sequence[PatchRun]) -> dict[str, bytes]:
     from lensaudit.results import frames, plot
 
     made: dict[str, bytes] = {}
-    for score, own in _by_score(runs).items():
-        name = "depth" if score == "uds" else f"depth-{score}"
-        if any(run.estimate.value is not None for run in own):
-            table = frames.summaries(*(run.folder for run in own))
-            made |= dict(_drawn(plot.depth(table), name))
+    for score in dict.fromkeys(run.score for run in runs if run.estimate.value is not None):
+        table = frames.summaries(*(run.folder for run in runs if run.score == score))
+        made |= dict(_drawn(plot.depth(table), "depth" if score == "uds" else f"depth-{score}"))
     names = [slug(run.source) for run in runs]
     for run, short in zip(runs, names, strict=True):
         if run.score == "em":
@@ -137,13 +132,6 @@ def _pictures(runs: Sequence[PatchRun]) -> dict[str, bytes]:
         made |= dict(_drawn(plot.layer_profile(run.folder), f"{name}-layers"))
         made |= dict(_drawn(plot.heatmap(run.folder), f"{name}-examples"))
     return made
-
-
-def _by_score(runs: Sequence[PatchRun]) -> Mapping[str, list[PatchRun]]:
-    found: dict[str, list[PatchRun]] = {}
-    for run in runs:
-        found.setdefault(run.score, []).append(run)
-    return found
 
 
 def _drawn(axes: "Axes", name: str) -> Iterator[tuple[str, bytes]]:

@@ -5,7 +5,6 @@ import hashlib
 import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,9 @@ from lensaudit.data.facts import Fact
 from lensaudit.files import check_output, digest, write_bytes
 from lensaudit.groups import assumption
 from lensaudit.partials import sweep_partials
-from lensaudit.report.assemble import assemble
-from lensaudit.report.document import Document, visible, visible_values
+from lensaudit.report.assemble import Document, assemble
+from lensaudit.report.evidence import columns_of, missing_of
+from lensaudit.report.packing import visible, visible_values
 from lensaudit.results.locate import LeftOut
 from lensaudit.results.reading import brief
 from lensaudit.settings import Place
@@ -69,7 +69,7 @@ def write_report(
     if page.parent.is_dir():
         sweep_partials(page.parent)
     write_bytes(page, render(document).encode("utf-8"))
-    return [LeftOut(one["path"], one["reason"]) for one in document.left_out]
+    return document.left_out
 
 
 def is_page(content: bytes) -> bool:
@@ -82,25 +82,27 @@ def render(document: Document) -> str:
     script = "\n".join(["'use strict';", *map(asset, SCRIPTS)])
     script = f"(() => {{\n{script}\n}})();\n"
     style = asset("page.css")
-    condition = None if document.first is None else document.conditions[document.first]
-    codes = document.judged()
-    groups = ([one.group for one in found.examples] for found in document.conditions)
+    first, codes, data = document.first, document.codes(), document.data()
+    groups = ([one.group for one in runs[0].examples] for runs in document.conditions)
     return template("page.html.j2").render(
-        document=document,
-        condition=condition,
+        document=data,
+        condition=data["conditions"][0] if first else None,
         headline=headline(codes, document.too_few),
+        n_judged=len(codes),
         tally=tally(codes),
-        problem=calibration_problem(condition.calibration) if condition else None,
+        problem=calibration_problem(first[0].said.calibration) if first else None,
         alone=next(filter(None, map(assumption, groups)), None),
-        by_rule=dict.fromkeys(said for one in document.conditions for said in one.by_rule),
-        table=document.table,
+        by_rule=dict.fromkeys(said for one in data["conditions"] for said in one["by_rule"]),
+        rows=document.rows,
+        columns=columns_of(document.rows),
+        missing=missing_of(document.rows),
         words=WORDS,
         read_below=f"{TAIL_BELOW:g}",
         most_read=MOST_READ,
         limits=LIMITS,
         script=Markup(script),
         style=Markup(style),
-        data=Markup(as_script_data(_shown(document))),
+        data=Markup(as_script_data(_shown(data))),
         policy=policy(script, style),
     )
 
@@ -146,17 +148,14 @@ def asset(name: str) -> str:
     return (resources.files("lensaudit.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _shown(document: Document) -> dict[str, Any]:
+def _shown(data: Mapping[str, Any]) -> dict[str, Any]:
     """The document as the script reads it: visible texts, short numbers, packed tables as is.
 
     Manifests keep every digit.
     """
-    rest = _walk(asdict(replace(document, manifests=[], table=None)))
-    return rest | {
-        "manifests": visible_values(document.manifests),
-        "limits": LIMITS,
-        "words": WORDS,
-    }
+    rest = _walk({name: one for name, one in data.items() if name != "manifests"})
+    kept = {"manifests": visible_values(data["manifests"])}
+    return rest | kept | {"limits": LIMITS, "words": WORDS}
 
 
 def _walk(value: Any) -> Any:

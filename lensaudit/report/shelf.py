@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import combinations, zip_longest
 from pathlib import Path, PurePath
 from typing import Any
@@ -13,24 +13,19 @@ from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.groups import unit_of
 from lensaudit.models.registry import shipped
-from lensaudit.report.document import (
-    ANCHORS,
-    Condition,
-    Depth,
-    PageModel,
-    Pair,
-    floats,
-    shares,
-    stepped,
-)
-from lensaudit.results.eval_runs import EvalRun, MetricKind, MetricValue
+from lensaudit.report.packing import floats, shares, stepped
+from lensaudit.results.eval_runs import EvalRun, MetricKind
 from lensaudit.results.patch_runs import PatchRun
 from lensaudit.results.reading import JsonObject, Number, checked_as, part
+from lensaudit.results.records import MANIFEST
 from lensaudit.results.sentences import by_rule
+from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.verdict.collect import Model
 from lensaudit.verdict.decide import Code, Verdict
 
+ANCHORS = ("full", "retain")
+"""Roles that calibrate the scale; who has one is never judged."""
 AGGREGATES = {
     "overall": None,
     "overall_without_uds": None,
@@ -45,122 +40,141 @@ AGGREGATES = {
 """Aggregates of `lensaudit meta aggregate`, and what a high value means."""
 
 
-@dataclass
-class Shelf:
-    """Models by weights, and manifests in the order in which they are asked for."""
-
-    names: dict[str, str]
-    folders: dict[str, Path]
-    """Where a model was first met."""
-    evals: dict[str, EvalRun]
-    anchors: dict[str, str]
-    """Name or weights -> `full` or `retain`."""
-    aggregates: dict[str, JsonObject]
-    """By name."""
-    depths: dict[str, dict[str, MetricValue]]
-    """Weights -> the metrics that runs of `patch` under the suite's own settings stand for."""
-    manifests: list[Mapping[str, Any]] = field(default_factory=list)
-
-    @classmethod
-    def of(
-        cls,
-        runs: Sequence[PatchRun],
-        evals: Sequence[EvalRun],
-        aggregates: Sequence[JsonObject],
-        judged: Sequence[Model] = (),
-    ) -> "Shelf":
-        """Every model that any result names."""
-        names = {run.weights: run.source for run in runs}
-        folders = {run.weights: run.folder for run in reversed(runs)}
-        # by name, and whatever it is called by its weights
-        anchors = {
-            known: role
-            for run in runs
-            for role, one in run.models.items()
-            for known in (one.name, one.weights)
-            if known
-        }
-        evaluated: dict[str, EvalRun] = {}
-        for run in evals:
-            names.setdefault(run.weights, run.model)
-            folders.setdefault(run.weights, run.folder)
-            known_run = evaluated.get(run.weights)
-            # a retain reference made on the way holds only what others were compared with
-            if known_run is None or len(run.values) > len(known_run.values):
-                evaluated[run.weights] = run
-        for one in judged:
-            # what names no weights is of a model of that name, if there is one
-            if one.weights not in names and one.source not in names.values():
-                names[one.weights], folders[one.weights] = one.source, one.folders[0]
-        known = set(names.values())
-        by_name = {str(row["model"]): row for row in aggregates}
-        names |= {f"name {name}": name for name in by_name if name not in known}
-        depths: dict[str, dict[str, MetricValue]] = {}
-        for run in runs:
-            if _as_in_suite(run):
-                depths.setdefault(run.weights, {})[METRIC_OF[run.score]] = _depth(run)
-        return cls(names, folders, evaluated, anchors, by_name, depths)
-
-    def place(self, weights: str) -> int:
-        """Where a model stands in `models`."""
-        return list(self.names).index(weights)
-
-    def manifest(self, folder: Path, content: Mapping[str, Any]) -> int:
-        """Where a manifest stands, now that it is kept."""
-        self.manifests.append({"folder": str(folder), "content": content})
-        return len(self.manifests) - 1
-
-    def models(self, verdicts: Mapping[str, Code]) -> list[PageModel]:
-        """One record per set of weights; weights of the same name are told apart by folder.
-
-        `verdicts`: by weights.
-        """
-        label = labels(self.names.values())
-        shown = {weights: label[name] for weights, name in self.names.items()}
-        for name in set(self.names.values()):
-            same = [weights for weights, other in self.names.items() if other == name]
-            if len(same) > 1:
-                parts = told_apart([self.folders[weights] for weights in same])
-                shown |= {w: f"{label[name]} · {part}" for w, part in zip(same, parts, strict=True)}
-        return [self._model(w, shown[w], verdicts.get(w)) for w in self.names]
-
-    def _model(self, weights: str, label: str, verdict: Code | None) -> PageModel:
-        name = self.names[weights]
-        row, run, spec = self.aggregates.get(name, {}), self.evals.get(weights), shipped().get(name)
-        role = self.anchors.get(weights) or self.anchors.get(name) or (spec and spec.role)
-        method = spec.method if spec else method_in(Path(name))
-        epoch = spec and _EPOCH.search(spec.alias_of or spec.name)
-        measured = _aggregated(row) | (dict(run.values) if run else {})
-        # a suite that had no retain model says so of what `patch` measured beside it
-        for metric, value in self.depths.get(weights, {}).items():
-            if metric in measured and measured[metric].value is None:
-                measured[metric] = value
-        return PageModel(
-            name=name,
-            label=label,
-            method=method or (None if role in ANCHORS else row.get("method")),
-            epoch=epoch[1] if epoch else _digits(row.get("epoch")),
-            role=role,
-            metrics={metric: _listed(value) for metric, value in measured.items()},
-            manifest=self.manifest(run.folder, run.manifest) if run and run.manifest else None,
-            verdict=None if role in ANCHORS else verdict,
-        )
-
-
+NO_LIMITS = "from other metrics: no interval"
 METRIC_OF = {"uds": "uds", "lens": "logit_lens"}
 """Score of a run -> the metric of the suite that is the same number."""
 
 
+@dataclass(frozen=True)
+class PageModel:
+    """One set of weights."""
+
+    name: str
+    label: str
+    method: str | None
+    epoch: str | None
+    role: str | None
+    metrics: Mapping[str, list[Any]]
+    """Name -> value, low, high, scored, unscored, reason."""
+    manifest: int | None
+    """Of its evaluation."""
+    verdict: Code | None
+    """After all that is known of it; None: nothing is, or it is an anchor."""
+
+    @property
+    def is_anchor(self) -> bool:
+        """`full` or `retain`."""
+        return self.role in ANCHORS
+
+
+def fullest(evals: Sequence[EvalRun]) -> dict[str, EvalRun]:
+    """Weights -> of its evaluations the one that holds most.
+
+    A retain reference made on the way holds only what others were compared with.
+    """
+    found: dict[str, EvalRun] = {}
+    for run in evals:
+        known = found.get(run.weights)
+        if known is None or len(run.entries) > len(known.entries):
+            found[run.weights] = run
+    return found
+
+
+def models_of(
+    runs: Sequence[PatchRun],
+    evals: Mapping[str, EvalRun],
+    aggregates: Sequence[JsonObject],
+    judged: Sequence[Model],
+) -> dict[str, PageModel]:
+    """Weights -> the model, of every one that any result names.
+
+    Weights of the same name are told apart by folder.
+    """
+    names, folders = {}, {}
+    for run in runs:
+        names[run.weights] = run.source
+        folders.setdefault(run.weights, run.folder)
+    for weights, run in evals.items():
+        names.setdefault(weights, run.model)
+        folders.setdefault(weights, run.folder)
+    for one in judged:
+        # what names no weights is of a model of that name, if there is one
+        if one.weights not in names and one.source not in names.values():
+            names[one.weights], folders[one.weights] = one.source, one.folders[0]
+    rows = {str(row["model"]): row for row in aggregates}
+    names |= {f"name {name}": name for name in rows if name not in names.values()}
+    anchors = {
+        known: role
+        for run in runs
+        for role, one in run.models.items()
+        for known in (one.name, one.weights)
+        if known
+    }
+    codes: dict[str, Code] = {one.weights: one.code for one in judged if one.measured}
+    shown, found, n_manifests = _shown(names, folders), {}, len(runs)
+    for weights, name in names.items():
+        row, run, spec = rows.get(name, {}), evals.get(weights), shipped().get(name)
+        role = anchors.get(weights) or anchors.get(name) or (spec and spec.role)
+        method = spec.method if spec else method_in(Path(name))
+        epoch = spec and _EPOCH.search(spec.alias_of or spec.name)
+        kept = run is not None and run.manifest is not None
+        found[weights] = PageModel(
+            name=name,
+            label=shown[weights],
+            method=method or (None if role in ANCHORS else row.get("method")),
+            epoch=epoch[1] if epoch else _digits(row.get("epoch")),
+            role=role,
+            metrics=_metrics(row, run, [one for one in runs if one.weights == weights]),
+            manifest=n_manifests if kept else None,
+            verdict=None if role in ANCHORS else codes.get(weights),
+        )
+        n_manifests += kept
+    return found
+
+
+def _shown(names: Mapping[str, str], folders: Mapping[str, Path]) -> dict[str, str]:
+    """Weights -> label."""
+    label = labels(names.values())
+    shown = {weights: label[name] for weights, name in names.items()}
+    for name in set(names.values()):
+        same = [weights for weights, other in names.items() if other == name]
+        if len(same) > 1:
+            parts = told_apart([folders[weights] for weights in same])
+            shown |= {w: f"{label[name]} · {part}" for w, part in zip(same, parts, strict=True)}
+    return shown
+
+
+def _metrics(
+    row: JsonObject, run: EvalRun | None, patched: Sequence[PatchRun]
+) -> dict[str, list[Any]]:
+    """Metrics of a model: aggregates, of its evaluation, and what `patch` measured beside it."""
+    reasons = part(row, "reasons")
+    found = {}
+    for name in AGGREGATES:
+        if name in row:
+            where = f"aggregate of {row['model']}: {name}"
+            value = checked_as(Number | None, row[name], where)
+            found[name] = _listed(Estimate(value, n=0, why=reasons.get(name)), 0)
+    for name, entry in (run.entries if run else {}).items():
+        found[name] = _listed(entry.estimate, entry.n_unscored)
+    for one in patched:
+        # a suite that had no retain model says so
+        metric = METRIC_OF.get(one.score, "")
+        if metric in found and found[metric][0] is None and _as_in_suite(one):
+            found[metric] = _listed(one.estimate, one.said.n - one.said.n_scored)
+    return found
+
+
+def _listed(one: Estimate, n_unscored: int) -> list[Any]:
+    """As the page reads it: value, low, high, scored, unscored, why something is missing."""
+    why = one.why or (None if one.value is None or one.ends else NO_LIMITS)
+    return [one.value, one.low, one.high, one.n, n_unscored, why]
+
+
 def _as_in_suite(run: PatchRun) -> bool:
     """Under the defaults, which are the suite's settings, too."""
-    asked = {name: run.summary.get(name) for name in ("scope", "component", "last_layer")}
-    wanted = {"scope": "span", "component": "resid", "last_layer": "resid_post"}
-    return run.score in METRIC_OF and asked == wanted
-
-
-def _depth(run: PatchRun) -> MetricValue:
-    n_unscored = int(run.summary["n"]) - int(run.summary["n_scored"])
-    return MetricValue(**vars(run.estimate), n_unscored=n_unscored)
+    asked = [run.summary.get(name) for name in ("scope", "component", "last_layer")]
+    return asked == ["span", "resid", "resid_post"]
 
 
 def kinds_of(runs: Sequence[EvalRun], aggregates: Sequence[JsonObject]) -> list[Mapping[str, Any]]:
@@ -176,29 +190,6 @@ def kinds_of(runs: Sequence[EvalRun], aggregates: Sequence[JsonObject]) -> list[
     return [asdict(kind) for kind in sorted(kinds.values(), key=lambda k: (k.family, k.name))]
 
 
-def _aggregated(row: JsonObject) -> dict[str, MetricValue]:
-    reasons = row.get("reasons")
-    why = reasons if isinstance(reasons, Mapping) else {}
-    return {
-        name: MetricValue(
-            checked_as(Number | None, row[name], f"aggregate of {row['model']}: {name}"),
-            n=0,
-            why=why.get(name),
-        )
-        for name in AGGREGATES
-        if name in row
-    }
-
-
-NO_LIMITS = "from other metrics: no interval"
-
-
-def _listed(value: MetricValue) -> list[Any]:
-    """As the page reads it: value, low, high, scored, unscored, why something is missing."""
-    why = value.why or (None if value.value is None or value.ends else NO_LIMITS)
-    return [value.value, value.low, value.high, value.n, value.n_unscored, why]
-
-
 def _digits(epoch: Any) -> str | None:
     return "".join(filter(str.isdigit, str(epoch))) or None if epoch else None
 
@@ -212,7 +203,7 @@ def method_in(folder: Path) -> str | None:
     A folder may have any name: nothing is read off it.
     """
     try:
-        method = part(read_json(folder / "manifest.json"), "inputs").get("method")
+        method = part(read_json(folder / MANIFEST), "inputs").get("method")
     except InputError:
         return None
     return method if isinstance(method, str) else None
@@ -258,59 +249,57 @@ _SETTINGS = (
 )
 
 
-def condition_of(run: PatchRun) -> Condition:
-    """What a run shares with all of its condition."""
+def condition_of(run: PatchRun) -> dict[str, Any]:
+    """What a run shares with all that can be compared with it row by row, as the page has it.
+
+    `unit` is what an interval counts; `baseline` and `s1` are float32 per example and layer, nats
+    per token, or shares in a byte each.
+    """
     em = run.score == "em"
-    return Condition(
-        id=run.condition[:8],
-        score=run.score,
-        full=run.models["full"].name or "?",
-        retain=run.models["retain"].name or "?",
-        settings={name: run.summary[name] for name in _SETTINGS if name in run.summary},
-        calibration=run.summary["calibration"],
-        layers=run.layers,
-        examples=run.examples,
-        unit=unit_of(one.group for one in run.examples),
-        by_rule=tuple(by_rule(run.summary)),
-        baseline="" if em else floats(run.baseline),
-        s1=shares(run.s1) if em else floats(run.s1),
-    )
+    return {
+        "id": run.condition[:8],
+        "score": run.score,
+        "full": run.models["full"].name or "?",
+        "retain": run.models["retain"].name or "?",
+        "settings": {name: run.summary[name] for name in _SETTINGS if name in run.summary},
+        "calibration": run.said.calibration,
+        "layers": run.layers,
+        "examples": list(map(asdict, run.examples)),
+        "unit": unit_of(one.group for one in run.examples),
+        "by_rule": list(by_rule(run.said.spans)),
+        "baseline": "" if em else floats(run.baseline),
+        "s1": shares(run.s1) if em else floats(run.s1),
+    }
 
 
 def depth_of(
-    run: PatchRun,
-    *,
-    model: int,
-    condition: int,
-    manifest: int,
-    verdict: Verdict | None,
-    with_texts: bool,
-    tokens: Mapping[str, Any],
-) -> Depth:
-    """Depth of one run, as the page has it."""
+    run: PatchRun, verdict: Verdict | None, *, with_texts: bool, tokens: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Depth of one run as the page has it, with what decided the verdict.
+
+    `profile` has the columns of `per_layer`; `scores` are float32 per example, `s2` as `s1`.
+    """
     em, per_layer = run.score == "em", run.said.per_layer
-    return Depth(
-        model=model,
-        condition=condition,
-        value=run.estimate.value,
-        low=run.estimate.low,
-        high=run.estimate.high,
-        why=None if run.estimate.ends else run.estimate.why,
-        assumes=run.said.ci95_assumes,
-        n=run.said.n,
-        n_scored=run.said.n_scored,
-        verdict=verdict.code if verdict and run.score == "uds" else None,
-        because="\n".join([verdict.sentence, *verdict.because]) if verdict else "",
-        unscored=run.said.by_reason,
-        profile={name: [row.get(name) for row in per_layer] for name in next(iter(per_layer), {})},
-        bands={} if em else _bands(run),
-        scores=floats(run.scores),
-        s2=shares(run.s2) if em else stepped(run.s2),
-        extra=_em_extra(run, with_texts)
-        if em
-        else _controls_extra(run) | ({"tokens": tokens} if tokens else {}),
-        manifest=manifest,
-    )
+    beside = _em_extra(run, with_texts) if em else _controls_extra(run)
+    return {
+        "value": run.estimate.value,
+        "low": run.estimate.low,
+        "high": run.estimate.high,
+        "why": None if run.estimate.ends else run.estimate.why,
+        "assumes": run.said.ci95_assumes,
+        "n": run.said.n,
+        "n_scored": run.said.n_scored,
+        "verdict": verdict.code if verdict and run.score == "uds" else None,
+        "because": "\n".join([verdict.sentence, *verdict.because]) if verdict else "",
+        "unscored": run.said.by_reason,
+        "profile": {
+            name: [row.get(name) for row in per_layer] for name in next(iter(per_layer), {})
+        },
+        "bands": {} if em else _bands(run),
+        "scores": floats(run.scores),
+        "s2": shares(run.s2) if em else stepped(run.s2),
+        "extra": beside | ({"tokens": tokens} if tokens else {}),
+    }
 
 
 def _bands(run: PatchRun) -> dict[str, list[list[float | None]]]:
@@ -347,51 +336,36 @@ def _controls_extra(run: PatchRun) -> dict[str, Any]:
 
 
 def _em_extra(run: PatchRun, with_texts: bool) -> dict[str, Any]:
-    summary = run.summary
-    names = (
-        "retention",
-        "retention_ci95",
-        "retention_ci95_why",
-        "categories",
-    )
-    extra = {name: summary[name] for name in names if name in summary}
+    names = ("retention", "retention_ci95", "retention_ci95_why", "categories")
+    extra = {name: run.summary[name] for name in names if name in run.summary}
     extra["category"] = [row.get("category") for row in run.rows]
     if with_texts:
-        extra["texts"] = [_said(row) for row in run.rows]
+        extra["texts"] = [part(row, "texts") for row in run.rows]
     return extra
-
-
-def _said(row: Mapping[str, Any]) -> dict[str, str]:
-    texts = row.get("texts")
-    return {role: str(text) for role, text in texts.items()} if isinstance(texts, dict) else {}
 
 
 MOST_RUNS = 16
 """Runs of one condition up to which every pair gets an interval: 120 pairs, under a second."""
 
 
-def paired(runs: Sequence[PatchRun], places: Sequence[int]) -> list[Pair]:
-    """All pairs of the runs of one condition; none where they are too many.
+def paired(runs: Sequence[PatchRun]) -> list[dict[str, Any]]:
+    """Every pair of runs of one condition, `a` and `b` by place, as the page has it.
 
-    Intervals are by authors, or by rows, as for the scores themselves.
-
-    Args:
-        runs: of one condition, so that their examples agree.
-        places: where each run stands in `Document.depths`.
+    The score of one minus that of the other over the examples that both score, with its interval by
+    authors, or by rows, as for the scores themselves. None of conditions with too many runs.
     """
-    if len(runs) > MOST_RUNS:
-        return []
-    both = combinations(zip(places, runs, strict=True), 2)
-    found = [_pair(first, second, a, b) for (first, a), (second, b) in both]
-    return [pair for pair in found if pair is not None]
-
-
-def _pair(first: int, second: int, a: PatchRun, b: PatchRun) -> Pair | None:
-    gaps = a.scores - b.scores
-    both = np.isfinite(gaps)
-    if not both.any():
-        return None
-    groups = [one.group for one, yes in zip(a.examples, both, strict=True) if yes]
-    difference = float(gaps[both].mean())
-    limits = clustered_mean(gaps[both], groups, bounds=(-1.0, 1.0), unit=unit_of(groups))
-    return Pair(first, second, difference, limits.low, limits.high, limits.why)
+    found = []
+    for condition in dict.fromkeys(run.condition for run in runs):
+        places = [at for at, run in enumerate(runs) if run.condition == condition]
+        for first, second in combinations(places, 2) if len(places) <= MOST_RUNS else ():
+            a, b = runs[first], runs[second]
+            gaps = a.scores - b.scores
+            both = np.isfinite(gaps)
+            if both.any():
+                groups = [one.group for one, yes in zip(a.examples, both, strict=True) if yes]
+                unit = unit_of(groups)
+                limits = clustered_mean(gaps[both], groups, bounds=(-1.0, 1.0), unit=unit)
+                ends = {"low": limits.low, "high": limits.high, "why": limits.why}
+                value = float(gaps[both].mean())
+                found.append({"a": first, "b": second, "difference": value, **ends})
+    return found

@@ -9,7 +9,6 @@ from annotated_types import Len
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
-from lensaudit.results.patch_runs import read_shown
 from lensaudit.results.reading import (
     AtLayer,
     JsonObject,
@@ -609,7 +608,7 @@ def read_counterfactual(path: Path) -> dict[str, Any]:
     Raises:
         InputError: a file holds something else.
     """
-    found = read_shown(path)
+    found = json_object(path)
     said = found["verdict"]
     named = {"kind": COUNTERFACTUAL, "folder": str(path.parent), "source": found["source"]}
     return {**named, "headline": said["sentence"], "because": said["because"]}

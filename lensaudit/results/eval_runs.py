@@ -33,13 +33,6 @@ _SHARE = re.compile(
 
 
 @dataclass(frozen=True)
-class MetricValue(Estimate):
-    """One metric of one model; `n` rows are scored."""
-
-    n_unscored: int = 0
-
-
-@dataclass(frozen=True)
 class MetricKind:
     """What a metric is, whatever the model."""
 
@@ -48,20 +41,6 @@ class MetricKind:
     high_means: str | None
     """`knows`, `forgot`, or None where the log does not say."""
     source: str
-
-
-@dataclass(frozen=True)
-class EvalRun:
-    """A finished evaluation of one model."""
-
-    folder: Path
-    model: str
-    weights: str
-    suite: str
-    values: Mapping[str, MetricValue]
-    kinds: Mapping[str, MetricKind]
-    manifest: JsonObject | None
-    """None for a log of another tool, which has none."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +63,40 @@ class LogEntry:
     def sides(self) -> "tuple[LogEntry, ...]":
         """Of an attack: what it says of members and of strangers."""
         return tuple(one for one in (self.forget, self.holdout) if one)
+
+    @property
+    def n_unscored(self) -> int:
+        """Rows without a score; of an attack on both sides."""
+        return sum(len(one.unscored or {}) for one in self.sides or (self,))
+
+    @property
+    def estimate(self) -> Estimate:
+        """The number with its interval, over the rows that are scored."""
+        value = self.agg_value
+        asked = sum(
+            len({**(one.value_by_index or {}), **(one.unscored or {})})
+            for one in self.sides or (self,)
+        )
+        return Estimate.within(
+            None if value is None or not isfinite(value) else value,
+            self.interval_95,
+            n=asked - self.n_unscored,
+            why=self.reason or self.interval_95_why,
+        )
+
+
+@dataclass(frozen=True)
+class EvalRun:
+    """A finished evaluation of one model."""
+
+    folder: Path
+    model: str
+    weights: str
+    suite: str
+    entries: Mapping[str, LogEntry]
+    kinds: Mapping[str, MetricKind]
+    manifest: JsonObject | None
+    """None for a log of another tool, which has none."""
 
 
 def entries_of(content: Mapping[str, Any], where: object) -> dict[str, LogEntry]:
@@ -130,7 +143,7 @@ def read_eval(log_file: Path) -> EvalRun:
         model=model.name or log_file.parent.name,
         weights=model.weights or model.name or log_file.parent.name,
         suite=log_file.name.partition("_")[0].lower(),
-        values={name: value_of(one) for name, one in entries.items()},
+        entries=entries,
         kinds={name: _kind(name, part(said, name)) for name in entries},
         manifest=manifest,
     )
@@ -147,30 +160,10 @@ def answers_in(run: EvalRun) -> dict[int, tuple[str, str]]:
     }
 
 
-def value_of(entry: LogEntry) -> MetricValue:
-    """The number of a metric with its interval, over the rows that are scored."""
-    value, scored, missing = entry.agg_value, 0, 0
-    for one in entry.sides or (entry,):
-        rows, gaps = one.value_by_index or {}, one.unscored or {}
-        scored += len(rows) - sum(key in gaps for key in rows)
-        missing += len(gaps)
-    return MetricValue(
-        None if value is None or not isfinite(value) else value,
-        *(entry.interval_95 or (None, None)),
-        n=scored,
-        n_unscored=missing,
-        why=entry.reason or entry.interval_95_why,
-    )
-
-
 def _kind(name: str, told: JsonObject) -> MetricKind:
-    high = told.get("high_means")
-    return MetricKind(
-        name=name,
-        family=str(told.get("family", "other")),
-        high_means=high if high in ("knows", "forgot") else None,
-        source=str(told.get("source", "")),
-    )
+    high, family = told.get("high_means"), str(told.get("family", "other"))
+    high = high if high in ("knows", "forgot") else None
+    return MetricKind(name, family, high, str(told.get("source", "")))
 
 
 def read_meta(path: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from lensaudit.errors import InputError
 from lensaudit.results.attacks import effort_run, recovery_curve, training_curve
-from lensaudit.results.eval_runs import EvalRun, read_eval
+from lensaudit.results.eval_runs import read_eval
 from lensaudit.results.locate import Found, Kind, locate
 from lensaudit.results.patch_runs import PatchRun, read_patch
 
@@ -75,11 +75,12 @@ def metrics(*places: Place) -> pd.DataFrame:
             "high_means": run.kinds[name].high_means,
             "family": run.kinds[name].family,
             "n_scored": found.n,
-            "n_unscored": found.n_unscored,
+            "n_unscored": entry.n_unscored,
             "reason": found.why if found.value is None else None,
         }
-        for run in _evals(places)
-        for name, found in run.values.items()
+        for run in _readable(_found(places, "eval"), read_eval)
+        for name, entry in run.entries.items()
+        for found in (entry.estimate,)
     ]
     return _frame(rows)
 
@@ -126,9 +127,9 @@ def _summary(run: PatchRun) -> dict[str, Any]:
         "value": run.estimate.value,
         "low": run.estimate.low,
         "high": run.estimate.high,
-        "n": run.summary["n"],
-        "n_scored": run.summary["n_scored"],
-        **{name: run.summary["calibration"].get(name) for name in ("full", "retain")},
+        "n": run.said.n,
+        "n_scored": run.said.n_scored,
+        **{name: run.said.calibration.get(name) for name in ("full", "retain")},
         **{name: run.summary.get(name) for name in ("scope", "component", "last_layer", "engine")},
         "folder": str(run.folder),
     }
@@ -136,10 +137,6 @@ def _summary(run: PatchRun) -> dict[str, Any]:
 
 def _patches(places: tuple[Place, ...]) -> list[PatchRun]:
     return _readable(_found(places, "patch", "counterfactual"), lambda path: read_patch(path, {}))
-
-
-def _evals(places: tuple[Place, ...]) -> list[EvalRun]:
-    return _readable(_found(places, "eval"), read_eval)
 
 
 def _readable(found: list[Found], read: Callable[[Path], Run]) -> list[Run]:

@@ -20,13 +20,12 @@ from lensaudit.results.reading import (
     Whole,
     check_inside,
     checked,
-    checked_as,
     json_lines,
     json_object,
     need,
     part,
 )
-from lensaudit.results.records import Manifest, NamedModel, check_result, model_in
+from lensaudit.results.records import MANIFEST, Manifest, NamedModel, check_result, model_in
 from lensaudit.scores.estimate import UNMEASURED, Estimate
 from lensaudit.settings import COUNTERFACTUAL
 
@@ -65,14 +64,25 @@ def estimate_in(content: Any, name: str = "value") -> Any:
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise ValueError(f"{spelled}: found {pair!r:.40}, wanted two numbers")
         limits |= dict(zip(ends, pair, strict=True))
-    return {"value": content.get(name), **limits, "why": content.get("ci95_why")}
+    counted = {"n": content.get("n_scored"), "why": content.get("ci95_why")}
+    return {"value": content.get(name), **limits, **counted}
 
 
-def _gathered(content: Any, name: str) -> Any:
-    """A JSON object with an Estimate in the place of its value."""
-    if not isinstance(content, Mapping) or content.get(name) is None:
-        return content
-    return {**content, name: estimate_in(content, name)}
+def gathering(name: str) -> Any:
+    """A record's validator: a JSON object with an Estimate in the place of its value."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def read(cls: type, content: Any) -> Any:
+        if not isinstance(content, Mapping) or content.get(name) is None:
+            return content
+        return {**content, name: estimate_in(content, name)}
+
+    return read
+
+
+KeptDepth = Annotated[Estimate, BeforeValidator(lambda one: estimate_in(one, "depth"))]
+"""Mean depth of facts to keep, as `collateral` holds it."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +93,7 @@ class Weakest:
     erasure: Estimate
     """Mean of min(1, max(0, s2 / s1)) over the facts that `full` encodes there."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _read(cls, content: Any) -> Any:
-        return _gathered(content, "erasure")
+    _read = gathering("erasure")
 
     def document(self) -> dict[str, Any]:
         """As summary.json holds it."""
@@ -106,10 +113,7 @@ class Shared:
     weakest: Weakest | None = None
     why: str | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _read(cls, content: Any) -> Any:
-        return _gathered(content, "uds")
+    _read = gathering("uds")
 
     def document(self) -> dict[str, Any]:
         """As summary.json holds it."""
@@ -150,10 +154,7 @@ class Aligned:
     """Of a source of another size or tokenizer: no verdict may rest on it."""
     why: str | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _read(cls, content: Any) -> Any:
-        return _gathered(content, "uds")
+    _read = gathering("uds")
 
     @property
     def not_needed(self) -> bool:
@@ -250,54 +251,6 @@ class Verdict:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class Layer:
-    """Means at a layer, nats per token: over all examples, and over those it encodes (KE)."""
-
-    layer: Number | None
-    n_ke: Number | None
-    s1: Number | None
-    s2: Number | None
-    s1_ke: Number | None
-    s2_ke: Number | None
-    erasure: Number | None
-
-
-@dataclass(frozen=True)
-class MatchLayer:
-    """Mean exact match at a layer, and the share of the examples that lose the answer there."""
-
-    layer: Number | None
-    s1_em: Number | None
-    s2_em: Number | None
-    s1_lost: Number | None
-    s2_lost: Number | None
-    status: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class LostPart:
-    """A mean depth of facts to keep; None with a reason, or without rows."""
-
-    depth: Number | None
-    n_scored: Whole
-    ci95: tuple[Number, Number] | None
-    ci95_why: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lost(LostPart):
-    """A set of facts to keep under `collateral`."""
-
-    anchor: str
-    relative_to: str
-    n: Whole
-    over_erasure_nats: Number | None
-    strata: dict[str, LostPart]
-    selectivity: Annotated[Estimate, BeforeValidator(estimate_in)]
-    """UDS of the forgotten facts minus the depth of the kept ones."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class PatchSummary:
     """What `summary.json` of a run of `patch` says; what was not asked has its default."""
@@ -310,7 +263,11 @@ class PatchSummary:
     scope: str = "span"
     layers: Annotated[list[Whole], Len(1)] = field(default_factory=list)
     calibration: dict[str, Any] = field(default_factory=dict)
+    """What `full` and `retain` read as sources: a number, or the rates of exact match."""
     per_layer: list[dict[str, Any]] = field(default_factory=list)
+    """Means at each layer, nats per token or shares."""
+    spans: dict[str, Whole] = field(default_factory=dict)
+    """Facts by who chose their span: `rule` or `reviewed`."""
     uds: Number | None = None
     counterfactual: Number | None = None
     udr: Number | None = None
@@ -327,16 +284,8 @@ class PatchSummary:
     aligned: Aligned = Aligned()
     outputs: Outputs | None = None
     floor: Floor | None = None
-    collateral: dict[str, Lost] = field(default_factory=dict)
-    verdict: Verdict | None = None
+    collateral: dict[str, KeptDepth] = field(default_factory=dict)
     tau: Number | None = None
-    categories: dict[str, Whole] = field(default_factory=dict)
-    em_form: str = ""
-    threshold: Number = 0.0
-    max_new_tokens: Whole | None = None
-    """Of forms of exact match that write text."""
-    n_reference_cut: Whole | None = None
-    n_full_lost: Whole | None = None
 
     @property
     def estimate(self) -> Estimate:
@@ -351,14 +300,6 @@ class PatchSummary:
         for idx, reason in self.unscored.items():
             reasons.setdefault(reason, []).append(int(idx))
         return reasons
-
-    def anchors(self, where: object) -> dict[str, float | None]:
-        """The depths of `full` and of what stands for 1.
-
-        Raises:
-            InputError: one of them is no number.
-        """
-        return checked_as(dict[str, Number | None], self.calibration, f"{where}: calibration")
 
 
 @dataclass(frozen=True)
@@ -393,13 +334,6 @@ class PatchRun:
     """Hash of everything that runs must share to be compared row by row."""
 
 
-_RUN = ("n", "layers", "calibration", "per_layer")
-"""Fields of every `summary.json` that is written."""
-_SHOWN = ("ci95", "unscored", "verdict")
-"""Further ones that a screen shows."""
-_SHOWN_MATCH = ("retention", "categories", "em_form", "threshold")
-
-
 def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
     """A run from its folder; `texts` fills in what the rows do not hold.
 
@@ -409,15 +343,14 @@ def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
     folder = summary_file.parent
     check_result(summary_file)
     summary = json_object(summary_file)
-    found = _checked(summary, summary_file)
-    manifest = json_object(folder / "manifest.json")
-    checked(Manifest, manifest, folder / "manifest.json")
+    found = checked(PatchSummary, summary, summary_file)
+    need(summary, summary_file, "n", "layers", "calibration", "per_layer")
+    _check_range(found.estimate, f"{summary_file}: {found.score}")
+    manifest = json_object(folder / MANIFEST)
+    checked(Manifest, manifest, folder / MANIFEST)
     rows = tuple(json_lines(folder / "results.jsonl"))
-    if not rows:
-        raise InputError(f"{folder / 'results.jsonl'}: holds no example")
     models = {role: model_in(manifest, role, folder) for role in ("full", "retain")}
     layers = tuple(found.layers)
-    own = SCORES[found.score]
     delta = "_em" if found.score == "em" else ""
     run = PatchRun(
         folder=folder,
@@ -432,56 +365,14 @@ def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
         examples=tuple(_texts(row, texts, folder) for row in rows),
         rows=rows,
         layers=layers,
-        s1=_numbers(rows, f"s1{delta}", folder, width=len(layers)),
-        s2=_numbers(rows, f"s2{delta}", folder, width=len(layers)),
-        scores=_numbers(rows, own, folder),
+        s1=_numbers(rows, f"s1{delta}", folder, len(layers)),
+        s2=_numbers(rows, f"s2{delta}", folder, len(layers)),
+        scores=_numbers(rows, SCORES[found.score], folder),
         baseline=_numbers(rows, "baseline", folder),
         condition=_condition(summary, manifest, models, rows),
     )
     _check_rows(found, run.scores, folder)
     return run
-
-
-def _checked(summary: JsonObject, where: Path) -> PatchSummary:
-    """The parts that decide, each of its kind.
-
-    Raises:
-        InputError: names the first that is not.
-    """
-    found = checked(PatchSummary, summary, where)
-    need(summary, where, *_RUN)
-    if not found.source:
-        raise InputError(f"{where}: source: found '', wanted a text")
-    _check_range(found.estimate, f"{where}: {found.score}")
-    is_match = found.score == "em"
-    checked_as(list[MatchLayer if is_match else Layer], found.per_layer, f"{where}: per_layer")
-    if not is_match:
-        found.anchors(where)
-    return found
-
-
-def read_shown(where: Path) -> JsonObject:
-    """The content of `summary.json`, with all that a screen shows of it.
-
-    Raises:
-        InputError: as `read_patch`, and where this version shows more than the file holds.
-    """
-    summary = json_object(where)
-    found = _checked(summary, where)
-    need(summary, where, SCORES[found.score], *_SHOWN)
-    if found.score != "em":
-        anchor = COUNTERFACTUAL if found.score == COUNTERFACTUAL else "retain"
-        need(found.calibration, f"{where}: calibration", "full", anchor)
-        return summary
-    need(summary, where, *_SHOWN_MATCH)
-    rates = checked_as(
-        dict[str, dict[str, Number | None]], found.calibration, f"{where}: calibration"
-    )
-    for name, one in rates.items():
-        need(one, f"{where}: calibration.{name}", "udr", "retention")
-    if found.udr is not None and found.retention is None:
-        raise InputError(f"{where}: retention: found None, wanted a number beside a UDR")
-    return summary
 
 
 def _check_range(found: Estimate, where: str) -> None:
@@ -502,6 +393,11 @@ def _check_rows(found: PatchSummary, scores: Numbers, folder: Path) -> None:
         InputError: other numbers of rows or scores, a score outside 0 to 1, or another mean.
     """
     where, scored = folder / "results.jsonl", scores[~np.isnan(scores)]
+    if not len(scores):
+        raise InputError(f"{where}: holds no example")
+    if len(found.per_layer) not in (0, len(found.layers)):
+        n_layers = len(found.layers)
+        raise InputError(f"{folder}: per_layer has {len(found.per_layer)} of {n_layers} layers")
     if len(scores) != found.n or len(scored) != found.n_scored:
         raise InputError(
             f"{where}: has {len(scores)} rows, {len(scored)} of them scored; summary.json says "
@@ -517,17 +413,15 @@ def _check_rows(found: PatchSummary, scores: Numbers, folder: Path) -> None:
         )
 
 
-def _numbers(rows: Sequence[JsonObject], name: str, folder: Path, *, width: int = 0) -> Numbers:
+def _numbers(rows: Sequence[JsonObject], name: str, folder: Path, *width: int) -> Numbers:
     """A field of every row, of one number or of `width`; gaps are NaN."""
-    gap = [None] * width if width else None
+    gap = [None] * width[0] if width else None
     found = [gap if row.get(name) is None else row[name] for row in rows]
-    wanted = f"{width} numbers" if width else "a number"
     try:
-        values = np.array(found, dtype=np.float64)
+        values = np.array(found, dtype=np.float64).reshape(len(rows), *width)
     except (ValueError, TypeError) as error:
+        wanted = f"{width[0]} numbers" if width else "a number"
         raise InputError(f"{folder / 'results.jsonl'}: a row's {name} is not {wanted}") from error
-    if values.shape != ((len(rows), width) if width else (len(rows),)) or np.isinf(values).any():
-        raise InputError(f"{folder / 'results.jsonl'}: a row's {name} is not {wanted}")
     return values
 
 

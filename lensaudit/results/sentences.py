@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lensaudit.results.reading import part
 from lensaudit.scores.estimate import Estimate
 
 STRONG, WEAK = 0.8, 0.2
@@ -239,12 +238,11 @@ def _said(sentence: str, evidence: Estimate) -> str:
     return f"{sentence} {only[0].upper()}{only[1:]}."
 
 
-def by_rule(summary: Mapping[str, Any]) -> Iterator[str]:
+def by_rule(spans: Mapping[Any, int]) -> Iterator[str]:
     """How many facts nobody looked at; nothing where all were reviewed.
 
-    >>> list(by_rule({"spans": {"rule": 33, "reviewed": 22}})), list(by_rule({}))
+    >>> list(by_rule({"rule": 33, "reviewed": 22})), list(by_rule({}))
     (['33 of 55 spans by rule, not reviewed'], [])
     """
-    spans = {name: n for name, n in part(summary, "spans").items() if isinstance(n, int)}
     if n := spans.get("rule"):
         yield f"{n} of {sum(spans.values())} spans by rule, not reviewed"

@@ -158,7 +158,7 @@ def depths(
             shared = summary["n_scored"] == 0 and not others
             reason = f": {why}" if shared else "; reasons in summary.json"
             yield f"  {len(unscored)} unscored{reason}"
-    yield from by_rule(summaries[0])
+    yield from by_rule(summaries[0].get("spans", {}))
     if scale := summaries[0].get("scale"):
         low, high = scale["never_saw"]
         yield (
@@ -316,7 +316,7 @@ def erasures(summaries: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
         yield f"  match by layer with the source patched in ▕{by_layer}▏"
         for line in remarks(summary):
             yield f"  {line}"
-    yield from by_rule(summaries[0])
+    yield from by_rule(summaries[0].get("spans", {}))
 
 
 def sentences(found: Verdicts) -> Iterator[str]:

@@ -18,7 +18,7 @@ from lensaudit.results.attacks import (
     Shifts,
     WorstEvidence,
 )
-from lensaudit.results.eval_runs import entries_of, value_of
+from lensaudit.results.eval_runs import entries_of
 from lensaudit.results.locate import Kind
 from lensaudit.results.patch_runs import Outputs, PatchSummary, estimate_in
 from lensaudit.results.reading import Whole, checked, checked_as, need, part
@@ -175,7 +175,7 @@ def _eval(content: Any, where: object, nulls: Calibration) -> list[Told]:
         one = entries.get(name)
         if one is not None and one.agg_value is not None:
             shown = f"{name} {one.agg_value:.2f}"
-            views.append(View(view, None, shown, why=why, number=value_of(one)))
+            views.append(View(view, None, shown, why=why, number=one.estimate))
     return [("", views)]
 
 
@@ -191,14 +191,13 @@ GUESSED = "how many of them a model that never saw them would guess is not known
 def _counterfactual(content: Any, where: object, nulls: Calibration) -> list[Told]:
     """It may say that facts are hidden, or said; never that one is gone."""
     one = checked(PatchSummary, content, where)
-    need(content, where, "calibration", "counterfactual", "outputs")
-    full = one.anchors(where).get("full")
-    said = checked(Outputs, content["outputs"], f"{where}: outputs")
-    return [(one.source, [_said_alone(said, one.n_groups), _stands_near(one, full)])]
+    said = [_said_alone(one.outputs, one.n_groups)] if one.outputs else []
+    return [(one.source, [*said, _stands_near(one)])]
 
 
-def _stands_near(one: PatchSummary, full: float | None) -> View:
+def _stands_near(one: PatchSummary) -> View:
     """The depth, with a share held only where its upper limit shows that most is."""
+    full = one.calibration.get("full")
     number = Estimate.within(one.counterfactual, one.ci95, n=one.n_scored, why=one.ci95_why)
     if number.value is None or full is None:
         return View("counterfactual", None, why="no example could be scored")

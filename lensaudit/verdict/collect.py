@@ -6,7 +6,8 @@ model changes what is said of it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from lensaudit.results.records import MANIFEST, check_result, check_whole, model
 from lensaudit.settings import Place, path_of
 from lensaudit.verdict.attacks import READERS
 from lensaudit.verdict.decide import BADNESS, Code, Evidence, Verdict
-from lensaudit.verdict.depth import Stream, of_patch
+from lensaudit.verdict.depth import of_patch
 from lensaudit.verdict.keeps import Keeps, keeps_document, kept_of_runs
 from lensaudit.verdict.views import GROUPS, Calibration, View, read_calibration
 
@@ -31,19 +32,41 @@ WANTED = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Model:
     """All that was found of one set of weights, and what is said of it."""
 
     source: str
     weights: str
-    judged: tuple[Evidence, ...]
-    """Of each set of rows, the worst first."""
-    folders: tuple[Path, ...]
+    nulls: Calibration
+    runs: list[PatchRun] = field(default_factory=list)
+    beside: dict[str, View] = field(default_factory=dict)
+    """Views of other results, by name."""
+    evals: list[EvalRun] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)
     keeps: tuple[Keeps, ...] = ()
     """What it keeps beside its `full`; none where one of them was not evaluated on the rows."""
     is_anchor: bool = False
     """`full` or `retain` of a run here: what others are held to."""
+
+    @cached_property
+    def judged(self) -> list[Evidence]:
+        """Of each set of rows all that is known, with what attacks say; the worst first."""
+        lenses = {_rows(run): run for run in self.runs if run.score == "lens"}
+        patched = [run for run in self.runs if run.score == "uds"]
+        known = set(map(_rows, patched))
+        alone = [run for rows, run in lenses.items() if rows not in known]
+        judged = []
+        for run in (*patched, *alone):
+            views, stream = of_patch(run.said, run.rows, self.nulls)
+            lens = lenses.get(_rows(run))
+            if lens is not None and not any(view.name == "lens" for view in views):
+                views += of_patch(lens.said, lens.rows, self.nulls)[0]
+            own = {view.name for view in views}
+            more = [view for name, view in self.beside.items() if name not in own]
+            judged.append(Evidence(self.source, [*views, *more], stream, run))
+        judged = judged or [Evidence(self.source, list(self.beside.values()))]
+        return sorted(judged, key=lambda one: BADNESS.index(one.verdict.code))
 
     @property
     def code(self) -> Code:
@@ -74,14 +97,14 @@ class Model:
     @property
     def measured(self) -> bool:
         """Was it patched, or did anything else give a number?"""
-        return self.code != "unscored" or any(one.run is not None for one in self.judged)
+        return self.code != "unscored" or bool(self.runs)
 
     def document(self) -> dict[str, Any]:
         """The record as a JSON object."""
         return {
             "source": self.source,
             "verdict": self.verdict.document(),
-            "views": {view.name: _document(view) for view in self.views},
+            "views": {view.name: view.document() for view in self.views},
             **({"keeps": keeps_document(self.keeps)} if self.keeps else {}),
             "other_rows": [
                 {"folder": str(one.run.folder), "verdict": one.verdict.document()}
@@ -91,29 +114,58 @@ class Model:
         }
 
 
-def _document(view: View) -> dict[str, Any]:
-    """The value is the share held: 0 as a model that never knew, 1 as `full`."""
-    held = view.held
-    return {
-        "value": None if held is None else held.value,
-        "ci95": None if held is None or held.ends is None else list(held.ends),
-        "n": None if held is None else held.n,
-        "shown": view.shown,
-        "group": view.group,
-        "vote": view.says,
-        "chance": view.chance,
-        "control": view.control,
-        "why": view.reason or None,
-    }
-
-
-@dataclass(frozen=True)
 class Verdicts:
-    """What may be said of every model of some folders."""
+    """What may be said of every model of some folders: results joined by weights as they come."""
 
-    models: tuple[Model, ...]
-    left_out: tuple[LeftOut, ...]
-    """What was named or met and has no view."""
+    def __init__(self, nulls: Calibration) -> None:
+        self.nulls = nulls
+        self.left_out: list[LeftOut] = []
+        """What was named or met and has no view."""
+        self._models: dict[str, Model] = {}
+        self._anchors: set[str] = set()
+
+    def take(self, one: Found) -> int:
+        """Read a result; of how many models it speaks."""
+        if one.kind == "patch":
+            return self.take_run(read_patch(one.path, {}))
+        # a table of another tool has no intervals
+        if one.kind not in READERS or one.path.suffix == ".csv":
+            return 0
+        run = read_eval(one.path) if one.kind == "eval" else None
+        manifest = one.path.parent / MANIFEST
+        made = json_object(manifest) if manifest.exists() else {}
+        told = READERS[one.kind](read_json(one.path), one.path, self.nulls)
+        for named, views in told:
+            source = run.model if run else named
+            known = self._known(run.weights if run else _weights(made, source), source)
+            known.folders.append(one.path.parent)
+            known.evals += [run] if run else []
+            for view in views:
+                known.beside[view.name] = _stronger(known.beside.get(view.name), view)
+        return len(told)
+
+    def take_run(self, run: PatchRun) -> int:
+        """Take a run of `patch`; exact match has no view."""
+        if run.score not in ("uds", "lens"):
+            return 0
+        self._anchors |= {one.weights for one in run.models.values() if one.weights}
+        known = self._known(run.weights, run.source)
+        known.runs.append(run)
+        known.folders.append(run.folder)
+        return 1
+
+    def _known(self, weights: str, source: str) -> Model:
+        return self._models.setdefault(weights, Model(source, weights, self.nulls))
+
+    @cached_property
+    def models(self) -> tuple[Model, ...]:
+        """The models, once all is taken; anchors that were only evaluated are none."""
+        for weights, one in self._models.items():
+            full = one.runs[0].models["full"].weights if one.runs else None
+            one.is_anchor = weights in self._anchors
+            if full in self._models:
+                one.keeps = kept_of_runs(one.evals, self._models[full].evals)
+        return tuple(one for one in self._models.values() if one.runs or not one.is_anchor)
 
     @property
     def q(self) -> Mapping[str, float]:
@@ -130,8 +182,7 @@ class Verdicts:
         """For JSON: a model each, with its `q` where there are several."""
         if len(self.models) < 2:
             return [one.document() for one in self.models]
-        q = self.q
-        return [one.document() | {"q": q[one.weights]} for one in self.models]
+        return [one.document() | {"q": self.q[one.weights]} for one in self.models]
 
     def of_model(self, folder: Path, source: str) -> Verdict | None:
         """What is said after a run of `patch`; without a retain model, of the model so called."""
@@ -154,17 +205,6 @@ class Verdicts:
                     yield model, one
 
 
-@dataclass
-class _Known:
-    """What was found of one model."""
-
-    source: str
-    runs: list[PatchRun] = field(default_factory=list)
-    views: dict[str, View] = field(default_factory=dict)
-    evals: list[EvalRun] = field(default_factory=list)
-    folders: list[Path] = field(default_factory=list)
-
-
 def verdicts(places: Sequence[Place], calibration: Place | None = None) -> Verdicts:
     """The verdict of every model in some folders, to any depth.
 
@@ -172,78 +212,17 @@ def verdicts(places: Sequence[Place], calibration: Place | None = None) -> Verdi
         InputError: a place that yields no view, or a file that is damaged, edited, or contradicts
             the one beside it.
     """
-    gathered = Gathered(read_calibration(path_of(calibration)))
+    judged = Verdicts(read_calibration(path_of(calibration)))
     for place in map(Path, places):
         found, missed = locate([place])
         for one in found:
             # a log in open-unlearning's layout may be of another tool: it decides nothing
             (check_result if one.kind == "eval" else check_whole)(one.path)
-        if not sum([gathered.take(one) for one in found]):
+        if not sum([judged.take(one) for one in found]):
             why = f" ({missed[0].reason})" if missed else ""
             raise InputError(f"{place}: holds nothing that a verdict is made of{why}; {WANTED}")
-        gathered.left_out += missed
-    return gathered.verdicts()
-
-
-class Gathered:
-    """Results by model, as they are read."""
-
-    def __init__(self, nulls: Calibration) -> None:
-        self.nulls = nulls
-        self.left_out: list[LeftOut] = []
-        self._models: dict[str, _Known] = {}
-        self._anchors: set[str] = set()
-
-    def take(self, one: Found) -> int:
-        """Read a result; of how many models it speaks."""
-        if one.kind == "patch":
-            return self.take_run(read_patch(one.path, {}))
-        # a table of another tool has no intervals
-        if one.kind not in READERS or one.path.suffix == ".csv":
-            return 0
-        run = read_eval(one.path) if one.kind == "eval" else None
-        manifest = one.path.parent / MANIFEST
-        made = json_object(manifest) if manifest.exists() else {}
-        told = READERS[one.kind](read_json(one.path), one.path, self.nulls)
-        for named, views in told:
-            source = run.model if run else named
-            known = self._known(run.weights if run else _weights(made, source), source)
-            known.folders.append(one.path.parent)
-            known.evals += [run] if run else []
-            for view in views:
-                known.views[view.name] = _stronger(known.views.get(view.name), view)
-        return len(told)
-
-    def take_run(self, run: PatchRun) -> int:
-        """Take a run of `patch`; exact match has no view."""
-        if run.score not in ("uds", "lens"):
-            return 0
-        self._anchors |= {one.weights for one in run.models.values() if one.weights}
-        known = self._known(run.weights, run.source)
-        known.runs.append(run)
-        known.folders.append(run.folder)
-        return 1
-
-    def _keeps(self, known: _Known) -> tuple[Keeps, ...]:
-        full = known.runs[0].models["full"].weights if known.runs else None
-        other = self._models.get(full) if full else None
-        return kept_of_runs(known.evals, other.evals if other else [])
-
-    def _known(self, weights: str, source: str) -> _Known:
-        return self._models.setdefault(weights, _Known(source))
-
-    def verdicts(self) -> Verdicts:
-        """What may be said of every model; anchors that were only evaluated are none."""
-        judged = [
-            replace(
-                _judge(known, weights, self.nulls),
-                keeps=self._keeps(known),
-                is_anchor=weights in self._anchors,
-            )
-            for weights, known in self._models.items()
-            if known.runs or weights not in self._anchors
-        ]
-        return Verdicts(tuple(judged), tuple(self.left_out))
+        judged.left_out += missed
+    return judged
 
 
 def judge_run(
@@ -279,29 +258,6 @@ def _stronger(known: View | None, new: View) -> View:
         return view.finds, not view.rules_out, least
 
     return max(known, new, key=strength)
-
-
-def _judge(known: _Known, weights: str, nulls: Calibration) -> Model:
-    """Every set of rows with what attacks say of the model."""
-
-    def read(run: PatchRun) -> tuple[list[View], Stream]:
-        return of_patch(run.said, run.rows, nulls, run.folder / "summary.json")
-
-    lenses = {_rows(run): run for run in known.runs if run.score == "lens"}
-    patched = [run for run in known.runs if run.score == "uds"]
-    alone = [run for rows, run in lenses.items() if rows not in set(map(_rows, patched))]
-    judged = []
-    for run in (*patched, *alone):
-        (views, stream), lens = read(run), lenses.get(_rows(run))
-        if lens is not None and not any(view.name == "lens" for view in views):
-            views += read(lens)[0]
-        own = {view.name for view in views}
-        more = [view for name, view in known.views.items() if name not in own]
-        judged.append(Evidence(known.source, [*views, *more], stream, run))
-    judged = judged or [Evidence(known.source, list(known.views.values()))]
-    worst = sorted(judged, key=lambda one: BADNESS.index(one.verdict.code))
-    folders = tuple(dict.fromkeys(known.folders))
-    return Model(known.source, weights, tuple(worst), folders)
 
 
 def _rows(run: PatchRun) -> str:

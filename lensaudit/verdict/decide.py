@@ -14,7 +14,7 @@ from lensaudit.results.patch_runs import Code, PatchRun, Verdict
 from lensaudit.results.sentences import rows_only
 from lensaudit.verdict.depth import Stream
 from lensaudit.verdict.thresholds import HELD_AT_LAYER, HELD_FROM, SAYS_HALF
-from lensaudit.verdict.views import GROUPS, NOT_TRIED, VIEWS, Group, View, share
+from lensaudit.verdict.views import GROUPS, NOT_TRIED, VIEWS, View, share
 
 BADNESS: tuple[Code, ...] = (
     "answers",
@@ -41,16 +41,32 @@ class Evidence:
 
     @cached_property
     def verdict(self) -> Verdict:
-        """What may be said."""
-        return verdict_of(self)
+        """What may be said.
+
+        >>> Evidence("x", []).verdict.sentence
+        'x: no verdict: nothing was measured.'
+        """
+        found = next(filter(None, (rule(self) for rule in _RULES)), None)
+        code, reason = found or (
+            "undecided",
+            next(_against(self), "the limits hold more than one answer"),
+        )
+        parts = [f"{self.source}: {_said(code, self)}: {reason}."]
+        if numbers := ", ".join(
+            f"{VIEWS[name].title} {one.shown}"
+            for name in ("uds", "uds_aligned")
+            if (one := self.one(name)) and one.shown
+        ):
+            lacking = (one.why for one in self.depths if one.held and one.held.ends is None)
+            why = next(lacking, None)
+            parts.append(f"{numbers}{f' ({rows_only(why)})' if why else ''}.")
+        if code != "unscored" and (missing := _not_asked(self)):
+            parts.append(f"{missing[0].upper()}{missing[1:]}.")
+        return Verdict(code, " ".join(parts), [one.line for one in self.chain])
 
     def one(self, name: str) -> View | None:
         """View of that name; None where there is none."""
         return next((view for view in self.views if view.name == name), None)
-
-    def of(self, *groups: Group) -> list[View]:
-        """Views of some groups."""
-        return [view for view in self.views if view.group in groups]
 
     @property
     def finds(self) -> list[View]:
@@ -79,45 +95,13 @@ class Evidence:
 Found = tuple[Code, str]
 
 
-def verdict_of(evidence: Evidence) -> Verdict:
-    """The verdict of one model.
-
-    >>> verdict_of(Evidence("x", [])).sentence
-    'x: no verdict: nothing was measured.'
-    """
-    code, reason = decide(evidence)
-    parts = [f"{evidence.source}: {_said(code, evidence)}: {reason}."]
-    if numbers := ", ".join(
-        f"{VIEWS[name].title} {one.shown}"
-        for name in ("uds", "uds_aligned")
-        if (one := evidence.one(name)) and one.shown
-    ):
-        why = next((one.why for one in evidence.depths if one.held and one.held.ends is None), None)
-        parts.append(f"{numbers}{f' ({why}; this describes these rows only)' if why else ''}.")
-    if code not in ("unscored",) and (missing := _not_asked(evidence)):
-        parts.append(f"{missing[0].upper()}{missing[1:]}.")
-    return Verdict(code, " ".join(parts), [one.line for one in evidence.chain])
-
-
-def decide(evidence: Evidence) -> Found:
-    """The code, and what decided it."""
-    for rule in _RULES:
-        found = rule(evidence)
-        if found is not None:
-            return found
-    return "undecided", next(_against(evidence), "the limits hold more than one answer")
-
-
 def _unscored(evidence: Evidence) -> Found | None:
+    """Nothing has a number, or no number can be trusted."""
     if any(view.held is not None for view in evidence.views):
-        return None
+        off = evidence.stream and evidence.stream.off
+        return ("undecided", off.rstrip(".")) if off else None
     why = next((view.why for view in evidence.views if view.why), "nothing was measured")
     return "unscored", why
-
-
-def _off(evidence: Evidence) -> Found | None:
-    off = evidence.stream and evidence.stream.off
-    return ("undecided", off.rstrip(".")) if off else None
 
 
 def _answers(evidence: Evidence) -> Found | None:
@@ -132,10 +116,8 @@ def _hidden(evidence: Evidence) -> Found | None:
     holders = [view for view in evidence.chain if view.holds]
     if not holders:
         return None
-    told = _and([f"{view.kind.title} (held {_of(view)})" for view in holders])
-    reason = f"{told} show{'s' if len(holders) == 1 else ''} that most of the facts are held"
-    if silent := [view for view in evidence.chain if view.rules_out]:
-        reason += f"; not seen by {_names(silent)}"
+    shown = _listed(holders, "show")
+    reason = f"{shown} that most of the facts are held{_unseen(evidence)}"
     stream = evidence.stream
     by_stream = any(view.group == "stream" for view in holders)
     if not by_stream and stream and stream.other_basis and holders[0].group == "aligned":
@@ -236,7 +218,7 @@ def _one_place(evidence: Evidence, stream: Stream) -> Iterator[str]:
             yield f"one layer may hold the facts alone ({view.kind.title} {view.shown})"
 
 
-_RULES = (_unscored, _off, _answers, _hidden, _unreadable, _partly, _erased)
+_RULES = (_unscored, _answers, _hidden, _unreadable, _partly, _erased)
 
 
 def _said(code: Code, evidence: Evidence) -> str:
@@ -263,14 +245,11 @@ def _unseen(evidence: Evidence) -> str:
     return f"; not seen by {_names(blind)}" if blind else ""
 
 
-def _listed(views: Sequence[View]) -> str:
+def _listed(views: Sequence[View], verb: str = "find") -> str:
     """`UDS (held .82 [.71, .90]) and retraining find`."""
-    told = [f"{view.kind.title} (held {_of(view)})" for view in views]
-    return f"{_and(told)} find{'s' if len(told) == 1 else ''}"
-
-
-def _of(view: View) -> str:
-    return share(view.held) if view.held else "a share unknown"
+    held = (share(view.held) if view.held else "a share unknown" for view in views)
+    told = [f"{view.kind.title} (held {one})" for view, one in zip(views, held, strict=True)]
+    return f"{_and(told)} {verb}{'s' if len(told) == 1 else ''}"
 
 
 def _names(views: Sequence[View]) -> str:

@@ -87,10 +87,7 @@ def calibration_problem(calibration: Mapping[str, float | None]) -> str | None:
 
 
 def of_patch(
-    found: PatchSummary,
-    rows: Sequence[Mapping[str, Any]],
-    calibration: Calibration,
-    where: object = "summary.json",
+    found: PatchSummary, rows: Sequence[Mapping[str, Any]], calibration: Calibration
 ) -> tuple[list[View], Stream]:
     """The views of a run, and how they may be read.
 
@@ -98,17 +95,13 @@ def of_patch(
         found: what `summary.json` says, or will.
         rows: of results.jsonl.
         calibration: how never-trained models scatter.
-        where: the file, for errors.
-
-    Raises:
-        InputError: an anchor's depth is no number.
     """
     measured = found.uds is not None or found.aligned.uds is not None
-    anchors = found.anchors(where)
-    off = calibration_problem(anchors) if measured and found.score == "uds" else None
+    is_uds = found.score == "uds"
+    off = calibration_problem(found.calibration) if measured and is_uds else None
     stream = _stream_of(found, rows, off)
-    reader = _Reader(found, stream, calibration)
-    return [*_said(found), *reader.plain(), *reader.aligned()], stream
+    plain = _plain(found, stream, calibration)
+    return [*_said(found), *plain, *_mapped(found, stream, calibration)], stream
 
 
 KEPT = (
@@ -167,72 +160,71 @@ def _said(found: PatchSummary) -> Iterator[View]:
     )
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Depths of one run as views: on one scale, each with its control."""
-
-    found: PatchSummary
-    stream: Stream
-    nulls: Calibration
-
-    def plain(self) -> Iterator[View]:
-        """UDS, the Logit Lens and the weakest layer."""
-        one = self.found
-        blind = None if self.stream.readable is not False else "full cannot read this stream"
-        if one.score == "uds":
-            name = "uds_prefix" if one.scope == "prefix" else "uds"
-            if one.uds is None:
-                yield View(name, None, why="no example could be scored")
-            else:
-                yield self._view(name, one.estimate, blind)
-        if one.lens is not None:
-            ends = one.ci95 if one.score == "lens" else one.lens_ci95
-            yield self._view("lens", Estimate.within(one.lens, ends, why=one.ci95_why), blind)
-        yield from self._layer("weakest", one.weakest, blind)
-
-    def aligned(self) -> Iterator[View]:
-        """The same after a map, and without the direction that facts of other authors share."""
-        one = self.found.aligned
+def _plain(one: PatchSummary, stream: Stream, nulls: Calibration) -> Iterator[View]:
+    """UDS, the Logit Lens and the weakest layer."""
+    blind = None if stream.readable is not False else "full cannot read this stream"
+    if one.score == "uds":
+        name = "uds_prefix" if one.scope == "prefix" else "uds"
         if one.uds is None:
-            if one.why:
-                yield View("uds_aligned", None, why=one.why)
-            return
-        carried = self.stream.carried
-        blind = None if carried else "full cannot read the aligned stream on facts it holds"
-        limits = (blind, _map_problem(one))
-        yield self._view("uds_aligned", one.uds, *limits)
-        yield from self._layer("uds_weakest", one.weakest, *limits)
-        if one.shared.uds is not None:
-            yield self._view("shared", one.shared.uds, *limits)
-            yield from self._layer("shared_weakest", one.shared.weakest, *limits)
+            yield View(name, None, why="no example could be scored")
+        else:
+            yield _view(one, nulls, name, one.estimate, blind)
+    if one.lens is not None:
+        ends = one.ci95 if one.score == "lens" else one.lens_ci95
+        lens = Estimate.within(one.lens, ends, why=one.ci95_why)
+        yield _view(one, nulls, "lens", lens, blind)
+    yield from _layer(one, nulls, "weakest", one.weakest, blind)
 
-    def _view(
-        self, name: str, depth: Estimate, blind: str | None, control: str | None = None
-    ) -> View:
-        floor = self.found.floor
-        own = {} if floor is None else {"uds": floor.uds, "uds_aligned": floor.aligned}
-        zero, null = zero_of(name, [1 - one for one in own.get(name, ())], self.nulls)
-        depth = replace(depth, n=self.found.n_scored)
-        unknown = None if depth.ends else depth.why or "no interval"
-        ends = f" [{depth.least:.3f}, {depth.most:.3f}]" if depth.ends else ""
-        return View(
-            name,
-            depth.on(1.0 - zero, 0.0),
-            f"{depth.point:.3f}{ends}",
-            null and null.chance(depth.on(1.0, 0.0)),
-            self.found.n_groups,
-            control,
-            blind,
-            unknown,
-            replace(depth, why=unknown),
-        )
 
-    def _layer(
-        self, name: str, layer: Weakest | None, blind: str | None, control: str | None = None
-    ) -> Iterator[View]:
-        if layer is not None:
-            found = self._view(name, layer.erasure, blind, control)
-            yield replace(found, shown=f"{found.shown} at layer {layer.layer}")
+def _mapped(one: PatchSummary, stream: Stream, nulls: Calibration) -> Iterator[View]:
+    """The same after a map, and without the direction that facts of other authors share."""
+    aligned = one.aligned
+    if aligned.uds is None:
+        if aligned.why:
+            yield View("uds_aligned", None, why=aligned.why)
+        return
+    blind = None if stream.carried else "full cannot read the aligned stream on facts it holds"
+    limits = (blind, _map_problem(aligned))
+    yield _view(one, nulls, "uds_aligned", aligned.uds, *limits)
+    yield from _layer(one, nulls, "uds_weakest", aligned.weakest, *limits)
+    if aligned.shared.uds is not None:
+        yield _view(one, nulls, "shared", aligned.shared.uds, *limits)
+        yield from _layer(one, nulls, "shared_weakest", aligned.shared.weakest, *limits)
+
+
+def _view(
+    one: PatchSummary,
+    nulls: Calibration,
+    name: str,
+    depth: Estimate,
+    blind: str | None,
+    control: str | None = None,
+) -> View:
+    """A depth as the share held, beside the run's own never-trained models."""
+    own = {} if one.floor is None else {"uds": one.floor.uds, "uds_aligned": one.floor.aligned}
+    zero, null = zero_of(name, [1 - low for low in own.get(name, ())], nulls)
+    depth = replace(depth, n=one.n_scored)
+    unknown = None if depth.ends else depth.why or "no interval"
+    ends = f" [{depth.least:.3f}, {depth.most:.3f}]" if depth.ends else ""
+    return View(
+        name,
+        depth.on(1.0 - zero, 0.0),
+        f"{depth.point:.3f}{ends}",
+        null and null.chance(depth.on(1.0, 0.0)),
+        one.n_groups,
+        control,
+        blind,
+        unknown,
+        replace(depth, why=unknown),
+    )
+
+
+def _layer(
+    one: PatchSummary, nulls: Calibration, name: str, layer: Weakest | None, *limits: str | None
+) -> Iterator[View]:
+    if layer is not None:
+        found = _view(one, nulls, name, layer.erasure, *limits)
+        yield replace(found, shown=f"{found.shown} at layer {layer.layer}")
 
 
 def _map_problem(one: Aligned) -> str | None:

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_text
-from lensaudit.results.reading import Flag, Length, Number, Share, Whole, checked, checked_as, part
+from lensaudit.results.reading import Flag, Length, Share, Whole, checked
 from lensaudit.settings import Place
 from lensaudit.verdict.collect import Model, Verdicts
 from lensaudit.verdict.decide import Code, Evidence
@@ -106,8 +106,7 @@ def read_policy(path: Place) -> Policy:
         raise InputError(f"{path}: not TOML ({error})") from error
     if extra := sorted(set(content) - {"gate"}):
         raise InputError(f"{path}: {extra[0]!r} is unknown; wanted one table, [gate]")
-    given = content.get("gate", {})
-    if not isinstance(given, Mapping):
+    if not isinstance(given := content.get("gate", {}), Mapping):
         raise InputError(f"{path}: gate is no table; wanted [gate]")
     known = ["pass", *(one.name for one in fields(Policy) if one.name != "passing")]
     if extra := sorted(set(given) - set(known)):
@@ -117,13 +116,12 @@ def read_policy(path: Place) -> Policy:
 
 def gate(found: Verdicts, policy: Policy) -> Gated:
     """What a policy says of every model."""
-    return Gated(policy, tuple(_passed(model, policy) for model in found.models))
-
-
-def _passed(model: Model, policy: Policy) -> Passed:
-    why = [reason for one in model.judged for reason in _reasons(model, one, policy)]
-    verdict = model.verdict
-    return Passed(model.source, model.code, verdict.sentence, tuple(dict.fromkeys(why)))
+    passed = []
+    for model in found.models:
+        why = [reason for one in model.judged for reason in _reasons(model, one, policy)]
+        sentence = model.verdict.sentence
+        passed.append(Passed(model.source, model.code, sentence, tuple(dict.fromkeys(why))))
+    return Gated(policy, tuple(passed))
 
 
 def _reasons(model: Model, one: Evidence, policy: Policy) -> Iterator[str]:
@@ -154,11 +152,8 @@ def _rows(one: Evidence, policy: Policy) -> Iterator[str]:
         yield f"{n_rows} rows, no authors named; rows_as_authors lets each row stand for one"
     if stream.n_never < policy.min_never_trained:
         yield f"{stream.n_never} never-trained models, wanted {policy.min_never_trained}"
-    by_rule = checked_as(
-        Number | None, part(run.summary, "spans").get("rule"), f"{run.folder}: spans.rule"
-    )
-    if by_rule and not policy.allow_unreviewed:
-        yield f"{by_rule:.0f} of {run.said.n} spans by rule, not reviewed"
+    if (n := run.said.spans.get("rule")) and not policy.allow_unreviewed:
+        yield f"{n} of {run.said.n} spans by rule, not reviewed"
 
 
 def _limits(model: Model, one: Evidence, policy: Policy) -> Iterator[str]:
@@ -177,13 +172,11 @@ def _limits(model: Model, one: Evidence, policy: Policy) -> Iterator[str]:
 
 
 def _collateral(one: Evidence, most: float) -> Iterator[str]:
-    lost = part(one.run.summary, "collateral") if one.run else {}
+    lost = one.run.said.collateral if one.run else {}
     if not lost:
         yield "max_collateral: not measured; `lensaudit patch --also retain` does"
-    for name in lost:
-        found = part(lost, name)
-        ends = found.get("ci95")
-        high = ends[1] if isinstance(ends, list) and len(ends) == 2 else None
+    for name, found in lost.items():
+        high = found.high
         if high is None or high > most:
             shown = "has no interval" if high is None else f"may be {high:.2f}"
             yield f"max_collateral: depth of {name} {shown}, at most {most:g}"

@@ -61,7 +61,7 @@ def kept_of_runs(own: Sequence[EvalRun], full: Sequence[EvalRun]) -> tuple[Keeps
 
 
 def _values(run: EvalRun) -> Mapping[str, float | None]:
-    return {name: one.value for name, one in run.values.items()}
+    return {name: one.estimate.value for name, one in run.entries.items()}
 
 
 def _rows(run: EvalRun) -> object:

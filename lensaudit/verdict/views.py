@@ -10,14 +10,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 from scipy.special import stdtr  # pyright: ignore[reportMissingTypeStubs]
 
 from lensaudit.results.reading import Length, Number, Whole, checked_as
 from lensaudit.results.records import signed_object
-from lensaudit.scores.estimate import Estimate
+from lensaudit.scores.estimate import UNMEASURED, Estimate
 from lensaudit.verdict.thresholds import (
     ALPHA,
     FEWEST_AUTHORS,
@@ -207,6 +207,21 @@ class View:
         held = "" if self.held is None else f", held {share(self.held)}"
         why = f" ({self.reason})" if self.reason else ""
         return f"{self.kind.title}{number}{held}: {self.says}{why}"
+
+    def document(self) -> dict[str, Any]:
+        """The record as a JSON object; the value is the share held."""
+        held = self.held or UNMEASURED
+        return {
+            "value": held.value,
+            "ci95": held.ends and list(held.ends),
+            "n": held.n,
+            "shown": self.shown,
+            "group": self.group,
+            "vote": self.says,
+            "chance": self.chance,
+            "control": self.control,
+            "why": self.reason or None,
+        }
 
 
 def share(one: Estimate) -> str:

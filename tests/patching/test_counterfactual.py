@@ -16,7 +16,7 @@ from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.sweep.collect import judged
 from lensaudit.verdict.attacks import READERS
 from lensaudit.verdict.collect import judge_beside, verdicts
-from lensaudit.verdict.decide import Evidence, verdict_of
+from lensaudit.verdict.decide import Evidence
 from lensaudit.verdict.gate import Policy, gate
 from lensaudit.verdict.thresholds import OTHERS_HIDDEN_BELOW
 from lensaudit.verdict.views import read_calibration
@@ -181,7 +181,7 @@ def test_beside_other_evidence_it_can_only_find(tmp_path):
         beside = made.evidence_of(one)
         own = {view.name for view in beside.views}
         more = [view for view in high if view.name not in own]
-        assert verdict_of(Evidence("x", [*beside.views, *more], beside.stream)).code == alone
+        assert Evidence("x", [*beside.views, *more], beside.stream).verdict.code == alone
     # what hides by this scale is not erased by another
     assert made.verdict(erased).code == "erased"
     more = [view for view in low if view.name == COUNTERFACTUAL]

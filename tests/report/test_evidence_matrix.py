@@ -7,7 +7,7 @@ import verdict_support as made
 from report_cases import eval_run, patch_run, write
 
 from lensaudit.report.assemble import assemble
-from lensaudit.report.evidence import COLUMNS
+from lensaudit.report.evidence import COLUMNS, columns_of, missing_of
 from lensaudit.report.render import write_report
 from lensaudit.verdict.views import hundredths
 
@@ -42,7 +42,7 @@ def relearned(folder, name, after):
 
 
 def rows_of(document):
-    return {row.label: row.cells for row in document.table.rows}
+    return {row.label: row.cells for row in document.rows}
 
 
 def test_each_view_stands_under_its_model(results):
@@ -69,7 +69,7 @@ def test_a_number_says_whether_its_view_finds_or_rules_out(results):
 def test_anchors_stand_first_once_and_are_the_control_of_a_column(results):
     patch_run(results / "other", "other", n_layers=6)  # other settings, the same anchors
     eval_run(results / "again" / "retain", "retain", model_utility=0.7, mia_loss=0.5)
-    rows = assemble([results]).table.rows
+    rows = assemble([results]).rows
     assert [row.role for row in rows[:2]] == ["full", "retain"]
     assert sum(row.is_anchor for row in rows) == 2
     full, retain = (row.cells for row in rows[:2])
@@ -82,7 +82,7 @@ def test_an_anchor_that_was_patched_too_stands_once_with_its_interval(tmp_path, 
     patch_run(tmp_path / "out" / "npo", "npo")
     found = patch_run(tmp_path / "out" / "retain", "retain", held=-1) | {"ci95": [0.9, 1.0]}
     write(tmp_path / "out" / "retain" / "summary.json", found)
-    (_, retain, npo) = assemble([tmp_path]).table.rows
+    (_, retain, npo) = assemble([tmp_path]).rows
     assert (retain.role, npo.label) == ("retain", "npo")
     low, high = map(hundredths, found["ci95"])
     assert retain.cells["uds"].beside == (f"[{low}, {high}]", "n 23")
@@ -96,7 +96,7 @@ def test_anchors_that_are_off_say_so(tmp_path):
     patch_run(tmp_path / "out", "a")
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     write(tmp_path / "out" / "summary.json", summary | {"calibration": {"full": 0.4, "retain": 1}})
-    full = assemble([tmp_path]).table.rows[0]
+    full = assemble([tmp_path]).rows[0]
     assert (full.cells["uds"].text, full.cells["uds"].beside) == (".40", ("the scale is off",))
     write_report([tmp_path / "out"], tmp_path / "audit.html")
     assert "full as source reads 0.400, not 0" in (tmp_path / "audit.html").read_text()
@@ -111,24 +111,24 @@ def test_what_relearning_adds_needs_a_score_of_retain(tmp_path):
 
 
 def test_columns_are_those_that_were_measured_in_one_order(results):
-    table = assemble([results]).table
-    names = [column.id for column in table.columns]
+    rows = assemble([results]).rows
+    names = [column.id for column in columns_of(rows)]
     assert names == [column.id for column in COLUMNS if column.id in names]
     assert names == ["says", "uds", "aligned", "weakest", "training", "keeps"]
-    missing = {column.id: labels for column, labels in table.missing}
-    assert missing["know"] == missing["worst"] == ("idk", "npo")
-    assert missing["aligned"] == ("idk",)
+    missing = {column.id: labels for column, labels in missing_of(rows)}
+    assert missing["know"] == missing["worst"] == ["idk", "npo"]
+    assert missing["aligned"] == ["idk"]
     assert "uds" not in missing
 
 
 def test_a_model_patched_under_two_settings_has_a_row_for_each(tmp_path):
     patch_run(tmp_path / "four", "npo")
     patch_run(tmp_path / "six", "npo", n_layers=6)
-    rows = [row for row in assemble([tmp_path]).table.rows if not row.is_anchor]
+    rows = [row for row in assemble([tmp_path]).rows if not row.is_anchor]
     assert sorted(row.condition for row in rows) == [0, 1]
     # of two runs of the same the earlier is left out here, too
     patch_run(tmp_path / "again", "npo", seed=3)
-    assert len([row for row in assemble([tmp_path]).table.rows if not row.is_anchor]) == 2
+    assert len([row for row in assemble([tmp_path]).rows if not row.is_anchor]) == 2
 
 
 def test_a_model_that_was_only_attacked_has_a_row(tmp_path):
@@ -136,6 +136,6 @@ def test_a_model_that_was_only_attacked_has_a_row(tmp_path):
     study["main"] = {"recovery_adjusted": {"value": 0.4}}
     write(tmp_path / "rtt" / "summary.json", [study])
     document = assemble([tmp_path])
-    (row,) = document.table.rows
+    (row,) = document.rows
     assert (row.label, row.cells["training"].text) == ("npo", ".40")
-    assert row.code == document.judged()["npo"] == "undecided"
+    assert row.code == document.codes()["npo"] == "undecided"

@@ -92,8 +92,8 @@ def test_a_fact_in_other_words_is_told_and_anchors_are_asked_first(
         "May",
     ]
     monkeypatch.setattr(assembled, "_MOST_TEXTS", 2)
-    found = assemble([tmp_path / "out"])
-    roles = {found.models[one["model"]].role for one in found.said}
+    found = assemble([tmp_path / "out"]).data()
+    roles = {found["models"][one["model"]]["role"] for one in found["said"]}
     assert roles == {"full", "retain"}
 
 
@@ -175,7 +175,7 @@ def test_the_ends_of_the_scale_are_called_what_they_are(browser, shown, tmp_path
 def test_the_lines_of_the_layers_are_means_with_limits_by_author(tmp_path):
     """Authors of four rows each: the interval is that of six author means (Student's t)."""
     summary = patch_run(tmp_path / "out", "npo", held=0.4)
-    (depth,) = assemble([tmp_path]).depths
+    (depth,) = assemble([tmp_path]).data()["depths"]
     rows = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").open()]
     s1, s2 = (np.array([row[name] for row in rows]) for name in ("s1", "s2"))
     # a layer that does not encode a fact (S1 at most tau) holds none of it
@@ -184,12 +184,12 @@ def test_the_lines_of_the_layers_are_means_with_limits_by_author(tmp_path):
         authors = values.reshape(6, 4, -1).mean(1)
         half = t.ppf(0.975, 5) * authors.std(0, ddof=1) / np.sqrt(6)
         wanted = np.stack([values.mean(0), authors.mean(0) - half, authors.mean(0) + half], 1)
-        np.testing.assert_allclose(depth.bands[name][1:], wanted[1:], atol=1e-9)
-    assert depth.bands["held"][0] == [0.0, None, None]  # layer 0 encodes nothing
-    assert [row[0] for row in depth.bands["s1"]] == pytest.approx(
+        np.testing.assert_allclose(depth["bands"][name][1:], wanted[1:], atol=1e-9)
+    assert depth["bands"]["held"][0] == [0.0, None, None]  # layer 0 encodes nothing
+    assert [row[0] for row in depth["bands"]["s1"]] == pytest.approx(
         [row["s1"] for row in summary["per_layer"]]
     )
-    share = np.array(depth.bands["held"])[:, 0].sum() / s1.sum(1).mean()
+    share = np.array(depth["bands"]["held"])[:, 0].sum() / s1.sum(1).mean()
     assert 0.2 < share < 0.6  # of a model that holds two fifths
 
 
@@ -198,8 +198,8 @@ def test_without_a_threshold_no_layer_is_said_to_hold_anything(tmp_path, tau):
     summary = patch_run(tmp_path / "out", "npo")
     (tmp_path / "out" / "summary.json").write_text(json.dumps(summary | {"tau": tau}))
     if tau is None:
-        (depth,) = assemble([tmp_path]).depths
-        assert {row[0] for row in depth.bands["held"]} == {0.0}
+        (depth,) = assemble([tmp_path]).data()["depths"]
+        assert {row[0] for row in depth["bands"]["held"]} == {0.0}
     else:
         with pytest.raises(InputError, match=r"summary.json: tau: found 'much', wanted a number"):
             assemble([tmp_path])

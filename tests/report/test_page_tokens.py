@@ -7,7 +7,7 @@ import math
 import pytest
 from report_cases import patch_run
 
-from lensaudit.report import document as tokens
+from lensaudit.report import packing as tokens
 from lensaudit.report.assemble import assemble
 from lensaudit.report.render import write_report
 from lensaudit.results.patch_runs import read_patch
@@ -78,8 +78,8 @@ def test_the_detail_draws_a_strip_for_each_token(tmp_path, browser, beside):
     lens_run(tmp_path / "out" / "lens", "keeps")
     if beside:
         patch_run(tmp_path / "out" / "uds", "keeps", n=8, n_layers=LAYERS)
-    document = assemble([tmp_path / "out"])
-    assert sum("tokens" in one.extra for one in document.depths) == 1
+    data = assemble([tmp_path / "out"]).data()
+    assert sum("tokens" in one["extra"] for one in data["depths"]) == 1
     write_report([tmp_path / "out"], tmp_path / "audit.html")
     page = (tmp_path / "audit.html").as_uri()
     browser.open(page + "#example=2")

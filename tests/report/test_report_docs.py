@@ -7,7 +7,7 @@ import pytest
 from pages import DOCS, page
 
 from lensaudit.cli.main import run
-from lensaudit.report.document import LONGEST
+from lensaudit.report.packing import LONGEST
 from lensaudit.report.shelf import MOST_RUNS
 from lensaudit.verdict.decide import LIMITS
 

@@ -10,7 +10,7 @@ from verdict_support import page_data
 
 from lensaudit.cli.main import run
 from lensaudit.report.assemble import assemble
-from lensaudit.report.document import floats, shares, stepped
+from lensaudit.report.packing import floats, shares, stepped
 from lensaudit.report.render import policy, render, write_report
 from lensaudit.results.locate import locate
 from lensaudit.verdict.collect import verdicts
@@ -44,10 +44,10 @@ def test_runs_are_compared_on_the_same_examples_and_settings_alone(tmp_path):
     (tmp_path / "other-rows" / "results.jsonl").write_text(rows.replace('"idx": 3', '"idx": 9'))
     summary = json.loads((tmp_path / "other-tau" / "summary.json").read_text())
     write(tmp_path / "other-tau" / "summary.json", summary | {"tau": 0.1})
-    document = assemble([tmp_path])
-    assert sorted(len(one.layers) for one in document.conditions) == [4, 4, 4, 4, 6]
-    (pair,) = document.pairs
-    names = [document.models[document.depths[at].model].name for at in (pair.a, pair.b)]
+    data = assemble([tmp_path]).data()
+    assert sorted(len(one["layers"]) for one in data["conditions"]) == [4, 4, 4, 4, 6]
+    (pair,) = data["pairs"]
+    names = [data["models"][data["depths"][pair[at]]["model"]]["name"] for at in "ab"]
     assert sorted(names) == ["a", "b"]
 
 
@@ -118,33 +118,33 @@ def test_the_difference_of_two_models_is_paired_and_has_an_interval(tmp_path):
         patch_run(tmp_path / name, name, n=120, held=held)["uds"]
         for name, held in (("a", 0.9), ("b", 0.1))
     ]
-    (pair,) = assemble([tmp_path]).pairs  # six authors
-    assert pair.difference == pytest.approx(gaps[0] - gaps[1])  # both score the same examples
-    assert pair.low < pair.difference < pair.high < 0
+    (pair,) = assemble([tmp_path]).data()["pairs"]  # six authors
+    assert pair["difference"] == pytest.approx(gaps[0] - gaps[1])  # both score the same examples
+    assert pair["low"] < pair["difference"] < pair["high"] < 0
 
 
 def test_results_of_one_model_are_joined_by_weights(tmp_path):
     patch_run(tmp_path / "uds", "npo")
     eval_run(tmp_path / "eval", "npo", model_utility=0.5)
     eval_run(tmp_path / "eval" / "retain", "retain", forget_truth_ratio=0.7)
-    document = assemble([tmp_path])
-    assert [(one.name, one.role) for one in document.models] == [
+    models = [*assemble([tmp_path]).models.values()]
+    assert [(one.name, one.role) for one in models] == [
         ("npo", "unlearned"),
         ("retain", "retain"),
     ]
-    assert document.models[0].metrics["model_utility"][:4] == [0.5, 0.4, 0.6, 1]
-    assert document.models[0].method == "NPO"
+    assert models[0].metrics["model_utility"][:4] == [0.5, 0.4, 0.6, 1]
+    assert models[0].method == "NPO"
 
 
 def test_a_folder_is_no_published_model_whatever_its_last_part_spells(tmp_path):
     mine = tmp_path / "mine" / "npo_lr5e5_b05_a1_ep10"
     patch_run(tmp_path / "out" / "a", "demo/npo")
     patch_run(tmp_path / "out" / "b", str(mine))
-    mine_now = next(m for m in assemble([tmp_path / "out"]).models if m.name == str(mine))
+    mine_now = next(m for m in assemble([tmp_path / "out"]).models.values() if m.name == str(mine))
     assert (mine_now.method, mine_now.epoch) == (None, None)
     # what `unlearn` wrote beside the weights counts
     write(mine / "manifest.json", {"command": "unlearn", "inputs": {"method": "SimNPO"}})
-    mine_now = next(m for m in assemble([tmp_path / "out"]).models if m.name == str(mine))
+    mine_now = next(m for m in assemble([tmp_path / "out"]).models.values() if m.name == str(mine))
     assert (mine_now.method, mine_now.epoch) == ("SimNPO", None)
 
 
@@ -156,22 +156,22 @@ def test_anchors_are_never_judged_and_both_numbers_count_the_same_models(tmp_pat
     content["inputs"]["source"]["weights"] = content["inputs"]["full"]["weights"]
     manifest.write_text(json.dumps(content))
     document = assemble([tmp_path])
-    assert set(document.judged()) == {"npo", "rmu"}
+    assert set(document.codes()) == {"npo", "rmu"}
     assert document.title == "Audit of 2 models"
     page = render(document)
     assert "1 of 2 models still holds what it was made to forget; 1 is not decided." in page
-    assert len(document.depths) == 3  # shown, and not judged
+    assert len(document.runs) == 3  # shown, and not judged
 
 
 def test_the_suite_shows_the_depth_that_patching_found(tmp_path):
     found = patch_run(tmp_path / "patch", "npo")
     eval_run(tmp_path / "eval", "npo", uds=None, model_utility=0.5)
-    (model,) = [one for one in assemble([tmp_path]).models if one.name == "npo"]
+    (model,) = [one for one in assemble([tmp_path]).models.values() if one.name == "npo"]
     assert model.metrics["uds"][0] == found["uds"]
     # of another component it is another number
     summary = tmp_path / "patch" / "summary.json"
     summary.write_text(json.dumps({**json.loads(summary.read_text()), "component": "mlp"}))
-    (model,) = [one for one in assemble([tmp_path]).models if one.name == "npo"]
+    (model,) = [one for one in assemble([tmp_path]).models.values() if one.name == "npo"]
     assert model.metrics["uds"][0] is None
 
 
@@ -181,10 +181,10 @@ def test_of_two_runs_of_the_same_the_later_is_shown_and_the_other_named(tmp_path
     made = json.loads((tmp_path / "new" / "manifest.json").read_text())
     write(tmp_path / "new" / "manifest.json", made | {"finished": "2026-11-21T00:00:00+00:00"})
     document = assemble([tmp_path])
-    assert [one.value for one in document.depths] == [
+    assert [one.estimate.value for one in document.runs] == [
         json.loads((tmp_path / "new" / "summary.json").read_text())["uds"]
     ]
-    assert document.left_out[0]["path"].endswith("old")
+    assert document.left_out[0].path.endswith("old")
 
 
 def broken(tmp_path, name: str, text: str) -> str:
@@ -342,7 +342,7 @@ def test_of_two_evaluations_the_one_that_holds_more_is_shown(tmp_path):
     eval_run(tmp_path / "a" / "retain", "retain", forget_truth_ratio=0.7)
     eval_run(tmp_path / "b", "retain", forget_truth_ratio=0.7, model_utility=0.5)
     eval_run(tmp_path / "c" / "retain", "retain", forget_truth_ratio=0.7)
-    (model,) = assemble([tmp_path]).models
+    (model,) = assemble([tmp_path]).models.values()
     assert set(model.metrics) == {"forget_truth_ratio", "model_utility"}
 
 
@@ -353,10 +353,15 @@ def test_one_name_with_other_weights_is_told_apart_by_folder(tmp_path):
     made = json.loads(file.read_text())
     made["inputs"]["source"]["weights"] = "sha256:rounded"
     write(file, made)
-    assert {one.label for one in assemble([tmp_path]).models} == {"npo · base", "npo · nf4"}
+    assert {one.label for one in assemble([tmp_path]).models.values()} == {
+        "npo · base",
+        "npo · nf4",
+    }
 
 
 def test_manifests_of_attacks_are_in_the_record(tmp_path):
     other_results(tmp_path)
     write(tmp_path / "rtt" / "manifest.json", {"command": "rtt run"})
-    assert [one["content"]["command"] for one in assemble([tmp_path]).manifests] == ["rtt run"]
+    assert [one["content"]["command"] for one in assemble([tmp_path]).data()["manifests"]] == [
+        "rtt run"
+    ]

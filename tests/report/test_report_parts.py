@@ -109,7 +109,7 @@ def test_attacks_show_accuracies_ratios_and_reasons(browser, page):
 
 def test_evaluations_inside_an_attack_are_not_models_of_their_own(tmp_path):
     other_results(tmp_path)
-    assert [one.name for one in assemble([tmp_path]).models] == ["npo"]
+    assert [one.name for one in assemble([tmp_path]).models.values()] == ["npo"]
 
 
 def test_a_table_of_another_tool_s_retraining_is_read(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 import verdict_support as made
 
 from lensaudit.scores.estimate import Estimate
-from lensaudit.verdict.decide import BADNESS, Evidence, verdict_of
+from lensaudit.verdict.decide import BADNESS, Evidence
 from lensaudit.verdict.thresholds import ALPHA
 from lensaudit.verdict.views import GROUPS, VIEWS, View
 
@@ -162,12 +162,12 @@ def test_a_group_that_cannot_tell_is_named():
 def test_an_attack_alone_says_what_it_found():
     """40 of 56 facts come out: no folder of that kind may pass for nothing."""
     worst = [attack("worst_case", 0.7, 0.2)]
-    found = verdict_of(Evidence("x", worst))
+    found = Evidence("x", worst).verdict
     assert found.code == "undecided"
     assert "worst case (held .70 [.50, .90]) finds facts" in found.sentence
-    assert verdict_of(Evidence("x", [attack("worst_case", 0.6, 0.1)])).code == "partly_erased"
-    assert verdict_of(Evidence("x", [attack("worst_case", 0.9, 0.1)])).code == "hidden"
-    assert verdict_of(Evidence("x", [attack("worst_case", 0.0, 0.1, 0.5)])).code == "undecided"
+    assert Evidence("x", [attack("worst_case", 0.6, 0.1)]).verdict.code == "partly_erased"
+    assert Evidence("x", [attack("worst_case", 0.9, 0.1)]).verdict.code == "hidden"
+    assert Evidence("x", [attack("worst_case", 0.0, 0.1, 0.5)]).verdict.code == "undecided"
 
 
 def test_own_never_trained_models_set_the_zero():

@@ -1,0 +1,131 @@
+"""Tables and texts as the page holds them.
+
+Tables are base64, decoded when they are looked at, not when the page loads. Text from models and
+data stays text, bounded, and nothing in it is hidden.
+"""
+
+import base64
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lensaudit.results.patch_runs import PatchRun
+
+GAP = -32768
+"""Stands for no number in a stepped table."""
+GAP_SHARE = 255
+"""Stands for no number among shares."""
+
+NumberRows = Sequence[Sequence[float | None]] | Sequence[float | None] | NDArray[np.float64]
+
+
+def array(rows: NumberRows) -> NDArray[np.float64]:
+    """Numbers with NaN for gaps."""
+    return np.array(rows, dtype=np.float64)
+
+
+def floats(rows: NumberRows) -> str:
+    """Little-endian float32, row by row; NaN for gaps."""
+    return _text(array(rows).astype("<f4"))
+
+
+def stepped(rows: NumberRows) -> dict[str, Any]:
+    """Rounded numbers, value = step * whole number of 16 bits; the largest is 32767.
+
+    >>> stepped([[1.0, None], [-0.5, 0.0]])["step"] == 1 / 32767
+    True
+    """
+    values = array(rows)
+    largest = np.nanmax(np.abs(values), initial=0.0, where=np.isfinite(values))
+    step = float(largest) / 32767 or 1.0
+    whole = np.where(np.isfinite(values), np.rint(values / step), GAP)
+    return {"step": step, "base64": _text(whole.astype("<i2"))}
+
+
+def shares(rows: NumberRows) -> str:
+    """Numbers from 0 to 1 in steps of 1/254, one byte each; 255 for gaps."""
+    values = array(rows)
+    whole = np.where(np.isfinite(values), np.rint(values.clip(0, 1) * 254), GAP_SHARE)
+    return _text(whole.astype("u1"))
+
+
+def _text(values: NDArray) -> str:
+    return base64.b64encode(values.tobytes()).decode("ascii")
+
+
+LONGEST = 4000
+"""Characters of one text that the page holds; the full text stays in the result folder."""
+
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufeff\ud800-\udfff]"
+)
+
+
+def visible(text: Any, limit: int = LONGEST) -> str:
+    r"""Control characters, direction overrides and broken characters spelled out; cut at `limit`.
+
+    >>> visible("a\u202eb"), visible("abcdef", limit=3)
+    ('a‹U+202E›b', 'abc … (6 characters)')
+    """
+    whole = str(text)
+    shown = _UNSEEN.sub(lambda found: f"‹U+{ord(found[0]):04X}›", whole[:limit])
+    return shown if len(whole) <= limit else f"{shown} … ({len(whole)} characters)"
+
+
+def visible_values(value: Any, limit: int = LONGEST) -> Any:
+    """The same for every text inside a JSON value, keys included."""
+    match value:
+        case str():
+            return visible(value, limit)
+        case dict():
+            return {visible(key, 200): visible_values(one, limit) for key, one in value.items()}
+        case list() | tuple():
+            return [visible_values(one, limit) for one in value]
+        case _:
+            return value
+
+
+MOST_TOKENS = 16
+"""Of one span; the rest of a longer one stays in the result folder."""
+LONGEST_TOKEN = 24
+"""Characters of one token."""
+MOST_VALUES = 1 << 19
+"""A page's values by example, layer and token, a byte each: 0.7 MB as base64."""
+
+
+def token_table(run: PatchRun) -> tuple[dict[str, Any], int]:
+    """What a run read by token, and how many numbers that is; nothing where it read nothing.
+
+    `texts` by example, `base64` probabilities that `full` reads: example, then layer, then token.
+    """
+    read = [_of_row(row, len(run.layers)) for row in run.rows]
+    values = [one for _, table in read for layer in table for one in layer]
+    found = {"texts": [texts for texts, _ in read], "base64": shares(values)} if values else {}
+    return found, len(values)
+
+
+def token_tables(runs: Sequence[PatchRun]) -> Iterator[dict[str, Any]]:
+    """Of every run, in order, until the page holds as much as it may."""
+    left = MOST_VALUES
+    for run in runs:
+        found, n_values = token_table(run)
+        kept = n_values <= left
+        left -= n_values * kept
+        yield found if kept else {}
+
+
+def _of_row(row: Mapping[str, Any], n_layers: int) -> tuple[list[str], list[list[float]]]:
+    """Texts and probabilities by layer and token; nothing where a row is not as we write it."""
+    texts, table = row.get("span_tokens"), row.get("lens_by_token")
+    if not isinstance(texts, list) or not isinstance(table, list) or len(table) != n_layers:
+        return [], []
+    if not all(isinstance(layer, list) and len(layer) == len(texts) for layer in table):
+        return [], []
+    if not all(type(one) in (int, float) and one <= 0 for layer in table for one in layer):
+        return [], []
+    kept = [[math.exp(one) for one in layer[:MOST_TOKENS]] for layer in table]
+    return [visible(text, LONGEST_TOKEN) for text in texts[:MOST_TOKENS]], kept
