@@ -20,6 +20,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 Place = str | Path
 """A file or folder, as a caller names it."""
+Section = Literal["Models and data", "Size", "Scoring", "Training", "Machine", "Output"]
+"""Heading of a command's help; a group of settings says its own, other fields are of scoring."""
+MODELS: Section = "Models and data"
+MACHINE: Section = "Machine"
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class Option:
     """Shown by `--help-all` only."""
     typed: bool = False
     """Runs, sends, overwrites or deletes something: a person says so, no project file."""
+    section: Section | None = None
+    """Heading of the help, where it is another than that of the group."""
 
 
 Model = Annotated[str, Option("Name, Hub id[@revision] or folder.", is_a="model")]
@@ -84,7 +90,8 @@ Exclude = Annotated[
     ),
 ]
 Limit = Annotated[
-    int | None, Option("At most N examples, over as many authors as there are.", least=1)
+    int | None,
+    Option("At most N examples, over as many authors as there are.", least=1, section="Size"),
 ]
 Registry = Annotated[
     Place | None,
@@ -103,7 +110,11 @@ Device = Annotated[str, Option("auto, cpu, cuda, cuda:1 …")]
 AttentionName = Literal["eager", "sdpa"]
 Attention = Annotated[
     AttentionName,
-    Option("Attention of the Hugging Face model; what is patched is always eager.", expert=True),
+    Option(
+        "Attention of the Hugging Face model; what is patched is always eager.",
+        expert=True,
+        section="Scoring",
+    ),
 ]
 BatchSize = Annotated[
     int | None,
@@ -205,12 +216,6 @@ NO_RETAIN_MODEL = "none"
 COUNTERFACTUAL = "counterfactual"
 """Anchor, and score, of a run without a retain model: `full`'s own stream of another question."""
 
-Section = Literal["Models and data", "Size", "Scoring", "Training", "Machine", "Output"]
-"""Heading of a command's help; a group of settings says its own, other fields are of scoring."""
-MODELS: Section = "Models and data"
-MACHINE: Section = "Machine"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Names:
     """Where the names of models are looked up."""
@@ -236,18 +241,11 @@ class Anchors(Models):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
-    """How much is asked."""
-
-    section: ClassVar[Section] = "Size"
-    limit: Limit = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rows(Size):
+class Rows:
     """Which rows are asked, and how many of them."""
 
     section: ClassVar[Section] = MODELS
+    limit: Limit = None
     data: Data = None
     exclude: Exclude = ()
 
@@ -326,28 +324,26 @@ class PatchGroups(ScoreFiles, Machine, NeutralRows, Rows, Models):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextOptions:
-    """How texts are read and written."""
+class Questions(Rows):
+    """What a suite asks, of whose rows, and how texts are read and written."""
 
+    section: ClassVar[Section] = MODELS
     classifier: Annotated[
-        str | None, Option("Text classifier whose class 0 is clean text.", expert=True)
+        str | None,
+        Option("Text classifier whose class 0 is clean text.", expert=True, section="Scoring"),
     ] = None
     mask: Annotated[
         MaskConvention,
         Option(
             "Attend to every real token, or to ids other than padding (published numbers).",
             expert=True,
+            section="Scoring",
         ),
     ] = "true"
-    max_new_tokens: Annotated[int | None, Option("[default: the suite's]", least=1)] = None
+    max_new_tokens: Annotated[
+        int | None, Option("[default: the suite's]", least=1, section="Scoring")
+    ] = None
     attn: Attention = "eager"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Questions(TextOptions, Rows):
-    """What a suite asks, and of whose rows."""
-
-    section: ClassVar[Section] = MODELS
     suite: Annotated[Suite, Option("Which questions are asked.")] = "tofu"
     data: Annotated[
         str | None,

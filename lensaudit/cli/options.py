@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from types import UnionType
@@ -26,20 +26,6 @@ _MOST_BYTES = 2.0**63
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Field:
-    """A field of a settings record that is an option."""
-
-    name: str
-    kind: Any
-    """The type of one value, without None and without the tuple around several."""
-    many: bool
-    option: Option
-    default: Any
-    required: bool
-    section: Section
-
-
 def options(record: type, *names: str) -> Callable[[Command], Command]:
     """An option for each field of a settings record, or for those named.
 
@@ -55,14 +41,18 @@ def options(record: type, *names: str) -> Callable[[Command], Command]:
         declared = {one.name for one in getattr(command, "__click_params__", ())}
         chosen = [
             one
-            for one in _fields(record)
+            for one in options_of(record)
             if one.name not in declared and (not names or one.name in names)
         ]
-        for one in reversed(chosen):
-            command = _option(one)(command)
-        return command
+        return _declared(command, reversed(chosen))
 
     return decorate
+
+
+def _declared(command: Any, chosen: Iterable[click.Option]) -> Any:
+    """The command with options more, the nearest to it first: click turns them round."""
+    command.__click_params__ = [*getattr(command, "__click_params__", ()), *chosen]
+    return command
 
 
 def _taking(command: Callable[..., Any], record: type) -> Callable[..., Any]:
@@ -114,7 +104,7 @@ def _hints(record: type) -> dict[str, Any]:
     return get_type_hints(record)
 
 
-def _fields(record: type) -> list[_Field]:
+def options_of(record: type) -> list["SettingOption"]:
     """The fields that are options, by section; in each the required ones first.
 
     How a command scores is said before what it shares with others, as the judge's address.
@@ -122,11 +112,11 @@ def _fields(record: type) -> list[_Field]:
     groups = reversed(list(enumerate(record.__mro__)))
     shared = {name: at for at, group in groups for name in inspect.get_annotations(group)}
 
-    def place(one: _Field) -> tuple[int, bool, int]:
-        own = shared.get(one.name, 0) if one.section == "Scoring" else 0
+    def place(one: SettingOption) -> tuple[int, bool, int]:
+        own = shared.get(str(one.name), 0) if one.section == "Scoring" else 0
         return get_args(Section).index(one.section), not one.required, own
 
-    return sorted(_declared(record), key=place)
+    return sorted(_options(record), key=place)
 
 
 def _sections(record: type) -> dict[str, Section]:
@@ -138,26 +128,15 @@ def _sections(record: type) -> dict[str, Section]:
     return found
 
 
-def _declared(record: type) -> Iterator[_Field]:
+def _options(record: type) -> Iterator["SettingOption"]:
     """The fields that are options, in order."""
     hints, sections = get_type_hints(record, include_extras=True), _sections(record)
     for one in dataclasses.fields(record):
-        hint, section = hints[one.name], sections[one.name]
+        hint = hints[one.name]
         if dataclasses.is_dataclass(hint):
-            yield from _declared(hint)  # type: ignore[arg-type]
-            continue
-        words = [word for word in getattr(hint, "__metadata__", ()) if isinstance(word, Option)]
-        if not words:
-            continue
-        kind, many = _one_value(hint)
-        required = one.default is dataclasses.MISSING
-        default = None if required else one.default
-        # the outer words win: an alias of settings.py may be said differently in one record
-        if words[-1].is_a == "model":
-            section = MODELS
-        elif one.name == "out":
-            section = "Output"
-        yield _Field(one.name, kind, many, words[-1], default, required, section)
+            yield from _options(hint)  # type: ignore[arg-type]
+        elif any(isinstance(word, Option) for word in getattr(hint, "__metadata__", ())):
+            yield _option(one.name, hint, one.default, sections[one.name])
 
 
 def _one_value(hint: Any) -> tuple[Any, bool]:
@@ -182,40 +161,47 @@ def _one_value(hint: Any) -> tuple[Any, bool]:
     return hint, False
 
 
-def _option(field: _Field) -> Callable[[Any], Any]:
-    words = field.option
-    flags = words.flag.split() or [f"--{field.name.replace('_', '-')}"]
-    extra: dict[str, Any] = {
-        "cls": SettingOption,
-        "section": field.section,
-        "expert": words.expert,
-        "typed": words.typed,
-        "help": words.help or None,
-    }
-    if field.kind is bool:
-        return click.option(*flags, field.name, is_flag=True, **extra)
-    if field.many:
-        extra["multiple"] = True
-    elif field.default is not None or words.none:
-        extra["default"] = words.none if field.default is None else field.default
-        extra["show_default"] = bool(str(field.default)) and "[default" not in words.help
-    return click.option(
-        *flags,
-        field.name,
-        type=_type(field),
-        required=field.required,
+def _option(
+    name: str, hint: Any, default: Any = dataclasses.MISSING, section: Section = "Scoring"
+) -> "SettingOption":
+    """The option that a field's type says; without a default it must be given."""
+    # the outer words win: an alias of settings.py may be said differently in one record
+    words = next(word for word in reversed(hint.__metadata__) if isinstance(word, Option))
+    kind, many = _one_value(hint)
+    if words.section is not None:
+        section = words.section
+    elif words.is_a == "model":
+        section = MODELS
+    elif name == "out":
+        section = "Output"
+    required = default is dataclasses.MISSING
+    shown: dict[str, Any] = {}
+    if kind is bool:
+        shown = {"is_flag": True}
+    elif many:
+        shown = {"multiple": True}
+    elif words.none or (default is not None and not required):
+        shown["default"] = words.none if default is None else default
+        shown["show_default"] = bool(str(default)) and "[default" not in words.help
+    return SettingOption(
+        [*(words.flag.split() or [f"--{name.replace('_', '-')}"]), name],
+        type=None if kind is bool else _type(kind, words),
+        required=required,
+        section=section,
+        expert=words.expert,
+        typed=words.typed,
+        help=words.help or None,
         metavar=words.metavar,
         envvar=words.variable,
-        **extra,
+        **shown,
     )
 
 
-def _type(field: _Field) -> Any:
-    words = field.option
-    if get_origin(field.kind) is Literal:
-        names = get_args(field.kind)
+def _type(kind: Any, words: Option) -> Any:
+    if get_origin(kind) is Literal:
+        names = get_args(kind)
         return ChoiceOrNone([words.none, *names]) if words.none else click.Choice(names)
-    if field.kind is Path:
+    if kind is Path:
         kinds = {"dir_okay": words.is_a != "file", "file_okay": words.is_a != "folder"}
         return click.Path(path_type=Path, **kinds)
     if words.is_a in ("model", "served"):
@@ -224,10 +210,6 @@ def _type(field: _Field) -> Any:
         return ByteSize()
     if words.none:
         return BatchSize()
-    return _number(field.kind, words)
-
-
-def _number(kind: Any, words: Option) -> Any:
     low = words.least if words.above is None else words.above
     if low is None and words.most is None:
         return kind
@@ -311,13 +293,7 @@ def _is_utf8(text: str) -> bool:
 
 def shared(*names: str) -> Callable[[Command], Command]:
     """The named options, in this order in the help."""
-
-    def decorate(command: Command) -> Command:
-        for name in reversed(names):
-            command = OPTIONS[name](command)
-        return command
-
-    return decorate
+    return lambda command: _declared(command, (OPTIONS[name] for name in reversed(names)))
 
 
 class BatchSize(click.ParamType):
@@ -351,42 +327,35 @@ class ModelName(click.ParamType):
         return [CompletionItem(name) for name in known] or [CompletionItem(incomplete, type="dir")]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _SharedOptions:
-    """What commands take beside their settings."""
-
-    sources: settings.Sources
-    source: Annotated[str, Option("Model to audit.", is_a="model")]
-    model: settings.Model
-    registry: settings.Registry = None
-    activations: settings.Activations = settings.ACTIVATIONS
-
-
 def result_folder(usual: str) -> Callable[[Command], Command]:
     """`--out`, where results go to; `usual` where nobody says."""
     place = click.Path(path_type=Path)
     return click.option("-o", "--out", type=place, help=f"Result folder. [default: {usual}]")
 
 
-_SHARED = {one.name: one for one in _fields(_SharedOptions)}
-_ASKED = Option("Model to audit, or where one is served: http://HOST:PORT/v1.", is_a="served")
-OPTIONS: dict[str, Callable[[Any], Any]] = {
-    **{name: _option(one) for name, one in _SHARED.items()},
-    "source or address": _option(dataclasses.replace(_SHARED["source"], option=_ASKED)),
-    "json": click.option(
-        "--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."
+_SOURCE = Option("Model to audit.", is_a="model")
+_SERVED = Option("Model to audit, or where one is served: http://HOST:PORT/v1.", is_a="served")
+OPTIONS: dict[str, click.Option] = {
+    "sources": _option("sources", settings.Sources),
+    "source": _option("source", Annotated[str, _SOURCE]),
+    "source or address": _option("source", Annotated[str, _SERVED], section=MODELS),
+    "model": _option("model", settings.Model),
+    "registry": _option("registry", settings.Registry, None),
+    "activations": _option("activations", settings.Activations, settings.ACTIVATIONS),
+    "json": click.Option(
+        ["--json", "as_json"], is_flag=True, help="Print the result as JSON on stdout."
     ),
-    "dry_run": click.option(
-        "--dry-run", is_flag=True, help="Print the plan; load and write nothing."
+    "dry_run": click.Option(
+        ["--dry-run"], is_flag=True, help="Print the plan; load and write nothing."
     ),
-    "force": click.option(
-        "--force",
-        cls=SettingOption,
+    "force": SettingOption(
+        ["--force"],
         typed=True,
         is_flag=True,
         help="Write over a file that this command did not write.",
     ),
 }
+"""What commands take beside their settings."""
 
 
 EVERY = "lensaudit.every"

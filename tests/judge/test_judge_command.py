@@ -322,10 +322,10 @@ def test_every_command_that_may_pay_a_judge_has_the_same_caps():
     import click
 
     from lensaudit.cli.main import cli
-    from lensaudit.cli.options import _fields
+    from lensaudit.cli.options import options_of
     from lensaudit.judge.settings import JudgeAccess
 
-    wanted = {one.name for one in _fields(JudgeAccess)}
+    wanted = {one.name for one in options_of(JudgeAccess)}
     for path in (
         *("judge run", "judge calibrate", "judge batch run"),
         *("steer extract", "steer eval", "steer sweep"),
