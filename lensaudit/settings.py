@@ -216,6 +216,7 @@ NO_RETAIN_MODEL = "none"
 COUNTERFACTUAL = "counterfactual"
 """Anchor, and score, of a run without a retain model: `full`'s own stream of another question."""
 
+
 @dataclass(frozen=True, kw_only=True)
 class Names:
     """Where the names of models are looked up."""
