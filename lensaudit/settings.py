@@ -99,14 +99,17 @@ Registry = Annotated[
         "TOML or JSON file that adds or overrides model names.",
         variable="LENSAUDIT_REGISTRY",
         expert=True,
+        section=MODELS,
     ),
 ]
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 Dtype = Annotated[
     DtypeName,
-    Option("Of weights and activations; auto is float32 on a CPU, bfloat16 on CUDA."),
+    Option(
+        "Of weights and activations; auto is float32 on a CPU, bfloat16 on CUDA.", section=MACHINE
+    ),
 ]
-Device = Annotated[str, Option("auto, cpu, cuda, cuda:1 …")]
+Device = Annotated[str, Option("auto, cpu, cuda, cuda:1 …", section=MACHINE)]
 AttentionName = Literal["eager", "sdpa"]
 Attention = Annotated[
     AttentionName,
@@ -118,9 +121,17 @@ Attention = Annotated[
 ]
 BatchSize = Annotated[
     int | None,
-    Option("Examples per batch; auto chooses from --memory.", least=1, none="auto", expert=True),
+    Option(
+        "Examples per batch; auto chooses from --memory.",
+        least=1,
+        none="auto",
+        expert=True,
+        section=MACHINE,
+    ),
 ]
-Memory = Annotated[str, Option("Budget above the weights, e.g. 800M.", expert=True)]
+Memory = Annotated[
+    str, Option("Budget above the weights, e.g. 800M.", expert=True, section=MACHINE)
+]
 MEMORY = "2G"
 AlignName = Literal["auto", "none", "shift", "procrustes", "affine"]
 Align = Annotated[
@@ -153,10 +164,11 @@ AlignTokens = Annotated[
     Option("Neutral tokens a map is fitted on. [default: 16 per dimension]", least=1, expert=True),
 ]
 Activations = Annotated[
-    Place, Option("Folder of the activation caches.", is_a="folder", expert=True)
+    Place,
+    Option("Folder of the activation caches.", is_a="folder", expert=True, section=MACHINE),
 ]
 ACTIVATIONS = Path("activations")
-Fresh = Annotated[bool, Option("Ignore scores of earlier runs.")]
+Fresh = Annotated[bool, Option("Ignore scores of earlier runs.", section="Output")]
 Holdout = Annotated[
     Place | None, Option("Own rows no model saw, for membership attacks.", is_a="file")
 ]
@@ -221,7 +233,6 @@ COUNTERFACTUAL = "counterfactual"
 class Names:
     """Where the names of models are looked up."""
 
-    section: ClassVar[Section] = MODELS
     registry: Registry = None
 
 
@@ -229,7 +240,6 @@ class Names:
 class Models(Names):
     """The models that a source is compared with."""
 
-    section: ClassVar[Section] = MODELS
     full: Full = None
     retain: Retains = ()
 
@@ -252,18 +262,10 @@ class Rows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Processor:
-    """Where a model runs."""
-
-    section: ClassVar[Section] = MACHINE
-    device: Device = "auto"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Precision(Processor):
+class Precision:
     """Where and how precisely a model runs."""
 
-    section: ClassVar[Section] = MACHINE
+    device: Device = "auto"
     dtype: Dtype = "auto"
 
 
@@ -271,7 +273,6 @@ class Precision(Processor):
 class Machine(Precision):
     """Where a model runs, and what it may use."""
 
-    section: ClassVar[Section] = MACHINE
     batch_size: BatchSize = None
     memory: Memory = MEMORY
 
@@ -280,7 +281,6 @@ class Machine(Precision):
 class Caches:
     """Where activations are kept."""
 
-    section: ClassVar[Section] = MACHINE
     activations: Activations = ACTIVATIONS
 
 
@@ -288,7 +288,6 @@ class Caches:
 class ScoreFiles(Caches):
     """Where activations and scores are kept, and whether earlier ones count."""
 
-    section: ClassVar[Section] = "Output"
     fresh: Fresh = False
 
 
@@ -306,7 +305,6 @@ class NeutralRows:
 class PatchGroups(ScoreFiles, Machine, NeutralRows, Rows, Models):
     """Models, rows and machine of a run that patches: the same for `patch` and `audit`."""
 
-    section: ClassVar[Section] = MODELS
     retain: Annotated[
         str | tuple[str, ...] | None,
         Option(

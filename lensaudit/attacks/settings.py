@@ -7,12 +7,12 @@ from typing import Annotated, ClassVar, Literal
 from lensaudit.settings import (
     Anchors,
     Caches,
+    Device,
     Models,
     Names,
     Option,
     Place,
     Precision,
-    Processor,
     Rows,
     ScoreFiles,
     Section,
@@ -73,7 +73,7 @@ class RelearnSettings(Caches, Precision, Anchors):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundSettings(Processor, Names):
+class RoundSettings(Names):
     """A run of `quantize`."""
 
     model: Annotated[
@@ -87,6 +87,7 @@ class RoundSettings(Processor, Names):
         Option("What rounds; the numbers are the same.", expert=True),
     ] = "auto"
     store: Stored = "same"
+    device: Device = "auto"
 
 
 LossOn = Literal["all", "letter_answer", "letter", "question_answer", "answer"]
@@ -148,7 +149,7 @@ class Gate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudySettings(Processor, Names):
+class StudySettings(Names):
     """A run of `rtt run`: one study for each unlearned model."""
 
     section: ClassVar[Section] = "Training"
@@ -235,6 +236,7 @@ class StudySettings(Processor, Names):
         Path | None,
         Option("Folder of log and summary. [default: experiments/out/rtt]", is_a="folder"),
     ] = None
+    device: Device = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)

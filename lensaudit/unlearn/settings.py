@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from lensaudit.errors import InputError
-from lensaudit.settings import Names, Option, Processor, Section, Seed
+from lensaudit.settings import Device, Names, Option, Section, Seed
 
 Formats = Literal["chat", "raw", "both"]
 Store = Literal["same", "float32", "bfloat16", "float16"]
@@ -55,7 +55,7 @@ SAVE_EVERY = 50
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnlearnSettings(Processor, Names):
+class UnlearnSettings(Names):
     """A run of `unlearn`; None is the method's published value."""
 
     section: ClassVar[Section] = "Training"
@@ -124,6 +124,7 @@ class UnlearnSettings(Processor, Names):
     seed: Seed = 0
     save_every: SaveEvery = SAVE_EVERY
     store: Stored = "same"
+    device: Device = "auto"
 
 
 def positive(option: str, value: float) -> float:
