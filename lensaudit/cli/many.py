@@ -40,7 +40,7 @@ from lensaudit.sweep.settings import CheckSettings, PlanSettings, RunSettings, W
 
 if TYPE_CHECKING:
     from lensaudit.screen.tables import Part
-    from lensaudit.sweep.plan import SweepFolder, SweepPlan
+    from lensaudit.sweep.plan import Sweep
 
 RESULTS = click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
 
@@ -228,15 +228,15 @@ def plan(settings: PlanSettings, as_json: bool, dry_run: bool) -> None:
     idknll_*_ep10 is a pattern, role:pool_knows all of a role. The anchors are added. A plan never
     changes; the same command gives the same plan.
     """
-    from lensaudit.sweep.plan import SweepFolder, write_plan
+    from lensaudit.sweep.plan import write_plan
     from lensaudit.sweep.planning import plan_of
 
-    made, layout = plan_of(settings, notice), SweepFolder(settings.out)
+    made = plan_of(settings, notice)
     if not dry_run:
-        write_plan(settings.out, made)
-    print_plan(layout, made, as_json=as_json)
+        write_plan(made)
+    print_plan(made, as_json=as_json)
     if not dry_run and not as_json:
-        written(layout.plan)
+        written(made.file)
 
 
 @sweep.command("run")
@@ -248,15 +248,15 @@ def run(folder: Path, settings: RunSettings, as_json: bool, dry_run: bool) -> No
     from lensaudit.sweep.engines import engine_of
     from lensaudit.sweep.run import run_sweep
 
-    layout, planned = _opened(folder)
+    planned = _opened(folder)
     if dry_run:
-        print_plan(layout, planned, as_json=as_json)
+        print_plan(planned, as_json=as_json)
         return
     engine = engine_of(settings, planned, report=notice)
     try:
         run_sweep(folder, engine, settings, notice)
     finally:  # whatever the end is
-        print_status(layout, planned, as_json=as_json)
+        print_status(planned, as_json=as_json)
 
 
 @sweep.command("status")
@@ -267,9 +267,9 @@ def status(folder: Path, watch: bool, as_json: bool) -> None:
     """Say how many units are done, running, failed and left, and why some failed."""
     from lensaudit.sweep.upkeep import problem_lines
 
-    layout, planned = _opened(folder)
+    planned = _opened(folder)
     while True:
-        found = print_status(layout, planned, as_json=as_json)
+        found = print_status(planned, as_json=as_json)
         for line in [] if as_json else problem_lines(found, SHOWN):
             say(line)
         if not watch or not found["running"]:
@@ -291,7 +291,7 @@ def retry(folder: Path, models: tuple[str, ...], redo: bool) -> None:
     """Let failed units be tried again by the next run: all, or those of MODELS."""
     from lensaudit.sweep.upkeep import retry as set_back
 
-    chosen = set_back(*_opened(folder), models, redo=redo)
+    chosen = set_back(_opened(folder), models, redo=redo)
     tell([f"{len(chosen)} units will be tried again", *(f"  {unit.label}" for unit in chosen)])
 
 
@@ -305,7 +305,7 @@ def collect(folder: Path, out: Path | None, allow_missing: bool, as_json: bool) 
     from lensaudit.sweep.collect import collect as gather
     from lensaudit.verdict.keeps import keeps_line
 
-    found = gather(*_opened(folder), out, allow_missing=allow_missing)
+    found = gather(_opened(folder), out, allow_missing=allow_missing)
     for line in found.notes:
         notice(line)
     for label, why in found.missing.items():
@@ -331,11 +331,11 @@ def gc(folder: Path, others: bool, dry_run: bool) -> None:
     """
     from lensaudit.sweep.upkeep import garbage, remove
 
-    layout, plan = _opened(folder)
-    left = garbage(layout, plan, others=others, report=say)
+    planned = _opened(folder)
+    left = garbage(planned, others=others, report=say)
     verb = "would remove" if dry_run else "removed"
     tell([f"{verb}: {path}" for path in left])
-    freed = "" if dry_run else f", {size(remove(layout, left))} freed"
+    freed = "" if dry_run else f", {size(remove(planned, left))} freed"
     say(f"{len(left)} leftovers{freed}")
 
 
@@ -346,7 +346,7 @@ def fetch(folder: Path, quota: int | None) -> None:
     """Fetch the checkpoints of all units that are left, for `run --offline` without a network."""
     from lensaudit.sweep.weights import fetch_left
 
-    failed = fetch_left(*_opened(folder), quota, notice)
+    failed = fetch_left(_opened(folder), quota, notice)
     if failed:
         named = "; ".join(failed.values())
         raise PartialError(f"{len(failed)} checkpoints were not fetched: {named}")
@@ -360,7 +360,7 @@ def verify(folder: Path, settings: CheckSettings, as_json: bool) -> None:
     """Compute random finished units again from nothing and compare. Exit code 4: they differ."""
     from lensaudit.sweep.unit import refuse, verify_sweep
 
-    found = verify_sweep(*_opened(folder), **vars(settings), report=notice)
+    found = verify_sweep(_opened(folder), **vars(settings), report=notice)
     lines = (
         f"{one.unit}: {one.n_values} values, largest difference "
         + (f"{one.worst:.2e} at {one.metric}" if one.metric else "none")
@@ -370,25 +370,25 @@ def verify(folder: Path, settings: CheckSettings, as_json: bool) -> None:
     refuse(found)
 
 
-def _opened(folder: Path) -> tuple["SweepFolder", "SweepPlan"]:
-    from lensaudit.sweep.plan import SweepFolder, read_plan
+def _opened(folder: Path) -> "Sweep":
+    from lensaudit.sweep.plan import read_plan
 
-    return SweepFolder(folder), read_plan(folder)
+    return read_plan(folder)
 
 
-def print_plan(layout: "SweepFolder", planned: "SweepPlan", *, as_json: bool) -> None:
+def print_plan(planned: "Sweep", *, as_json: bool) -> None:
     """What a run would do."""
     from lensaudit.sweep.planning import forecast_of, lines_of
 
-    forecast = forecast_of(layout, planned)
+    forecast = forecast_of(planned)
     emit(forecast) if as_json else say("\n".join(lines_of(forecast)))
 
 
-def print_status(layout: "SweepFolder", planned: "SweepPlan", *, as_json: bool) -> dict[str, Any]:
+def print_status(planned: "Sweep", *, as_json: bool) -> dict[str, Any]:
     """One line, or the document; returned too."""
     from lensaudit.sweep.upkeep import line_of, status_of
 
-    found = status_of(layout, planned)
+    found = status_of(planned)
     emit(found) if as_json else say(line_of(found))
     return found
 

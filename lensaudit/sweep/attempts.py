@@ -54,7 +54,7 @@ from lensaudit.results.keyed import keyed_document, write_keyed
 from lensaudit.results.reading import Number, Whole, check_inside, fits
 from lensaudit.results.records import FileMark, mark_of
 from lensaudit.scores.estimate import Estimate
-from lensaudit.sweep.plan import SweepFolder, SweepPlan, Unit
+from lensaudit.sweep.plan import Sweep, Unit
 
 Row = dict[str, Any]
 _PROCESS = re.compile(r".{1,64}-\d{1,10}")
@@ -418,14 +418,14 @@ _SCRATCH = ("checkpoint", "registry.json", "eval/passes", "eval/retain")
 """What only the work needed."""
 
 
-def finished(layout: SweepFolder, unit: Unit) -> Mapping[str, Any] | None:
+def finished(sweep: Sweep, unit: Unit) -> Mapping[str, Any] | None:
     """The result of a unit; None where it is not done. A damaged one is not done."""
-    return _valid(layout.unit(unit.id) / RESULT, unit)
+    return _valid(sweep.unit(unit.id) / RESULT, unit)
 
 
-def prepared(layout: SweepFolder, unit: Unit) -> Mapping[str, Any] | None:
+def prepared(sweep: Sweep, unit: Unit) -> Mapping[str, Any] | None:
     """The result of a unit that was complete when its worker died before publishing it."""
-    return _valid(layout.work(unit.id) / RESULT, unit)
+    return _valid(sweep.work(unit.id) / RESULT, unit)
 
 
 def _valid(path: Path, unit: Unit) -> Mapping[str, Any] | None:
@@ -471,18 +471,18 @@ def check_values(unit: Unit, result: Mapping[str, Any]) -> None:
         check_share(name, one["value"], where)
 
 
-def publish(layout: SweepFolder, unit: Unit, record: Mapping[str, Any] | None) -> None:
+def publish(sweep: Sweep, unit: Unit, record: Mapping[str, Any] | None) -> None:
     """Make a unit's work its result: one rename, after everything is on disk.
 
     Args:
-        layout: the sweep.
+        sweep: in its folder.
         unit: the unit.
         record: what the result says beside the names of its files; None where it is written.
 
     Raises:
         WorkError: it cannot be published.
     """
-    work, done = layout.work(unit.id), layout.unit(unit.id)
+    work, done = sweep.work(unit.id), sweep.unit(unit.id)
     if record is not None:
         files = {path.relative_to(work).as_posix(): vars(mark_of(path)) for path in _kept(work)}
         identity = {"schema": SCHEMA, "key": unit.id, "unit": unit.id, "target": unit.target}
@@ -490,16 +490,16 @@ def publish(layout: SweepFolder, unit: Unit, record: Mapping[str, Any] | None) -
     for name in _SCRATCH:
         remove_below(work, work / name)
     try:
-        layout.units.mkdir(parents=True, exist_ok=True)
-        if finished(layout, unit) is not None:  # another worker was faster; both hold the same
-            remove_below(layout.root, work)
+        sweep.published.mkdir(parents=True, exist_ok=True)
+        if finished(sweep, unit) is not None:  # another worker was faster; both hold the same
+            remove_below(sweep.root, work)
             return
-        remove_below(layout.units, done)
+        remove_below(sweep.published, done)
         os.rename(work, done)
-        sync_folder(layout.units)
+        sync_folder(sweep.published)
     except OSError as error:
         raise os_error(error, done) from error
-    if finished(layout, unit) is None:
+    if finished(sweep, unit) is None:
         raise WorkError(f"{unit.label}: its published result cannot be read back from {done}")
 
 
@@ -533,25 +533,25 @@ class UnitState:
         return self.history.failed or self.history.last
 
 
-def state_of(layout: SweepFolder, unit: Unit, *, run: str = "") -> UnitState:
+def state_of(sweep: Sweep, unit: Unit, *, run: str = "") -> UnitState:
     """The state of a unit; transient failures count against it only within `run`."""
-    result = finished(layout, unit)
+    result = finished(sweep, unit)
     if result is not None:
-        return UnitState(unit, "done", history(layout.attempts(unit.id), run=run), result=result)
-    worker = holder(layout.claim(unit.id))
-    past = history(layout.attempts(unit.id), run=run, is_claimed=worker is not None)
+        return UnitState(unit, "done", history(sweep.attempts(unit.id), run=run), result=result)
+    worker = holder(sweep.claim(unit.id))
+    past = history(sweep.attempts(unit.id), run=run, is_claimed=worker is not None)
     if worker is not None:
         return UnitState(unit, "running", past, worker)
     return UnitState(unit, "failed" if past.failed else "to do", past)
 
 
-def states_of(layout: SweepFolder, plan: SweepPlan, *, run: str = "") -> list[UnitState]:
+def states_of(sweep: Sweep, *, run: str = "") -> list[UnitState]:
     """The state of every unit, in the order of the plan."""
-    return [state_of(layout, unit, run=run) for unit in plan.units]
+    return [state_of(sweep, unit, run=run) for unit in sweep.units]
 
 
-def strangers(layout: SweepFolder, plan: SweepPlan) -> list[str]:
+def strangers(sweep: Sweep) -> list[str]:
     """Results in the folder that are of no unit of the plan."""
-    if not layout.units.is_dir():
+    if not sweep.published.is_dir():
         return []
-    return sorted(one.name for one in layout.units.iterdir() if one.name not in plan.by_id)
+    return sorted(one.name for one in sweep.published.iterdir() if one.name not in sweep.by_id)

@@ -20,7 +20,7 @@ from lensaudit.errors import PartialError, VerificationError, shortened
 from lensaudit.files import make_folder, os_error, remove_below, slug, write_csv, write_json
 from lensaudit.results.records import misfits
 from lensaudit.sweep.attempts import PARTS, RESULT, UnitState, check_values, states_of, strangers
-from lensaudit.sweep.plan import SweepFolder, SweepPlan, Unit
+from lensaudit.sweep.plan import Sweep, Unit
 from lensaudit.verdict.collect import verdicts
 from lensaudit.verdict.keeps import Keeps, keeps_document, kept
 
@@ -64,14 +64,11 @@ class SweepTable:
     """Label of a unit -> what its model keeps beside `full`; none where nothing was asked of it."""
 
 
-def collect(
-    layout: SweepFolder, plan: SweepPlan, out: Path | None = None, *, allow_missing: bool = False
-) -> SweepTable:
+def collect(sweep: Sweep, out: Path | None = None, *, allow_missing: bool = False) -> SweepTable:
     """Write the table of all numbers and the folders that `meta` and `report` read.
 
     Args:
-        layout: the sweep.
-        plan: its plan.
+        sweep: in its folder.
         out: where to; the sweep's `results/` by default.
         allow_missing: go on where planned units are not done.
 
@@ -80,7 +77,7 @@ def collect(
         InputError: a value lies outside its range or its own interval.
         VerificationError: a finished unit's files were changed.
     """
-    states = states_of(layout, plan)
+    states = states_of(sweep)
     missing = {one.unit.label: why_missing(one) for one in states if one.result is None}
     if missing and not allow_missing:
         named = shortened([f"{label}: {why}" for label, why in missing.items()], _SHOWN)
@@ -90,35 +87,35 @@ def collect(
         )
     done = [one for one in states if one.result is not None]
     for one in done:
-        if bad := misfits(layout.unit(one.unit.id), name=RESULT):
+        if bad := misfits(sweep.unit(one.unit.id), name=RESULT):
             raise VerificationError(
-                f"{one.unit.label}: {layout.unit(one.unit.id)}: {bad[0]}; `lensaudit sweep retry "
+                f"{one.unit.label}: {sweep.unit(one.unit.id)}: {bad[0]}; `lensaudit sweep retry "
                 "--redo` computes the unit again"
             )
         check_values(one.unit, one.result or {})
-    folder = make_folder(out or layout.results)
+    folder = make_folder(out or sweep.results)
     _clear(folder)
-    _folders(layout, plan, done, folder)
+    _folders(sweep, done, folder)
     _to_do(states, folder)
     rows = [row for one in done for row in table_rows(one.unit, one.result or {})]
     _table(folder, rows)
-    keeps = kept_of_units(plan, done)
+    keeps = kept_of_units(sweep, done)
     told = {label: keeps_document(one) for label, one in keeps.items()}
-    write_json(folder / "collected.json", summary(plan, states, rows, missing) | {"keeps": told})
+    write_json(folder / "collected.json", summary(sweep, states, rows, missing) | {"keeps": told})
     said = judged(folder)
     write_json(folder / "verdicts.json", said)
-    remarks = notes(layout, plan, rows)
+    remarks = notes(sweep, rows)
     return SweepTable(folder, len(states), len(done), missing, remarks, said, keeps)
 
 
-def kept_of_units(plan: SweepPlan, done: Sequence[UnitState]) -> dict[str, Sequence[Keeps]]:
+def kept_of_units(sweep: Sweep, done: Sequence[UnitState]) -> dict[str, Sequence[Keeps]]:
     """What every model but the anchors keeps beside `full`: all were asked the same rows."""
     values = {
         one.unit: {name: value["value"] for name, value in (one.result or {})["values"].items()}
         for one in done
     }
     base = {unit.target: own for unit, own in values.items() if unit.variant == "base"}
-    full, anchors = base.get(plan.anchors["full"], {}), plan.anchors.values()
+    full, anchors = base.get(sweep.anchors["full"], {}), sweep.anchors.values()
     found = {
         unit.label: kept(own, full)
         for unit, own in values.items()
@@ -163,7 +160,7 @@ def table_rows(unit: Unit, result: Mapping[str, Any]) -> Iterator[TableRow]:
 
 
 def summary(
-    plan: SweepPlan,
+    sweep: Sweep,
     states: Sequence[UnitState],
     rows: Sequence[TableRow],
     missing: Mapping[str, str],
@@ -177,7 +174,7 @@ def summary(
         )
         counts["n_values"] += row["value"] is not None
     return {
-        "plan": plan.hash,
+        "plan": sweep.hash,
         "n_planned": len(states),
         "n_done": len(states) - len(missing),
         "missing": dict(missing),
@@ -185,14 +182,14 @@ def summary(
     }
 
 
-def notes(layout: SweepFolder, plan: SweepPlan, rows: Sequence[TableRow]) -> tuple[str, ...]:
+def notes(sweep: Sweep, rows: Sequence[TableRow]) -> tuple[str, ...]:
     """What a reader of the table has to know."""
     said = []
     for column in ("dtype", "device"):
         kinds = sorted({str(row[column]) for row in rows})
         if len(kinds) > 1:
             said.append(f"units were measured with different {column}: {', '.join(kinds)}")
-    if others := strangers(layout, plan):
+    if others := strangers(sweep):
         said.append(
             f"{len(others)} results of another plan are not collected; "
             "`lensaudit sweep gc --others` removes them"
@@ -209,14 +206,14 @@ def _clear(folder: Path) -> None:
             remove_below(folder, variant)
 
 
-def _folders(layout: SweepFolder, plan: SweepPlan, done: Sequence[UnitState], folder: Path) -> None:
-    names = [slug(target.name) for target in plan.targets]
+def _folders(sweep: Sweep, done: Sequence[UnitState], folder: Path) -> None:
+    names = [slug(target.name) for target in sweep.targets]
     for state in done:
         unit = state.unit
         name = slug(unit.target)
         name = name if names.count(name) == 1 else f"{name}-{unit.id[:8]}"
         for part in PARTS:
-            source = layout.unit(unit.id) / part
+            source = sweep.unit(unit.id) / part
             if source.is_dir():
                 _copy(source, folder / unit.variant / name / part)
 

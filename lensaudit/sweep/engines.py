@@ -22,7 +22,7 @@ from typing import Any
 
 from lensaudit.errors import InputError, TryAgainError, need
 from lensaudit.sweep.attempts import MAX_KILLS, Preempted
-from lensaudit.sweep.plan import SweepPlan
+from lensaudit.sweep.plan import Sweep
 from lensaudit.sweep.run import RUNNER, SHARE, Engine, Order, Report, said, work
 from lensaudit.sweep.settings import RunSettings
 
@@ -45,13 +45,13 @@ TIMEOUT_MIN = 240
 """Minutes a job may take where nobody says so; a checkpoint with its variants takes fewer."""
 
 
-def engine_of(settings: RunSettings, plan: SweepPlan, *, report: Report) -> Engine:
+def engine_of(settings: RunSettings, sweep: Sweep, *, report: Report) -> Engine:
     """The engine that the settings name, checked to be usable here before anything is ordered.
 
     Raises:
         InputError: it is not installed, or has not what is asked for.
     """
-    name, device = settings.engine, plan.conditions.device
+    name, device = settings.engine, sweep.conditions.device
     options = ("workers", "gpus", "per_gpu", "address", "slurm", "cluster")
     changed = [one for one in options if getattr(settings, one) != getattr(RunSettings, one)]
     _check_options(name, [one.replace("_", "-") for one in changed])
@@ -60,7 +60,7 @@ def engine_of(settings: RunSettings, plan: SweepPlan, *, report: Report) -> Engi
         called = f"--engine {name}: the package {package}, which --engine pool does without,"
         need(package, called=called, extra=extra)
     if name in ("serial", "pool"):
-        check_gpu(plan, settings.gpus)
+        check_gpu(sweep, settings.gpus)
     if name == "pool":
         indices = [one.strip() for one in (settings.gpus or "").split(",") if one.strip()]
         slots = slots_for(workers=settings.workers, gpus=indices, per_gpu=settings.per_gpu)
@@ -83,13 +83,13 @@ def _check_options(name: str, given: Sequence[str]) -> None:
         )
 
 
-def check_gpu(plan: SweepPlan, gpus: str | None = None) -> None:
+def check_gpu(sweep: Sweep, gpus: str | None = None) -> None:
     """Refuse a plan for CUDA, or workers on GPUs, where this machine has none.
 
     Raises:
         InputError: there is no CUDA device.
     """
-    if gpus is None and not plan.conditions.device.startswith("cuda"):
+    if gpus is None and not sweep.conditions.device.startswith("cuda"):
         return
     import torch
 
@@ -98,7 +98,7 @@ def check_gpu(plan: SweepPlan, gpus: str | None = None) -> None:
     if gpus is not None:
         raise InputError(f"--gpus {gpus}: no CUDA device is available here; give --workers instead")
     raise InputError(
-        f"the plan says --device {plan.conditions.device}, and no CUDA device is available "
+        f"the plan says --device {sweep.conditions.device}, and no CUDA device is available "
         "here; run it where there is one, or plan again with --device cpu"
     )
 

@@ -18,6 +18,7 @@ from lensaudit.models.registry import DEMO, ModelSpec
 from lensaudit.results.reading import checked, part
 from lensaudit.settings import Asked, Machine, Questions, plain
 
+PLAN = "plan.json"
 SCHEMA = 1
 ALGORITHM = 1
 """Raised when a unit's numbers change their meaning: finished units are then done again."""
@@ -43,54 +44,6 @@ def checked_id(text: str) -> str:
 def is_id(text: str) -> bool:
     """Is it what a unit's folders are called?"""
     return _ID.fullmatch(text) is not None
-
-
-@dataclass(frozen=True)
-class SweepFolder:
-    """Paths inside a sweep's folder."""
-
-    root: Path
-
-    @property
-    def plan(self) -> Path:
-        """File of the plan; never changed."""
-        return self.root / "plan.json"
-
-    @property
-    def units(self) -> Path:
-        """One folder per finished unit; a folder that is here is complete."""
-        return self.root / "units"
-
-    @property
-    def activations(self) -> Path:
-        """Caches and scorebooks that the units share."""
-        return self.root / "activations"
-
-    @property
-    def weights(self) -> Path:
-        """Checkpoints fetched for this sweep."""
-        return self.root / "weights"
-
-    @property
-    def results(self) -> Path:
-        """Folder of what `collect` writes."""
-        return self.root / "results"
-
-    def unit(self, unit_id: str) -> Path:
-        """Folder of a finished unit."""
-        return self.units / checked_id(unit_id)
-
-    def work(self, unit_id: str) -> Path:
-        """Where a unit is worked on; what is finished in it is kept for the next attempt."""
-        return self.root / "work" / checked_id(unit_id)
-
-    def attempts(self, unit_id: str) -> Path:
-        """Log of who tried a unit, and how that ended."""
-        return self.root / "attempts" / f"{checked_id(unit_id)}.jsonl"
-
-    def claim(self, unit_id: str) -> Path:
-        """File that says who works on a unit."""
-        return self.root / "claims" / f"{checked_id(unit_id)}.json"
 
 
 @dataclass(frozen=True)
@@ -169,8 +122,8 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class SweepPlan:
-    """Units, checkpoints, anchors and conditions of a sweep."""
+class Sweep:
+    """A plan, which is units, checkpoints, anchors and conditions, and the folder of all of it."""
 
     conditions: UnitConditions
     data: str
@@ -183,6 +136,49 @@ class SweepPlan:
     """Variant -> the settings that make it."""
     lensaudit: str = __version__
     """The version that made it."""
+    root: Path = Path()
+    """Its folder, shared by every process that works on it; no part of the plan."""
+
+    @property
+    def file(self) -> Path:
+        """File of the plan; never changed."""
+        return self.root / PLAN
+
+    @property
+    def published(self) -> Path:
+        """One folder per finished unit; a folder that is here is complete."""
+        return self.root / "units"
+
+    @property
+    def activations(self) -> Path:
+        """Caches and scorebooks that the units share."""
+        return self.root / "activations"
+
+    @property
+    def weights(self) -> Path:
+        """Checkpoints fetched for this sweep."""
+        return self.root / "weights"
+
+    @property
+    def results(self) -> Path:
+        """Folder of what `collect` writes."""
+        return self.root / "results"
+
+    def unit(self, unit_id: str) -> Path:
+        """Folder of a finished unit."""
+        return self.published / checked_id(unit_id)
+
+    def work(self, unit_id: str) -> Path:
+        """Where a unit is worked on; what is finished in it is kept for the next attempt."""
+        return self.root / "work" / checked_id(unit_id)
+
+    def attempts(self, unit_id: str) -> Path:
+        """Log of who tried a unit, and how that ended."""
+        return self.root / "attempts" / f"{checked_id(unit_id)}.jsonl"
+
+    def claim(self, unit_id: str) -> Path:
+        """File that says who works on a unit."""
+        return self.root / "claims" / f"{checked_id(unit_id)}.json"
 
     @cached_property
     def by_name(self) -> Mapping[str, Target]:
@@ -221,6 +217,7 @@ class SweepPlan:
 
 
 def make_plan(
+    root: Path,
     targets: Sequence[Target],
     *,
     anchors: Mapping[str, Target],
@@ -228,7 +225,7 @@ def make_plan(
     conditions: UnitConditions,
     data: str,
     attacks: Mapping[str, Any],
-) -> SweepPlan:
+) -> Sweep:
     """The units of every target and variant; the anchors are added where they are not named.
 
     The retain model is a unit of every variant: what an attack does to it is the measure of what
@@ -256,13 +253,14 @@ def make_plan(
             for one in VARIANTS
             if one in wanted
         ]
-    return SweepPlan(
+    return Sweep(
         conditions,
         data,
         named,
         everyone,
         tuple(units),
         {one: attacks[one] for one in VARIANTS if one in attacks and one in variants},
+        root=root,
     )
 
 
@@ -314,29 +312,29 @@ def _name_of(spec: ModelSpec) -> str:
     return slug("-".join(parts[-2:] if parts[-1].startswith("checkpoint") else parts[-1:]))
 
 
-def write_plan(root: Path, plan: SweepPlan) -> Path:
+def write_plan(sweep: Sweep) -> Path:
     """Write `plan.json`; a folder holds one plan for ever.
 
     Raises:
         InputError: the folder holds another plan.
     """
-    path = SweepFolder(make_folder(root)).plan
-    if path.exists():
-        if read_plan(root).hash == plan.hash:
-            return path
+    make_folder(sweep.root)
+    if not sweep.file.exists():
+        return write_json(sweep.file, sweep.content | {"hash": sweep.hash})
+    if read_plan(sweep.root).hash != sweep.hash:
         raise InputError(
-            f"{root}: holds another plan; plans do not change, name another folder with --out"
+            f"{sweep.root}: holds another plan; plans do not change, name another folder with --out"
         )
-    return write_json(path, plan.content | {"hash": plan.hash})
+    return sweep.file
 
 
-def read_plan(root: Path) -> SweepPlan:
-    """The plan of a sweep's folder.
+def read_plan(root: Path) -> Sweep:
+    """The sweep of a folder.
 
     Raises:
         InputError: there is none, it was changed, or another version wrote it.
     """
-    path = SweepFolder(root).plan
+    path = root / PLAN
     if not path.exists():
         raise InputError(f"{root}: holds no plan.json; make one with `lensaudit sweep plan`")
     content = read_json(path)
@@ -353,25 +351,27 @@ def read_plan(root: Path) -> SweepPlan:
     known = {one.name for one in fields(UnitConditions)}
     if unknown := sorted(part(content, "conditions").keys() - known):
         raise InputError(f"{path}: has the condition {unknown[0]!r}; another version wrote it")
-    plan = checked(SweepPlan, content, path)
-    _check_whole(plan, path)
-    return plan
+    sweep = replace(checked(Sweep, content, path), root=root)
+    _check_whole(sweep)
+    return sweep
 
 
-def _check_whole(plan: SweepPlan, path: Path) -> None:
+def _check_whole(sweep: Sweep) -> None:
     """Refuse a plan that no `sweep plan` makes, whoever hashed it.
 
     Raises:
         InputError: an id is no hash or not unique, or a checkpoint or an anchor is missing.
     """
-    ids = [checked_id(unit.id) for unit in plan.units]
-    base = {unit.target for unit in plan.units if unit.variant == "base"}
+    ids = [checked_id(unit.id) for unit in sweep.units]
+    base = {unit.target for unit in sweep.units if unit.variant == "base"}
     problems = {
         "two units have one id": len(set(ids)) < len(ids),
-        "two checkpoints have one name": len(plan.by_name) < len(plan.targets),
-        "a unit is of no checkpoint": any(one.target not in plan.by_name for one in plan.units),
-        "an anchor is missing": any(plan.anchors.get(role) not in base for role in ANCHORS),
+        "two checkpoints have one name": len(sweep.by_name) < len(sweep.targets),
+        "a unit is of no checkpoint": any(one.target not in sweep.by_name for one in sweep.units),
+        "an anchor is missing": any(sweep.anchors.get(role) not in base for role in ANCHORS),
     }
     for what, found in problems.items():
         if found:
-            raise InputError(f"{path}: {what}; make the plan again with `lensaudit sweep plan`")
+            raise InputError(
+                f"{sweep.file}: {what}; make the plan again with `lensaudit sweep plan`"
+            )

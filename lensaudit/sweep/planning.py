@@ -37,8 +37,7 @@ from lensaudit.sweep.attempts import states_of
 from lensaudit.sweep.plan import (
     ANCHORS,
     VARIANTS,
-    SweepFolder,
-    SweepPlan,
+    Sweep,
     Target,
     UnitConditions,
     Variant,
@@ -55,7 +54,7 @@ SPAN_TOKENS = 16
 _WILD = frozenset("*?[")
 
 
-def plan_of(settings: PlanSettings, notice: Notice | None = None) -> SweepPlan:
+def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Sweep:
     """The plan that the settings describe.
 
     Raises:
@@ -78,6 +77,7 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> SweepPlan:
     if len(here) > 1:
         check_same_shape(*here, notice=notice)
     return make_plan(
+        settings.out,
         [planned(spec) for spec in specs],
         anchors={role: planned(spec) for role, spec in anchors.items()},
         variants=chosen,
@@ -296,22 +296,22 @@ def _identity(spec: ModelSpec) -> str:
     return f"{spec.local or spec.repo}@{spec.revision}+{adapter}"
 
 
-def forecast_of(layout: SweepFolder, plan: SweepPlan) -> dict[str, Any]:
+def forecast_of(sweep: Sweep) -> dict[str, Any]:
     """Everything a person asks before a long run, as plain JSON. Unknown numbers are null."""
-    states = states_of(layout, plan)
+    states = states_of(sweep)
     left = [one.unit for one in states if one.name == "to do"]
     waiting = list(dict.fromkeys(unit.target for unit in left))
-    to_fetch = bytes_to_fetch(layout, plan, waiting)
-    work = work_of(plan.conditions)
-    sizes = _sizes(plan)
+    to_fetch = bytes_to_fetch(sweep, waiting)
+    work = work_of(sweep.conditions)
+    sizes = _sizes(sweep)
     examples = work["patched_examples"]
     caches = None
     if sizes is not None:
         caches = len(left) * sizes.residual_bytes(examples * SPAN_TOKENS)
     return {
-        "plan": plan.hash,
+        "plan": sweep.hash,
         "n_units": len(states),
-        "n_checkpoints": len(plan.targets),
+        "n_checkpoints": len(sweep.targets),
         "done": sum(one.name == "done" for one in states),
         "failed": sum(one.name == "failed" for one in states),
         "to_do": len(left),
@@ -356,13 +356,13 @@ def _n_texts(read: Read, splits: Mapping[str, Split]) -> int:
     return sum(1 if isinstance(one, str) else len(one) for one in answers)
 
 
-def _sizes(plan: SweepPlan) -> Sizes | None:
+def _sizes(sweep: Sweep) -> Sizes | None:
     """Shape of the models, from one that is on this disk."""
-    local = [target for target in plan.targets if target.is_folder]
+    local = [target for target in sweep.targets if target.is_folder]
     if not local:
         return None
     checkpoint = open_checkpoint(resolve(local[0].repo, {}))
-    dtype = plan.conditions.dtype
+    dtype = sweep.conditions.dtype
     return sizes_on_disk(checkpoint, dtype if dtype in BYTES else "float32")
 
 

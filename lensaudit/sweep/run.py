@@ -28,7 +28,7 @@ from lensaudit.sweep.attempts import (
     state_of,
     states_of,
 )
-from lensaudit.sweep.plan import SweepFolder, SweepPlan, Unit, UnitConditions, read_plan
+from lensaudit.sweep.plan import Sweep, Unit, UnitConditions, read_plan
 from lensaudit.sweep.settings import RunSettings
 
 RUNNER = "lensaudit.sweep.unit:run_unit"
@@ -127,55 +127,53 @@ def work(order: Order, report: Report = unheard) -> None:
     Raises:
         Preempted: told to stop, or out of time.
     """
-    layout = SweepFolder(Path(order.root))
-    plan = read_plan(layout.root)
+    sweep = read_plan(Path(order.root))
     with StopSignals(install=order.settings.engine not in OWN_SIGNALS) as signals:
         for unit_id in order.units:
             order.check_time(signals)
-            attempt(layout, plan, plan.by_id[unit_id], order, signals, report)
-    if not all(target.is_folder for target in plan.targets):
-        target = plan.by_name[plan.by_id[order.units[0]].target]
-        _weights(layout, plan, order.settings).release(target)
+            attempt(sweep, sweep.by_id[unit_id], order, signals, report)
+    if not all(target.is_folder for target in sweep.targets):
+        target = sweep.by_name[sweep.by_id[order.units[0]].target]
+        _weights(sweep, order.settings).release(target)
 
 
 def attempt(
-    layout: SweepFolder,
-    plan: SweepPlan,
+    sweep: Sweep,
     unit: Unit,
     order: Order,
     signals: StopSignals,
     report: Report = unheard,
 ) -> AttemptFailure | None:
     """Try a unit once, if it is there to be tried; how it failed, if it did."""
-    with claimed(layout.claim(unit.id)) as mine:
+    with claimed(sweep.claim(unit.id)) as mine:
         if not mine:
             return None
         # the claim is ours, so a state of "running" would be our own
-        past = state_of(layout, unit, run=order.run)
+        past = state_of(sweep, unit, run=order.run)
         if past.result is not None or past.history.failed:
             return past.history.failed
         report(f"{unit.label}: begins")
-        path, engine = layout.attempts(unit.id), order.settings.engine
+        path, engine = sweep.attempts(unit.id), order.settings.engine
         with Attempt(path, run=order.run, engine=engine) as trying:
             signals.attempt = trying
             # seconds to import; a worker that finds nothing to do needs none of it
             module, _, function = order.runner.partition(":")
             run_unit = getattr(importlib.import_module(module), function)
             _take_share()
-            weights = _weights(layout, plan, order.settings)
+            weights = _weights(sweep, order.settings)
             halvings = past.history.n_halvings
-            room = UnitRoom(layout.activations, halvings, lambda _: order.check_time(signals))
-            run_unit(layout, plan, unit, weights.obtain, room)
+            room = UnitRoom(sweep.activations, halvings, lambda _: order.check_time(signals))
+            run_unit(sweep, unit, weights.obtain, room)
         signals.attempt = None
         failure = trying.failure
         report(f"{unit.label}: {f'{failure.kind}: {failure.reason}' if failure else 'done'}")
         return failure
 
 
-def _weights(layout: SweepFolder, plan: SweepPlan, settings: RunSettings) -> Any:
+def _weights(sweep: Sweep, settings: RunSettings) -> Any:
     from lensaudit.sweep.weights import Weights
 
-    return Weights(layout, plan, settings.quota, settings.offline)
+    return Weights(sweep, settings.quota, settings.offline)
 
 
 def _take_share() -> None:
@@ -213,18 +211,18 @@ def run_sweep(
         PartialError: units failed; names them.
         TryAgainError: units are left that another try may do.
     """
-    layout, plan = SweepFolder(root), read_plan(root)
+    sweep = read_plan(root)
     run, hours = secrets.token_hex(6), settings.max_hours
     until = None if hours is None else time.time() + 3600 * hours
     order = Order(str(root.resolve()), (), run, settings, until, runner)
-    for unit in plan.anchor_units():
-        _rounds(plan, [unit], engine, order, report, pause_s)
-        check_anchor(state_of(layout, unit, run=run))
-    _rounds(plan, plan.units, engine, order, report, pause_s)
-    for name in plan.anchors.values() if layout.weights.is_dir() else ():
+    for unit in sweep.anchor_units():
+        _rounds(sweep, [unit], engine, order, report, pause_s)
+        check_anchor(state_of(sweep, unit, run=run))
+    _rounds(sweep, sweep.units, engine, order, report, pause_s)
+    for name in sweep.anchors.values() if sweep.weights.is_dir() else ():
         # the fetched anchors go, if no unit is left that reads them
-        _weights(layout, plan, settings).release(plan.by_name[name])
-    return concluded(states_of(layout, plan, run=run))
+        _weights(sweep, settings).release(sweep.by_name[name])
+    return concluded(states_of(sweep, run=run))
 
 
 def check_anchor(state: UnitState) -> None:
@@ -271,7 +269,7 @@ def concluded(states: list[UnitState]) -> list[UnitState]:
 
 
 def _rounds(
-    plan: SweepPlan,
+    sweep: Sweep,
     units: Sequence[Unit],
     engine: Engine,
     order: Order,
@@ -279,9 +277,9 @@ def _rounds(
     pause_s: float,
 ) -> None:
     """Order what is left, again and again, until a round changes nothing."""
-    before, layout = None, SweepFolder(Path(order.root))
+    before = None
     while True:
-        states = [state_of(layout, unit, run=order.run) for unit in units]
+        states = [state_of(sweep, unit, run=order.run) for unit in units]
         todo = [one for one in states if one.name == "to do"]
         if not todo or before == [one.history for one in states]:
             return
@@ -293,14 +291,14 @@ def _rounds(
             time.sleep(min(wait, LONGEST_PAUSE_S))
             pause_s *= 2
         orders = [replace(order, units=ids) for ids in groups([one.unit for one in todo])]
-        with _fetching(layout, plan, orders):
+        with _fetching(sweep, orders):
             engine(orders)
 
 
 @contextmanager
-def _fetching(layout: SweepFolder, plan: SweepPlan, orders: Sequence[Order]) -> Iterator[None]:
+def _fetching(sweep: Sweep, orders: Sequence[Order]) -> Iterator[None]:
     """Fetch the next checkpoints while the engine works."""
-    targets = [plan.by_name[plan.by_id[one.units[0]].target] for one in orders]
+    targets = [sweep.by_name[sweep.by_id[one.units[0]].target] for one in orders]
     remote = [target for target in targets if not target.is_folder]
     if not remote or orders[0].settings.offline or orders[0].runner != RUNNER:
         yield
@@ -308,7 +306,7 @@ def _fetching(layout: SweepFolder, plan: SweepPlan, orders: Sequence[Order]) -> 
     from lensaudit.sweep.weights import Weights, fetch_ahead
 
     stop = threading.Event()
-    weights = Weights(layout, plan, orders[0].settings.quota, pause=stop.wait)
+    weights = Weights(sweep, orders[0].settings.quota, pause=stop.wait)
     thread = threading.Thread(target=fetch_ahead, args=(weights, remote, stop.is_set), daemon=True)
     thread.start()
     try:

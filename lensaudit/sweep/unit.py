@@ -40,7 +40,7 @@ from lensaudit.settings import (
     shared,
 )
 from lensaudit.sweep.attempts import UnitState, UnitValue, prepared, publish, states_of
-from lensaudit.sweep.plan import AttackVariant, SweepFolder, SweepPlan, Target, Unit, UnitConditions
+from lensaudit.sweep.plan import AttackVariant, Sweep, Target, Unit, UnitConditions
 from lensaudit.sweep.planning import patched_data, relearned_rows, relearning_of
 from lensaudit.sweep.run import Report, UnitRoom
 from lensaudit.sweep.weights import Weights
@@ -55,27 +55,25 @@ TOLERANCES = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 2e-2}
 generation may change a word, so that a mean over few texts moves more."""
 
 
-def run_unit(
-    layout: SweepFolder, plan: SweepPlan, unit: Unit, obtain: Obtain, room: UnitRoom
-) -> None:
+def run_unit(sweep: Sweep, unit: Unit, obtain: Obtain, room: UnitRoom) -> None:
     """Do a unit and publish it. What is finished of it is kept if it fails.
 
     Raises:
         LensAuditError: it has no result.
     """
     started = time.monotonic()
-    if prepared(layout, unit) is not None:
-        publish(layout, unit, None)
+    if prepared(sweep, unit) is not None:
+        publish(sweep, unit, None)
         return
-    work = make_folder(layout.work(unit.id))
-    settings = stage(layout, plan, unit, work, obtain, room)
-    values = measure(unit.target, settings, plan.conditions, work, room)
-    target = plan.by_name[unit.target]
+    work = make_folder(sweep.work(unit.id))
+    settings = stage(sweep, unit, work, obtain, room)
+    values = measure(unit.target, settings, sweep.conditions, work, room)
+    target = sweep.by_name[unit.target]
     publish(
-        layout,
+        sweep,
         unit,
         {
-            "plan": plan.hash,
+            "plan": sweep.hash,
             "role": target.role,
             "method": target.method,
             "repo": target.repo,
@@ -89,18 +87,16 @@ def run_unit(
     )
 
 
-def stage(
-    layout: SweepFolder, plan: SweepPlan, unit: Unit, work: Path, obtain: Obtain, room: UnitRoom
-) -> EvaluateSettings:
+def stage(sweep: Sweep, unit: Unit, work: Path, obtain: Obtain, room: UnitRoom) -> EvaluateSettings:
     """How a unit is evaluated: everything it reads, by name, in a registry file of its own.
 
     Raises:
         InputError: a checkpoint is missing, or is not the planned one.
         TryAgainError: the retain model is not done yet.
     """
-    target = plan.by_name[unit.target]
-    names = {role: plan.anchors[role] for role in ("full", "retain")}
-    anchors = {role: plan.by_name[name] for role, name in names.items()}
+    target = sweep.by_name[unit.target]
+    names = {role: sweep.anchors[role] for role in ("full", "retain")}
+    anchors = {role: sweep.by_name[name] for role, name in names.items()}
     folders = {one.name: obtain(one) for one in (*anchors.values(), target)}
     entries = {one.name: one.entry(folders[one.name]) for one in (*anchors.values(), target)}
     registry = write_json(work / "registry.json", entries)
@@ -114,9 +110,9 @@ def stage(
             start,
             unit.variant,
             out,
-            device=plan.conditions.device,
-            how=relearning_of(plan.conditions),
-            rows=relearned_rows(plan.conditions),
+            device=sweep.conditions.device,
+            how=relearning_of(sweep.conditions),
+            rows=relearned_rows(sweep.conditions),
         )
         for role, name in names.items():
             if name == target.name:  # the attacked anchor is not the anchor any more
@@ -125,11 +121,11 @@ def stage(
         # an adapter is merged into what was attacked
         entries[target.name] = replace(target, adapter=None).entry(folder)
         registry = write_json(work / "registry.json", entries)
-    batch, memory = room.batch_size(plan.conditions), room.memory(plan.conditions)
+    batch, memory = room.batch_size(sweep.conditions), room.memory(sweep.conditions)
     return EvaluateSettings(
-        **shared(plan.conditions, Questions, Machine, batch_size=batch, memory=memory),
-        metrics=plan.conditions.metrics,
-        retain_log=_retain_log(layout, plan, unit),
+        **shared(sweep.conditions, Questions, Machine, batch_size=batch, memory=memory),
+        metrics=sweep.conditions.metrics,
+        retain_log=_retain_log(sweep, unit),
         full=names["full"],
         retain=names["retain"],
         registry=registry,
@@ -137,12 +133,12 @@ def stage(
     )
 
 
-def _retain_log(layout: SweepFolder, plan: SweepPlan, unit: Unit) -> Path | None:
+def _retain_log(sweep: Sweep, unit: Unit) -> Path | None:
     """The log that comparisons with the retain model read; None for the unit that makes it."""
-    anchor = plan.anchor_units()[0]
+    anchor = sweep.anchor_units()[0]
     if unit == anchor:
         return None
-    log = layout.unit(anchor.id) / "eval" / f"{plan.conditions.suite.upper()}_EVAL.json"
+    log = sweep.unit(anchor.id) / "eval" / f"{sweep.conditions.suite.upper()}_EVAL.json"
     if not log.exists():
         raise TryAgainError(
             f"{unit.label}: waits for the retain model {anchor.target}, which is not done; "
@@ -332,8 +328,7 @@ class Compared:
 
 
 def verify_sweep(
-    layout: SweepFolder,
-    plan: SweepPlan,
+    sweep: Sweep,
     *,
     sample: int,
     seed: int,
@@ -345,30 +340,28 @@ def verify_sweep(
     Raises:
         InputError: nothing is finished.
     """
-    done = [one for one in states_of(layout, plan) if one.result is not None]
+    done = [one for one in states_of(sweep) if one.result is not None]
     if not done:
-        raise InputError(f"{layout.root}: no unit is finished; run the sweep first")
+        raise InputError(f"{sweep.root}: no unit is finished; run the sweep first")
     # the seed chooses among units by id, so that the order of a plan does not matter
     done.sort(key=lambda one: one.unit.id)
     chosen = random.Random(seed).sample(done, min(sample, len(done)))
     found = []
     for state in chosen:
         report(f"{state.unit.label}: computed again")
-        found.append(_compared(layout, plan, state, tolerance))
+        found.append(_compared(sweep, state, tolerance))
     return found
 
 
-def _compared(
-    layout: SweepFolder, plan: SweepPlan, state: UnitState, tolerance: float | None
-) -> Compared:
+def _compared(sweep: Sweep, state: UnitState, tolerance: float | None) -> Compared:
     result: Mapping[str, Any] = state.result or {}
-    weights = Weights(layout, plan)
+    weights = Weights(sweep)
     # beside the sweep: an attacked checkpoint may be too large for a folder in memory
-    with tempfile.TemporaryDirectory(prefix="verify-", dir=layout.root.resolve()) as folder:
+    with tempfile.TemporaryDirectory(prefix="verify-", dir=sweep.root.resolve()) as folder:
         work = Path(folder)
         room = UnitRoom(work / "activations", halvings=int(result["halvings"]))
-        settings = stage(layout, plan, state.unit, work, weights.obtain, room)
-        again = measure(state.unit.target, settings, plan.conditions, work, room)
+        settings = stage(sweep, state.unit, work, weights.obtain, room)
+        again = measure(state.unit.target, settings, sweep.conditions, work, room)
     allowed = TOLERANCES[result["dtype"]] if tolerance is None else tolerance
     return compare(state.unit, result["values"], again, allowed)
 

@@ -32,7 +32,7 @@ from lensaudit.sweep.attempts import (
     states_of,
     strangers,
 )
-from lensaudit.sweep.plan import SweepFolder, SweepPlan, Unit, is_id
+from lensaudit.sweep.plan import Sweep, Unit, is_id
 from lensaudit.sweep.weights import folder_name
 
 _WRITTEN = re.compile(
@@ -52,14 +52,11 @@ _JOURNAL = ("journal.json", "journal.lock", "download.lock")
 Ours = Callable[[Path], bool]
 
 
-def retry(
-    layout: SweepFolder, plan: SweepPlan, names: Sequence[str] = (), *, redo: bool = False
-) -> list[Unit]:
+def retry(sweep: Sweep, names: Sequence[str] = (), *, redo: bool = False) -> list[Unit]:
     """Let failed units be tried again; the units that were set back.
 
     Args:
-        layout: the sweep.
-        plan: its plan.
+        sweep: in its folder.
         names: only units of these models or ids; all failed ones by default.
         redo: finished units of `names` too; their results are removed.
 
@@ -68,28 +65,26 @@ def retry(
     """
     if redo and not names:
         raise InputError("--redo computes finished units again: name their models")
-    states = states_of(layout, plan)
-    known = {one.unit.target for one in states} | plan.by_id.keys()
+    states = states_of(sweep)
+    known = {one.unit.target for one in states} | sweep.by_id.keys()
     if unknown := [name for name in names if name not in known]:
         raise InputError(f"{unknown[0]!r} is neither a model nor a unit of this plan")
     chosen = [s for s in states if not names or {s.unit.target, s.unit.id} & set(names)]
     chosen = [s for s in chosen if s.name == "failed" or (redo and s.name == "done")]
     for state in chosen:
         if state.name == "done":
-            remove_below(layout.units, layout.unit(state.unit.id))
-        set_back(layout.attempts(state.unit.id))
+            remove_below(sweep.published, sweep.unit(state.unit.id))
+        set_back(sweep.attempts(state.unit.id))
     return [state.unit for state in chosen]
 
 
-def garbage(
-    layout: SweepFolder, plan: SweepPlan, *, others: bool, report: Notice
-) -> dict[Path, Sequence[Path]]:
+def garbage(sweep: Sweep, *, others: bool, report: Notice) -> dict[Path, Sequence[Path]]:
     """Leftovers of finished units and dead workers, nothing that is in use; the files of each.
 
     Of each leftover that stays `report` is told what of it is not ours.
     """
     found: dict[Path, Sequence[Path]] = {}
-    for path, ours in _leftovers(layout, plan, others=others):
+    for path, ours in _leftovers(sweep, others=others):
         try:
             if path.is_symlink():
                 raise InputError(f"{path}: is a link, which nothing of ours is; it stays")
@@ -104,7 +99,7 @@ def garbage(
     return found
 
 
-def remove(layout: SweepFolder, found: Mapping[Path, Sequence[Path]]) -> int:
+def remove(sweep: Sweep, found: Mapping[Path, Sequence[Path]]) -> int:
     """Remove leftovers of a sweep file by file; how many bytes that freed.
 
     Raises:
@@ -112,41 +107,37 @@ def remove(layout: SweepFolder, found: Mapping[Path, Sequence[Path]]) -> int:
     """
     freed = 0
     for path, files in found.items():
-        check_below(layout.root, path)
+        check_below(sweep.root, path)
         freed += sum(one.lstat().st_size for one in files)
         remove_files(path, files)
     return freed
 
 
-def _leftovers(
-    layout: SweepFolder, plan: SweepPlan, *, others: bool
-) -> Iterator[tuple[Path, Ours]]:
+def _leftovers(sweep: Sweep, *, others: bool) -> Iterator[tuple[Path, Ours]]:
     """What nobody needs, each with what its files may be."""
-    states = states_of(layout, plan)
+    states = states_of(sweep)
     idle = {state.unit.id for state in states if state.name != "running"}
     done = {state.unit.id for state in states if state.name == "done"}
     all_done = len(done) == len(states)
-    for path in _children(layout.root / "claims"):
+    for path in _children(sweep.root / "claims"):
         if _is_void(path, idle):
             yield path, lambda path: path.suffix in (".json", ".lock")
-    for path in _children(layout.root / "work"):
-        if path.name in done or (others and path.name not in plan.by_id):
+    for path in _children(sweep.root / "work"):
+        if path.name in done or (others and path.name not in sweep.by_id):
             yield path, _of_work(path)
-    yield from _fetched(layout, plan, all_done=all_done)
-    for path in _children(layout.root / "slurm") if all_done else ():
+    yield from _fetched(sweep, all_done=all_done)
+    for path in _children(sweep.root / "slurm") if all_done else ():
         yield path, lambda path: _SUBMITTED.fullmatch(path.name) is not None
-    for name in strangers(layout, plan) if others else ():
-        yield layout.units / name, _of_unit(layout.units / name)
+    for name in strangers(sweep) if others else ():
+        yield sweep.published / name, _of_unit(sweep.published / name)
 
 
-def _fetched(
-    layout: SweepFolder, plan: SweepPlan, *, all_done: bool
-) -> Iterator[tuple[Path, Ours]]:
+def _fetched(sweep: Sweep, *, all_done: bool) -> Iterator[tuple[Path, Ours]]:
     """Checkpoints that were on their way out, or all, where no unit needs one any more."""
-    names = {folder_name(target) for target in plan.by_name.values()}
+    names = {folder_name(target) for target in sweep.by_name.values()}
 
     def of_a_checkpoint(path: Path) -> bool:
-        below = path.relative_to(layout.weights).parts
+        below = path.relative_to(sweep.weights).parts
         if below[0] == "trash":
             gone = _TRASH.fullmatch(below[1])
             below = (gone[1] if gone else "", *below[2:])
@@ -154,9 +145,9 @@ def _fetched(
             return len(below) == 1 and below[0] in _JOURNAL
         return below[1:3] == (".cache", "huggingface") or (len(below) == 2 and _is_wanted(path))
 
-    for path in _children(layout.weights / "trash"):
+    for path in _children(sweep.weights / "trash"):
         yield path, of_a_checkpoint
-    for path in _children(layout.weights) if all_done else ():
+    for path in _children(sweep.weights) if all_done else ():
         if path.name != "trash":
             yield path, of_a_checkpoint
 
@@ -201,9 +192,9 @@ def _is_void(claim: Path, idle: set[str]) -> bool:
     return claim.stem in idle and holder(claim.with_suffix(".json")) is None
 
 
-def status_of(layout: SweepFolder, plan: SweepPlan) -> dict[str, Any]:
+def status_of(sweep: Sweep) -> dict[str, Any]:
     """Counts, times and states of all units, as plain JSON."""
-    states = states_of(layout, plan)
+    states = states_of(sweep)
     names = [one.name for one in states]
     seconds = [float(one.result["seconds"]) for one in states if one.result]
     running = [one for one in states if one.name == "running"]
@@ -212,7 +203,7 @@ def status_of(layout: SweepFolder, plan: SweepPlan) -> dict[str, Any]:
     eta = typical * left / max(1, len(running)) if typical is not None and left else None
     return {
         "schema": 1,
-        "plan": plan.hash,
+        "plan": sweep.hash,
         "n_units": len(states),
         "done": names.count("done"),
         "running": len(running),
@@ -220,9 +211,9 @@ def status_of(layout: SweepFolder, plan: SweepPlan) -> dict[str, Any]:
         "to_do": names.count("to do"),
         "seconds_per_unit": typical,
         "eta_s": eta,
-        "weights_bytes": folder_bytes(layout, "weights"),
-        "activations_bytes": folder_bytes(layout, "activations"),
-        "other_results": len(strangers(layout, plan)),
+        "weights_bytes": folder_bytes(sweep, "weights"),
+        "activations_bytes": folder_bytes(sweep, "activations"),
+        "other_results": len(strangers(sweep)),
         "units": [_row(one) for one in states],
     }
 
@@ -241,10 +232,10 @@ def _row(state: UnitState) -> dict[str, Any]:
     }
 
 
-def folder_bytes(layout: SweepFolder, name: str) -> int:
+def folder_bytes(sweep: Sweep, name: str) -> int:
     """Bytes of the files under a folder of the sweep; what vanishes meanwhile counts as nothing."""
     total = 0
-    for folder, _, names in os.walk(layout.root / name):
+    for folder, _, names in os.walk(sweep.root / name):
         for file in names:
             with contextlib.suppress(OSError):
                 total += os.lstat(os.path.join(folder, file)).st_size

@@ -21,8 +21,7 @@ from lensaudit.settings import results_folder
 from lensaudit.sweep.attempts import StopSignals, state_of
 from lensaudit.sweep.plan import (
     ANCHORS,
-    SweepFolder,
-    SweepPlan,
+    Sweep,
     Unit,
     make_plan,
     read_plan,
@@ -52,35 +51,33 @@ def follow_run(
         InputError: a name, a metric or the folder is wrong, or it holds a curve of other numbers.
         LensAuditError: the anchors cannot be measured.
     """
-    plan, hours = _begun(settings), settings.max_hours
-    name = f"watch-{slug(settings.folder.resolve().name)}"
-    layout = SweepFolder(settings.out or results_folder() / name)
+    sweep, hours = _begun(settings), settings.max_hours
     end = None if hours is None else time.monotonic() + 3600 * hours
-    with alone(layout.root):
-        plan = _planned(layout, plan)
-        order = Order(str(layout.root.resolve()), (), secrets.token_hex(6), RunSettings())
-        retain = plan.anchor_units()[0]
-        if state_of(layout, retain).result is None:
+    with alone(sweep.root):
+        sweep = _planned(sweep)
+        order = Order(str(sweep.root.resolve()), (), secrets.token_hex(6), RunSettings())
+        retain = sweep.anchor_units()[0]
+        if state_of(sweep, retain).result is None:
             report("retain model")
-            attempt(layout, plan, retain, order, StopSignals(install=False))
-        check_anchor(state_of(layout, retain, run=order.run))
+            attempt(sweep, retain, order, StopSignals(install=False))
+        check_anchor(state_of(sweep, retain, run=order.run))
         while True:
             goes_on = not settings.once and (end is None or time.monotonic() < end)
             for step, folder in steps_of(settings.folder).items():
                 if is_complete(folder, settings.settled_s):
-                    plan = _audited(layout, plan, step, folder, order, report)
-                    write_curve(layout, plan, {step: epoch_of(folder)})
+                    sweep = _audited(sweep, step, folder, order, report)
+                    write_curve(sweep, {step: epoch_of(folder)})
                 elif not goes_on:
                     report(
                         f"step {step}: not audited: {folder.name} is not whole, or was changed "
                         f"less than {settings.settled_s:g} s ago"
                     )
             if not goes_on:
-                return write_curve(layout, plan, {}), layout.root
+                return write_curve(sweep, {}), sweep.root
             time.sleep(settings.every_s)
 
 
-def _begun(settings: WatchSettings) -> SweepPlan:
+def _begun(settings: WatchSettings) -> Sweep:
     """The plan before any checkpoint: what is asked, and the anchors."""
     known, asked = load_registry(settings.registry), conditions_of(settings)
     demo = DEMO if asked.data == DEMO_DATA else ""
@@ -92,7 +89,9 @@ def _begun(settings: WatchSettings) -> SweepPlan:
     ordered(asked.suite, asked.metrics)
     asked = with_data(asked, [settings.folder.name])
     data = data_digest(asked)
+    name = f"watch-{slug(settings.folder.resolve().name)}"
     return make_plan(
+        settings.out or results_folder() / name,
         [anchors["retain"]],
         anchors=anchors,
         variants=("base",),
@@ -102,15 +101,15 @@ def _begun(settings: WatchSettings) -> SweepPlan:
     )
 
 
-def _planned(layout: SweepFolder, plan: SweepPlan) -> SweepPlan:
+def _planned(sweep: Sweep) -> Sweep:
     """The plan that lies in the folder, as far as it has grown; the folder holds one curve."""
-    if not layout.plan.exists():
-        write_plan(layout.root, plan)
-    found = read_plan(layout.root)
+    if not sweep.file.exists():
+        write_plan(sweep)
+    found = read_plan(sweep.root)
     # ids of the anchors are hashes of all that decides a number
-    if found.anchor_units() != plan.anchor_units():
+    if found.anchor_units() != sweep.anchor_units():
         raise InputError(
-            f"{layout.root}: holds a curve of other metrics, data, anchors or settings; give the "
+            f"{sweep.root}: holds a curve of other metrics, data, anchors or settings; give the "
             "same options as before, or name another folder with --out"
         )
     return found
@@ -163,42 +162,39 @@ def is_complete(folder: Path, settled_s: float) -> bool:
 
 
 def _audited(
-    layout: SweepFolder,
-    plan: SweepPlan,
+    sweep: Sweep,
     step: int,
     folder: Path,
     order: Order,
     report: Callable[[str], None],
-) -> SweepPlan:
+) -> Sweep:
     """The plan with a checkpoint as the unit of its step, which is tried if it is to be tried."""
     checkpoint = open_checkpoint(resolve(str(folder), {}))
     target = replace(target_of(checkpoint.spec, checkpoint.weights), name=f"{_TARGET}{step}")
-    anchors = [one.id for one in plan.anchor_units()]
+    anchors = [one.id for one in sweep.anchor_units()]
     unit = Unit(digest([step, target.identity, anchors]), target.name, "base")
-    if unit.id not in plan.by_id:  # weights that are new, or came in place of others
-        targets = [one for one in plan.targets if one.name != target.name]
-        units = [one for one in plan.units if one.target != target.name]
-        plan = replace(plan, targets=(*targets, target), units=(*units, unit))
-        write_json(layout.plan, plan.content | {"hash": plan.hash})
-    if state_of(layout, unit, run=order.run).name == "to do":
+    if unit.id not in sweep.by_id:  # weights that are new, or came in place of others
+        targets = [one for one in sweep.targets if one.name != target.name]
+        units = [one for one in sweep.units if one.target != target.name]
+        sweep = replace(sweep, targets=(*targets, target), units=(*units, unit))
+        write_json(sweep.file, sweep.content | {"hash": sweep.hash})
+    if state_of(sweep, unit, run=order.run).name == "to do":
         report(f"step {step}: {folder.name}")
-        failure = attempt(layout, plan, unit, order, StopSignals(install=False))
+        failure = attempt(sweep, unit, order, StopSignals(install=False))
         if failure is not None:
             report(f"step {step}: {failure.kind}: {failure.reason}")
-    return plan
+    return sweep
 
 
-def write_curve(
-    layout: SweepFolder, plan: SweepPlan, epochs: Mapping[int, float | None]
-) -> list[dict[str, Any]]:
+def write_curve(sweep: Sweep, epochs: Mapping[int, float | None]) -> list[dict[str, Any]]:
     """`curve.csv` and `curve.json`: one row per step, one column per metric."""
-    path, before = layout.root / "curve.json", []
+    path, before = sweep.root / "curve.json", []
     with contextlib.suppress(InputError):  # it is written anew
         before = checked_as(list[CurveRow], read_json(path), path)
     epochs = {row.step: row.epoch for row in before} | dict(epochs)
     states = {
-        int(unit.target.removeprefix(_TARGET)): state_of(layout, unit)
-        for unit in plan.units
+        int(unit.target.removeprefix(_TARGET)): state_of(sweep, unit)
+        for unit in sweep.units
         if unit.target.startswith(_TARGET)
     }
     states = {step: one for step, one in sorted(states.items()) if one.name in ("done", "failed")}
@@ -217,6 +213,6 @@ def write_curve(
     ]
     header = ("step", *(["epoch"] if with_epochs else []), *metrics, "failure")
     cells = [["" if row[key] is None else row[key] for key in header] for row in table]
-    write_csv(layout.root / "curve.csv", header, cells)
+    write_csv(sweep.root / "curve.csv", header, cells)
     write_json(path, table)
     return table

@@ -29,7 +29,7 @@ from lensaudit.models.registry import ModelSpec, resolve
 from lensaudit.partials import is_running, process_name
 from lensaudit.results.reading import Whole, checked_as
 from lensaudit.sweep.attempts import state_of
-from lensaudit.sweep.plan import SweepFolder, SweepPlan, Target
+from lensaudit.sweep.plan import Sweep, Target
 
 POLL_S = 0.5
 DEFAULT_CHECKPOINTS = 4
@@ -173,8 +173,8 @@ def removed(path: Path, trash: Path) -> None:
 class Weights:
     """Fetched checkpoints of a sweep, within a quota."""
 
-    layout: SweepFolder
-    plan: SweepPlan
+    sweep: Sweep
+    sweep: Sweep
     quota_bytes: int | None = None
     offline: bool = False
     pause: Callable[[float], object] = time.sleep
@@ -275,15 +275,15 @@ class Weights:
     @property
     def _pinned(self) -> set[str]:
         """Folders of the anchors, which stay until the sweep is finished."""
-        return {self._folder(self.plan.by_name[one]).name for one in self.plan.anchors.values()}
+        return {self._folder(self.sweep.by_name[one]).name for one in self.sweep.anchors.values()}
 
     def _folder(self, target: Target) -> Path:
-        return self.layout.weights / folder_name(target)
+        return self.sweep.weights / folder_name(target)
 
     @contextlib.contextmanager
     def _journal(self) -> Iterator[Rows]:
         """What is fetched, to be read and changed by one process at a time."""
-        path = self.layout.weights / "journal.json"
+        path = self.sweep.weights / "journal.json"
         if not path.parent.is_dir():
             make_folder(path.parent)
         with FileLock(path.with_suffix(".lock")):
@@ -348,7 +348,7 @@ class Weights:
         partial, state = own.with_name(f"{own.name}.partial"), "fetching"
         try:
             # one download at a time: a server refuses who asks for everything at once
-            with FileLock(self.layout.weights / "download.lock"):
+            with FileLock(self.sweep.weights / "download.lock"):
                 download(target, there, partial)
             partial.rename(own)
             state = "ready"
@@ -358,17 +358,17 @@ class Weights:
                 rows[own.name] |= {"state": state, "users": []}
 
     def _drop(self, rows: Rows, name: str) -> None:
-        for folder in (self.layout.weights / name, self.layout.weights / f"{name}.partial"):
+        for folder in (self.sweep.weights / name, self.sweep.weights / f"{name}.partial"):
             if folder.exists():
-                removed(folder, self.layout.weights / "trash")
+                removed(folder, self.sweep.weights / "trash")
         rows.pop(name, None)
 
     def _is_needed(self, target: Target) -> bool:
-        anchors = self.plan.anchors.values()
-        units = self.plan.units
+        anchors = self.sweep.anchors.values()
+        units = self.sweep.units
         if target.name not in anchors:
             units = [unit for unit in units if unit.target == target.name]
-        return any(state_of(self.layout, one).name in ("to do", "running") for one in units)
+        return any(state_of(self.sweep, one).name in ("to do", "running") for one in units)
 
 
 def folder_name(target: Target) -> str:
@@ -423,35 +423,33 @@ def fetch_ahead(
             continue
 
 
-def bytes_to_fetch(
-    layout: SweepFolder, plan: SweepPlan, names: Sequence[str]
-) -> dict[str, int | None]:
+def bytes_to_fetch(sweep: Sweep, names: Sequence[str]) -> dict[str, int | None]:
     """Checkpoints that are not here, and their sizes; None where the Hub cannot be asked."""
     found: dict[str, int | None] = {}
     for name in names:
-        target = plan.by_name[name]
+        target = sweep.by_name[name]
         if target.is_folder or cached(target) is not None:
             continue
-        if (layout.weights / "journal.json").exists() and Weights(layout, plan).is_here(target):
+        if (sweep.weights / "journal.json").exists() and Weights(sweep).is_here(target):
             continue
         try:
             found[name] = listing(target).n_bytes
         except LensAuditError:
             # one answer is enough: without a network every question takes its time
-            return {one: None for one in names if not plan.by_name[one].is_folder}
+            return {one: None for one in names if not sweep.by_name[one].is_folder}
     return found
 
 
 def fetch_left(
-    layout: SweepFolder, plan: SweepPlan, quota_bytes: int | None, report: Callable[[str], None]
+    sweep: Sweep, quota_bytes: int | None, report: Callable[[str], None]
 ) -> dict[str, str]:
     """Fetch the checkpoints of all units that are left; name -> why one was not fetched."""
-    left = [unit for unit in plan.units if state_of(layout, unit).name != "done"]
-    names = dict.fromkeys([*plan.anchors.values(), *(unit.target for unit in left)])
-    weights = Weights(layout, plan, NO_QUOTA if quota_bytes is None else quota_bytes)
+    left = [unit for unit in sweep.units if state_of(sweep, unit).name != "done"]
+    names = dict.fromkeys([*sweep.anchors.values(), *(unit.target for unit in left)])
+    weights = Weights(sweep, NO_QUOTA if quota_bytes is None else quota_bytes)
     failed: dict[str, str] = {}
     for at, name in enumerate(names if left else (), 1):
-        target = plan.by_name[name]
+        target = sweep.by_name[name]
         try:
             # fetched ahead: nothing makes room for another, all of it is wanted
             if not weights.is_here(target):

@@ -14,7 +14,7 @@ from lensaudit.cli.main import run
 from lensaudit.errors import InputError, TryAgainError, WorkError
 from lensaudit.sweep.attempts import UnitValue, publish, states_of
 from lensaudit.sweep.engines import run_pool, run_serial
-from lensaudit.sweep.plan import SweepFolder, Target, UnitConditions, make_plan, write_plan
+from lensaudit.sweep.plan import Target, UnitConditions, make_plan, write_plan
 from lensaudit.sweep.run import run_sweep
 from lensaudit.sweep.settings import RunSettings
 
@@ -36,10 +36,13 @@ def targets(*names: str) -> list[Target]:
     return [Target(name, f"org/{name}", "main", "unlearned", None, False) for name in names]
 
 
-def plan_of(chosen, variants=("base",), conditions=None, data="d", attacks=None):
+def plan_of(
+    chosen, variants=("base",), conditions=None, data="d", attacks=None, root=Path("nowhere")
+):
     """A plan of checkpoints, or of some that exist by name only."""
     retain, full = targets("retain", "full")
     return make_plan(
+        root,
         [*chosen] if isinstance(chosen[0], Target) else targets(*chosen),
         anchors={"retain": retain, "full": full},
         variants=variants,
@@ -49,38 +52,38 @@ def plan_of(chosen, variants=("base",), conditions=None, data="d", attacks=None)
     )
 
 
-def toy_plan(root: Path, n: int = 3):
+def toy_sweep(root: Path, n: int = 3):
     """A plan whose checkpoints exist by name only, on disk."""
-    plan = plan_of([f"m{i}" for i in range(n)])
-    write_plan(root, plan)
-    return plan
+    sweep = plan_of([f"m{i}" for i in range(n)], root=root)
+    write_plan(sweep)
+    return sweep
 
 
-def names(root: Path, plan) -> dict[str, str]:
+def names(sweep) -> dict[str, str]:
     """State of every unit by label."""
-    return {one.unit.label: one.name for one in states_of(SweepFolder(root), plan)}
+    return {one.unit.label: one.name for one in states_of(sweep)}
 
 
 VALUE = vars(UnitValue(0.5, None, None, 1, 0, None, "knows", "toy"))
 
 
-def toy_run_unit(layout, plan, unit, obtain, room):
+def toy_run_unit(sweep, unit, obtain, room):
     """In place of measuring: says who was asked, and publishes one value."""
-    with (layout.root / "calls.txt").open("a") as stream:
+    with (sweep.root / "calls.txt").open("a") as stream:
         stream.write(f"{unit.label}\n")
-    publish_values(layout, plan, unit, room, {"toy": VALUE})
+    publish_values(sweep, unit, room, {"toy": VALUE})
 
 
-def publish_values(layout, plan, unit, room, values):
-    work = layout.work(unit.id)
+def publish_values(sweep, unit, room, values):
+    work = sweep.work(unit.id)
     (work / "eval").mkdir(parents=True, exist_ok=True)
     (work / "eval" / "TOFU_EVAL.json").write_text(json.dumps({"toy": {"agg_value": 0.5}}))
     about = {"role": "unlearned", "method": None, "weights": "w", "dtype": "float32"}
     about |= {"device": "cpu", "halvings": room.halvings, "seconds": 1.0}
-    publish(layout, unit, {"plan": plan.hash, **about, "values": values})
+    publish(sweep, unit, {"plan": sweep.hash, **about, "values": values})
 
 
-def toy_run_nothing(layout, plan, unit, obtain, room):
+def toy_run_nothing(sweep, unit, obtain, room):
     """A unit that says it is done and leaves nothing."""
 
 
@@ -89,8 +92,8 @@ def calls(root: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def rows_of(layout: SweepFolder, unit) -> list[dict]:
-    return [json.loads(line) for line in layout.attempts(unit.id).read_text().splitlines()]
+def rows_of(sweep, unit) -> list[dict]:
+    return [json.loads(line) for line in sweep.attempts(unit.id).read_text().splitlines()]
 
 
 def behave(root: Path, label: str, *actions: str) -> None:
@@ -100,16 +103,16 @@ def behave(root: Path, label: str, *actions: str) -> None:
     (folder / label).write_text("\n".join(actions))
 
 
-def unruly_run_unit(layout, plan, unit, obtain, room):
+def unruly_run_unit(sweep, unit, obtain, room):
     """A toy unit that does what `behave` said."""
-    path = layout.root / "behaviour" / unit.label
+    path = sweep.root / "behaviour" / unit.label
     actions = path.read_text().splitlines() if path.exists() else []
     if actions:
         path.write_text("\n".join(actions[1:]))
-        with (layout.root / "calls.txt").open("a") as stream:
+        with (sweep.root / "calls.txt").open("a") as stream:
             stream.write(f"{unit.label} {actions[0]}\n")
-        _act(actions[0], layout.work(unit.id), room)
-    toy_run_unit(layout, plan, unit, obtain, room)
+        _act(actions[0], sweep.work(unit.id), room)
+    toy_run_unit(sweep, unit, obtain, room)
 
 
 def _act(action: str, work: Path, room) -> None:

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from lensaudit.models.registry import EMBEDDED
 from lensaudit.sweep.attempts import state_of, states_of
-from lensaudit.sweep.plan import SweepFolder, read_plan
+from lensaudit.sweep.plan import read_plan
 
 N = 12
 ENGINES = {
@@ -71,19 +71,19 @@ def planned(root, checkpoints):
     return read_plan(root)
 
 
-def begun(layout, unit):
+def begun(sweep, unit):
     """Processes that have begun a unit: one that only holds its claim has nothing to lose."""
-    path = layout.attempts(unit.id)
+    path = sweep.attempts(unit.id)
     rows = map(json.loads, path.read_text().splitlines() if path.exists() else ())
     return {row["process"] for row in rows if row["event"] == "start"}
 
 
-def kill_twice(layout, unit, process):
+def kill_twice(sweep, unit, process):
     """Kill the worker of a unit each time it works on it, twice; the workers' process numbers."""
     killed = []
     while len(killed) < 2 and process.poll() is None:
-        state = state_of(layout, unit)
-        if state.name == "running" and state.worker in begun(layout, unit):
+        state = state_of(sweep, unit)
+        if state.name == "running" and state.worker in begun(sweep, unit):
             number = int(state.worker.rpartition("-")[2])
             if number not in killed:
                 os.kill(number, signal.SIGKILL)
@@ -118,12 +118,11 @@ def test_every_engine_survives_kills_and_gives_the_same_table(
         pytest.skip(f"{NEEDS[engine]} is not installed")
     own = shutil.copytree(checkpoints, tmp_path / "checkpoints")
     root = tmp_path / "sweep"
-    plan = planned(root, own)
+    sweep = planned(root, own)
     shutil.rmtree(own / "m07")
-    layout = SweepFolder(root)
-    unit = next(one for one in plan.units if (one.target, one.variant) == ("m03", "nf4"))
+    unit = next(one for one in sweep.units if (one.target, one.variant) == ("m03", "nf4"))
     process = lensaudit("sweep", "run", root, *ENGINES[engine])
-    killed = kill_twice(layout, unit, process)
+    killed = kill_twice(sweep, unit, process)
     seen = json.loads(finished("sweep", "status", root, "--json")[1])
     out, err = process.communicate(timeout=900)
     assert process.returncode == 3, err[-2000:]
@@ -131,7 +130,7 @@ def test_every_engine_survives_kills_and_gives_the_same_table(
     assert "m07" in err
     assert len(killed) == 2
     assert seen["done"] + seen["running"] + seen["to_do"] + seen["failed"] == seen["n_units"] == 27
-    states = {one.unit.id: one for one in states_of(layout, plan)}
+    states = {one.unit.id: one for one in states_of(sweep)}
     missing = {one.unit.label for one in states.values() if one.name != "done"}
     assert all("m07" in label for label in missing)
     for state in states.values():

@@ -10,15 +10,15 @@ from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import EMBEDDED, load_registry, resolve
 from lensaudit.results.records import signed
 from lensaudit.sweep.attempts import finished
-from lensaudit.sweep.plan import SweepFolder, Unit, read_plan
+from lensaudit.sweep.plan import Unit, read_plan
 from lensaudit.sweep.unit import compare
 
 FAST = ("--metric", "exact_memorization,uds", "--limit", "2")
 
 
 def results(root):
-    layout, plan = SweepFolder(root), read_plan(root)
-    return {unit.label: finished(layout, unit) for unit in plan.units}
+    sweep = read_plan(root)
+    return {unit.label: finished(sweep, unit) for unit in sweep.units}
 
 
 def audited(folder, tmp_path, metrics, *more):
@@ -124,10 +124,10 @@ def test_a_watched_run_has_a_curve_over_steps(tmp_path, capsys):
 def test_a_step_that_is_written_again_has_the_row_of_what_is_there(tmp_path, monkeypatch):
     run, out, measured = tmp_path / "run", tmp_path / "out", []
 
-    def value(layout, plan, unit, obtain, room):
+    def value(sweep, unit, obtain, room):
         measured.append(unit.label)
-        is_npo = plan.by_name[unit.target].weights == weights_of("npo")
-        publish_values(layout, plan, unit, room, {"uds": VALUE | {"value": float(is_npo)}})
+        is_npo = sweep.by_name[unit.target].weights == weights_of("npo")
+        publish_values(sweep, unit, room, {"uds": VALUE | {"value": float(is_npo)}})
 
     monkeypatch.setattr("lensaudit.sweep.unit.run_unit", value)
     # A, B, and A again: what was started anew from the first weights; the last one twice

@@ -3,26 +3,25 @@
 import csv
 import json
 
-from sweep_helpers import VALUE, toy_plan, toy_run_unit
+from sweep_helpers import VALUE, toy_run_unit, toy_sweep
 
 from lensaudit.cli.main import run
 from lensaudit.results.records import signed
 from lensaudit.sweep.collect import COLUMNS, collect
-from lensaudit.sweep.plan import SweepFolder
 from lensaudit.sweep.run import UnitRoom
 
 
 def collected(root, metric="toy", **changed):
     """Toy units of three checkpoints and two anchors; some have another value."""
-    plan, layout = toy_plan(root), SweepFolder(root)
-    for unit in plan.units:
-        toy_run_unit(layout, plan, unit, None, UnitRoom(root))
-        path = layout.unit(unit.id) / "result.json"
+    sweep = toy_sweep(root)
+    for unit in sweep.units:
+        toy_run_unit(sweep, unit, None, UnitRoom(root))
+        path = sweep.unit(unit.id) / "result.json"
         result = json.loads(path.read_text())
         result["values"][metric] = VALUE | changed.get(unit.target, {})
         path.write_text(json.dumps(signed(result)))
-    collect(layout, plan)
-    return layout.results
+    collect(sweep)
+    return sweep.results
 
 
 def test_a_model_without_a_value_is_not_behind_the_number(tmp_path):
@@ -34,9 +33,9 @@ def test_a_model_without_a_value_is_not_behind_the_number(tmp_path):
 
 
 def test_what_a_model_keeps_stands_beside_full(tmp_path, capsys):
-    plan = toy_plan(tmp_path)
-    full, retain = plan.anchors["full"], plan.anchors["retain"]
-    others = sorted({unit.target for unit in plan.units} - {full, retain})
+    sweep = toy_sweep(tmp_path)
+    full, retain = sweep.anchors["full"], sweep.anchors["retain"]
+    others = sorted({unit.target for unit in sweep.units} - {full, retain})
     values = {full: 0.98, retain: 0.96} | dict(zip(others, (0.97, 0.5, None), strict=True))
     changed = {name: {"value": value} for name, value in values.items()}
     out = collected(tmp_path, metric="retain_Q_A_Prob", **changed)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from support import without
-from sweep_helpers import behave, calls, command, names, swept, toy_plan
+from sweep_helpers import behave, calls, command, names, swept, toy_sweep
 
 from lensaudit.errors import InputError, PartialError
 from lensaudit.sweep.attempts import MAX_KILLS, states_of
 from lensaudit.sweep.engines import engine_of, gpu_share, run_pool, slots_for
-from lensaudit.sweep.plan import SweepFolder, UnitConditions
+from lensaudit.sweep.plan import UnitConditions
 from lensaudit.sweep.settings import RunSettings
 
 HERE = Path(__file__).parent
@@ -59,26 +59,24 @@ KILLED = ["retain", "full", "m0", "m1 die", "m1 die", "m1", "m2", "m3 404", "m4"
     ],
 )
 def test_killed_workers_cost_only_what_they_were_doing(tmp_path, importable, engine):
-    plan = toy_plan(tmp_path, n=5)
+    sweep = toy_sweep(tmp_path, n=5)
     behave(tmp_path, "m1", "die", "die")
     behave(tmp_path, "m3", "404")
     with pytest.raises(PartialError, match="1 of 7 units failed: m3: permanent"):
         swept(tmp_path, engine(2))
     assert sorted(calls(tmp_path)) == sorted(KILLED)
-    assert [one for one, state in names(tmp_path, plan).items() if state != "done"] == ["m3"]
-    killed = {
-        one.unit.label: one.history.n_killed for one in states_of(SweepFolder(tmp_path), plan)
-    }
+    assert [one for one, state in names(sweep).items() if state != "done"] == ["m3"]
+    killed = {one.unit.label: one.history.n_killed for one in states_of(sweep)}
     assert killed == {name: 2 if name == "m1" else 0 for name in killed}
 
 
 def test_a_unit_that_kills_its_workers_is_poison_and_the_others_go_on(tmp_path):
-    plan = toy_plan(tmp_path, n=2)
+    sweep = toy_sweep(tmp_path, n=2)
     behave(tmp_path, "m0", *["die"] * 9)
     with pytest.raises(PartialError, match="m0: poison: its worker was killed 3 times"):
         swept(tmp_path, pool(1))
     assert calls(tmp_path).count("m0 die") == MAX_KILLS
-    assert names(tmp_path, plan)["m1"] == "done"
+    assert names(sweep)["m1"] == "done"
 
 
 def start(root, *more):
@@ -111,32 +109,32 @@ def ended(pid: int) -> bool:
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc")
 def test_killing_the_driver_loses_nothing_and_leaves_no_worker(tmp_path):
-    plan = toy_plan(tmp_path, n=3)
+    sweep = toy_sweep(tmp_path, n=3)
     behave(tmp_path, "m1", "wait")
     driver = start(tmp_path)
     until(lambda: list((tmp_path / "work").glob("*.waits")))
-    running = next(one for one in states_of(SweepFolder(tmp_path), plan) if one.name == "running")
+    running = next(one for one in states_of(sweep) if one.name == "running")
     assert running.unit.label == "m1"
     worker = int(running.worker.rpartition("-")[2])
     driver.kill()
     driver.wait()
     until(lambda: ended(worker), 30)
-    assert names(tmp_path, plan)["m1"] == "to do"
+    assert names(sweep)["m1"] == "to do"
     swept(tmp_path)
     assert sorted(calls(tmp_path)) == sorted(["retain", "full", "m0", "m1 wait", "m1", "m2"])
-    assert set(names(tmp_path, plan).values()) == {"done"}
+    assert set(names(sweep).values()) == {"done"}
 
 
 def test_a_worker_told_to_stop_ends_the_run_without_blame(tmp_path):
-    plan = toy_plan(tmp_path, n=2)
+    sweep = toy_sweep(tmp_path, n=2)
     behave(tmp_path, "m0", "wait")
     driver = start(tmp_path)
     until(lambda: list((tmp_path / "work").glob("*.waits")))
-    running = next(one for one in states_of(SweepFolder(tmp_path), plan) if one.name == "running")
+    running = next(one for one in states_of(sweep) if one.name == "running")
     os.kill(int(running.worker.rpartition("-")[2]), signal.SIGTERM)
     _, errors = driver.communicate(timeout=60)
     assert "Preempted: told to stop" in errors
-    state = next(one for one in states_of(SweepFolder(tmp_path), plan) if one.unit.label == "m0")
+    state = next(one for one in states_of(sweep) if one.unit.label == "m0")
     assert (state.name, state.failure.kind, state.history.n_killed) == ("to do", "preempted", 0)
 
 
@@ -150,7 +148,7 @@ def test_slots_share_gpus_and_their_memory():
 
 
 def test_an_engine_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch, capsys):
-    toy_plan(tmp_path)
+    toy_sweep(tmp_path)
     without(monkeypatch, "ray", "submitit")
     for engine in ("ray", "slurm"):
         assert command("sweep", "run", tmp_path, "--engine", engine) == 2
@@ -162,13 +160,13 @@ def test_a_plan_for_cuda_and_workers_on_gpus_are_refused_where_there_is_none(tmp
 
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device here")
-    plan = toy_plan(tmp_path)
-    object.__setattr__(plan, "conditions", UnitConditions(device="cuda"))
+    sweep = toy_sweep(tmp_path)
+    object.__setattr__(sweep, "conditions", UnitConditions(device="cuda"))
     for engine in ("serial", "pool"):
         with pytest.raises(InputError, match="no CUDA device is available"):
-            engine_of(RunSettings(engine=engine), plan, report=QUIET)
+            engine_of(RunSettings(engine=engine), sweep, report=QUIET)
     with pytest.raises(InputError, match="--gpus 0,1: no CUDA device is available here"):
-        engine_of(RunSettings(engine="pool", gpus="0,1"), plan, report=QUIET)
+        engine_of(RunSettings(engine="pool", gpus="0,1"), sweep, report=QUIET)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +180,7 @@ def test_a_plan_for_cuda_and_workers_on_gpus_are_refused_where_there_is_none(tmp
     ],
 )
 def test_an_option_of_another_engine_is_refused(tmp_path, capsys, engine, option, wanted):
-    toy_plan(tmp_path)
+    toy_sweep(tmp_path)
     assert command("sweep", "run", tmp_path, "--engine", engine, *option) == 2
     said = capsys.readouterr().err
     assert f"{option[0]} means nothing to --engine {engine}" in said
@@ -202,7 +200,7 @@ def test_ray_asks_for_gpus_where_a_plan_may_use_them(device, share):
 
 def test_slurm_without_slurm_is_one_line(tmp_path, capsys):
     pytest.importorskip("submitit")
-    toy_plan(tmp_path)
+    toy_sweep(tmp_path)
     assert command("sweep", "run", tmp_path, "--engine", "slurm") == 2
     assert "lensaudit: --engine slurm:" in capsys.readouterr().err
     assert command("sweep", "run", tmp_path, "--engine", "slurm", "--slurm", "partition") == 2
@@ -212,7 +210,7 @@ def test_slurm_without_slurm_is_one_line(tmp_path, capsys):
 def test_submitit_does_not_log_to_stdout(tmp_path):
     """In a process of its own: a handler on stdout would stay for all that follow."""
     pytest.importorskip("submitit")
-    toy_plan(tmp_path)
+    toy_sweep(tmp_path)
     code = (
         "import logging; from lensaudit.cli.main import run;"
         f"run(['sweep', 'run', {str(tmp_path)!r}, '--engine', 'slurm']);"

@@ -17,8 +17,8 @@ from sweep_helpers import (
     names,
     rows_of,
     swept,
-    toy_plan,
     toy_run_unit,
+    toy_sweep,
 )
 
 from lensaudit.errors import InputError, PartialError, TryAgainError, WorkError
@@ -36,7 +36,6 @@ from lensaudit.sweep.attempts import (
     holder,
     state_of,
 )
-from lensaudit.sweep.plan import SweepFolder
 from lensaudit.sweep.run import UnitRoom
 
 LABELS = ["retain", "full", "m0", "m1", "m2"]
@@ -67,31 +66,31 @@ def test_a_server_that_asks_for_a_pause_gets_it_by_its_own_clock():
 
 
 def test_a_passing_failure_is_tried_again_in_the_same_run(tmp_path):
-    toy_plan(tmp_path)
+    toy_sweep(tmp_path)
     behave(tmp_path, "m1", "429", "full disk")
     swept(tmp_path)
     assert calls(tmp_path) == ["retain", "full", "m0", "m1 429", "m2", "m1 full disk", "m1"]
 
 
 def test_passing_failures_end_a_run_and_the_next_one_tries_again(tmp_path):
-    plan = toy_plan(tmp_path)
+    sweep = toy_sweep(tmp_path)
     behave(tmp_path, "m1", *["reset"] * MAX_TRIES)
     with pytest.raises(PartialError, match="m1: transient: no network"):
         swept(tmp_path)
     assert calls(tmp_path).count("m1 reset") == MAX_TRIES
-    assert names(tmp_path, plan)["m1"] == "to do"
+    assert names(sweep)["m1"] == "to do"
     swept(tmp_path)
-    assert set(names(tmp_path, plan).values()) == {"done"}
+    assert set(names(sweep).values()) == {"done"}
 
 
 def test_a_permanent_failure_is_tried_once_and_is_a_hole_that_is_named(tmp_path, capsys):
-    plan = toy_plan(tmp_path)
+    sweep = toy_sweep(tmp_path)
     behave(tmp_path, "m1", "404")
     for _ in range(2):
         with pytest.raises(PartialError, match="1 of 5 units failed: m1: permanent: HTTP 404"):
             swept(tmp_path)
     assert calls(tmp_path).count("m1 404") == 1
-    assert finished(SweepFolder(tmp_path), plan.units[3]) is None
+    assert finished(sweep, sweep.units[3]) is None
     assert command("sweep", "status", tmp_path) == 0
     out = capsys.readouterr().out
     for said in ("done 4/5", "failed 1 (1 permanent)", "failed: m1 base: permanent: HTTP 404"):
@@ -111,31 +110,31 @@ def test_a_permanent_failure_is_tried_once_and_is_a_hole_that_is_named(tmp_path,
 
 
 def test_retry_lets_a_failed_unit_be_tried_again(tmp_path, capsys):
-    plan = toy_plan(tmp_path)
+    sweep = toy_sweep(tmp_path)
     behave(tmp_path, "m1", "bug")
     with pytest.raises(PartialError, match="m1: permanent: KeyError: 'layer'"):
         swept(tmp_path)
-    end = rows_of(SweepFolder(tmp_path), plan.units[3])[-1]
+    end = rows_of(sweep, sweep.units[3])[-1]
     assert any("_act" in line for line in end["traceback"])
     assert command("sweep", "retry", tmp_path, "nobody") == 2
     assert command("sweep", "retry", tmp_path) == 0
     assert "1 units will be tried again" in capsys.readouterr().out
     swept(tmp_path)
-    assert set(names(tmp_path, plan).values()) == {"done"}
+    assert set(names(sweep).values()) == {"done"}
     assert calls(tmp_path).count("m0") == 1
 
 
 def test_a_unit_that_ran_out_of_memory_gets_half_the_batch_each_time(tmp_path):
-    plan = toy_plan(tmp_path)
+    sweep = toy_sweep(tmp_path)
     behave(tmp_path, "m1", "OOM", "memory")
     swept(tmp_path)
-    assert finished(SweepFolder(tmp_path), plan.units[3])["halvings"] == 2
+    assert finished(sweep, sweep.units[3])["halvings"] == 2
     room = UnitRoom(tmp_path, halvings=2)
-    assert room.batch_size(plan.conditions) == 8  # 32 halved twice
+    assert room.batch_size(sweep.conditions) == 8  # 32 halved twice
 
 
 def test_an_anchor_that_fails_stops_the_run_before_anything_else(tmp_path):
-    toy_plan(tmp_path)
+    toy_sweep(tmp_path)
     behave(tmp_path, "retain", "404")
     with pytest.raises(WorkError, match="the anchor retain failed, all other units wait for it"):
         swept(tmp_path)
@@ -143,12 +142,12 @@ def test_an_anchor_that_fails_stops_the_run_before_anything_else(tmp_path):
 
 
 def test_out_of_time_stops_between_units_and_the_next_run_goes_on(tmp_path):
-    plan = toy_plan(tmp_path)
+    sweep = toy_sweep(tmp_path)
     with pytest.raises(Preempted, match="out of time"):
         swept(tmp_path, max_hours=1e-9)
     assert calls(tmp_path) == []
     swept(tmp_path)
-    assert set(names(tmp_path, plan).values()) == {"done"}
+    assert set(names(sweep).values()) == {"done"}
 
 
 def dead_attempt(path, told=False):
@@ -163,48 +162,48 @@ def dead_attempt(path, told=False):
 
 
 def test_a_worker_killed_often_is_poison_unless_it_was_told_to_stop(tmp_path):
-    plan = toy_plan(tmp_path)
-    layout, unit = SweepFolder(tmp_path), plan.units[3]
+    sweep = toy_sweep(tmp_path)
+    unit = sweep.units[3]
     for n in range(MAX_KILLS):
-        assert state_of(layout, unit).name == "to do"
-        assert history(layout.attempts(unit.id)).n_killed == n
-        dead_attempt(layout.attempts(unit.id))
-    assert state_of(layout, unit).name == "failed"
-    assert state_of(layout, unit).failure.kind == "poison"
-    other = plan.units[4]
+        assert state_of(sweep, unit).name == "to do"
+        assert history(sweep.attempts(unit.id)).n_killed == n
+        dead_attempt(sweep.attempts(unit.id))
+    assert state_of(sweep, unit).name == "failed"
+    assert state_of(sweep, unit).failure.kind == "poison"
+    other = sweep.units[4]
     for _ in range(MAX_KILLS):
-        dead_attempt(layout.attempts(other.id), told=True)
-    assert state_of(layout, other).name == "to do"
+        dead_attempt(sweep.attempts(other.id), told=True)
+    assert state_of(sweep, other).name == "to do"
     with pytest.raises(PartialError, match="m1: poison: its worker was killed 3 times"):
         swept(tmp_path)
     assert "m1" not in calls(tmp_path)
 
 
 def test_a_unit_complete_but_not_yet_published_is_published_and_not_done_again(tmp_path):
-    plan = toy_plan(tmp_path)
+    sweep = toy_sweep(tmp_path)
     swept(tmp_path)
-    layout, unit = SweepFolder(tmp_path), plan.units[3]
-    os.rename(layout.unit(unit.id), layout.work(unit.id))  # killed just before the rename
+    unit = sweep.units[3]
+    os.rename(sweep.unit(unit.id), sweep.work(unit.id))  # killed just before the rename
     swept(tmp_path, runner="lensaudit.sweep.unit:run_unit")
-    assert finished(layout, unit) is not None
+    assert finished(sweep, unit) is not None
     assert calls(tmp_path).count("m1") == 1
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"schema": 1, "unit": "x"}', "[1"])
 def test_a_torn_result_is_not_a_result(tmp_path, content):
-    plan = toy_plan(tmp_path)
+    sweep = toy_sweep(tmp_path)
     swept(tmp_path)
-    layout, unit = SweepFolder(tmp_path), plan.units[3]
-    (layout.unit(unit.id) / "result.json").write_text(content)
-    assert state_of(layout, unit).name == "to do"
+    unit = sweep.units[3]
+    (sweep.unit(unit.id) / "result.json").write_text(content)
+    assert state_of(sweep, unit).name == "to do"
     swept(tmp_path)
-    assert finished(layout, unit) is not None
+    assert finished(sweep, unit) is not None
 
 
 def test_a_claimed_unit_is_left_to_its_worker(tmp_path):
-    plan = toy_plan(tmp_path)
-    layout, unit = SweepFolder(tmp_path), plan.units[3]
-    with claimed(layout.claim(unit.id)) as mine, claimed(layout.claim(unit.id)) as second:
+    sweep = toy_sweep(tmp_path)
+    unit = sweep.units[3]
+    with claimed(sweep.claim(unit.id)) as mine, claimed(sweep.claim(unit.id)) as second:
         assert (mine, second) == (True, False)
         with pytest.raises(TryAgainError, match=r"1 of 5 units are not done \(1 running elsewhere"):
             swept(tmp_path)
@@ -256,10 +255,10 @@ def test_a_claim_of_another_machine_is_void_when_it_is_silent(tmp_path, monkeypa
 
 
 def test_a_worker_that_finished_second_keeps_the_first_result(tmp_path):
-    plan = toy_plan(tmp_path)
-    layout, unit = SweepFolder(tmp_path), plan.units[3]
-    toy_run_unit(layout, plan, unit, None, UnitRoom(tmp_path))
-    first = (layout.unit(unit.id) / "result.json").stat().st_mtime_ns
-    toy_run_unit(layout, plan, unit, None, UnitRoom(tmp_path))
-    assert (layout.unit(unit.id) / "result.json").stat().st_mtime_ns == first
-    assert not layout.work(unit.id).exists()
+    sweep = toy_sweep(tmp_path)
+    unit = sweep.units[3]
+    toy_run_unit(sweep, unit, None, UnitRoom(tmp_path))
+    first = (sweep.unit(unit.id) / "result.json").stat().st_mtime_ns
+    toy_run_unit(sweep, unit, None, UnitRoom(tmp_path))
+    assert (sweep.unit(unit.id) / "result.json").stat().st_mtime_ns == first
+    assert not sweep.work(unit.id).exists()

@@ -5,7 +5,7 @@ import os
 import shutil
 
 import pytest
-from sweep_helpers import VALUE, swept, toy_plan, toy_run_unit
+from sweep_helpers import VALUE, swept, toy_run_unit, toy_sweep
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError, LensAuditError, PartialError
@@ -14,7 +14,7 @@ from lensaudit.partials import process_name
 from lensaudit.results.records import signed
 from lensaudit.sweep.attempts import MAX_TRIES, claimed, finished, history, holder
 from lensaudit.sweep.collect import collect
-from lensaudit.sweep.plan import SweepFolder, checked_id, read_plan
+from lensaudit.sweep.plan import checked_id, read_plan
 from lensaudit.sweep.run import UnitRoom
 from lensaudit.sweep.upkeep import remove
 from lensaudit.sweep.weights import Weights, folder_name
@@ -79,7 +79,7 @@ BAD = [
 @pytest.mark.parametrize("change", BAD)
 def test_a_forged_plan_is_one_line_and_removes_nothing(tmp_path, witness, capsys, change):
     root = tmp_path / "sweep" / "inner"
-    toy_plan(root)
+    toy_sweep(root)
     forged(root, change)
     for command in ("status", "run", "retry", "gc", "collect"):
         assert run(["sweep", command, str(root)]) == 2
@@ -99,12 +99,13 @@ def test_an_id_is_a_hash_or_nothing(tmp_path, text):
     with pytest.raises(InputError):
         checked_id(text)
     with pytest.raises(InputError):
-        SweepFolder(tmp_path).unit(text)
+        toy_sweep(tmp_path).unit(text)
 
 
 def test_nothing_outside_the_folder_is_removed(tmp_path, witness):
     root = tmp_path / "sweep"
-    (root / "work").mkdir(parents=True)
+    sweep = toy_sweep(root)
+    (root / "work").mkdir()
     (root / "link").symlink_to(witness)
     (root / "work" / "link").symlink_to(witness)
     elsewhere = (witness, root / ".." / "victim", root / "link" / "thesis.txt", root / "work/..")
@@ -112,7 +113,7 @@ def test_nothing_outside_the_folder_is_removed(tmp_path, witness):
         with pytest.raises(InputError, match="does not lie in"):
             remove_below(root, path)
         with pytest.raises(InputError, match="does not lie in"):
-            remove(SweepFolder(root), {path: [path]})
+            remove(sweep, {path: [path]})
     remove_below(root, root / "work")  # the link in it goes, not what it points to
     assert not (root / "work").exists()
 
@@ -121,9 +122,9 @@ def test_nothing_outside_the_folder_is_removed(tmp_path, witness):
 def over(tmp_path):
     """A finished sweep with a leftover of every kind; and those by name."""
     root = tmp_path / "sweep"
-    plan, layout = toy_plan(root, n=1), SweepFolder(root)
+    sweep = toy_sweep(root, n=1)
     swept(root, runner="sweep_helpers:toy_run_unit")
-    own, fetched, old = plan.units[0].id, folder_name(plan.by_name["m0"]), "0" * 32
+    own, fetched, old = sweep.units[0].id, folder_name(sweep.by_name["m0"]), "0" * 32
     for name in (
         *(f"claims/{own}.lock", f"work/{own}/registry.json", f"work/{own}/result.json"),
         *(f"work/{own}/eval/TOFU_EVAL.json", f"work/{own}/eval/retain/begun.json"),
@@ -138,7 +139,7 @@ def over(tmp_path):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("x")
     (root / "weights/trash/x-01234567/notes.txt").unlink()
-    shutil.copytree(layout.unit(own), layout.units / old)
+    shutil.copytree(sweep.unit(own), sweep.published / old)
     return root, {"ID": own, "NAME": fetched, "OLD": old}
 
 
@@ -156,8 +157,8 @@ def test_every_leftover_of_a_finished_sweep_goes(over, capsys):
     left = {path.relative_to(root).parts[0] for path in root.rglob("*") if path.is_file()}
     assert left.isdisjoint({"claims", "work", "weights", "slurm"})
     assert not (root / "units" / names["OLD"]).exists()
-    plan = read_plan(root)
-    assert all(finished(SweepFolder(root), unit) is not None for unit in plan.units)
+    sweep = read_plan(root)
+    assert all(finished(sweep, unit) is not None for unit in sweep.units)
 
 
 @pytest.mark.parametrize("kind", ["file", "link"])
@@ -193,14 +194,13 @@ def test_a_leftover_with_anything_of_others_stays_whole_and_is_named(over, capsy
 
 
 def test_a_journal_cannot_name_a_folder_elsewhere(tmp_path, witness):
-    plan = toy_plan(tmp_path / "sweep")
-    layout = SweepFolder(tmp_path / "sweep")
-    layout.weights.mkdir()
+    sweep = toy_sweep(tmp_path / "sweep")
+    sweep.weights.mkdir()
     row = {"state": "ready", "bytes": 1, "users": []}
     for journal in ({"../../victim": row}, {"a": 3}, [], {"a": {**row, "bytes": "x"}}):
-        write_json(layout.weights / "journal.json", journal)
+        write_json(sweep.weights / "journal.json", journal)
         with pytest.raises(InputError, match=r"journal\.json"):
-            Weights(layout, plan).used_bytes()
+            Weights(sweep).used_bytes()
 
 
 GOOD = [
@@ -250,11 +250,11 @@ def test_a_claim_of_nobody_is_no_traceback(tmp_path, text):
 
 
 def test_a_unit_that_ends_well_without_a_result_is_not_tried_for_ever(tmp_path):
-    plan = toy_plan(tmp_path, n=1)
+    sweep = toy_sweep(tmp_path, n=1)
     with pytest.raises(LensAuditError, match="has no result"):
         swept(tmp_path, runner="sweep_helpers:toy_run_nothing")
-    unit = plan.anchor_units()[0]
-    assert history(SweepFolder(tmp_path).attempts(unit.id)).n_attempts == MAX_TRIES
+    unit = sweep.anchor_units()[0]
+    assert history(sweep.attempts(unit.id)).n_attempts == MAX_TRIES
 
 
 @pytest.mark.parametrize(
@@ -265,15 +265,15 @@ def test_a_unit_that_ends_well_without_a_result_is_not_tried_for_ever(tmp_path):
     ],
 )
 def test_a_value_outside_its_interval_is_not_collected(tmp_path, change, said):
-    plan, layout = toy_plan(tmp_path, n=1), SweepFolder(tmp_path)
-    for unit in plan.units:
-        toy_run_unit(layout, plan, unit, None, UnitRoom(tmp_path))
-    path = layout.unit(plan.units[0].id) / "result.json"
+    sweep = toy_sweep(tmp_path, n=1)
+    for unit in sweep.units:
+        toy_run_unit(sweep, unit, None, UnitRoom(tmp_path))
+    path = sweep.unit(sweep.units[0].id) / "result.json"
     content = json.loads(path.read_text())
     content["values"]["toy"] = VALUE | {"low": 0.25, "high": 0.625} | change
     write_json(path, content)
     with pytest.raises(PartialError, match="have no result"):  # damaged is not done
-        collect(layout, plan)
+        collect(sweep)
     write_json(path, signed(content))
     with pytest.raises(InputError, match=said):
-        collect(layout, plan)
+        collect(sweep)

@@ -26,10 +26,10 @@ def test_the_order_of_names_does_not_change_units():
 
 
 def test_the_anchors_come_first_and_retain_has_every_variant():
-    plan = plan_of(["a"], variants=("base", "nf4"), attacks={"nf4": {"block": 64}})
-    labels = [unit.label for unit in plan.units]
+    sweep = plan_of(["a"], variants=("base", "nf4"), attacks={"nf4": {"block": 64}})
+    labels = [unit.label for unit in sweep.units]
     assert labels == ["retain", "retain (nf4)", "full", "a", "a (nf4)"]
-    assert [unit.label for unit in plan.anchor_units()] == ["retain", "full"]
+    assert [unit.label for unit in sweep.anchor_units()] == ["retain", "full"]
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_memory_and_other_models_in_the_plan_do_not_change_a_unit():
 
 def test_two_checkpoints_of_one_name_stay_apart():
     same = [Target("x", place, None, "unlearned", None, True, f"sha:{place}") for place in "pq"]
-    plan = plan_of(same)
-    names = [target.name for target in plan.targets]
+    sweep = plan_of(same)
+    names = [target.name for target in sweep.targets]
     assert len(set(names)) == 4
 
 

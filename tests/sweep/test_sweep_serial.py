@@ -9,13 +9,13 @@ from sweep_helpers import METRICS, command, rows_of
 
 from lensaudit.meta.reading import read_values
 from lensaudit.sweep.attempts import finished
-from lensaudit.sweep.plan import SweepFolder, read_plan
+from lensaudit.sweep.plan import read_plan
 
 
 def result(root, name):
-    layout, plan = SweepFolder(root), read_plan(root)
-    unit = next(unit for unit in plan.units if unit.label == name)
-    return finished(layout, unit)
+    sweep = read_plan(root)
+    unit = next(unit for unit in sweep.units if unit.label == name)
+    return finished(sweep, unit)
 
 
 def test_a_unit_holds_what_the_commands_give(swept, tmp_path):
@@ -112,8 +112,8 @@ def test_results_of_another_plan_are_named_and_left_alone(swept, tmp_path, capsy
 
 
 def test_the_log_says_who_did_a_unit(swept):
-    layout, plan = SweepFolder(swept), read_plan(swept)
-    start, end = rows_of(layout, plan.units[0])
+    sweep = read_plan(swept)
+    start, end = rows_of(sweep, sweep.units[0])
     assert (start["event"], end["event"], end["outcome"]) == ("start", "end", "done")
     assert end["peak_bytes"] > 1 << 20
     assert end["seconds"] > 0
