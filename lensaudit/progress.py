@@ -48,5 +48,5 @@ Notice = Callable[[str], None]
 """Told what a person should know about a result: remarks change nothing."""
 
 
-def unheard(said: object) -> None:
+def unheard(*said: object) -> None:
     """Drop what is told: nobody listens."""

@@ -39,8 +39,7 @@ from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
-from lensaudit.results.attacks import Shift, Shifts
-from lensaudit.results.reading import checked
+from lensaudit.results.attacks import Shift, shifts_in
 from lensaudit.results.records import claim, manifest
 from lensaudit.results.sentences import rows_relearned
 from lensaudit.settings import (
@@ -425,7 +424,7 @@ def recovery(
     }
     key = digest({"jobs": [job.key for job in jobs.values()], "audit": inputs})
     if (known := keyed.keyed_document(work / AUDIT, key)) is not None:
-        return tuple(checked(Shifts, known, work / AUDIT).shifts)
+        return tuple(shifts_in(known, work / AUDIT))
     first = next(iter(jobs))
     if keep is not None and not keyed.check_own(keep, jobs[first].key):
         # first of all: the audit's folder may lie in it, and it would be somebody else's then

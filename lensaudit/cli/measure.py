@@ -405,14 +405,14 @@ def extract(settings: ExtractSettings, as_json: bool, dry_run: bool) -> None:
     rows. Every vector is as long as the mean difference of its layer.
     """
     from lensaudit.screen.steer import of_vectors
-    from lensaudit.steer.extract import Extraction
+    from lensaudit.steer.extract import open_extraction, plan_of, run
 
-    job = Extraction.of(settings)
+    job = open_extraction(settings, notice)
     if dry_run:
-        say(job.plan())
+        say(plan_of(job))
         return
     with ProgressBar() as progress:
-        vectors = job.run(progress, notice)
+        vectors = run(job, progress)
     document = [one.document() for one in vectors]
     answer(document, of_vectors(vectors), job.folder / "vectors", as_json=as_json)
 
@@ -446,7 +446,7 @@ def steer_sweep(settings: LayerSettings, as_json: bool, dry_run: bool) -> None:
     from lensaudit.screen.steer import of_layers
     from lensaudit.steer.evaluate import Steering
 
-    _steered(Steering.over_layers(settings), of_layers, as_json=as_json, dry_run=dry_run)
+    _steered(Steering.over_layers(settings, notice), of_layers, as_json=as_json, dry_run=dry_run)
 
 
 @steer.command("audit")
@@ -485,5 +485,5 @@ def _steered(
         say(job.plan())
         return
     with ProgressBar() as progress:
-        results, path = job.run(progress, notice)
+        results, path = job.run(progress)
     answer(results, shown(results), path, as_json=as_json)

@@ -9,7 +9,7 @@ full; for the never-trained control retain and full; for an edit of full, full a
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,12 +19,12 @@ from lensaudit.data.facts import EMBEDDED, Fact, load_facts, read_rows
 from lensaudit.data.spans import Encoded, encode
 from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.directions.experiments import (
+    DONE,
     SCHEMA,
     Finding,
     Said,
     ablate,
     mediate,
-    read_finding,
     restore,
     said,
     source_of,
@@ -36,8 +36,6 @@ from lensaudit.directions.models import (
     Fold,
     Part,
     Role,
-    ThreeModels,
-    open_models,
 )
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import slug, write_json
@@ -56,7 +54,7 @@ from lensaudit.models.registry import (
 from lensaudit.models.sizes import context_of
 from lensaudit.patching.options import parse_layers, parse_memory
 from lensaudit.patching.prepare import examples_for
-from lensaudit.progress import Notice, Tick
+from lensaudit.progress import Notice, Tick, unheard
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.records import RunResult, claim, manifest
 from lensaudit.results.sentences import (
@@ -79,7 +77,7 @@ SUMMARY_SCHEMA = "steer-audit/1"
 AnyRow = TypeVar("AnyRow")
 
 
-def open_audit(settings: DirectionSettings, notice: Notice | None = None) -> DirectionsAudit:
+def open_audit(settings: DirectionSettings, notice: Notice = unheard) -> DirectionsAudit:
     """The audit that the settings describe; nothing is loaded.
 
     Raises:
@@ -104,7 +102,7 @@ def prepare(
     retain: Sequence[Fact],
     settings: DirectionSettings,
     *,
-    notice: Notice | None = None,
+    notice: Notice = unheard,
     **more: Any,
 ) -> DirectionsAudit:
     """An audit whose examples are encoded and checked; nothing is loaded.
@@ -181,9 +179,7 @@ def evenly(examples: Sequence[AnyRow], limit: int) -> list[AnyRow]:
     return [examples[at * len(examples) // n] for at in range(n)]
 
 
-def run(
-    audit: DirectionsAudit, progress: Tick | None = None, notice: Notice | None = None
-) -> RunResult:
+def run(audit: DirectionsAudit, progress: Tick = unheard, notice: Notice = unheard) -> RunResult:
     """Every experiment on every fold, then `interventions.jsonl`, `summary.json` and the manifest.
 
     A finished fold of an experiment is not computed again.
@@ -213,13 +209,13 @@ def run(
         (kind, fold) for kind, fold in wanted if (kind, fold.number) not in done
     ]
     if missing or PLAIN not in done:
-        for new in _computed(audit, missing, PLAIN not in done, progress):
+        bench = replace(audit, progress=progress)
+        for new in _computed(bench, missing, PLAIN not in done):
             new = [{"run": identity, **row} for row in new]
             ledger.append(new)
             rows += new
             done |= {(row["kind"], row["fold"]) for row in new}
-            if progress:
-                progress("experiments x folds", len(done - {PLAIN}), len(wanted))
+            progress("experiments x folds", len(done - {PLAIN}), len(wanted))
     rows.sort(key=lambda row: (_ORDER[row["kind"]], row["fold"]))
     ledger.rewrite(rows)
     summary = summed_up(audit, rows)
@@ -244,13 +240,9 @@ _ORDER = {"plain": -1, **{kind: at for at, kind in enumerate(KINDS)}}
 
 
 def _computed(
-    audit: DirectionsAudit,
-    missing: Sequence[tuple[Kind, Fold]],
-    plain: bool,
-    progress: Tick | None,
+    bench: DirectionsAudit, missing: Sequence[tuple[Kind, Fold]], plain: bool
 ) -> Iterator[list[dict[str, Any]]]:
     """The rows of each experiment and fold that is missing, one batch each."""
-    bench = open_models(audit, progress)
     if plain:
         yield [_plain_row(bench)]
     questions: list[Said] = []
@@ -268,11 +260,11 @@ def _computed(
         yield [{**one.document(), **extra} for one in findings] or [empty]
 
 
-def _all_said(bench: ThreeModels, role: Role, part: Part) -> Said:
+def _all_said(bench: DirectionsAudit, role: Role, part: Part) -> Said:
     return said(bench, role, part, range(len(bench.encoded[part])))
 
 
-def _plain_row(bench: ThreeModels) -> dict[str, Any]:
+def _plain_row(bench: DirectionsAudit) -> dict[str, Any]:
     """Scores of the three models without an intervention."""
     encoded = bench.encoded["forget"]
     scores = {role: bench.scored(role, range(len(encoded)), [NO_EDITS]) for role in ROLES}
@@ -303,8 +295,11 @@ def summed_up(audit: DirectionsAudit, rows: Sequence[Mapping[str, Any]]) -> dict
         for score in SCORES
         if base[score]
     }
+    names = [one.name for one in fields(Finding)]
     findings = [
-        read_finding(row) for row in rows if row["kind"] != "plain" and not row.get("empty")
+        Finding(**{name: row[name] for name in names})
+        for row in rows
+        if row["kind"] != "plain" and not row.get("empty")
     ]
     sources = {row["direction_source"] for row in rows if "direction_source" in row}
     # a refusal acts on the question; once the prefix is forced there may be nothing to restore
@@ -463,7 +458,7 @@ def is_gap(plain: PlainScores, before: Role, target: Role, idx: Sequence[int]) -
 
 def recovery_of(findings: Sequence[Finding], plain: PlainScores, score: str) -> Recovery:
     """One arm over all folds; several random directions are averaged per example."""
-    before = findings[0].label.role
+    before = findings[0].role
     target = TARGET[before]
     by_idx: dict[int, list[float]] = {}
     for one in findings:
@@ -486,7 +481,7 @@ def _spread(findings: Sequence[Finding], score: str, gap: float) -> float | None
     sums: dict[int, float] = {}
     places: dict[int, int] = {}
     for one in findings:
-        if one.label.seed is None:
+        if one.seed is None:
             return None
         place = places[one.fold] = places.get(one.fold, -1) + 1
         sums[place] = sums.get(place, 0.0) + math.fsum(one.values(score).values())
@@ -519,7 +514,7 @@ def summary_of(
         **found["direction"][score].limits(),
         "recovery_above_control": None if None in (value, control) else value - control,  # pyright: ignore
         "arms": {n: {k: r.document() for k, r in both.items()} for n, both in found.items()},
-        "chosen": [{"fold": one.fold, **vars(one.label)} for one in main],
+        "chosen": [{name: getattr(one, name) for name in ("fold", *DONE)} for one in main],
         "kl_retain": _mean([one.kl_retain for one in main]),
         "utility_delta": _mean([one.utility_delta for one in main]),
         "similarity": _mean([one.similarity for one in main]),
@@ -530,7 +525,7 @@ def summary_of(
         for name, both in found.items()
         if name.startswith(("dose", "curve"))
     }
-    idx = sorted(i for one in main for i in one.em)
+    idx = sorted(i for one in main for i in one.idx)
     gaps = plain[score].gaps("unlearned", "full", idx)
     summary["gap"] = math.fsum(gaps) / len(gaps)
     summary["dose_spearman"] = rank_correlation(doses) if kind == "clamp" else None
@@ -548,10 +543,9 @@ _NO_SHIFT: Mapping[Kind, str] = {
 
 
 def _arm_key(finding: Finding) -> str:
-    label = finding.label
-    if label.arm == "curve":
-        return f"curve {label.strength:g}"
-    return label.variant if label.arm == "dose" else label.arm
+    if finding.arm == "curve":
+        return f"curve {finding.strength:g}"
+    return finding.variant if finding.arm == "dose" else finding.arm
 
 
 def _speech(findings: Sequence[Finding]) -> dict[str, float | None]:

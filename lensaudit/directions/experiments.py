@@ -7,7 +7,7 @@ where no layer that is searched holds such a direction.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.directions.models import Fold, Part, Role, ThreeModels, log_odds
+from lensaudit.directions.models import DirectionsAudit, Fold, Part, Role, log_odds
 from lensaudit.judge.items import JudgeRequest
 from lensaudit.judge.programmatic import ENTITY, declines
 from lensaudit.patching.generation import ends_of
@@ -36,42 +36,36 @@ SCHEMA = "steer-interventions/1"
 
 
 @dataclass(frozen=True)
-class Label:
-    """What is done, in words and numbers."""
+class Arm:
+    """What is done to a model, in words and numbers."""
 
     arm: str
     """`direction`, or the control: `random`, `retain_derived`, `never_trained`, `reverse` …"""
     role: Role
     """The model it is done to."""
     layer: int
+    edits: Edits
+    direction: Float[Tensor, " d_model"]
     strength: float | None = None
     variant: str = ""
     seed: int | None = None
     """Of a random direction."""
 
 
-@dataclass(frozen=True)
-class Arm:
-    """One thing that is done to one model."""
-
-    label: Label
-    edits: Edits
-    direction: Float[Tensor, " d_model"]
+DONE = ("arm", "role", "layer", "strength", "variant", "seed")
+"""What a finding says of its arm."""
+READ = ("idx", "em", "logprob", "said", "speech")
+"""What it says of each example."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Finding:
-    """An arm scored on some authors."""
+    """An arm scored on some authors: one line of `interventions.jsonl`."""
 
     kind: Kind
     stage: Stage
     fold: int
-    label: Label
     positions: str
-    em: Mapping[int, float]
-    """Share of each example's entity tokens that are the likeliest, by idx."""
-    logprob: Mapping[int, float]
-    """Nats per token, by idx."""
     norm: float
     """Length of the direction."""
     cosine: float | None = None
@@ -82,73 +76,61 @@ class Finding:
     """KL(plain || intervened) on retain examples, nats per token."""
     utility_delta: float | None = None
     """Change of exact match on retain examples."""
-    said: Mapping[int, float] = field(default_factory=dict)
-    """1 where the entity stands in the greedy answer to the question alone, by idx; ABLATE only."""
+    arm: str
+    role: Role
+    layer: int
+    strength: float | None = None
+    variant: str = ""
+    seed: int | None = None
+    idx: Sequence[int]
+    em: Sequence[float]
+    """Share of each example's entity tokens that are the likeliest."""
+    logprob: Sequence[float]
+    """Nats per token."""
+    said: Sequence[float] = ()
+    """1 where the entity stands in the greedy answer to the question alone; ABLATE only."""
     speech: Mapping[str, float | None] = field(default_factory=dict)
     """Shares of those answers: declined, correct, before and after; ABLATE only."""
 
     def values(self, score: str) -> Mapping[int, float]:
-        """By name: `em`, `logprob` or `said`."""
-        return {"em": self.em, "logprob": self.logprob, "said": self.said}[score]
+        """Idx -> `em`, `logprob` or `said`."""
+        return dict(zip(self.idx, getattr(self, score), strict=False))
 
     def mean(self, score: str) -> float:
         """Mean over the finding's examples."""
-        values = self.values(score).values()
+        values = getattr(self, score)
         return sum(values) / len(values)
 
     def document(self) -> dict[str, Any]:
-        """As JSON: one line of `interventions.jsonl`."""
-        own = {key: value for key, value in vars(self).items() if key not in _NESTED}
-        idx = list(self.em)
-        return {
-            "schema": SCHEMA,
-            **own,
-            **asdict(self.label),
-            "n_items": len(idx),
-            "score": {"em": self.mean("em"), "logprob": self.mean("logprob")},
-            "idx": idx,
-            "em": [self.em[one] for one in idx],
-            "logprob": [self.logprob[one] for one in idx],
-            "said": [self.said[one] for one in idx if one in self.said],
-            "speech": dict(self.speech),
-        }
-
-
-_NESTED = ("label", "em", "logprob", "said", "speech")
-
-
-def read_finding(row: Mapping[str, Any]) -> Finding:
-    """Finding in a line of the ledger."""
-    label = Label(**{one.name: row[one.name] for one in fields(Label)})
-    scores = {
-        name: dict(zip(row["idx"], row[name], strict=True)) if row[name] else {}
-        for name in ("em", "logprob", "said")
-    }
-    own = {one.name: row[one.name] for one in fields(Finding) if one.name not in _NESTED}
-    return Finding(label=label, **scores, **own, speech=row["speech"])
+        """As JSON."""
+        done = {name: one for name, one in vars(self).items() if name not in READ}
+        means = {score: self.mean(score) for score in ("em", "logprob")}
+        read = {name: getattr(self, name) for name in READ}
+        return {"schema": SCHEMA, **done, "n_items": len(self.idx), "score": means, **read}
 
 
 def findings_of(
-    bench: ThreeModels, kind: Kind, stage: Stage, fold: Fold, arms: Sequence[Arm]
+    bench: DirectionsAudit, kind: Kind, stage: Stage, fold: Fold, arms: Sequence[Arm]
 ) -> list[Finding]:
     """Every arm scored on the fold's authors of a stage; arms of one model share passes."""
     rows = bench.rows(fold.dev if stage == "dev" else fold.score)
     idx = [bench.encoded["forget"][row].idx for row in rows]
     found: dict[int, Finding] = {}
-    roles: dict[Role, None] = dict.fromkeys(arm.label.role for arm in arms)
+    roles: dict[Role, None] = dict.fromkeys(arm.role for arm in arms)
     for role in roles:
-        own = [at for at, arm in enumerate(arms) if arm.label.role == role]
-        scores = bench.scored(role, rows, [arms[at].edits for at in own])
-        for place, at in enumerate(own):
+        own = [(at, arm) for at, arm in enumerate(arms) if arm.role == role]
+        scores = bench.scored(role, rows, [arm.edits for _, arm in own])
+        for place, (at, arm) in enumerate(own):
             found[at] = Finding(
                 kind=kind,
                 stage=stage,
                 fold=fold.number,
-                label=arms[at].label,
-                positions=arms[at].edits.where,
-                em=dict(zip(idx, scores.em[place].tolist(), strict=True)),
-                logprob=dict(zip(idx, scores.logprob[place].tolist(), strict=True)),
-                norm=float(arms[at].direction.norm()),
+                positions=arm.edits.where,
+                norm=float(arm.direction.norm()),
+                **{name: getattr(arm, name) for name in DONE},
+                idx=idx,
+                em=scores.em[place].tolist(),
+                logprob=scores.logprob[place].tolist(),
             )
     return [found[at] for at in range(len(arms))]
 
@@ -159,25 +141,25 @@ def best_of(findings: Sequence[Finding], score: str) -> int:
     return means.index(max(means))
 
 
-def tested(bench: ThreeModels, kind: Kind, fold: Fold, arms: Sequence[Arm]) -> list[Finding]:
+def tested(bench: DirectionsAudit, kind: Kind, fold: Fold, arms: Sequence[Arm]) -> list[Finding]:
     """The arms on authors never read; of the chosen direction what it does to retain answers."""
     return [
-        _costed(bench, one, arm) if arm.label.arm in ("direction", "sufficiency") else one
+        _costed(bench, one, arm) if arm.arm in ("direction", "sufficiency") else one
         for one, arm in zip(findings_of(bench, kind, "score", fold, arms), arms, strict=True)
     ]
 
 
-def _costed(bench: ThreeModels, finding: Finding, arm: Arm) -> Finding:
+def _costed(bench: DirectionsAudit, finding: Finding, arm: Arm) -> Finding:
     rows = range(len(bench.encoded["retain"]))
-    scores = bench.scored(arm.label.role, rows, [NO_EDITS, arm.edits], "retain")
-    shift = bench.whole_gap("full", "unlearned", "forget")[arm.label.layer]
+    scores = bench.scored(arm.role, rows, [NO_EDITS, arm.edits], "retain")
+    shift = bench.whole_gap("full", "unlearned", "forget")[arm.layer]
     cosine = torch.nn.functional.cosine_similarity(arm.direction.float(), shift, dim=0)
     return replace(
         finding,
         kl_retain=float(scores.kl[1].mean()),
         utility_delta=float(scores.em[1].mean() - scores.em[0].mean()),
         cosine=float(cosine) if bool(shift.norm() > 0) else None,
-        similarity=bench.similarity(arm.label.layer),
+        similarity=bench.similarity(arm.layer),
     )
 
 
@@ -198,13 +180,15 @@ Basis = Float[Tensor, "_ d_model"]
 Gaps = Float[Tensor, "layer d_model"]
 
 
-def moved_layers(bench: ThreeModels, gaps: Gaps, layers: Sequence[int]) -> list[int]:
+def moved_layers(bench: DirectionsAudit, gaps: Gaps, layers: Sequence[int]) -> list[int]:
     """The layers at which two models think differently at all."""
     length = bench.streams["full", "forget"].norm(dim=-1).mean(0)
     return [layer for layer in layers if float(gaps[layer].norm()) > LEAST * float(length[layer])]
 
 
-def randoms(bench: ThreeModels, direction: Direction, fold: Fold) -> list[tuple[int, Direction]]:
+def randoms(
+    bench: DirectionsAudit, direction: Direction, fold: Fold
+) -> list[tuple[int, Direction]]:
     """Directions of equal length, and their seeds."""
     found = []
     for number in range(bench.settings.n_random):
@@ -215,7 +199,7 @@ def randoms(bench: ThreeModels, direction: Direction, fold: Fold) -> list[tuple[
     return found
 
 
-def restore(bench: ThreeModels, fold: Fold) -> list[Finding]:
+def restore(bench: DirectionsAudit, fold: Fold) -> list[Finding]:
     """ADD: does the shift from the unlearned model to `full` bring the answers back?"""
     where, strengths = bench.settings.where, bench.strengths
     estimate = bench.rows(fold.estimate)
@@ -225,7 +209,7 @@ def restore(bench: ThreeModels, fold: Fold) -> list[Finding]:
         name: str, role: Role, layer: int, direction: Direction, strength: float, seed=None
     ) -> Arm:
         edits = Edits({("resid", layer): adding(direction, strength)}, where)
-        return Arm(Label(name, role, layer, strength, seed=seed), edits, direction)
+        return Arm(name, role, layer, edits, direction, strength, seed=seed)
 
     def best(name: str, role: Role, shift: Gaps) -> tuple[list[Finding], list[Arm]]:
         """The grid on the dev authors, and the best of it."""
@@ -240,7 +224,7 @@ def restore(bench: ThreeModels, fold: Fold) -> list[Finding]:
     grid, chosen = best("direction", "unlearned", gaps)
     if not chosen:
         return []
-    layer, strength = chosen[0].label.layer, chosen[0].label.strength or 0.0
+    layer, strength = chosen[0].layer, chosen[0].strength or 0.0
     arms = [
         *chosen,
         # where the effect peaks
@@ -260,7 +244,7 @@ def restore(bench: ThreeModels, fold: Fold) -> list[Finding]:
     return [*grid, *tested(bench, "add", fold, arms)]
 
 
-def mediate(bench: ThreeModels, fold: Fold) -> list[Finding]:
+def mediate(bench: DirectionsAudit, fold: Fold) -> list[Finding]:
     """CLAMP: the unlearned model to the full one's component, and the other way round."""
     where = bench.settings.where
     estimate = bench.rows(fold.estimate)
@@ -274,7 +258,7 @@ def mediate(bench: ThreeModels, fold: Fold) -> list[Finding]:
     if not tried:
         return []
     grid = findings_of(bench, "clamp", "dev", fold, tried)
-    layer = tried[best_of(grid, bench.settings.score)].label.layer
+    layer = tried[best_of(grid, bench.settings.score)].layer
     direction = gaps[layer]
     # each example's own component in the full model: one number of the answer's, a bound
     unit = direction.double() / direction.double().norm()
@@ -285,7 +269,7 @@ def mediate(bench: ThreeModels, fold: Fold) -> list[Finding]:
         arm("direction", "unlearned", layer, direction),
         arm("sufficiency", "full", layer, direction, like="unlearned"),
         *(arm("dose", "unlearned", layer, direction, dose=dose) for dose in DOSES),
-        Arm(Label("per_example", "unlearned", layer, variant="own"), bound, direction),
+        Arm("per_example", "unlearned", layer, bound, direction, variant="own"),
     ]
     for seed, drawn in randoms(bench, direction, fold):
         arms.append(arm("random", "unlearned", layer, drawn, seed=seed))
@@ -300,7 +284,7 @@ def mediate(bench: ThreeModels, fold: Fold) -> list[Finding]:
 
 
 def clamping_arm(
-    bench: ThreeModels,
+    bench: DirectionsAudit,
     rows: Sequence[int],
     name: str,
     role: Role,
@@ -319,7 +303,7 @@ def clamping_arm(
     )
     to = own + dose * (wanted - own)
     edits = Edits({("resid", layer): clamping(direction, to)}, bench.settings.where)
-    return Arm(Label(name, role, layer, to, f"dose {dose:g}", seed), edits, direction)
+    return Arm(name, role, layer, edits, direction, to, f"dose {dose:g}", seed)
 
 
 @dataclass(frozen=True)
@@ -334,7 +318,7 @@ class Said:
 
 
 def said(
-    bench: ThreeModels, role: Role, part: Part, rows: Sequence[int], edits: Edits = NO_EDITS
+    bench: DirectionsAudit, role: Role, part: Part, rows: Sequence[int], edits: Edits = NO_EDITS
 ) -> Said:
     """Greedy answers to some questions; of retain questions none counts as correct."""
     model = bench.models[role]
@@ -379,7 +363,7 @@ class DirectionSource:
 
 
 def source_of(
-    bench: ThreeModels, estimate: Sequence[int], forget: Said, retain: Said
+    bench: DirectionsAudit, estimate: Sequence[int], forget: Said, retain: Said
 ) -> DirectionSource:
     """The IDK direction where enough of T is declined, else the cross-model one.
 
@@ -428,14 +412,14 @@ def axes_of(differences: Basis, mean: Direction, rank: int) -> Basis:
     return torch.linalg.svd(differences.double(), full_matrices=False).Vh[:rank].float()
 
 
-def ablate(bench: ThreeModels, fold: Fold, source: DirectionSource) -> list[Finding]:
+def ablate(bench: DirectionsAudit, fold: Fold, source: DirectionSource) -> list[Finding]:
     """ABLATE: without the direction, is the refusal gone and are the answers there?"""
 
     def arm(
         name: str, role: Role, layer: int, variant: str, basis: Basis, seed: int | None = None
     ) -> Arm:
         edits = ablation(basis, layer, variant, source.centre[layer], bench.n_layers)
-        return Arm(Label(name, role, layer, variant=variant, seed=seed), edits, basis[0])
+        return Arm(name, role, layer, edits, basis[0], variant=variant, seed=seed)
 
     def own_axes(layer: int, rank: int) -> Basis:
         return axes_of(source.differences[:, layer], source.directions[layer], rank)
@@ -452,7 +436,7 @@ def ablate(bench: ThreeModels, fold: Fold, source: DirectionSource) -> list[Find
         return []
     grid = _with_odds(bench, findings_of(bench, "ablate", "dev", fold, tried), tried, fold, source)
     chosen = choose(bench, tried, grid)
-    layer, variant = chosen.label.layer, chosen.label.variant
+    layer, variant = chosen.layer, chosen.variant
     rank = ranks.get(variant, 1)
     arms = [chosen, arm("collateral", "full", layer, variant, own_axes(layer, rank))]
     for seed, direction in randoms(bench, source.directions[layer], fold):
@@ -473,7 +457,7 @@ def ablate(bench: ThreeModels, fold: Fold, source: DirectionSource) -> list[Find
     return [*grid, *(_heard(bench, *one, fold) for one in zip(found, arms, strict=True))]
 
 
-def choose(bench: ThreeModels, arms: Sequence[Arm], grid: Sequence[Finding]) -> Arm:
+def choose(bench: DirectionsAudit, arms: Sequence[Arm], grid: Sequence[Finding]) -> Arm:
     """The best on dev among those that change retain answers by at most the cap.
 
     Where the first tries all change more, the one that changes least, which its row shows.
@@ -495,7 +479,7 @@ def choose(bench: ThreeModels, arms: Sequence[Arm], grid: Sequence[Finding]) -> 
 
 
 def _with_odds(
-    bench: ThreeModels,
+    bench: DirectionsAudit,
     grid: Sequence[Finding],
     arms: Sequence[Arm],
     fold: Fold,
@@ -517,20 +501,19 @@ def _with_odds(
     ]
 
 
-def _heard(bench: ThreeModels, finding: Finding, arm: Arm, fold: Fold) -> Finding:
+def _heard(bench: DirectionsAudit, finding: Finding, arm: Arm, fold: Fold) -> Finding:
     """With what the model says to the questions; an ablation often leaves inventions."""
-    after = said(bench, arm.label.role, "forget", bench.rows(fold.score), arm.edits)
+    after = said(bench, arm.role, "forget", bench.rows(fold.score), arm.edits)
     spoke = [right for no, right in zip(after.declines, after.correct, strict=True) if not no]
     shares = {
         "idk_rate": _share(after.declines),
         "correct": _share(after.correct),
         "correct_given_answered": _share(spoke),
     }
-    if arm.label.arm == "direction":
+    if arm.arm == "direction":
         kept = said(bench, "unlearned", "retain", range(len(bench.encoded["retain"])), arm.edits)
         shares["idk_rate_retain"] = _share(kept.declines)
-    by_idx = dict(zip(finding.em, map(float, after.correct), strict=True))
-    return replace(finding, said=by_idx, speech=shares)
+    return replace(finding, said=list(map(float, after.correct)), speech=shares)
 
 
 def _share(values: Sequence[bool]) -> float | None:

@@ -11,6 +11,7 @@ folds say which authors it is estimated on, which it is chosen on, and which it 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -25,9 +26,10 @@ from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, buckets, make_batch
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest
+from lensaudit.groups import Group
 from lensaudit.models.bridge import DTYPES, TransformerBridge, device_of, load, logits_of
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
-from lensaudit.progress import Tick
+from lensaudit.progress import Tick, unheard
 from lensaudit.scores.depth import label_logprob, mean_per_example, span_mean
 from lensaudit.scores.erasure import label_hit
 from lensaudit.steer.generate import (
@@ -47,7 +49,6 @@ Role = Literal["full", "unlearned", "retain"]
 ROLES: tuple[Role, ...] = ("full", "unlearned", "retain")
 Part = Literal["forget", "retain"]
 Streams = Float[Tensor, "_ layer d_model"]
-Group = int | str
 DEV_SHARE = 0.2
 """Of the authors of T: layer and strength are chosen on them."""
 MOST_ROWS = 256
@@ -97,7 +98,10 @@ def author_folds(groups: Sequence[Group], n_folds: int) -> list[Fold]:
 
 @dataclass(frozen=True, kw_only=True)
 class DirectionsAudit:
-    """Three models of one base, two sets of questions, and what is tried; nothing is loaded."""
+    """Three models of one base, two sets of questions, and what is tried.
+
+    Models are loaded when they must compute or their streams are not cached.
+    """
 
     settings: DirectionSettings
     """As asked; what is derived from a text of them stands beside them."""
@@ -114,6 +118,8 @@ class DirectionsAudit:
     """Forget examples without a token to score: idx -> reason."""
     ranks: tuple[int, ...] = (1, 2, 4, 8, 16)
     """Of the subspaces that ABLATE tries."""
+    progress: Tick = unheard
+    """Told how many rows are cached."""
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -150,6 +156,94 @@ class DirectionsAudit:
     def rows(self, authors: frozenset[Group]) -> list[int]:
         """Places of some authors' forget examples."""
         return [at for at, e in enumerate(self.encoded["forget"]) if e.group in authors]
+
+    @cached_property
+    def models(self) -> Mapping[Role, TransformerBridge]:
+        """All three, in memory from the first use on."""
+        return {
+            role: load(one, dtype=DTYPES[self.dtype], device=self.device)
+            for role, one in self.checkpoints.items()
+        }
+
+    @cached_property
+    def questions(self) -> Mapping[Part, tuple[Encoded, ...]]:
+        """The same examples without any of the answer."""
+        tokenizer = load_tokenizer(self.checkpoints["full"])
+        texts = {(part, e.idx): e.question for part, rows in self.examples.items() for e in rows}
+
+        def question_only(part: Part, e: Encoded) -> Encoded:
+            # the prompt that ends where an answer begins; its last token is what a cache keeps
+            ids = prompt_ids(tokenizer, self.form, texts[part, e.idx], None)
+            return Encoded(e.idx, e.group, ids, len(ids), len(ids) - 1, len(ids))
+
+        return {
+            part: tuple(question_only(part, e) for e in rows) for part, rows in self.encoded.items()
+        }
+
+    @cached_property
+    def streams(self) -> Mapping[tuple[Role, Part], Streams]:
+        """What each model thinks: after every block, one row per example."""
+        return {
+            (role, part): self._read(role, rows, self.settings.at)
+            for role in ROLES
+            for part, rows in self.encoded.items()
+        }
+
+    @cached_property
+    def asked(self) -> Mapping[Part, Streams]:
+        """Of the unlearned model at the last token of the question's prompt."""
+        return {
+            part: self._read("unlearned", rows, "prefix") for part, rows in self.questions.items()
+        }
+
+    def _read(self, role: Role, rows: Sequence[Encoded], at: str) -> Streams:
+        """From a cache that is filled where it lacks rows."""
+        checkpoint, found = self.checkpoints[role], []
+        with fill(
+            ActivationStore(Path(self.settings.activations)),
+            fingerprint_of_run(
+                checkpoint, rows, positions="span", dtype=self.dtype, device=self.device
+            ),
+            rows,
+            name=checkpoint.spec.name,
+            load=lambda: self.models[role],
+            batch_size=CACHE_BATCH,
+            provenance={"made_by": "lensaudit steer audit", "model": checkpoint.spec.name},
+            progress=self.progress,
+        ) as activations:
+            for e in rows:
+                first = e.start if at == "span" else e.n_prompt - 1
+                wanted = torch.arange(first, e.end if at == "span" else e.n_prompt)
+                found.append(activations.example(e.idx).at(wanted).resid.double().mean(1).float())
+        return torch.stack(found)
+
+    def gap(
+        self, minuend: Role, subtrahend: Role, rows: Sequence[int], part: Part = "forget"
+    ) -> Float[Tensor, "layer d_model"]:
+        """Mean difference of two models' streams over some examples, at every layer."""
+        first, second = (self.streams[role, part][list(rows)] for role in (minuend, subtrahend))
+        return (first.double() - second.double()).mean(0).float()
+
+    def whole_gap(
+        self, minuend: Role, subtrahend: Role, part: Part
+    ) -> Float[Tensor, "layer d_model"]:
+        """The same over all examples of a part."""
+        return self.gap(minuend, subtrahend, range(len(self.encoded[part])), part)
+
+    def scored(
+        self, role: Role, rows: Sequence[int], settings: Sequence[Edits], part: Part = "forget"
+    ) -> "Scores":
+        """Scores of some examples under every setting."""
+        chosen = [self.encoded[part][row] for row in rows]
+        return scored(self.models[role], chosen, settings, memory_bytes=self.memory_bytes)
+
+    def similarity(self, layer: int) -> float:
+        """Mean cosine of the full and the unlearned model's streams on retain examples.
+
+        Models of one base stay near 1; below 0.9 their axes may not mean the same.
+        """
+        first, second = (self.streams[role, "retain"][:, layer] for role in ROLES[:2])
+        return float(torch.nn.functional.cosine_similarity(first, second).mean())
 
 
 @dataclass(frozen=True)
@@ -280,102 +374,3 @@ def interventions_of(
         for at, edit in setting.rows(positions, n_prompt, idx).items():
             found.setdefault(at, []).append(edit)
     return {at: one_after_the_other(edits) for at, edits in found.items()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ThreeModels(DirectionsAudit):
-    """The audit with its models in memory, and what they think."""
-
-    models: Mapping[Role, TransformerBridge]
-    questions: Mapping[Part, tuple[Encoded, ...]]
-    """The same examples without any of the answer."""
-    streams: Mapping[tuple[Role, Part], Streams]
-    """After every block, one row per example."""
-    asked: Mapping[Part, Streams]
-    """Of the unlearned model at the last token of the question's prompt."""
-
-    def gap(
-        self, minuend: Role, subtrahend: Role, rows: Sequence[int], part: Part = "forget"
-    ) -> Float[Tensor, "layer d_model"]:
-        """Mean difference of two models' streams over some examples, at every layer."""
-        first, second = (self.streams[role, part][list(rows)] for role in (minuend, subtrahend))
-        return (first.double() - second.double()).mean(0).float()
-
-    def whole_gap(
-        self, minuend: Role, subtrahend: Role, part: Part
-    ) -> Float[Tensor, "layer d_model"]:
-        """The same over all examples of a part."""
-        return self.gap(minuend, subtrahend, range(len(self.encoded[part])), part)
-
-    def scored(
-        self, role: Role, rows: Sequence[int], settings: Sequence[Edits], part: Part = "forget"
-    ) -> Scores:
-        """Scores of some examples under every setting."""
-        chosen = [self.encoded[part][row] for row in rows]
-        return scored(self.models[role], chosen, settings, memory_bytes=self.memory_bytes)
-
-    def similarity(self, layer: int) -> float:
-        """Mean cosine of the full and the unlearned model's streams on retain examples.
-
-        Models of one base stay near 1; below 0.9 their axes may not mean the same.
-        """
-        first, second = (self.streams[role, "retain"][:, layer] for role in ROLES[:2])
-        return float(torch.nn.functional.cosine_similarity(first, second).mean())
-
-
-def open_models(audit: DirectionsAudit, progress: Tick | None = None) -> ThreeModels:
-    """Load the models, and read their streams from caches that are filled where they lack rows.
-
-    Args:
-        audit: whose models all stay in memory.
-        progress: told how many rows are cached.
-    """
-    tokenizer = load_tokenizer(audit.checkpoints["full"])
-    models: dict[Role, TransformerBridge] = {
-        role: load(one, dtype=DTYPES[audit.dtype], device=audit.device)
-        for role, one in audit.checkpoints.items()
-    }
-
-    def question_only(e: Encoded, question: str) -> Encoded:
-        # the prompt that ends where an answer begins; its last token is what a cache keeps
-        ids = prompt_ids(tokenizer, audit.form, question, None)
-        return Encoded(e.idx, e.group, ids, len(ids), len(ids) - 1, len(ids))
-
-    def read(role: Role, rows: Sequence[Encoded], at: str) -> Streams:
-        checkpoint = audit.checkpoints[role]
-        fingerprint = fingerprint_of_run(
-            checkpoint, rows, positions="span", dtype=audit.dtype, device=audit.device
-        )
-        name, found = checkpoint.spec.name, []
-        with fill(
-            ActivationStore(Path(audit.settings.activations)),
-            fingerprint,
-            rows,
-            name=name,
-            load=lambda: models[role],
-            batch_size=CACHE_BATCH,
-            provenance={"made_by": "lensaudit steer audit", "model": name},
-            progress=progress,
-        ) as activations:
-            for e in rows:
-                first = e.start if at == "span" else e.n_prompt - 1
-                wanted = torch.arange(first, e.end if at == "span" else e.n_prompt)
-                found.append(activations.example(e.idx).at(wanted).resid.double().mean(1).float())
-        return torch.stack(found)
-
-    texts = {(part, e.idx): e.question for part, rows in audit.examples.items() for e in rows}
-    questions: dict[Part, tuple[Encoded, ...]] = {
-        part: tuple(question_only(e, texts[part, e.idx]) for e in rows)
-        for part, rows in audit.encoded.items()
-    }
-    asked: dict[Part, Streams] = {
-        part: read("unlearned", rows, "prefix") for part, rows in questions.items()
-    }
-    streams: dict[tuple[Role, Part], Streams] = {
-        (role, part): read(role, rows, audit.settings.at)
-        for role in ROLES
-        for part, rows in audit.encoded.items()
-    }
-    return ThreeModels(
-        **vars(audit), models=models, questions=questions, streams=streams, asked=asked
-    )

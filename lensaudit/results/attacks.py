@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Len
+from pydantic import BeforeValidator
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
@@ -14,7 +15,6 @@ from lensaudit.results.reading import (
     JsonObject,
     Length,
     Number,
-    Record,
     Whole,
     brief,
     checked,
@@ -22,6 +22,7 @@ from lensaudit.results.reading import (
     csv_rows,
     json_lines,
     json_object,
+    need,
     part,
 )
 from lensaudit.scores.estimate import UNMEASURED, Estimate
@@ -196,11 +197,14 @@ class Shift:
     after: Mapping[str, Number | None]
 
 
-@dataclass(frozen=True)
-class Shifts:
-    """`audit.json` of a relearning: the model, then `retain`, which had nothing to recover."""
+def shifts_in(content: JsonObject, where: object) -> list[Shift]:
+    """Of `audit.json` of a relearning: the model, then `retain`, which had nothing to recover.
 
-    shifts: Annotated[list[Shift], Len(1)]
+    Raises:
+        InputError: it holds no scores.
+    """
+    need(content, where, "shifts")
+    return checked_as(Annotated[list[Shift], Len(1)], content["shifts"], f"{where}: shifts")
 
 
 def read_relearn(path: Path) -> dict[str, Any]:
@@ -211,44 +215,39 @@ def read_relearn(path: Path) -> dict[str, Any]:
     """
     rows = [
         {"model": shift.model, "score": name, "before": value, "after": shift.after.get(name)}
-        for shift in checked(Shifts, json_object(path), path).shifts
+        for shift in shifts_in(json_object(path), path)
         for name, value in shift.before.items()
     ]
     return brief({"kind": "relearn", "folder": str(path.parent), "rows": rows})
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Ends of an interval."""
+def _with_interval(one: Any) -> Any:
+    """The fields of an estimate whose limits are an object, and whose reason has one of two names.
 
-    low: Number
-    high: Number
+    Raises:
+        ValueError: limits that are none.
+    """
+    if not isinstance(one, Mapping):
+        return one
+    ends = one.get("interval") or {}
+    if not isinstance(ends, Mapping) or set(ends) not in ({*()}, {"low", "high"}):
+        raise ValueError(f"interval: found {ends!r:.40}, wanted low and high")
+    why = one.get("interval_why") or one.get("reason") or None
+    return {"value": one.get("value"), **ends, "why": why}
 
 
-@dataclass(frozen=True)
-class RttValue:
-    """An accuracy or a recovery of a study, or the reason why there is none."""
-
-    value: Number | None = None
-    interval: Limits | None = None
-    reason: str = ""
-    interval_why: str | None = None
-
-    @property
-    def estimate(self) -> Estimate:
-        """The value with its limits."""
-        ends = self.interval and (self.interval.low, self.interval.high)
-        return Estimate.within(self.value, ends, why=self.interval_why)
+RttEstimate = Annotated[Estimate, BeforeValidator(_with_interval)]
+"""An accuracy or a recovery of a study."""
 
 
 def _accuracy(one: Any, where: str) -> dict[str, Any] | None:
     """As the page reads it; None where nothing was measured."""
     if one is None:
         return None
-    said = checked(RttValue, one, where)
-    found, why = said.estimate, said.interval_why or ""
+    found: Estimate = checked_as(RttEstimate, one, where)
+    why, is_known = found.why or "", found.value is not None
     shown = {"value": found.value, "low": found.low, "high": found.high}
-    return {**shown, "reason": said.reason, "why": why}
+    return {**shown, "reason": "" if is_known else why, "why": why if is_known else ""}
 
 
 def _cell(text: str | None, path: Path) -> float | None:
@@ -286,61 +285,38 @@ class WorstAttack:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NamedFact:
-    """Whether a fact may be named as known."""
+class WorstFact:
+    """What a worst case says of one fact: a row of `facts.csv`."""
 
     idx: Whole
-    q: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorstFact(NamedFact):
-    """What a worst case says of one fact."""
-
-    group: Whole | str
-    entity: str
-    attacks: str
+    group: Whole | str = ""
+    entity: str = ""
+    attacks: str = ""
     """Names joined by `;`."""
     statistic: str = ""
     p: str = ""
-    unscored: str
-
-
-@dataclass(frozen=True)
-class SampleBound:
-    """Most a fact's rate per draw can be that no draw hit."""
-
-    draws: Whole
-    rate: Number | None
+    q: str = ""
+    """Below it the fact may be named as known."""
+    unscored: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorstEvidence:
-    """What a verdict reads of a worst case; all that the gym's ledger keeps of one."""
+class WorstSummary:
+    """`summary.json` of a worst case; of the gym's ledger what a verdict reads of one."""
 
     source: str
     retain: Annotated[list[str], Len(1)]
+    attack_list: str = ""
+    headline: str = ""
     n_scored: Whole
     n_out: Whole
     expected: Number
     excess: Number
     ci95: tuple[Number, Number] | None
-    named: list[Whole]
-    facts: Sequence[NamedFact]
-    authors: Whole = 0
     no_interval: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorstSummary(WorstEvidence):
-    """`summary.json` of a worst case."""
-
-    attack_list: str
-    headline: str
-    n: Whole
-    unscored: dict[AtLayer, str]
-    bound: SampleBound
-    attacks: list[WorstAttack]
+    named: list[Whole]
+    authors: Whole = 0
+    attacks: Sequence[WorstAttack] = ()
     facts: Sequence[WorstFact]
 
 
@@ -373,11 +349,8 @@ class SampleSummary:
 
     source: str
     retain: list[str]
-    n: Whole
     n_scored: Whole
-    unscored: dict[AtLayer, str]
     samples: Whole
-    never_hit_bound: Number
     leak: Annotated[list[LeakRow], Len(1)]
 
 
@@ -409,16 +382,6 @@ def read_worst(path: Path) -> dict[str, Any]:
     return _page("worst", path, found, lists)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Evidence:
-    """A line of `evidence.jsonl`."""
-
-    idx: Whole
-    attack: str
-    hit: bool
-    evidence: str
-
-
 MOST_SAID = 3
 """Attacks of one fact whose words the page holds: the first that hit, in the order of the list."""
 LONGEST_SAID = 200
@@ -429,9 +392,9 @@ def _said_to(path: Path) -> dict[str, list[tuple[str, str]]]:
     """By idx, the first attacks that hit, and what was said to them; empty without the file."""
     found: dict[str, list[tuple[str, str]]] = {}
     for row in json_lines(path) if path.exists() else ():
-        one = checked(_Evidence, row, path)
-        if one.hit and len(said := found.setdefault(str(one.idx), [])) < MOST_SAID:
-            said.append((one.attack, one.evidence[:LONGEST_SAID]))
+        need(row, path, "idx", "attack", "hit", "evidence")
+        if row["hit"] and len(said := found.setdefault(str(row["idx"]), [])) < MOST_SAID:
+            said.append((row["attack"], str(row["evidence"])[:LONGEST_SAID]))
     return found
 
 
@@ -443,36 +406,24 @@ def read_sample(path: Path) -> dict[str, Any]:
     """
     found = checked(SampleSummary, json_object(path), path)
     said: dict[str, list[tuple[int, int, str]]] = {}
-    for one in _rows_beside(path, _Sampled):
-        if one.hits:
-            said.setdefault(one.idx, []).append((one.hits, one.n, one.said[:LONGEST_SAID]))
+    for row in _rows_beside(path, "idx", "n", "hits", "said"):
+        if hits := _whole(row["hits"], path):
+            texts = said.setdefault(row["idx"], [])
+            texts.append((hits, _whole(row["n"], path), row["said"][:LONGEST_SAID]))
     return _page("sample", path, found, {"leak": _on_page(found.leak), "said": said})
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Sampled:
-    """A row of `facts.csv` of samples."""
-
-    idx: str
-    n: int
-    hits: int
-    said: str = ""
-    """The first sample that gives the entity away."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Associated:
-    """A row of `facts.csv` of a run of `know`."""
-
-    idx: str
-    bits_associated: str
-    unscored: str
-
-
-def _rows_beside(path: Path, kind: type[Record]) -> list[Record]:
-    """Rows of `facts.csv` beside a summary; none without the file."""
+def _rows_beside(path: Path, *columns: str) -> list[dict[str, str]]:
+    """Rows of `facts.csv` beside a summary, which have these columns; none without the file."""
     table = path.with_name("facts.csv")
-    return checked_as(list[kind], csv_rows(table), table) if table.exists() else []
+    rows = csv_rows(table) if table.exists() else []
+    for row in rows:
+        need(row, table, *columns)
+    return rows
+
+
+def _whole(text: str, path: Path) -> int:
+    return int(_cell(text, path) or 0)
 
 
 def _page(kind: str, path: Path, found: Any, lists: Mapping[str, Any]) -> dict[str, Any]:
@@ -593,8 +544,8 @@ def read_know(path: Path) -> dict[str, Any]:
     matrix = asdict(checked(KnowMatrix, json_object(place), place))
     del matrix["reader"]
     facts = {
-        one.idx: (_cell(one.bits_associated, path), one.unscored)
-        for one in _rows_beside(path, _Associated)
+        row["idx"]: (_cell(row["bits_associated"], path), row["unscored"])
+        for row in _rows_beside(path, "idx", "bits_associated", "unscored")
     }
     shown = ("source", "headline", "finds", "p", "z", "n_subjects", "max_bits", "bits")
     lists = {name: found[name] for name in (*shown, "relations", "controls")}

@@ -14,8 +14,9 @@ of the questions added: what is chosen on one half is reported on the other (`st
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +25,22 @@ from scipy.stats import linregress, spearmanr
 
 from lensaudit.errors import InputError, PartialError, WorkError
 from lensaudit.files import alone, digest, make_folder, write_json
-from lensaudit.judge.items import JudgeRequest
+from lensaudit.judge.items import Judge, JudgeRequest
 from lensaudit.judge.programmatic import ENTITY
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.patching.interventions import Where, strength_of
-from lensaudit.patching.options import parse_layers
 from lensaudit.progress import Notice, Tick
 from lensaudit.results.ledger import Ledger
-from lensaudit.results.reading import Whole
 from lensaudit.results.records import claim, manifest
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.settings import plain
 from lensaudit.steer.estimators import LAYER_CONVENTION, SteeringVector, load_vector
-from lensaudit.steer.generate import Ask, Edits, Speaker, adding
+from lensaudit.steer.generate import Ask, Edits, adding
 from lensaudit.steer.settings import AskSettings, EvalSettings, LayerSettings
 from lensaudit.steer.trait import (
     PASSING,
     Trait,
-    TraitJudges,
     TraitModel,
     identity_of,
     judged,
@@ -130,11 +128,6 @@ class Level:
             "ratio": ratio,
         }
 
-    @property
-    def n_coherence(self) -> int:
-        """Number of answers whose coherence is known."""
-        return sum(one.coherence is not None for one in self.answers)
-
 
 def key_of(coefficient: float) -> str:
     """How a coefficient is written everywhere, so that 0 and -0.0 are one key.
@@ -190,7 +183,7 @@ def _flat(points: Mapping[float, float]) -> bool:
     return len(points) < FEWEST_COEFFICIENTS or len(set(points.values())) == 1
 
 
-def strongest(levels: Mapping[float, Level], polarity: int) -> float | None:
+def strongest(levels: Mapping[Any, Level], polarity: int) -> Any:
     """The setting with the most (polarity 1) or least (-1) of the trait; None without scores.
 
     Of equal ones the first named.
@@ -265,7 +258,10 @@ def summary_of(
             for key, level in levels.items()
         },
         "coherence": {
-            key_of(key): {"mean": level.coherence, "n": level.n_coherence}
+            key_of(key): {
+                "mean": level.coherence,
+                "n": sum(one.coherence is not None for one in level.answers),
+            }
             for key, level in levels.items()
         },
         "coherence_warnings": [key_of(k) for k, level in levels.items() if not level.coherent],
@@ -307,81 +303,94 @@ class Setting:
 
 @dataclass(frozen=True)
 class Steering(TraitModel):
-    """Steered answers that may be asked for: the model is opened, nothing is loaded."""
+    """Steered answers that may be asked for."""
 
-    vectors: tuple[SteeringVector, ...] = ()
-    grid: tuple[float, ...] = ()
-    """Coefficients of the one vector; empty where each layer has its own."""
+    rows: tuple[Setting, ...] = ()
 
     @classmethod
     def over_coefficients(cls, settings: EvalSettings, notice: Notice) -> "Steering":
         """One vector under several coefficients."""
-        made = cls.opened(settings, asked_trait(settings))
-        vector = load_vector(
-            settings.vector,
-            d_model=made.checkpoint.d_model,
-            n_layers=made.checkpoint.n_layers,
-            name=settings.name,
-        )
+        made = cls.opened(settings, asked_trait(settings), notice)
+        shape = {"d_model": made.checkpoint.d_model, "n_layers": made.checkpoint.n_layers}
+        vector = load_vector(settings.vector, **shape, name=settings.name)
         grid = grid_of(settings.coefficients, vector, as_ratio=settings.as_ratio)
         if vector.weights and vector.weights != made.checkpoint.weights:
             notice(
                 f"{settings.vector}: was extracted from {vector.model}, not from {settings.name}"
             )
-        return replace(made, vectors=(vector,), grid=grid)
+        return made.under([Setting(f"coef_{key_of(one)}", vector, one) for one in grid])
 
     @classmethod
-    def over_layers(cls, settings: LayerSettings) -> "Steering":
-        """The vectors of one method with one strength."""
-        made = cls.opened(settings, asked_trait(settings))
+    def over_layers(cls, settings: LayerSettings, notice: Notice) -> "Steering":
+        """The vectors of one method with one strength, after the baseline."""
+        made = cls.opened(settings, asked_trait(settings), notice)
         found = vectors_in(
             settings.vectors or made.folder / "vectors",
             settings.method,
-            parse_layers(settings.layers, made.checkpoint.n_layers),
+            made.layers,
             made.checkpoint,
             explicit=settings.layers != "all",
         )
-        return replace(made, vectors=tuple(found))
+        rows = [Setting(f"layer_{one.layer}", one, _strength(one, settings)) for one in found]
+        return made.under([Setting("baseline", found[0], 0.0), *rows])
+
+    def under(self, rows: Sequence[Setting]) -> "Steering":
+        """The same asked under these settings.
+
+        Raises:
+            InputError: a question of the trait is among those that a vector was estimated from.
+        """
+        for vector in (one.vector for one in rows):
+            known = frozenset(vector.asked)
+            if common := [one for one in self.trait.questions if question_hash(one) in known]:
+                raise InputError(
+                    f"vector {vector.file_name}: was extracted from {len(common)} of the questions "
+                    f"of trait {self.trait.name} (first {common[0][:60]!r}); evaluate on others"
+                )
+        return replace(self, rows=tuple(rows))
 
     @property
     def wanted(self) -> list[tuple[int, int]]:
         """Numbers of question and rollout, in the order they are asked."""
-        n_rollouts = self.settings.n_rollouts
-        return [(q, r) for q in range(len(self.trait.questions)) for r in range(n_rollouts)]
+        return list(product(range(len(self.trait.questions)), range(self.settings.n_rollouts)))
 
     def identity(self, setting: Setting) -> str:
         """Content hash of what determines the answers under a setting."""
         added = [setting.vector.hash(), setting.coefficient] if setting.coefficient else []
-        return digest([self.conditions(), vars(self.sampling), self.settings.where, added])
+        return digest([self.conditions(), self.sampling, self.settings.where, added])
 
     def plan(self) -> str:
         """What a run would do, in one line."""
-        settings, n_questions = self.settings, len(self.trait.questions)
-        n_settings = len(self.grid) or len(self.vectors) + 1  # the baseline
-        n_answers = n_settings * len(self.wanted)
+        settings, n_answers = self.settings, len(self.rows) * len(self.wanted)
         return (
-            f"{settings.name}: {n_settings} settings x {n_questions} questions of "
-            f"{self.trait.name} x {settings.n_rollouts} rollouts = {n_answers} answers of at most "
-            f"{settings.max_new_tokens} tokens, {2 * n_answers} judgements by {settings.judge}"
+            f"{settings.name}: {len(self.rows)} settings x {len(self.trait.questions)} questions "
+            f"of {self.trait.name} x {settings.n_rollouts} rollouts = {n_answers} answers of at "
+            f"most {settings.max_new_tokens} tokens, {2 * n_answers} judgements by "
+            f"{settings.judge}"
         )
 
-    def run(self, progress: Tick, notice: Notice | None = None) -> tuple[dict[str, Any], Path]:
-        """Ask, judge and write; the results and their file."""
+    def run(self, progress: Tick) -> tuple[dict[str, Any], Path]:
+        """Ask, judge and write; the results and their file.
+
+        Raises:
+            PartialError: some answers could not be judged; the rest is written.
+        """
         started, settings, out = time.monotonic(), self.settings, self.folder
-        by_coefficient = isinstance(settings, EvalSettings)
+        job, ask = replace(self, progress=progress), sweep
         file, record = "layer_sweep.json", "layer_sweep_manifest.json"
         own = ("name", "vectors", "method", "layers", "ratio", "coefficient")
-        if by_coefficient:
-            file, record = "results.json", "manifest.json"
+        hashes = list(dict.fromkeys(one.vector.hash() for one in self.rows))
+        inputs: dict[str, Any] = {"vectors": hashes}
+        if isinstance(settings, EvalSettings):
+            ask, file, record = evaluate, "results.json", "manifest.json"
             own = ("name", "vector", "coefficients", "as_ratio")
-        opened = judges(settings.judge, settings.coherence_judge, settings, progress)
-        with opened as (judge, coherence):
-            log = out / "judgements.jsonl"
-            judging = TraitJudges(self.trait, judge, coherence, log, notice, progress)
+            inputs = {"vector": hashes[0]}
+        with judges(settings.judge, settings.coherence_judge, settings, progress) as by:
             claim(out, "steer", [file], record)
-            results = evaluate(self, judging) if by_coefficient else sweep(self, judging)
-        hashes = [one.hash() for one in self.vectors]
-        inputs = {"vector": hashes[0]} if self.grid else {"vectors": hashes}
+            levels = levels_of(job, by)
+            results = ask(job, levels, described(job, by))
+            write_json(out / file, results)
+            check_judged(levels, out)
         manifest(
             "steer",
             options=plain(settings, without=(*own, "key_file", "key_env")),
@@ -461,121 +470,113 @@ def vectors_in(
     ]
 
 
-def check_asked(trait: Trait, vector: SteeringVector) -> None:
-    """Refuse to see a direction's effect on the questions it was estimated from.
+def _strength(vector: SteeringVector, settings: LayerSettings) -> float:
+    """The coefficient of a layer.
 
     Raises:
-        InputError: a question of the trait is among them.
+        InputError: a ratio is wanted and the vector's file does not know the stream's length.
     """
-    known = frozenset(vector.asked)
-    if common := [one for one in trait.questions if question_hash(one) in known]:
+    if settings.coefficient is not None:
+        return settings.coefficient
+    if not vector.resid_norm:
         raise InputError(
-            f"vector {vector.file_name}: was extracted from {len(common)} of the questions of "
-            f"trait {trait.name} (first {common[0][:60]!r}); evaluate on others"
+            f"vector {vector.file_name}: its file gives no length of the stream; use --coefficient"
         )
+    return strength_of(settings.ratio, vector.vector, resid_norm=vector.resid_norm)
 
 
-def evaluate(job: Steering, judging: TraitJudges) -> dict[str, Any]:
-    """Steer by every coefficient, judge, and write `results.json`.
-
-    Raises:
-        InputError: the vector was estimated from questions of the trait.
-        PartialError: some answers could not be judged; the rest is written.
-    """
-    (vector,), grid = job.vectors, job.grid
-    check_asked(job.trait, vector)
-    settings = [Setting(f"coef_{key_of(one)}", vector, one) for one in grid]
-    levels = dict(zip(grid, levels_of(job, judging, settings), strict=True))
-    numbers = summary_of(
-        levels,
-        job.trait.questions,
-        polarity=job.trait.polarity,
-        seed=job.settings.seed,
-        ratios={one: vector.ratio(one) for one in grid},
-    )
-    results = {
+def evaluate(job: Steering, levels: Sequence[Level], made: Mapping[str, Any]) -> dict[str, Any]:
+    """What the coefficients of one vector say."""
+    vector, trait = job.rows[0].vector, job.trait
+    grid = [one.coefficient for one in job.rows]
+    return {
         "schema": SCHEMA,
-        "trait": job.trait.name,
+        "trait": trait.name,
         "layer": vector.layer,
         "layer_convention": LAYER_CONVENTION,
         "method": vector.method,
         "positions": job.settings.where,
-        **numbers,
-        **described(job, judging),
+        **summary_of(
+            dict(zip(grid, levels, strict=True)),
+            trait.questions,
+            polarity=trait.polarity,
+            seed=job.settings.seed,
+            ratios={one: vector.ratio(one) for one in grid},
+        ),
+        **made,
         "vector": vector.document(),
     }
-    write_json(job.folder / "results.json", results)
-    check_judged(levels.values(), job.folder)
-    return results
 
 
-def sweep(job: Steering, judging: TraitJudges) -> dict[str, Any]:
-    """Steer at every vector's layer, and write `layer_sweep.json`.
-
-    Raises:
-        InputError: no vectors, two of one layer, or one without the stream's length.
-        PartialError: some answers could not be judged; the rest is written.
-    """
-    asked: Any = job.settings
-    ratio, coefficient = asked.ratio, asked.coefficient
-    by_layer = _by_layer(job.vectors)
-    for vector in job.vectors:
-        check_asked(job.trait, vector)
-    at = {
-        layer: vector_strength(vector, ratio=ratio, coefficient=coefficient)
-        for layer, vector in by_layer.items()
-    }
-    settings = [Setting("baseline", next(iter(by_layer.values())), 0.0)]
-    settings += [Setting(f"layer_{layer}", by_layer[layer], at[layer]) for layer in by_layer]
-    base, *levels = levels_of(job, judging, settings)
-    found = dict(zip(by_layer, levels, strict=True))
-    results = {
+def sweep(job: Steering, levels: Sequence[Level], made: Mapping[str, Any]) -> dict[str, Any]:
+    """What the layers say; the best ones, and what was chosen on one half of the questions."""
+    base, settings, polarity = levels[0], job.settings, job.trait.polarity
+    found = dict(zip((one.vector.layer for one in job.rows[1:]), levels[1:], strict=True))
+    layers = {}
+    for row, level in zip(job.rows[1:], levels[1:], strict=True):
+        told = level.document(baseline=base.mean, ratio=row.vector.ratio(row.coefficient))
+        layers[str(row.vector.layer)] = {
+            "layer": row.vector.layer,
+            "coefficient": row.coefficient,
+            "trait_mean": told["mean"],
+            "trait_std": told["std"],
+            "coherence_mean": level.coherence,
+            **told,
+        }
+    best = strongest(found, polarity)
+    score = None if best is None else found[best].mean
+    # 0 is the baseline's key there, so layers are counted from 1
+    keyed = {0.0: base} | {layer + 1.0: level for layer, level in found.items()}
+    chosen = chosen_on_dev(keyed, job.trait.questions, polarity=polarity, seed=settings.seed)
+    layer = int(chosen.pop("setting")) - 1 if chosen else -1
+    return {
         "schema": "steer-sweep/1",
         "trait": job.trait.name,
-        "method": next(iter(by_layer.values())).method,
+        "method": job.rows[0].vector.method,
         "layer_convention": LAYER_CONVENTION,
-        "positions": asked.where,
-        "coefficient": coefficient,
-        "ratio": None if coefficient is not None else ratio,
+        "positions": settings.where,
+        "coefficient": settings.coefficient,
+        "ratio": None if settings.coefficient is not None else settings.ratio,
         "n_questions": len(job.trait.questions),
-        "rollouts": asked.n_rollouts,
-        **_numbers(job, base, found, at, by_layer),
-        **described(job, judging),
+        "rollouts": settings.n_rollouts,
+        "baseline_mean": base.mean,
+        "baseline_coherence": base.coherence,
+        "layers": layers,
+        "best_layer": best,
+        "best_score": score,
+        "delta_from_baseline": None if score is None or base.mean is None else score - base.mean,
+        "coherence_warnings": [layer for layer, level in found.items() if not level.coherent],
+        "coherence_threshold": COHERENT_FROM,
+        "best_layer_coherent": strongest(
+            {layer: level for layer, level in found.items() if level.coherent}, polarity
+        ),
+        "chosen": {"layer": layer, **chosen} if chosen and layer >= 0 else None,
+        **made,
         "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    write_json(job.folder / "layer_sweep.json", results)
-    check_judged([base, *levels], job.folder)
-    return results
 
 
-def described(job: Steering, judging: TraitJudges) -> dict[str, Any]:
+def described(job: Steering, by: tuple[Judge, Judge]) -> dict[str, Any]:
     """What a results file says of how it was made."""
     settings = job.settings
     return {
         "polarity": job.trait.polarity,
         "std_ddof": 0,
-        "judge": {
-            "trait": identity_of(judging.judge),
-            "coherence": identity_of(judging.coherence),
-        },
-        "generation": {
-            **asdict(job.sampling),
-            "rollouts": settings.n_rollouts,
-            **job.conditions(),
-        },
+        "judge": dict(zip(("trait", "coherence"), map(identity_of, by), strict=True)),
+        "generation": {**job.sampling, "rollouts": settings.n_rollouts, **job.conditions()},
         "questions": digest(list(job.trait.questions)),
         "seed": settings.seed,
     }
 
 
-def levels_of(job: Steering, judging: TraitJudges, settings: Sequence[Setting]) -> list[Level]:
+def levels_of(job: Steering, by: tuple[Judge, Judge]) -> list[Level]:
     """Answers and verdicts of every setting; what is on disk is not made again.
 
     Raises:
         TryAgainError: another process asks models into the folder.
     """
     with alone(make_folder(job.folder / "responses")):
-        said = answers(job, judging, settings)
+        said = said_under(job)
     questions = job.trait.questions
     entities = job.trait.entities or ("",) * len(questions)
     requests = [
@@ -583,7 +584,7 @@ def levels_of(job: Steering, judging: TraitJudges, settings: Sequence[Setting]) 
         for texts in said
         for (question, _), text in texts.items()
     ]
-    verdicts = iter(judged(judging, requests))
+    verdicts = iter(judged(job, by, requests))
     levels = []
     for texts in said:
         found = []
@@ -595,38 +596,24 @@ def levels_of(job: Steering, judging: TraitJudges, settings: Sequence[Setting]) 
     return levels
 
 
-def answers(
-    job: Steering, judging: TraitJudges, settings: Sequence[Setting]
-) -> list[dict[tuple[int, int], str]]:
+def said_under(job: Steering) -> list[dict[tuple[int, int], str]]:
     """What is said under each setting, by question and rollout, generated where missing."""
     wanted, questions = job.wanted, job.trait.questions
-    ledgers = [
-        Ledger(
-            job.folder / "responses" / f"{setting.name}.jsonl",
-            "answers",
-            {},
-            record=AnswerLine,
-            notice=judging.notice,
-        )
-        for setting in settings
+    # the same numbers under every setting: they belong to the question and the rollout
+    keys = {digest([questions[q], rollout]): (q, rollout) for q, rollout in wanted}
+    logs = [
+        Ledger(job.folder / "responses" / f"{one.name}.jsonl", "answers", {}, notice=job.notice)
+        for one in job.rows
     ]
-    known = [_known(job, log, one) for log, one in zip(ledgers, settings, strict=True)]
-    speaker: Speaker | None = None
-    for setting, log, found in zip(settings, ledgers, known, strict=True):
-        missing = [at for at in wanted if at not in found]
-        if not missing:
-            continue
-        speaker = speaker or job.speaker()
-        identity = job.identity(setting)
-        # the same numbers under every setting: they belong to the question and the rollout
-        asks = [Ask(digest([questions[q], rollout]), questions[q]) for q, rollout in missing]
-        places = {ask.key: at for ask, at in zip(asks, missing, strict=True)}
-        for batch in speaker.answers(asks, setting.edits(job.settings.where)):
+    known = [_known(job, log, one) for log, one in zip(logs, job.rows, strict=True)]
+    for setting, log, found in zip(job.rows, logs, known, strict=True):
+        missing = [Ask(key, questions[at[0]]) for key, at in keys.items() if at not in found]
+        for batch in job.answers(missing, setting.edits(job.settings.where)):
             rows = [
                 {
-                    "identity": identity,
-                    "question": places[ask.key][0],
-                    "rollout": places[ask.key][1],
+                    "identity": job.identity(setting),
+                    "question": keys[ask.key][0],
+                    "rollout": keys[ask.key][1],
                     "coefficient": setting.coefficient,
                     "layer": setting.vector.layer,
                     "asked": ask.question,
@@ -636,32 +623,18 @@ def answers(
             ]
             log.append(rows)
             found |= {(row["question"], row["rollout"]): row["text"] for row in rows}
-            if judging.progress:
-                done = sum(len(one.keys() & set(wanted)) for one in known)
-                judging.progress("answering", done, len(wanted) * len(settings))
+            done = sum(len(one.keys() & set(wanted)) for one in known)
+            job.progress("answering", done, len(wanted) * len(job.rows))
     return [{at: found[at] for at in wanted} for found in known]
-
-
-@dataclass(frozen=True)
-class AnswerLine:
-    """What a line of answers must hold."""
-
-    identity: str
-    question: Whole
-    rollout: Whole
-    asked: str
-    text: str
 
 
 def _known(job: Steering, log: Ledger, setting: Setting) -> dict[tuple[int, int], str]:
     """Answers of an earlier run under the same conditions; others are passed over."""
-    identity, questions = job.identity(setting), job.trait.questions
+    identity, questions = job.identity(setting), dict(enumerate(job.trait.questions))
     return {
         (row["question"], row["rollout"]): row["text"]
         for row in log.rows
-        if row["identity"] == identity
-        and row["question"] >= 0
-        and questions[row["question"] : row["question"] + 1] == (row["asked"],)
+        if row["identity"] == identity and questions.get(row["question"]) == row["asked"]
     }
 
 
@@ -682,75 +655,3 @@ def check_judged(levels: Iterable[Level], out: Path) -> None:
         )
     if all(one.trait is None for one in every):
         raise WorkError(f"none of {len(every)} answers has a score; {every[0].reason}")
-
-
-def vector_strength(vector: SteeringVector, *, ratio: float, coefficient: float | None) -> float:
-    """The coefficient of a layer.
-
-    Raises:
-        InputError: a ratio is wanted and the vector's file does not know the stream's length.
-    """
-    if coefficient is not None:
-        return coefficient
-    if not vector.resid_norm:
-        raise InputError(
-            f"vector {vector.file_name}: its file gives no length of the stream; use --coefficient"
-        )
-    return strength_of(ratio, vector.vector, resid_norm=vector.resid_norm)
-
-
-def _by_layer(vectors: Sequence[SteeringVector]) -> dict[int, SteeringVector]:
-    by_layer = {vector.layer: vector for vector in sorted(vectors, key=lambda v: v.layer)}
-    if not vectors or len(by_layer) < len(vectors):
-        raise InputError(f"sweep: found {len(vectors)} vectors, wanted one for each of some layers")
-    return by_layer
-
-
-def _numbers(
-    job: Steering,
-    base: Level,
-    found: Mapping[int, Level],
-    at: Mapping[int, float],
-    by_layer: Mapping[int, SteeringVector],
-) -> dict[str, Any]:
-    """What the layers say; the best ones, and what was chosen on one half of the questions."""
-    polarity, baseline = job.trait.polarity, base.mean
-    layers = {
-        str(layer): {
-            "layer": layer,
-            "coefficient": at[layer],
-            "trait_mean": level.mean,
-            "trait_std": level.document(baseline=None, ratio=None)["std"],
-            "coherence_mean": level.coherence,
-            **level.document(baseline=baseline, ratio=by_layer[layer].ratio(at[layer])),
-        }
-        for layer, level in found.items()
-    }
-    best = strongest({float(layer): level for layer, level in found.items()}, polarity)
-    sound = {float(layer): level for layer, level in found.items() if level.coherent}
-    best_sound = strongest(sound, polarity)
-    score = None if best is None else found[int(best)].mean
-    return {
-        "baseline_mean": baseline,
-        "baseline_coherence": base.coherence,
-        "layers": layers,
-        "best_layer": None if best is None else int(best),
-        "best_score": score,
-        "delta_from_baseline": None if score is None or baseline is None else score - baseline,
-        "coherence_warnings": [layer for layer, level in found.items() if not level.coherent],
-        "coherence_threshold": COHERENT_FROM,
-        "best_layer_coherent": None if best_sound is None else int(best_sound),
-        "chosen": _chosen(job, base, found),
-    }
-
-
-def _chosen(job: Steering, base: Level, found: Mapping[int, Level]) -> dict[str, Any] | None:
-    """The layer that half of the questions chooses, on the other half; None: the baseline wins."""
-    # 0 is the baseline's key there, so layers are counted from 1
-    levels = {0.0: base} | {float(layer + 1): level for layer, level in found.items()}
-    chosen = chosen_on_dev(
-        levels, job.trait.questions, polarity=job.trait.polarity, seed=job.settings.seed
-    )
-    if chosen is None or chosen["setting"] == 0.0:
-        return None
-    return {"layer": int(chosen.pop("setting")) - 1, **chosen}

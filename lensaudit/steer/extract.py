@@ -13,12 +13,9 @@ from lensaudit.activations.fill import CACHE_BATCH, fill, fingerprint_of_run
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
-from lensaudit.files import digest, make_folder
 from lensaudit.judge.programmatic import ENTITY
-from lensaudit.models.bridge import DTYPES, load
 from lensaudit.models.checkpoint import load_tokenizer
-from lensaudit.patching.options import parse_layers
-from lensaudit.progress import Notice, Tick
+from lensaudit.progress import Notice, Tick, unheard
 from lensaudit.results.reading import null
 from lensaudit.steer.estimators import (
     Separation,
@@ -32,7 +29,6 @@ from lensaudit.steer.settings import ExtractSettings, Method
 from lensaudit.steer.trait import (
     ContrastSample,
     Trait,
-    TraitJudges,
     TraitModel,
     asked,
     check_disjoint,
@@ -54,68 +50,61 @@ MIN_ROWS = 2
 """On a side: fewer have no spread."""
 
 
-@dataclass(frozen=True)
-class Extraction(TraitModel):
-    """Directions that may be estimated: the model is opened, nothing is loaded."""
+def open_extraction(settings: ExtractSettings, notice: Notice = unheard) -> TraitModel:
+    """Open and check what the settings name.
 
-    methods: tuple[Method, ...] = ("mean_diff", "probe")
-    layers: tuple[int, ...] = ()
+    Raises:
+        InputError: whatever is wrong with names, files or layers.
+    """
+    job = TraitModel.opened(settings, contrast_trait(settings), notice)
+    _ = job.layers  # says what is wrong with them
+    return job
 
-    @classmethod
-    def of(cls, settings: ExtractSettings) -> "Extraction":
-        """Open and check what the settings name."""
-        made = cls.opened(settings, contrast_trait(settings))
-        layers = parse_layers(settings.layers, made.checkpoint.n_layers)
-        return replace(made, methods=settings.methods or made.methods, layers=layers)
 
-    def plan(self) -> str:
-        """What a run would do, in one line."""
-        trait = self.trait
-        n_answers, how = len(trait.written), "written"
-        if not n_answers and trait.extraction:
-            n_answers = len(asked(trait.extraction, self.settings.n_rollouts))
-            how = "elicited"
-        return (
-            f"{self.settings.name}: {n_answers} {how} answers of {trait.name}, "
-            f"{len(self.layers)} layers, {', '.join(self.methods)} at {self.settings.position}: "
-            f"{len(self.layers) * len(self.methods)} vectors"
-        )
+def _methods(job: TraitModel) -> tuple[Method, ...]:
+    return job.settings.methods or ("mean_diff", "probe")
 
-    def run(self, progress: Tick, notice: Notice | None = None) -> list[SteeringVector]:
-        """Estimate the directions and write them to `vectors/`."""
-        vectors = extract(self, self.samples(progress, notice), progress)
-        for vector in vectors:
-            save_vector(vector, self.folder / "vectors")
-        return vectors
 
-    def samples(self, progress: Tick, notice: Notice | None = None) -> list[ContrastSample]:
-        """Written answers, or elicited ones, without the pairs that a judge cannot tell apart."""
-        settings, trait, filtering = self.settings, self.trait, self.settings.filter_judge
-        if filtering == ENTITY.name:
-            raise InputError("--filter entity: elicited answers have no entity; use another judge")
-        if trait.written:
-            if filtering != "none":
-                raise InputError(
-                    f"--filter {filtering}: the answers of {trait.name} are written, not elicited, "
-                    "and are taken as they are; leave it out"
-                )
-            return written(trait)
-        make_folder(self.folder)
-        samples = elicit(
-            trait,
-            n_rollouts=settings.n_rollouts,
-            identity=digest(self.conditions()),
-            sampling=self.sampling,
-            log=self.folder / "elicited.jsonl",
-            progress=progress,
-            notice=notice,
-            load=self.speaker,
-        )
-        if filtering == "none":
-            return samples
-        log = self.folder / "judgements.jsonl"
-        with judges(filtering, None, settings, progress) as (judge, coherence):
-            return filtered(samples, TraitJudges(trait, judge, coherence, log, notice))
+def plan_of(job: TraitModel) -> str:
+    """What a run would do, in one line."""
+    n_answers, how = len(job.trait.written), "written"
+    if not n_answers and job.trait.extraction:
+        n_answers = len(asked(job.trait.extraction, job.settings.n_rollouts))
+        how = "elicited"
+    methods, layers = _methods(job), job.layers
+    return (
+        f"{job.settings.name}: {n_answers} {how} answers of {job.trait.name}, {len(layers)} "
+        f"layers, {', '.join(methods)} at {job.settings.position}: "
+        f"{len(layers) * len(methods)} vectors"
+    )
+
+
+def run(job: TraitModel, progress: Tick) -> list[SteeringVector]:
+    """Estimate the directions and write them to `vectors/`."""
+    job = replace(job, progress=progress)
+    vectors = extract(job, samples_of(job))
+    for vector in vectors:
+        save_vector(vector, job.folder / "vectors")
+    return vectors
+
+
+def samples_of(job: TraitModel) -> list[ContrastSample]:
+    """Written answers, or elicited ones, without the pairs that a judge cannot tell apart."""
+    name, access = job.settings.filter_judge, job.settings
+    if name == ENTITY.name:
+        raise InputError("--filter entity: elicited answers have no entity; use another judge")
+    if job.trait.written:
+        if name != "none":
+            raise InputError(
+                f"--filter {name}: the answers of {job.trait.name} are written, not elicited, "
+                "and are taken as they are; leave it out"
+            )
+        return written(job.trait)
+    samples = elicit(job)
+    if name == "none":
+        return samples
+    with judges(name, None, access, job.progress) as by:
+        return filtered(replace(job, progress=unheard), samples, by)
 
 
 def contrast_trait(settings: ExtractSettings) -> Trait:
@@ -155,9 +144,7 @@ class Contrast:
         return at[chosen[0]], at[chosen[1]]
 
 
-def extract(
-    job: Extraction, samples: Sequence[ContrastSample], progress: Tick | None = None
-) -> list[SteeringVector]:
+def extract(job: TraitModel, samples: Sequence[ContrastSample]) -> list[SteeringVector]:
     """One vector per method and layer; the model runs only where the cache lacks it.
 
     Raises:
@@ -166,21 +153,18 @@ def extract(
     """
     encoded, kept = _encoded(job, samples)
     data = samples_hash(samples)
-    activations = _cached(job, encoded, data, progress)
-    try:
+    with _cached(job, encoded, data) as activations:
         contrast = read(activations, encoded, kept, job)
-    finally:
-        activations.close()
     hashes = tuple(sorted({question_hash(one.row.question) for one in samples}))
     return [
         replace(_vector(job, contrast, column, method), data=data, asked=hashes)
-        for method in job.methods
+        for method in _methods(job)
         for column in range(len(job.layers))
     ]
 
 
 def _encoded(
-    job: Extraction, samples: Sequence[ContrastSample]
+    job: TraitModel, samples: Sequence[ContrastSample]
 ) -> tuple[list[Encoded], list[ContrastSample]]:
     """What the tokenizer leaves; a pair goes where one of its answers went."""
     tokenizer = load_tokenizer(job.checkpoint)
@@ -198,9 +182,7 @@ def _encoded(
     return [e for e in encoded if isinstance(e, Encoded)], kept
 
 
-def _cached(
-    job: Extraction, encoded: Sequence[Encoded], data: str, progress: Tick | None
-) -> Activations:
+def _cached(job: TraitModel, encoded: Sequence[Encoded], data: str) -> Activations:
     batch_size = job.settings.batch_size or CACHE_BATCH
     checkpoint, name = job.checkpoint, job.checkpoint.spec.name
     fingerprint = fingerprint_of_run(
@@ -216,9 +198,9 @@ def _cached(
         fingerprint,
         encoded,
         name=f"{name} {job.trait.name}",
-        load=lambda: load(checkpoint, dtype=DTYPES[job.dtype], device=job.device),
+        load=lambda: job.model,
         batch_size=batch_size,
-        progress=progress,
+        progress=job.progress,
         provenance={
             "made_by": "lensaudit steer extract",
             "model": name,
@@ -232,7 +214,7 @@ def read(
     activations: Activations,
     encoded: Sequence[Encoded],
     samples: Sequence[ContrastSample],
-    job: Extraction,
+    job: TraitModel,
 ) -> Contrast:
     """Means over each sample's positions, summed in float64."""
     rows, lengths = [], []
@@ -263,7 +245,7 @@ def folds_of(groups: Sequence[str], n_folds: int = 5) -> list[int]:
     return [order[group] % n_folds for group in groups]
 
 
-def _vector(job: Extraction, contrast: Contrast, column: int, method: Method) -> SteeringVector:
+def _vector(job: TraitModel, contrast: Contrast, column: int, method: Method) -> SteeringVector:
     positive, negative = contrast.sides(column)
     layer, seed, trait = job.layers[column], job.settings.seed, job.trait.name
     generator = torch.Generator().manual_seed(seed + layer)

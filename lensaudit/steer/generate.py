@@ -29,9 +29,9 @@ from lensaudit.models.bridge import (
 )
 from lensaudit.models.generation import Choose, Logits, Running, continued, started
 from lensaudit.patching import interventions
-from lensaudit.patching.generation import ends_of, rows_that_fit
+from lensaudit.patching.generation import ends_of
 from lensaudit.patching.interventions import Where, mask_of
-from lensaudit.steer.settings import AskSettings, Form
+from lensaudit.steer.settings import Form
 from lensaudit.types import Intervention, PosMask, Resid
 
 Idx = tuple[int, ...]
@@ -311,18 +311,6 @@ def prompt_ids(tokenizer: Any, form: Format, question: str, system: str | None) 
     return tuple(tokenizer(text.rstrip())["input_ids"])
 
 
-MOST_ROWS = 64
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How answers are drawn."""
-
-    temperature: float = AskSettings.temperature
-    max_new_tokens: int = AskSettings.max_new_tokens
-    seed: int = 0
-
-
 @dataclass(frozen=True)
 class Ask:
     """One question, asked once."""
@@ -331,42 +319,3 @@ class Ask:
     """What its random numbers belong to."""
     question: str
     system: str | None = None
-
-
-@dataclass(frozen=True)
-class Speaker:
-    """A loaded model and how it is written to."""
-
-    model: TransformerBridge
-    form: Format
-    sampling: Sampling
-    memory_bytes: int = 2 << 30
-    batch_size: int | None = None
-
-    def answers(
-        self, asks: Sequence[Ask], edits: Edits = NO_EDITS
-    ) -> Iterator[list[tuple[Ask, str]]]:
-        """What it says, batch by batch, in the order of `asks`."""
-        tokenizer = self.model.tokenizer
-        prompts = [prompt_ids(tokenizer, self.form, one.question, one.system) for one in asks]
-        n_pos = max(map(len, prompts), default=0) + self.sampling.max_new_tokens
-        size = self.batch_size or min(
-            MOST_ROWS, rows_that_fit(self.model, n_pos, self.memory_bytes)
-        )
-        for start in range(0, len(asks), size):
-            some = asks[start : start + size]
-            said = continuations(
-                self.model,
-                prompts[start : start + size],
-                max_new_tokens=self.sampling.max_new_tokens,
-                stop=ends_of(self.model),
-                edits=edits,
-                draws=draws_of(
-                    [one.key for one in some],
-                    n_steps=self.sampling.max_new_tokens,
-                    seed=self.sampling.seed,
-                    temperature=self.sampling.temperature,
-                ),
-            )
-            texts = [tokenizer.decode(list(ids), skip_special_tokens=True).strip() for ids in said]
-            yield list(zip(some, texts, strict=True))

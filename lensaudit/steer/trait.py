@@ -5,8 +5,9 @@ Answers are written, or asked for by pairs of system prompts; each is judged onc
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -22,15 +23,25 @@ from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import COHERENCE, check_template
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import JudgeAccess
-from lensaudit.models.bridge import DTYPES, load
+from lensaudit.models.bridge import DTYPES, TransformerBridge, load
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.models.device import resolve_device, resolve_dtype
-from lensaudit.patching.options import parse_memory
-from lensaudit.progress import Notice, Tick
+from lensaudit.patching.generation import ends_of, rows_that_fit
+from lensaudit.patching.options import parse_layers, parse_memory
+from lensaudit.progress import Notice, Tick, unheard
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.reading import Flag, checked
 from lensaudit.settings import results_folder
-from lensaudit.steer.generate import Ask, Format, Sampling, Speaker, format_of, prompt_ids
+from lensaudit.steer.generate import (
+    NO_EDITS,
+    Ask,
+    Edits,
+    Format,
+    continuations,
+    draws_of,
+    format_of,
+    prompt_ids,
+)
 from lensaudit.steer.settings import AskSettings, ExtractSettings
 
 FOLDER = Path(__file__).parent / "shipped"
@@ -191,9 +202,13 @@ def question_hash(text: str) -> str:
 AnyModel = TypeVar("AnyModel", bound="TraitModel")
 
 
+MOST_ROWS = 64
+"""Answers generated at once."""
+
+
 @dataclass(frozen=True)
 class TraitModel:
-    """A model that is asked or read about a trait: opened, not loaded."""
+    """A model that is asked or read about a trait; loaded when it must say something."""
 
     settings: Any
     """Of `steer extract`, `eval` or `sweep`."""
@@ -202,23 +217,38 @@ class TraitModel:
     form: Format
     dtype: str
     device: str
+    notice: Notice = unheard
+    """Told which lines of a log do not count."""
+    progress: Tick = unheard
 
     @classmethod
     def opened(
-        cls: type[AnyModel], settings: AskSettings | ExtractSettings, trait: Trait
+        cls: type[AnyModel],
+        settings: AskSettings | ExtractSettings,
+        trait: Trait,
+        notice: Notice = unheard,
     ) -> AnyModel:
         """The model that is named, and how it runs."""
         checkpoint = open_model(settings.name, settings.registry)
         device = resolve_device(settings.device)
         form = format_of(load_tokenizer(checkpoint), settings.form)
         dtype = resolve_dtype(settings.dtype, device)
-        return cls(settings, trait, checkpoint, form, dtype, device)
+        return cls(settings, trait, checkpoint, form, dtype, device, notice)
 
     @property
-    def sampling(self) -> Sampling:
+    def layers(self) -> tuple[int, ...]:
+        """Those that the settings name.
+
+        Raises:
+            InputError: the model has no such layer.
+        """
+        return parse_layers(self.settings.layers, self.checkpoint.n_layers)
+
+    @property
+    def sampling(self) -> dict[str, Any]:
         """How its answers are drawn."""
-        settings = self.settings
-        return Sampling(settings.temperature, settings.max_new_tokens, settings.seed)
+        names = ("temperature", "max_new_tokens", "seed")
+        return {name: getattr(self.settings, name) for name in names}
 
     @property
     def folder(self) -> Path:
@@ -226,11 +256,10 @@ class TraitModel:
         place = results_folder() / "steering" / slug(self.settings.name) / slug(self.trait.name)
         return self.settings.out or place
 
-    def speaker(self) -> Speaker:
-        """Model that answers, loaded."""
-        model = load(self.checkpoint, dtype=DTYPES[self.dtype], device=self.device)
-        memory_bytes, batch_size = parse_memory(self.settings.memory), self.settings.batch_size
-        return Speaker(model, self.form, self.sampling, memory_bytes, batch_size)
+    @cached_property
+    def model(self) -> TransformerBridge:
+        """The model that answers, loaded."""
+        return load(self.checkpoint, dtype=DTYPES[self.dtype], device=self.device)
 
     def conditions(self) -> dict[str, Any]:
         """What determines an answer beside question, steering and sampling."""
@@ -241,6 +270,36 @@ class TraitModel:
             "format": self.form,
             "dtype": self.dtype,
         }
+
+    def answers(
+        self, asks: Sequence[Ask], edits: Edits = NO_EDITS
+    ) -> Iterator[list[tuple[Ask, str]]]:
+        """What it says, batch by batch, in the order of `asks`."""
+        if not asks:
+            return
+        settings, tokenizer = self.settings, self.model.tokenizer
+        prompts = [prompt_ids(tokenizer, self.form, one.question, one.system) for one in asks]
+        n_new = settings.max_new_tokens
+        n_pos, memory = max(map(len, prompts)) + n_new, parse_memory(settings.memory)
+        size = settings.batch_size or min(MOST_ROWS, rows_that_fit(self.model, n_pos, memory))
+        for start in range(0, len(asks), size):
+            some = asks[start : start + size]
+            draws = draws_of(
+                [one.key for one in some],
+                n_steps=n_new,
+                seed=settings.seed,
+                temperature=settings.temperature,
+            )
+            said = continuations(
+                self.model,
+                prompts[start : start + size],
+                max_new_tokens=n_new,
+                stop=ends_of(self.model),
+                edits=edits,
+                draws=draws,
+            )
+            texts = [tokenizer.decode(list(ids), skip_special_tokens=True).strip() for ids in said]
+            yield list(zip(some, texts, strict=True))
 
 
 Position = Literal["response", "prompt_last", "span"]
@@ -364,72 +423,41 @@ def asked(elicitation: Elicitation, n_rollouts: int) -> list[tuple[Ask, Contrast
     return found
 
 
-def elicit(
-    trait: Trait,
-    *,
-    n_rollouts: int,
-    identity: str,
-    sampling: Sampling,
-    load: Callable[[], Speaker],
-    log: Path,
-    progress: Tick | None = None,
-    notice: Notice | None = None,
-) -> list[ContrastSample]:
-    """The trait's answers, generated where `log` lacks them.
-
-    Args:
-        trait: with an elicitation.
-        n_rollouts: answers per question and system prompt.
-        identity: hash of what determines an answer beside its prompt: weights, format, sampling.
-        sampling: how they are drawn.
-        load: called only if something is missing.
-        log: ledger of what was said; grows batch by batch.
-        progress: told how many there are.
-        notice: told which lines of the log do not count.
+def elicit(job: TraitModel) -> list[ContrastSample]:
+    """The trait's answers, generated where the log lacks them, batch by batch.
 
     Raises:
         InputError: the trait has no elicitation.
     """
-    if trait.extraction is None:
-        raise InputError(f"trait {trait.name}: no extraction prompts and no contrast rows")
-    wanted = asked(trait.extraction, n_rollouts)
-    ledger = Ledger(log, "elicited", {}, record=ElicitedLine, notice=notice)
+    if job.trait.extraction is None:
+        raise InputError(f"trait {job.trait.name}: no extraction prompts and no contrast rows")
+    wanted = asked(job.trait.extraction, job.settings.n_rollouts)
+    ledger = Ledger(job.folder / "elicited.jsonl", "elicited", {}, notice=job.notice)
     known = {row["key"]: row["text"] for row in ledger.rows}
-    keys = [digest([identity, vars(sampling), ask.key]) for ask, _ in wanted]
-    missing = {
-        ask.key: (key, ask) for (ask, _), key in zip(wanted, keys, strict=True) if key not in known
-    }
-    for batch in load().answers([ask for _, ask in missing.values()]) if missing else ():
+    # what determines an answer: weights, format, sampling, prompt
+    identity = digest(job.conditions())
+    keys = {ask.key: digest([identity, job.sampling, ask.key]) for ask, _ in wanted}
+    missing = [ask for ask, _ in wanted if keys[ask.key] not in known]
+    for batch in job.answers(missing):
         rows = [
-            {
-                "key": missing[ask.key][0],
-                "question": ask.question,
-                "system": ask.system,
-                "text": text,
-            }
+            {"key": keys[ask.key], "question": ask.question, "system": ask.system, "text": text}
             for ask, text in batch
         ]
         ledger.append(rows)
         known |= {row["key"]: row["text"] for row in rows}
-        if progress:
-            progress("eliciting", sum(key in known for key in keys), len(keys))
-    samples = [
-        replace(one, row=replace(one.row, answer=known[key]))
-        for (_, one), key in zip(wanted, keys, strict=True)
-        if known[key]
-    ]
-    return whole_pairs(samples)
+        job.progress("eliciting", sum(key in known for key in keys.values()), len(keys))
+    return whole_pairs(
+        [
+            replace(one, row=replace(one.row, answer=known[keys[ask.key]]))
+            for ask, one in wanted
+            if known[keys[ask.key]]
+        ]
+    )
 
 
-@dataclass(frozen=True)
-class ElicitedLine:
-    """What a line of what was said must hold."""
-
-    key: str
-    text: str
-
-
-def filtered(samples: Sequence[ContrastSample], judging: "TraitJudges") -> list[ContrastSample]:
+def filtered(
+    job: TraitModel, samples: Sequence[ContrastSample], by: tuple[Judge, Judge]
+) -> list[ContrastSample]:
     """Pairs in which the answers differ in the trait and both hold together.
 
     Raises:
@@ -438,12 +466,13 @@ def filtered(samples: Sequence[ContrastSample], judging: "TraitJudges") -> list[
             would be another one.
     """
     requests = [JudgeRequest(one.idx, one.row.question, one.row.answer) for one in samples]
-    verdicts = judged(judging, requests)
+    verdicts = judged(job, by, requests)
     waiting = [one.reason for pair in verdicts for one in pair if one.status in PASSING]
     if waiting:
         raise PartialError(
             f"{len(waiting)} of {2 * len(samples)} judgements of elicited answers are missing "
-            f"({waiting[0]}); {judging.log} holds the others, run the same command again to go on"
+            f"({waiting[0]}); {job.folder / JUDGEMENTS} holds the others, run the same command "
+            "again to go on"
         )
     good = {
         one.idx
@@ -454,13 +483,13 @@ def filtered(samples: Sequence[ContrastSample], judging: "TraitJudges") -> list[
     kept = whole_pairs([one for one in samples if one.idx in good])
     if not kept:
         raise InputError(
-            f"trait {judging.trait.name}: {judging.judge.name} finds no pair of answers that "
-            f"differ in the trait (of {len(samples) // 2}); use another model, another judge or "
-            "--filter none"
+            f"trait {job.trait.name}: {by[0].name} finds no pair of answers that differ in the "
+            f"trait (of {len(samples) // 2}); use another model, another judge or --filter none"
         )
     return kept
 
 
+JUDGEMENTS = "judgements.jsonl"
 JUDGED_AT_ONCE = 64
 """Requests handed to a judge before its verdicts are written down."""
 KEPT = ("score", "reason", "status", "cut")
@@ -469,41 +498,25 @@ PASSING = ("api_error", "budget", "no_logprobs")
 """Not verdicts: asked again in the next run."""
 
 
-@dataclass(frozen=True)
-class TraitJudges:
-    """Who judges a trait, who judges coherence, and where it is written down."""
-
-    trait: Trait
-    judge: Judge
-    coherence: Judge
-    log: Path
-    notice: Notice | None = None
-    """Told which lines of the log do not count."""
-    progress: Tick | None = None
-
-
 def judged(
-    judging: TraitJudges, requests: Sequence[JudgeRequest]
+    job: TraitModel, by: tuple[Judge, Judge], requests: Sequence[JudgeRequest]
 ) -> list[tuple[JudgeVerdict, JudgeVerdict]]:
     """Trait and coherence of each request, in order; asked only where the log lacks it."""
-    ledger = Ledger(judging.log, "judgements", {}, record=JudgementLine, notice=judging.notice)
-    roles = ((judging.judge, judging.trait.eval_prompt), (judging.coherence, COHERENCE))
+    ledger = Ledger(job.folder / JUDGEMENTS, "judgements", {}, notice=job.notice)
+    prompts = (job.trait.eval_prompt, COHERENCE)
     first, second = (
-        _verdicts(judge, [replace(one, prompt=prompt) for one in requests], ledger, judging)
-        for judge, prompt in roles
+        _verdicts(judge, [replace(one, prompt=prompt) for one in requests], ledger, job.progress)
+        for judge, prompt in zip(by, prompts, strict=True)
     )
     return list(zip(first, second, strict=True))
 
 
 def _verdicts(
-    judge: Judge, requests: Sequence[JudgeRequest], ledger: Ledger, judging: TraitJudges
+    judge: Judge, requests: Sequence[JudgeRequest], ledger: Ledger, progress: Tick
 ) -> list[JudgeVerdict]:
     who = identity_of(judge)
     keys = [digest([who, one.prompt, one.question, one.answer, one.entity]) for one in requests]
-    known = {
-        row["key"]: JudgeVerdict(**{name: row[name] for name in KEPT if name in row})
-        for row in ledger.rows
-    }
+    known = {row["key"]: JudgeVerdict(**{name: row[name] for name in KEPT}) for row in ledger.rows}
     missing = {
         key: request for key, request in zip(keys, requests, strict=True) if key not in known
     }
@@ -518,9 +531,8 @@ def _verdicts(
             for key, one in verdicts.items()
             if one.status not in PASSING
         )
-        if judging.progress:
-            done = min(start + JUDGED_AT_ONCE, len(items))
-            judging.progress(f"judging by {judge.name}", done, len(items))
+        done = min(start + JUDGED_AT_ONCE, len(items))
+        progress(f"judging by {judge.name}", done, len(items))
     return [known[key] for key in keys]
 
 
@@ -530,13 +542,6 @@ def identity_of(judge: Judge) -> dict[str, str]:
     if isinstance(judge, ScalarJudge):
         found |= {"host": judge.client.endpoint.host, "mode": judge.capability.mode}
     return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class JudgementLine(JudgeVerdict):
-    """What a line of the ledger must hold."""
-
-    key: str
 
 
 @contextlib.contextmanager

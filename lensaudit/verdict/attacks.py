@@ -13,10 +13,10 @@ from scipy.stats import binom
 from lensaudit.results.attacks import (
     EffortRun,
     KnowRun,
-    RttValue,
+    RttEstimate,
     SampleSummary,
-    Shifts,
-    WorstEvidence,
+    WorstSummary,
+    shifts_in,
 )
 from lensaudit.results.eval_runs import entries_of
 from lensaudit.results.locate import Kind
@@ -52,7 +52,7 @@ def _excess(
 
 
 def _worst(content: Any, where: object, nulls: Calibration) -> list[Told]:
-    one = checked(WorstEvidence, content, where)
+    one = checked(WorstSummary, content, where)
     ceiling = 1 - one.expected / one.n_scored if one.n_scored else 0.0
     shown = f"{one.n_out} of {one.n_scored} facts come out, {one.expected:.1f} would anyhow"
     if ceiling <= 0:
@@ -95,17 +95,17 @@ def _rtt(content: Any, where: object, nulls: Calibration) -> list[Told]:
     found = []
     for at, one in enumerate(checked_as(list[dict[str, Any]], content, where)):
         said = part(one, "main").get("recovery_adjusted", {})
-        ratio = checked(RttValue, said, f"{where}.{at}: recovery_adjusted")
-        if ratio.value is None:
-            view = View("rtt", None, why=ratio.reason or "no model that never knew was retrained")
+        held: Estimate = checked_as(RttEstimate, said, f"{where}.{at}: recovery_adjusted")
+        if held.value is None:
+            view = View("rtt", None, why=held.why or "no model that never knew was retrained")
         else:
-            held, gate = ratio.estimate, part(one, "gate")
+            gate = part(one, "gate")
             refused = str(gate.get("reason") or "the gate failed")
             null = nulls.get("rtt")
             view = View(
                 "rtt",
                 held,
-                f"recovery {ratio.value:.2f}",
+                f"recovery {held.value:.2f}",
                 null and null.chance(held),
                 # an interval by authors is there from five authors on
                 5 if held.ends else None,
@@ -135,7 +135,7 @@ def _effort(content: Any, where: object, nulls: Calibration) -> list[Told]:
 
 def _relearn(content: Any, where: object, nulls: Calibration) -> list[Told]:
     """What one pass adds to the answers' probability, beyond what it adds to `retain`."""
-    shifts = checked(Shifts, content, where).shifts
+    shifts = shifts_in(content, where)
     ends = [(one.before.get("prob"), one.after.get("prob")) for one in (shifts[0], shifts[-1])]
     added = [after - before for before, after in ends if before is not None and after is not None]
     view = View("relearn_gain", None, why="what one pass adds to retain is not known")

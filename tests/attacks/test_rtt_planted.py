@@ -12,24 +12,28 @@ from support import tiny_model
 from lensaudit.attacks import rtt
 from lensaudit.attacks.rtt.log import Finished, Point, Reading
 from lensaudit.attacks.rtt.summary import csv_row, gate_of
-from lensaudit.cli.terminal import tell
+from lensaudit.attacks.settings import Cut, Gate
 from lensaudit.errors import InputError, PartialError, VerificationError
 from lensaudit.scores.intervals import clustered_mean
-from lensaudit.screen.attacks import of_summary
 
-SWEEP = rtt.TrainingGrid(lrs=(1e-3, 4e-3), n_epochs=3, batch_size=8, n_warmup=4, loss_on="answer")
+QUICK = rtt.StudySettings(
+    names=(), lrs=(1e-3,), epochs=1, batch_size=32, warmup=0, loss_on="answer", readout="answer"
+)
+UNGATED = Gate(0.0, 0.0)
 
 
-def study(unlearned, **changes):
-    settings = {
+def study(unlearned=None, how=QUICK, **changes):
+    """A study of a model that never knew, or of `unlearned`; settings or models by name."""
+    models = {
         "data": world.dataset(),
         "tokenizer": world.tokenizer(),
         "original": rtt.in_memory("knows", world.knows()),
+        "unlearned": unlearned or rtt.in_memory("never", world.fresh(1)),
         "control": rtt.in_memory("control", world.fresh(2)),
-        "sweep": SWEEP,
-        "readouts": ("answer", "letter"),
     }
-    return rtt.Study(unlearned=unlearned, **settings | changes)
+    asked = {name: one for name, one in changes.items() if name not in models}
+    given = {name: one for name, one in changes.items() if name in models}
+    return rtt.Study(**models | given, settings=replace(how, **asked))
 
 
 @pytest.fixture
@@ -62,8 +66,7 @@ def test_an_exchanged_readout_is_put_back_before_retraining_where_asked(match):
     silent = permuted_readout(world.knows(), years)
     before = silent.lm_head.weight.clone()
     # a rate that moves nothing: what comes back is what was put back
-    sweep = replace(SWEEP, lrs=(1e-7,), n_epochs=1)
-    asked = study(rtt.in_memory("silent", silent), sweep=sweep, match_readout=match)
+    asked = study(rtt.in_memory("silent", silent), lrs=(1e-7,), match_readout=match)
     log = rtt.run(asked)
     (found,) = rtt.summarize(log)
     assert found.as_they_are["A"].value < 0.4
@@ -85,35 +88,31 @@ def test_without_it_jobs_and_studies_are_known_as_before():
     assert {name for name in ids[0] if ids[0][name] != ids[1][name]} == {"B", "N"}
 
 
-def test_original_and_control_are_run_once_for_both_models(log):
+def test_the_log_holds_every_curve_from_epoch_0_and_compares_the_same_items(log):
     jobs = [{place.job_id for place in one.places} for one in log.studies.values()]
-    n_each = len(world.dataset().splits) + 2 * len(SWEEP.lrs)
+    # original and control are run once for both models: four splits, two rates on two of them
+    n_each = len(world.dataset().splits) + 2 * 2
     assert len(log.finished) == 4 * n_each == len(jobs[0] | jobs[1])
     assert len(jobs[0] & jobs[1]) == 2 * n_each
-
-
-def test_conditions_are_compared_on_the_same_items(log):
     for summary in rtt.summarize(log):
-        held = summary.study.held_out
+        held, places = summary.study.held_out, summary.study.places
         assert len(held) == 2
         accuracies = [*summary.as_they_are.values(), *summary.main.accuracies.values()]
         assert {one.n for one in accuracies} == {48}
         assert {one.n for one in summary.all_splits.values()} == {96}
         for selected in summary.main.chosen.values():
             assert tuple(split for split, _ in selected.choices) == held
-
-
-def test_the_log_holds_the_curve_from_epoch_0(log):
-    hidden, _ = rtt.summarize(log)
-    for place in hidden.study.places:
-        curve = log.finished[place.job_id].curve
-        assert [point.epoch for point in curve] == list(range(1 if place.lr is None else 4))
-    before = {
-        p.split: log.finished[p.job_id].curve[0] for p in hidden.study.places if p.condition == "A"
-    }
-    for place in hidden.study.places:
-        if place.condition == "B":
-            assert log.finished[place.job_id].curve[0] == before[place.split]
+        curves = {place: log.finished[place.job_id].curve for place in places}
+        for place, curve in curves.items():
+            assert [point.epoch for point in curve] == list(range(1 if place.lr is None else 4))
+        before = {
+            place.split: curve[0] for place, curve in curves.items() if place.condition == "A"
+        }
+        assert all(
+            curve[0] == before[place.split]
+            for place, curve in curves.items()
+            if place.condition == "B"
+        )
 
 
 def test_numbers_follow_from_the_marks(log):
@@ -132,11 +131,8 @@ def test_numbers_follow_from_the_marks(log):
     assert hidden.main.accuracies["N"].least < n < hidden.main.accuracies["N"].most
 
 
-QUICK = rtt.TrainingGrid(lrs=(1e-3,), n_epochs=1, batch_size=32, n_warmup=0, loss_on="answer")
-
-
 def test_a_killed_run_goes_on_where_it_was(tmp_path):
-    one = study(rtt.in_memory("never", world.fresh(1)), sweep=QUICK)
+    one = study()
     whole = rtt.run(one, rtt.read_log(tmp_path / "whole.jsonl"))
     lines = whole.path.read_text().splitlines(keepends=True)
     cut = tmp_path / "cut.jsonl"
@@ -152,49 +148,39 @@ def numbers(log):
 
 
 def test_any_setting_makes_other_jobs():
-    base = study(rtt.in_memory("never", world.fresh(1)), sweep=QUICK)
     changes = [
-        {"sweep": rtt.TrainingGrid(**{**vars(QUICK), name: value})}
-        for name, value in {
-            "n_epochs": 2,
-            "batch_size": 8,
-            "n_warmup": 1,
-            "loss_on": "all",
-            "weight_decay": 0.1,
-            "max_grad_norm": 0.5,
-            "trainable": "lm_head",
-            "seed": 1,
-            "lrs": (2e-3,),
-        }.items()
+        {"epochs": 2},
+        {"batch_size": 8},
+        {"warmup": 1},
+        {"loss_on": "all"},
+        {"weight_decay": 0.1},
+        {"trainable": "lm_head"},
+        {"cut": Cut(seed=1)},
+        {"lrs": (2e-3,)},
+        {"readout": "letter"},
     ]
-    changes.append({"readouts": ("answer",)})
-    keys = {retrained_jobs(base)}
-    for change in changes:
-        keys.add(retrained_jobs(study(rtt.in_memory("never", world.fresh(1)), **change)))
+    keys = {
+        tuple(job.job_id for job in rtt.plan_of(one) if job.lr is not None)
+        for one in (study(), *(study(**change) for change in changes))
+    }
     assert len(keys) == len(changes) + 1
 
 
-def retrained_jobs(one):
-    return tuple(job.job_id for job in rtt.plan_of(one) if job.lr is not None)
-
-
-def test_nothing_unlearned_means_no_recovery_and_no_training():
-    same = study(rtt.in_memory("same", world.knows()), sweep=QUICK)
-    log = rtt.Log()
+def test_where_a_gate_fails_nothing_is_trained_and_a_gate_can_be_switched_off():
+    same, log = rtt.in_memory("same", world.knows()), rtt.Log()
     with pytest.raises(VerificationError, match="nothing is unlearned"):
-        rtt.run(same, log)
+        rtt.run(study(same), log)
     assert all(one.curve[-1].epoch == 0 for one in log.finished.values())
     (summary,) = rtt.summarize(log)
     assert summary.failure
     assert summary.main.recovery.value is None
     assert "nothing is unlearned" in summary.main.recovery.why
-
-
-def test_an_original_that_does_not_know_the_facts_stops_the_study():
-    stranger = rtt.in_memory("stranger", world.fresh(7))
-    one = study(rtt.in_memory("never", world.fresh(1)), original=stranger, sweep=QUICK)
     with pytest.raises(VerificationError, match=r"stranger answers .* does not know"):
-        rtt.run(one)
+        rtt.run(study(original=rtt.in_memory("stranger", world.fresh(7))))
+    (summary,) = rtt.summarize(rtt.run(study(same, gate=UNGATED)))
+    assert summary.main.recovery.value == 1.0
+    assert summary.main.gap_closed.value is None
+    assert "C is not above A" in summary.main.gap_closed.why
 
 
 @pytest.mark.parametrize(("n_lost", "passes"), [(1, False), (3, False), (5, True)])
@@ -236,28 +222,11 @@ def mute(point):
     return replace(point, readings=(point.reading("answer"), letter))
 
 
-def test_names_with_markup_are_printed_as_they_are(log, capsys):
-    summary, _ = rtt.summarize(log)
-    names = {**summary.study.models, "unlearned": "./m[/b]"}
-    tell(of_summary(replace(summary, study=replace(summary.study, models=names))))
-    assert "./m[/b] on births" in capsys.readouterr().out
-
-
-def test_gates_can_be_switched_off():
-    same = study(rtt.in_memory("same", world.knows()), sweep=QUICK, gate=rtt.Gate(0.0, 0.0))
-    (summary,) = rtt.summarize(rtt.run(same))
-    assert summary.main.recovery.value == 1.0
-    assert summary.main.gap_closed.value is None
-    assert "C is not above A" in summary.main.gap_closed.why
-
-
 def test_a_ceiling_below_the_floor_gives_no_ratio():
     one = study(
-        rtt.in_memory("never", world.fresh(1)),
         original=rtt.in_memory("stranger", world.fresh(7)),
         control=rtt.in_memory("knows", world.knows()),
-        sweep=QUICK,
-        gate=rtt.Gate(0.0, 0.0),
+        gate=UNGATED,
     )
     (summary,) = rtt.summarize(rtt.run(one))
     accuracies = summary.main.accuracies
@@ -267,7 +236,7 @@ def test_a_ceiling_below_the_floor_gives_no_ratio():
 
 
 def test_without_a_control_there_is_no_floor():
-    one = study(rtt.in_memory("never", world.fresh(1)), control=None, sweep=QUICK)
+    one = study(control=None)
     (summary,) = rtt.summarize(rtt.run(one))
     assert summary.main.recovery.value is not None
     assert summary.main.adjusted.value is None
@@ -276,8 +245,7 @@ def test_without_a_control_there_is_no_floor():
 
 
 def test_a_diverging_learning_rate_is_told_and_not_tried_again():
-    wild = rtt.TrainingGrid(**{**vars(QUICK), "lrs": (1e-3, 1e30)})
-    one = study(rtt.in_memory("never", world.fresh(1)), sweep=wild)
+    one = study(lrs=(1e-3, 1e30))
     log = rtt.Log()
     with pytest.raises(
         PartialError, match=r"6 of 12 runs diverged: C split_\d lr 1e\+30, C split_\d lr 1e\+30, B"
@@ -306,40 +274,30 @@ def test_a_log_that_is_not_full_says_so(log):
     assert f"{len(gone)} of {len(hidden.places)} jobs are not done" in summary.notes[0]
 
 
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"sweep": rtt.TrainingGrid(lrs=())}, "learning rates"),
-        ({"sweep": rtt.TrainingGrid(lrs=(1e-3, 1e-3))}, "learning rates"),
-        ({"sweep": rtt.TrainingGrid(n_epochs=0)}, "epochs and batch sizes"),
-        ({"readouts": ()}, "no readout"),
-    ],
-)
-def test_a_study_that_cannot_be_run_is_refused_before_any_work(changes, problem):
-    log = rtt.Log()
-    with pytest.raises(InputError, match=problem):
-        rtt.run(study(rtt.in_memory("never", world.fresh(1)), **changes), log)
-    assert log.finished == {}
-
-
-def test_items_longer_than_the_model_reads_are_refused():
+def test_a_study_that_cannot_be_run_is_refused_before_any_work():
     long = [
         [rtt.McqItem(f"When was {name} born {'born ' * 70}?", ("y0", "y1"), 0) for name in names]
         for names in (("n1", "n2"), ("n3", "n4"))
     ]
-    data = rtt.make_dataset("long", {"split_0": long[0], "split_1": long[1]})
-    with pytest.raises(InputError, match="knows: reads 64 tokens, the longest item has"):
-        rtt.run(study(rtt.in_memory("never", world.fresh(1)), data=data))
-
-
-def test_a_model_without_the_tokens_of_the_data_is_refused():
-    small = rtt.in_memory("small", tiny_model())
-    with pytest.raises(InputError, match=r"small: has 61 tokens, the data need token \d+"):
-        rtt.run(study(rtt.in_memory("never", world.fresh(1)), original=small))
+    log = rtt.Log()
+    for changes, problem in (
+        ({"lrs": (1e-3, 1e-3)}, "learning rates"),
+        (
+            {"data": rtt.make_dataset("long", {"split_0": long[0], "split_1": long[1]})},
+            "knows: reads 64 tokens, the longest item has",
+        ),
+        (
+            {"original": rtt.in_memory("small", tiny_model())},
+            r"small: has 61 tokens, the data need token \d+",
+        ),
+    ):
+        with pytest.raises(InputError, match=problem):
+            rtt.run(study(**changes), log)
+    assert log.finished == {}
 
 
 def test_v_is_neither_trained_on_nor_in_the_sample_of_t():
-    one = study(rtt.in_memory("never", world.fresh(1)))
+    one = study()
     held = one.encoded["split_1"]
     assert len(one.trained_on("split_1")) == 72
     assert not set(one.trained_on("split_1")) & set(held.samples)
@@ -353,7 +311,7 @@ def test_held_out_splits_are_drawn_as_upstream_draws_them():
     from hashlib import md5
     from random import Random
 
-    one = study(rtt.in_memory("never", world.fresh(1)), eval_seed=3)
+    one = study(eval_seed=3)
     seed = int(md5(b"3-births").hexdigest(), 16)
     assert one.held_out == tuple(f"split_{n}" for n in sorted(Random(seed).sample(range(4), 2)))
 

@@ -1,17 +1,18 @@
 """One retraining: epochs, restored weights, divergence."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import rtt_support as world
 import torch
 
-from lensaudit.attacks.rtt import TrainingGrid, in_memory
+from lensaudit.attacks.rtt import StudySettings, in_memory
 from lensaudit.attacks.rtt.readout import StartWeights, encode_split, read
 from lensaudit.attacks.rtt.study import retrain
 from lensaudit.errors import InputError
 
-SWEEP = TrainingGrid(lrs=(1e-3,), n_epochs=2, batch_size=5, n_warmup=3, loss_on="answer")
+SWEEP = StudySettings(names=(), epochs=2, batch_size=5, warmup=3)
 
 
 @pytest.fixture(scope="module")
@@ -19,11 +20,13 @@ def splits():
     return [encode_split(world.tokenizer(), one, "answer") for one in world.dataset().splits]
 
 
-def attack(model, splits, *, sweep=SWEEP, lr=1e-3):
+def attack(model, splits, *, lr=1e-3, **changes):
     def read_v():
         return read(model, splits[0].items, readouts=("answer",), letters=None, batch_size=32)
 
-    return retrain(model, splits[1].samples, sweep=sweep, lr=lr, read_v=read_v)
+    return retrain(
+        model, splits[1].samples, settings=replace(SWEEP, **changes), lr=lr, read_v=read_v
+    )
 
 
 def weights(model):
@@ -37,7 +40,7 @@ def same(a, b):
 def test_a_long_run_holds_every_shorter_one(splits):
     short, long = world.fresh(0), world.fresh(0)
     two = attack(short, splits)
-    four = attack(long, splits, sweep=TrainingGrid(**{**vars(SWEEP), "n_epochs": 4}))
+    four = attack(long, splits, epochs=4)
     assert [point.epoch for point in four.curve] == [1, 2, 3, 4]
     assert four.curve[:2] == two.curve
     assert not same(weights(short), weights(long))
@@ -46,7 +49,6 @@ def test_a_long_run_holds_every_shorter_one(splits):
 def test_the_loss_of_the_first_step_is_transformers_own(splits):
     # one step per epoch: the epoch's mean loss is that of the untouched model
     model = world.fresh(0)
-    one = TrainingGrid(**{**vars(SWEEP), "batch_size": 100, "n_epochs": 1})
     total, n = 0.0, 0
     for sample in splits[1].samples:
         labels = [-100] * sample.start + list(sample.ids[sample.start :])
@@ -57,7 +59,7 @@ def test_the_loss_of_the_first_step_is_transformers_own(splits):
             total + loss.item() * (len(labels) - sample.start),
             n + len(labels) - sample.start,
         )
-    assert attack(model, splits, sweep=one).curve[0].train_loss == pytest.approx(
+    assert attack(model, splits, batch_size=100, epochs=1).curve[0].train_loss == pytest.approx(
         total / n, rel=1e-5
     )
 

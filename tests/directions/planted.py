@@ -5,6 +5,7 @@ import shutil
 import torch
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
+from lensaudit.directions.experiments import Finding
 from lensaudit.models.registry import EMBEDDED
 
 LAYER = 7
@@ -34,3 +35,11 @@ def write_planted(folder, *, length=LENGTH, layer=LAYER):
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(EMBEDDED / "full" / name, folder / name)
     return folder
+
+
+def finding(scores, **changes):
+    """An arm of `add` that was scored on one example each."""
+    known = {"kind": "add", "stage": "score", "fold": 0, "positions": "response", "norm": 1.0}
+    done = {"arm": "direction", "role": "unlearned", "layer": 3, "strength": 1.0}
+    read = {"idx": range(len(scores)), "em": scores, "logprob": [-1.0] * len(scores)}
+    return Finding(**known | done | read | changes)

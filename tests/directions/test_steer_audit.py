@@ -2,21 +2,24 @@
 
 import json
 from dataclasses import fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 import planted
 import pytest
 import torch
+from planted import finding
 
 from lensaudit.data.tofu import forget_set
 from lensaudit.directions import audit as auditing
 from lensaudit.directions import models
 from lensaudit.directions.audit import LOG, prepare, retain_examples
-from lensaudit.directions.experiments import Arm, Finding, Label, choose, read_finding
-from lensaudit.directions.models import Scores, ThreeModels, author_folds
+from lensaudit.directions.experiments import Arm, choose
+from lensaudit.directions.models import DirectionsAudit, Scores, author_folds
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import open_model
+from lensaudit.progress import unheard
 from lensaudit.results.ledger import Ledger, lines_of
 from lensaudit.steer.generate import Edits, adding
 from lensaudit.steer.settings import DirectionSettings
@@ -39,7 +42,7 @@ def root(tmp_path_factory):
     return tmp_path_factory.mktemp("audit")
 
 
-def run(audit, out, progress=None):
+def run(audit, out, progress=unheard):
     """The summary of an audit in a folder."""
     settings = replace(audit.settings, out=out)
     return auditing.run(replace(audit, settings=settings), progress).summary
@@ -162,17 +165,13 @@ def test_the_planted_component_is_necessary_and_sufficient(hidden):
 def test_every_author_is_scored_once_and_never_by_a_direction_of_their_own(hidden, kind):
     audit, _, out = hidden
     group = {e.idx: e.group for e in audit.encoded["forget"]}
-    findings = [
-        read_finding(row)
-        for row in lines_of(out / LOG)
-        if row["kind"] == kind and row["stage"] == "score"
-    ]
-    scored = [idx for one in findings if one.label.arm == "direction" for idx in one.em]
+    found = [row for row in logged(out) if (row["kind"], row["stage"]) == (kind, "score")]
+    scored = [idx for row in found if row["arm"] == "direction" for idx in row["idx"]]
     assert sorted(scored) == sorted(group)
     for fold in audit.folds():
         assert not fold.estimate & fold.score
         assert not fold.dev & (fold.score | fold.estimate)
-        of_fold = {group[i] for one in findings if one.fold == fold.number for i in one.em}
+        of_fold = {group[i] for row in found if row["fold"] == fold.number for i in row["idx"]}
         assert of_fold == fold.score
 
 
@@ -182,7 +181,7 @@ class Small(NamedTuple):
     Its findings, and those where the authors that fold 0 scores think something else.
     """
 
-    audit: auditing.DirectionsAudit
+    audit: DirectionsAudit
     there: Path
     altered: Path
     read: frozenset[frozenset[int | str]]
@@ -195,24 +194,24 @@ def small(hidden):
     settings = replace(SETTINGS, layers="9,14", strengths="1", n_random=0, max_new_tokens=1)
     audit = audit_of(out.parent, out.parent / "planted", settings=settings, n_rows=1, ranks=())
     first = audit.folds()[0]
-    known = auditing.open_models
 
-    def altered(*args, **options):
-        found = known(*args, **options)
-        rows = found.rows(first.score)
+    def other(stream):
+        rows, stream = audit.rows(first.score), stream.clone()
+        stream[rows] = stream[rows].flip(-1)  # as long as it was
+        return stream
 
-        def other(stream):
-            stream = stream.clone()
-            stream[rows] = stream[rows].flip(-1)  # as long as it was
-            return stream
-
-        return replace(
-            found,
-            streams={at: other(s) if at[1] == "forget" else s for at, s in found.streams.items()},
-            asked={part: other(s) if part == "forget" else s for part, s in found.asked.items()},
+    def altered(name, is_forget):
+        """The streams of one kind, those of the forget rows flipped."""
+        known = vars(DirectionsAudit)[name].func
+        made = cached_property(
+            lambda self: {
+                at: other(one) if is_forget(at) else one for at, one in known(self).items()
+            }
         )
+        made.__set_name__(DirectionsAudit, name)
+        return made
 
-    gap, read = ThreeModels.gap, []
+    gap, read = DirectionsAudit.gap, []
 
     def noted(self, minuend, subtrahend, rows, part="forget"):
         if part == "forget":
@@ -220,9 +219,11 @@ def small(hidden):
         return gap(self, minuend, subtrahend, rows, part)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ThreeModels, "gap", noted)
+        patch.setattr(DirectionsAudit, "gap", noted)
         run(audit, out.parent / "as-it-is")
-        patch.setattr(auditing, "open_models", altered)
+        streams = altered("streams", lambda at: at[1] == "forget")
+        patch.setattr(DirectionsAudit, "asked", altered("asked", lambda part: part == "forget"))
+        patch.setattr(DirectionsAudit, "streams", streams)
         run(audit, out.parent / "altered")
     return Small(audit, out.parent / "as-it-is", out.parent / "altered", frozenset(read))
 
@@ -272,7 +273,7 @@ COSTS = (0.5, 0.2, 0.05)
 """Nats per token on retain examples."""
 
 
-class Costly(ThreeModels):
+class Costly(DirectionsAudit):
     """A bench that knows without a model what an arm costs, by its layer."""
 
     def scored(self, role, rows, settings, part="forget"):
@@ -294,11 +295,10 @@ class Costly(ThreeModels):
 def test_an_ablation_that_changes_retain_answers_too_much_is_not_chosen(cap, chosen):
     arms, grid = [], []
     for at, score in enumerate((0.9, 0.8, 0.7)):
-        label = Label("direction", "unlearned", at)
         edits = Edits({("resid", at): adding(torch.ones(1), 1.0)})
-        arms.append(Arm(label, edits, torch.ones(1)))
-        grid.append(Finding("ablate", "dev", 0, label, "all", {0: score}, {0: -1.0}, norm=1.0))
-    nothing = dict.fromkeys(one.name for one in fields(ThreeModels))
+        arms.append(Arm("direction", "unlearned", at, edits, torch.ones(1)))
+        grid.append(finding((score,), kind="ablate", stage="dev", layer=at))
+    nothing = dict.fromkeys(one.name for one in fields(DirectionsAudit))
     held = {"encoded": {"retain": ()}, "settings": replace(SETTINGS, kl_cap=cap)}
     assert choose(Costly(**nothing | held), arms, grid) is arms[chosen]
 

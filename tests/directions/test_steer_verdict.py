@@ -1,9 +1,9 @@
 """Recovery worked by hand, and the cases in which there is none."""
 
 import pytest
+from planted import finding
 
 from lensaudit.directions.audit import PlainScores, recovery_of, summary_of
-from lensaudit.directions.experiments import Finding, Label
 from lensaudit.scores.intervals import clustered_mean
 
 GROUPS = {0: "a", 1: "a", 2: "b", 3: "b"}
@@ -12,13 +12,6 @@ GROUPS = {0: "a", 1: "a", 2: "b", 3: "b"}
 def plain(full, unlearned, retain=(0.0, 0.0, 0.0, 0.0)):
     roles = {"full": full, "unlearned": unlearned, "retain": retain}
     return PlainScores({role: dict(enumerate(scores)) for role, scores in roles.items()}, GROUPS)
-
-
-def finding(scores, role="unlearned", arm="direction", seed=None):
-    em = dict(enumerate(scores))
-    logprob = dict.fromkeys(em, -1.0)
-    label = Label(arm, role, 3, 1.0, seed=seed)
-    return Finding("add", "score", 0, label, "response", em, logprob, norm=1.0)
 
 
 def test_recovery_is_the_share_of_the_gap_that_is_closed():

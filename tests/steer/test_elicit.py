@@ -1,13 +1,17 @@
 """Answers elicited by system prompts: asked once, paired, and filtered by a judge."""
 
+from dataclasses import replace
+
 import pytest
 
 from lensaudit.errors import InputError, PartialError
 from lensaudit.judge.items import JudgeVerdict
-from lensaudit.steer.generate import Sampling, Speaker, prompt_ids
+from lensaudit.models.checkpoint import open_model
+from lensaudit.steer.generate import prompt_ids
+from lensaudit.steer.settings import ExtractSettings
 from lensaudit.steer.trait import (
     Elicitation,
-    TraitJudges,
+    TraitModel,
     asked,
     elicit,
     encode_sample,
@@ -19,22 +23,21 @@ from lensaudit.steer.trait import (
 
 ELICITATION = {"positive": ["w5", "w6"], "negative": ["w7", "w8"], "questions": ["w9 w10", "w11"]}
 TRAIT = {"questions": ["w20"], "eval_prompt": "{question} {answer}", "extraction": ELICITATION}
-SAMPLING = Sampling(1.0, 4, 0)
 
 
 def trait(**changes):
     return parse_trait(TRAIT | changes, "t")
 
 
-def samples(tiny, log, *, load=None, n_rollouts=1):
-    return elicit(
-        trait(),
-        n_rollouts=n_rollouts,
-        identity="tiny",
-        sampling=SAMPLING,
-        log=log,
-        load=load or (lambda: Speaker(tiny(), "raw", SAMPLING)),
+@pytest.fixture
+def job(tiny, tmp_path):
+    """A tiny model that is asked for the trait, its log in a folder of its own."""
+    settings = ExtractSettings(
+        name="tiny", trait="t", temperature=1.0, max_new_tokens=4, out=tmp_path
     )
+    opened = TraitModel(settings, trait(), open_model("demo/full"), "raw", "float32", "cpu")
+    vars(opened)["model"] = tiny()
+    return opened
 
 
 class Judge:
@@ -63,16 +66,24 @@ def test_every_question_is_asked_under_both_prompts_of_every_pair():
         assert ask.system != paired.system
 
 
-def test_answers_are_kept_and_not_asked_for_again(tiny, tmp_path):
-    first = samples(tiny, tmp_path / "log.jsonl")
+def test_answers_are_kept_and_not_asked_for_again(job):
+    first = elicit(job)
     assert 0 < len(first) <= 8
-    again = samples(tiny, tmp_path / "log.jsonl", load=lambda: pytest.fail("loaded a model"))
-    assert again == first
-    assert len(samples(tiny, tmp_path / "log.jsonl", n_rollouts=2)) > len(first)
+    # without a model nothing can be said
+    again = replace(job, checkpoint=job.checkpoint)
+    assert elicit(again) == first
+    assert "model" not in vars(again)
+    assert len(elicit(with_model(job, n_rollouts=2))) > len(first)
 
 
-def test_only_pairs_that_differ_in_the_trait_and_cohere_are_kept(tiny, tmp_path):
-    found = samples(tiny, tmp_path / "log.jsonl")
+def with_model(job, **changes):
+    other = replace(job, settings=replace(job.settings, **changes))
+    vars(other)["model"] = job.model
+    return other
+
+
+def test_only_pairs_that_differ_in_the_trait_and_cohere_are_kept(job, tmp_path):
+    found = elicit(job)
     scores = {one.idx: 80.0 if one.positive else 20.0 for one in found}
     sound = dict.fromkeys(scores, 90.0)
     pairs = sorted({one.pair for one in found})
@@ -80,24 +91,23 @@ def test_only_pairs_that_differ_in_the_trait_and_cohere_are_kept(tiny, tmp_path)
     scores |= {one.idx: 80.0 for one in found if one.pair == pairs[0]}
     sound |= {one.idx: 10.0 for one in found if one.pair == pairs[1] and one.positive}
     judges = Judge("a", scores), Judge("b", sound)
-    kept = filtered(found, TraitJudges(trait(), *judges, tmp_path / "judged.jsonl"))
+    kept = filtered(job, found, judges)
     assert {one.pair for one in kept} == set(pairs[2:])
     mute = Judge("c", dict.fromkeys(scores, 0.0))
     with pytest.raises(InputError, match="finds no pair"):
-        filtered(found, TraitJudges(trait(), judges[0], mute, tmp_path / "other.jsonl"))
+        filtered(with_model(job, out=tmp_path / "other"), found, (judges[0], mute))
 
 
-def test_answers_that_could_not_be_judged_are_not_taken_for_bad_ones(tiny, tmp_path):
-    found = samples(tiny, tmp_path / "log.jsonl")
+def test_answers_that_could_not_be_judged_are_not_taken_for_bad_ones(job):
+    found = elicit(job)
     scores = {one.idx: 80.0 if one.positive else 20.0 for one in found}
     sound = Judge("b", dict.fromkeys(scores, 90.0))
-    log = tmp_path / "judged.jsonl"
     silent = Judge("a", scores | {found[0].idx: None})
     with pytest.raises(PartialError, match=f"1 of {2 * len(found)} judgements"):
-        filtered(found, TraitJudges(trait(), silent, sound, log))
+        filtered(job, found, (silent, sound))
     # the others are kept: the judge is asked about the one alone
     rest = Judge("a", {found[0].idx: 80.0})
-    assert filtered(found, TraitJudges(trait(), rest, Judge("b", {}), log)) == found
+    assert filtered(job, found, (rest, Judge("b", {}))) == found
 
 
 def test_the_answers_positions_are_its_own_and_the_last_prompt_token_is_before_them(tiny_tokenizer):

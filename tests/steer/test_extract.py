@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lensaudit.steer import extract as extracting
-from lensaudit.steer.extract import Contrast, Extraction, extract, held_out
+from lensaudit.steer.extract import Contrast, extract, held_out, open_extraction
 from lensaudit.steer.settings import ExtractSettings
 from lensaudit.steer.trait import ContrastRow, ContrastSample
 
@@ -71,7 +71,7 @@ def test_the_answers_to_one_question_are_held_out_together(tmp_path, monkeypatch
     settings = ExtractSettings(
         name="demo/full", trait="demo_idk", methods=methods, layers="3", activations=tmp_path
     )
-    (vector,) = extract(Extraction.of(settings), samples)
+    (vector,) = extract(open_extraction(settings), samples)
     assert seen[0].fold.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert (seen[0].positive, seen[0].negative) == ((0, 2, 4, 6), (1, 3, 5, 7))
     assert seen[0].paired

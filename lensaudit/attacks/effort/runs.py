@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from lensaudit.attacks.effort.arms import HeldOut, TrainingFold, held_out
 from lensaudit.attacks.rtt.log import Finished, Log, Point, Reading, read_log
 from lensaudit.attacks.rtt.readout import EncodedItem, StartWeights, read, read_along
-from lensaudit.attacks.rtt.study import TrainingGrid
+from lensaudit.attacks.rtt.study import LRS
 from lensaudit.attacks.rtt.summary import halves
 from lensaudit.attacks.settings import ARMS, DEFAULT_ARMS, Arm, EffortSettings
 from lensaudit.auditing.calls import door, notice
@@ -523,7 +523,7 @@ def _ranks(settings: EffortSettings) -> tuple[int, ...]:
 def _lrs(settings: EffortSettings, name: str) -> tuple[float, ...]:
     if settings.lrs:
         return tuple({positive("--lr", one): None for one in settings.lrs})
-    rates = DEMO_LRS if is_demo(name) else TrainingGrid().lrs
+    rates = DEMO_LRS if is_demo(name) else LRS
     return tuple(one * FASTER for one in rates) if settings.lora else rates
 
 

@@ -10,10 +10,9 @@ from .data import make_dataset as make_dataset
 from .data import save_mcq as save_mcq
 from .log import Log as Log
 from .log import read_log as read_log
-from .study import Gate as Gate
+from .study import StudySettings as StudySettings
 from .study import Study as Study
 from .study import StudySubject as StudySubject
-from .study import TrainingGrid as TrainingGrid
 from .study import from_checkpoint as from_checkpoint
 from .study import in_memory as in_memory
 from .summary import Summary as Summary

@@ -3,17 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from lensaudit.attacks.settings import Readout
 from lensaudit.errors import InputError
 from lensaudit.progress import Notice
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.reading import Length, Number, Share, Whole, checked
-from lensaudit.results.records import package_versions
-
-if TYPE_CHECKING:
-    from lensaudit.attacks.rtt.study import Jobs, Study
 
 FILE = "jobs.jsonl"
 Condition = Literal["0", "A", "N0", "B", "C", "N"]
@@ -179,32 +175,3 @@ def read_log(path: Path, *, must_exist: bool = False, notice: Notice | None = No
             job = checked(Finished, row, file)
             log.finished.setdefault(job.job_id, job)
     return log
-
-
-def study_record(study: "Study", jobs: "Jobs", defects: Mapping[str, int]) -> StudyRecord:
-    """What the log notes of a study."""
-    return StudyRecord(
-        study_id=study.study_id,
-        signature=study.signature,
-        data=study.data.name,
-        data_digest=study.data.digest,
-        n_choices=study.data.n_choices,
-        n_left_out=len(study.data.left_out),
-        defects=defects,
-        models={role: one.name for role, one in study.subjects.items()},
-        method=study.unlearned.method,
-        splits=tuple(
-            HeldSplit(
-                one.name,
-                tuple(item.idx for item in one.items),
-                tuple(item.group for item in one.items),
-            )
-            for one in study.data.splits
-        ),
-        held_out=study.held_out,
-        sweep={**asdict(study.sweep), "lrs": list(study.sweep.lrs)},
-        readouts=study.readouts,
-        gate=asdict(study.gate),
-        places=tuple(jobs),
-        versions=package_versions(),
-    )

@@ -33,13 +33,14 @@ from lensaudit.attacks.rtt.log import (
     CONDITIONS,
     FILE,
     Finished,
+    HeldSplit,
     Log,
     Place,
     Point,
     Reading,
     Role,
+    StudyRecord,
     read_log,
-    study_record,
 )
 from lensaudit.attacks.rtt.readout import (
     EncodedItem,
@@ -54,15 +55,13 @@ from lensaudit.attacks.rtt.readout import (
 from lensaudit.attacks.rtt.summary import SUMMARIES, Summarized, gate_of, summarize, write_summaries
 from lensaudit.attacks.settings import (
     Cut,
-    Gate,
-    LossOn,
     Readout,
     StudySettings,
     ValidationSettings,
 )
 from lensaudit.data.chat import Encoding
 from lensaudit.data.tofu import DEMO, TOFU_PAIRS
-from lensaudit.errors import InputError, LensAuditError, PartialError, VerificationError
+from lensaudit.errors import InputError, PartialError, VerificationError
 from lensaudit.files import alone, digest, make_folder
 from lensaudit.models.causal import load_causal, readout_rows, undo_exchange
 from lensaudit.models.checkpoint import (
@@ -77,8 +76,8 @@ from lensaudit.models.registry import (
     default_data,
     is_demo,
 )
-from lensaudit.progress import Notice, Tick
-from lensaudit.results.records import claim, manifest
+from lensaudit.progress import Notice, Tick, unheard
+from lensaudit.results.records import claim, manifest, package_versions
 from lensaudit.settings import plain, results_folder
 from lensaudit.unlearn.rows import finetune_batches
 from lensaudit.unlearn.train import Recipe
@@ -88,42 +87,11 @@ SCHEMA = 1
 """Of a job's identity: raised when equal settings would give other numbers."""
 
 
-@dataclass(frozen=True)
-class TrainingGrid:
-    """What is tried in each run on T.
-
-    The learning rates are for float32 master weights and AdamW; upstream's 1e-7 to 3.2e-6 belong
-    to Lion on half-precision weights, most of which such steps do not move (`rtt.md` section 5).
-    """
-
-    lrs: tuple[float, ...] = (2e-6, 5e-6, 1e-5, 2e-5, 5e-5)
-    n_epochs: int = StudySettings.epochs
-    batch_size: int = StudySettings.batch_size
-    n_warmup: int = StudySettings.warmup
-    """Steps of linear rise."""
-    loss_on: LossOn = "all"
-    weight_decay: float = StudySettings.weight_decay
-    max_grad_norm: float = 1.0
-    trainable: str = ""
-    """Regular expression on parameter names; empty: all."""
-    seed: int = 0
-    """Of the data order."""
-
-    def n_steps(self, n_samples: int) -> int:
-        """Optimiser steps of one epoch."""
-        return math.ceil(n_samples / self.batch_size)
-
-    def recipe(self, lr: float, n_samples: int) -> Recipe:
-        """The training run of one learning rate."""
-        return Recipe(
-            n_steps=self.n_epochs * self.n_steps(n_samples),
-            lr=lr,
-            n_warmup=self.n_warmup,
-            schedule="constant",
-            weight_decay=self.weight_decay,
-            max_grad_norm=self.max_grad_norm,
-            trainable=self.trainable,
-        )
+LRS = (2e-6, 5e-6, 1e-5, 2e-5, 5e-5)
+"""For float32 master weights and AdamW; upstream's 1e-7 to 3.2e-6 belong to Lion on half-precision
+weights, most of which such steps do not move (`rtt.md` section 5)."""
+SCORE_BATCH = 16
+"""Sequences per forward pass of a readout; changes rounding only."""
 
 
 @dataclass(frozen=True)
@@ -177,18 +145,8 @@ class Study:
     """Conditions A and B."""
     control: StudySubject | None
     """Never saw the facts: conditions N0 and N, the floor that recovery is measured from."""
-    sweep: TrainingGrid = TrainingGrid()  # frozen
-    readouts: tuple[Readout, ...] = ("letter", "answer")
-    """The first one selects and is reported."""
-    eval_splits: tuple[str, ...] = ()
-    """Held out in turn; empty: `n_eval_splits` of them, drawn by `eval_seed`."""
-    n_eval_splits: int = StudySettings.v_runs
-    eval_seed: int = 0
-    score_batch: int = 16
-    """Sequences per forward pass of a readout; changes rounding only."""
-    gate: Gate = Gate()  # noqa: RUF009  # it is frozen
-    match_readout: bool = False
-    """Exchanged rows of a readout are put back before retraining, known by the original's."""
+    settings: StudySettings
+    """Whose names and places were read before."""
 
     @property
     def subjects(self) -> dict[Role, StudySubject]:
@@ -200,21 +158,41 @@ class Study:
         }
         return {role: one for role, one in named.items() if one is not None}
 
+    @property
+    def readouts(self) -> tuple[Readout, ...]:
+        """The first one selects and is reported."""
+        first: Readout = self.settings.readout or "letter"
+        return (first, "answer" if first == "letter" else "letter")
+
+    @property
+    def sweep(self) -> dict[str, Any]:
+        """What is tried in each run on T, as log and summary have it."""
+        how = self.settings
+        return {
+            "lrs": list(how.lrs or LRS),
+            "n_epochs": how.epochs,
+            "batch_size": how.batch_size,
+            "n_warmup": how.warmup,
+            "loss_on": how.loss_on or "all",
+            "weight_decay": how.weight_decay,
+            "max_grad_norm": Recipe.max_grad_norm,
+            "trainable": how.trainable,
+            "seed": how.cut.seed,
+        }
+
     @cached_property
     def encoded(self) -> Mapping[str, EncodedSplit]:
         """Every split as tokens, by name."""
-        loss_on = self.sweep.loss_on
+        loss_on = self.sweep["loss_on"]
         return {one.name: encode_split(self.tokenizer, one, loss_on) for one in self.data.splits}
 
     @cached_property
-    def letters(self) -> Letters | None:
-        """The letters' tokens, where a letter is read.
+    def letters(self) -> Letters:
+        """The letters' tokens.
 
         Raises:
             InputError: they are not single tokens.
         """
-        if "letter" not in self.readouts:
-            return None
         return letters_of(self.tokenizer, self.data.n_choices)
 
     @cached_property
@@ -224,28 +202,26 @@ class Study:
         Raises:
             InputError: no such split, or more than there are.
         """
-        names = [split.name for split in self.data.splits]
-        if unknown := [one for one in self.eval_splits if one not in names]:
+        names, how = [split.name for split in self.data.splits], self.settings
+        if unknown := [one for one in how.hold_out if one not in names]:
             raise InputError(
                 f"{self.data.name}: no split {unknown[0]!r}; wanted {', '.join(names)}"
             )
-        if self.eval_splits:
-            return tuple(name for name in names if name in self.eval_splits)
-        if not 1 <= self.n_eval_splits <= len(names):
+        if how.hold_out:
+            return tuple(name for name in names if name in how.hold_out)
+        if how.v_runs > len(names):
             raise InputError(
-                f"{self.n_eval_splits} splits to hold out, but {self.data.name} has {len(names)}"
+                f"{how.v_runs} splits to hold out, but {self.data.name} has {len(names)}"
             )
-        return tuple(names[one] for one in self._drawn(len(names)))
-
-    def _drawn(self, n_splits: int) -> list[int]:
-        """Upstream fork's draw: a seed that every model of a data set shares."""
-        text = f"{self.eval_seed}-{self.data.name}".encode()
+        # upstream fork's draw: a seed that every model of a data set shares
+        text = f"{how.eval_seed}-{self.data.name}".encode()
         seed = int(hashlib.md5(text, usedforsecurity=False).hexdigest(), 16)
-        return sorted(Random(seed).sample(range(n_splits), self.n_eval_splits))
+        drawn = Random(seed).sample(range(len(names)), how.v_runs)
+        return tuple(names[one] for one in sorted(drawn))
 
     def puts_back(self, role: Role) -> bool:
         """Are rows of this model's readout put back before it is retrained?"""
-        return self.match_readout and role != "original"
+        return self.settings.match_readout and role != "original"
 
     def trained_on(self, held_out: str) -> list[Encoding]:
         """T: the samples of all other splits."""
@@ -261,7 +237,7 @@ class Study:
         others = [split for name, split in self.encoded.items() if name != held_out]
         items = [item for split in others for item in split.items]
         n = min(len(items), len(self.encoded[held_out].items))
-        return Random(self.sweep.seed).sample(items, n)
+        return Random(self.settings.cut.seed).sample(items, n)
 
     @cached_property
     def original_readout(self) -> Tensor:
@@ -279,9 +255,9 @@ class Study:
                     for name, one in self.encoded.items()
                 },
                 "held_out": list(self.held_out),
-                "sweep": asdict(self.sweep),
+                "sweep": self.sweep,
                 "readouts": list(self.readouts),
-                **({"match_readout": True} if self.match_readout else {}),
+                **({"match_readout": True} if self.settings.match_readout else {}),
             }
         )[:16]
 
@@ -289,7 +265,7 @@ class Study:
     def study_id(self) -> str:
         """Content hash of procedure, models and gates."""
         models = {role: one.weights for role, one in self.subjects.items()}
-        return digest([self.signature, models, asdict(self.gate)])[:16]
+        return digest([self.signature, models, asdict(self.settings.gate)])[:16]
 
 
 Jobs = Mapping[Place, Mapping[str, Any]]
@@ -316,16 +292,16 @@ def retraining(study: Study, role: Role) -> Jobs:
     weights = study.subjects[role].weights
     # the original's own rows are where they were: C is the same run with and without
     matched = {"readout_of": study.original.weights} if study.puts_back(role) else {}
-    settings = {key: value for key, value in asdict(study.sweep).items() if key != "lrs"}
+    training = {key: value for key, value in study.sweep.items() if key != "lrs"}
     jobs = {}
-    for name, lr in product(study.held_out, study.sweep.lrs):
+    for name, lr in product(study.held_out, study.settings.lrs or LRS):
         others = [split for other, split in study.encoded.items() if other != name]
         identity = {
             **job_identity(study, weights, name),
             "t": [split.trained_digest for split in others],
             "t_read": [split.scored_digest for split in others],
             "lr": lr,
-            "training": settings,
+            "training": training,
             **matched,
         }
         jobs[Place(CONDITIONS[role][1], name, lr, job_id_of(identity))] = identity
@@ -339,7 +315,7 @@ def job_identity(study: Study, weights: str, split: str) -> dict[str, Any]:
         "weights": weights,
         "v": study.encoded[split].scored_digest,
         "readouts": list(study.readouts),
-        "letters": [list(ids) for ids in study.letters] if study.letters else None,
+        "letters": [list(ids) for ids in study.letters],
         "master_dtype": "float32",
         "optimizer": "adamw",
     }
@@ -351,7 +327,7 @@ DEMO_READS: Readout = "answer"
 """The embedded family knows answers and never saw a letter."""
 
 
-def prepare(settings: StudySettings, notice: Notice | None = None) -> tuple[tuple[Study, ...], Log]:
+def prepare(settings: StudySettings, notice: Notice = unheard) -> tuple[tuple[Study, ...], Log]:
     """The studies, opened and checked, and their log; nothing is loaded.
 
     Args:
@@ -362,7 +338,6 @@ def prepare(settings: StudySettings, notice: Notice | None = None) -> tuple[tupl
     Raises:
         InputError: whatever is wrong with names, files or numbers; or defects that are refused.
     """
-    demo = is_demo(settings.names[0])
     data = data_of(settings.data or default_data(settings.names[0]), settings.cut)
     data = handled(data, settings.defects)
     if settings.no_control and settings.control:
@@ -377,7 +352,13 @@ def prepare(settings: StudySettings, notice: Notice | None = None) -> tuple[tupl
             raise InputError(f"{one.spec.name}: {told}")
         # the start weights are kept in main memory
         check_memory(one, copies=2 if device == "cpu" else 1, device=device)
-    readout: Readout = settings.readout or (DEMO_READS if demo else "letter")
+    if is_demo(settings.names[0]):
+        settings = replace(
+            settings,
+            lrs=settings.lrs or DEMO_LRS,
+            loss_on=settings.loss_on or DEMO_READS,
+            readout=settings.readout or DEMO_READS,
+        )
     studies = tuple(
         Study(
             data=data,
@@ -385,22 +366,7 @@ def prepare(settings: StudySettings, notice: Notice | None = None) -> tuple[tupl
             original=from_checkpoint(original, device=device),
             unlearned=from_checkpoint(one, device=device),
             control=from_checkpoint(control, device=device) if control else None,
-            sweep=TrainingGrid(
-                lrs=settings.lrs or (DEMO_LRS if demo else TrainingGrid().lrs),
-                n_epochs=settings.epochs,
-                batch_size=settings.batch_size,
-                n_warmup=settings.warmup,
-                loss_on=settings.loss_on or (DEMO_READS if demo else "all"),
-                weight_decay=settings.weight_decay,
-                trainable=settings.trainable,
-                seed=settings.cut.seed,
-            ),
-            readouts=(readout, "answer" if readout == "letter" else "letter"),
-            eval_splits=settings.hold_out,
-            n_eval_splits=settings.v_runs,
-            eval_seed=settings.eval_seed,
-            gate=settings.gate,
-            match_readout=settings.match_readout,
+            settings=settings,
         )
         for one in opened.values()
     )
@@ -449,7 +415,13 @@ def run_studies(
             started=started,
         ).write(folder, (*SUMMARIES, FILE))
     own = tuple(one for one in found if one.study.study_id in ids)
-    return Summarized(own, folder, log.n_added, n_known, _worst(errors))
+    failure = None
+    if errors:
+        # a failed gate before failed runs
+        first = min(errors, key=lambda one: not isinstance(one, VerificationError))
+        more = f" (and {len(errors) - 1} more studies)" if len(errors) > 1 else ""
+        failure = type(first)(f"{first}{more}")
+    return Summarized(own, folder, log.n_added, n_known, failure)
 
 
 def validate(settings: ValidationSettings) -> Inspection:
@@ -477,11 +449,11 @@ def data_of(name: str, cut: Cut) -> Dataset:
 
 def plan_lines(study: Study, log: Log) -> list[str]:
     """What would be done."""
-    plan = plan_of(study)
+    plan, how = plan_of(study), study.settings
     left = [one for one in plan if one.job_id not in log.finished]
     training = [one for one in left if one.lr is not None]
     n_steps = sum(
-        study.sweep.n_epochs * study.sweep.n_steps(len(study.trained_on(one.split)))
+        how.epochs * math.ceil(len(study.trained_on(one.split)) / how.batch_size)
         for one in training
     )
     models = ", ".join(f"{role} {one.name}" for role, one in study.subjects.items())
@@ -490,20 +462,11 @@ def plan_lines(study: Study, log: Log) -> list[str]:
         models,
         f"{study.data.name}: {len(study.data.items)} items in {len(study.data.splits)} splits, "
         f"{len(study.data.left_out)} left out; held out in turn: {held}",
-        f"lr {', '.join(f'{lr:g}' for lr in study.sweep.lrs)}; {study.sweep.n_epochs} epochs in "
-        f"batches of {study.sweep.batch_size}; loss on {study.sweep.loss_on}",
+        f"lr {', '.join(f'{lr:g}' for lr in how.lrs or LRS)}; {how.epochs} epochs in "
+        f"batches of {how.batch_size}; loss on {study.sweep['loss_on']}",
         f"{len(plan)} jobs, {len(plan) - len(left)} in the log; {len(training)} "
         f"runs of {n_steps} steps together to do",
     ]
-
-
-def _worst(errors: Sequence[LensAuditError]) -> LensAuditError | None:
-    """One error for all studies: a failed gate before failed runs."""
-    if not errors:
-        return None
-    first = sorted(errors, key=lambda one: not isinstance(one, VerificationError))[0]
-    more = f" (and {len(errors) - 1} more studies)" if len(errors) > 1 else ""
-    return type(first)(f"{first}{more}")
 
 
 def plan_of(study: Study) -> Jobs:
@@ -526,7 +489,7 @@ def run(
     log: Log | None = None,
     *,
     defects: Literal["refuse", "keep"] = "refuse",
-    report: Tick = lambda what, done, total: None,
+    report: Tick = unheard,
 ) -> Log:
     """Fill the log with the study's jobs.
 
@@ -546,7 +509,7 @@ def run(
     log = Log() if log is None else log
     handled(study.data, defects)
     plan = plan_of(study)
-    log.open(study_record(study, plan, inspect(study.data).counts))
+    log.open(_record(study, plan))
     for role in study.subjects:
         _fill(study, role, measuring(study, role), log, report)
     if failure := gate_of(log.studies[study.study_id], log):
@@ -560,16 +523,39 @@ def run(
     return log
 
 
+def _record(study: Study, plan: Jobs) -> StudyRecord:
+    """What the log notes of a study."""
+    return StudyRecord(
+        study_id=study.study_id,
+        signature=study.signature,
+        data=study.data.name,
+        data_digest=study.data.digest,
+        n_choices=study.data.n_choices,
+        n_left_out=len(study.data.left_out),
+        defects=inspect(study.data).counts,
+        models={role: one.name for role, one in study.subjects.items()},
+        method=study.unlearned.method,
+        splits=tuple(
+            HeldSplit(
+                one.name,
+                tuple(item.idx for item in one.items),
+                tuple(item.group for item in one.items),
+            )
+            for one in study.data.splits
+        ),
+        held_out=study.held_out,
+        sweep=study.sweep,
+        readouts=study.readouts,
+        gate=asdict(study.settings.gate),
+        places=tuple(plan),
+        versions=package_versions(),
+    )
+
+
 def _check(study: Study) -> None:
-    sweep = study.sweep
-    usable = all(math.isfinite(lr) and lr > 0 for lr in sweep.lrs)
-    if not sweep.lrs or not usable or len(set(sweep.lrs)) != len(sweep.lrs):
-        raise InputError(f"learning rates {sweep.lrs}: wanted one or more, above 0, each once")
-    _check_numbers(study)
-    if sweep.n_epochs < 1 or sweep.batch_size < 1 or study.score_batch < 1:
-        raise InputError("epochs and batch sizes: wanted 1 or more")
-    if not study.readouts:
-        raise InputError("no readout; wanted letter, answer or both")
+    lrs = study.settings.lrs or LRS
+    if not all(math.isfinite(lr) and lr > 0 for lr in lrs) or len(set(lrs)) != len(lrs):
+        raise InputError(f"learning rates {lrs}: wanted one or more, above 0, each once")
     if study.tokenizer.eos_token_id is None:
         raise InputError(
             "the tokenizer has no end-of-text token; set eos_token in its configuration"
@@ -577,17 +563,6 @@ def _check(study: Study) -> None:
     _ = study.letters  # says what is wrong with it
     if small := [name for name in study.held_out if len(study.encoded[name].items) < 2]:
         raise InputError(f"split {small[0]} holds 1 item, wanted 2 or more to select by halves")
-
-
-def _check_numbers(study: Study) -> None:
-    """What a hash cannot hold and a comparison would let pass."""
-    for name, value in {
-        "weight decay": study.sweep.weight_decay,
-        "gate on the original": study.gate.min_baseline,
-        "gate on the drop": study.gate.min_drop,
-    }.items():
-        if not (math.isfinite(value) and value >= 0):
-            raise InputError(f"{name} {value:g}: wanted a number from 0")
 
 
 def _fill(study: Study, role: Role, jobs: Jobs, log: Log, report: Tick) -> None:
@@ -601,7 +576,7 @@ def _fill(study: Study, role: Role, jobs: Jobs, log: Log, report: Tick) -> None:
     model = subject.load()
     _check_fits(study, model, subject.name)
     start = StartWeights(model) if trains else None
-    n_epochs = study.sweep.n_epochs if trains else 1
+    n_epochs = study.settings.epochs if trains else 1
     what = f"{left[0].condition} {subject.name}: {'epochs' if trains else 'splits'}"
     try:
         for number, job in enumerate(left):
@@ -643,7 +618,7 @@ def _retrain(
     made = retrain(
         model,
         study.trained_on(job.split),
-        sweep=study.sweep,
+        settings=study.settings,
         lr=job.lr,
         read_v=lambda: _readings(study, model, study.encoded[job.split].items),
         report=report,
@@ -659,22 +634,30 @@ def retrain(
     model: Any,
     samples: Sequence[Encoding],
     *,
-    sweep: TrainingGrid,
+    settings: StudySettings,
     lr: float,
     read_v: Callable[[], tuple[Reading, ...]],
-    report: Callable[[int], None] = lambda epoch: None,
+    report: Callable[[int], None] = unheard,
 ) -> Finished:
     """Train `model` in place on `samples` and read V after each epoch, from the first on.
 
     A run that diverges is a result: it ends with the epochs before, and says at which step.
     """
-    per_epoch = sweep.n_steps(len(samples))
+    per_epoch, seed = math.ceil(len(samples) / settings.batch_size), settings.cut.seed
+    n_steps = settings.epochs * per_epoch
     made = read_along(
         model,
-        finetune_batches(samples, batch_size=sweep.batch_size, seed=sweep.seed, pad=0),
-        recipe=sweep.recipe(lr, len(samples)),
-        seed=sweep.seed,
-        at=range(per_epoch, sweep.n_epochs * per_epoch + 1, per_epoch),
+        finetune_batches(samples, batch_size=settings.batch_size, seed=seed, pad=0),
+        recipe=Recipe(
+            n_steps=n_steps,
+            lr=lr,
+            n_warmup=settings.warmup,
+            schedule="constant",
+            weight_decay=settings.weight_decay,
+            trainable=settings.trainable,
+        ),
+        seed=seed,
+        at=range(per_epoch, n_steps + 1, per_epoch),
         read_v=read_v,
         report=lambda step: report(step // per_epoch) if step % per_epoch == 0 else None,
     )
@@ -688,7 +671,7 @@ def _readings(study: Study, model: Any, items: Sequence[EncodedItem]) -> tuple[R
         items,
         readouts=study.readouts,
         letters=study.letters,
-        batch_size=study.score_batch,
+        batch_size=SCORE_BATCH,
     )
 
 
