@@ -406,10 +406,13 @@ def read_sample(path: Path) -> dict[str, Any]:
     """
     found = checked(SampleSummary, json_object(path), path)
     said: dict[str, list[tuple[int, int, str]]] = {}
-    for row in _rows_beside(path, "idx", "n", "hits", "said"):
-        if hits := _whole(row["hits"], path):
+    for row in _rows_beside(path, "idx", "n", "hits"):
+        hits, n = (
+            checked_as(int, row[name], f"{path.parent}/facts.csv: {name}") for name in ("hits", "n")
+        )
+        if hits:
             texts = said.setdefault(row["idx"], [])
-            texts.append((hits, _whole(row["n"], path), row["said"][:LONGEST_SAID]))
+            texts.append((hits, n, row.get("said", "")[:LONGEST_SAID]))
     return _page("sample", path, found, {"leak": _on_page(found.leak), "said": said})
 
 
@@ -420,10 +423,6 @@ def _rows_beside(path: Path, *columns: str) -> list[dict[str, str]]:
     for row in rows:
         need(row, table, *columns)
     return rows
-
-
-def _whole(text: str, path: Path) -> int:
-    return int(_cell(text, path) or 0)
 
 
 def _page(kind: str, path: Path, found: Any, lists: Mapping[str, Any]) -> dict[str, Any]:
