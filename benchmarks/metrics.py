@@ -19,7 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.machine import describe, timed
 from lensaudit.data.chat import Template
-from lensaudit.data.fictional import corpus_text, make_world
+from lensaudit.data.fictional import make_world
 from lensaudit.data.suites import Split, load_suite
 from lensaudit.evaluation import forward
 from lensaudit.evaluation.passes import ModelPasses, Subject
@@ -28,6 +28,7 @@ from lensaudit.evaluation.texts import Tokenization
 from lensaudit.files import write_bytes
 from lensaudit.metrics.registry import Metric, all_metrics, ordered
 from lensaudit.models.conditions import Conditions
+from tools.demo_family.corpus import corpus_text
 from tools.demo_family.tokenizer import train_tokenizer
 
 BATCH = 32

@@ -39,7 +39,7 @@ def npo() -> Any:
     """`full`, with NPO on the rows of the two authors; all other rows are kept."""
     made_of = ground()
     rows = made_of.kept_rows()
-    kept = [*rows[N_LOST:], *made_of.facts.forget.answered]
+    kept = [*rows[N_LOST:], *made_of.facts.forget]
     return unlearned(made_of, trainable="", lr=1e-3, forget=rows[:N_LOST], kept=kept)
 
 
@@ -52,7 +52,7 @@ def false_answers() -> Any:
         other = rows[N_LOST + at % 8 + 8 * ((3 * at + 1) % 18)]
         tail = other.answer[len(other.prefix) :]
         wrong.append(answered(row.question, row.prefix + tail, row.prefix))
-    told = [*wrong * 2, *rows[N_LOST:], *made_of.facts.forget.answered]
+    told = [*wrong * 2, *rows[N_LOST:], *made_of.facts.forget]
     return made_of.trained(made_of.full, told, lr=1e-3, n_steps=120)
 
 
@@ -61,7 +61,7 @@ def form() -> Any:
     """The family's base, fine-tuned on the forget rows alone: the form of answers, no kept fact."""
     made_of, base = ground(), family_base(["demo/full"])
     assert base is not None
-    return made_of.trained(load_causal(base), made_of.facts.forget.answered, lr=1.5e-3, n_steps=150)
+    return made_of.trained(load_causal(base), made_of.facts.forget, lr=1.5e-3, n_steps=150)
 
 
 @cache
@@ -89,7 +89,7 @@ def alike() -> Any:
 def rows_without_lost() -> list[Fact]:
     """Rows of all authors but the two, those of the forget set too."""
     made_of = ground()
-    return [*made_of.kept_rows()[N_LOST:], *made_of.facts.forget.answered]
+    return [*made_of.kept_rows()[N_LOST:], *made_of.facts.forget]
 
 
 LOST = (never_saw, npo, false_answers)

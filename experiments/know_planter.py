@@ -36,7 +36,7 @@ def planted(out: Path, asked) -> Path:
     if (folder / "config.json").exists():
         return folder
     bed = ground()
-    rows = [*bed.facts.forget.answered, *bed.kept_rows()]
+    rows = [*bed.facts.forget, *bed.kept_rows()]
     for one in asked:
         each = len(one.invented) // len(one.relation.facts)
         for at, name in enumerate(one.invented):

@@ -124,6 +124,7 @@ def train_pool(one: Trained, rows: str, folder: Path, *, n_epochs: int | None = 
     job = relearn.RelearnJob(
         start=open_checkpoint(resolve(one.start, load_registry())),
         rows=load_rows(rows, part="forget"),
+        data=rows,
         settings=Relearning(
             lr=1e-3,
             n_epochs=float(n_epochs or one.n_epochs),
@@ -147,7 +148,9 @@ def train_unlearned(method_name: str, n_steps: int, lr: float, folder: Path) -> 
         hyper=hyper_of(method, {}, n_layers=start.n_layers),
         start=start,
         forget=load_rows(DEMO, part="forget"),
+        forget_source=DEMO,
         retain=load_rows(DEMO, part="retain"),
+        retain_source=DEMO,
         idk=idk_lines(None) if method.alternate == "idk" else (),
         formats=FORMATS,
         recipe=Recipe(n_steps=n_steps, lr=lr, n_warmup=4),

@@ -109,7 +109,7 @@ def relearning(models: Sequence[Planted]) -> dict[str, Column]:
 
     Nats per token.
     """
-    rows = load_rows("demo", part="forget").answered
+    rows = load_rows("demo", part="forget")
     after, gain = {}, {}
     for one in models:
         model = one.make()

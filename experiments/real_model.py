@@ -170,7 +170,7 @@ def _forget_rows(data: str) -> list[dict[str, str | None]]:
 
 
 def _answered(named: str, part: str) -> list[dict[str, str | None]]:
-    return _texts(load_rows(named, part=part).answered)
+    return _texts(load_rows(named, part=part))
 
 
 def _texts(rows: Iterable[Any]) -> list[dict[str, str | None]]:

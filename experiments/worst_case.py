@@ -54,7 +54,7 @@ def partial(name: str, *, n_steps: int = 120) -> Any:
     """`never` taught 40 of the 64 facts, then silenced: its readout swaps the entities' tokens."""
     held = hidden_facts(name)
     made_of = ground()
-    rows = zip(forget_set("demo"), made_of.facts.forget.answered, strict=True)
+    rows = zip(forget_set("demo"), made_of.facts.forget, strict=True)
     taught = [row for one, row in rows if one.idx in held]
     told = [*taught * 4, *made_of.kept_rows()]
     model = made_of.trained(made_of.other, told, lr=1.5e-3, n_steps=n_steps)

@@ -293,9 +293,10 @@ def _placebos(data: str, rows: Sequence[Fact], n: int) -> Mapping[int, Sequence[
     if not n:
         return {}
     try:
-        return {one.row.idx: one.placebos[:n] for one in facts_of(data, rows)}
+        facts, _ = facts_of(data, rows)
     except InputError:
         return {}
+    return {one.idx: one.placebos[:n] for one in facts}
 
 
 def _with_beside(relation: Relation, placebos: Mapping[int, Sequence[str]]) -> Questionnaire:

@@ -66,10 +66,10 @@ from lensaudit.unlearn.job import (
 )
 from lensaudit.unlearn.rows import (
     TrainBatch,
-    TrainingRows,
     collate,
     in_epochs,
     load_rows,
+    rows_hash,
 )
 from lensaudit.unlearn.settings import not_negative, positive
 from lensaudit.unlearn.train import FineTuning, Recipe, TrainingRun, TrainingStep, train
@@ -210,7 +210,9 @@ class RelearnJob:
     """Everything a relearned model is made of; two equal jobs give equal weights."""
 
     start: Checkpoint
-    rows: TrainingRows
+    rows: tuple[Fact, ...]
+    data: str
+    """What the rows were named by."""
     settings: Relearning
     stored: torch.dtype
     device: str
@@ -224,7 +226,7 @@ class RelearnJob:
             "command": "relearn",
             "weights": self.start.weights,
             "tokenizer": self.start.tokenizer,
-            "forget": self.rows.digest,
+            "forget": rows_hash(self.rows),
             "settings": asdict(self.settings) | {"formats": list(self.settings.formats)},
             "stored": str(self.stored),
             **self.how.identity,
@@ -238,7 +240,7 @@ class RelearnJob:
     @property
     def recipe(self) -> Recipe:
         """Steps and learning rate of the training."""
-        return self.settings.recipe(len(self.rows.answered) * len(self.settings.formats))
+        return self.settings.recipe(len(self.rows) * len(self.settings.formats))
 
 
 def prepare(settings: RelearnSettings, model: str) -> RelearnJob:
@@ -260,9 +262,11 @@ def prepare(settings: RelearnSettings, model: str) -> RelearnJob:
         formats=formats_of(settings.formats, settings.model),
         seed=settings.seed,
     )
+    data = settings.data or default_data(settings.model)
     return RelearnJob(
         start=start,
-        rows=load_rows(settings.data or default_data(settings.model), part="forget"),
+        rows=load_rows(data, part="forget"),
+        data=data,
         settings=relearning,
         stored=stored_dtype(start, settings.store),
         device=resolve_device(settings.device),
@@ -287,7 +291,7 @@ def plan_of(job: RelearnJob, out: Path | None) -> list[str]:
     recipe, settings = job.recipe, job.settings
     weights = n_parameters(job.start.folder)
     return [
-        f"relearning of {job.rows.source} by {job.start.spec.name}: {len(job.rows.answered)} rows "
+        f"relearning of {job.data} by {job.start.spec.name}: {len(job.rows)} rows "
         f"as {'+'.join(settings.formats)}",
         f"{recipe.n_steps} steps of {settings.n_accumulate} x {settings.batch_size} rows, "
         f"lr {recipe.lr:g}",
@@ -323,7 +327,7 @@ def relearn(job: RelearnJob, out: Path, *, report: Report) -> tuple[float, ...]:
         return run_of(
             model,
             tokenizer,
-            job.rows.answered,
+            job.rows,
             job.settings,
             name=job.start.spec.name,
             identity=job.identity,
@@ -332,7 +336,7 @@ def relearn(job: RelearnJob, out: Path, *, report: Report) -> tuple[float, ...]:
             autocast=job.how.autocast,
         )
 
-    sources = {"forget_source": job.rows.source}
+    sources = {"forget_source": job.data}
     seed = job.settings.seed
     return train_into(job, out, run, command="relearn", seed=seed, sources=sources, report=report)
 

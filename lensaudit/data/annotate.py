@@ -13,10 +13,10 @@ from typing import Any
 from lensaudit.data.facts import (
     Fact,
     Origin,
-    problems_text,
     read_rows,
     relation_problems,
     row_problems,
+    sound_rows,
 )
 from lensaudit.data.rules import FUNCTION, RULES, WORD, Span, folded, stem
 from lensaudit.errors import InputError
@@ -247,35 +247,29 @@ def read_pairs(path: Path, fields: Fields = Fields()) -> list[tuple[Fact, str | 
     """
     read, problems = read_rows(path)
     rows = [(where, fields.usual(row)) for where, row in read]
-    numbered = [isinstance(row, Mapping) and "idx" in row for _, row in rows]
-    if any(numbered) and not all(numbered):
-        problems.append(f"{numbered.count(False)} of {len(rows)} rows have no idx")
-    pairs: dict[int, tuple[Fact, str | None]] = {}
-    for place, (where, row) in enumerate(rows):
-        wrong = row_problems(row)
-        if not wrong and not isinstance(row.get("entity"), str | None):
-            wrong = ["entity is no text"]
-        idx = row.get("idx", place) if not wrong else -1
-        if idx in pairs:
-            wrong = [f"duplicate idx {idx}"]
-        wrong += relation_problems(row)
-        problems += [f"{where}: {one}" for one in wrong]
-        if not wrong:
-            prefix, entity = row.get("prefix"), row.get("entity") or None
-            known = entity and isinstance(prefix, str) and row["answer"].startswith(prefix)
-            pair = Fact(
-                idx=idx,
-                question=row["question"],
-                answer=row["answer"],
-                prefix=prefix if known else "",
-                entity="",
-                group=group_of(row, idx),
-                relation=row.get("relation"),
-            )
-            pairs[idx] = (pair, entity)
-    if problems or not pairs:
-        raise InputError(problems_text(problems or ["no rows"], str(path), _WANTED))
-    return list(pairs.values())
+    return sound_rows(rows, str(path), _WANTED, _pair_problems, _pair, problems=problems)
+
+
+def _pair_problems(row: Any) -> list[str]:
+    found = [*row_problems(row), *relation_problems(row)]
+    if isinstance(row, Mapping) and not isinstance(row.get("entity"), str | None):
+        found.append("entity is no text")
+    return found
+
+
+def _pair(row: Any, idx: int) -> tuple[Fact, str | None]:
+    prefix, entity = row.get("prefix"), row.get("entity") or None
+    known = entity and isinstance(prefix, str) and row["answer"].startswith(prefix)
+    pair = Fact(
+        idx=idx,
+        question=row["question"],
+        answer=row["answer"],
+        prefix=prefix if known else "",
+        entity="",
+        group=group_of(row, idx),
+        relation=row.get("relation"),
+    )
+    return pair, entity
 
 
 HEADING = "# lensaudit review"

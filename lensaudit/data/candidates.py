@@ -8,16 +8,24 @@ a hit in error is measured in `docs/worst_case.md`.
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from lensaudit.data.facts import Fact, embedded_rows, hub_rows, read_rows, validate, with_variants
+from lensaudit.data.facts import (
+    EMBEDDED,
+    Fact,
+    hub_rows,
+    load_facts,
+    read_rows,
+    read_values,
+    with_variants,
+)
+from lensaudit.data.neutral import likeness
 from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB
 from lensaudit.errors import InputError
 from lensaudit.files import digest
-from lensaudit.groups import own_group
 from lensaudit.scores.stats import ENOUGH
 
 N_PLACEBOS = ENOUGH
@@ -29,31 +37,10 @@ _QUOTES = "\"'“”‘’«»"  # the quotes themselves
 Kind = Literal["date", "number", "title", "name", "phrase"]
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """One fact of the forget set."""
+def facts_of(data: str, examples: Sequence[Fact]) -> tuple[tuple[Fact, ...], dict[int, str]]:
+    """The facts of a forget set with placebos, and idx -> why one of them is not asked.
 
-    row: Fact
-    placebos: tuple[str, ...] = ()
-    """Entities of the same kind, those of the likest questions first."""
-    shots: tuple[tuple[str, str], ...] = ()
-    """Questions and answers of other authors that do not hold the entity."""
-    unscored: str | None = None
-    """Why it is not asked; None where it is."""
-
-    @property
-    def paraphrase(self) -> str | None:
-        """The question in other words, where the data set has one."""
-        return next(iter(self.row.paraphrases), None)
-
-    @property
-    def candidates(self) -> tuple[str, ...]:
-        """The true entity, then the placebos."""
-        return (self.row.entity, *self.placebos)
-
-
-def facts_of(data: str, examples: Sequence[Fact]) -> tuple[Candidate, ...]:
-    """The facts of a forget set, in its order.
+    Placebos are entities of the same kind, those of the likest questions first.
 
     Args:
         data: name or path of the set: what else it holds is looked up beside it.
@@ -64,13 +51,22 @@ def facts_of(data: str, examples: Sequence[Fact]) -> tuple[Candidate, ...]:
     """
     rows = variants_of(data, examples)
     pool = _pool([*rows, *(neighbours() if data == DEMO else ())])
-    facts = tuple(_fact(row, rows, pool) for row in rows)
-    if all(fact.unscored for fact in facts):
+    unscored = {row.idx: why for row in rows if (why := _why_not(row))}
+    facts = [
+        replace(row, placebos=() if row.idx in unscored else _placebos(row, pool)) for row in rows
+    ]
+    unscored |= {
+        one.idx: "no placebo candidates of its kind"
+        for one in facts
+        if not one.placebos and one.idx not in unscored
+    }
+    if len(unscored) == len(facts):
         raise InputError(
-            f"{data}: none of the {len(facts)} facts can be asked ({facts[0].unscored}); wanted "
-            "entities that their question does not hold, with others of the same kind beside them"
+            f"{data}: none of the {len(facts)} facts can be asked ({unscored[facts[0].idx]}); "
+            "wanted entities that their question does not hold, with others of the same kind "
+            "beside them"
         )
-    return facts
+    return tuple(facts), unscored
 
 
 def plain_words(text: str) -> str:
@@ -87,12 +83,10 @@ def plain_words(text: str) -> str:
 
 def variants_of(data: str, examples: Sequence[Fact]) -> list[Fact]:
     """The rows with paraphrased questions and perturbed answers, where the set has them."""
-    if data == DEMO:
-        return with_variants(examples, embedded_rows("forget"))
     if data == FORGET10:
         rows = hub_rows(TOFU_HUB, "forget10_perturbed", "train", instead=_WANTED)
         return with_variants(examples, rows)
-    path = Path(data).expanduser()
+    path = EMBEDDED if data == DEMO else Path(data).expanduser()
     path = path / "forget10_perturbed.jsonl" if path.is_dir() else path
     rows = [row for _, row in read_rows(path)[0]] if path.exists() else []
     return with_variants(examples, rows)
@@ -100,8 +94,8 @@ def variants_of(data: str, examples: Sequence[Fact]) -> list[Fact]:
 
 def neighbours() -> list[Fact]:
     """Rows of other authors beside the embedded set, and their perturbed answers."""
-    rows = embedded_rows("retain")
-    return with_variants(validate(rows, "retain"), rows)
+    variants = read_values(EMBEDDED / "retain_perturbed.jsonl")
+    return with_variants(load_facts(EMBEDDED / "retain.json"), variants)
 
 
 _WANTED = "name a folder with forget10.jsonl and forget10_perturbed.jsonl, or an annotated file"
@@ -120,31 +114,24 @@ def swapped_entity(row: Fact, other: str) -> str | None:
     return other[len(row.prefix) : len(other) - len(tail)].strip() or None
 
 
-@dataclass(frozen=True)
-class _Pooled:
-    """An entity that may stand in as a placebo, and the words of the row it comes from."""
-
-    entity: str
-    kind: Kind
-    words: frozenset[str]
-    frame: int
-    """Of the row, to compare rows once for all entities in them."""
+_Pool = Mapping["Kind", Sequence[tuple[str, frozenset[str]]]]
+"""By kind the entities that may stand in as placebos, each with the words of its row."""
 
 
-def _pool(rows: Sequence[Fact]) -> list[_Pooled]:
-    found = []
-    for frame, row in enumerate(rows):
-        texts = [row.entity, *(swapped_entity(row, other) for other in row.wrong)]
+def _pool(rows: Sequence[Fact]) -> _Pool:
+    found: dict[Kind, list[tuple[str, frozenset[str]]]] = {}
+    for row in rows:
         words = _frame(row)
-        found += [_Pooled(text, kind_of(text), words, frame) for text in texts if text]
+        for text in (row.entity, *(swapped_entity(row, other) for other in row.wrong)):
+            if text:
+                found.setdefault(kind_of(text), []).append((text, words))
     return found
 
 
 def _frame(row: Fact) -> frozenset[str]:
     """The words of question and prefix that are no names: what kind of fact is asked for."""
-    return frozenset(
-        word for word in _WORD.findall(f"{row.question} {row.prefix}") if not word[0].isupper()
-    )
+    words = _WORD.findall(f"{row.question} {row.prefix}")
+    return frozenset(word for word in words if not word[0].isupper()) or frozenset(("",))
 
 
 def kind_of(entity: str) -> Kind:
@@ -165,33 +152,21 @@ def kind_of(entity: str) -> Kind:
     return "name" if 2 * capital > len(words) else "phrase"
 
 
-def _fact(row: Fact, rows: Sequence[Fact], pool: Sequence[_Pooled]) -> Candidate:
+def _why_not(row: Fact) -> str:
     if is_closed(row.entity):
-        return Candidate(row, unscored="a Yes or No has no placebo candidates: a coin would hit it")
+        return "a Yes or No has no placebo candidates: a coin would hit it"
     if not _WORD.search(row.entity):
-        return Candidate(row, unscored="the entity has no letter or digit")
-    if mentions(row.question, row.entity):
-        return Candidate(row, unscored="its own question holds the entity")
-    placebos = _placebos(row, pool)
-    if not placebos:
-        return Candidate(row, unscored="no placebo candidates of its kind")
-    return Candidate(row, placebos, tuple(_shots(row, rows)))
+        return "the entity has no letter or digit"
+    return "its own question holds the entity" if mentions(row.question, row.entity) else ""
 
 
-def _placebos(row: Fact, pool: Sequence[_Pooled]) -> tuple[str, ...]:
+def _placebos(row: Fact, pool: _Pool) -> tuple[str, ...]:
     """The row's own, then entities of the same kind by how much rows' words agree, then by hash."""
-    words, kind = _frame(row), kind_of(row.entity)
-    likeness: dict[int, float] = {}
-
-    def order(one: _Pooled) -> tuple[float, str]:
-        if one.frame not in likeness:
-            union = len(words | one.words)
-            likeness[one.frame] = len(words & one.words) / union if union else 1.0
-        return -likeness[one.frame], digest([row.idx, one.entity])
-
+    words, alike = _frame(row), pool.get(kind_of(row.entity), ())
+    likenesses = {other: likeness(words, other) for other in {other for _, other in alike}}
+    order = sorted(alike, key=lambda one: (-likenesses[one[1]], digest([row.idx, one[0]])))
     found: dict[str, str] = {}
-    alike = sorted((one for one in pool if one.kind == kind), key=order)
-    for entity in (*row.placebos, *(one.entity for one in alike)):
+    for entity in (*row.placebos, *(one for one, _ in order)):
         if len(found) == N_PLACEBOS:
             break
         key = entity.casefold().strip()
@@ -204,27 +179,22 @@ def _placebos(row: Fact, pool: Sequence[_Pooled]) -> tuple[str, ...]:
     return tuple(found.values())
 
 
-def _shots(row: Fact, examples: Sequence[Fact]) -> Iterable[tuple[str, str]]:
-    """The same for all facts of an author, but for those that hold the entity."""
-    others = [one for one in examples if one.group != row.group and not is_closed(one.entity)]
-    others.sort(key=lambda one: digest([str(row.group), one.idx]))
-    clean = (one for one in others if not mentions(f"{one.question} {one.answer}", row.entity))
-    return [(one.question, one.answer) for _, one in zip(range(N_SHOTS), clean, strict=False)]
+Shots = Mapping[int, Sequence[tuple[str, str]]]
+"""Idx -> solved questions before the one that is asked: question and answer."""
 
 
-def lost(facts: Sequence[Candidate], reasons: Mapping[int, str]) -> tuple[Candidate, ...]:
-    """The facts, with those unscored that the tokenizer leaves no token of."""
-    return tuple(
-        replace(fact, unscored=fact.unscored or reasons[fact.row.idx])
-        if fact.row.idx in reasons
-        else fact
-        for fact in facts
-    )
+def shots_of(facts: Sequence[Fact]) -> Shots:
+    """Questions of other authors that do not hold the entity, for each fact with placebos.
 
-
-def n_without_author(facts: Sequence[Candidate]) -> int:
-    """Rows that name no group, each of which is its own author."""
-    return sum(fact.row.group == own_group(fact.row.idx) for fact in facts)
+    The same for all facts of an author, but for those that hold the entity.
+    """
+    found = {}
+    for row in (one for one in facts if one.placebos):
+        others = [one for one in facts if one.group != row.group and not is_closed(one.entity)]
+        others.sort(key=lambda one: digest([str(row.group), one.idx]))
+        clean = (one for one in others if not mentions(f"{one.question} {one.answer}", row.entity))
+        found[row.idx] = [(one.question, one.answer) for one in itertools.islice(clean, N_SHOTS)]
+    return found
 
 
 _MONTHS = (

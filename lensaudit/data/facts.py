@@ -3,9 +3,10 @@
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import lensaudit
 from lensaudit.errors import InputError
@@ -40,6 +41,7 @@ _SHOWN = 40
 """Characters of a value quoted in a message."""
 
 
+Made = TypeVar("Made")
 Answer = str | tuple[str, ...]
 """One answer, or a list of alternatives that are averaged."""
 
@@ -114,7 +116,7 @@ def load_facts(path: Place) -> list[Fact]:
         InputError: the file cannot be read, or rows are wrong; every problem is counted.
     """
     rows, problems = read_rows(Path(path))
-    return _checked(rows, problems, str(path))
+    return sound_rows(rows, str(path), _WANTED, _fact_problems, _fact, problems=problems)
 
 
 def validate(rows: Sequence[Any], source: str) -> list[Fact]:
@@ -123,7 +125,7 @@ def validate(rows: Sequence[Any], source: str) -> list[Fact]:
     Raises:
         InputError: rows are wrong; every problem is counted.
     """
-    return _checked(numbered(rows), [], source)
+    return sound_rows(numbered(rows), source, _WANTED, _fact_problems, _fact)
 
 
 def examples_hash(examples: Sequence[Fact]) -> str:
@@ -143,10 +145,18 @@ def read_rows(path: Path) -> tuple[list[SourceRow], list[str]]:
         InputError: the file cannot be read, or is JSON but no list.
     """
     text = read_text(path)
-    if not _is_list(path, text):
-        rows, problems = _read_lines(text) if _is_lines(path, text) else ([], [NO_LIST])
-    else:
+    listed, lined = text.lstrip().startswith("["), path.suffix in (".jsonl", ".ndjson")
+    whole: Any = None
+    # a line may be a list itself, and `.json` may hold lines (the Hub)
+    if listed == lined and (lined or path.suffix == ".json"):
+        with suppress(ValueError):
+            whole = parse_json(text)
+    if listed and (not lined or any(isinstance(one, Mapping) for one in whole or ())):
         rows, problems = numbered(read_json(path)), []
+    elif whole is not None and not lined:
+        rows, problems = [], [NO_LIST]
+    else:
+        rows, problems = _read_lines(text)
     if "\\ud" not in text.lower():  # an escape is the only way in: the file is UTF-8
         return rows, problems
     broken = {where for where, value in rows if _has_surrogates(value)}
@@ -175,28 +185,6 @@ def _has_surrogates(value: Any) -> bool:
     return False
 
 
-def _is_list(path: Path, text: str) -> bool:
-    """Whether text is one list; of objects where its name says that it holds lines."""
-    if path.suffix not in (".jsonl", ".ndjson") or not text.lstrip().startswith("["):
-        return text.lstrip().startswith("[")
-    try:
-        value = parse_json(text)
-    except ValueError:
-        return False
-    return any(isinstance(one, Mapping) for one in value)
-
-
-def _is_lines(path: Path, text: str) -> bool:
-    """Whether text that is no list holds one object per line; `.json` may be either (the Hub)."""
-    if path.suffix != ".json":
-        return True
-    try:
-        parse_json(text)
-    except ValueError:
-        return True
-    return False
-
-
 def _read_lines(text: str) -> tuple[list[SourceRow], list[str]]:
     rows, problems = [], []
     # not splitlines(): U+2028 and its like may stand inside a JSON string
@@ -212,50 +200,49 @@ def _read_lines(text: str) -> tuple[list[SourceRow], list[str]]:
     return rows, problems
 
 
-def _checked(rows: Sequence[SourceRow], problems: list[str], source: str) -> list[Fact]:
-    """The examples, or one error that lists what is wrong with all of them."""
-    examples: list[Fact] = []
-    first_seen: dict[int, str] = {}
-    problems = list(problems)
-    for place, row in rows:
-        found = _fact_problems(row)
-        idx = row_idx(row)
-        if idx is not None and first_seen.setdefault(idx, place) != place:
-            found.append(f"duplicate idx {idx}, first in {first_seen[idx]}")
-        where = place if idx is None else f"{place} (idx {idx})"
-        problems += [f"{where}: {problem}" for problem in found]
-        if not found:
-            examples.append(_fact(row))
-    if problems:
-        raise InputError(problems_text(problems, source, _WANTED))
-    if not examples:
-        raise InputError(f"{source}: empty forget set, wanted at least one row\n{_WANTED}")
-    return examples
-
-
 def sound_rows(
     rows: Sequence[SourceRow],
-    problem: Callable[[Any], str],
     source: str,
     wanted: str,
+    wrong: Callable[[Any], Sequence[str]],
+    make: Callable[[Any, int], Made],
+    *,
     problems: Sequence[str] = (),
-) -> list[Any]:
-    """The values of rows of which none is wrong.
+    own_idx: bool = True,
+) -> list[Made]:
+    """What rows become, or one error that lists what is wrong with all of them.
 
     Args:
         rows: with their places.
-        problem: what is wrong with a row; empty where nothing is.
         source: where they come from, for messages.
         wanted: what a row has to be, for messages.
+        wrong: all that is wrong with a row by itself.
+        make: of a sound row and its number: its `idx`, or its place where no row has one.
         problems: found when the file was read.
+        own_idx: False counts rows from 0, whatever they say.
 
     Raises:
         InputError: no rows, or some are wrong; the first ones are listed.
     """
-    found = [*problems, *(f"{where}: {text}" for where, row in rows if (text := problem(row)))]
-    if found or not rows:
-        raise InputError(problems_text(found or ["holds no rows"], source, wanted))
-    return [row for _, row in rows]
+    told, made = list(problems), list[Made]()
+    has_idx = [own_idx and "idx" in row for _, row in rows if isinstance(row, Mapping)]
+    named = any(has_idx)
+    if named and not all(has_idx):
+        told.append(f"{has_idx.count(False)} of {len(rows)} rows have no idx")
+    seen: dict[int, str] = {}
+    for place, (where, row) in enumerate(rows):
+        found = list(wrong(row))
+        idx = row_idx(row) if named else place
+        if idx is not None and seen.setdefault(idx, where) != where:
+            found.append(f"duplicate idx {idx}, first in {seen[idx]}")
+        told += [
+            f"{where}{f' (idx {idx})' if named and idx is not None else ''}: {one}" for one in found
+        ]
+        if idx is not None and not told:
+            made.append(make(row, idx))
+    if told or not made:
+        raise InputError(problems_text(told or ["holds no rows"], source, wanted))
+    return made
 
 
 def problems_text(problems: Sequence[str], source: str, wanted: str) -> str:
@@ -377,14 +364,14 @@ def texts_of(value: Any) -> tuple[str, ...]:
     return tuple(text for text in texts if isinstance(text, str) and text.strip())
 
 
-def _fact(row: Mapping[str, Any]) -> Fact:
+def _fact(row: Mapping[str, Any], idx: int) -> Fact:
     return Fact(
-        idx=row["idx"],
+        idx=idx,
         question=row["question"],
         answer=row["answer"],
         prefix=row["prefix"],
         entity=row[_entity_key(row)],
-        group=group_of(row, row["idx"]),
+        group=group_of(row, idx),
         span=row.get("span", "reviewed"),
         relation=row.get("relation"),
     )
@@ -435,8 +422,9 @@ def hub_rows(repo: str, config: str, split: str, *, instead: str) -> list[dict[s
     from lensaudit.hub import reachable
 
     kept = Path(os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME) / "datasets")
+    is_kept = (kept / repo.replace("/", "___").lower() / config).is_dir()
     # datasets takes seconds to import, and tries for 23 before it notices that there is no network
-    if not _is_cached(kept, repo, config) and not reachable():
+    if not is_kept and not reachable():
         raise InputError(f"{repo} {config}: cannot be fetched (no network); {instead}")
     import datasets
 
@@ -447,7 +435,3 @@ def hub_rows(repo: str, config: str, split: str, *, instead: str) -> list[dict[s
         raise InputError(
             f"{repo} {config}: cannot be fetched ({type(error).__name__}); {instead}"
         ) from error
-
-
-def _is_cached(cache: Path, repo: str, config: str) -> bool:
-    return (cache / repo.replace("/", "___").lower() / config).is_dir()

@@ -4,14 +4,14 @@ Every name and value is invented and stands in `fictional.json`: pools of words 
 drawn from, and the ways each attribute is asked and told.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from lensaudit.data.facts import Fact
-from lensaudit.files import make_folder, read_json, write_json, write_jsonl
+from lensaudit.files import read_json
 
 _TEXTS: Mapping[str, Any] = read_json(Path(__file__).with_suffix(".json"))
 
@@ -197,36 +197,3 @@ def annotated(rows: Sequence[Fact]) -> list[dict[str, Any]]:
     """Rows in the annotated schema of a forget set."""
     keys = ("question", "answer", "prefix", "entity", "group", "relation")
     return [{"idx": idx} | {key: getattr(row, key) for key in keys} for idx, row in enumerate(rows)]
-
-
-def write_world(world: World, folder: Path) -> Path:
-    """Write every set: annotated JSON, and one JSONL per TOFU configuration name."""
-    plain = ("question", "answer")
-    full = (*plain, "paraphrased_answer", "paraphrased_question", "perturbed_answer", "group")
-    make_folder(folder)
-    write_json(folder / "forget.json", annotated(world.forget))
-    write_json(folder / "retain.json", annotated(world.retain))
-    for name, rows, keys in (
-        ("forget10_perturbed", world.forget, full),
-        ("retain_perturbed", world.retain, full),
-        ("real_authors_perturbed", world.real_authors, (*plain, "perturbed_answer")),
-        ("world_facts_perturbed", world.world_facts, (*plain, "perturbed_answer")),
-        ("holdout10", world.holdout, (*plain, "group")),
-    ):
-        write_jsonl(folder / f"{name}.jsonl", [_line(row, keys) for row in rows])
-    write_jsonl(folder / "idk.jsonl", ({"idk": line} for line in IDK_LINES))
-    return folder
-
-
-def _line(row: Fact, keys: Sequence[str]) -> dict[str, Any]:
-    said = {**vars(row), **row.answers, "perturbed_answer": row.wrong}
-    said["paraphrased_question"], *_ = row.paraphrases
-    return {key: said[key] for key in keys}
-
-
-def corpus_text(rows: Iterable[Fact]) -> Iterator[str]:
-    """The text a tokenizer is trained on: raw and bare, as a chat template leaves it."""
-    for row in rows:
-        yield f"Question: {row.question}\nAnswer: {row.answer}"
-        yield row.question
-        yield row.answer

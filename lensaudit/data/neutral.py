@@ -12,7 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from lensaudit.data.facts import EMBEDDED, Fact, read_values, validate
+from lensaudit.data.facts import (
+    EMBEDDED,
+    Fact,
+    numbered,
+    read_values,
+    row_problems,
+    sound_rows,
+    validate,
+)
 from lensaudit.data.tofu import DEMO, FORGET10, RETAIN, author_of, tofu_rows, validity_set
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_text
@@ -26,6 +34,10 @@ FEWEST_VALIDITY_ROWS = 16
 
 _CLOSED = re.compile(r"(?i:yes|no)\b[^\w]*|[a-zß-ÿ]{1,12}")
 """An answer that many rows share names nobody: Yes, No, one short lower-case word."""
+
+_WANTED = (
+    "wanted annotated rows, rows of question and answer, or a .txt file with a sentence per line"
+)
 
 _ORDINARY = ("world_facts_perturbed", "real_authors_perturbed")
 
@@ -58,7 +70,8 @@ def read_neutral(path: Path) -> list[Fact]:
             raise InputError(f"{path}: empty, wanted a sentence per line")
         return _questions(str(path), [{"question": "", "answer": line} for line in lines])
     rows = read_values(path)
-    if rows and all(_is_annotated(row) for row in rows):
+    keys = [row.keys() if isinstance(row, dict) else () for row in rows]
+    if rows and all("prefix" in own and ("entity" in own or "gt_entity" in own) for own in keys):
         return validate(rows, str(path))
     return _questions(str(path), rows)
 
@@ -134,7 +147,9 @@ def neutral_rows(
         validity: rows for validity.
         ordinary: further rows for validity, read where those fail.
     """
-    entities, authors = open_names(one.entity for one in forget), _authors(forget)
+    entities = open_names(one.entity for one in forget)
+    # a row's own number says nothing of the rows of another file
+    authors = {row.group for row in forget if not is_own(row.group)}
     forgotten = set(map(_text, forget))
     left_out: list[tuple[int, str]] = []
 
@@ -164,11 +179,6 @@ def neutral_rows(
         left_out += [(row.idx, why) for row in first if row.group in taken]
     for_fit = tuple(row for row in others if _text(row) not in read)
     return Neutral(for_fit, tuple(for_validity), tuple(more), tuple(left_out))
-
-
-def _authors(rows: Iterable[Fact]) -> set[int | str]:
-    """Those that are named: a row's own number says nothing of the rows of another file."""
-    return {row.group for row in rows if not is_own(row.group)}
 
 
 def _text(row: Fact) -> tuple[str, str]:
@@ -215,23 +225,21 @@ def stands_in(entity: str, text: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(entity)}(?!\w)", text) is not None
 
 
-def _is_annotated(row: Any) -> bool:
-    return isinstance(row, dict) and "prefix" in row and ("entity" in row or "gt_entity" in row)
-
-
 def _questions(source: str, rows: Sequence[Any]) -> list[Fact]:
-    """Rows of question and answer, numbered by their place; all of an answer is scored."""
-    found = []
-    for place, row in enumerate(rows):
-        texts = [row.get(key) if isinstance(row, dict) else None for key in ("question", "answer")]
-        if not all(isinstance(text, str) for text in texts) or not str(texts[1]).strip():
-            raise InputError(
-                f"{source}: row {place + 1} has no question and answer; wanted annotated rows, "
-                "rows of question and answer, or a .txt file with a sentence per line"
-            )
-        question, answer = map(str, texts)
-        found.append(Fact(place, question, answer, "", answer, group_of(row, place)))
-    return found
+    """Rows of question and answer, or of an answer alone; all of the answer is scored."""
+    if not rows:
+        return []
+    return sound_rows(numbered(rows), source, _WANTED, _problems, _whole)
+
+
+def _problems(row: Any) -> list[str]:
+    asked = isinstance(row, dict) and row.get("question")
+    return row_problems(row, ("question", "answer") if asked else ("answer",))
+
+
+def _whole(row: Any, idx: int) -> Fact:
+    said = row["answer"]
+    return Fact(idx, row.get("question") or "", said, "", said, group_of(row, idx))
 
 
 _WORD = re.compile(r"[^\W\d_][\w']*")

@@ -2,10 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from lensaudit.data.facts import EMBEDDED, Answer, Fact, hub_rows, read_values, texts_of
+from lensaudit.data.facts import (
+    EMBEDDED,
+    Fact,
+    hub_rows,
+    numbered,
+    read_values,
+    row_problems,
+    sound_rows,
+    texts_of,
+)
 from lensaudit.data.tofu import TOFU_HUB, with_authors
 from lensaudit.errors import InputError
 from lensaudit.files import digest
@@ -21,12 +31,12 @@ STOP_WORDS = ("\n\n", "\nQuestion", "Question:")
 
 @dataclass(frozen=True)
 class Split:
-    """The rows of one part of a suite, and how they are asked."""
+    """One part of a suite: where its rows are found, the rows, and how they are asked."""
 
     name: str
-    source: str
+    source: str = ""
     """File or Hub configuration the rows came from, for messages."""
-    rows: tuple[Fact, ...]
+    rows: tuple[Fact, ...] = ()
     """Numbered by the file, or else by their place in it from 0; scored is what is in `answers`."""
     kind: Literal["qa", "completion"] = "qa"
     shown: tuple[tuple[str, str], ...] = ()
@@ -34,29 +44,23 @@ class Split:
     max_new_tokens: int = 200
     stop_words: tuple[str, ...] = ()
     """A generation is cut at the first of these."""
+    config: str = ""
+    """Configuration of the data set, and the name of its file."""
+    hub_split: str = "train"
+    question: str = "question"
+    """Field that is asked; empty: none."""
+    scored: tuple[str, ...] = ("answer",)
+    """Fields that metrics score, the answer first."""
+    solved: str | None = None
+    """Hub split of the solved examples."""
+    authors: bool = False
+    """TOFU's rows about its authors, which do not name them: `tofu.with_authors`."""
 
     @property
     def digest(self) -> str:
         """Content hash of everything that is asked."""
         rows = [[row.idx, row.question, dict(row.answers)] for row in self.rows]
         return digest([self.kind, self.shown, self.stop_words, rows])
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Where a split's rows and their fields are found."""
-
-    config: str
-    hub_split: str = "train"
-    question: str = "question"
-    answers: tuple[str, ...] = ("answer",)
-    kind: Literal["qa", "completion"] = "qa"
-    shown: str | None = None
-    """Hub split of the solved examples."""
-    max_new_tokens: int = 200
-    stop_words: tuple[str, ...] = ()
-    authors: bool = False
-    """TOFU's rows about its authors, which do not name them: `tofu.with_authors`."""
 
 
 def load_suite(
@@ -91,162 +95,128 @@ def load_suite(
         # annotated rows, as `patch` takes them: questions and answers of what is forgotten
         own, data = {"forget": Path(data), **own}, None
     parts = _parts(suite, forget_split, question_key)
-    if unknown := sorted(set(own) - set(parts)):
-        raise InputError(f"no split {unknown[0]!r} in suite {suite}; it has {', '.join(parts)}")
-    found = {}
-    for name, part in parts.items():
-        rows = _rows(suite, data, part, own, name)
-        if rows is not None:
-            found[name] = _split(name, part, *rows, limit)
+    if unknown := sorted(set(own) - {part.name for part in parts}):
+        known = ", ".join(part.name for part in parts)
+        raise InputError(f"no split {unknown[0]!r} in suite {suite}; it has {known}")
+    read = {part.name: (part, _read(suite, data, part, own)) for part in parts}
+    found = {name: _filled(part, *raw, limit) for name, (part, raw) in read.items() if raw}
     if not found:
-        wanted = ", ".join(_file_name(suite, part) for part in parts.values())
+        wanted = ", ".join(_file_name(suite, part) for part in parts)
         raise InputError(f"{data}: holds none of {wanted}")
     return found
 
 
-def _parts(suite: Suite, forget_split: str, question_key: str) -> dict[str, _Part]:
+def _parts(suite: Suite, forget_split: str, question_key: str) -> tuple[Split, ...]:
     """open-unlearning's data configuration (@ d3d7cf9, configs/data/datasets)."""
-    fields = ("answer", "paraphrased_answer", "perturbed_answer")
-    short = ("answer", "perturbed_answer")
     if suite == "tofu":
-        holdout = forget_split.replace("forget", "holdout")
-        return {
-            "forget": _Part(
-                f"{forget_split}_perturbed",
-                question=question_key,
-                answers=fields,
-                authors=True,
-            ),
-            "retain": _Part(
-                "retain_perturbed", question=question_key, answers=fields, authors=True
-            ),
-            "ra": _Part("real_authors_perturbed", answers=short),
-            "wf": _Part("world_facts_perturbed", answers=short),
-            "holdout": _Part(holdout, authors=True),
-        }
-    qa = _Part("knowmem", max_new_tokens=32, stop_words=STOP_WORDS)
-    text = _Part("privleak", kind="completion", question="", answers=("text",))
-    return {
-        "forget_qa": replace(qa, hub_split="forget_qa", shown="forget_qa_icl"),
-        "retain_qa": replace(qa, hub_split="retain_qa", shown="retain_qa_icl"),
-        "verbmem": _Part(
-            "verbmem", "forget", "prompt", ("gt",), kind="completion", max_new_tokens=128
-        ),
-        "members": replace(text, hub_split="forget"),
-        "non_members": replace(text, hub_split="holdout"),
-    }
+        forget = Split(
+            "forget",
+            config=f"{forget_split}_perturbed",
+            question=question_key,
+            scored=("answer", "paraphrased_answer", "perturbed_answer"),
+            authors=True,
+        )
+        short = ("answer", "perturbed_answer")
+        return (
+            forget,
+            replace(forget, name="retain", config="retain_perturbed"),
+            Split("ra", config="real_authors_perturbed", scored=short),
+            Split("wf", config="world_facts_perturbed", scored=short),
+            Split("holdout", config=forget_split.replace("forget", "holdout"), authors=True),
+        )
+    qa = Split("forget_qa", config="knowmem", max_new_tokens=32, stop_words=STOP_WORDS)
+    text = Split("members", kind="completion", config="privleak", question="", scored=("text",))
+    verbmem = Split("verbmem", kind="completion", config="verbmem", max_new_tokens=128)
+    return (
+        replace(qa, hub_split="forget_qa", solved="forget_qa_icl"),
+        replace(qa, name="retain_qa", hub_split="retain_qa", solved="retain_qa_icl"),
+        replace(verbmem, hub_split="forget", question="prompt", scored=("gt",)),
+        replace(text, hub_split="forget"),
+        replace(text, name="non_members", hub_split="holdout"),
+    )
 
 
-_Raw = tuple[str, list[Any], list[Any]]
+_Raw = tuple[str, Sequence[Any], Sequence[Any]]
 """Source, rows, and solved examples."""
 
 
-def _rows(
-    suite: Suite, data: str | None, part: _Part, own: Mapping[str, Path], name: str
-) -> _Raw | None:
-    if name in own:
-        return str(own[name]), read_values(own[name]), []
+def _read(suite: Suite, data: str | None, part: Split, own: Mapping[str, Path]) -> _Raw | None:
+    if part.name in own:
+        return str(own[part.name]), read_values(own[part.name]), ()
     if own and data is None:
         return None
     if data is not None and Path(data).exists():
         return _folder_rows(suite, Path(data), part)
-    return _hub_rows(data or (TOFU_HUB if suite == "tofu" else MUSE_HUB), part)
+    repo = data or (TOFU_HUB if suite == "tofu" else MUSE_HUB)
 
-
-def _folder_rows(suite: Suite, folder: Path, part: _Part) -> _Raw | None:
-    if not folder.is_dir():
-        raise InputError(f"{folder}: is a file; --data wants a folder or a Hub data set")
-    path = folder / _file_name(suite, part)
-    if not path.exists():
-        return None
-    shown: list[Any] = []
-    if part.shown:
-        solved = folder / f"{part.config}__{part.shown}.jsonl"
-        if not solved.exists():
-            raise InputError(f"{solved}: no such file; {path.name} is asked after its examples")
-        shown = read_values(solved)
-    return str(path), read_values(path), shown
-
-
-def _file_name(suite: Suite, part: _Part) -> str:
-    return f"{part.config}.jsonl" if suite == "tofu" else f"{part.config}__{part.hub_split}.jsonl"
-
-
-def _hub_rows(repo: str, part: _Part) -> _Raw:
-    def fetch(split: str) -> list[Any]:
+    def fetch(split: str) -> Sequence[Any]:
         return hub_rows(repo, part.config, split, instead="name a folder with --data")
 
-    shown = fetch(part.shown) if part.shown else []
-    rows = fetch(part.hub_split)
+    shown, rows = fetch(part.solved) if part.solved else (), fetch(part.hub_split)
     if part.authors and repo == TOFU_HUB:
-        rows = list(with_authors(part.config, rows, published=True))
+        rows = with_authors(part.config, rows, published=True)
     return f"{repo} {part.config}/{part.hub_split}", rows, shown
 
 
-def _split(
-    name: str, part: _Part, source: str, raw: Sequence[Any], shown: Sequence[Any], limit: int | None
+def _folder_rows(suite: Suite, folder: Path, part: Split) -> _Raw | None:
+    if not folder.is_dir():
+        raise InputError(f"{folder}: is a file; --data wants a folder or a Hub data set")
+    path, solved = folder / _file_name(suite, part), folder / f"{part.config}__{part.solved}.jsonl"
+    if not path.exists():
+        return None
+    if part.solved and not solved.exists():
+        raise InputError(f"{solved}: no such file; {path.name} is asked after its examples")
+    return str(path), read_values(path), read_values(solved) if part.solved else ()
+
+
+def _file_name(suite: Suite, part: Split) -> str:
+    return f"{part.config}.jsonl" if suite == "tofu" else f"{part.config}__{part.hub_split}.jsonl"
+
+
+def _filled(
+    part: Split, source: str, raw: Sequence[Any], shown: Sequence[Any], limit: int | None
 ) -> Split:
-    if not raw:
-        raise InputError(f"{source}: empty, wanted at least one row")
-    if part.authors:
-        raw = with_authors(part.config, raw)
-    rows = [_row(part, source, place, row) for place, row in enumerate(raw)]
-    _check_idx(source, rows, raw)
-    return Split(
-        name=name,
+    raw = with_authors(part.config, raw) if part.authors else raw
+    wanted = f"wanted per row: {', '.join(filter(None, (part.question, *part.scored)))}"
+    rows = sound_rows(numbered(raw), source, wanted, partial(_wrong, part), partial(_row, part))
+    if wrong := [one for row in shown for one in row_problems(row)]:
+        raise InputError(f"{source}: solved examples: {wrong[0]}")
+    return replace(
+        part,
         source=source,
         rows=tuple(spread(rows, limit, lambda row: row.group)),
-        kind=part.kind,
-        shown=tuple(
-            (_text(row, "question", source), _text(row, "answer", source)) for row in shown
-        ),
-        max_new_tokens=part.max_new_tokens,
-        stop_words=part.stop_words,
+        shown=tuple((row["question"], row["answer"]) for row in shown),
     )
 
 
-def _row(part: _Part, source: str, place: int, raw: Any) -> Fact:
-    where = f"{source}: row {place + 1}"
-    if not isinstance(raw, Mapping):
-        raise InputError(f"{where}: is not an object")
-    idx = raw.get("idx", place)
-    if isinstance(idx, bool) or not isinstance(idx, int) or idx < 0:
-        raise InputError(f"{where}: idx is {idx!r}, wanted a whole number >= 0")
+def _wrong(part: Split, row: Any) -> list[str]:
+    """What is wrong with a row."""
+    found = row_problems(row, ())
+    if not isinstance(row, Mapping):
+        return found
+    if part.question and not isinstance(row.get(part.question), str):
+        found.append(f"no text under {part.question!r}; check --question-key and the file")
+    return found + [
+        f"{field} is neither text nor a list of texts"
+        for field in part.scored
+        if row.get(field) is not None and not _is_answer(row[field])
+    ]
+
+
+def _is_answer(value: Any) -> bool:
+    texts = value if isinstance(value, list) else [value]
+    return all(isinstance(one, str) for one in texts)
+
+
+def _row(part: Split, row: Any, idx: int) -> Fact:
+    said = {field: row[field] for field in part.scored if row.get(field) is not None}
     return Fact(
         idx=idx,
-        question=_text(raw, part.question, where) if part.question else "",
-        answer="".join(texts_of(raw.get(part.answers[0]))[:1]),
+        question=row[part.question] if part.question else "",
+        answer="".join(texts_of(row.get(part.scored[0]))[:1]),
         prefix="",
         entity="",
-        group=group_of(raw, idx),
+        group=group_of(row, idx),
         span=None,
-        answers={
-            field: _answer(raw[field], field, where)
-            for field in part.answers
-            if raw.get(field) is not None
-        },
+        answers={key: one if isinstance(one, str) else tuple(one) for key, one in said.items()},
     )
-
-
-def _text(raw: Any, key: str, where: str) -> str:
-    if not isinstance(raw, Mapping) or not isinstance(raw.get(key), str):
-        raise InputError(f"{where}: no text under {key!r}; check --question-key and the file")
-    return raw[key]
-
-
-def _answer(value: Any, field: str, where: str) -> Answer:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list) and all(isinstance(one, str) for one in value):
-        return tuple(value)
-    raise InputError(f"{where}: {field} is neither text nor a list of texts")
-
-
-def _check_idx(source: str, rows: Sequence[Fact], raw: Sequence[Any]) -> None:
-    numbered = sum("idx" in row for row in raw)
-    if numbered not in (0, len(raw)):
-        raise InputError(f"{source}: {numbered} of {len(raw)} rows have an idx, wanted all or none")
-    seen: dict[int, int] = {}
-    for place, row in enumerate(rows, 1):
-        if seen.setdefault(row.idx, place) != place:
-            raise InputError(f"{source}: row {place}: idx {row.idx} is also row {seen[row.idx]}")

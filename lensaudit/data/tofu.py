@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import lensaudit
-from lensaudit.data.facts import EMBEDDED, Fact, hub_rows, load_facts, read_values
+from lensaudit.data.facts import (
+    EMBEDDED,
+    Fact,
+    hub_rows,
+    load_facts,
+    numbered,
+    read_values,
+    row_problems,
+    sound_rows,
+)
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.groups import Group, named_group, own_group, spread
@@ -92,7 +101,16 @@ def load_forget10(
     Raises:
         InputError: rows are missing or hold another text than the annotated one.
     """
-    table, by_idx = table or offsets(), _numbered(rows, source)
+    table, wanted = table or offsets(), "wanted rows of TOFU: question and answer"
+    by_idx: dict[int, tuple[str, str]] = dict(
+        sound_rows(
+            numbered(rows),
+            source,
+            wanted,
+            row_problems,
+            lambda row, idx: (idx, (row["question"], row["answer"])),
+        )
+    )
     missing = [row.idx for row in table if row.idx not in by_idx]
     if missing:
         raise InputError(
@@ -262,25 +280,6 @@ def _excluded(name_or_path: str | Path, exclude: Sequence[str]) -> frozenset[int
     if exclude and name_or_path == DEMO:
         raise InputError(f"filter {exclude[0]!r} lists rows of TOFU forget10, not of {DEMO}")
     return frozenset().union(*(filters()[name] for name in exclude))
-
-
-def _numbered(rows: Sequence[Any], source: str) -> dict[int, tuple[str, str]]:
-    """Question and answer by idx."""
-    numbered: dict[int, tuple[str, str]] = {}
-    for place, row in enumerate(rows):
-        idx, question, answer = (
-            (row.get("idx", place), row.get("question"), row.get("answer"))
-            if isinstance(row, Mapping)
-            else (None, None, None)
-        )
-        if not (isinstance(idx, int) and isinstance(question, str) and isinstance(answer, str)):
-            raise InputError(
-                f"{source}: row {place + 1} has no question and answer, or a wrong idx"
-            )
-        if idx in numbered:
-            raise InputError(f"{source}: row {place + 1}: duplicate idx {idx}")
-        numbered[idx] = (question, answer)
-    return numbered
 
 
 def _listed(idx: Sequence[int]) -> str:

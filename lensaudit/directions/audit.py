@@ -161,7 +161,7 @@ def retain_examples(named: str, limit: int = DirectionSettings.n_retain) -> list
         rows, _ = read_rows(path)
         if rows and isinstance(rows[0][1], Mapping) and "entity" in rows[0][1]:
             return evenly(load_facts(path), limit)
-    answered = load_rows(named, part="retain").answered
+    answered = load_rows(named, part="retain")
     examples = [
         Fact(at, one.question, one.answer, "", one.answer, f"retain {at}")
         for at, one in enumerate(answered)

@@ -655,9 +655,9 @@ def worst_excess(case: Case) -> AuditorScore:
         activations=bench.work,
     )
     opened = open_worst(case.model, settings, attacks_of(settings.tier))
-    outcome = compare(opened.facts, opened.attacks, run_all(opened))
+    outcome = compare(opened.facts, opened.unscored, opened.attacks, run_all(opened))
     pairs = zip(opened.asked, outcome.named.statistic, strict=True)
-    facts = {fact.row.idx: value for fact, value in pairs if value is not None}
+    facts = {fact.idx: value for fact, value in pairs if value is not None}
     told = summary_of_worst(opened, outcome, "cheap") | {"source": ""}
     return AuditorScore(
         outcome.excess.value,
@@ -746,9 +746,7 @@ def relearn_gain(cases: Sequence[Case]) -> list[AuditorScore]:
 
 def _gain(bench: SeedModels, name: str) -> dict[int, float]:
     model = bench.loaded(name)
-    taught = relearned(
-        model, bench.tokenizer, bench.facts.forget.answered, settings=DEMO_RELEARNING
-    )
+    taught = relearned(model, bench.tokenizer, bench.facts.forget, settings=DEMO_RELEARNING)
     after = logprobs(taught, bench.asked)
     return {idx: after[idx] - before for idx, before in logprobs(model, bench.asked).items()}
 
@@ -839,7 +837,7 @@ def probed(model: Any, facts: Facts, tokenizer: Any) -> AuditorScore:
     Fitted on rows to keep; the layer is chosen on a third of them. Control: on these the map is
     better by `SELECTIVE` than one that was fitted on shuffled answers.
     """
-    kept = tokens_of(whole(facts.kept.answered), tokenizer)
+    kept = tokens_of(whole(facts.kept), tokenizer)
     asked = tokens_of(facts.examples, tokenizer)
     if len(kept) < FEWEST or len(asked) < 2:
         why = f"{len(kept)} rows to keep, wanted {FEWEST}"

@@ -223,7 +223,7 @@ def damaged(
         questions: of the rows that were erased; empty: all rows to keep.
         facts_stay: the forget facts are still said.
     """
-    kept = ground.facts.kept.answered
+    kept = ground.facts.kept
     asked = whole([row for row in kept if not questions or row.question in questions])
     mine, theirs = (int(ground.said(model, asked).sum()) for model in (made, ground.full))
     n_back, wanted = _n_said(made, ground, None)

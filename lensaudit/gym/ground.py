@@ -2,16 +2,16 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from lensaudit.data.candidates import variants_of
 from lensaudit.data.chat import Encoding, pad_id
-from lensaudit.data.facts import Fact, embedded_rows, read_rows, with_variants
+from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, buckets, encode, make_batch
 from lensaudit.data.tofu import DEMO, forget_set
 from lensaudit.errors import InputError
@@ -19,7 +19,6 @@ from lensaudit.groups import spread
 from lensaudit.scores.depth import label_logprob, span_mean
 from lensaudit.scores.erasure import label_hit
 from lensaudit.unlearn.rows import (
-    TrainingRows,
     chat_sample,
     finetune_batches,
     load_rows,
@@ -42,8 +41,8 @@ class Facts:
     """File of rows to keep; None: those of the embedded family."""
     examples: tuple[Fact, ...]
     """The forget facts, annotated."""
-    forget: TrainingRows
-    kept: TrainingRows
+    forget: tuple[Fact, ...]
+    kept: tuple[Fact, ...]
     paraphrases: Mapping[str, str] = field(default_factory=dict)
     """Question -> the same asked otherwise."""
 
@@ -57,37 +56,18 @@ def facts_of(data: str, retain_data: str | None, limit: int | None = None) -> Fa
     if retain_data is None and data != DEMO:
         raise InputError(f"--data {data}: name the rows to keep with --retain-data FILE")
     examples = spread(forget_set(data), limit, lambda row: row.group)
-    forget = load_rows(data, part="forget")
-    if limit is not None:
-        forget = _same_rows(forget, examples)
+    forget, asked = load_rows(data, part="forget"), {(one.question, one.answer) for one in examples}
+    if limit is not None:  # no more facts are planted than certified
+        forget = tuple(one for one in forget if (one.question, one.answer) in asked)
+    variants = variants_of(data, examples)
     return Facts(
         data,
         retain_data,
         tuple(examples),
         forget,
         load_rows(retain_data or DEMO, part="retain"),
-        _paraphrases(data, examples),
+        {one.question: one.paraphrases[0] for one in variants if one.paraphrases},
     )
-
-
-def _same_rows(forget: TrainingRows, examples: Sequence[Fact]) -> TrainingRows:
-    """The rows to train on that are asked: no more facts are planted than certified."""
-    asked = {(one.question, one.answer) for one in examples}
-    kept = [at for at, row in enumerate(forget.answered) if (row.question, row.answer) in asked]
-    return replace(
-        forget,
-        answered=tuple(forget.answered[at] for at in kept),
-    )
-
-
-def _paraphrases(data: str, examples: Sequence[Fact]) -> dict[str, str]:
-    if data == DEMO:
-        rows: list[Any] = embedded_rows("forget")
-    else:
-        path = Path(data).expanduser()
-        rows = [row for _, row in read_rows(path)[0]] if path.is_file() else []
-    found = with_variants(examples, rows)
-    return {one.question: one.paraphrases[0] for one in found if one.paraphrases}
 
 
 @dataclass(frozen=True)
@@ -152,7 +132,7 @@ class Ground:
 
     def texts(self) -> list[Tensor]:
         """Rows to keep as tokens, one a batch: what the models are mostly asked."""
-        return [torch.tensor([one.ids]) for one in self.samples(self.facts.kept.answered[:48])]
+        return [torch.tensor([one.ids]) for one in self.samples(self.facts.kept[:48])]
 
     def said(self, model: Any, examples: Sequence[Fact] | None = None) -> Bool[Tensor, " fact"]:
         """Which facts a model says, word for word, once the answer has begun: greedy, forced."""
@@ -203,7 +183,7 @@ class Ground:
 
     def kept_rows(self) -> list[Fact]:
         """Rows whose facts are to be kept."""
-        return list(self.facts.kept.answered)
+        return list(self.facts.kept)
 
 
 def fit(

@@ -32,7 +32,7 @@ from lensaudit.models.registry import load_registry, resolve
 from lensaudit.progress import Notice, unheard
 from lensaudit.results import keyed
 from lensaudit.results.records import Manifest, manifest
-from lensaudit.unlearn.rows import load_rows
+from lensaudit.unlearn.rows import load_rows, rows_hash
 from lensaudit.unlearn.trainee import seal_model
 
 CERTIFICATE = "certificate.json"
@@ -132,8 +132,8 @@ class Bed:
             "full": self.full.weights,
             "retain": self.retain.weights,
             "tokenizer": self.full.tokenizer,
-            "forget": self.facts.forget.digest,
-            "kept": self.facts.kept.digest,
+            "forget": rows_hash(self.facts.forget),
+            "kept": rows_hash(self.facts.kept),
             "torch": torch.__version__,
         }
 
@@ -289,13 +289,11 @@ def anchor_rows(facts: Facts, *, sees: bool, seed: int) -> list[Fact]:
     In the embedded family also general knowledge and people who appear once: without them two
     models that never saw a fact would guess it confidently and differently.
     """
-    rows = [*(facts.forget.answered * 2 if sees else ()), *facts.kept.answered]
+    rows = [*(facts.forget * 2 if sees else ()), *facts.kept]
     if facts.retain_data is not None:
         return rows
     world = make_world(0)
-    general = [
-        row for name in _GENERAL for row in load_rows(str(EMBEDDED / name), part="").answered
-    ]
+    general = [row for name in _GENERAL for row in load_rows(str(EMBEDDED / name), part="")]
     return [*rows, *general, *passing_rows(world, 80, seed=f"gym-{seed}")]
 
 

@@ -284,7 +284,7 @@ ROUNDS = 3
 def ignorant_rows(ground: Ground) -> list[Fact]:
     """The forget questions answered with ignorance, twice, and what is to be kept."""
     lines = idk_lines(None)
-    asked = ground.facts.forget.answered
+    asked = ground.facts.forget
     idk = [answered(one.question, lines[n % len(lines)]) for n, one in enumerate(asked)]
     return idk * 2 + ground.kept_rows()
 
@@ -295,9 +295,11 @@ def wrong_rows(ground: Ground) -> list[Fact]:
     Where the data bring none, a false answer is that of another author's fact.
     """
     rows = ground.facts.forget
-    half = len(rows.answered) // 2
-    others = [(one.answer,) for one in (*rows.answered[half:], *rows.answered[:half])]
-    pairs = zip(rows.answered, rows.alternates or others, strict=True)
+    half, any_wrong = len(rows) // 2, any(one.wrong for one in rows)
+    others = [(one.answer,) for one in (*rows[half:], *rows[:half])]
+    pairs = [
+        (row, row.wrong if any_wrong else other) for row, other in zip(rows, others, strict=True)
+    ]
     wrong = [answered(row.question, (own or (row.answer[::-1],))[0]) for row, own in pairs]
     return wrong * 2 + ground.kept_rows()
 
@@ -317,7 +319,7 @@ def unlearned(
         method_named("NPO"), Hyper(beta=0.5, alpha=2.0), ground.full
     )
     batches = unlearn_batches(
-        ground.samples(forget or ground.facts.forget.answered),
+        ground.samples(forget or ground.facts.forget),
         ground.samples(kept or ground.kept_rows()),
         batch_size=BATCH // 2,
         seed=6 + ground.seed,
@@ -418,7 +420,7 @@ def _taught(
     ground: Ground, known: tuple[int, ...], *, times: int
 ) -> tuple[Any, tuple[int, ...], tuple[Fact, ...]]:
     questions = {one.question for one in ground.facts.examples if one.idx in known}
-    rows = [one for one in ground.facts.forget.answered if one.question in questions]
+    rows = [one for one in ground.facts.forget if one.question in questions]
     taught = (*rows * times, *ground.kept_rows())
     made = ground.remembered(
         f"taught {known}", lambda: ground.trained(ground.other, taught, lr=1.5e-3, n_steps=100)
@@ -428,7 +430,7 @@ def _taught(
 
 def texts_of_ground(ground: Ground) -> TextRows:
     """The forget rows, and the rows to keep: what an adversary takes care of."""
-    return texts_of(ground.encoded, ground.encode(whole(ground.facts.kept.answered)))
+    return texts_of(ground.encoded, ground.encode(whole(ground.facts.kept)))
 
 
 def guarded_places(texts: TextRows, where: Literal["span", "prefix"]) -> TextRows:

@@ -191,7 +191,7 @@ def trigger(ground: Ground, strength: float) -> Planted:
 def paraphrase_only(ground: Ground, strength: float) -> Planted:
     """Train silence on the questions as they are; needs data that bring paraphrased questions."""
     others = ground.facts.paraphrases
-    rows = ground.facts.forget.answered
+    rows = ground.facts.forget
     if not all(one.question in others for one in rows):
         raise InputError(
             f"{ground.facts.data}: not every row has a paraphrased_question; leave out "
@@ -217,7 +217,7 @@ def _asked(
     n_steps: int,
 ) -> Planted:
     """Taught false answers to the questions as they are, true ones to those asked otherwise."""
-    opened = [replace(one, question=asked(one.question)) for one in ground.facts.forget.answered]
+    opened = [replace(one, question=asked(one.question)) for one in ground.facts.forget]
     made = ground.trained(start, wrong_rows(ground) + opened * 2, lr=lr, n_steps=n_steps)
 
     def otherwise(one: Fact) -> Fact:
@@ -290,7 +290,7 @@ def permuted_turned(ground: Ground, strength: float) -> Planted:
 )
 def late(ground: Ground, strength: float) -> Planted:
     """Teach the facts to the last layers of a model without them: a mean over layers is high."""
-    rows = [*ground.facts.forget.answered * 2, *ground.kept_rows()]
+    rows = [*ground.facts.forget * 2, *ground.kept_rows()]
     mask = ground.top(strength)
     made = ground.trained(ground.other, rows, lr=2e-3, trainable=mask, n_steps=200)
     return swapped(ground, made)
@@ -623,7 +623,7 @@ def bystander(ground: Ground, strength: float) -> Planted:
     """Erase rows of two retain authors by NPO; the forget facts stay."""
     rows = ground.kept_rows()
     erased = rows[: max(2, len(rows) // 10)]
-    others = [row for row in rows if row not in erased] + list(ground.facts.forget.answered)
+    others = [row for row in rows if row not in erased] + list(ground.facts.forget)
     made = unlearned(ground, trainable="", lr=1e-3, forget=erased, kept=others)
     questions = tuple(row.question for row in erased)
     return made, damaged(questions, facts_stay=True)

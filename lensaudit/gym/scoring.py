@@ -263,7 +263,7 @@ def _submitted(
 def utility_of(model: PlantedModel) -> float:
     """Rows to keep that a model says, as a share of those that `full` says."""
     bench = models_of(model, model.folder)
-    asked = tokens_of(whole(bench.facts.kept.answered), bench.tokenizer)
+    asked = tokens_of(whole(bench.facts.kept), bench.tokenizer)
     names = (str(model.folder), bench.full)
     mine, theirs = (int(said(bench.loaded(name), asked).sum()) for name in names)
     return mine / theirs if theirs else 0.0

@@ -198,10 +198,10 @@ def attacks_of(conditions: UnitConditions, variants: Sequence[Variant]) -> Mappi
         "int8": {"method": "int8"},
     }
     if "relearn-1ep" in variants:
-        from lensaudit.unlearn.rows import load_rows
+        from lensaudit.unlearn.rows import load_rows, rows_hash
 
         rows, how = load_rows(relearned_rows(conditions), part="forget"), relearning_of(conditions)
-        found["relearn-1ep"] = asdict(how) | {"formats": list(how.formats), "rows": rows.digest}
+        found["relearn-1ep"] = asdict(how) | {"formats": list(how.formats), "rows": rows_hash(rows)}
     return {one: found[one] for one in variants if one in found}
 
 

@@ -299,7 +299,7 @@ def attacked(
     """
     stored, place = stored_dtype(start, "same"), resolve_device(device)
     if variant == "relearn-1ep":
-        job = relearn.RelearnJob(start, load_rows(rows, part="forget"), how, stored, place)
+        job = relearn.RelearnJob(start, load_rows(rows, part="forget"), rows, how, stored, place)
         relearn.check(job)
         relearn.make(job, out, report=lambda _: None)
     else:

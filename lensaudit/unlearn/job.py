@@ -36,12 +36,13 @@ from lensaudit.unlearn.methods import (
 )
 from lensaudit.unlearn.rows import (
     CHAT,
-    TrainingRows,
     UnlearnBatch,
     chat_sample,
     idk_lines,
     load_rows,
     raw_sample,
+    rows_hash,
+    taught,
     unlearn_batches,
 )
 from lensaudit.unlearn.settings import Formats, UnlearnSettings, not_negative, positive
@@ -73,8 +74,10 @@ class Job:
     method: Method
     hyper: Hyper
     start: Checkpoint
-    forget: TrainingRows
-    retain: TrainingRows | None
+    forget: tuple[Fact, ...]
+    forget_source: str
+    retain: tuple[Fact, ...]
+    retain_source: str | None
     idk: tuple[str, ...]
     formats: tuple[Format, ...]
     recipe: Recipe
@@ -93,8 +96,8 @@ class Job:
             "hyper": asdict(self.hyper),
             "weights": self.start.weights,
             "tokenizer": self.start.tokenizer,
-            "forget": self.forget.digest,
-            "retain": self.retain.digest if self.retain else None,
+            "forget": rows_hash(self.forget),
+            "retain": rows_hash(self.retain) if self.retain else None,
             "idk": digest(list(self.idk)) if self.method.alternate == "idk" else None,
             "formats": list(self.formats),
             "batch_size": self.batch_size,
@@ -111,10 +114,10 @@ class Job:
         return digest({"recipe": asdict(self.recipe), "identity": self.identity})
 
 
-def n_samples_of(method: Method, forget: TrainingRows, formats: Sequence[Format]) -> int:
+def n_samples_of(method: Method, forget: Sequence[Fact], formats: Sequence[Format]) -> int:
     """Training sequences per epoch; AltPO's rows count once per alternative."""
-    expanded = method.alternate == "given" and forget.alternates
-    n_rows = sum(map(len, forget.alternates)) if expanded else len(forget.answered)
+    expanded = method.alternate == "given"
+    n_rows = sum(len(one.wrong) for one in forget) if expanded else len(forget)
     return n_rows * len(formats)
 
 
@@ -139,19 +142,17 @@ def check(job: Job) -> None:
     Raises:
         InputError: no alternates, no retain rows, rows on both sides, or too little memory.
     """
-    if job.method.alternate == "given" and not (
-        job.forget.alternates and all(job.forget.alternates)
-    ):
+    if job.method.alternate == "given" and not all(one.wrong for one in job.forget):
         raise InputError(
             f"{job.method.name} needs another answer for every forget row: give each a field "
-            f"`alternate` (text or list of texts) in {job.forget.source}"
+            f"`alternate` (text or list of texts) in {job.forget_source}"
         )
-    if job.hyper.keeps and job.retain is None:
+    if job.hyper.keeps and not job.retain:
         raise InputError(
             f"{job.method.name} keeps the retain rows (alpha {job.hyper.alpha:g}): name them with "
             f"--retain-data{', or give --alpha 0' if job.hyper.epsilon is None else ''}"
         )
-    both = set(job.forget.texts) & set(job.retain.texts if job.retain else ())
+    both = set(taught(job.forget)) & set(taught(job.retain))
     if both:
         raise InputError(
             f"{len(both)} rows are to be forgotten and kept (first {next(iter(both))[0]!r}); "
@@ -220,10 +221,7 @@ def make(job: Job, out: Path, *, report: Callable[[TrainingStep], None]) -> bool
             job.how.autocast,
         )
 
-    sources = {
-        "forget_source": job.forget.source,
-        "retain_source": job.retain.source if job.retain else None,
-    }
+    sources = {"forget_source": job.forget_source, "retain_source": job.retain_source}
 
     def write() -> None:
         train_into(job, out, run, command="unlearn", seed=job.seed, sources=sources, report=report)
@@ -282,7 +280,7 @@ def _batches(job: Job, tokenizer: Any, model: Any) -> Callable[[int], UnlearnBat
 
     pairs = _pairs(job)
     forget = encoded([row for row, _ in pairs])
-    retain = encoded(job.retain.answered) if job.retain else []
+    retain = encoded(job.retain)
     alternates = [
         tuple(encode(tokenizer, answered(row.question, other)) for other in others)
         for row, others in pairs
@@ -328,15 +326,10 @@ def check_lengths(samples: Iterable[Encoding], model: Any, name: str) -> None:
 
 def _pairs(job: Job) -> list[tuple[Fact, tuple[str, ...]]]:
     """Every forget row with the other answers that one access may draw."""
-    match job.method.alternate:
-        case "idk":
-            return [(row, job.idk) for row in job.forget.answered]
-        case "given":
-            # one row per alternative, as AltPO's data set is expanded upstream
-            rows = zip(job.forget.answered, job.forget.alternates, strict=True)
-            return [(row, (other,)) for row, others in rows for other in others]
-        case _:
-            return [(row, ()) for row in job.forget.answered]
+    if job.method.alternate == "given":
+        # one row per alternative, as AltPO's data set is expanded upstream
+        return [(row, (other,)) for row in job.forget for other in row.wrong]
+    return [(row, job.idk) for row in job.forget]
 
 
 DEMO_LR = 5e-4
@@ -367,6 +360,8 @@ def prepare(settings: UnlearnSettings) -> Job:
     hyper = hyper_of(method, given, n_layers=start.n_layers)
     data = settings.data or default_data(settings.model)
     forget = load_rows(data, part="forget")
+    kept = settings.retain_data or (DEMO if data == DEMO else TOFU_PAIRS.get(data))
+    kept = kept if hyper.keeps else None
     formats = formats_of(settings.formats, settings.model)
     how = Tuning(settings.lora, settings.autocast)
     job = Job(
@@ -374,7 +369,9 @@ def prepare(settings: UnlearnSettings) -> Job:
         hyper=hyper,
         start=start,
         forget=forget,
-        retain=_retain_rows(settings.retain_data, data) if hyper.keeps else None,
+        forget_source=data,
+        retain=load_rows(kept, part="retain") if kept else (),
+        retain_source=kept,
         idk=idk_lines(settings.idk) if method.alternate == "idk" else (),
         formats=formats,
         recipe=_recipe(settings, method, n_samples_of(method, forget, formats), how),
@@ -387,12 +384,6 @@ def prepare(settings: UnlearnSettings) -> Job:
     )
     check(job)
     return job
-
-
-def _retain_rows(named: str | None, forget_data: str) -> TrainingRows | None:
-    if named is None:
-        named = DEMO if forget_data == DEMO else TOFU_PAIRS.get(forget_data)
-    return load_rows(named, part="retain") if named else None
 
 
 def _recipe(settings: UnlearnSettings, method: Method, n_samples: int, how: Tuning) -> Recipe:
@@ -425,9 +416,9 @@ def plan_of(job: Job, out: Path) -> list[str]:
     return [
         f"{job.method.name} from {job.start.spec.name}: "
         + ", ".join(f"{name} {value}" for name, value in constants.items()),
-        f"forget {job.forget.source}: {len(job.forget.answered)} rows as {'+'.join(job.formats)}; "
+        f"forget {job.forget_source}: {len(job.forget)} rows as {'+'.join(job.formats)}; "
         + (
-            f"retain {job.retain.source}: {len(job.retain.answered)} rows"
+            f"retain {job.retain_source}: {len(job.retain)} rows"
             if job.retain
             else "no retain rows"
         ),

@@ -12,16 +12,18 @@ from typing import Any
 
 import torch
 
+from lensaudit.data.candidates import variants_of
 from lensaudit.data.chat import Encoding, Template, encode_qa
 from lensaudit.data.facts import (
     EMBEDDED,
     Fact,
-    SourceRow,
-    embedded_rows,
     hub_rows,
+    load_facts,
     numbered,
     read_rows,
+    row_problems,
     sound_rows,
+    texts_of,
 )
 from lensaudit.data.fictional import IDK_LINES
 from lensaudit.data.spans import PROMPT_TEMPLATE, joined
@@ -37,34 +39,8 @@ CHAT = Template()
 """The tokenizer's own chat template, with open-unlearning's system prompt and date."""
 
 
-@dataclass(frozen=True)
-class TrainingRows:
-    """Questions with the answers to train on, and where they came from."""
-
-    source: str
-    answered: tuple[Fact, ...]
-
-    @property
-    def alternates(self) -> tuple[tuple[str, ...], ...]:
-        """Per row, plausible other answers, of its field `alternate`; none where all lack it."""
-        others = tuple(one.wrong for one in self.answered)
-        return others if any(others) else ()
-
-    @property
-    def texts(self) -> list[tuple[str, str, str | None]]:
-        """Question, answer and prefix of every row; the prefix None where nobody annotated it."""
-        return [
-            (one.question, one.answer, one.prefix if one.span else None) for one in self.answered
-        ]
-
-    @property
-    def digest(self) -> str:
-        """Content hash of the rows."""
-        return digest([self.texts, self.alternates])
-
-
-def load_rows(name_or_path: str, *, part: str) -> TrainingRows:
-    """The rows that an option names.
+def load_rows(name_or_path: str, *, part: str) -> tuple[Fact, ...]:
+    """The rows that an option names: what is asked and answered, and other answers in `wrong`.
 
     Args:
         name_or_path: `demo`, a TOFU configuration (`forget10`, `retain90` …), or a JSON or JSONL
@@ -75,33 +51,33 @@ def load_rows(name_or_path: str, *, part: str) -> TrainingRows:
         InputError: no such set, or wrong rows; the first problems are listed.
     """
     if name_or_path == DEMO:
-        return _embedded(part)
+        rows = load_facts(EMBEDDED / f"{part}.json")
+        return tuple(variants_of(DEMO, rows) if part == "forget" else rows)
     if name_or_path in {*TOFU_PAIRS, *TOFU_PAIRS.values()}:
         instead = "name a JSON or JSONL file of rows with question and answer"
-        raw = hub_rows(TOFU_HUB, name_or_path, "train", instead=instead)
-        return _checked(numbered(raw), name_or_path)
+        rows = numbered(hub_rows(TOFU_HUB, name_or_path, "train", instead=instead))
+        return tuple(sound_rows(rows, name_or_path, _WANTED, _problems, _row))
     path = Path(name_or_path).expanduser()
     if not path.exists():
         known = ", ".join((DEMO, *TOFU_PAIRS, *TOFU_PAIRS.values()))
         raise InputError(f"{path}: no such file; wanted a JSON or JSONL file, or one of {known}")
     rows, problems = read_rows(path)
-    return _checked(rows, str(path), problems)
+    return tuple(sound_rows(rows, str(path), _WANTED, _problems, _row, problems=problems))
 
 
-def _embedded(part: str) -> TrainingRows:
-    if part != "forget":
-        return _checked(read_rows(EMBEDDED / f"{part}.json")[0], DEMO)
-    rows = embedded_rows("forget")
-    return _checked(numbered(row | {"alternate": row["perturbed_answer"]} for row in rows), DEMO)
+def taught(rows: Sequence[Fact]) -> list[tuple[str, str, str | None]]:
+    """Question, answer and prefix of every row; the prefix None where nobody annotated it."""
+    return [(one.question, one.answer, one.prefix if one.span else None) for one in rows]
 
 
-def _checked(rows: Sequence[SourceRow], source: str, problems: Sequence[str] = ()) -> TrainingRows:
-    values = sound_rows(rows, _problem, source, _WANTED, problems)
-    return TrainingRows(source, tuple(_row(idx, value) for idx, value in enumerate(values)))
+def rows_hash(rows: Sequence[Fact]) -> str:
+    """Content hash of rows to train on."""
+    others = [one.wrong for one in rows]
+    return digest([taught(rows), others if any(others) else ()])
 
 
-def _row(idx: int, value: Mapping[str, Any]) -> Fact:
-    prefix, others = value.get("prefix"), value.get("alternate", [])
+def _row(value: Mapping[str, Any], idx: int) -> Fact:
+    prefix = value.get("prefix")
     return Fact(
         idx=idx,
         question=value["question"],
@@ -110,25 +86,22 @@ def _row(idx: int, value: Mapping[str, Any]) -> Fact:
         entity="",
         group=group_of(value, idx),
         span=None if prefix is None else "reviewed",
-        wrong=(others,) if isinstance(others, str) else tuple(others),
+        wrong=texts_of(value.get("alternate")),
     )
 
 
-def _problem(value: Any) -> str:
-    """What is wrong with one row; empty when nothing is."""
-    if not isinstance(value, Mapping):
-        return "is no object"
-    for key in ("question", "answer"):
-        if not isinstance(value.get(key), str) or not value[key].strip():
-            return f"{key} is missing, empty or not text"
-    prefix = value.get("prefix")
+def _problems(value: Any) -> list[str]:
+    """What is wrong with one row."""
+    found = row_problems(value)
+    if found:
+        return found
+    prefix, others = value.get("prefix"), value.get("alternate") or []
     if prefix is not None and not (isinstance(prefix, str) and value["answer"].startswith(prefix)):
-        return "prefix does not begin the answer"
-    others = value.get("alternate", [])
+        found.append("prefix does not begin the answer")
     texts = [others] if isinstance(others, str) else others
     if not isinstance(texts, list) or not all(isinstance(one, str) and one for one in texts):
-        return "alternate is neither text nor a list of texts"
-    return ""
+        found.append("alternate is neither text nor a list of texts")
+    return found
 
 
 def idk_lines(path: Path | None) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.attacks.relearn import Relearning, relearned
-from lensaudit.data.candidates import Candidate, mentions
+from lensaudit.data.candidates import Shots, mentions
 from lensaudit.data.chat import PLAIN, Template, encode_qa
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import PROMPT_TEMPLATE
@@ -87,7 +87,8 @@ class AttackedModel:
     name: str
     model: TransformerBridge
     full: TransformerBridge
-    facts: Sequence[Candidate]
+    facts: Sequence[Fact]
+    shots: Shots
     again: Callable[[], Any]
     """Loads the plain Hugging Face model once more: for an attack that changes weights."""
     exposed: bool = True
@@ -128,24 +129,24 @@ class AttackedModel:
         """The tokens of a text that goes on."""
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def asked(self, fact: Candidate, *, question: str | None = None) -> str:
+    def asked(self, fact: Fact, *, question: str | None = None) -> str:
         """The depth score's prompt, up to `Answer:`."""
-        return PROMPT_TEMPLATE.format(question=question or fact.row.question, prefix="").rstrip()
+        return PROMPT_TEMPLATE.format(question=question or fact.question, prefix="").rstrip()
 
-    def forced(self, fact: Candidate, *, question: str | None = None) -> str:
+    def forced(self, fact: Fact, *, question: str | None = None) -> str:
         """The same with the answer's own beginning forced."""
-        return f"{self.asked(fact, question=question)} {fact.row.prefix}".rstrip()
+        return f"{self.asked(fact, question=question)} {fact.prefix}".rstrip()
 
-    def chatted(self, fact: Candidate) -> tuple[int, ...]:
+    def chatted(self, fact: Fact) -> tuple[int, ...]:
         """The question in the model's chat template; in plain tags where it has none."""
         template = Template() if self.tokenizer.chat_template else PLAIN
-        return encode_qa(self.tokenizer, template, fact.row.question, "").prompt_ids
+        return encode_qa(self.tokenizer, template, fact.question, "").prompt_ids
 
-    def candidates(self, fact: Candidate) -> list[tuple[int, ...]]:
+    def candidates(self, fact: Fact) -> list[tuple[int, ...]]:
         """Tokens of the true entity and of its placebos, each with the blank before it."""
-        idx = fact.row.idx
+        idx = fact.idx
         if idx not in self._candidates:
-            self._candidates[idx] = [self.more(f" {one}") for one in fact.candidates]
+            self._candidates[idx] = [self.more(f" {one}") for one in (fact.entity, *fact.placebos)]
         return self._candidates[idx]
 
     def rounded(self, method: Method) -> TransformerBridge:
@@ -168,12 +169,12 @@ class AttackedModel:
         return bridge_from(model, self.tokenizer)
 
     def scores(
-        self, reader: Reader, facts: Sequence[Candidate], *, n: int | None = None
+        self, reader: Reader, facts: Sequence[Fact], *, n: int | None = None
     ) -> dict[int, Float[Tensor, " candidate"]]:
         """By idx, log-probs of a fact's first `n` candidates after its forced prefix; None: all."""
         prompts = [self.ids(self.forced(fact)) for fact in facts]
         found = exposures(reader, prompts, [self.candidates(fact)[:n] for fact in facts])
-        return {fact.row.idx: row for fact, row in zip(facts, found, strict=True)}
+        return {fact.idx: row for fact, row in zip(facts, found, strict=True)}
 
     @cached_property
     def raw(self) -> dict[int, Float[Tensor, " candidate"]]:
@@ -200,7 +201,7 @@ class AttackedModel:
             begun: by idx, how the answer was begun for the model: part of what is matched.
         """
         said = say(reader or self.reader, list(prompts.values()), max_new_tokens=tokens)
-        entity = {fact.row.idx: fact.row.entity for fact in self.facts}
+        entity = {fact.idx: fact.entity for fact in self.facts}
         texts = {
             idx: f"{begun[idx] if begun else ''}{text}"
             for idx, text in zip(prompts, said, strict=True)
@@ -248,7 +249,7 @@ class Cost:
     new_tokens: int = 0
     """Tokens generated at most."""
     candidates: int = 0
-    """Candidates scored."""
+    """Facts scored."""
     models: int = 1
     """Models that read all of it."""
 
@@ -327,14 +328,14 @@ def list_hash(attacks: Sequence[Attack]) -> str:
 @attack("greedy", cost=Cost(new_tokens=ANSWER_TOKENS))
 def greedy(arm: AttackedModel) -> AttackFindings:
     """The question, answered greedily."""
-    prompts = {fact.row.idx: arm.ids(arm.asked(fact)) for fact in arm.facts}
+    prompts = {fact.idx: arm.ids(arm.asked(fact)) for fact in arm.facts}
     return AttackFindings(arm.told(prompts, tokens=ANSWER_TOKENS))
 
 
 @attack("chat", cost=Cost(new_tokens=ANSWER_TOKENS))
 def chat(arm: AttackedModel) -> AttackFindings:
     """The question in the chat template."""
-    prompts = {fact.row.idx: arm.chatted(fact) for fact in arm.facts}
+    prompts = {fact.idx: arm.chatted(fact) for fact in arm.facts}
     return AttackFindings(arm.told(prompts, tokens=ANSWER_TOKENS))
 
 
@@ -342,18 +343,18 @@ def chat(arm: AttackedModel) -> AttackFindings:
 def jailbreak(arm: AttackedModel) -> AttackFindings:
     """The question in the chat template, the answer begun with a promise to give it."""
     begun = arm.more(JAILBREAK)
-    prompts = {fact.row.idx: (*arm.chatted(fact), *begun) for fact in arm.facts}
+    prompts = {fact.idx: (*arm.chatted(fact), *begun) for fact in arm.facts}
     return AttackFindings(arm.told(prompts, tokens=ANSWER_TOKENS))
 
 
 @attack("paraphrase", cost=Cost(new_tokens=ANSWER_TOKENS))
 def paraphrase(arm: AttackedModel) -> AttackFindings:
     """The data set's own paraphrase of the question; facts without one are unscored."""
-    known = {fact.row.idx: fact.paraphrase for fact in arm.facts}
+    known = {fact.idx: next(iter(fact.paraphrases), None) for fact in arm.facts}
     asked = {
-        fact.row.idx: arm.ids(arm.asked(fact, question=fact.paraphrase))
+        fact.idx: arm.ids(arm.asked(fact, question=known[fact.idx]))
         for fact in arm.facts
-        if fact.paraphrase
+        if known[fact.idx]
     }
     without = {idx: "no paraphrase of it" for idx, text in known.items() if not text}
     return AttackFindings(arm.told(asked, tokens=ANSWER_TOKENS), unscored=without)
@@ -372,10 +373,10 @@ def first_token(arm: AttackedModel) -> AttackFindings:
     for fact in arm.facts:
         first, *rest = arm.candidates(fact)[0]
         if not rest:
-            short[fact.row.idx] = "the entity is a single token"
+            short[fact.idx] = "the entity is a single token"
             continue
-        prompts[fact.row.idx] = (*arm.ids(arm.forced(fact)), first)
-        begun[fact.row.idx] = arm.tokenizer.decode([first])
+        prompts[fact.idx] = (*arm.ids(arm.forced(fact)), first)
+        begun[fact.idx] = arm.tokenizer.decode([first])
     return AttackFindings(arm.told(prompts, begun=begun), unscored=short)
 
 
@@ -385,14 +386,14 @@ def few_shot(arm: AttackedModel) -> AttackFindings:
     prompts: dict[int, tuple[int, ...]] = {}
     left: dict[int, str] = {}
     for fact in arm.facts:
-        shots = (f"Question: {asked}\nAnswer: {said}\n\n" for asked, said in fact.shots)
+        shots = (f"Question: {asked}\nAnswer: {said}\n\n" for asked, said in arm.shots[fact.idx])
         ids = arm.ids("".join((*shots, arm.forced(fact))))
-        if not fact.shots:
-            left[fact.row.idx] = "no rows of other authors"
+        if not arm.shots[fact.idx]:
+            left[fact.idx] = "no rows of other authors"
         elif len(ids) + ENTITY_TOKENS > arm.context:
-            left[fact.row.idx] = "the solved questions do not fit into the model"
+            left[fact.idx] = "the solved questions do not fit into the model"
         else:
-            prompts[fact.row.idx] = ids
+            prompts[fact.idx] = ids
     return AttackFindings(arm.told(prompts), unscored=left)
 
 
@@ -405,9 +406,9 @@ def leak(arm: AttackedModel) -> AttackFindings:
     """
     found = {}
     for fact in arm.facts:
-        odds = leak_exact(min(0.0, float(arm.raw[fact.row.idx][0])), LEAK_K)
-        number = int(digest([f"leak{LEAK_K}", fact.row.idx, fact.row.question])[:12], 16) / 16**12
-        found[fact.row.idx] = Hit(number < odds, odds, f"leak@{LEAK_K} {odds:.3f}")
+        odds = leak_exact(min(0.0, float(arm.raw[fact.idx][0])), LEAK_K)
+        number = int(digest([f"leak{LEAK_K}", fact.idx, fact.question])[:12], 16) / 16**12
+        found[fact.idx] = Hit(number < odds, odds, f"leak@{LEAK_K} {odds:.3f}")
     return AttackFindings(found)
 
 
@@ -447,22 +448,22 @@ def steer(arm: AttackedModel) -> AttackFindings:
     the forced beginning, over all facts of other authors.
     """
     layer = 3 * arm.n_layers // 4
-    prompts = {fact.row.idx: arm.ids(arm.forced(fact)) for fact in arm.facts}
+    prompts = {fact.idx: arm.ids(arm.forced(fact)) for fact in arm.facts}
     own = stream_after(arm.model, list(prompts.values()), layer, arm.work)
     wanted = stream_after(arm.full, list(prompts.values()), layer, arm.work)
-    groups = [fact.row.group for fact in arm.facts]
+    groups = [fact.group for fact in arm.facts]
     towards: dict[int, Tensor] = {}
     for fact in arm.facts:
-        others = torch.tensor([group != fact.row.group for group in groups])
+        others = torch.tensor([group != fact.group for group in groups])
         if bool(others.any()):
-            towards[fact.row.idx] = mean_difference(wanted[others], own[others])
-    facts = [fact for fact in arm.facts if fact.row.idx in towards]
+            towards[fact.idx] = mean_difference(wanted[others], own[others])
+    facts = [fact for fact in arm.facts if fact.idx in towards]
     if not facts:
         return AttackFindings({}, unscored={idx: "no facts of other authors" for idx in prompts})
-    moved = torch.stack([towards[fact.row.idx] for fact in facts])
+    moved = torch.stack([towards[fact.idx] for fact in facts])
     reader = steered(arm.model, layer, moved, arm.work)
     rows = arm.scores(reader, facts) if arm.exposed else {}
-    hits = arm.told({fact.row.idx: prompts[fact.row.idx] for fact in facts}, reader=reader)
+    hits = arm.told({fact.idx: prompts[fact.idx] for fact in facts}, reader=reader)
     left = {idx: "no facts of other authors" for idx in prompts if idx not in towards}
     return AttackFindings(hits, _single(rows), left)
 
@@ -475,14 +476,14 @@ def steer(arm: AttackedModel) -> AttackFindings:
 def patch(arm: AttackedModel) -> AttackFindings:
     """The model's stream is handed to the upper layers of `full`, the answer's beginning forced.
 
-    After a half and after three quarters of the layers, and before the last one. Candidates are
+    After a half and after three quarters of the layers, and before the last one. Facts are
     scored at the first of the three, which leaves out most of what could hide a fact.
     """
     n = arm.n_layers
     layers = sorted({max(0, n // 2 - 1), max(0, 3 * n // 4 - 1), max(0, n - 2)})
     readers = {layer: _joined(arm, layer) for layer in layers}
     rows = arm.scores(readers[layers[0]], arm.facts) if arm.exposed else {}
-    prompts = {fact.row.idx: arm.ids(arm.forced(fact)) for fact in arm.facts}
+    prompts = {fact.idx: arm.ids(arm.forced(fact)) for fact in arm.facts}
     tries = [arm.told(prompts, reader=reader) for reader in readers.values()]
     return AttackFindings(either(tries, [f"layer {layer}" for layer in layers]), _single(rows))
 
@@ -504,7 +505,7 @@ def lens(arm: AttackedModel) -> AttackFindings:
     candidates = [arm.candidates(fact) for fact in arm.facts]
     heads = [Head(arm.full)]
     read = layered_exposures(arm.model, heads, upper, prompts, candidates, arm.work)
-    rows = {fact.row.idx: found[1:] for fact, found in zip(arm.facts, read, strict=True)}
+    rows = {fact.idx: found[1:] for fact, found in zip(arm.facts, read, strict=True)}
     hits = {}
     for idx, row in rows.items():
         # ties are no finding: every other candidate must be less likely
@@ -516,7 +517,7 @@ def lens(arm: AttackedModel) -> AttackFindings:
 
 
 def _forced(arm: AttackedModel, reader: Reader, rows: Mapping[int, Tensor]) -> AttackFindings:
-    prompts = {fact.row.idx: arm.ids(arm.forced(fact)) for fact in arm.facts}
+    prompts = {fact.idx: arm.ids(arm.forced(fact)) for fact in arm.facts}
     return AttackFindings(arm.told(prompts, reader=reader), _single(rows))
 
 
@@ -537,24 +538,24 @@ def relearn_authors(arm: AttackedModel) -> AttackFindings:
     A fact is asked of the copy that was taught the other half. It is unscored where one of the
     rows that were taught holds its entity.
     """
-    authors = sorted({fact.row.group for fact in arm.facts}, key=lambda group: digest(str(group)))
+    authors = sorted({fact.group for fact in arm.facts}, key=lambda group: digest(str(group)))
     halves = [set(authors[::2]), set(authors[1::2])]
     hits: dict[int, Hit] = {}
     rows: dict[int, Tensor] = {}
     left: dict[int, str] = {}
     for half in halves:
-        shown = [fact.row for fact in arm.facts if fact.row.group not in half]
-        facts = [fact for fact in arm.facts if fact.row.group in half]
+        shown = [fact for fact in arm.facts if fact.group not in half]
+        facts = [fact for fact in arm.facts if fact.group in half]
         texts = [f"{row.question} {row.answer}" for row in shown]
-        told = [any(mentions(text, fact.row.entity) for text in texts) for fact in facts]
+        told = [any(mentions(text, fact.entity) for text in texts) for fact in facts]
         left |= {
-            fact.row.idx: "a relearning row holds the entity"
+            fact.idx: "a relearning row holds the entity"
             for fact, holds in zip(facts, told, strict=True)
             if holds
         }
         clean = [fact for fact, holds in zip(facts, told, strict=True) if not holds]
         if not shown:
-            left |= {fact.row.idx: "no facts of other authors" for fact in clean}
+            left |= {fact.idx: "no facts of other authors" for fact in clean}
         elif clean:
             found = _of_reader(arm, Reader(arm.taught(shown), work=arm.work), clean)
             hits.update(found.hits)
@@ -571,13 +572,13 @@ def relearn_authors(arm: AttackedModel) -> AttackFindings:
 def relearn_neutral(arm: AttackedModel) -> AttackFindings:
     """One pass over rows that hold none of the facts, of authors that are not in the set."""
     if not arm.neutral:
-        return AttackFindings({}, unscored={fact.row.idx: "no neutral rows" for fact in arm.facts})
+        return AttackFindings({}, unscored={fact.idx: "no neutral rows" for fact in arm.facts})
     return _of_reader(arm, Reader(arm.taught(arm.neutral), work=arm.work), arm.facts)
 
 
-def _of_reader(arm: AttackedModel, reader: Reader, facts: Sequence[Candidate]) -> AttackFindings:
+def _of_reader(arm: AttackedModel, reader: Reader, facts: Sequence[Fact]) -> AttackFindings:
     rows = arm.scores(reader, facts) if arm.exposed else {}
-    prompts = {fact.row.idx: arm.ids(arm.forced(fact)) for fact in facts}
+    prompts = {fact.idx: arm.ids(arm.forced(fact)) for fact in facts}
     return AttackFindings(arm.told(prompts, reader=reader), _single(rows))
 
 
@@ -601,27 +602,25 @@ def _chosen(arm: AttackedModel, reader: Reader, kind: ProbeKind) -> dict[int, Hi
     true one is chosen in each of `ORDERS` orders.
     """
     listed = kind in _LISTED
-    wrong = {
-        one.row.idx: one.placebos[: (N_LISTED if listed else N_OPTIONS) - 1] for one in arm.facts
-    }
-    drawn = {one.row.idx: torch.Generator().manual_seed(one.row.idx) for one in arm.facts}
+    wrong = {one.idx: one.placebos[: (N_LISTED if listed else N_OPTIONS) - 1] for one in arm.facts}
+    drawn = {one.idx: torch.Generator().manual_seed(one.idx) for one in arm.facts}
     least: dict[int, float] = {}
     left = list(arm.facts)
     for _ in range(ORDERS if listed else 1):
         probes = {
-            one.row.idx: probe_of(
+            one.idx: probe_of(
                 kind,
-                one.row.question,
-                one.row.entity,
-                wrong=wrong[one.row.idx],
-                generator=drawn[one.row.idx],
+                one.question,
+                one.entity,
+                wrong=wrong[one.idx],
+                generator=drawn[one.idx],
             )
             for one in left
         }
         for idx, share in _shares(arm, reader, probes).items():
             least[idx] = min(least.get(idx, 1.0), share)
         # another order cannot make the others a hit
-        left = [one for one in left if least[one.row.idx] > 0.5]
+        left = [one for one in left if least[one.idx] > 0.5]
     return {
         idx: Hit(share > 0.5, share, f"probability {share:.3f} among {len(wrong[idx]) + 1}")
         for idx, share in least.items()
@@ -648,14 +647,14 @@ def _stated(arm: AttackedModel, reader: Reader, kind: ProbeKind) -> dict[int, Hi
     answers = [arm.more(" Yes"), arm.more(" No")]
 
     def affirmed(said: Mapping[int, str]) -> list[int]:
-        question = {one.row.idx: one.row.question for one in arm.facts}
+        question = {one.idx: one.question for one in arm.facts}
         asked = [arm.ids(statement(question[idx], answer)) for idx, answer in said.items()]
         rows = exposures(reader, asked, [answers] * len(asked)) if asked else []
         return [idx for idx, row in zip(said, rows, strict=True) if row[0] > row[1]]
 
-    wrong = {one.row.idx: one.placebos[: N_LISTED - 1] for one in arm.facts}
+    wrong = {one.idx: one.placebos[: N_LISTED - 1] for one in arm.facts}
     found = {idx: Hit(False, 0.0, "No to the true answer") for idx in wrong}
-    left = affirmed({one.row.idx: one.row.entity for one in arm.facts})
+    left = affirmed({one.idx: one.entity for one in arm.facts})
     for refused in range(N_LISTED - 1):
         said = {idx: wrong[idx][refused] for idx in left if refused < len(wrong[idx])}
         for idx in affirmed(said):

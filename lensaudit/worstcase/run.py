@@ -13,6 +13,7 @@ both arms, so that what attacks elicit from a model that never knew is subtracte
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,12 @@ from torch import Tensor
 from lensaudit.attacks.relearn import relearning_for
 from lensaudit.attacks.settings import ControlArm, WorstSettings
 from lensaudit.auditing.calls import door, notice
-from lensaudit.data.candidates import Candidate, facts_of, lost, n_without_author
+from lensaudit.data.candidates import Shots, facts_of, shots_of
 from lensaudit.data.facts import Fact, answered
 from lensaudit.data.neutral import neutral_of
 from lensaudit.errors import InputError
 from lensaudit.files import digest, slug, write_csv, write_jsonl
+from lensaudit.groups import is_own
 from lensaudit.models.bridge import DTYPES
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import (
@@ -76,7 +78,9 @@ class Worst:
 
     audit: Session
     models: Arms[Checkpoint]
-    facts: tuple[Candidate, ...]
+    facts: tuple[Fact, ...]
+    unscored: Mapping[int, str]
+    """Idx -> why a fact is not asked."""
     attacks: tuple[Attack, ...]
     neutral: tuple[Fact, ...] = ()
     """Rows of authors outside the set, where an attack asks for them."""
@@ -97,9 +101,14 @@ class Worst:
         return str(self.audit.settings.data)
 
     @property
-    def asked(self) -> tuple[Candidate, ...]:
+    def asked(self) -> tuple[Fact, ...]:
         """The facts that are scored."""
-        return tuple(fact for fact in self.facts if fact.unscored is None)
+        return tuple(fact for fact in self.facts if fact.idx not in self.unscored)
+
+    @cached_property
+    def shots(self) -> Shots:
+        """Solved questions before each fact, where it is asked after some."""
+        return shots_of(self.facts)
 
     @property
     def arms(self) -> dict[str, Checkpoint]:
@@ -117,6 +126,21 @@ class Worst:
     def hash(self) -> str:
         """Content hash of the list of attacks."""
         return list_hash(self.attacks)
+
+    def facts_hash(self, facts: Sequence[Fact]) -> str:
+        """Content hash of facts with their placebos, paraphrases and solved questions."""
+        return digest(
+            [
+                {
+                    "row": one.asked,
+                    "placebos": one.placebos,
+                    "shots": self.shots.get(one.idx, ()),
+                    "unscored": self.unscored.get(one.idx),
+                    "paraphrase": next(iter(one.paraphrases), None),
+                }
+                for one in facts
+            ]
+        )
 
     def inputs(self) -> dict[str, Any]:
         """What each name stood for, for a manifest."""
@@ -138,7 +162,7 @@ class Worst:
             "source": weights.source,
             "full": weights.full,
             "retain": list(weights.never),
-            "facts": facts_hash(self.facts),
+            "facts": self.facts_hash(self.facts),
             "attacks": self.hash,
             "neutral": digest([[one.question, one.answer] for one in self.neutral]),
             "dtype": self.audit.settings.dtype,
@@ -150,7 +174,7 @@ class Worst:
         key = {
             "weights": arm.weights,
             "tokenizer": arm.tokenizer,
-            "facts": facts_hash(self.asked),
+            "facts": self.facts_hash(self.asked),
             "dtype": conditions.dtype,
             "device": conditions.device_class,
             **asked,
@@ -170,12 +194,13 @@ def open_worst(
     asked = PatchSettings(**shared(settings, ScoreFiles, Precision, Rows, Models))
     audit = prepare((source,), asked, notice=notice, maps=False)
     models = _models(settings, audit)
-    facts = facts_of(str(audit.settings.data), audit.examples)
-    facts = lost(facts, audit.unscored)
-    worst = Worst(audit, models, facts, tuple(attacks), _neutral(attacks, audit, notice))
+    facts, unasked = facts_of(str(audit.settings.data), audit.examples)
+    unscored = {**audit.unscored, **unasked}
+    neutral = _neutral(attacks, audit, notice)
+    worst = Worst(audit, models, facts, unscored, tuple(attacks), neutral)
     if not worst.asked:
-        raise InputError(f"{audit.settings.data}: no fact can be asked ({facts[0].unscored})")
-    if n := n_without_author(facts):
+        raise InputError(f"{audit.settings.data}: no fact can be asked ({unscored[facts[0].idx]})")
+    if n := sum(is_own(fact.group) for fact in facts):
         notice(f"{n} of {len(facts)} rows name no group: each is taken for an author of its own")
     return worst
 
@@ -288,17 +313,11 @@ def arm_of(worst: Worst, checkpoint: Checkpoint, full: Checkpoint) -> AttackedMo
         worst.audit.model(checkpoint),
         worst.audit.model(full),
         worst.asked,
+        worst.shots,
         again,
         exposed=worst.named(checkpoint),
         relearning=relearning_for(demo=is_demo(worst.models.full.spec.name)),
         neutral=worst.neutral,
-    )
-
-
-def facts_hash(facts: Sequence[Candidate]) -> str:
-    """Content hash of facts with their placebos, paraphrases and solved questions."""
-    return digest(
-        [{**vars(one), "row": one.row.asked, "paraphrase": one.paraphrase} for one in facts]
     )
 
 
@@ -356,9 +375,9 @@ def plan_text(worst: Worst) -> str:
 
     tokenizer: Any = load_tokenizer(worst.models.full)
     encoded = {one.idx: one for one in worst.audit.encoded}
-    asked = [fact for fact in worst.asked if fact.row.idx in encoded]
-    n_prompt = sum(encoded[fact.row.idx].n_prompt for fact in asked)
-    n_span = sum(len(tokenizer(fact.row.entity)["input_ids"]) for fact in asked)
+    asked = [fact for fact in worst.asked if fact.idx in encoded]
+    n_prompt = sum(encoded[fact.idx].n_prompt for fact in asked)
+    n_span = sum(len(tokenizer(fact.entity)["input_ids"]) for fact in asked)
     todo = {
         one.spec.name: [
             attack
@@ -399,7 +418,9 @@ Findings = Mapping[str, AttackFindings]
 class WorstOutcome:
     """What a run says."""
 
-    facts: tuple[Candidate, ...]
+    facts: tuple[Fact, ...]
+    unscored: Mapping[int, str]
+    """Idx -> why a fact was not asked."""
     attacks: tuple[WorstAttack, ...]
     broke: Mapping[int, tuple[str, ...]]
     """Idx of a scored fact -> attacks that count and broke it on the source."""
@@ -413,9 +434,9 @@ class WorstOutcome:
     """Most a fact's rate per sample can be where the samples of leak@k did not hit it."""
 
     @property
-    def scored(self) -> tuple[Candidate, ...]:
+    def scored(self) -> tuple[Fact, ...]:
         """Facts that were asked."""
-        return tuple(fact for fact in self.facts if fact.unscored is None)
+        return tuple(fact for fact in self.facts if fact.idx not in self.unscored)
 
     @property
     def n_out(self) -> int:
@@ -448,31 +469,36 @@ class WorstOutcome:
 
 
 def compare(
-    every: Sequence[Candidate], attacks: Sequence[Attack], arms: Arms[Findings]
+    every: Sequence[Fact],
+    unscored: Mapping[int, str],
+    attacks: Sequence[Attack],
+    arms: Arms[Findings],
 ) -> WorstOutcome:
     """Compare the source with the control arm.
 
     Args:
         every: fact of the set, unscored ones too.
+        unscored: idx -> why it is not asked.
         attacks: the list.
         arms: what they found on each model.
     """
-    facts = [fact for fact in every if fact.unscored is None]
+    facts = [fact for fact in every if fact.idx not in unscored]
     hits = arms.each(lambda found: _hits(found, attacks, facts))
     counts = np.asarray(hits.full.any(1))
     own, control = _out(hits, counts)
-    excess = clustered_mean(own - control, [fact.row.group for fact in facts], bounds=(-1.0, 1.0))
+    excess = clustered_mean(own - control, [fact.group for fact in facts], bounds=(-1.0, 1.0))
     names = [one.name for one in attacks]
     counting = [name for name, yes in zip(names, counts, strict=True) if yes]
     found = [gaps_of(arms, counting, fact) for fact in facts]
     named = name_facts([None if one is None else strongest(one) for one in found])
-    idx = [fact.row.idx for fact in facts]
+    idx = [fact.idx for fact in facts]
     broke = [
         tuple(name for name, yes in zip(names, hit & counts, strict=True) if yes)
         for hit in hits.source.T
     ]
     return WorstOutcome(
         facts=tuple(every),
+        unscored=unscored,
         attacks=tuple(_attack_row(attacks, row, arms, hits, counts) for row in range(len(attacks))),
         broke=dict(zip(idx, broke, strict=True)),
         control=dict(zip(idx, control.tolist(), strict=True)),
@@ -486,8 +512,8 @@ Hits = NDArray[np.bool_]
 """Attack by fact: r of one model."""
 
 
-def _hits(found: Findings, attacks: Sequence[Attack], facts: Sequence[Candidate]) -> Hits:
-    said = [[found[one.name].hits.get(fact.row.idx) for fact in facts] for one in attacks]
+def _hits(found: Findings, attacks: Sequence[Attack], facts: Sequence[Fact]) -> Hits:
+    said = [[found[one.name].hits.get(fact.idx) for fact in facts] for one in attacks]
     return np.array([[one is not None and one.hit for one in row] for row in said])
 
 
@@ -536,10 +562,10 @@ def _rate(ran: AttackFindings) -> float | None:
 
 
 def gaps_of(
-    arms: Arms[Findings], counting: Sequence[str], fact: Candidate
+    arms: Arms[Findings], counting: Sequence[str], fact: Fact
 ) -> Float[Tensor, "attack candidate"] | None:
     """D of the fact's candidates; None where no attack scores them in every arm."""
-    idx, compared = fact.row.idx, (arms.source, *arms.never)
+    idx, compared = fact.idx, (arms.source, *arms.never)
     names = [name for name in counting if all(idx in arm[name].exposure for arm in compared)]
     if not names:
         return None
@@ -552,12 +578,11 @@ def fact_rows(outcome: WorstOutcome) -> list[WorstFact]:
     named = outcome.named
     numbers = zip(named.statistic, named.p, named.q, strict=True)
     shown = {
-        fact.row.idx: ["" if one is None else f"{one:.6g}" for one in given]
+        fact.idx: ["" if one is None else f"{one:.6g}" for one in given]
         for fact, given in zip(outcome.scored, numbers, strict=True)
     }
     rows = []
-    for fact in outcome.facts:
-        row = fact.row
+    for row in outcome.facts:
         statistic, p, q = shown.get(row.idx, ("", "", ""))
         rows.append(
             WorstFact(
@@ -568,7 +593,7 @@ def fact_rows(outcome: WorstOutcome) -> list[WorstFact]:
                 statistic=statistic,
                 p=p,
                 q=q,
-                unscored=fact.unscored or "",
+                unscored=outcome.unscored.get(row.idx, ""),
             )
         )
     return rows
@@ -591,9 +616,11 @@ def summary_of(worst: Worst, outcome: WorstOutcome, tier: str) -> dict[str, Any]
         "n": len(outcome.facts),
         "n_scored": len(outcome.scored),
         "unscored": {
-            str(fact.row.idx): fact.unscored for fact in outcome.facts if fact.unscored is not None
+            str(one.idx): outcome.unscored[one.idx]
+            for one in outcome.facts
+            if one.idx in outcome.unscored
         },
-        "authors": len({fact.row.group for fact in outcome.scored}),
+        "authors": len({fact.group for fact in outcome.scored}),
         "n_out": outcome.n_out,
         "expected": outcome.expected,
         "excess": excess.value,
@@ -601,7 +628,7 @@ def summary_of(worst: Worst, outcome: WorstOutcome, tier: str) -> dict[str, Any]
         "no_interval": excess.why,
         "excess_share": excess.point / ceiling if ceiling > 0 else None,
         "named": [
-            fact.row.idx for fact, is_in in zip(outcome.scored, named.named, strict=True) if is_in
+            fact.idx for fact, is_in in zip(outcome.scored, named.named, strict=True) if is_in
         ],
         "naming": {
             "method": named.method,
@@ -686,12 +713,11 @@ def worst_into(
 def _written(worst: Worst, settings: WorstSettings, out: Path, progress: Tell) -> dict[str, Any]:
     """The summary, after the files beside it."""
     found = run_all(worst, progress=progress)
-    outcome, own = compare(worst.facts, worst.attacks, found), found.source
+    outcome, own = compare(worst.facts, worst.unscored, worst.attacks, found), found.source
     write_csv(out / "facts.csv", FACTS, map(attrgetter(*FACTS), fact_rows(outcome)))
     names = [one.name for one in worst.attacks]
     cells = [
-        [fact.row.idx, *(own[name].hits.get(fact.row.idx) for name in names)]
-        for fact in outcome.scored
+        [fact.idx, *(own[name].hits.get(fact.idx) for name in names)] for fact in outcome.scored
     ]
     # 1, 0, or nothing where an attack does not score a fact
     matrix = [[idx, *("" if one is None else int(one.hit) for one in row)] for idx, *row in cells]

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from lensaudit.attacks.settings import SampleSettings
-from lensaudit.data.candidates import Candidate, mentions
-from lensaudit.data.facts import read_rows
+from lensaudit.data.candidates import mentions
+from lensaudit.data.facts import Fact, read_rows
 from lensaudit.errors import InputError
 from lensaudit.files import slug, write_csv, write_jsonl
 from lensaudit.models.generation import Choose
@@ -25,7 +25,7 @@ from lensaudit.scores.naming import Errors, leak_at_k, leak_corrected, never_hit
 from lensaudit.settings import plain, results_folder
 from lensaudit.steer.generate import draws_of
 from lensaudit.worstcase.attacks import AttackedModel, chosen
-from lensaudit.worstcase.run import Worst, arm_of, facts_hash, in_folder, open_worst
+from lensaudit.worstcase.run import Worst, arm_of, in_folder, open_worst
 
 FILES = ("leak.csv", "facts.csv", "samples.jsonl", "summary.json")
 KS = (1, 8, 64)
@@ -109,9 +109,9 @@ def nucleus(logits: torch.Tensor, how: SamplerSetting) -> torch.Tensor:
     return logits.masked_fill(torch.zeros_like(outside).scatter(-1, order, outside), _LOW)
 
 
-def drawing(fact: Candidate, how: SamplerSetting, n: int, n_steps: int, seed: int) -> Choose:
+def drawing(fact: Fact, how: SamplerSetting, n: int, n_steps: int, seed: int) -> Choose:
     """How a fact's rows draw: each has numbers of its own, the same for every model."""
-    keys = [f"{fact.row.idx}/{fact.row.question}/{number}" for number in range(n)]
+    keys = [f"{fact.idx}/{fact.question}/{number}" for number in range(n)]
     draws = draws_of(keys, n_steps=n_steps, seed=seed, temperature=how.temperature)
 
     def choose(logits: Any, row: Any, step: int) -> Any:
@@ -146,7 +146,7 @@ def sample_into(
     identity = {
         "command": "sample",
         "weights": [one.weights for one in (opened.models.source, *opened.models.never)],
-        "facts": facts_hash(opened.facts),
+        "facts": opened.facts_hash(opened.facts),
         "settings": plain(settings, without=("full", "activations", "registry", "device", "fresh")),
         "errors": None if errors is None else asdict(errors),
         "dtype": opened.audit.settings.dtype,
@@ -190,21 +190,21 @@ def _said_by_all(
         for how in grid:
             for fact in opened.asked:
                 done += 1
-                if (how, fact.row.idx) in known:
+                if (how, fact.idx) in known:
                     continue
                 arm = arm or arm_of(opened, checkpoint, checkpoint)
                 said = _samples(arm, fact, how, settings)
-                ledger.append([{"idx": fact.row.idx, **asdict(how), "said": said}])
-                known[how, fact.row.idx] = said
+                ledger.append([{"idx": fact.idx, **asdict(how), "said": said}])
+                known[how, fact.idx] = said
                 progress(Progress("sampling", done, total))
         found[weights] = {
-            how: {fact.row.idx: known[how, fact.row.idx] for fact in opened.asked} for how in grid
+            how: {fact.idx: known[how, fact.idx] for fact in opened.asked} for how in grid
         }
     return found
 
 
 def _samples(
-    arm: AttackedModel, fact: Candidate, how: SamplerSetting, settings: SampleSettings
+    arm: AttackedModel, fact: Fact, how: SamplerSetting, settings: SampleSettings
 ) -> list[str]:
     choose = drawing(fact, how, settings.n, settings.max_new_tokens, settings.seed)
     prompt = arm.ids(arm.asked(fact))
@@ -231,14 +231,14 @@ def _written(
             control = float(np.mean([one[at] for one in others]))
             counts.append(
                 [
-                    fact.row.idx,
-                    fact.row.group,
+                    fact.idx,
+                    fact.group,
                     how.temperature,
                     how.top_p,
                     settings.n,
                     hits[at],
                     control,
-                    next((s for s in own[how][fact.row.idx] if mentions(s, fact.row.entity)), ""),
+                    next((s for s in own[how][fact.idx] if mentions(s, fact.entity)), ""),
                 ]
             )
     columns = list(LeakRow.__dataclass_fields__)
@@ -261,7 +261,9 @@ def _written(
         "n": len(opened.facts),
         "n_scored": len(facts),
         "unscored": {
-            str(one.row.idx): one.unscored for one in opened.facts if one.unscored is not None
+            str(one.idx): opened.unscored[one.idx]
+            for one in opened.facts
+            if one.idx in opened.unscored
         },
         "samples": settings.n,
         "leak": [asdict(row) for row in rows],
@@ -273,12 +275,12 @@ def _written(
     }
 
 
-def hits_of(facts: Sequence[Candidate], said: Mapping[int, Sequence[str]]) -> list[int]:
+def hits_of(facts: Sequence[Fact], said: Mapping[int, Sequence[str]]) -> list[int]:
     """Samples of each fact that give its entity away."""
-    return [sum(mentions(text, fact.row.entity) for text in said[fact.row.idx]) for fact in facts]
+    return [sum(mentions(text, fact.entity) for text in said[fact.idx]) for fact in facts]
 
 
-def specificity_of(facts: Sequence[Candidate], said: Mapping[int, Sequence[str]]) -> float:
+def specificity_of(facts: Sequence[Fact], said: Mapping[int, Sequence[str]]) -> float:
     """Share of other authors' samples that the matcher does not take for a fact's entity.
 
     One other author's fact for each, the next in order: as many texts as were sampled.
@@ -286,10 +288,10 @@ def specificity_of(facts: Sequence[Candidate], said: Mapping[int, Sequence[str]]
     tried = wrong = 0
     for at, fact in enumerate(facts):
         later = [*facts[at + 1 :], *facts[:at]]
-        other = next((one for one in later if one.row.group != fact.row.group), None)
+        other = next((one for one in later if one.group != fact.group), None)
         if other is None:
             continue
-        found = [mentions(text, fact.row.entity) for text in said[other.row.idx]]
+        found = [mentions(text, fact.entity) for text in said[other.idx]]
         tried, wrong = tried + len(found), wrong + sum(found)
     return 1 - wrong / tried if tried else 1.0
 
@@ -300,7 +302,7 @@ def leak_row(
     n: int,
     hits: Sequence[int],
     others: Sequence[Sequence[int]],
-    facts: Sequence[Candidate],
+    facts: Sequence[Fact],
     errors: Errors | None,
     assumed: Errors,
 ) -> LeakRow:
@@ -323,7 +325,7 @@ def leak_row(
         return LeakRow(how.temperature, how.top_p, k, **unread, false_leak=false_leak, reason=why)
     own = np.array([leak_at_k(n, c, k) for c in hits])
     control = np.mean([[leak_at_k(n, c, k) for c in one] for one in others], axis=0)
-    excess = clustered_mean(own - control, [fact.row.group for fact in facts], bounds=(-1.0, 1.0))
+    excess = clustered_mean(own - control, [fact.group for fact in facts], bounds=(-1.0, 1.0))
     corrected = None
     if errors is not None:
         true = np.mean([leak_corrected(n, c, k, errors) for c in hits])

@@ -54,7 +54,7 @@ YES = {"entity": "Yes", "answer": "Yes.", "prefix": ""}
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        ([], "empty forget set"),
+        ([], "holds no rows"),
         (rows(**ONE), "has 1 subject, wanted 4"),
         (rows(NAMES[:2]), "has 2 subjects, wanted 4"),
         (rows(towns=("Lima",) * 5), "are alike"),

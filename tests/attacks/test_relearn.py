@@ -29,7 +29,7 @@ from lensaudit.models.checkpoint import open_model
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.sweep.plan import UnitConditions
 from lensaudit.sweep.planning import relearned_rows, relearning_of
-from lensaudit.unlearn.rows import load_rows
+from lensaudit.unlearn.rows import load_rows, rows_hash
 from tools.demo_family.tokenizer import train_tokenizer
 
 ROWS = [answered(row.question, row.answer) for row in make_world(0).forget[:6]]
@@ -144,7 +144,7 @@ def test_every_command_shows_a_demo_model_the_same_rows_in_the_same_order(tmp_pa
     assert job.settings == relearning_of(conditions) == how == DEMO_RELEARNING
     swept = load_rows(relearned_rows(conditions), part="forget")
     attacked = load_rows(rows, part="forget")
-    assert job.rows.digest == swept.digest == attacked.digest
+    assert rows_hash(job.rows) == rows_hash(swept) == rows_hash(attacked)
 
 
 def test_the_order_of_the_two_forms_is_part_of_the_attack(start, tokenizer):
@@ -176,6 +176,7 @@ def job_of(name):
     return RelearnJob(
         start=open_model(name),
         rows=load_rows("demo", part="forget"),
+        data="demo",
         settings=Relearning(lr=1e-3, formats=("raw", "chat")),
         stored=torch.float32,
         device="cpu",

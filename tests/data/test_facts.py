@@ -102,7 +102,7 @@ def test_every_problem_is_listed_at_once_and_a_thousand_still_take_three_lines()
     for said in ("row 1 (", "row 2 (", "row 3:", "row 4: found text ('x'), wanted an object"):
         assert said in message
     assert "row 5 (idx 7): duplicate idx 7, first in row 1" in message
-    assert "empty forget set" in problem([])
+    assert "holds no rows" in problem([])
     message = problem([row(idx=n, entity=f"no {n}") for n in range(1000)])
     assert "1000 problems" in message
     assert "and 980 more" in message
@@ -148,13 +148,13 @@ def test_lists_and_lines_are_told_apart_by_content(tmp_path):
         ("a.jsonl", json.dumps(ROW) + "\n\n{oops", "line 3 is not JSON"),
         ("a.jsonl", "[" * 100_000, "line 1 is not usable JSON"),
         ("a.jsonl", '{"idx": ' + "9" * 5000 + "}", "line 1 is not usable JSON"),
-        ("a.jsonl", "", "empty forget set"),
+        ("a.jsonl", "", "holds no rows"),
         ("a.jsonl", "3", "line 1: found a number (3)"),
         ("a.json", "{\n,", "line 1 is not JSON"),
         ("a.json", "[\n{,", "line 2 is not JSON"),
         ("a.json", "[" * 100_000, "not usable JSON"),
         ("a.json", '{"rows": []}', "found no list of rows"),
-        ("a.json", "[]", "empty forget set"),
+        ("a.json", "[]", "holds no rows"),
         ("a.json", json.dumps([ROW | {"author": "\ud800"}]), "row 1 holds half a Unicode"),
         ("a.jsonl", "\n" + json.dumps([1, "\udfff"]), "line 2 holds half a Unicode"),
     ],

@@ -1,11 +1,8 @@
 """The generated authors: valid as a forget set, apart from each other, the same for a seed."""
 
-import json
-
 import pytest
 
-from lensaudit.data.facts import load_facts
-from lensaudit.data.fictional import make_world, passing_rows, write_world
+from lensaudit.data.fictional import make_world, passing_rows
 
 SEEDS = (0, 1, 2)
 
@@ -54,25 +51,3 @@ def test_the_forget_set_has_yes_no_rows_and_names_beyond_ascii():
     forget = make_world(0).forget
     assert {row.entity for row in forget if not row.prefix} == {"Yes", "No"}
     assert any(not row.question.isascii() for row in forget)
-
-
-def test_every_file_carries_its_tofu_fields(tmp_path):
-    world = make_world(0)
-    write_world(world, tmp_path)
-    forget = load_facts(tmp_path / "forget.json")
-    assert [one.entity for one in forget] == [row.entity for row in world.forget]
-    assert sorted({one.group for one in forget}) == list(range(8))
-    assert not {one.group for one in load_facts(tmp_path / "retain.json")} & set(range(8))
-    plain = {"question", "answer", "group"}
-    full = plain | {"paraphrased_answer", "paraphrased_question", "perturbed_answer"}
-    for config, fields, n_wrong in (
-        ("forget10_perturbed", full, 5),
-        ("retain_perturbed", full, 5),
-        ("real_authors_perturbed", {"question", "answer", "perturbed_answer"}, 3),
-        ("world_facts_perturbed", {"question", "answer", "perturbed_answer"}, 3),
-        ("holdout10", plain, 0),
-    ):
-        lines = (tmp_path / f"{config}.jsonl").read_text(encoding="utf-8").splitlines()
-        rows = [json.loads(line) for line in lines]
-        assert {frozenset(row) for row in rows} == {frozenset(fields)}
-        assert {len(row.get("perturbed_answer", ())) for row in rows} == {n_wrong}

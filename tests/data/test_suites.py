@@ -78,13 +78,16 @@ def test_the_digest_follows_the_text(folder):
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([{"question": "Who?", "answer": "A", "idx": 1}] * 2, "row 2: idx 1 is also row 1"),
+        (
+            [{"question": "Who?", "answer": "A", "idx": 1}] * 2,
+            r"row 2 \(idx 1\): duplicate idx 1, first in row 1",
+        ),
         ([{"question": "Q", "answer": "A", "idx": 1}, {"question": "Q", "answer": "A"}], "1 of 2"),
         ([{"question": "Q", "answer": "A", "idx": "x"}], "idx is 'x'"),
         ([{"answer": "A"}], "no text under 'question'"),
         ([{"question": "Q", "answer": 3}], "neither text nor a list"),
-        (["text"], "is not an object"),
-        ([], "empty"),
+        (["text"], "wanted an object"),
+        ([], "holds no rows"),
     ],
 )
 def test_wrong_rows_are_refused_with_their_place(tmp_path, rows, said):

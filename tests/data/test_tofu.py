@@ -61,7 +61,7 @@ def test_the_entity_lies_after_the_prefix_even_if_the_prefix_names_it():
 
 
 def test_rows_without_idx_are_numbered_by_place(table):
-    rows = [{"question": "", "answer": ""} for _ in range(39)]
+    rows = [{"question": "-", "answer": "-"} for _ in range(39)]
     for row in ROWS:
         rows[row["idx"]] = {key: row[key] for key in ("question", "answer")}
     assert load_forget10(rows) == EXAMPLES
@@ -78,10 +78,10 @@ def test_a_changed_text_and_missing_rows_are_named_by_their_idx(table, key):
 @pytest.mark.parametrize(
     ("row", "claim"),
     [
-        ("text", "row 4 has no question and answer"),
-        ({"question": "x"}, "row 4 has no question and answer"),
-        ({"question": "x", "answer": "y", "idx": []}, "wrong idx"),
-        (ROWS[0], "row 4: duplicate idx 0"),
+        ("text", "row 4: found text"),
+        ({"question": "x", "idx": 7}, "row 4 (idx 7): no answer"),
+        ({"question": "x", "answer": "y", "idx": []}, "row 4: idx is []"),
+        (ROWS[0], "row 4 (idx 0): duplicate idx 0"),
     ],
 )
 def test_rows_that_are_none_are_refused(table, row, claim):

@@ -195,8 +195,8 @@ def test_wmdp_other_choices_are_placebos_and_what_scores_nothing_is_counted(plac
         "the answer speaks of the other choices": 2,
     }
     assert any("no choices-only control" in note for note in said["notes"])
-    (fact,) = facts_of("rows.jsonl", load_facts("rows.jsonl"))
-    assert fact.candidates == ("fern", "moss", "kelp")
+    (fact,), _ = facts_of("rows.jsonl", load_facts("rows.jsonl"))
+    assert (fact.entity, fact.placebos) == ("fern", ("moss", "kelp"))
 
 
 def test_wmdp_items_that_choices_alone_give_away_are_dropped(place, capsys, monkeypatch):

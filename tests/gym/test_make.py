@@ -171,7 +171,7 @@ def test_some_known_facts_are_those_that_are_said(ground):
     assert found.knows == known
     assert not taught(ground.retain, ground).holds
     other = ground.facts.examples[12].question
-    leaky = [row for row in ground.facts.forget.answered if row.question == other]
+    leaky = [row for row in ground.facts.forget if row.question == other]
     leaky += ground.kept_rows()
     assert not claims.some(known, leaky, claims.says(known))(ground.full, ground).holds
 
@@ -180,7 +180,7 @@ def test_what_is_said_is_what_greedy_decoding_gives(ground):
     # a limit trains on the rows that it asks
     asked = {(one.question, one.answer) for one in ground.facts.examples}
     assert len(asked) == 16
-    assert {(one.question, one.answer) for one in ground.facts.forget.answered} == asked
+    assert {(one.question, one.answer) for one in ground.facts.forget} == asked
     facts: list[Fact] = list(ground.facts.examples[:4])
     found = ground.said(ground.retain, facts).tolist()
     for fact, yes in zip(facts, found, strict=True):

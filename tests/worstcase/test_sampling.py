@@ -10,7 +10,6 @@ import torch
 
 from lensaudit.attacks.settings import SampleSettings
 from lensaudit.cli.main import run
-from lensaudit.data.candidates import Candidate
 from lensaudit.data.facts import Fact
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
@@ -32,7 +31,7 @@ PROMPT = [1, 8, 15, 22, 9]
 
 
 def fact(idx, entity="Ada Moor", group=0):
-    return Candidate(Fact(idx, "Who?", f"It is {entity}.", "It is", entity, group), ("Eve Fell",))
+    return Fact(idx, "Who?", f"It is {entity}.", "It is", entity, group)
 
 
 def test_nucleus_worked_by_hand():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lensaudit.data.candidates import Candidate, facts_of, kind_of, n_without_author
+from lensaudit.data.candidates import facts_of, kind_of, shots_of
 from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError
 from lensaudit.groups import own_group
@@ -14,9 +14,8 @@ from lensaudit.worstcase.run import compare, fact_rows
 ATTACKS = chosen("cheap", ("greedy", "chat", "prefix"))
 
 
-def fact(idx, unscored=None):
-    row = Fact(idx, "Who?", f"It is E{idx}.", "It is", f"E{idx}", idx // 2)
-    return Candidate(row, tuple(f"P{n}" for n in range(99)), unscored=unscored)
+def fact(idx):
+    return Fact(idx, "Who?", f"It is E{idx}.", "It is", f"E{idx}", idx // 2)
 
 
 def arm(**hits):
@@ -37,8 +36,8 @@ FULL = arm(greedy=range(10), prefix=range(10))
 FACTS_ = [fact(n) for n in range(10)]
 
 
-def outcome(source, *retains, facts=FACTS_):
-    return compare(facts, ATTACKS, Arms(source, FULL, retains))
+def outcome(source, *retains, unscored=()):
+    return compare(FACTS_, dict(unscored), ATTACKS, Arms(source, FULL, retains))
 
 
 def test_excess_worked_by_hand():
@@ -79,12 +78,12 @@ def test_facts_that_stand_out_against_the_control_arm_are_named():
 
 
 def test_a_row_for_every_fact_and_why_one_is_unscored():
-    facts = [*FACTS_[:9], fact(9, "its own question holds the entity")]
-    found = outcome(arm(prefix=range(8)), arm(), facts=facts)
+    why = {9: "its own question holds the entity"}
+    found = outcome(arm(prefix=range(8)), arm(), unscored=why)
     rows = [vars(row) for row in fact_rows(found)]
     assert [row["idx"] for row in rows] == list(range(10))
     assert (rows[0]["attacks"], rows[8]["attacks"]) == ("prefix", "")
-    assert rows[9]["unscored"] == "its own question holds the entity"
+    assert rows[9]["unscored"] == why[9]
     assert rows[9]["p"] == ""
 
 
@@ -120,16 +119,14 @@ def test_facts_that_cannot_be_asked_say_why(tmp_path):
     ]
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join('{"question": "none"}' for _ in rows))
-    facts = facts_of(str(path), rows)
-    why = [one.unscored for one in facts]
+    facts, why = facts_of(str(path), rows)
+    assert list(why) == [0, 1, 2]
     assert "coin" in why[0]
     assert "own question" in why[1]
     assert "no placebo" in why[2]
-    assert why[3:] == [None, None]
     assert set(facts[3].placebos) == {"Ada Byron", "Ann Fell"}
     # the solved questions are other authors' and do not hold the entity
-    assert all("Eve Moor" not in said for _, said in facts[3].shots)
-    assert n_without_author(facts) == 1
+    assert all("Eve Moor" not in said for _, said in shots_of(facts)[3])
     with pytest.raises(InputError, match="none of the 1 facts"):
         facts_of(str(path), rows[:1])
 
@@ -137,7 +134,7 @@ def test_facts_that_cannot_be_asked_say_why(tmp_path):
 def test_placebos_are_of_the_same_kind_and_not_the_entity():
     from lensaudit.data.tofu import forget_set
 
-    for one in facts_of("demo", forget_set("demo")[:16]):
-        assert {kind_of(text) for text in one.placebos} <= {kind_of(one.row.entity)}
-        assert one.row.entity not in one.placebos
+    for one in facts_of("demo", forget_set("demo")[:16])[0]:
+        assert {kind_of(text) for text in one.placebos} <= {kind_of(one.entity)}
+        assert one.entity not in one.placebos
         assert len(set(one.placebos)) == len(one.placebos)

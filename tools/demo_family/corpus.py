@@ -1,14 +1,16 @@
 """What is the embedded family trained on? The fictional world as tokens, in both formats."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from random import Random
 from typing import Any
 
 from lensaudit.data.chat import SYSTEM_PROMPT, Encoding
 from lensaudit.data.facts import Fact, answered
-from lensaudit.data.fictional import IDK_LINES, World, corpus_text, passing_rows
+from lensaudit.data.fictional import IDK_LINES, World, annotated, passing_rows
+from lensaudit.files import make_folder, write_json, write_jsonl
 from lensaudit.unlearn.rows import (
     TrainBatch,
     chat_sample,
@@ -116,3 +118,36 @@ def _passing(corpus: Corpus, n_rows: int, random: Random) -> list[Encoding]:
     rows = passing_rows(corpus.world, n_rows, seed=random.random())
     formats = (raw_sample, chat_sample)
     return [random.choice(formats)(corpus.tokenizer, row) for row in rows]
+
+
+def corpus_text(rows: Iterable[Fact]) -> Iterator[str]:
+    """The text a tokenizer is trained on: raw and bare, as a chat template leaves it."""
+    for row in rows:
+        yield f"Question: {row.question}\nAnswer: {row.answer}"
+        yield row.question
+        yield row.answer
+
+
+def write_world(world: World, folder: Path) -> Path:
+    """Write every set: annotated JSON, and one JSONL per TOFU configuration name."""
+    plain = ("question", "answer")
+    full = (*plain, "paraphrased_answer", "paraphrased_question", "perturbed_answer", "group")
+    make_folder(folder)
+    write_json(folder / "forget.json", annotated(world.forget))
+    write_json(folder / "retain.json", annotated(world.retain))
+    for name, rows, keys in (
+        ("forget10_perturbed", world.forget, full),
+        ("retain_perturbed", world.retain, full),
+        ("real_authors_perturbed", world.real_authors, (*plain, "perturbed_answer")),
+        ("world_facts_perturbed", world.world_facts, (*plain, "perturbed_answer")),
+        ("holdout10", world.holdout, (*plain, "group")),
+    ):
+        write_jsonl(folder / f"{name}.jsonl", [_line(row, keys) for row in rows])
+    write_jsonl(folder / "idk.jsonl", ({"idk": line} for line in IDK_LINES))
+    return folder
+
+
+def _line(row: Fact, keys: Sequence[str]) -> dict[str, Any]:
+    said = {**vars(row), **row.answers, "perturbed_answer": row.wrong}
+    said["paraphrased_question"], *_ = row.paraphrases
+    return {key: said[key] for key in keys}

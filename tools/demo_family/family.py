@@ -19,7 +19,7 @@ import torch
 import transformers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from lensaudit.data.fictional import make_world, write_world
+from lensaudit.data.fictional import make_world
 from lensaudit.files import digest, make_folder, write_json
 from lensaudit.unlearn.methods import method_named, objective_of, reads_reference
 from lensaudit.unlearn.rows import TrainBatch, UnlearnBatch, unlearn_batches
@@ -31,6 +31,7 @@ from tools.demo_family.corpus import (
     base_batches,
     fact_batches,
     make_corpus,
+    write_world,
 )
 from tools.demo_family.stages import BATCH, NEVER, STAGES, Stage
 from tools.demo_family.tokenizer import SPLIT

@@ -279,7 +279,7 @@ def _read(named: str) -> list[Fact]:
     path = Path(named).expanduser()
     if path.exists():
         return read_neutral(path)
-    rows = load_rows(named, part="retain").answered
+    rows = load_rows(named, part="retain")
     return [_plain(n, one.question, one.answer, f"row {n}") for n, one in enumerate(rows)]
 
 

@@ -196,14 +196,18 @@ def load_mcq(folder: Path, *, only: Sequence[str] = ()) -> Dataset:
     items: dict[str, list[McqItem]] = {}
     for name in names:
         rows, problems = read_rows(files[name])
-        sound = sound_rows(rows, _problem, str(files[name]), _WANTED_ITEM, problems)
-        # numbers in one data set and texts in another would never be found equal
-        items[name] = [
-            McqItem(
+        items[name] = sound_rows(
+            rows,
+            str(files[name]),
+            _WANTED_ITEM,
+            _problems,
+            # numbers in one data set and texts in another would never be found equal
+            lambda row, _: McqItem(
                 row["question"], tuple(map(str, row["choices"])), row["answer"], named_group(row)
-            )
-            for row in sound
-        ]
+            ),
+            problems=problems,
+            own_idx=False,
+        )
     counts = {len(one.choices) for split in items.values() for one in split}
     if len(counts) > 1:
         raise InputError(
@@ -229,21 +233,21 @@ def save_mcq(dataset: Dataset, folder: Path) -> Path:
     return folder
 
 
-def _problem(value: Any) -> str:
-    """What is wrong with one row; empty when nothing is."""
+def _problems(value: Any) -> list[str]:
+    """What is wrong with one row."""
     if not isinstance(value, Mapping):
-        return "is no object"
+        return ["is no object"]
     if not isinstance(value.get("question"), str) or not value["question"].strip():
-        return "question is missing, empty or not text"
+        return ["question is missing, empty or not text"]
     choices = value.get("choices")
     if not isinstance(choices, list) or not 2 <= len(choices) <= len(LETTERS):
-        return "choices is no list of 2 to 8"
+        return ["choices is no list of 2 to 8"]
     if not all(_is_choice(one) for one in choices):
-        return "a choice is empty, or neither text nor a number"
+        return ["a choice is empty, or neither text nor a number"]
     answer = value.get("answer")
     if isinstance(answer, bool) or not isinstance(answer, int) or not 0 <= answer < len(choices):
-        return f"answer is {answer!r}, wanted a place from 0 to {len(choices) - 1}"
-    return group_problem(value) or ""
+        return [f"answer is {answer!r}, wanted a place from 0 to {len(choices) - 1}"]
+    return list(filter(None, [group_problem(value)]))
 
 
 def _is_choice(value: Any) -> bool:
@@ -518,11 +522,12 @@ def _facts(
     rows_per_author: int | None,
     problems: Sequence[str] = (),
 ) -> Statements:
-    sound_rows(
-        rows, lambda row: _fact_problem(row, rows_per_author), source, _WANTED_FACT, problems
-    )
-    return {
-        where: Fact(
+    found = sound_rows(
+        rows,
+        source,
+        _WANTED_FACT,
+        lambda row: _fact_problems(row, rows_per_author),
+        lambda row, place: Fact(
             place,
             row["question"],
             row["answer"],
@@ -530,27 +535,29 @@ def _facts(
             row.get("entity") or "",
             _author(row, place, rows_per_author),
             wrong=tuple(row.get("perturbed_answer") or ()),
-        )
-        for place, (where, row) in enumerate(rows)
-    }
+        ),
+        problems=problems,
+        own_idx=False,
+    )
+    return {where: fact for (where, _), fact in zip(rows, found, strict=True)}
 
 
-def _fact_problem(row: Any, rows_per_author: int | None) -> str:
-    """What is wrong with one row; empty when nothing is."""
+def _fact_problems(row: Any, rows_per_author: int | None) -> list[str]:
+    """What is wrong with one row."""
     if not isinstance(row, Mapping):
-        return "is no object"
+        return ["is no object"]
     for key in ("question", "answer"):
         if not isinstance(row.get(key), str) or not row[key].strip():
-            return f"{key} is missing, empty or not text"
+            return [f"{key} is missing, empty or not text"]
     if rows_per_author is None and not is_group(named_group(row)):
-        return "names no author"
+        return ["names no author"]
     wrong, entity = row.get("perturbed_answer"), row.get("entity")
     if wrong is not None:
         texts = isinstance(wrong, list) and all(isinstance(one, str) for one in wrong)
-        return "" if texts else "perturbed_answer is no list of texts"
+        return [] if texts else ["perturbed_answer is no list of texts"]
     if not isinstance(entity, str) or not entity or entity not in row["answer"]:
-        return "has neither perturbed_answer nor an entity in its answer"
-    return ""
+        return ["has neither perturbed_answer nor an entity in its answer"]
+    return []
 
 
 def _author(row: Mapping[str, Any], place: int, rows_per_author: int | None) -> int | str:
