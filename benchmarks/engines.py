@@ -21,14 +21,7 @@ import time
 from pathlib import Path
 
 from lensaudit.sweep.attempts import publish
-from lensaudit.sweep.plan import (
-    SweepFolder,
-    Target,
-    UnitConditions,
-    make_plan,
-    read_plan,
-    write_plan,
-)
+from lensaudit.sweep.plan import Target, UnitConditions, make_plan, read_plan, write_plan
 from lensaudit.sweep.run import run_sweep
 from lensaudit.sweep.settings import RunSettings
 
@@ -41,19 +34,19 @@ ENGINES = {
 PACKAGES = {"ray": "ray", "submitit": "submitit"}
 
 
-def idle(layout, plan, unit, obtain, room):
+def idle(sweep, unit, obtain, room):
     """A unit that only publishes."""
-    work = layout.work(unit.id)
+    work = sweep.work(unit.id)
     (work / "eval").mkdir(parents=True, exist_ok=True)
-    publish(layout, unit, {"values": {}, "seconds": 0.0, "halvings": 0})
+    publish(sweep, unit, {"values": {}, "seconds": 0.0, "halvings": 0})
 
 
-def real(layout, plan, unit, obtain, room):
+def real(sweep, unit, obtain, room):
     """A unit that imports what measuring imports, and stays for a moment."""
     import lensaudit.sweep.unit  # noqa: F401
 
     time.sleep(1.0)
-    idle(layout, plan, unit, obtain, room)
+    idle(sweep, unit, obtain, room)
 
 
 def toy_plan(root: Path, n: int) -> None:
@@ -62,6 +55,7 @@ def toy_plan(root: Path, n: int) -> None:
         role: Target(role, f"org/{role}", "main", role, None, True) for role in ("retain", "full")
     }
     plan = make_plan(
+        root,
         targets,
         anchors=anchors,
         variants=("base",),
@@ -69,7 +63,7 @@ def toy_plan(root: Path, n: int) -> None:
         data="",
         attacks={},
     )
-    write_plan(root, plan)
+    write_plan(plan)
 
 
 def drive(root: str, runner: str, engine: str) -> None:
@@ -105,8 +99,7 @@ def measured(engine: str, runner: str, n: int) -> dict[str, float]:
             sys.exit(f"{engine}: {errors.decode()[-500:]}")
         ended = time.time()
         starts = sorted(_starts(root))
-        layout = SweepFolder(root)
-        assert len(list(layout.units.iterdir())) == n + 2
+        assert len(list(read_plan(root).published.iterdir())) == n + 2
         return {
             "first unit after, s": starts[0] - begun,
             # the anchors are two runs of their own

@@ -55,7 +55,7 @@ from lensaudit.meta.reading import (
     with_s_mia,
 )
 from lensaudit.meta.settings import Attack, FaithfulnessSettings, RobustnessSettings
-from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
+from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.device import one_memory_error
 from lensaudit.models.registry import (
     DEMO,
@@ -71,6 +71,7 @@ from lensaudit.results.keyed import keyed_document, write_keyed
 from lensaudit.results.records import is_whole
 from lensaudit.settings import AnswerGroups, plain, shared
 from lensaudit.sweep.plan import ANCHORS, AttackVariant
+from lensaudit.sweep.planning import relearned_rows
 from lensaudit.sweep.unit import attacked
 
 _NOT_IDENTITY = ("activations", "registry", "batch_size", "metrics")
@@ -84,32 +85,6 @@ _PLACES = (
 
 VARIANTS: Mapping[Attack, AttackVariant] = {"quantize": "nf4", "relearn": "relearn-1ep"}
 """Attack -> the variant of a sweep that it is."""
-
-
-@dataclass(frozen=True)
-class ModelAttack:
-    """What is done to models before they are measured, and where they are until then."""
-
-    name: Attack
-    relearning: Relearning
-    rows: str
-    """Relearned: `demo`, `forget10` or a file."""
-    folder: Path
-    device: str
-    keep: bool
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What of it decides a number."""
-        if self.name == "quantize":
-            return {"method": "nf4"}
-        formats = list(self.relearning.formats)
-        return asdict(self.relearning) | {"formats": formats, "data": self.rows}
-
-    def checkpoint(self, start: Checkpoint, folder: Path) -> Path:
-        """The attacked model in its folder, which lives until it is measured."""
-        variant, how = VARIANTS[self.name], self.relearning
-        return attacked(start, variant, folder, device=self.device, how=how, rows=self.rows)
 
 
 def _content(value: Any) -> Any:
@@ -179,15 +154,30 @@ class MetaRun:
         keys = (one.usable_as or one.key for one in self.metrics)
         return tuple(dict.fromkeys(SUITE_NAMES.get(key, key) for key in (*keys, *extra)))
 
-    def key(self, name: str, attack: ModelAttack | None = None) -> str:
+    def relearning(self, asked: RobustnessSettings) -> tuple[Relearning, str]:
+        """How models are relearned, and on which forget rows: `demo`, `forget10` or a file."""
+        given = asked.measuring
+        data = given.data or _default_data(self.names, given)
+        default = relearning_for(demo=data == DEMO_DATA)
+        rows = relearned_rows(replace(given, data=data), asked.relearn_data)
+        return replace(default, lr=asked.relearn_lr or default.lr), rows
+
+    def identity(self, name: str, attack: RobustnessSettings | None) -> dict[str, Any]:
+        """What of a model, and of what is done to it first, decides a number."""
+        found = identity_of(name, self.registry)
+        if attack is None:
+            return found
+        if attack.attack == "quantize":
+            return found | {"attack": {"method": "nf4"}}
+        how, rows = self.relearning(attack)
+        return found | {"attack": asdict(how) | {"formats": list(how.formats), "data": rows}}
+
+    def key(self, name: str, attack: RobustnessSettings | None = None) -> str:
         """Content hash of what a model's finished result depends on, beside its metrics."""
         said = plain(self.evaluation, without=_NOT_IDENTITY)
         anchors = {one: said[one] and identity_of(said[one], self.registry) for one in ANCHORS}
         places = {one: _content(said[one]) for one in _PLACES}
-        identity = identity_of(name, self.registry)
-        return digest(
-            [identity | ({"attack": attack.identity} if attack else {}), said | places | anchors]
-        )
+        return digest([self.identity(name, attack), said | places | anchors])
 
     def plan(self) -> list[str]:
         """What would be measured; nothing is loaded or written."""
@@ -204,7 +194,7 @@ class MetaRun:
         names: Iterable[str],
         folder: str,
         extra: Iterable[str] = (),
-        attack: ModelAttack | None = None,
+        attack: RobustnessSettings | None = None,
     ) -> Values:
         """Known values, and those of the named models that lack one, measured now."""
         keys = [one.usable_as or one.key for one in self.metrics] + [*extra]
@@ -219,7 +209,11 @@ class MetaRun:
         return merged([kept, self.measured(lacking, self.out / folder, self.suite(extra), attack)])
 
     def measured(
-        self, names: Sequence[str], place: Path, metrics: Sequence[str], attack: ModelAttack | None
+        self,
+        names: Sequence[str],
+        place: Path,
+        metrics: Sequence[str],
+        attack: RobustnessSettings | None,
     ) -> Values:
         """The values of every model: measured now, or found finished.
 
@@ -245,7 +239,7 @@ class MetaRun:
         return merged([read_values(done), Values(to_do=to_do)])
 
     def _measure(
-        self, name: str, folder: Path, metrics: Sequence[str], attack: ModelAttack | None
+        self, name: str, folder: Path, metrics: Sequence[str], attack: RobustnessSettings | None
     ) -> str | None:
         """Measure one model, unless that was done; why it could not be."""
         key = self.key(name, attack)
@@ -261,8 +255,7 @@ class MetaRun:
         try:
             with one_memory_error():
                 if attack is not None:
-                    start = open_checkpoint(resolve(name, self.registry))
-                    made = str(attack.checkpoint(start, attack.folder / folder.name))
+                    made = self._attacked(name, folder.name, attack)
                 found = evaluate_into(made, settings, folder)
         except (InputError, WorkError, VerificationError, torch.OutOfMemoryError) as error:
             return failure_in(name, "evaluate", error).message
@@ -274,6 +267,19 @@ class MetaRun:
         if attack is not None and not attack.keep:
             shutil.rmtree(made, ignore_errors=True)
         return None
+
+    def _attacked(self, name: str, folder: str, attack: RobustnessSettings) -> str:
+        """The attacked model in a folder of its own, which lives until it is measured."""
+        how, rows = self.relearning(attack)
+        made = attacked(
+            open_checkpoint(resolve(name, self.registry)),
+            VARIANTS[attack.attack],
+            self.out / "attacked" / attack.attack / folder,
+            device=attack.measuring.device,
+            how=how,
+            rows=rows,
+        )
+        return str(made)
 
     def before(
         self, results: Sequence[Path], side: str | None = None, extra: Iterable[str] = ()
@@ -368,15 +374,6 @@ def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
     return _prepared(_candidates(settings), settings, notice, measuring=wanted)
 
 
-def relearn_attack(settings: RobustnessSettings, how: MetaRun) -> tuple[Relearning, str]:
-    """How models are relearned, and on which forget rows: `demo`, `forget10` or a file."""
-    given = settings.measuring
-    demo = (given.data or _default_data(how.names, given)) == DEMO_DATA
-    default = relearning_for(demo=demo)
-    rows = settings.relearn_data or str(given.forget or (DEMO_DATA if demo else "forget10"))
-    return replace(default, lr=settings.relearn_lr or default.lr), rows
-
-
 def run_robustness(settings: RobustnessSettings, how: MetaRun) -> Path:
     """Robustness of every metric to one attack: robustness-<attack>.json, with .csv and manifest.
 
@@ -411,10 +408,7 @@ def run_robustness(settings: RobustnessSettings, how: MetaRun) -> Path:
     wanted = dict.fromkeys(model for one in chosen for model in one.models)
     wanted |= {how.retain: None} if attack == "relearn" else {}
     known = read_values(settings.after, attack=attack) if settings.after else Values()
-    relearning, rows = relearn_attack(settings, how)
-    folder, device = how.out / "attacked" / attack, settings.measuring.device
-    done = ModelAttack(attack, relearning, rows, folder, device, settings.keep)
-    after = how.completed(known, wanted, f"after-{attack}", attack=done)
+    after = how.completed(known, wanted, f"after-{attack}", attack=settings)
     after = with_s_mia(after, attack_aucs(values, how.retain))
     found = [
         stability(one, attack, theirs, values, after, retain=how.retain, form=settings.form)

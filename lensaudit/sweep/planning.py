@@ -33,6 +33,7 @@ from lensaudit.models.registry import (
 )
 from lensaudit.models.sizes import BYTES, Sizes, sizes_on_disk
 from lensaudit.progress import Notice
+from lensaudit.settings import Place, Questions
 from lensaudit.sweep.attempts import states_of
 from lensaudit.sweep.plan import (
     ANCHORS,
@@ -200,7 +201,8 @@ def attacks_of(conditions: UnitConditions, variants: Sequence[Variant]) -> Mappi
     if "relearn-1ep" in variants:
         from lensaudit.unlearn.rows import load_rows, rows_hash
 
-        rows, how = load_rows(relearned_rows(conditions), part="forget"), relearning_of(conditions)
+        how = relearning_of(conditions)
+        rows = load_rows(relearned_rows(conditions, conditions.relearn_on), part="forget")
         found["relearn-1ep"] = asdict(how) | {"formats": list(how.formats), "rows": rows_hash(rows)}
     return {one: found[one] for one in variants if one in found}
 
@@ -210,20 +212,23 @@ def relearning_of(conditions: UnitConditions) -> Relearning:
     return relearning_for(demo=conditions.data == DEMO_DATA)
 
 
-def relearned_rows(conditions: UnitConditions) -> str:
-    """Rows of the relearn variant, as `lensaudit relearn --data` takes them."""
-    if conditions.relearn_on:
-        return conditions.relearn_on
-    if conditions.forget:
-        return str(conditions.forget)
-    if conditions.data == DEMO_DATA:
+def relearned_rows(asked: Questions, named: Place | None) -> str:
+    """Rows of the relearn variant, as `lensaudit relearn --data` takes them: those named, or asked.
+
+    Args:
+        asked: what the model is asked.
+        named: other rows, where the user wants them relearned.
+    """
+    if named or asked.forget:
+        return str(named or asked.forget)
+    if asked.data == DEMO_DATA:
         return DEMO
-    if conditions.data is not None and Path(conditions.data).is_dir():
+    if asked.data is not None and Path(asked.data).is_dir():
         for suffix in ("", "_perturbed"):
-            file = Path(conditions.data) / f"{conditions.forget_split}{suffix}.jsonl"
+            file = Path(asked.data) / f"{asked.forget_split}{suffix}.jsonl"
             if file.is_file():
                 return str(file)
-    return conditions.forget_split
+    return asked.forget_split
 
 
 def select(names: Sequence[str], registry: Registry) -> list[ModelSpec]:

@@ -112,7 +112,7 @@ def stage(sweep: Sweep, unit: Unit, work: Path, obtain: Obtain, room: UnitRoom) 
             out,
             device=sweep.conditions.device,
             how=relearning_of(sweep.conditions),
-            rows=relearned_rows(sweep.conditions),
+            rows=relearned_rows(sweep.conditions, sweep.conditions.relearn_on),
         )
         for role, name in names.items():
             if name == target.name:  # the attacked anchor is not the anchor any more

@@ -23,7 +23,7 @@ from lensaudit.data.chat import Encoding
 from lensaudit.data.facts import answered
 from lensaudit.data.fictional import make_world
 from lensaudit.errors import InputError, WorkError
-from lensaudit.meta.runs import prepare_robustness, relearn_attack
+from lensaudit.meta.runs import prepare_robustness
 from lensaudit.meta.settings import RobustnessSettings
 from lensaudit.models.checkpoint import open_model
 from lensaudit.patching.settings import PatchSettings
@@ -140,9 +140,9 @@ def test_every_command_shows_a_demo_model_the_same_rows_in_the_same_order(tmp_pa
     job = prepare(RelearnSettings(model="demo/npo"), "demo/npo")
     conditions = UnitConditions(data="demo")
     asked = RobustnessSettings(attack="relearn", models=("demo/npo",), by="none", out=tmp_path)
-    how, rows = relearn_attack(asked, prepare_robustness(asked, print))
+    how, rows = prepare_robustness(asked, print).relearning(asked)
     assert job.settings == relearning_of(conditions) == how == DEMO_RELEARNING
-    swept = load_rows(relearned_rows(conditions), part="forget")
+    swept = load_rows(relearned_rows(conditions, None), part="forget")
     attacked = load_rows(rows, part="forget")
     assert rows_hash(job.rows) == rows_hash(swept) == rows_hash(attacked)
 
