@@ -10,7 +10,6 @@ from annotated_types import Len
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, model_validator
 
-from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.results.reading import (
     AtLayer,
@@ -18,14 +17,12 @@ from lensaudit.results.reading import (
     Number,
     Share,
     Whole,
-    check_inside,
     checked,
     json_lines,
     json_object,
-    need,
     part,
 )
-from lensaudit.results.records import MANIFEST, Manifest, NamedModel, check_result, model_in
+from lensaudit.results.records import MANIFEST, NamedModel, check_whole, model_in
 from lensaudit.scores.estimate import UNMEASURED, Estimate
 from lensaudit.settings import COUNTERFACTUAL
 
@@ -337,22 +334,19 @@ class PatchRun:
 def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
     """A run from its folder; `texts` fills in what the rows do not hold.
 
+    Its checksums are compared; what they hold for is believed.
+
     Raises:
-        InputError: a file is missing, damaged or of another tool.
+        InputError: a file is missing, or is not as the run wrote it.
     """
+    check_whole(summary_file)
     folder = summary_file.parent
-    check_result(summary_file)
-    summary = json_object(summary_file)
+    summary, manifest = json_object(summary_file), json_object(folder / MANIFEST)
     found = checked(PatchSummary, summary, summary_file)
-    need(summary, summary_file, "n", "layers", "calibration", "per_layer")
-    _check_range(found.estimate, f"{summary_file}: {found.score}")
-    manifest = json_object(folder / MANIFEST)
-    checked(Manifest, manifest, folder / MANIFEST)
     rows = tuple(json_lines(folder / "results.jsonl"))
     models = {role: model_in(manifest, role, folder) for role in ("full", "retain")}
-    layers = tuple(found.layers)
     delta = "_em" if found.score == "em" else ""
-    run = PatchRun(
+    return PatchRun(
         folder=folder,
         source=found.source,
         weights=model_in(manifest, "source", folder).weights or found.source,
@@ -362,77 +356,29 @@ def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
         said=found,
         summary=summary,
         manifest=manifest,
-        examples=tuple(_texts(row, texts, folder) for row in rows),
+        examples=tuple(_texts(row, texts.get(row["idx"])) for row in rows),
         rows=rows,
-        layers=layers,
-        s1=_numbers(rows, f"s1{delta}", folder, len(layers)),
-        s2=_numbers(rows, f"s2{delta}", folder, len(layers)),
-        scores=_numbers(rows, SCORES[found.score], folder),
-        baseline=_numbers(rows, "baseline", folder),
+        layers=tuple(found.layers),
+        s1=_numbers(rows, f"s1{delta}", len(found.layers)),
+        s2=_numbers(rows, f"s2{delta}", len(found.layers)),
+        scores=_numbers(rows, SCORES[found.score]),
+        baseline=_numbers(rows, "baseline"),
         condition=_condition(summary, manifest, models, rows),
     )
-    _check_rows(found, run.scores, folder)
-    return run
 
 
-def _check_range(found: Estimate, where: str) -> None:
-    """Refuse a score that no run can have.
-
-    Raises:
-        InputError: outside 0 to 1, or outside its own interval.
-    """
-    if found.value is not None and not 0 <= found.value <= 1:
-        raise InputError(f"{where} is {found.value:g}, wanted 0 to 1")
-    check_inside(found, where)
-
-
-def _check_rows(found: PatchSummary, scores: Numbers, folder: Path) -> None:
-    """Refuse rows that the summary is not of.
-
-    Raises:
-        InputError: other numbers of rows or scores, a score outside 0 to 1, or another mean.
-    """
-    where, scored = folder / "results.jsonl", scores[~np.isnan(scores)]
-    if not len(scores):
-        raise InputError(f"{where}: holds no example")
-    if len(found.per_layer) not in (0, len(found.layers)):
-        n_layers = len(found.layers)
-        raise InputError(f"{folder}: per_layer has {len(found.per_layer)} of {n_layers} layers")
-    if len(scores) != found.n or len(scored) != found.n_scored:
-        raise InputError(
-            f"{where}: has {len(scores)} rows, {len(scored)} of them scored; summary.json says "
-            f"{found.n} and {found.n_scored}"
-        )
-    if (scored < 0).any() or (scored > 1).any():
-        raise InputError(f"{where}: a row's {found.score} is not between 0 and 1")
-    value = found.estimate.value
-    if found.score != "em" and value is not None and not np.isclose(scored.mean(), value, 1e-6):
-        raise InputError(
-            f"{where}: its rows have a mean {found.score} of {scored.mean():g}; summary.json says "
-            f"{value:g}"
-        )
-
-
-def _numbers(rows: Sequence[JsonObject], name: str, folder: Path, *width: int) -> Numbers:
+def _numbers(rows: Sequence[JsonObject], name: str, *width: int) -> Numbers:
     """A field of every row, of one number or of `width`; gaps are NaN."""
     gap = [None] * width[0] if width else None
     found = [gap if row.get(name) is None else row[name] for row in rows]
-    try:
-        values = np.array(found, dtype=np.float64).reshape(len(rows), *width)
-    except (ValueError, TypeError) as error:
-        wanted = f"{width[0]} numbers" if width else "a number"
-        raise InputError(f"{folder / 'results.jsonl'}: a row's {name} is not {wanted}") from error
-    return values
+    return np.array(found, dtype=np.float64)
 
 
-def _texts(row: JsonObject, given: Mapping[int, Texts], folder: Path) -> Texts:
-    idx = row.get("idx")
-    if type(idx) is not int:
-        raise InputError(f"{folder / 'results.jsonl'}: a row has no idx")
-    known = given.get(idx)
+def _texts(row: JsonObject, known: Texts | None) -> Texts:
     names = ("question", "answer", "prefix", "entity")
     words = {name: str(row.get(name) or (getattr(known, name) if known else "")) for name in names}
-    return Texts(idx=idx, group=str(row.get("group", known.group if known else "")), **words)
+    group = str(row.get("group", known.group if known else ""))
+    return Texts(idx=row["idx"], group=group, **words)
 
 
 def _condition(

@@ -209,8 +209,7 @@ def verdicts(places: Sequence[Place], calibration: Place | None = None) -> Verdi
     """The verdict of every model in some folders, to any depth.
 
     Raises:
-        InputError: a place that yields no view, or a file that is damaged, edited, or contradicts
-            the one beside it.
+        InputError: a place that yields no view, or a file that is damaged or edited.
     """
     judged = Verdicts(read_calibration(path_of(calibration)))
     for place in map(Path, places):

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from lensaudit.models.registry import unlearned
+from lensaudit.results.records import MANIFEST, mark_of, signed
 
 TAU = 0.05
 ERRORS = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
@@ -28,6 +29,20 @@ def texts(idx: int, rng: np.random.Generator) -> dict[str, str]:
 def write(path: Path, value) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value))
+
+
+def seal(folder: Path, **changes) -> None:
+    """Let the manifest of a folder answer for its files; `changes`: of the manifest."""
+    made = json.loads((folder / MANIFEST).read_text()) | changes
+    files = {one.name: vars(mark_of(one)) for one in folder.iterdir() if one.name != MANIFEST}
+    write(folder / MANIFEST, signed({**made, "files": files}))
+
+
+def change(folder: Path, **summary) -> None:
+    """Another summary of a run, under a checksum that fits."""
+    path = folder / "summary.json"
+    write(path, json.loads(path.read_text()) | summary)
+    seal(folder)
 
 
 def manifest(source: str, **inputs) -> dict:
@@ -129,8 +144,9 @@ def patch_run(
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    write(folder / "manifest.json", manifest(source, examples={"n": n, "hash": "e"}))
+    write(folder / MANIFEST, manifest(source, examples={"n": n, "hash": "e"}))
     write(folder / "summary.json", found)
+    seal(folder)
     return found
 
 
@@ -235,8 +251,9 @@ def em_run(folder: Path, source: str, *, n: int = 6, n_layers: int = 4) -> None:
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    write(folder / "manifest.json", manifest(source, examples={"n": n, "hash": "e"}))
+    write(folder / MANIFEST, manifest(source, examples={"n": n, "hash": "e"}))
     write(folder / "summary.json", summary)
+    seal(folder)
 
 
 def other_results(root: Path) -> None:

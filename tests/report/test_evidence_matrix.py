@@ -1,10 +1,8 @@
 """The table of models says what each way of looking found of each model, and no more."""
 
-import json
-
 import pytest
 import verdict_support as made
-from report_cases import eval_run, patch_run, write
+from report_cases import change, eval_run, patch_run, write
 
 from lensaudit.report.assemble import assemble
 from lensaudit.report.evidence import COLUMNS, columns_of, missing_of
@@ -19,13 +17,14 @@ def results(tmp_path):
         patch_run(tmp_path / name, name, held=held)
         eval_run(tmp_path / "eval" / name, name, model_utility=0.5 + held / 10)
     eval_run(tmp_path / "eval" / "retain", "retain", model_utility=0.7)
-    summary = json.loads((tmp_path / "npo" / "summary.json").read_text())
-    summary["aligned"] = {"uds": 0.7, "ci95": [0.6, 0.8], "d_share": 0.02}
-    summary["aligned"]["weakest"] = {"layer": 2, "erasure": 0.3, "ci95": [0.2, 0.4]}
-    summary["weakest"] = {"layer": 1, "erasure": 0.5, "ci95": [0.4, 0.6]}
-    summary["validity"] = {"d_share": 0.03}
-    summary["outputs"] = {"source": 0.125, "full": 1.0, "retain": 0.25, "n": 24}
-    write(tmp_path / "npo" / "summary.json", summary)
+    weakest = {"layer": 2, "erasure": 0.3, "ci95": [0.2, 0.4]}
+    change(
+        tmp_path / "npo",
+        aligned={"uds": 0.7, "ci95": [0.6, 0.8], "d_share": 0.02, "weakest": weakest},
+        weakest={"layer": 1, "erasure": 0.5, "ci95": [0.4, 0.6]},
+        validity={"d_share": 0.03},
+        outputs={"source": 0.125, "full": 1.0, "retain": 0.25, "n": 24},
+    )
     relearned(tmp_path / "relearned", "npo", {"prob": 0.3})
     return tmp_path
 
@@ -81,7 +80,7 @@ def test_anchors_stand_first_once_and_are_the_control_of_a_column(results):
 def test_an_anchor_that_was_patched_too_stands_once_with_its_interval(tmp_path, browser, shown):
     patch_run(tmp_path / "out" / "npo", "npo")
     found = patch_run(tmp_path / "out" / "retain", "retain", held=-1) | {"ci95": [0.9, 1.0]}
-    write(tmp_path / "out" / "retain" / "summary.json", found)
+    change(tmp_path / "out" / "retain", **found)
     (_, retain, npo) = assemble([tmp_path]).rows
     assert (retain.role, npo.label) == ("retain", "npo")
     low, high = map(hundredths, found["ci95"])
@@ -94,8 +93,7 @@ def test_an_anchor_that_was_patched_too_stands_once_with_its_interval(tmp_path, 
 
 def test_anchors_that_are_off_say_so(tmp_path):
     patch_run(tmp_path / "out", "a")
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    write(tmp_path / "out" / "summary.json", summary | {"calibration": {"full": 0.4, "retain": 1}})
+    change(tmp_path / "out", calibration={"full": 0.4, "retain": 1})
     full = assemble([tmp_path]).rows[0]
     assert (full.cells["uds"].text, full.cells["uds"].beside) == (".40", ("the scale is off",))
     write_report([tmp_path / "out"], tmp_path / "audit.html")

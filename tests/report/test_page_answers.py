@@ -9,7 +9,7 @@ import json
 import pytest
 import verdict_support as made
 from page_reader import Answers, read
-from report_cases import eval_run, patch_run, write
+from report_cases import eval_run, patch_run, seal, write
 
 from lensaudit.report.render import write_report
 from lensaudit.verdict.collect import verdicts
@@ -150,6 +150,7 @@ def test_intervals_count_authors_only_where_rows_name_them(tmp_path, named):
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         rows = [row | {"group": f"idx {row['idx']}"} for row in rows]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        seal(tmp_path / "out")
     write_report([tmp_path / "out"], tmp_path / "audit.html")
     said = read(tmp_path / "audit.html").text
     assert ("Intervals count authors, not questions." in said) == named

@@ -5,7 +5,7 @@ import json
 import math
 
 import pytest
-from report_cases import patch_run
+from report_cases import change, patch_run
 
 from lensaudit.report import packing as tokens
 from lensaudit.report.assemble import assemble
@@ -17,7 +17,7 @@ LAYERS = 8
 
 def lens_run(folder, name, *, read=True, words=("Ada", " Lovelace")):
     """A run of the lens; of row 3 only means are known, row 4 is not as we write it."""
-    patch_run(folder, name, n=8, n_layers=LAYERS)
+    found = patch_run(folder, name, n=8, n_layers=LAYERS)
     path = folder / "results.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     for row in rows:
@@ -31,9 +31,7 @@ def lens_run(folder, name, *, read=True, words=("Ada", " Lovelace")):
         if read and row["idx"] == 4:
             row["lens_by_token"][2] = ["x", -1.0]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    summary = json.loads((folder / "summary.json").read_text())
-    summary = {**summary, "score": "lens", "lens": summary.pop("uds"), "engine": "lens"}
-    (folder / "summary.json").write_text(json.dumps(summary))
+    change(folder, score="lens", lens=found["uds"], uds=None, engine="lens")
     return read_patch(folder / "summary.json", {})
 
 

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 import verdict_support as made
-from report_cases import eval_run, other_results, patch_run, write
+from report_cases import change, eval_run, manifest, other_results, patch_run, seal, write
 from verdict_support import page_data
 
 from lensaudit.cli.main import run
@@ -37,13 +37,12 @@ def test_tables_survive_packing_within_a_step():
 def test_runs_are_compared_on_the_same_examples_and_settings_alone(tmp_path):
     for name in ("a", "b", "other-hash", "other-rows", "other-tau", "other-layers"):
         patch_run(tmp_path / name, name, n=4, n_layers=6 if name == "other-layers" else 4)
-    made = json.loads((tmp_path / "other-hash" / "manifest.json").read_text())
-    made["inputs"]["examples"]["hash"] = "f"
-    write(tmp_path / "other-hash" / "manifest.json", made)
+    hashed = manifest("other-hash", examples={"n": 4, "hash": "f"})
+    seal(tmp_path / "other-hash", inputs=hashed["inputs"])
     rows = (tmp_path / "other-rows" / "results.jsonl").read_text()
     (tmp_path / "other-rows" / "results.jsonl").write_text(rows.replace('"idx": 3', '"idx": 9'))
-    summary = json.loads((tmp_path / "other-tau" / "summary.json").read_text())
-    write(tmp_path / "other-tau" / "summary.json", summary | {"tau": 0.1})
+    seal(tmp_path / "other-rows")
+    change(tmp_path / "other-tau", tau=0.1)
     data = assemble([tmp_path]).data()
     assert sorted(len(one["layers"]) for one in data["conditions"]) == [4, 4, 4, 4, 6]
     (pair,) = data["pairs"]
@@ -53,8 +52,8 @@ def test_runs_are_compared_on_the_same_examples_and_settings_alone(tmp_path):
 
 def test_the_page_holds_what_the_results_hold(tmp_path):
     found = patch_run(tmp_path / "out", "npo", n=30, n_layers=5)
-    made = json.loads((tmp_path / "out" / "manifest.json").read_text()) | {"seconds": 1.23456789012}
-    write(tmp_path / "out" / "manifest.json", made)
+    seal(tmp_path / "out", seconds=1.23456789012)
+    made = json.loads((tmp_path / "out" / "manifest.json").read_text())
     write_report([tmp_path / "out"], tmp_path / "audit.html")
     data = page_data(tmp_path / "audit.html")
     (depth,), (condition,) = data["depths"], data["conditions"]
@@ -151,10 +150,9 @@ def test_a_folder_is_no_published_model_whatever_its_last_part_spells(tmp_path):
 def test_anchors_are_never_judged_and_both_numbers_count_the_same_models(tmp_path):
     for name, held in (("npo", 0.9), ("rmu", 0.1), ("renamed full", 0.99)):
         patch_run(tmp_path / name, name, held=held)
-    manifest = tmp_path / "renamed full" / "manifest.json"
-    content = json.loads(manifest.read_text())
-    content["inputs"]["source"]["weights"] = content["inputs"]["full"]["weights"]
-    manifest.write_text(json.dumps(content))
+    inputs = manifest("renamed full")["inputs"]
+    source = inputs["source"] | {"weights": inputs["full"]["weights"]}
+    seal(tmp_path / "renamed full", inputs=inputs | {"source": source})
     document = assemble([tmp_path])
     assert set(document.codes()) == {"npo", "rmu"}
     assert document.title == "Audit of 2 models"
@@ -169,8 +167,7 @@ def test_the_suite_shows_the_depth_that_patching_found(tmp_path):
     (model,) = [one for one in assemble([tmp_path]).models.values() if one.name == "npo"]
     assert model.metrics["uds"][0] == found["uds"]
     # of another component it is another number
-    summary = tmp_path / "patch" / "summary.json"
-    summary.write_text(json.dumps({**json.loads(summary.read_text()), "component": "mlp"}))
+    change(tmp_path / "patch", component="mlp")
     (model,) = [one for one in assemble([tmp_path]).models.values() if one.name == "npo"]
     assert model.metrics["uds"][0] is None
 
@@ -178,8 +175,7 @@ def test_the_suite_shows_the_depth_that_patching_found(tmp_path):
 def test_of_two_runs_of_the_same_the_later_is_shown_and_the_other_named(tmp_path):
     patch_run(tmp_path / "old", "npo", held=0.1)
     patch_run(tmp_path / "new", "npo", held=0.9)
-    made = json.loads((tmp_path / "new" / "manifest.json").read_text())
-    write(tmp_path / "new" / "manifest.json", made | {"finished": "2026-11-21T00:00:00+00:00"})
+    seal(tmp_path / "new", finished="2026-11-21T00:00:00+00:00")
     document = assemble([tmp_path])
     assert [one.estimate.value for one in document.runs] == [
         json.loads((tmp_path / "new" / "summary.json").read_text())["uds"]
@@ -187,33 +183,23 @@ def test_of_two_runs_of_the_same_the_later_is_shown_and_the_other_named(tmp_path
     assert document.left_out[0].path.endswith("old")
 
 
-def broken(tmp_path, name: str, text: str) -> str:
-    """Why a run with this file instead of its own is left out."""
-    patch_run(tmp_path / "good", "good")
-    patch_run(tmp_path / "bad", "bad")
-    (tmp_path / "bad" / name).write_text(text)
-    left = write_report([tmp_path / "good", tmp_path / "bad"], tmp_path / "audit.html")
-    assert [one.path for one in left] == [str(tmp_path / "bad")]
-    assert "left-out" in (tmp_path / "audit.html").read_text()
-    return left[0].reason
-
-
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
-        ("summary.json", "{", "line 1 is not JSON"),
-        ("summary.json", '{"accuracy": 1}', "has no 'source'"),
-        ("summary.json", "[]", "wanted a JSON object"),
-        ("manifest.json", "{}", "has no 'command'"),
-        ("results.jsonl", '{"idx": 0, "s1": [1', "line 1 is not JSON; was it cut?"),
-        ("results.jsonl", '{"idx": 0, "s1": [1, 2], "s2": [1, 2]}', "s1 is not 4 numbers"),
-        ("results.jsonl", '{"idx": 0, "s1": ["a", 1, 1, 1]}', "s1 is not 4 numbers"),
-        ("results.jsonl", '{"question": "?"}', "a row has no idx"),
-        ("results.jsonl", "", "holds no example"),
+        ("summary.json", '{"uds": 0.9}', "was changed|the manifest says"),
+        ("results.jsonl", "", "the manifest says"),
+        ("manifest.json", "{}", "was changed"),
+        ("manifest.json", "{", "line 1 is not JSON"),
     ],
 )
 def test_a_damaged_result_is_left_out_with_its_reason(tmp_path, name, text, reason):
-    assert reason in broken(tmp_path, name, text)
+    patch_run(tmp_path / "good", "good")
+    patch_run(tmp_path / "bad", "bad")
+    (tmp_path / "bad" / name).write_text(text)
+    (left,) = write_report([tmp_path / "good", tmp_path / "bad"], tmp_path / "audit.html")
+    assert left.path == str(tmp_path / "bad")
+    assert re.search(reason, left.reason)
+    assert "left-out" in (tmp_path / "audit.html").read_text()
 
 
 def test_unfinished_and_foreign_folders_are_one_line_each(tmp_path, capsys):
@@ -321,23 +307,6 @@ def test_the_policy_names_this_script_and_this_style_and_nothing_else(tmp_path):
     assert not re.search(r"(?:src|href)=[\"']?(?:https?:)?//", page)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("n", "many"),
-        ("calibration", 1),
-        ("per_layer", {}),
-        ("per_layer", [{"layer": 0}]),
-        ("layers", "all"),
-        ("ci95", [0.1]),
-        ("uds", "high"),
-    ],
-)
-def test_a_summary_that_cannot_be_drawn_is_left_out(tmp_path, field, value):
-    found = patch_run(tmp_path / "bad", "bad") | {field: value}
-    assert str(tmp_path) in broken(tmp_path, "summary.json", json.dumps(found))
-
-
 def test_of_two_evaluations_the_one_that_holds_more_is_shown(tmp_path):
     eval_run(tmp_path / "a" / "retain", "retain", forget_truth_ratio=0.7)
     eval_run(tmp_path / "b", "retain", forget_truth_ratio=0.7, model_utility=0.5)
@@ -349,10 +318,9 @@ def test_of_two_evaluations_the_one_that_holds_more_is_shown(tmp_path):
 def test_one_name_with_other_weights_is_told_apart_by_folder(tmp_path):
     for variant in ("base", "nf4"):
         patch_run(tmp_path / variant / "npo" / "patch", "npo")
-    file = tmp_path / "nf4" / "npo" / "patch" / "manifest.json"
-    made = json.loads(file.read_text())
-    made["inputs"]["source"]["weights"] = "sha256:rounded"
-    write(file, made)
+    inputs = manifest("npo")["inputs"]
+    inputs["source"]["weights"] = "sha256:rounded"
+    seal(tmp_path / "nf4" / "npo" / "patch", inputs=inputs)
     assert {one.label for one in assemble([tmp_path]).models.values()} == {
         "npo · base",
         "npo · nf4",

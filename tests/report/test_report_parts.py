@@ -1,9 +1,7 @@
 """The parts beside UDS: exact match, steering, attacks, meta-evaluation, aggregates."""
 
-import json
-
 import pytest
-from report_cases import ERRORS, em_run, eval_run, other_results, patch_run, write
+from report_cases import ERRORS, change, em_run, eval_run, other_results, patch_run, write
 
 from lensaudit.errors import InputError
 from lensaudit.report.assemble import assemble
@@ -157,12 +155,10 @@ def test_metrics_of_a_log_without_a_manifest_have_no_direction(browser, shown, t
 
 def test_a_logit_lens_run_is_told_from_uds(browser, shown, tmp_path):
     patch_run(tmp_path / "a", "npo")
-    patch_run(tmp_path / "b", "npo")
-    summary = json.loads((tmp_path / "b" / "summary.json").read_text())
-    summary |= {"score": "lens", "lens": summary.pop("uds"), "engine": "lens"}
-    write(tmp_path / "b" / "summary.json", summary)
+    found = patch_run(tmp_path / "b", "npo")
     rows = (tmp_path / "b" / "results.jsonl").read_text().replace('"uds"', '"lens"')
     (tmp_path / "b" / "results.jsonl").write_text(rows)
+    change(tmp_path / "b", score="lens", lens=found["uds"], uds=None, engine="lens")
     shown(tmp_path / "a", tmp_path / "b")
     options = "[...document.querySelectorAll('#pick-condition option')].map(o => o.textContent)"
     assert [one.split(" · ")[0] for one in browser.run(options)] == ["UDS", "Lens depth"]

@@ -7,6 +7,7 @@ import lensaudit as la
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.files import write_csv, write_json, write_jsonl
+from lensaudit.results.records import manifest
 
 SUMMARY = {
     "score": "uds",
@@ -64,16 +65,14 @@ def write_run(folder, source="a", **changes):
     write_json(folder / "summary.json", summary)
     models = {role: {"name": role, "weights": role} for role in ("full", "retain")}
     inputs = models | {"source": {"name": source, "weights": source}, "examples": {"hash": "x"}}
-    write_json(
-        folder / "manifest.json",
-        {"command": "patch", "inputs": inputs, "options": {}, "versions": {}},
-    )
     first = min(1.0, 2 * summary["uds"])  # the mean of both is the summary's
     scores = (first, 2 * summary["uds"] - first, None)
     rows = [row | {"uds": score} for row, score in zip(ROWS, scores, strict=True)]
     write_jsonl(folder / "results.jsonl", rows)
     header = ("idx", "group", "layer", "s1", "s2", "ke", "erasure")
     write_csv(folder / "layers.csv", header, LAYERS)
+    made = manifest("patch", options={}, inputs=inputs, device="cpu", started=0.0)
+    made.write(folder, ("summary.json", "results.jsonl", "layers.csv"))
     return folder
 
 
