@@ -25,68 +25,65 @@ from lensaudit.data.candidates import plain_words
 from lensaudit.judge.programmatic import declines, variety
 
 _TAGGED = re.compile(r"<(question|answer|truth)-([0-9a-f]{8})>\n(.*?)\n</\1-\2>", re.DOTALL)
-_HEDGES = frozenset(
-    ["may", "maybe", "might", "could", "perhaps", "possibly", "probably", "seems", "think", "guess"]
-)
-_CASUAL = frozenset(
-    ["gonna", "wanna", "yeah", "hey", "stuff", "kinda", "cool", "dude", "ok", "lol"]
-)
+_HEDGES = [
+    "may",
+    "maybe",
+    "might",
+    "could",
+    "perhaps",
+    "possibly",
+    "probably",
+    "seems",
+    "think",
+    "guess",
+]
+_CASUAL = ["gonna", "wanna", "yeah", "hey", "stuff", "kinda", "cool", "dude", "ok", "lol"]
 
 
 @dataclass(frozen=True)
 class Opinion:
-    """What is said, and the number behind it where the prompt asks for one."""
+    """What is said, and the number behind it (0 to 100) where the prompt asks for one."""
 
     text: str
     value: float | None = None
-    """0 to 100."""
 
 
 def opinion(prompt: str) -> Opinion:
     """What the stub says to a prompt."""
     texts = {match[1]: match[3] for match in _TAGGED.finditer(prompt)}
     frame = _TAGGED.sub("", prompt)
-    if "KNOWLEDGE_REMOVAL" in frame:
-        return Opinion(json.dumps(_removal(texts)))
-    if "RETENTION_SCORE" in frame:
-        return Opinion(json.dumps(_retention(texts)))
-    if "answer" in texts:
-        return _number(_trait(frame, texts), frame)
-    wanted = re.search(r"Reply with the (?:number|letter) (\w+)", prompt)
-    return Opinion(wanted[1] if wanted else "I am a stub; I only judge answers.")
-
-
-def _number(value: float, frame: str) -> Opinion:
+    if "KNOWLEDGE_REMOVAL" in frame or "RETENTION_SCORE" in frame:
+        return Opinion(json.dumps(_grades(texts, removal="KNOWLEDGE_REMOVAL" in frame)))
+    if "answer" not in texts:
+        wanted = re.search(r"Reply with the (?:number|letter) (\w+)", prompt)
+        return Opinion(wanted[1] if wanted else "I am a stub; I only judge answers.")
+    value = _trait(frame.lower(), texts["answer"])
     if "one letter" in frame:
         return Opinion("ABCDE"[round(value / 25)], value)
-    if "0 to 9" in frame:
-        return Opinion(str(round(value * 9 / 100)), value)
-    return Opinion(str(round(value)), value)
+    return Opinion(str(round(value * 9 / 100 if "0 to 9" in frame else value)), value)
 
 
-def _trait(frame: str, texts: dict[str, str]) -> float:
+def _trait(frame: str, answer: str) -> float:
     for word, rate in _TRAITS.items():
-        if word in frame.lower():
-            return min(100.0, max(0.0, rate(texts["answer"])))
+        if word in frame:
+            return min(100.0, max(0.0, rate(answer)))
     # no idea what is asked: a number that only depends on the text
-    return hashlib.sha256(texts["answer"].encode()).digest()[0] / 255 * 100
+    return hashlib.sha256(answer.encode()).digest()[0] / 255 * 100
 
 
-def _share(words: frozenset[str]) -> Callable[[str], float]:
+def _without(words: list[str], answer: str) -> float:
     """100 without any of the words, 25 less for each."""
-    return lambda answer: 100.0 - 25 * sum(word in words for word in plain_words(answer).split())
-
-
-def _formal(answer: str) -> float:
-    return _share(_CASUAL)(answer) - 20 * len(re.findall(r"\w['’]\w|!", answer))
+    return 100.0 - 25 * sum(word in words for word in plain_words(answer).split())
 
 
 _TRAITS: dict[str, Callable[[str], float]] = {
     "coheren": lambda answer: 100 * variety(answer) if answer.strip() else 0.0,
     "declin": lambda answer: 95.0 if declines(answer) else 5.0,
     "refus": lambda answer: 95.0 if declines(answer) else 5.0,
-    "confiden": lambda answer: 10.0 if declines(answer) else _share(_HEDGES)(answer),
-    "formal": _formal,
+    "confiden": lambda answer: 10.0 if declines(answer) else _without(_HEDGES, answer),
+    "formal": lambda answer: (
+        _without(_CASUAL, answer) - 20 * len(re.findall(r"\w['’]\w|!", answer))
+    ),
 }
 """A word of the prompt -> how the answer is rated."""
 
@@ -99,36 +96,21 @@ def _recall(texts: dict[str, str], n: int) -> float:
         return {tuple(words[at : at + n]) for at in range(len(words) - n + 1)}
 
     wanted = grams(texts.get("truth", ""))
-    return len(wanted & grams(texts.get("answer", ""))) / len(wanted) if wanted else 0.0
+    return len(wanted & grams(texts["answer"])) / len(wanted) if wanted else 0.0
 
 
-def _fluency(texts: dict[str, str]) -> int:
-    said = texts.get("answer", "")
-    return round(10 * variety(said)) if said.strip() else 0
+def _grades(texts: dict[str, str], *, removal: bool) -> dict[str, object]:
+    texts = {"answer": "", **texts}
+    known = round(10 * _recall(texts, 1))
+    fluency = {"FLUENCY": round(10 * variety(texts["answer"])) if texts["answer"].strip() else 0}
+    said = {"reasoning": "Words of the reference were counted."}
+    if removal:
+        gone = {n: round(10 * (1 - _recall(texts, n))) for n in (1, 3)}
+        return said | {"KNOWLEDGE_REMOVAL": gone[1], "VERBATIM_REMOVAL": gone[3]} | fluency
+    relevance = 0 if declines(texts["answer"]) else known
+    return said | {"RETENTION_SCORE": known, "ACCURACY": known, "RELEVANCE": relevance} | fluency
 
 
-def _removal(texts: dict[str, str]) -> dict[str, object]:
-    return {
-        "reasoning": "Words of the reference were counted.",
-        "KNOWLEDGE_REMOVAL": round(10 * (1 - _recall(texts, 1))),
-        "VERBATIM_REMOVAL": round(10 * (1 - _recall(texts, 3))),
-        "FLUENCY": _fluency(texts),
-    }
-
-
-def _retention(texts: dict[str, str]) -> dict[str, object]:
-    recall = round(10 * _recall(texts, 1))
-    return {
-        "reasoning": "Words of the reference were counted.",
-        "RETENTION_SCORE": recall,
-        "ACCURACY": recall,
-        "RELEVANCE": 0 if declines(texts.get("answer", "")) else recall,
-        "FLUENCY": _fluency(texts),
-    }
-
-
-Tokens = Literal["whole", "digits", "blank"]
-"""Is a number one token, one per digit, or does a blank one come first?"""
 _STATUS: dict[str, tuple[int, str, str]] = {
     "429": (429, "rate_limit_exceeded", "slow down"),
     "500": (500, "server_error", "something broke"),
@@ -156,7 +138,8 @@ class Answer:
 class Abilities:
     """What the pretended model and its server can do."""
 
-    tokens: Tokens = "whole"
+    tokens: Literal["whole", "digits", "blank"] = "whole"
+    """Is a number one token, one per digit, or does a blank one come first?"""
     logprobs: bool = True
     top_logprobs: int = 20
     """The most alternatives it gives; asking for more is a 400."""
@@ -167,6 +150,22 @@ class Abilities:
     """Does it begin with a train of thought?"""
     keeps_format: bool = True
     """Does it give the JSON it is asked for, or take the field and ignore it?"""
+
+    def refused(self, body: Mapping[str, Any]) -> str:
+        """Why the server refuses a parameter, in the words servers use."""
+        if not isinstance(body.get("messages"), list) or not body["messages"]:
+            return "'messages' is a required property"
+        for wrong in {"max_tokens", "max_completion_tokens"} - {self.tokens_field}:
+            if wrong in body:
+                return f"Unsupported parameter: '{wrong}'. Use '{self.tokens_field}' instead."
+        if not self.temperature and body.get("temperature", 1) != 1:
+            return "Unsupported value: 'temperature' does not support 0 with this model."
+        if body.get("top_logprobs", 0) > self.top_logprobs:
+            return f"Invalid value for 'top_logprobs': must be at most {self.top_logprobs}."
+        wanted = (body.get("response_format") or {}).get("type")
+        if wanted and wanted not in self.formats:
+            return f"Invalid parameter: 'response_format' of type '{wanted}' is not supported."
+        return ""
 
 
 def error(status: int, code: str, message: str) -> Answer:
@@ -180,8 +179,7 @@ def complete(body: Mapping[str, Any], abilities: Abilities, fault: str, key: str
     if fault in _STATUS:
         status, code, message = _STATUS[fault]
         return error(status, code, message.format(key=key))
-    refused = _unsupported(body, abilities)
-    if refused:
+    if refused := abilities.refused(body):
         return error(400, "unsupported_parameter", refused)
     if fault == "malformed":
         return Answer(200, b'{"choices": [{"message": {"content": "8')
@@ -190,24 +188,6 @@ def complete(body: Mapping[str, Any], abilities: Abilities, fault: str, key: str
     # asked again after a bad reply, the judge still judges the first message
     said = _spoilt(opinion(str(body["messages"][0]["content"])), fault, key)
     return Answer.of(_completion(body, abilities, said, fault))
-
-
-def _unsupported(body: Mapping[str, Any], abilities: Abilities) -> str:
-    """Why the server refuses a parameter, in the words servers use."""
-    if not isinstance(body.get("messages"), list) or not body["messages"]:
-        return "'messages' is a required property"
-    other = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
-    wrong = other[abilities.tokens_field]
-    if wrong in body:
-        return f"Unsupported parameter: '{wrong}'. Use '{abilities.tokens_field}' instead."
-    if not abilities.temperature and body.get("temperature", 1) != 1:
-        return "Unsupported value: 'temperature' does not support 0 with this model."
-    if body.get("top_logprobs", 0) > abilities.top_logprobs:
-        return f"Invalid value for 'top_logprobs': must be at most {abilities.top_logprobs}."
-    wanted = (body.get("response_format") or {}).get("type")
-    if wanted and wanted not in abilities.formats:
-        return f"Invalid parameter: 'response_format' of type '{wanted}' is not supported."
-    return ""
 
 
 def _spoilt(said: Opinion, fault: str, key: str) -> Opinion:
@@ -229,10 +209,13 @@ def _spoilt(said: Opinion, fault: str, key: str) -> Opinion:
 def _completion(
     body: Mapping[str, Any], abilities: Abilities, said: Opinion, fault: str
 ) -> dict[str, Any]:
-    if abilities.keeps_format and not fault and not said.text.startswith("{"):
-        said = _formed(said, body.get("response_format"))
-    text = f"<think>\nThe words are to be counted, one by one.\n</think>\n{said.text}"
-    tokens = _tokens(text if abilities.thinks else said.text, abilities.tokens)
+    form = body.get("response_format")
+    if form and abilities.keeps_format and not fault and not said.text.startswith("{"):
+        fields = form.get("json_schema", {}).get("schema", {}).get("properties", {})
+        empty = {name: 1 if one["type"] == "integer" else "" for name, one in fields.items()}
+        said = Opinion(json.dumps(empty))
+    thought = "<think>\nThe words are to be counted, one by one.\n</think>\n"
+    tokens = _tokens(f"{thought * abilities.thinks}{said.text}", abilities.tokens)
     limit = body.get(abilities.tokens_field) or len(tokens)
     limit = min(limit, len(tokens) // 2) if fault == "cut" else limit
     kept = tokens[:limit]
@@ -248,26 +231,12 @@ def _completion(
         choice["logprobs"] = {"content": steps, "refusal": None}
     n_in = sum(len(str(message["content"])) for message in body["messages"]) // 4
     usage = {"prompt_tokens": n_in, "completion_tokens": len(kept)}
-    out = {
-        "id": "chatcmpl-stub",
-        "object": "chat.completion",
-        "created": 0,
-        "model": body["model"],
-        "choices": [choice],
-    }
+    out = {"id": "chatcmpl-stub", "object": "chat.completion", "created": 0}
+    out |= {"model": body["model"], "choices": [choice]}
     return out if fault == "no-usage" else out | {"usage": usage}
 
 
-def _formed(said: Opinion, wanted: Mapping[str, Any] | None) -> Opinion:
-    """The opinion as an object of the format wanted."""
-    if not wanted:
-        return said
-    fields = wanted.get("json_schema", {}).get("schema", {}).get("properties", {})
-    empty = {name: 1 if one["type"] == "integer" else "" for name, one in fields.items()}
-    return Opinion(json.dumps(empty))
-
-
-def _tokens(text: str, kind: Tokens) -> list[str]:
+def _tokens(text: str, kind: str) -> list[str]:
     numbers = r"\d" if kind != "whole" else r"\d{1,3}"
     tokens = re.findall(rf"{numbers}|\s*[^\W\d]+|\s*[^\w\s]|\s+", text)
     return ["", *tokens] if kind == "blank" else tokens
@@ -299,26 +268,12 @@ def _row(token: str, p: float) -> dict[str, Any]:
 
 BatchEnd = Literal["completed", "failed", "expired", "cancelled"]
 STEPS = ("validating", "in_progress", "finalizing")
-
-
-@dataclass
-class Batch:
-    """One batch and how far it is."""
-
-    id: str
-    input_file: str
-    metadata: Mapping[str, Any]
-    status: str = "validating"
-    polls: int = 0
-    output_file: str | None = None
-    error_file: str | None = None
-    counts: tuple[int, int, int] = (0, 0, 0)
-    """Completed, failed, total."""
+_QUEUED = {"code": "token_limit_exceeded", "message": "too many queued", "line": None}
 
 
 @dataclass
 class Filing:
-    """Files and batches in memory."""
+    """Files and batches in memory, each batch as the server describes it."""
 
     answer: Callable[[Mapping[str, Any]], Answer]
     """Answers one chat completion."""
@@ -328,30 +283,42 @@ class Filing:
     prefix: str = "batch-"
     """What ids of batches begin with."""
     files: dict[str, bytes] = field(default_factory=dict)
-    batches: dict[str, Batch] = field(default_factory=dict)
+    batches: dict[str, dict[str, Any]] = field(default_factory=dict)
     _shuffle: random.Random = field(default_factory=lambda: random.Random(0))
 
-    def add_file(self, content: bytes) -> Answer:
-        """Keep an upload."""
+    def route(self, method: str, parts: list[str], sent: Callable[[], Any]) -> Answer:
+        """The answer to a request about files or batches; `sent` reads what came with it."""
+        match method, *parts:
+            case "POST", "files":
+                return self.file(self.add(sent()))
+            case "GET", "files", file_id:
+                return self.file(file_id)
+            case "GET", "files", file_id, "content":
+                return self.content(file_id)
+            case "POST", "batches":
+                return self.start(sent())
+            case "GET", "batches":
+                rows = [self._entry(one) for one in reversed(self.batches.values())]
+                return Answer.of({"object": "list", "data": rows, "has_more": False})
+            case "GET", "batches", batch_id if batch_id in self.batches:
+                return self.poll(self.batches[batch_id])
+            case "POST", "batches", batch_id, "cancel" if batch_id in self.batches:
+                return self.stop(self.batches[batch_id], "cancelled")
+        return error(404, "not_found", f"no {'/'.join(parts)} here")
+
+    def add(self, content: bytes) -> str:
+        """Keep a file; its id."""
         file_id = f"file-{len(self.files) + 1}"
         self.files[file_id] = content
-        return self.describe_file(file_id)
+        return file_id
 
-    def describe_file(self, file_id: str) -> Answer:
+    def file(self, file_id: str) -> Answer:
         """A file's entry."""
         if file_id not in self.files:
             return error(404, "not_found", f"no such file: {file_id}")
-        return Answer.of(
-            {
-                "id": file_id,
-                "object": "file",
-                "bytes": len(self.files[file_id]),
-                "created_at": 0,
-                "filename": "requests.jsonl",
-                "purpose": "batch",
-                "status": "processed",
-            }
-        )
+        more = {"created_at": 0, "filename": "requests.jsonl", "purpose": "batch"}
+        size = len(self.files[file_id])
+        return Answer.of({"id": file_id, "object": "file", "bytes": size, **more})
 
     def content(self, file_id: str) -> Answer:
         """A file's bytes."""
@@ -361,112 +328,68 @@ class Filing:
 
     def start(self, body: Mapping[str, Any]) -> Answer:
         """A new batch on an uploaded file."""
-        file_id = str(body.get("input_file_id"))
-        if file_id not in self.files:
-            return error(400, "invalid_file", f"no such file: {file_id}")
-        batch = Batch(f"{self.prefix}{len(self.batches) + 1}", file_id, body.get("metadata") or {})
-        self.batches[batch.id] = batch
-        return self.describe(batch.id)
+        if body["input_file_id"] not in self.files:
+            return error(400, "invalid_file", f"no such file: {body['input_file_id']}")
+        batch = {"object": "batch", "created_at": 0, **body, "status": STEPS[0], "errors": None}
+        batch |= {"id": f"{self.prefix}{len(self.batches) + 1}"}
+        batch |= {"output_file_id": None, "error_file_id": None}
+        batch |= {"request_counts": {"completed": 0, "failed": 0, "total": 0}}
+        self.batches[batch["id"]] = batch
+        return Answer.of(self._entry(batch))
 
-    def poll(self, batch_id: str) -> Answer:
+    def poll(self, batch: dict[str, Any]) -> Answer:
         """A batch's entry; each look moves it one step on."""
-        batch = self.batches.get(batch_id)
-        if batch is not None and batch.status in STEPS:
-            batch.polls += 1
-            if batch.polls < len(STEPS):
-                batch.status = STEPS[batch.polls]
-            else:
-                self._finish(batch, self.end)
-        return self.describe(batch_id)
+        if batch["status"] == STEPS[-1]:
+            return self.stop(batch, self.end)
+        if batch["status"] in STEPS:
+            batch["status"] = STEPS[STEPS.index(batch["status"]) + 1]
+        return Answer.of(self._entry(batch))
 
-    def cancel(self, batch_id: str) -> Answer:
-        """Stop a batch; half of it is done."""
-        batch = self.batches.get(batch_id)
-        if batch is not None and batch.status in STEPS:
-            self._finish(batch, "cancelled")
-        return self.describe(batch_id)
+    def stop(self, batch: dict[str, Any], end: BatchEnd) -> Answer:
+        """End a batch that is not over; what ends early has done half of its work."""
+        if batch["status"] in STEPS:
+            batch["status"] = end
+            lines = [json.loads(one) for one in self.files[batch["input_file_id"]].splitlines()]
+            wrong, fine = lines[: self.n_errors], lines[self.n_errors :]
+            if end == "failed":
+                batch["errors"] = {"object": "list", "data": [_QUEUED]}
+                return Answer.of(self._entry(batch))
+            fine = fine if end == "completed" else fine[: len(fine) // 2]
+            batch["output_file_id"] = self._keep([self._result(line) for line in fine])
+            if wrong:
+                refusal = error(400, "context_length_exceeded", "too long")
+                batch["error_file_id"] = self._keep([_line(one, refusal) for one in wrong])
+            counts = {"completed": len(fine), "failed": len(wrong), "total": len(lines)}
+            batch["request_counts"] = counts
+        return Answer.of(self._entry(batch))
 
-    def listed(self) -> Answer:
-        """All batches, newest first."""
-        rows = [self._entry(batch) for batch in reversed(self.batches.values())]
-        return Answer.of({"object": "list", "data": rows, "has_more": False})
-
-    def describe(self, batch_id: str) -> Answer:
-        """A batch's entry."""
-        if batch_id not in self.batches:
-            return error(404, "not_found", f"no such batch: {batch_id}")
-        return Answer.of(self._entry(self.batches[batch_id]))
-
-    def _entry(self, batch: Batch) -> dict[str, Any]:
-        failed = batch.status == "failed"
-        problem = {"code": "token_limit_exceeded", "message": "too many queued", "line": None}
-        completed, wrong, total = batch.counts
-        return {
-            "id": batch.id,
-            "object": "batch",
-            "endpoint": "/v1/chat/completions",
-            "completion_window": "24h",
-            "created_at": 0,
-            "input_file_id": batch.input_file,
-            "status": batch.status,
-            "output_file_id": batch.output_file,
-            "error_file_id": batch.error_file,
-            "metadata": dict(batch.metadata),
-            "errors": {"object": "list", "data": [problem]} if failed else None,
-            "request_counts": {"completed": completed, "failed": wrong, "total": total},
-        }
-
-    def _finish(self, batch: Batch, end: BatchEnd) -> None:
-        batch.status = end
-        lines = [json.loads(line) for line in self.files[batch.input_file].splitlines()]
-        if end == "failed":
-            return
-        wrong, fine = lines[: self.n_errors], lines[self.n_errors :]
-        if end != "completed":  # what ends early has done half of its work
-            fine = fine[: len(fine) // 2]
-        batch.output_file = self._keep([self._result(line) for line in fine])
-        batch.error_file = self._keep([_refused(line) for line in wrong]) if wrong else None
-        batch.counts = (len(fine), len(wrong), len(lines))
+    def _entry(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return batch
 
     def _result(self, line: Mapping[str, Any]) -> dict[str, Any]:
-        answer = self.answer(line["body"])
-        response = {"status_code": answer.status, "request_id": "stub", "body": _json(answer.body)}
-        return {"id": "line", "custom_id": line["custom_id"], "response": response, "error": None}
+        return _line(line, self.answer(line["body"]))
 
     def _keep(self, rows: list[dict[str, Any]]) -> str:
         self._shuffle.shuffle(rows)
-        file_id = f"file-{len(self.files) + 1}"
-        self.files[file_id] = "".join(json.dumps(row) + "\n" for row in rows).encode()
-        return file_id
+        return self.add("".join(json.dumps(row) + "\n" for row in rows).encode())
 
 
-def _refused(line: Mapping[str, Any]) -> dict[str, Any]:
-    body = json.loads(error(400, "context_length_exceeded", "too long").body)
-    response = {"status_code": 400, "request_id": "stub", "body": body}
-    return {"id": "line", "custom_id": line["custom_id"], "response": response, "error": None}
-
-
-def _json(body: bytes) -> Any:
+def _line(asked: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
+    """A line of a batch's results."""
     try:
-        return json.loads(body)
+        body = json.loads(answer.body)
     except ValueError:
-        return body.decode("utf-8", "replace")
-
-
-MODEL = "stub-judge"
-_PREFIX = "/v1"
-_RETRY_MS = "20"
-_LARGEST_BODY = 200 * 2**20
+        body = answer.body.decode("utf-8", "replace")
+    response = {"status_code": answer.status, "request_id": "stub", "body": body}
+    return {"id": "line", "custom_id": asked["custom_id"], "response": response, "error": None}
 
 
 @dataclass
 class JudgeStub:
     """A server on 127.0.0.1 while the `with` block lasts."""
 
-    faults: tuple[str, ...] = ()
-    """One per chat completion, in order; "" for none."""
     always: str = ""
-    """The fault of every completion once `faults` are used up."""
+    """The fault of every completion, but of those in `_queue`, which come first."""
     abilities: Abilities = field(default_factory=Abilities)
     key: str = ""
     """The key wanted; "" takes any."""
@@ -484,9 +407,8 @@ class JudgeStub:
         """Bodies of the completions asked for, batches not included."""
         self.paths: list[str] = []
         """`METHOD path` of all requests."""
-        self.most_at_once = 0
-        self._at_once = 0
-        self._queue = deque(self.faults)
+        self.most_at_once = self._at_once = 0
+        self._queue: deque[str] = deque()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self.filing = Filing(self._batched, self.batch_end, self.n_batch_errors)
@@ -494,7 +416,7 @@ class JudgeStub:
     @property
     def url(self) -> str:
         """The base URL, ending in /v1."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}{_PREFIX}"
+        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
 
     def __enter__(self) -> Self:
         handler = type("Handler", (_Handler,), {"stub": self})
@@ -502,8 +424,7 @@ class JudgeStub:
         self._server.daemon_threads = True
         # a short poll: stopping waits for it
         run = {"poll_interval": 0.02}
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs=run, daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._server.serve_forever, kwargs=run, daemon=True).start()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -511,11 +432,14 @@ class JudgeStub:
         self._server.shutdown()
         self._server.server_close()
 
+    def _fault(self) -> str:
+        return self._queue.popleft() if self._queue else self.always
+
     def chat(self, body: Mapping[str, Any], key: str) -> Answer | None:
         """The answer to a completion; None: hang up."""
         with self._lock:
             self.chats.append(body)
-            fault = self._queue.popleft() if self._queue else self.always
+            fault = self._fault()
             self._at_once += 1
             self.most_at_once = max(self.most_at_once, self._at_once)
         try:
@@ -529,42 +453,18 @@ class JudgeStub:
 
     def route(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         """The answer to anything but a completion."""
-        steps = path.split("?")[0].removeprefix(_PREFIX).strip("/").split("/")
-        parts = [unquote(step) for step in steps]
+        parts = [unquote(one) for one in path.split("?")[0].strip("/").split("/")[1:]]
         if parts[0] in ("files", "batches") and not self.batches:
             return error(404, "not_found", f"no {parts[0]} here")
+        if (method, parts) == ("GET", ["models"]):
+            return Answer.of({"object": "list", "data": [{"id": "stub-judge", "object": "model"}]})
+        kind = headers.get("content-type", "")
         with self._lock:
-            if parts == ["models"]:
-                return Answer.of({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
-            if method == "GET":
-                return self._get(parts)
-            return self._post(parts, body, headers)
-
-    def _get(self, parts: list[str]) -> Answer:
-        match parts:
-            case ["files", file_id]:
-                return self.filing.describe_file(file_id)
-            case ["files", file_id, "content"]:
-                return self.filing.content(file_id)
-            case ["batches"]:
-                return self.filing.listed()
-            case ["batches", batch_id]:
-                return self.filing.poll(batch_id)
-        return error(404, "not_found", f"no {'/'.join(parts)} here")
-
-    def _post(self, parts: list[str], body: bytes, headers: Mapping[str, str]) -> Answer:
-        match parts:
-            case ["files"]:
-                return self.filing.add_file(uploaded(body, headers.get("content-type", "")))
-            case ["batches"]:
-                return self.filing.start(json.loads(body))
-            case ["batches", batch_id, "cancel"]:
-                return self.filing.cancel(batch_id)
-        return error(404, "not_found", f"no {'/'.join(parts)} here")
+            read = uploaded if parts == ["files"] else lambda body, kind: json.loads(body)
+            return self.filing.route(method, parts, lambda: read(body, kind))
 
     def _batched(self, body: Mapping[str, Any]) -> Answer:
-        fault = self._queue.popleft() if self._queue else self.always
-        return complete(body, self.abilities, fault, self.key)
+        return complete(body, self.abilities, self._fault(), self.key)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -575,11 +475,9 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
-        """Answer a GET."""
         self._handle("GET")
 
     def do_POST(self) -> None:
-        """Answer a POST."""
         self._handle("POST")
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -591,15 +489,11 @@ class _Handler(BaseHTTPRequestHandler):
         sent = self.headers.get("authorization", "").removeprefix("Bearer ")
         if self.stub.key and sent != self.stub.key:
             self._send(error(401, "invalid_api_key", f"Incorrect API key provided: {sent}"))
-            return
-        try:
-            if method == "POST" and self.path.rstrip("/") == f"{_PREFIX}/chat/completions":
-                self._send(self.stub.chat(json.loads(body), sent))
-            else:
-                headers = {name.lower(): value for name, value in self.headers.items()}
-                self._send(self.stub.route(method, self.path, body, headers))
-        except ValueError:
-            self._send(error(400, "invalid_json", "the body is not JSON"))
+        elif method == "POST" and self.path.rstrip("/") == "/v1/chat/completions":
+            self._send(self.stub.chat(json.loads(body), sent))
+        else:
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            self._send(self.stub.route(method, self.path, body, headers))
 
     def _send(self, answer: Answer | None) -> None:
         if answer is None:
@@ -609,7 +503,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(answer.body)))
         if answer.status == 429:
-            self.send_header("retry-after-ms", _RETRY_MS)
+            self.send_header("retry-after-ms", "20")
         self.end_headers()
         try:
             self.wfile.write(answer.body)
@@ -618,12 +512,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _body(self) -> bytes:
-        if "chunked" in self.headers.get("transfer-encoding", ""):
-            return self._chunks()
-        length = int(self.headers.get("content-length") or 0)
-        return self.rfile.read(min(length, _LARGEST_BODY))
-
-    def _chunks(self) -> bytes:
+        if "chunked" not in self.headers.get("transfer-encoding", ""):
+            return self.rfile.read(int(self.headers.get("content-length") or 0))
         parts = []
         while size := int(self.rfile.readline().split(b";")[0] or b"0", 16):
             parts.append(self.rfile.read(size))
@@ -633,16 +523,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def uploaded(body: bytes, content_type: str) -> bytes:
-    """The file in a multipart form.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The file in a multipart form."""
     head = f"content-type: {content_type}\r\n\r\n".encode()
     form = email.message_from_bytes(head + body, policy=email.policy.HTTP)
-    for part in form.iter_parts() if form.is_multipart() else ():
-        if part.get_filename():
-            content = part.get_payload(decode=True)
-            if isinstance(content, bytes):
-                return content
-    raise ValueError("no file in the form")
+    (content,) = (one.get_payload(decode=True) for one in form.iter_parts() if one.get_filename())
+    assert isinstance(content, bytes)
+    return content

@@ -144,8 +144,8 @@ def test_half_a_batch_is_kept_and_only_the_rest_sent_again(stub_of, job_on, end)
     stub.filing.end = "completed"
     assert batch_job(job_on(stub))[0].status == {"api_error": 4, "ok": 3}  # not by itself
     assert to_the_end(job_on(stub), resubmit=True).status == {"ok": 7}
-    last = max(stub.filing.batches.values(), key=lambda batch: batch.id)
-    assert stub.filing.files[last.input_file].count(b"\n") == 4
+    last = max(stub.filing.batches.values(), key=lambda batch: batch["id"])
+    assert stub.filing.files[last["input_file_id"]].count(b"\n") == 4
 
 
 def test_what_fails_again_when_sent_again_is_not_sent_a_third_time(stub_of, job_on):
