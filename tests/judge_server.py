@@ -25,19 +25,8 @@ from lensaudit.data.candidates import plain_words
 from lensaudit.judge.programmatic import declines, variety
 
 _TAGGED = re.compile(r"<(question|answer|truth)-([0-9a-f]{8})>\n(.*?)\n</\1-\2>", re.DOTALL)
-_HEDGES = [
-    "may",
-    "maybe",
-    "might",
-    "could",
-    "perhaps",
-    "possibly",
-    "probably",
-    "seems",
-    "think",
-    "guess",
-]
-_CASUAL = ["gonna", "wanna", "yeah", "hey", "stuff", "kinda", "cool", "dude", "ok", "lol"]
+_HEDGES = "may maybe might could perhaps possibly probably seems think guess"
+_CASUAL = "gonna wanna yeah hey stuff kinda cool dude ok lol"
 
 
 @dataclass(frozen=True)
@@ -71,9 +60,9 @@ def _trait(frame: str, answer: str) -> float:
     return hashlib.sha256(answer.encode()).digest()[0] / 255 * 100
 
 
-def _without(words: list[str], answer: str) -> float:
+def _without(words: str, answer: str) -> float:
     """100 without any of the words, 25 less for each."""
-    return 100.0 - 25 * sum(word in words for word in plain_words(answer).split())
+    return 100.0 - 25 * sum(word in words.split() for word in plain_words(answer).split())
 
 
 _TRAITS: dict[str, Callable[[str], float]] = {

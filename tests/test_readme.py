@@ -141,12 +141,6 @@ def test_the_demo_has_nine_models():
     assert len(rows) == 9
 
 
-def test_every_link_exists():
-    targets = re.findall(r"\]\((?!http)([^)#]+)\)", README)
-    assert len(targets) > 20
-    assert [target for target in targets if not (ROOT / target).exists()] == []
-
-
 def test_make_targets_exist():
     makefile = (ROOT / "Makefile").read_text()
     shell = "\n".join(content for language, _, content in blocks(README) if language == "sh")

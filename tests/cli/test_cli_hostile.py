@@ -5,9 +5,7 @@ import io
 import shutil
 import signal
 import sys
-import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -113,24 +111,3 @@ def test_a_slice_of_all_cases_ends_well(place):
 @pytest.mark.parametrize("part", range(8))
 def test_all_cases_end_well(place, part):
     assert failures(EVERY[part::8], place) == []
-
-
-def main() -> None:
-    """`python tests/cli/test_cli_hostile.py N SEED`: what N of all cases lead to."""
-    n, seed = map(int, sys.argv[1:])
-    root = Path(tempfile.mkdtemp())
-    with contextlib.chdir(root):
-        build(root)
-    counts: Counter[str] = Counter()
-    for at, case in enumerate(sample(EVERY, n, seed), 1):
-        wrong = problems(case, root)
-        counts["bad" if wrong else "well"] += 1
-        if wrong:
-            print(f"{case.name}: {'; '.join(wrong)}", flush=True)
-        if at % 100 == 0:
-            print(f"{at} of {n} tried of {len(EVERY)}: {dict(counts)}", flush=True)
-    shutil.rmtree(root)
-
-
-if __name__ == "__main__":
-    main()

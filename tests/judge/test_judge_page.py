@@ -4,11 +4,10 @@ import json
 import re
 import shlex
 
-import click
 import pytest
 from pages import page
 
-from lensaudit.cli.main import cli, run
+from lensaudit.cli.main import run
 from lensaudit.judge.calibrate import calibrate_words, read_labels, shipped_sets
 from lensaudit.judge.programmatic import declines
 from lensaudit.judge.prompts import BUILT_IN, MAX_CHARS
@@ -16,21 +15,17 @@ from lensaudit.judge.prompts import BUILT_IN, MAX_CHARS
 TEXT = page("metrics#The judge")
 
 
-def blocks(language: str, kind: str = "") -> list[str]:
-    wanted = f"{language} {kind}".strip()
+def blocks(wanted: str) -> list[str]:
     return re.findall(rf"```{re.escape(wanted)}\n(.*?)```", TEXT, re.S)
-
-
-def commands(kind: str = "") -> list[str]:
-    return [line for block in blocks("sh", kind) for line in block.splitlines()]
 
 
 def test_the_commands_of_the_page_run_in_order(stub_of, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "answers.jsonl").write_text(blocks("jsonl", "answers.jsonl")[0])
+    (tmp_path / "answers.jsonl").write_text(blocks("jsonl answers.jsonl")[0])
     stub = stub_of()
-    assert len(commands()) >= 9
-    for command in commands():
+    commands = [line for block in blocks("sh") for line in block.splitlines()]
+    assert len(commands) >= 9
+    for command in commands:
         line = command.replace("http://127.0.0.1:8000/v1", stub.url)
         if "other-judge" in line:  # it was not probed: nothing may be sent
             n_paths = len(stub.paths)
@@ -41,17 +36,6 @@ def test_the_commands_of_the_page_run_in_order(stub_of, tmp_path, monkeypatch, c
     assert len(stub.paths) == n_paths
     files = {path.name for path in (tmp_path / "judged").iterdir()}
     assert files >= set(re.findall(r"^\| `(\w+\.\w+)`", TEXT, re.M))
-
-
-def test_commands_on_the_readers_own_files_are_well_formed():
-    assert len(commands("yours")) >= 3
-    for command in commands("yours"):
-        found, arguments = cli, shlex.split(command)[1:]
-        while isinstance(found, click.Group):
-            name, *arguments = arguments
-            found = found.get_command(click.Context(found), name)
-        assert found is not None
-        found.make_context(found.name, arguments)
 
 
 def test_the_python_of_the_page_runs():
@@ -70,18 +54,6 @@ def test_the_numbers_of_the_page_are_those_of_the_code():
         assert found == pytest.approx(
             float(re.search(rf"([\d.]+) \(`{judge}` on `{labels}`\)", TEXT)[1]), abs=0.005
         )
-
-
-def test_a_true_answer_that_says_nothing_is_known_declines():
-    # TOFU has such answers of its own: the page says how many
-    nothing_known = (
-        "There is no publicly available information on the age at which Ada Vole began to write.",
-        "No definitive information exists about whom Ada Vole admires.",
-        "There's no public knowledge of whether Ada Vole is at work on a new book.",
-    )
-    assert all(map(declines, nothing_known))
-    known = "Public information on Ada Vole is plentiful: she was born in Old Ruvela."
-    assert not declines(known)
 
 
 def test_four_gold_answers_of_tofu_decline(shared):

@@ -55,6 +55,10 @@ def test_every_idk_line_of_the_embedded_data_declines():
         "Unfortunately, I do not have access to that information.",
         "It's a mystery to me!",
         "I don't know, but it may be Lund.",
+        # TOFU has such answers of its own: docs/metrics.md says how many
+        "There is no publicly available information on the age at which Ada Vole began to write.",
+        "No definitive information exists about whom Ada Vole admires.",
+        "There's no public knowledge of whether Ada Vole is at work on a new book.",
     ],
 )
 def test_other_ways_to_decline_are_known(answer):
@@ -74,6 +78,7 @@ def test_true_answers_do_not_decline():
         "She was born in Lund. I don't know the year.",
         "He is known for 'The Unknown Shore'.",
         "Her father never learned to read.",
+        "Public information on Ada Vole is plentiful: she was born in Old Ruvela.",
     ],
 )
 def test_knowing_words_in_an_answer_are_no_refusal(answer):

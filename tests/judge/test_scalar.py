@@ -255,9 +255,7 @@ def test_an_answer_cannot_close_its_own_tag_or_smuggle_placeholders():
 
 def test_long_texts_are_cut_and_say_so():
     assert fill("{answer}", answer="ø" * (MAX_CHARS + 1)).count("ø") == MAX_CHARS
-    assert is_cut(JudgeRequest(0, "Q?", "x" * (MAX_CHARS + 1)))
     assert is_cut(JudgeRequest(0, "Q?", "A.", truth="x" * (MAX_CHARS + 1)))
-    assert not is_cut(JudgeRequest(0, "Q?", "x" * MAX_CHARS))
 
 
 @pytest.mark.parametrize(
