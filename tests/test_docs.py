@@ -128,7 +128,8 @@ def test_commands_on_the_readers_own_files_are_well_formed(name):
         try:
             found.make_context(called, arguments, parent=click.Context(cli))
         except click.BadParameter as error:
-            assert "does not exist" in str(error), command  # it is the reader's
+            if "does not exist" not in str(error):  # it is the reader's
+                raise
 
 
 @pytest.mark.parametrize("name", OF_THE_HUB)
