@@ -4,7 +4,6 @@ import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -387,34 +386,21 @@ def cached_logits(
         )
 
 
-@dataclass(frozen=True)
-class Readout:
-    """What a model does to its unembedding's output."""
-
-    scale: float = 1.0
-    softcap: float | None = None
-
-    def applied(self, logits: Float[Tensor, "*at d_vocab"]) -> Float[Tensor, "*at d_vocab"]:
-        """Logits of the model."""
-        logits = logits if self.scale == 1.0 else logits * self.scale
-        return logits if not self.softcap else self.softcap * torch.tanh(logits / self.softcap)
-
-
-def readout_of(config: Any) -> Readout:
-    """From a configuration: Cohere multiplies, Granite divides, Gemma caps."""
+def read_out(logits: Float[Tensor, "*at d_vocab"], config: Any) -> Float[Tensor, "*at d_vocab"]:
+    """Logits from an unembedding's output: Cohere multiplies it, Granite divides, Gemma caps."""
     config = config.get_text_config()
     divisor = getattr(config, "logits_scaling", None) or 1.0
-    return Readout(
-        scale=(getattr(config, "logit_scale", None) or 1.0) / divisor,
-        softcap=getattr(config, "final_logit_softcapping", None),
-    )
+    scale = (getattr(config, "logit_scale", None) or 1.0) / divisor
+    softcap = getattr(config, "final_logit_softcapping", None)
+    logits = logits if scale == 1.0 else logits * scale
+    return logits if not softcap else softcap * torch.tanh(logits / softcap)
 
 
 def unembedded(model: TransformerBridge, resid: Resid) -> Logits:
     """What the model's own final norm and unembedding read from a residual stream."""
     with torch.no_grad():
         logits = model.unembed(model.ln_final(resid))
-    return readout_of(model.original_model.config).applied(logits)
+    return read_out(logits, model.original_model.config)
 
 
 @contextlib.contextmanager
@@ -509,24 +495,12 @@ TOLERANCE = {"float32": 1e-5, "bfloat16": 0.05, "float16": 0.01}
 """Allowed gap over the largest value. Half precision rounds differently in every kernel."""
 
 
-@dataclass(frozen=True)
-class Parity:
-    """Largest differences between the bridge and Hugging Face on one text."""
+def parity(checkpoint: Checkpoint, *, dtype: str = "float32", device: str = "cpu") -> list[float]:
+    """Largest differences between the bridge and Hugging Face on one text, over the largest value.
 
-    logits: float
-    """Over the largest logit."""
-    resid: float
-    """Over the largest activation, all layers but the last, which Hugging Face norms."""
-    allowed: float
-
-    @property
-    def holds(self) -> bool:
-        """Both differences are within the tolerance of the dtype; NaN is not."""
-        return self.logits <= self.allowed and self.resid <= self.allowed
-
-
-def parity(checkpoint: Checkpoint, *, dtype: str = "float32", device: str = "cpu") -> Parity:
-    """Compare the two on a fixed text; the model is loaded once and bridged after it has spoken."""
+    Of the logits, and of the residuals of all layers but the last, which Hugging Face norms. The
+    model is loaded once and bridged after it has spoken.
+    """
     model = load_causal(checkpoint, dtype=DTYPES[dtype], device=device, attn="eager")
     tokenizer = load_tokenizer(checkpoint)
     tokens = tokenizer(TEXT, return_tensors="pt")["input_ids"].to(device)
@@ -534,13 +508,6 @@ def parity(checkpoint: Checkpoint, *, dtype: str = "float32", device: str = "cpu
         plain = model(tokens, output_hidden_states=True)
     stack, _ = residuals(bridge := bridge_from(model, tokenizer), tokens)
     wanted = torch.stack(plain.hidden_states[1:-1], dim=1)
-    return Parity(
-        logits=_gap(logits_of(bridge, tokens), plain.logits),
-        resid=_gap(stack[:, :-1], wanted),
-        allowed=TOLERANCE[dtype],
-    )
-
-
-def _gap(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    found, wanted = found.float(), wanted.float()
-    return float((found - wanted).abs().max() / wanted.abs().max())
+    pairs = (logits_of(bridge, tokens), plain.logits), (stack[:, :-1], wanted)
+    gaps = ((found.float() - own.float()).abs().max() / own.abs().max() for found, own in pairs)
+    return [float(gap) for gap in gaps]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,11 +15,10 @@ from lensaudit.models.checkpoint import (
     HARMLESS,
     UNLOADABLE,
     WEIGHTS,
-    Adapter,
     Checkpoint,
     first_line,
+    header_of,
     peft_for,
-    tensor_names,
     trained_on,
 )
 from lensaudit.models.device import one_memory_error
@@ -119,7 +119,7 @@ def _whole(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str, attn: str
     model, found = loaded
     _check_whole(name, found)
     if checkpoint.adapter:
-        model = merged(model, checkpoint.adapter, dtype=dtype)
+        model = merged(model, name, checkpoint.adapter, dtype=dtype)
     return model.to(device).eval()
 
 
@@ -185,7 +185,7 @@ AGREEMENT = 1e-4
 """Largest change of a logit by merging, over the largest logit; merging in float32 costs 1e-6."""
 
 
-def merged(model: Any, adapter: Adapter, *, dtype: torch.dtype) -> Any:
+def merged(model: Any, name: str, adapter: Path, *, dtype: torch.dtype) -> Any:
     """`model`, in float32, with the adapter added into its weights, then in `dtype`.
 
     W + scale * B A in float32: a merge in bfloat16 moves logits by a percent. The merged model is
@@ -195,36 +195,36 @@ def merged(model: Any, adapter: Adapter, *, dtype: torch.dtype) -> Any:
     Raises:
         InputError: peft is not installed, or the adapter does not belong to this model.
     """
-    peft = peft_for(adapter.name)
+    peft = peft_for(name)
     try:
-        adapted: Any = peft.PeftModel.from_pretrained(model, str(adapter.folder))
-        _check_names(adapted, adapter, peft)
+        adapted: Any = peft.PeftModel.from_pretrained(model, str(adapter))
+        _check_names(adapted, name, adapter, peft)
         expected = _logits(adapted)
         # peft froze the base for the adapter's sake
         model = adapted.merge_and_unload(safe_merge=True).requires_grad_(True)
     except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
         reason = (str(error).splitlines() or ["no reason given"])[0][:200]
-        raise InputError(f"{adapter.name}: cannot be merged ({reason})") from error
+        raise InputError(f"{name}: cannot be merged ({reason})") from error
     gap = float((_logits(model) - expected).abs().max() / expected.abs().max())
     if not gap <= AGREEMENT:
         raise InputError(
-            f"{adapter.name}: merging it changes the logits by {gap:.2g} of the largest; does it "
+            f"{name}: merging it changes the logits by {gap:.2g} of the largest; does it "
             "adapt embeddings that are tied to the unembedding? Merge it yourself and save that"
         )
     return _cast(model, dtype)
 
 
-def _check_names(adapted: Any, adapter: Adapter, peft: Any) -> None:
+def _check_names(adapted: Any, name: str, adapter: Path, peft: Any) -> None:
     """Every matrix has its place and every place its matrix: peft would only warn."""
-    found = tensor_names(adapter.folder / WEIGHTS)
+    found = header_of(adapter / WEIGHTS).keys()
     # "auto", its default, would ask the Hub about the base model that the adapter names
     wanted = set(peft.get_peft_model_state_dict(adapted, save_embedding_layers=False))
     allowed = set(peft.get_peft_model_state_dict(adapted, save_embedding_layers=True))
     if odd := sorted((found - allowed) | (wanted - found)):
         where = "has no place in the model" if odd[0] in found else "is not in the adapter"
         raise InputError(
-            f"{adapter.name}: {len(odd)} tensors do not fit (first: {odd[0]} {where}); it was "
-            f"trained on another base model{trained_on(adapter.folder)}"
+            f"{name}: {len(odd)} tensors do not fit (first: {odd[0]} {where}); it was "
+            f"trained on another base model{trained_on(adapter)}"
         )
 
 

@@ -4,9 +4,10 @@ Its files are fetched from the Hub, with one line for each way that fails; a LoR
 is checked likewise.
 """
 
+import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,16 +67,6 @@ UNLOADABLE = (OSError, ValueError, KeyError, StrictDataclassError)
 
 
 @dataclass(frozen=True)
-class Adapter:
-    """An adapter on disk, opened and checked, not loaded."""
-
-    name: str
-    folder: Path
-    weights: str
-    """Content hash of its matrices and of the settings that give them meaning."""
-
-
-@dataclass(frozen=True)
 class Checkpoint:
     """A model on disk, opened and checked, not loaded."""
 
@@ -94,8 +85,8 @@ class Checkpoint:
     """Of the stored weights: `bfloat16`; a mixed file gives its first floating-point one."""
     packed: bool = False
     """The matrices are packed in four bits, as bitsandbytes saves them."""
-    adapter: Adapter | None = None
-    """Merged into the weights when they are loaded."""
+    adapter: Path | None = None
+    """Folder of the adapter that is merged into the weights when they are loaded."""
 
 
 def open_checkpoint(spec: ModelSpec, *, allow_packed: bool = False) -> Checkpoint:
@@ -117,7 +108,7 @@ def open_checkpoint(spec: ModelSpec, *, allow_packed: bool = False) -> Checkpoin
             f"{spec.name}: {folder} holds an adapter{trained_on(folder)}; name its base model too: "
             f"BASE+{spec.name}"
         )
-    adapter = open_adapter(spec.adapter) if spec.adapter else None
+    adapter, matrices = open_adapter(spec.adapter) if spec.adapter else (None, "")
     config = _config(folder)
     packed = _check_kind(spec.name, config, allow_packed=allow_packed and adapter is None)
     files = weight_files(folder)
@@ -134,7 +125,7 @@ def open_checkpoint(spec: ModelSpec, *, allow_packed: bool = False) -> Checkpoin
     return Checkpoint(
         spec=spec,
         folder=folder,
-        weights=merged_hash(weights, adapter.weights) if adapter else weights,
+        weights=merged_hash(weights, matrices) if adapter else weights,
         tokenizer=tokenizer_hash(folder),
         n_layers=_size(text, _LAYERS, folder),
         d_model=_size(text, _WIDTH, folder),
@@ -395,7 +386,7 @@ def weight_files(folder: Path) -> list[Path]:
     """
     single, index = folder / SINGLE, folder / INDEX
     if single.is_file():
-        tensor_names(single)
+        header_of(single)
         return [single]
     if not index.is_file():
         return []
@@ -407,7 +398,7 @@ def weight_files(folder: Path) -> list[Path]:
             f"{folder}: {len(missing)} of {len(shards)} shards named in {index.name} are missing: "
             f"{', '.join(missing[:3])}; fetch the checkpoint again"
         )
-    absent = weight_map.keys() - {name for shard in shards for name in tensor_names(shard)}
+    absent = weight_map.keys() - {name for shard in shards for name in header_of(shard)}
     if absent:
         raise InputError(f"{folder}: {index.name} names {min(absent)}, which is in no shard")
     return shards
@@ -424,34 +415,32 @@ def _weight_map(index: Path) -> Mapping[str, str]:
     return weight_map
 
 
-def tensor_names(file: Path) -> set[str]:
-    """Names of the tensors in a file, whose header and length are checked.
+def header_of(file: Path) -> dict[str, dict[str, Any]]:
+    """By tensor of a file its `dtype`, its `shape` and the byte of the file at which it begins.
 
     Raises:
-        InputError: it is damaged, or no safetensors.
+        InputError: header or length is damaged, or it is no safetensors.
     """
     try:
-        with safe_open(file, framework="numpy") as tensors:
-            return set(tensors.keys())
+        with safe_open(file, framework="numpy"), file.open("rb") as stream:
+            n_header = int.from_bytes(stream.read(8), "little")
+            header = json.loads(stream.read(n_header))
     except (SafetensorError, OSError) as error:
         raise InputError(
             f"{file}: damaged or not safetensors ({error}); fetch or save it again"
         ) from error
-
-
-def _stored_types(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
-    """Name and type of every tensor."""
-    for file in files:
-        with safe_open(file, framework="numpy") as tensors:
-            for name in tensors.keys():  # noqa: SIM118
-                yield name, tensors.get_slice(name).get_dtype()
+    header.pop("__metadata__", None)
+    return {
+        name: {**entry, "start": 8 + n_header + entry["data_offsets"][0]}
+        for name, entry in header.items()
+    }
 
 
 def _stored_dtype(files: Sequence[Path], config: Mapping[str, Any], packed: bool) -> str:
     """Of the first floating-point tensor; whole numbers would be cast: packed, or damaged."""
     if packed:
         return str(config.get("dtype") or config.get("torch_dtype") or "float32")
-    stored = list(_stored_types(files))
+    stored = [(name, one["dtype"]) for file in files for name, one in header_of(file).items()]
     for name, dtype in stored:
         if dtype not in _DTYPES and not HARMLESS.search(name):
             raise InputError(
@@ -467,8 +456,8 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 
 
-def open_adapter(spec: ModelSpec) -> Adapter:
-    """The LoRA adapter of `spec`, fetched if it is on the Hub.
+def open_adapter(spec: ModelSpec) -> tuple[Path, str]:
+    """Folder and content hash of the LoRA adapter of `spec`, fetched if it is on the Hub.
 
     Raises:
         InputError: it cannot be fetched, is no LoRA, or its weights are absent or damaged.
@@ -483,8 +472,8 @@ def open_adapter(spec: ModelSpec) -> Adapter:
         pickled = any(folder.glob("*.bin"))
         hint = "only a pickle, which can run code; " if pickled else ""
         raise InputError(f"{folder}: no {WEIGHTS}; {hint}save the adapter with save_pretrained")
-    tensor_names(weights)
-    return Adapter(spec.name, folder, adapter_hash(weights, config))
+    header_of(weights)
+    return folder, adapter_hash(weights, config)
 
 
 def peft_for(who: str) -> Any:

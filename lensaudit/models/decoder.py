@@ -15,7 +15,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lensaudit.models.bridge import Readout, TransformerBridge, readout_of
+from lensaudit.models.bridge import TransformerBridge, read_out
 from lensaudit.models.large.streaming import Streamed, streamed
 from lensaudit.models.linear import linear
 from lensaudit.models.sizes import ropes_of
@@ -253,7 +253,8 @@ class Decoder:
     blocks: tuple[Block, ...]
     ln_final: nn.Module
     unembed: nn.Linear
-    readout: Readout
+    config: Any
+    """Of the text model."""
     neighbours: bool = False
     """What the rotary embeddings turn: see `Parts`."""
     streamed: Streamed | None = None
@@ -280,7 +281,7 @@ class Decoder:
 
     def logits(self, resid: Packed) -> Float[Tensor, "token d_vocab"]:
         """Final norm and unembedding."""
-        return self.readout.applied(self.unembed(self.ln_final(resid)))
+        return read_out(self.unembed(self.ln_final(resid)), self.config)
 
 
 def decoder_of(model: TransformerBridge) -> Decoder:
@@ -307,7 +308,7 @@ def decoder_of(model: TransformerBridge) -> Decoder:
         blocks=tuple(_block(_bare(layer), at, parts, config) for at, layer in layers),
         ln_final=_bare(getattr(trunk, parts.ln_final)),
         unembed=_bare(getattr(hf, parts.head)),
-        readout=readout_of(config),
+        config=config,
         neighbours=parts.neighbours,
         streamed=streamed(hf),
     )

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
-
-from lensaudit.models.checkpoint import Checkpoint, config_of, weight_files
+from lensaudit.models.checkpoint import Checkpoint, config_of, header_of, weight_files
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -128,12 +126,8 @@ def sizes_on_disk(checkpoint: Checkpoint, dtype: str) -> Sizes:
 
 def n_parameters(folder: Path) -> int:
     """Weights of a checkpoint, from the headers of its safetensors files."""
-    total = 0
-    for file in weight_files(folder):
-        with safe_open(file, framework="numpy") as tensors:
-            shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118
-        total += sum(map(math.prod, shapes))
-    return total
+    headers = (header_of(file).values() for file in weight_files(folder))
+    return sum(math.prod(one["shape"]) for header in headers for one in header)
 
 
 _BY_LENGTH = ("dynamic", "longrope")

@@ -78,13 +78,8 @@ class Passes:
 
     @property
     def alternate(self) -> TrainBatch:
-        """Rows with the other answers.
-
-        Raises:
-            ValueError: the batch has none; the data of the run lack what the method needs.
-        """
-        if self.batch.alternate is None:
-            raise ValueError("the method needs alternate answers and the batch has none")
+        """Rows with the other answers, which `job.check` has seen to be there."""
+        assert self.batch.alternate is not None
         return self.batch.alternate
 
     def logits(self, part: TrainBatch | None = None) -> Logits:
@@ -92,19 +87,18 @@ class Passes:
         return logits(self.model, part or self.batch.forget)
 
     def frozen_logits(self, part: TrainBatch | None = None) -> Logits:
-        """Of the reference, without gradient."""
+        """Of the reference, without gradient; `objective_of` has seen that there is one."""
+        assert self.reference is not None
         with torch.no_grad():
-            return logits(self._reference, part or self.batch.forget)
+            return logits(self.reference, part or self.batch.forget)
 
     def nll(self, part: TrainBatch | None = None) -> PerSequence:
         """Summed per row, of the model."""
-        part = part or self.batch.forget
-        return losses.sequence_nll(self.logits(part), part.labels)
+        return losses.sequence_nll(self.logits(part), (part or self.batch.forget).labels)
 
     def frozen_nll(self, part: TrainBatch | None = None) -> PerSequence:
         """Summed per row, of the reference."""
-        part = part or self.batch.forget
-        return losses.sequence_nll(self.frozen_logits(part), part.labels)
+        return losses.sequence_nll(self.frozen_logits(part), (part or self.batch.forget).labels)
 
     def resid(self, part: TrainBatch) -> Resid:
         """The model's residual stream after `hyper.layer`."""
@@ -112,14 +106,9 @@ class Passes:
 
     def frozen_resid(self, part: TrainBatch) -> Resid:
         """The reference's residual stream after `hyper.layer`."""
+        assert self.reference is not None
         with torch.no_grad():
-            return _resid(self._reference, part, self.hyper.layer)
-
-    @property
-    def _reference(self) -> PreTrainedModel:
-        if self.reference is None:
-            raise ValueError("the method needs the reference model and there is none")
-        return self.reference
+            return _resid(self.reference, part, self.hyper.layer)
 
 
 def _resid(model: PreTrainedModel, part: TrainBatch, layer: int | None) -> Resid:

@@ -225,7 +225,6 @@ def logits(model: PreTrainedModel, part: TrainBatch) -> Logits:
     return model(input_ids=part.tokens, attention_mask=part.mask.long()).logits
 
 
-@dataclass(frozen=True)
 class FineTuning(Objective[TrainBatch]):
     """Mean negative log-likelihood of the answers: how `full` and `retain` are made."""
 

@@ -95,8 +95,8 @@ def trainee(start: Checkpoint, how: Tuning, *, seed: int, device: str) -> tuple[
     model = load_causal(replace(start, adapter=None), device=device)
     if start.adapter is None:
         return model, adapted(model, rank=how.lora, seed=seed)
-    peft = peft_for(start.adapter.name)
-    own = peft.PeftModel.from_pretrained(model, str(start.adapter.folder), is_trainable=True)
+    peft = peft_for(start.spec.name)
+    own = peft.PeftModel.from_pretrained(model, str(start.adapter), is_trainable=True)
     return model, own
 
 
@@ -108,7 +108,7 @@ def check_rank(start: Checkpoint, rank: int | None) -> None:
     """
     if rank is None or start.adapter is None:
         return
-    config = read_json(start.adapter.folder / CONFIG)
+    config = read_json(start.adapter / CONFIG)
     found = config.get("r") if isinstance(config, dict) else None
     if found != rank:
         raise InputError(
@@ -125,7 +125,7 @@ def save_adapter(wrapped: Any, start: Checkpoint, folder: Path, *, dtype: torch.
     """
     peft = peft_for("--lora")
     matrices = peft.get_peft_model_state_dict(wrapped, save_embedding_layers=False)
-    own = f"+{start.adapter.name}" if start.adapter else ""
+    own = f"+{start.spec.adapter.name}" if start.spec.adapter else ""
     config = replace(
         wrapped.peft_config["default"],
         base_model_name_or_path=start.spec.name.removesuffix(own),

@@ -219,7 +219,7 @@ def test_a_registry_entry_can_name_an_adapter_beside_the_file(adapter, tiny_chec
     file.write_text(f'mine = {{ path = "{tiny_checkpoint}", adapter = "adapter" }}\n')
     spec = resolve("mine", load_registry(file))
     assert spec.adapter.local == adapter
-    assert open_checkpoint(spec).adapter.folder == adapter
+    assert open_checkpoint(spec).adapter == adapter
 
 
 def test_an_adapter_that_changes_nothing_scores_as_its_base(tmp_path):

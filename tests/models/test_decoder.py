@@ -4,10 +4,10 @@ import torch
 
 from lensaudit.data.spans import make_batch
 from lensaudit.models.bridge import (
-    Readout,
     bridge_from,
     embedded,
     logits_of,
+    read_out,
     residuals,
     unembedded,
 )
@@ -53,11 +53,13 @@ def test_windows_and_softcaps_are_those_of_the_configuration(tiny_of):
     }
     assert windows == {"Llama": [None] * 4, "Mistral": [4] * 4, "Gemma2": [4, None, 4, None]}
     gemma = decoder_of(tiny_of("Gemma2"))
-    assert gemma.readout == Readout(softcap=30.0)
+    large = torch.tensor([1e9])
+    assert read_out(large, gemma.config) == 30.0
     assert gemma.blocks[0].attention.softcap == 50.0
     assert gemma.blocks[0].ln1_post is not None
     llama = decoder_of(tiny_of("Llama"))
-    assert (llama.readout, llama.blocks[0].attention.softcap) == (Readout(), None)
+    assert read_out(large, llama.config) == large
+    assert llama.blocks[0].attention.softcap is None
     assert llama.blocks[0].ln1_post is None
 
 

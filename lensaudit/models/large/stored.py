@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.models.checkpoint import weight_files
+from lensaudit.models.checkpoint import header_of, weight_files
 from lensaudit.models.quantize import from_codes
 
 DTYPES = {
@@ -85,17 +85,11 @@ class Stored:
 
 def stored_tensors(folder: Path) -> Mapping[str, Stored]:
     """Every tensor of a checkpoint by name; only headers are read."""
-    found = {}
-    for file in weight_files(folder):
-        with file.open("rb") as opened:
-            n_header = int.from_bytes(opened.read(8), "little")
-            header = json.loads(opened.read(n_header))
-        header.pop("__metadata__", None)
-        for name, entry in header.items():
-            start = 8 + n_header + entry["data_offsets"][0]
-            shape, dtype = tuple(entry["shape"]), DTYPES[entry["dtype"]]
-            found[name] = Stored(name, file, start, dtype, shape)
-    return found
+    return {
+        name: Stored(name, file, one["start"], DTYPES[one["dtype"]], tuple(one["shape"]))
+        for file in weight_files(folder)
+        for name, one in header_of(file).items()
+    }
 
 
 def block_of(name: str) -> int | None:
