@@ -34,19 +34,19 @@ ENGINES = {
 PACKAGES = {"ray": "ray", "submitit": "submitit"}
 
 
-def idle(sweep, unit, obtain, room):
+def idle(sweep, unit, obtain, halvings, report):
     """A unit that only publishes."""
     work = sweep.work(unit.id)
     (work / "eval").mkdir(parents=True, exist_ok=True)
     publish(sweep, unit, {"values": {}, "seconds": 0.0, "halvings": 0})
 
 
-def real(sweep, unit, obtain, room):
+def real(sweep, unit, obtain, halvings, report):
     """A unit that imports what measuring imports, and stays for a moment."""
     import lensaudit.sweep.unit  # noqa: F401
 
     time.sleep(1.0)
-    idle(sweep, unit, obtain, room)
+    idle(sweep, unit, obtain, halvings, report)
 
 
 def toy_plan(root: Path, n: int) -> None:

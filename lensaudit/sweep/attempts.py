@@ -51,8 +51,8 @@ from lensaudit.files import (
 from lensaudit.partials import is_running, process_name
 from lensaudit.results.eval_runs import check_share
 from lensaudit.results.keyed import keyed_document, write_keyed
-from lensaudit.results.reading import Number, Whole, check_inside, fits
-from lensaudit.results.records import FileMark, mark_of
+from lensaudit.results.reading import Number, Whole, check_inside
+from lensaudit.results.records import mark_of
 from lensaudit.scores.estimate import Estimate
 from lensaudit.sweep.plan import Sweep, Unit
 
@@ -420,17 +420,7 @@ _SCRATCH = ("checkpoint", "registry.json", "eval/passes", "eval/retain")
 
 def finished(sweep: Sweep, unit: Unit) -> Mapping[str, Any] | None:
     """The result of a unit; None where it is not done. A damaged one is not done."""
-    return _valid(sweep.unit(unit.id) / RESULT, unit)
-
-
-def prepared(sweep: Sweep, unit: Unit) -> Mapping[str, Any] | None:
-    """The result of a unit that was complete when its worker died before publishing it."""
-    return _valid(sweep.work(unit.id) / RESULT, unit)
-
-
-def _valid(path: Path, unit: Unit) -> Mapping[str, Any] | None:
-    content = keyed_document(path, unit.id)
-    return content if content is not None and fits(_Result, content) else None
+    return keyed_document(sweep.unit(unit.id) / RESULT, unit.id)
 
 
 @dataclass(frozen=True)
@@ -445,18 +435,6 @@ class UnitValue:
     reason: str | None
     high_means: str | None
     family: str
-
-
-@dataclass(frozen=True)
-class _Result:
-    """Fields that `result.json` must hold."""
-
-    values: dict[str, UnitValue]
-    files: dict[str, FileMark]
-    seconds: Number
-    dtype: str
-    device: str
-    halvings: Whole = 0
 
 
 def check_values(unit: Unit, result: Mapping[str, Any]) -> None:

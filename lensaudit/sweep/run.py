@@ -17,7 +17,7 @@ from typing import Any
 
 from lensaudit.errors import PartialError, TryAgainError, WorkError, shortened
 from lensaudit.files import printable
-from lensaudit.progress import Progress, unheard
+from lensaudit.progress import unheard
 from lensaudit.sweep.attempts import (
     Attempt,
     AttemptFailure,
@@ -28,7 +28,7 @@ from lensaudit.sweep.attempts import (
     state_of,
     states_of,
 )
-from lensaudit.sweep.plan import Sweep, Unit, UnitConditions, read_plan
+from lensaudit.sweep.plan import Sweep, Unit, read_plan
 from lensaudit.sweep.settings import RunSettings
 
 RUNNER = "lensaudit.sweep.unit:run_unit"
@@ -45,35 +45,6 @@ Report = Callable[[str], None]
 def said(line: str) -> None:
     """A worker's line on stderr, where it has no driver to tell."""
     print(f"lensaudit: {printable(line)}", file=sys.stderr, flush=True)
-
-
-@dataclass(frozen=True)
-class UnitRoom:
-    """What a unit may take, and who is told how far it is."""
-
-    activations: Path
-    halvings: int = 0
-    """Of batch and memory, because it ran out before."""
-    report: Report = unheard
-    """Called after each pass; may raise to stop between passes."""
-
-    def tell(self, progress: Progress) -> None:
-        """Report a finished piece."""
-        self.report(progress.piece)
-
-    def batch_size(self, conditions: UnitConditions) -> int | None:
-        """The planned batch, halved as often as memory ran out."""
-        if not self.halvings:
-            return conditions.batch_size
-        return max(1, (conditions.batch_size or 32) >> self.halvings)
-
-    def memory(self, conditions: UnitConditions) -> str:
-        """The planned budget, halved as often as memory ran out."""
-        from lensaudit.patching.options import parse_memory
-
-        if not self.halvings:
-            return conditions.memory
-        return f"{max(256, parse_memory(conditions.memory) >> 20 >> self.halvings)}M"
 
 
 @dataclass(frozen=True)
@@ -161,9 +132,8 @@ def attempt(
             run_unit = getattr(importlib.import_module(module), function)
             _take_share()
             weights = _weights(sweep, order.settings)
-            halvings = past.history.n_halvings
-            room = UnitRoom(sweep.activations, halvings, lambda _: order.check_time(signals))
-            run_unit(sweep, unit, weights.obtain, room)
+            halvings, look = past.history.n_halvings, lambda _: order.check_time(signals)
+            run_unit(sweep, unit, weights.obtain, halvings, look)
         signals.attempt = None
         failure = trying.failure
         report(f"{unit.label}: {f'{failure.kind}: {failure.reason}' if failure else 'done'}")

@@ -27,8 +27,12 @@ from lensaudit.metrics.registry import Metric, MetricResult, all_metrics, ordere
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import load_registry, resolve
+from lensaudit.patching.options import parse_memory
 from lensaudit.patching.settings import PatchSettings
+from lensaudit.progress import Tell, unheard
+from lensaudit.results.keyed import keyed_document
 from lensaudit.results.records import git_commit
+from lensaudit.scores.estimate import Estimate
 from lensaudit.settings import (
     Anchors,
     Caches,
@@ -39,10 +43,10 @@ from lensaudit.settings import (
     Rows,
     shared,
 )
-from lensaudit.sweep.attempts import UnitState, UnitValue, prepared, publish, states_of
+from lensaudit.sweep.attempts import RESULT, UnitState, UnitValue, publish, states_of
 from lensaudit.sweep.plan import AttackVariant, Sweep, Target, Unit, UnitConditions
 from lensaudit.sweep.planning import patched_data, relearned_rows, relearning_of
-from lensaudit.sweep.run import Report, UnitRoom
+from lensaudit.sweep.run import Report
 from lensaudit.sweep.weights import Weights
 from lensaudit.unlearn.rows import load_rows
 from lensaudit.unlearn.trainee import stored_dtype
@@ -55,19 +59,26 @@ TOLERANCES = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 2e-2}
 generation may change a word, so that a mean over few texts moves more."""
 
 
-def run_unit(sweep: Sweep, unit: Unit, obtain: Obtain, room: UnitRoom) -> None:
+def run_unit(sweep: Sweep, unit: Unit, obtain: Obtain, halvings: int, report: Report) -> None:
     """Do a unit and publish it. What is finished of it is kept if it fails.
+
+    Args:
+        sweep: in its folder.
+        unit: that is done.
+        obtain: where its checkpoint lies.
+        halvings: of batch and memory, because it ran out before.
+        report: called after each pass; may raise to stop between passes.
 
     Raises:
         LensAuditError: it has no result.
     """
     started = time.monotonic()
-    if prepared(sweep, unit) is not None:
+    if keyed_document(sweep.work(unit.id) / RESULT, unit.id) is not None:
         publish(sweep, unit, None)
         return
     work = make_folder(sweep.work(unit.id))
-    settings = stage(sweep, unit, work, obtain, room)
-    values = measure(unit.target, settings, sweep.conditions, work, room)
+    settings = stage(sweep, unit, work, obtain, sweep.activations, halvings)
+    values = measure(unit.target, settings, sweep.conditions, work, report)
     target = sweep.by_name[unit.target]
     publish(
         sweep,
@@ -79,7 +90,7 @@ def run_unit(sweep: Sweep, unit: Unit, obtain: Obtain, room: UnitRoom) -> None:
             "repo": target.repo,
             "revision": target.revision,
             **resolved(work),
-            "halvings": room.halvings,
+            "halvings": halvings,
             "values": values,
             "seconds": round(time.monotonic() - started, 3),
             "git_commit": git_commit(),
@@ -87,7 +98,9 @@ def run_unit(sweep: Sweep, unit: Unit, obtain: Obtain, room: UnitRoom) -> None:
     )
 
 
-def stage(sweep: Sweep, unit: Unit, work: Path, obtain: Obtain, room: UnitRoom) -> EvaluateSettings:
+def stage(
+    sweep: Sweep, unit: Unit, work: Path, obtain: Obtain, activations: Path, halvings: int
+) -> EvaluateSettings:
     """How a unit is evaluated: everything it reads, by name, in a registry file of its own.
 
     Raises:
@@ -121,16 +134,24 @@ def stage(sweep: Sweep, unit: Unit, work: Path, obtain: Obtain, room: UnitRoom) 
         # an adapter is merged into what was attacked
         entries[target.name] = replace(target, adapter=None).entry(folder)
         registry = write_json(work / "registry.json", entries)
-    batch, memory = room.batch_size(sweep.conditions), room.memory(sweep.conditions)
     return EvaluateSettings(
-        **shared(sweep.conditions, Questions, Machine, batch_size=batch, memory=memory),
+        **shared(halved(sweep.conditions, halvings), Questions, Machine),
         metrics=sweep.conditions.metrics,
         retain_log=_retain_log(sweep, unit),
         full=names["full"],
         retain=names["retain"],
         registry=registry,
-        activations=room.activations,
+        activations=activations,
     )
+
+
+def halved(conditions: UnitConditions, times: int) -> UnitConditions:
+    """Conditions with the batch and the budget halved as often as memory ran out."""
+    if not times:
+        return conditions
+    batch = max(1, (conditions.batch_size or 32) >> times)
+    memory = f"{max(256, parse_memory(conditions.memory) >> 20 >> times)}M"
+    return replace(conditions, batch_size=batch, memory=memory)
 
 
 def _retain_log(sweep: Sweep, unit: Unit) -> Path | None:
@@ -156,7 +177,7 @@ def _check(target: Target, found: Checkpoint) -> None:
 
 
 def measure(
-    model: str, settings: EvaluateSettings, conditions: UnitConditions, out: Path, room: UnitRoom
+    model: str, settings: EvaluateSettings, conditions: UnitConditions, out: Path, report: Report
 ) -> dict[str, Any]:
     """Measure into `out`; the values by metric, as a result file holds them.
 
@@ -170,23 +191,22 @@ def measure(
     data = patched_data(conditions)
     if data is not None:
         if conditions.association != "none":
-            values |= _association(model, settings, data, out / "know", room)
+            values |= _association(model, settings, data, out / "know", report)
         given = shared(settings, Rows, Machine, Anchors, Caches, data=data, batch_size=None)
         asked = PatchSettings(**given, lens=conditions.lens, also=conditions.also)
         (found,) = patch_into(
-            [model], asked, out / "patch", notice=room.report, progress=room.tell
+            [model], asked, out / "patch", notice=report, progress=tell(report)
         ).results
-        values |= {LENS: _lens(found.summary)} if conditions.lens else {}
-        values |= _collateral(found.summary)
+        values |= _depths(found.summary)
     folder = out / "eval"
     if settings.retain_log is None:
         # the retain model itself: its log is its own reference; no pass is run twice
         wanted = retain_names(ordered(settings.suite, settings.metrics))
         if wanted:
             own = replace(settings, retain=None, metrics=tuple(wanted))
-            _evaluated(model, own, folder, room)
+            _evaluated(model, own, folder, report)
             settings = replace(settings, retain_log=folder)
-    result = _evaluated(model, settings, folder, room)
+    result = _evaluated(model, settings, folder, report)
     if broken := next(iter(result.failures), None):
         raise WorkError(f"{broken.step}: patching failed: {broken.message}")
     known, entries = all_metrics(), sorted(result.entries.items())
@@ -194,77 +214,72 @@ def measure(
 
 
 def _evaluated(
-    model: str, settings: EvaluateSettings, folder: Path, room: UnitRoom
+    model: str, settings: EvaluateSettings, folder: Path, report: Report
 ) -> EvaluationResult:
-    found = evaluate_into(model, settings, folder, notice=room.report, progress=room.tell)
+    found = evaluate_into(model, settings, folder, notice=report, progress=tell(report))
     return found.checked()
 
 
 def _association(
-    model: str, asked: EvaluateSettings, data: str, out: Path, room: UnitRoom
+    model: str, asked: EvaluateSettings, data: str, out: Path, report: Report
 ) -> dict[str, Any]:
     """P of the assignment test and bits a fact as plain JSON; the reason where nobody is asked."""
     retains = () if asked.retain in (None, model) else (asked.retain,)
     settings = quick(retains, **shared(asked, Rows, Precision, Names, Caches, data=data))
-    values: dict[str, Any] = {"assignment": None, "bits": None}
-    reason, n, unscored = "no model that never knew was asked: no prior", 0, 0
+    unknown = Estimate(None, n=0, why="no model that never knew was asked: no prior")
+    p, bits, unscored = unknown, unknown, 0
     try:
-        known = answer_into(open_know(model, settings), out, progress=room.tell).summary
+        known = answer_into(open_know(model, settings), out, progress=tell(report)).summary
     except InputError as error:
-        reason = str(error)
+        p = bits = replace(unknown, why=str(error))
     else:
         n, unscored = known["n"], len(known["unscored"])
-        values = {"assignment": {"value": known["p"]}, "bits": known["bits"]}
-    poles = {"assignment": "forgot", "bits": "knows"}
+        p = Estimate(known["p"], n=n)
+        mean = known["bits"] or {"value": None}
+        bits = Estimate(mean["value"], mean.get("low"), mean.get("high"), n, unknown.why)
     return {
-        name: _row(one or {}, (n, unscored), None if one else reason, poles[name], "association")
-        for name, one in values.items()
+        "assignment": _row(p, unscored, "forgot", "association"),
+        "bits": _row(bits, unscored, "knows", "association"),
     }
 
 
-def _row(
-    one: Mapping[str, Any], n: tuple[int, int], reason: str | None, pole: str, family: str
-) -> dict[str, Any]:
+def tell(report: Report) -> Tell:
+    """What reports each finished piece of work."""
+    return lambda progress: report(progress.piece)
+
+
+def _row(found: Estimate, n_unscored: int, pole: str | None, family: str) -> dict[str, Any]:
     """A value with its limits, or the reason why there is none, as plain JSON."""
-    value, low, high = map(one.get, ("value", "low", "high"))
-    return vars(UnitValue(value, low, high, *n, reason, pole, family))
+    why = found.why if found.value is None else None
+    limits = (found.value, found.low, found.high)
+    return vars(UnitValue(*limits, found.n or 0, n_unscored, why, pole, family))
 
 
-def _ends(value: float | None, ends: Sequence[float] | None) -> dict[str, Any]:
-    low, high = ends or (None, None)
-    return {"value": value, "low": low, "high": high}
-
-
-def _lens(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """The Logit Lens depth as plain JSON."""
-    n_scored = summary["lens_n_scored"]
-    found = _ends(summary["lens"], summary["lens_ci95"])
-    return _row(found, (n_scored, summary["n"] - n_scored), None, "forgot", "depth")
-
-
-def _collateral(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Depth on facts to keep, and how much deeper the forgotten ones are erased, as plain JSON."""
+def _depths(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Logit Lens depth, depth on facts to keep and selectivity as plain JSON, where asked."""
     found: dict[str, Any] = {}
+    if "lens" in summary:
+        n = summary["lens_n_scored"]
+        depth = Estimate.within(summary["lens"], summary["lens_ci95"], n=n)
+        found[LENS] = _row(depth, summary["n"] - n, "forgot", "depth")
     for name, one in summary.get("collateral", {}).items():
-        n = (one["n_scored"], one["n"] - one["n_scored"])
-        sides = {"collateral": (one["depth"], one["ci95"])}
-        sides["selectivity"] = (one["selectivity"]["value"], one["selectivity"]["ci95"])
-        for key, (value, ends) in sides.items():
-            why = None if value is not None else "no fact could be scored"
-            found[f"{key}_{name}"] = _row(_ends(value, ends), n, why, "forgot", "depth")
+        deeper, n = one["selectivity"], one["n_scored"]
+        for key, value, ends in (
+            ("collateral", one["depth"], one["ci95"]),
+            ("selectivity", deeper["value"], deeper["ci95"]),
+        ):
+            depth = Estimate.within(value, ends, n=n, why="no fact could be scored")
+            found[f"{key}_{name}"] = _row(depth, one["n"] - n, "forgot", "depth")
     return found
 
 
 def _value(metric: Metric, entry: MetricResult) -> dict[str, Any]:
     """One metric as plain JSON."""
     sides = list(entry.parts.values()) or [entry]
-    return _row(
-        {} if entry.value is None else _ends(entry.value, entry.ends),
-        (sum(len(one.records) for one in sides), sum(len(one.unscored) for one in sides)),
-        None if entry.value is not None else entry.reason or "no value",
-        metric.high_means,
-        metric.fn.__module__.rpartition(".")[2],
-    )
+    n, n_unscored = sum(len(s.records) for s in sides), sum(len(s.unscored) for s in sides)
+    ends = None if entry.value is None else entry.ends
+    found = Estimate.within(entry.value, ends, n=n, why=entry.reason or "no value")
+    return _row(found, n_unscored, metric.high_means, metric.fn.__module__.rpartition(".")[2])
 
 
 def resolved(out: Path) -> Mapping[str, Any]:
@@ -359,9 +374,9 @@ def _compared(sweep: Sweep, state: UnitState, tolerance: float | None) -> Compar
     # beside the sweep: an attacked checkpoint may be too large for a folder in memory
     with tempfile.TemporaryDirectory(prefix="verify-", dir=sweep.root.resolve()) as folder:
         work = Path(folder)
-        room = UnitRoom(work / "activations", halvings=int(result["halvings"]))
-        settings = stage(sweep, state.unit, work, weights.obtain, room)
-        again = measure(state.unit.target, settings, sweep.conditions, work, room)
+        own, halvings = work / "activations", int(result["halvings"])
+        settings = stage(sweep, state.unit, work, weights.obtain, own, halvings)
+        again = measure(state.unit.target, settings, sweep.conditions, work, unheard)
     allowed = TOLERANCES[result["dtype"]] if tolerance is None else tolerance
     return compare(state.unit, result["values"], again, allowed)
 

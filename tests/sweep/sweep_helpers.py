@@ -12,6 +12,7 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError, TryAgainError, WorkError
+from lensaudit.progress import unheard
 from lensaudit.sweep.attempts import UnitValue, publish, states_of
 from lensaudit.sweep.engines import run_pool, run_serial
 from lensaudit.sweep.plan import Target, UnitConditions, make_plan, write_plan
@@ -67,23 +68,23 @@ def names(sweep) -> dict[str, str]:
 VALUE = vars(UnitValue(0.5, None, None, 1, 0, None, "knows", "toy"))
 
 
-def toy_run_unit(sweep, unit, obtain, room):
+def toy_run_unit(sweep, unit, obtain=None, halvings=0, report=unheard):
     """In place of measuring: says who was asked, and publishes one value."""
     with (sweep.root / "calls.txt").open("a") as stream:
         stream.write(f"{unit.label}\n")
-    publish_values(sweep, unit, room, {"toy": VALUE})
+    publish_values(sweep, unit, halvings, {"toy": VALUE})
 
 
-def publish_values(sweep, unit, room, values):
+def publish_values(sweep, unit, halvings, values):
     work = sweep.work(unit.id)
     (work / "eval").mkdir(parents=True, exist_ok=True)
     (work / "eval" / "TOFU_EVAL.json").write_text(json.dumps({"toy": {"agg_value": 0.5}}))
     about = {"role": "unlearned", "method": None, "weights": "w", "dtype": "float32"}
-    about |= {"device": "cpu", "halvings": room.halvings, "seconds": 1.0}
+    about |= {"device": "cpu", "halvings": halvings, "seconds": 1.0}
     publish(sweep, unit, {"plan": sweep.hash, **about, "values": values})
 
 
-def toy_run_nothing(sweep, unit, obtain, room):
+def toy_run_nothing(sweep, unit, obtain=None, halvings=0, report=unheard):
     """A unit that says it is done and leaves nothing."""
 
 
@@ -103,7 +104,7 @@ def behave(root: Path, label: str, *actions: str) -> None:
     (folder / label).write_text("\n".join(actions))
 
 
-def unruly_run_unit(sweep, unit, obtain, room):
+def unruly_run_unit(sweep, unit, obtain=None, halvings=0, report=unheard):
     """A toy unit that does what `behave` said."""
     path = sweep.root / "behaviour" / unit.label
     actions = path.read_text().splitlines() if path.exists() else []
@@ -111,18 +112,18 @@ def unruly_run_unit(sweep, unit, obtain, room):
         path.write_text("\n".join(actions[1:]))
         with (sweep.root / "calls.txt").open("a") as stream:
             stream.write(f"{unit.label} {actions[0]}\n")
-        _act(actions[0], sweep.work(unit.id), room)
-    toy_run_unit(sweep, unit, obtain, room)
+        _act(actions[0], sweep.work(unit.id), report)
+    toy_run_unit(sweep, unit, obtain, halvings)
 
 
-def _act(action: str, work: Path, room) -> None:
+def _act(action: str, work: Path, report) -> None:
     if action == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if action == "wait":
         (work.parent / f"{work.name}.waits").touch()
         while True:
             time.sleep(0.05)
-            room.report("")
+            report("")
     raise ERRORS[action]
 
 

@@ -124,10 +124,10 @@ def test_a_watched_run_has_a_curve_over_steps(tmp_path, capsys):
 def test_a_step_that_is_written_again_has_the_row_of_what_is_there(tmp_path, monkeypatch):
     run, out, measured = tmp_path / "run", tmp_path / "out", []
 
-    def value(sweep, unit, obtain, room):
+    def value(sweep, unit, obtain, halvings, report):
         measured.append(unit.label)
         is_npo = sweep.by_name[unit.target].weights == weights_of("npo")
-        publish_values(sweep, unit, room, {"uds": VALUE | {"value": float(is_npo)}})
+        publish_values(sweep, unit, halvings, {"uds": VALUE | {"value": float(is_npo)}})
 
     monkeypatch.setattr("lensaudit.sweep.unit.run_unit", value)
     # A, B, and A again: what was started anew from the first weights; the last one twice

@@ -8,14 +8,13 @@ from sweep_helpers import VALUE, toy_run_unit, toy_sweep
 from lensaudit.cli.main import run
 from lensaudit.results.records import signed
 from lensaudit.sweep.collect import COLUMNS, collect
-from lensaudit.sweep.run import UnitRoom
 
 
 def collected(root, metric="toy", **changed):
     """Toy units of three checkpoints and two anchors; some have another value."""
     sweep = toy_sweep(root)
     for unit in sweep.units:
-        toy_run_unit(sweep, unit, None, UnitRoom(root))
+        toy_run_unit(sweep, unit)
         path = sweep.unit(unit.id) / "result.json"
         result = json.loads(path.read_text())
         result["values"][metric] = VALUE | changed.get(unit.target, {})

@@ -36,7 +36,7 @@ from lensaudit.sweep.attempts import (
     holder,
     state_of,
 )
-from lensaudit.sweep.run import UnitRoom
+from lensaudit.sweep.unit import halved
 
 LABELS = ["retain", "full", "m0", "m1", "m2"]
 
@@ -129,8 +129,7 @@ def test_a_unit_that_ran_out_of_memory_gets_half_the_batch_each_time(tmp_path):
     behave(tmp_path, "m1", "OOM", "memory")
     swept(tmp_path)
     assert finished(sweep, sweep.units[3])["halvings"] == 2
-    room = UnitRoom(tmp_path, halvings=2)
-    assert room.batch_size(sweep.conditions) == 8  # 32 halved twice
+    assert halved(sweep.conditions, 2).batch_size == 8  # 32 halved twice
 
 
 def test_an_anchor_that_fails_stops_the_run_before_anything_else(tmp_path):
@@ -257,8 +256,8 @@ def test_a_claim_of_another_machine_is_void_when_it_is_silent(tmp_path, monkeypa
 def test_a_worker_that_finished_second_keeps_the_first_result(tmp_path):
     sweep = toy_sweep(tmp_path)
     unit = sweep.units[3]
-    toy_run_unit(sweep, unit, None, UnitRoom(tmp_path))
+    toy_run_unit(sweep, unit)
     first = (sweep.unit(unit.id) / "result.json").stat().st_mtime_ns
-    toy_run_unit(sweep, unit, None, UnitRoom(tmp_path))
+    toy_run_unit(sweep, unit)
     assert (sweep.unit(unit.id) / "result.json").stat().st_mtime_ns == first
     assert not sweep.work(unit.id).exists()

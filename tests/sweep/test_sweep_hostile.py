@@ -15,7 +15,6 @@ from lensaudit.results.records import signed
 from lensaudit.sweep.attempts import MAX_TRIES, claimed, finished, history, holder
 from lensaudit.sweep.collect import collect
 from lensaudit.sweep.plan import checked_id, read_plan
-from lensaudit.sweep.run import UnitRoom
 from lensaudit.sweep.upkeep import remove
 from lensaudit.sweep.weights import Weights, folder_name
 
@@ -267,7 +266,7 @@ def test_a_unit_that_ends_well_without_a_result_is_not_tried_for_ever(tmp_path):
 def test_a_value_outside_its_interval_is_not_collected(tmp_path, change, said):
     sweep = toy_sweep(tmp_path, n=1)
     for unit in sweep.units:
-        toy_run_unit(sweep, unit, None, UnitRoom(tmp_path))
+        toy_run_unit(sweep, unit)
     path = sweep.unit(sweep.units[0].id) / "result.json"
     content = json.loads(path.read_text())
     content["values"]["toy"] = VALUE | {"low": 0.25, "high": 0.625} | change

@@ -17,7 +17,6 @@ from lensaudit.errors import InputError, TryAgainError
 from lensaudit.partials import process_name
 from lensaudit.sweep import weights
 from lensaudit.sweep.attempts import failure_of
-from lensaudit.sweep.run import UnitRoom
 from lensaudit.sweep.weights import Weights, bytes_to_fetch, fetch_ahead
 
 NAMES = ("retain", "full", "m0", "m1", "m2")
@@ -118,7 +117,7 @@ def test_the_quota_is_never_exceeded_and_everything_is_served(hub, sweep, size):
     for unit in sweep.anchor_units():
         for anchor in sweep.anchors.values():
             weights.obtain(sweep.by_name[anchor])
-        toy_run_unit(sweep, unit, None, UnitRoom(sweep.activations))
+        toy_run_unit(sweep, unit)
     ahead.start()
     seen_ahead = time.monotonic() + 60  # the anchors and one read ahead; units start only then
     while most[0] <= 2 * size and time.monotonic() < seen_ahead:
@@ -126,7 +125,7 @@ def test_the_quota_is_never_exceeded_and_everything_is_served(hub, sweep, size):
     for unit in sweep.units[2:]:
         target = sweep.by_name[unit.target]
         assert (weights.obtain(target) / "model.safetensors").is_file()
-        toy_run_unit(sweep, unit, None, UnitRoom(sweep.activations))
+        toy_run_unit(sweep, unit)
         weights.release(target)
     stop.set()
     watcher.join()
@@ -218,11 +217,11 @@ def test_the_forecast_asks_the_hub_for_sizes(hub, sweep, size):
 def test_a_whole_sweep_fetches_runs_and_leaves_no_weights(hub, sweep, size, monkeypatch):
     import sweep_helpers
 
-    def fetching_unit(sweep, unit, obtain, room):
+    def fetching_unit(sweep, unit, obtain, halvings, report):
         names = {unit.target, *sweep.anchors.values()}
         folders = [obtain(sweep.by_name[name]) for name in sorted(names)]
         assert all((folder / "model.safetensors").is_file() for folder in folders)
-        toy_run_unit(sweep, unit, obtain, room)
+        toy_run_unit(sweep, unit)
 
     monkeypatch.setattr(sweep_helpers, "fetching_unit", fetching_unit, raising=False)
     hub.refusals = [(503, {})]
