@@ -96,7 +96,7 @@ def list_(folders: tuple[Path, ...], command: str | None, model: str | None, as_
     found = [
         one
         for one in find_runs(folders or (results_folder(),))
-        if command in (None, one.command) and (model is None or model in one.models.values())
+        if command in (None, one.made.command) and (model is None or model in one.models.values())
     ]
     if as_json:
         emit([one.document() for one in found], pretty=True)

@@ -109,7 +109,7 @@ def seal(ledger: Ledger, started: float) -> None:
     path = ledger.path
     if path.exists():
         made = manifest(
-            "gym score", options=dict(ledger.header.key), inputs={}, device="cpu", started=started
+            "gym score", options=dict(ledger.key), inputs={}, device="cpu", started=started
         )
         made.write(path.parent, (path.name,), f"{path.stem}_{MANIFEST}")
 

@@ -18,12 +18,11 @@ from typing import Any
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import digest, make_folder, write_bytes, write_json
 from lensaudit.progress import Notice, unheard
-from lensaudit.results.reading import json_object
+from lensaudit.results.reading import json_object, part
 from lensaudit.results.records import (
     BEGUN,
     MANIFEST,
     Manifest,
-    is_whole,
     manifest,
     mark_of,
     misfits,
@@ -53,13 +52,15 @@ def seal(folder: Path, made: Manifest, *, key: str, files: Iterable[str]) -> Pat
         key: of the run.
         files: names below `folder` that the manifest answers for.
     """
-    record = replace(made, inputs={**made.inputs, "key": key})
-    return record.write(folder, files)
+    return replace(made, inputs={**made.inputs, "key": key}).write(folder, files)
 
 
 def finished(folder: Path, key: str) -> bool:
     """Whether `folder` holds the finished work of this very run, each file as it was written."""
-    return is_whole(folder, largest=LOOKED_AT_BYTES) and _key_in(folder / MANIFEST) == key
+    try:
+        return check_own(folder, key)
+    except InputError:
+        return False
 
 
 def check_own(folder: Path, key: str) -> bool:
@@ -68,18 +69,17 @@ def check_own(folder: Path, key: str) -> bool:
     Raises:
         InputError: another run's, nobody's, or this one's with files that were changed since.
     """
-    for mark in (folder / MANIFEST, folder / BEGUN):
-        if mark.exists():
-            if _key_in(mark) != key:
-                raise InputError(f"{folder}: holds a run with other settings; name another --out")
-            for line in misfits(folder, largest=LOOKED_AT_BYTES) if mark.name == MANIFEST else ():
-                raise InputError(f"{folder}: {line}; name another --out")
-            return mark.name == MANIFEST
-    if folder.is_dir() and any(folder.iterdir()):
+    mark = next((one for one in (MANIFEST, BEGUN) if (folder / one).exists()), None)
+    if mark is not None:
+        if part(json_object(folder / mark), "inputs").get("key") != key:
+            raise InputError(f"{folder}: holds a run with other settings; name another --out")
+        for line in misfits(folder, largest=LOOKED_AT_BYTES) if mark == MANIFEST else ():
+            raise InputError(f"{folder}: {line}; name another --out")
+    elif folder.is_dir() and any(folder.iterdir()):
         raise InputError(
             f"{folder}: is not empty and holds no run of this command; name another --out"
         )
-    return False
+    return mark == MANIFEST
 
 
 def in_folder(
@@ -156,11 +156,6 @@ def keyed_document(path: Path, key: str) -> dict[str, Any] | None:
     return found if found.get("key") == key else None
 
 
-def _key_in(path: Path) -> Any:
-    inputs = json_object(path).get("inputs")
-    return inputs.get("key") if isinstance(inputs, dict) else None
-
-
 Key = Callable[[], str]
 """The key of a question, by what its models and files hold now."""
 
@@ -190,11 +185,10 @@ class Question:
         So it is where a file changed meanwhile, or where the run itself had something to remark:
         scores of other versions, another engine than the one asked for, a damaged cache.
         """
-        if self._began is None or self._opened != len(self._told):
+        told_all = self._opened == len(self._told)
+        if self._began is None or not told_all or _known(self._key) != self._began:
             return None
-        return (
-            {"hash": self._began, "told": self._told} if _known(self._key) == self._began else None
-        )
+        return {"hash": self._began, "told": self._told}
 
 
 def answered(manifests: Iterable[tuple[Path, str]], key: Key) -> list[str] | None:

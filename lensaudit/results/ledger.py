@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -38,34 +37,9 @@ _NAMED_FOR = re.compile(r".*--([0-9a-f]{32})\.jsonl")
 """A ledger file that is named for its key."""
 
 
-@dataclass(frozen=True)
-class Header:
-    """What all lines of a ledger have in common."""
-
-    kind: str
-    """`scores`, `texts`, `judgements` …"""
-    key: Mapping[str, Any]
-    """Everything the lines depend on beside what they say themselves; plain JSON values."""
-
-    @cached_property
-    def bond(self) -> str:
-        """What ties a line to its ledger: the content hash of the header."""
-        return digest([self.kind, self.key])
-
-    def line(self) -> LedgerLine:
-        """Header as a line of the file."""
-        return {_LEDGER: self.kind, "key": dict(self.key), CHECK: self.bond}
-
-    def signed(self, row: Mapping[str, Any]) -> LedgerLine:
-        """A line with its checksum."""
-        return {**row, CHECK: checksum(self.bond, row)}
-
-    def accepts(self, row: LedgerLine) -> bool:
-        """Was this line written under this header, with these very values?"""
-        try:
-            return row.get(CHECK) == checksum(self.bond, _values(row))
-        except (ValueError, RecursionError):  # NaN, or a nesting that nobody wrote
-            return False
+def _bond(kind: Any, key: Any) -> str:
+    """What ties a line to its ledger: the content hash of the header."""
+    return digest([kind, key])
 
 
 def checksum(bond: str, row: Mapping[str, Any]) -> str:
@@ -108,19 +82,34 @@ class Ledger:
             record: dataclass that a line must fit to count; None: any does.
             notice: told in one line what does not count.
         """
-        self.path = path
+        self.path, self.kind, self._record = path, kind, record
         # as it comes back from a file: tuples are lists there
-        self.header = Header(kind, json.loads(canonical_json(dict(key))))
-        self._record = record
+        self.key: Mapping[str, Any] = json.loads(canonical_json(dict(key)))
+        self._bond = _bond(kind, self.key)
         found = [_object(line) for line in read_bytes(path).splitlines()]
-        first = self.header.line()
-        lines = [row for row in found if row != first]
-        own = (_values(row) for row in lines if row and self.header.accepts(row))
+        lines = [row for row in found if row != self.header]
+        own = (_values(row) for row in lines if row and self._accepts(row))
         self.rows: list[LedgerLine] = [r for r in own if record is None or fits(record, r)]
         self._n_lines, self._n_dropped = len(lines), len(lines) - len(self.rows)
-        self._is_sound = found[:1] == [first] and not self._n_dropped
+        self._is_sound = found[:1] == [self.header] and not self._n_dropped
         if notice is not None and self.problem is not None:
             notice(self.problem)
+
+    @property
+    def header(self) -> LedgerLine:
+        """What all lines have in common, as the first line of the file."""
+        return {_LEDGER: self.kind, "key": dict(self.key), CHECK: self._bond}
+
+    def signed(self, row: Mapping[str, Any]) -> LedgerLine:
+        """A line with its checksum."""
+        return {**row, CHECK: checksum(self._bond, row)}
+
+    def _accepts(self, row: LedgerLine) -> bool:
+        """Was this line written under this header, with these very values?"""
+        try:
+            return row.get(CHECK) == checksum(self._bond, _values(row))
+        except (ValueError, RecursionError):  # NaN, or a nesting that nobody wrote
+            return False
 
     @property
     def problem(self) -> str | None:
@@ -156,20 +145,17 @@ class Ledger:
         if not added:
             return
         make_folder(self.path.parent)
-        lines = [self.header.signed(row) for row in added]
+        lines = list(map(self.signed, added))
         if not self.path.exists():
-            lines = [self.header.line(), *lines]
+            lines = [self.header, *lines]
         elif not self._is_sound:
-            self._clean()
+            # leave out what does not count, unless another process has done so
+            now = Ledger(self.path, self.kind, self.key, record=self._record)
+            if not now._is_sound:
+                self._write(now.rows)
         append_jsonl(self.path, lines)
         self._is_sound = True
         self.rows += added
-
-    def _clean(self) -> None:
-        """Leave out what does not count, unless another process has done so."""
-        now = Ledger(self.path, self.header.kind, self.header.key, record=self._record)
-        if not now._is_sound:
-            self._write(now.rows)
 
     def rewrite(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Put these lines in place of all there are."""
@@ -178,8 +164,7 @@ class Ledger:
         self._is_sound = True
 
     def _write(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        signed = (self.header.signed(row) for row in rows)
-        write_jsonl(self.path, [self.header.line(), *signed])
+        write_jsonl(self.path, [self.header, *map(self.signed, rows)])
 
     def clear(self) -> None:
         """Forget everything, on disk too."""
@@ -231,7 +216,7 @@ def verify_ledger(path: Path) -> VerifiedLedger:
     except InputError as error:
         return VerifiedLedger(str(path), None, 0, (str(error),))
     problems = tuple(filter(None, (found.problem,)))
-    return VerifiedLedger(str(path), found.header.kind, len(found.rows), problems)
+    return VerifiedLedger(str(path), found.kind, len(found.rows), problems)
 
 
 def _opened(path: Path, content: bytes) -> Ledger:
@@ -244,8 +229,7 @@ def _opened(path: Path, content: bytes) -> Ledger:
     kind, key = row.get(_LEDGER), row.get("key")
     if not isinstance(kind, str) or not isinstance(key, dict):
         raise InputError(f"{path}: its first line is not a header; it is written again when used")
-    header = Header(kind, key)
-    if row != header.line():
+    if row.get(CHECK) != _bond(kind, key):
         raise InputError(f"{path}: its header is damaged; it is written again when used")
     named = _NAMED_FOR.fullmatch(path.name)
     if named and named[1] != digest(key):

@@ -1,7 +1,7 @@
 """Which results lie in a folder? Every file and folder named is found, or left out aloud."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -60,7 +60,9 @@ _TRACES = (
     "judgements.jsonl",
     "interventions.jsonl",
 )
-_NO_RESULTS = ("passes", MANIFESTS)
+PASSES = "passes"
+"""Folder of kept passes, in that of an evaluation."""
+_NO_RESULTS = (PASSES, MANIFESTS)
 """Folders of a result that hold none."""
 _CLOSED = "audit.json"
 """Evaluations below a folder with this file are parts of its result, not results."""
@@ -112,7 +114,7 @@ def locate(paths: Iterable[Path]) -> tuple[list[Found], list[LeftOut]]:
 def _in_folder(top: Path) -> tuple[list[Found], list[LeftOut]]:
     found: list[Found] = []
     left: list[LeftOut] = []
-    for folder, names in _folders(top):
+    for folder, names in folders_below(top, _DEPTH, closed_by=_CLOSED, skipped=_NO_RESULTS):
         here = [one for name in sorted(names) for one in _marked(folder / name)]
         found += here
         traces = [name for name in _TRACES if name in names]
@@ -122,27 +124,30 @@ def _in_folder(top: Path) -> tuple[list[Found], list[LeftOut]]:
     return found, left
 
 
-def _folders(top: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Folders from `top` down, with the names in them; what starts with a dot is not entered."""
+def folders_below(
+    top: Path, depth: int, *, closed_by: str = "", skipped: Collection[str] = (PASSES,)
+) -> Iterator[tuple[Path, list[str]]]:
+    """Folders from `top` down, with the names in them; what starts with a dot is not entered.
+
+    Args:
+        top: the first.
+        depth: of those that are looked into.
+        closed_by: a file whose folder is not entered further.
+        skipped: names of folders that are not entered.
+    """
     base = len(top.parts)
     for folder, inner, files in os.walk(top):
         names = [*files, *inner]
-        closed = _CLOSED in files or len(Path(folder).parts) - base >= _DEPTH
-        inner[:] = (
-            [] if closed else sorted(n for n in inner if n[:1] != "." and n not in _NO_RESULTS)
-        )
+        closed = closed_by in files or len(Path(folder).parts) - base >= depth
+        kept = (n for n in sorted(inner) if n[:1] != "." and n not in skipped)
+        inner[:] = () if closed else kept
         yield Path(folder), names
 
 
 def _marked(path: Path) -> list[Found]:
     """The result that a file marks."""
-    if not path.is_file():
-        return []
-    kind = None
-    if path.suffix == ".json":
-        kind = _json_kind(path)
-    elif path.suffix == ".csv":
-        kind = _csv_kind(path)
+    kinds = {".json": _json_kind, ".csv": _csv_kind}
+    kind = kinds[path.suffix](path) if path.suffix in kinds and path.is_file() else None
     return [Found(kind, path)] if kind else []
 
 

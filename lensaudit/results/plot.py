@@ -1,6 +1,5 @@
 """Pictures of results for a notebook or a paper (matplotlib, extra `plot`)."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +85,7 @@ def effort(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     """
     frame = results if isinstance(results, pd.DataFrame) else efforts(results)
     ax = _axes(ax)
-    for source, arm, rows in _by(frame, "arm"):
+    for (source, arm), rows in _by(frame, "arm"):
         rows = rows.dropna(subset=["rho"])
         (line,) = ax.plot(rows["c"], rows["rho"], "o-", label=f"{_text(source)}, {arm}")
         low = rows["low"].fillna(rows["rho"])
@@ -107,7 +106,7 @@ def curve(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     """
     frame = results if isinstance(results, pd.DataFrame) else curves(results)
     ax = _axes(ax)
-    for source, series, rows in _by(frame, "series"):
+    for (source, series), rows in _by(frame, "series"):
         rows = rows.sort_values("step")
         style = "s--" if str(series).startswith("recovery") else "o-"
         ax.plot(rows["step"], rows["value"], style, label=f"{_text(source)}: {_text(series)}")
@@ -121,28 +120,20 @@ def curve(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     return ax
 
 
-def _by(frame: pd.DataFrame, column: str) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """The rows of each source and value of a column, in order of appearance."""
-    for source in frame["source"].unique():
-        rows = _of(frame, source)
-        for value in rows[column].unique():
-            yield source, value, pd.DataFrame(rows[rows[column] == value])
+def _by(frame: pd.DataFrame, column: str) -> Any:
+    """Source and value of a column, and the rows of both, in order of appearance."""
+    return frame.groupby(["source", column], sort=False)
 
 
 def _line(ax: "Axes", rows: pd.DataFrame, column: str, label: str, **style: Any) -> None:
     """Mean by layer and the band of its interval; layers that were not computed are left out."""
     rows = rows.dropna(subset=[column])
-    means, low, high = [], [], []
     known = sorted(rows["layer"].unique())
-    for layer in known:
-        here = rows[rows["layer"] == layer]
-        values = list(here[column])
-        ends = clustered_mean(values, list(here["group"]), bounds=None).ends
-        means.append(float(np.mean(values)))
-        low.append(ends[0] if ends else np.nan)
-        high.append(ends[1] if ends else np.nan)
-    (line,) = ax.plot(known, means, label=label, **style)
-    ax.fill_between(known, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+    by_layer = (rows[rows["layer"] == layer] for layer in known)
+    found = [clustered_mean(list(o[column]), list(o["group"]), bounds=None) for o in by_layer]
+    (line,) = ax.plot(known, [one.point for one in found], label=label, **style)
+    ends = np.array([one.ends or (np.nan, np.nan) for one in found])
+    ax.fill_between(known, ends[:, 0], ends[:, 1], color=line.get_color(), alpha=0.15, linewidth=0)
 
 
 def _layers(results: Results) -> pd.DataFrame:

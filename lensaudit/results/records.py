@@ -136,6 +136,15 @@ def signed(content: Mapping[str, Any]) -> dict[str, Any]:
     return {**rest, "check": digest(rest)}
 
 
+def _fits(content: Mapping[str, Any]) -> bool:
+    """Whether a JSON object has the checksum of its other fields."""
+    rest = {name: value for name, value in content.items() if name != "check"}
+    try:
+        return content.get("check") == digest(rest)
+    except (ValueError, RecursionError):  # NaN, or a nesting that nobody wrote
+        return False
+
+
 def signed_object(path: Path) -> dict[str, Any]:
     """A JSON object that was written with `signed`, without its checksum.
 
@@ -143,10 +152,11 @@ def signed_object(path: Path) -> dict[str, Any]:
         InputError: no JSON object, it was edited, or it has no checksum.
     """
     content = json_object(path)
-    check = content.pop("check", None)
-    if check is None or check != _digest(content):
-        what = "was changed after it was written" if check else "has no checksum of itself"
+    if not _fits(content):
+        has = content.get("check") is not None
+        what = "was changed after it was written" if has else "has no checksum of itself"
         raise InputError(f"{path}: {what}; {AGAIN}")
+    del content["check"]
     return content
 
 
@@ -196,24 +206,30 @@ def check_result(path: Path) -> None:
     Raises:
         InputError: names the first file that does not fit.
     """
-    name = _manifest_of(path)
-    if name is not None and _says_files(path.parent / name):
-        _check(path.parent, name, path.name)
+    for name in _manifests(path):
+        try:
+            ours = not {"files", "check"}.isdisjoint(json_object(path.parent / name))
+        except InputError:  # a damaged one counts as ours
+            ours = True
+        if ours:
+            check_whole(path)
 
 
-def _says_files(manifest: Path) -> bool:
-    """Whether a manifest speaks of files, as ours do; a damaged one counts as ours."""
-    try:
-        return not {"files", "check"}.isdisjoint(json_object(manifest))
-    except InputError:
-        return True
+def _manifests(place: Path) -> list[str]:
+    """Manifests that tell of a place, below its folder: of a file one, of a folder all."""
+    if place.is_dir():
+        patterns = (MANIFEST, f"*_{MANIFEST}", f"{MANIFESTS}/*/{MANIFEST}")
+        found = (path for pattern in patterns for path in sorted(place.glob(pattern)))
+        return [path.relative_to(place).as_posix() for path in found]
+    beside = (f"{place.stem}_{MANIFEST}", f"{MANIFESTS}/{place.stem}/{MANIFEST}", MANIFEST)
+    return [name for name in beside if (place.parent / name).exists()][:1]
 
 
 def check_whole(place: Path, *, largest: int | None = None, beside: bool = True) -> None:
     """Refuse a result that is not, file by file, what its run wrote: for whoever believes it.
 
     All files of a run are compared, not only the one that is read: what is said of it is joined
-    from them. A change that was sealed again by its maker cannot be told; records check its values.
+    from them. A change that was sealed again by its maker cannot be told.
 
     Args:
         place: a file of a run (`OUT/summary.json`), or its folder; of a folder that several runs
@@ -228,52 +244,25 @@ def check_whole(place: Path, *, largest: int | None = None, beside: bool = True)
     """
     if not place.exists():
         raise InputError(f"{place}: is gone, or was never written; wanted a result; {AGAIN}")
-    if place.is_dir():
-        folder, names, file = place, _manifests_in(place), None
-    else:
-        name = _manifest_of(place)
-        folder, names, file = place.parent, [name] if name else [], place.name
+    folder, file = (place, None) if place.is_dir() else (place.parent, place.name)
+    names = _manifests(place)
     if not names:
         raise InputError(
             f"{place}: no {MANIFEST} to compare it with, so nobody knows whether it is as it was "
             f"written; {AGAIN}"
         )
     for name in names:
-        _check(folder, name, file, largest=largest, beside=beside)
-
-
-def _check(
-    folder: Path,
-    name: str,
-    file: str | None,
-    *,
-    largest: int | None = None,
-    beside: bool = True,
-) -> None:
-    """Refuse a run of which something does not fit its manifest; `file` must be one of its own."""
-    try:
-        lines = misfits(folder, name=name, largest=largest, only=None if beside else file)
-        files = json_object(folder / name).get("files") or {}
-    except InputError as error:
-        raise InputError(f"{error}; {AGAIN}") from error
-    if not files and not lines:
-        lines = [f"{name}: holds no hashes of files"]
-    if file is not None and not lines and file not in files:
-        lines = [f"{file}: is of another run than {name} tells of"]
-    if lines:
-        raise InputError(f"{folder}: {shortened(lines)}; {AGAIN}")
-
-
-def _manifest_of(path: Path) -> str | None:
-    """The manifest that tells of a file, below its folder."""
-    beside = (f"{path.stem}_{MANIFEST}", f"{MANIFESTS}/{path.stem}/{MANIFEST}", MANIFEST)
-    return next((one for one in beside if (path.parent / one).exists()), None)
-
-
-def _manifests_in(folder: Path) -> list[str]:
-    patterns = (MANIFEST, f"*_{MANIFEST}", f"{MANIFESTS}/*/{MANIFEST}")
-    found = (path for pattern in patterns for path in sorted(folder.glob(pattern)))
-    return [path.relative_to(folder).as_posix() for path in found]
+        try:
+            lines = misfits(folder, name=name, largest=largest, only=None if beside else file)
+            files = json_object(folder / name).get("files") or {}
+        except InputError as error:
+            raise InputError(f"{error}; {AGAIN}") from error
+        if not files and not lines:
+            lines = [f"{name}: holds no hashes of files"]
+        if file is not None and not lines and file not in files:
+            lines = [f"{file}: is of another run than {name} tells of"]
+        if lines:
+            raise InputError(f"{folder}: {shortened(lines)}; {AGAIN}")
 
 
 def misfits(
@@ -291,9 +280,8 @@ def misfits(
         InputError: the manifest is missing or damaged.
     """
     content = json_object(folder / name)
-    rest = {key: value for key, value in content.items() if key != "check"}
     said = content.get("files")
-    if not isinstance(said, Mapping) or content.get("check") != _digest(rest):
+    if not isinstance(said, Mapping) or not _fits(content):
         return [f"{name}: was changed after the run wrote it"]
     found = (
         _misfit(folder / one, one, mark, largest)
@@ -330,13 +318,6 @@ def is_whole(folder: Path, *, largest: int | None = None) -> bool:
         return not misfits(folder, largest=largest)
     except InputError:
         return False
-
-
-def _digest(content: Mapping[str, Any]) -> str | None:
-    try:
-        return digest(content)
-    except (ValueError, RecursionError):  # NaN, or a nesting that nobody wrote
-        return None
 
 
 def _misfit(path: Path, name: str, mark: Any, largest: int | None) -> str | None:

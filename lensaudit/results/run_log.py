@@ -4,9 +4,8 @@ A run is a folder with `manifest.json`. Nothing is kept beside: the log is what 
 """
 
 import json
-import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
@@ -18,6 +17,7 @@ from lensaudit.files import files_below, read_bytes, remove_files
 from lensaudit.partials import is_partial
 from lensaudit.results.keyed import LOOKED_AT_BYTES
 from lensaudit.results.ledger import is_ledger
+from lensaudit.results.locate import folders_below
 from lensaudit.results.patch_runs import SCORES
 from lensaudit.results.reading import JsonObject, checked, json_object, part
 from lensaudit.results.records import (
@@ -69,27 +69,30 @@ class Run:
     """One finished run."""
 
     folder: Path
-    command: str
+    made: Manifest
     models: Mapping[str, str]
     """Role -> name."""
-    data: str | None
-    """Forget set, as it was named; else how many examples."""
     values: Mapping[str, float]
     """Numbers of its summary."""
     score: str | None
     """Which of them it was run for."""
-    finished: str
-    """UTC, ISO 8601."""
-    seconds: float | None
     manifest: JsonObject
+    """All that it recorded."""
 
     @property
     def model(self) -> str:
         """What was audited, attacked or made."""
-        for role in ("source", "model", "sources"):
-            if role in self.models:
-                return self.models[role]
-        return next(iter(self.models.values()), "")
+        roles = ("source", "model", "sources", *self.models)
+        return next((self.models[role] for role in roles if role in self.models), "")
+
+    @property
+    def data(self) -> str | None:
+        """Forget set, as it was named; else how many examples."""
+        for key in ("data", "forget"):
+            if isinstance(named := self.made.options.get(key), str):
+                return named
+        n = part(self.made.inputs, "examples").get("n")
+        return f"{n} examples" if isinstance(n, int) else None
 
     @property
     def value(self) -> float | None:
@@ -100,15 +103,15 @@ class Run:
         """The record as a JSON object."""
         return {
             "folder": str(self.folder),
-            "command": self.command,
+            "command": self.made.command,
             "models": dict(self.models),
             "data": self.data,
             "score": self.score,
             "value": self.value,
-            "finished": self.finished,
-            "seconds": self.seconds,
-            "versions": part(self.manifest, "versions"),
-            "git_commit": self.manifest.get("git_commit"),
+            "finished": self.made.finished,
+            "seconds": self.made.seconds,
+            "versions": self.made.versions,
+            "git_commit": self.made.git_commit,
         }
 
 
@@ -176,12 +179,13 @@ def find_runs(places: Sequence[Path]) -> list[Run]:
     for place in places:
         if not place.is_dir():
             raise InputError(f"{place}: no such folder; wanted one with results")
-        for folder in _folders(place):
-            try:
-                found[folder.resolve()] = read_run(folder)
-            except InputError:
-                continue
-    return sorted(found.values(), key=lambda run: (run.finished, str(run.folder)), reverse=True)
+        for folder, names in folders_below(place, _DEPTH):
+            with suppress(InputError):
+                if MANIFEST in names:
+                    found[folder.resolve()] = read_run(folder)
+    return sorted(
+        found.values(), key=lambda run: (run.made.finished, str(run.folder)), reverse=True
+    )
 
 
 def read_run(folder: Path, *, whole: bool = False) -> Run:
@@ -201,17 +205,7 @@ def read_run(folder: Path, *, whole: bool = False) -> Run:
     manifest = json_object(folder / MANIFEST)
     made = checked(Manifest, manifest, folder / MANIFEST)
     values, score = _values(folder)
-    return Run(
-        folder=folder,
-        command=made.command,
-        models=_models(made.inputs, made.options),
-        data=_data(made.inputs, made.options),
-        values=values,
-        score=score,
-        finished=made.finished,
-        seconds=made.seconds,
-        manifest=manifest,
-    )
+    return Run(folder, made, _models(made.inputs, made.options), values, score, manifest)
 
 
 def compare(first: Run, second: Run) -> Comparison:
@@ -280,31 +274,18 @@ def is_kept(path: Path) -> bool:
     return False
 
 
-def _folders(top: Path) -> Iterator[Path]:
-    base = len(top.parts)
-    for here, inner, files in os.walk(top):
-        deep = len(Path(here).parts) - base >= _DEPTH
-        inner[:] = [] if deep else sorted(n for n in inner if n[:1] != "." and n != "passes")
-        if MANIFEST in files:
-            yield Path(here)
-
-
 def _values(folder: Path) -> tuple[dict[str, float], str | None]:
     """The numbers of a run's summary, and which of them is its score."""
-    path = next((folder / name for name in _VALUES if (folder / name).is_file()), None)
-    if path is None:
-        return {}, None
-    try:
-        content = json_object(path)
-    except InputError:
-        return {}, None
+    content: JsonObject = {}
+    with suppress(InputError):
+        found = (folder / name for name in _VALUES if (folder / name).is_file())
+        content = next(map(json_object, found), {})
     values = {
         key: float(value)
         for key, value in content.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
     }
-    own = SCORES.get(str(content.get("score")))
-    return values, own
+    return values, SCORES.get(str(content.get("score")))
 
 
 def _models(inputs: JsonObject, options: JsonObject) -> dict[str, str]:
@@ -318,14 +299,6 @@ def _models(inputs: JsonObject, options: JsonObject) -> dict[str, str]:
         if not found and isinstance(options.get(role), str):
             found["model"] = str(options[role])
     return found
-
-
-def _data(inputs: JsonObject, options: JsonObject) -> str | None:
-    for key in ("data", "forget"):
-        if isinstance(options.get(key), str):
-            return str(options[key])
-    n = part(inputs, "examples").get("n")
-    return f"{n} examples" if isinstance(n, int) else None
 
 
 def _flat(manifest: JsonObject) -> dict[str, str]:

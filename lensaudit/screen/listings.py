@@ -29,8 +29,8 @@ def columns(run: "Run") -> tuple[str, ...]:
     score = "–" if run.score is None else f"{run.score} {brief(run.value)}"
     if run.score is None and run.values:
         score = f"{len(run.values)} values"
-    when = run.finished[:16].replace("T", " ")
-    return str(shown), run.command, run.model, run.data or "–", score, when
+    when = run.made.finished[:16].replace("T", " ")
+    return str(shown), run.made.command, run.model, run.data or "–", score, when
 
 
 def of_run(run: "Run") -> Iterator[str]:
@@ -38,14 +38,14 @@ def of_run(run: "Run") -> Iterator[str]:
     yield from fields(
         {
             "run": run.folder,
-            "command": run.command,
+            "command": run.made.command,
             **run.models,
             "data": run.data or "–",
-            "finished": run.finished,
-            "seconds": brief(run.seconds),
+            "finished": run.made.finished,
+            "seconds": brief(run.made.seconds),
         }
     )
-    for title, part in (("values", run.values), ("options", run.manifest.get("options"))):
+    for title, part in (("values", run.values), ("options", run.made.options)):
         if part:
             yield f"{title}:"
             given = {key: one for key, one in dict(part).items() if one is not None}

@@ -125,7 +125,7 @@ def test_good_lines_outlive_a_damaged_header(written):
     assert found.rows == ROWS
     assert len(said) == 1
     found.append([{"example": "z", "value": 1.0}])
-    assert json.loads(lines(written)[0]) == found.header.line()
+    assert json.loads(lines(written)[0]) == found.header
     assert ledger(written)[0].rows == [*ROWS, {"example": "z", "value": 1.0}]
 
 
