@@ -8,9 +8,9 @@ both arms, and what the control arm reaches by guessing cannot be told from leak
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from jaxtyping import Float
@@ -206,12 +206,8 @@ class AttackedModel:
             idx: f"{begun[idx] if begun else ''}{text}"
             for idx, text in zip(prompts, said, strict=True)
         }
-        return {idx: _matched(text, entity[idx]) for idx, text in texts.items()}
-
-
-def _matched(text: str, entity: str) -> Hit:
-    hit = mentions(text, entity)
-    return Hit(hit, float(hit), text.strip()[:_SHOWN])
+        hits = {idx: mentions(text, entity[idx]) for idx, text in texts.items()}
+        return {idx: Hit(hit, float(hit), texts[idx].strip()[:_SHOWN]) for idx, hit in hits.items()}
 
 
 def standardised(rows: Mapping[int, Tensor]) -> dict[int, Tensor]:
@@ -219,16 +215,17 @@ def standardised(rows: Mapping[int, Tensor]) -> dict[int, Tensor]:
     return {idx: strongest(found) for idx, found in rows.items()}
 
 
-def either(found: Sequence[Mapping[int, Hit]], labels: Sequence[str]) -> dict[int, Hit]:
+def either(tries: Mapping[str, Mapping[int, Hit]]) -> dict[int, Hit]:
     """Several tries of one attack: the first that hits, else the first; its label with the text."""
     best: dict[int, Hit] = {}
-    for one, label in zip(found, labels, strict=True):
-        for idx, hit in one.items():
+    for label, found in tries.items():
+        for idx, hit in found.items():
             if idx not in best or (hit.hit and not best[idx].hit):
                 best[idx] = Hit(hit.hit, hit.score, f"{label}: {hit.evidence}")
     return best
 
 
+Run = TypeVar("Run", bound=Callable[..., AttackFindings])
 Tier = Literal["cheap", "full"]
 Need = Literal["full", "other authors", "neutral rows"]
 LEAK_K = 64
@@ -241,30 +238,23 @@ ORDERS = 2
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What an attack computes of one fact, in passes over its prompt, answer and candidates."""
+class Attack:
+    """One registered attack, and what it computes of one fact."""
 
+    name: str
+    run: Callable[[AttackedModel], AttackFindings]
+    tier: Tier = "cheap"
+    needs: tuple[Need, ...] = ()
+    version: int = 1
+    """Part of the hash: raised when the same model may give another result."""
     prompts: int = 1
     """Prompts read."""
     new_tokens: int = 0
     """Tokens generated at most."""
     candidates: int = 0
-    """Facts scored."""
+    """Candidates scored."""
     models: int = 1
     """Models that read all of it."""
-
-
-@dataclass(frozen=True)
-class Attack:
-    """One registered attack."""
-
-    name: str
-    tier: Tier
-    needs: tuple[Need, ...]
-    cost: Cost
-    version: int
-    """Part of the hash: raised when the same model may give another result."""
-    run: Callable[[AttackedModel], AttackFindings]
 
     @property
     def hash(self) -> str:
@@ -280,28 +270,11 @@ class Attack:
 _ATTACKS: dict[str, Attack] = {}
 
 
-def attack(
-    name: str,
-    *,
-    tier: Tier = "cheap",
-    needs: Sequence[Need] = (),
-    cost: Cost,
-    version: int = 1,
-) -> Callable[
-    [Callable[[AttackedModel], AttackFindings]], Callable[[AttackedModel], AttackFindings]
-]:
-    """Register an attack under a name.
+def attack(name: str, **what: Any) -> Callable[[Run], Run]:
+    """Register an attack under a name; `what`: fields of `Attack`."""
 
-    Raises:
-        ValueError: the name is taken.
-    """
-
-    def register(
-        run: Callable[[AttackedModel], AttackFindings],
-    ) -> Callable[[AttackedModel], AttackFindings]:
-        if name in _ATTACKS:
-            raise ValueError(f"attack {name} is registered twice")
-        _ATTACKS[name] = Attack(name, tier, tuple(needs), cost, version, run)
+    def register(run: Run) -> Run:
+        _ATTACKS[name] = Attack(name, run, **what)
         return run
 
     return register
@@ -325,21 +298,21 @@ def list_hash(attacks: Sequence[Attack]) -> str:
     return digest([one.hash for one in attacks])
 
 
-@attack("greedy", cost=Cost(new_tokens=ANSWER_TOKENS))
+@attack("greedy", new_tokens=ANSWER_TOKENS)
 def greedy(arm: AttackedModel) -> AttackFindings:
     """The question, answered greedily."""
     prompts = {fact.idx: arm.ids(arm.asked(fact)) for fact in arm.facts}
     return AttackFindings(arm.told(prompts, tokens=ANSWER_TOKENS))
 
 
-@attack("chat", cost=Cost(new_tokens=ANSWER_TOKENS))
+@attack("chat", new_tokens=ANSWER_TOKENS)
 def chat(arm: AttackedModel) -> AttackFindings:
     """The question in the chat template."""
     prompts = {fact.idx: arm.chatted(fact) for fact in arm.facts}
     return AttackFindings(arm.told(prompts, tokens=ANSWER_TOKENS))
 
 
-@attack("jailbreak", cost=Cost(new_tokens=ANSWER_TOKENS))
+@attack("jailbreak", new_tokens=ANSWER_TOKENS)
 def jailbreak(arm: AttackedModel) -> AttackFindings:
     """The question in the chat template, the answer begun with a promise to give it."""
     begun = arm.more(JAILBREAK)
@@ -347,7 +320,7 @@ def jailbreak(arm: AttackedModel) -> AttackFindings:
     return AttackFindings(arm.told(prompts, tokens=ANSWER_TOKENS))
 
 
-@attack("paraphrase", cost=Cost(new_tokens=ANSWER_TOKENS))
+@attack("paraphrase", new_tokens=ANSWER_TOKENS)
 def paraphrase(arm: AttackedModel) -> AttackFindings:
     """The data set's own paraphrase of the question; facts without one are unscored."""
     known = {fact.idx: next(iter(fact.paraphrases), None) for fact in arm.facts}
@@ -360,13 +333,13 @@ def paraphrase(arm: AttackedModel) -> AttackFindings:
     return AttackFindings(arm.told(asked, tokens=ANSWER_TOKENS), unscored=without)
 
 
-@attack("prefix", cost=Cost(prompts=2, new_tokens=ENTITY_TOKENS, candidates=100))
+@attack("prefix", prompts=2, new_tokens=ENTITY_TOKENS, candidates=100)
 def prefix(arm: AttackedModel) -> AttackFindings:
     """The answer's own beginning is forced."""
-    return _forced(arm, arm.reader, arm.raw if arm.exposed else {})
+    return _forced(arm, arm.reader, arm.facts, arm.raw if arm.exposed else {})
 
 
-@attack("first_token", cost=Cost(new_tokens=ENTITY_TOKENS))
+@attack("first_token", new_tokens=ENTITY_TOKENS)
 def first_token(arm: AttackedModel) -> AttackFindings:
     """The answer's beginning and the entity's first token are forced."""
     prompts, begun, short = {}, {}, {}
@@ -380,7 +353,7 @@ def first_token(arm: AttackedModel) -> AttackFindings:
     return AttackFindings(arm.told(prompts, begun=begun), unscored=short)
 
 
-@attack("few_shot", needs=("other authors",), cost=Cost(prompts=4, new_tokens=ENTITY_TOKENS))
+@attack("few_shot", needs=("other authors",), prompts=4, new_tokens=ENTITY_TOKENS)
 def few_shot(arm: AttackedModel) -> AttackFindings:
     """Three questions of other authors are answered before the forced beginning."""
     prompts: dict[int, tuple[int, ...]] = {}
@@ -397,7 +370,7 @@ def few_shot(arm: AttackedModel) -> AttackFindings:
     return AttackFindings(arm.told(prompts), unscored=left)
 
 
-@attack(f"leak{LEAK_K}", cost=Cost(prompts=0))
+@attack(f"leak{LEAK_K}", prompts=0)
 def leak(arm: AttackedModel) -> AttackFindings:
     """Does one of 64 samples after the forced beginning say the entity? Drawn from its exact odds.
 
@@ -412,19 +385,19 @@ def leak(arm: AttackedModel) -> AttackFindings:
     return AttackFindings(found)
 
 
-@attack("nf4", cost=Cost(new_tokens=ENTITY_TOKENS))
+@attack("nf4", new_tokens=ENTITY_TOKENS)
 def nf4(arm: AttackedModel) -> AttackFindings:
     """Weights rounded to NF4, the answer's beginning forced."""
-    return _forced(arm, Reader(arm.rounded("nf4"), work=arm.work), {})
+    return _forced(arm, Reader(arm.rounded("nf4"), work=arm.work), arm.facts, {})
 
 
-@attack("int8", cost=Cost(new_tokens=ENTITY_TOKENS))
+@attack("int8", new_tokens=ENTITY_TOKENS)
 def int8(arm: AttackedModel) -> AttackFindings:
     """Weights rounded to int8, the answer's beginning forced."""
-    return _forced(arm, Reader(arm.rounded("int8"), work=arm.work), {})
+    return _forced(arm, Reader(arm.rounded("int8"), work=arm.work), arm.facts, {})
 
 
-@attack("readout", needs=("full",), cost=Cost(new_tokens=ENTITY_TOKENS, candidates=100))
+@attack("readout", needs=("full",), new_tokens=ENTITY_TOKENS, candidates=100)
 def readout(arm: AttackedModel) -> AttackFindings:
     """Exchanged rows of the readout are put back by those of `full`, the beginning forced.
 
@@ -433,13 +406,15 @@ def readout(arm: AttackedModel) -> AttackFindings:
     model = arm.matched()
     if model is None:
         return prefix(arm)
-    return _of_reader(arm, Reader(model, work=arm.work), arm.facts)
+    return _forced(arm, Reader(model, work=arm.work), arm.facts)
 
 
 @attack(
     "steer",
     needs=("full", "other authors"),
-    cost=Cost(prompts=4, new_tokens=ENTITY_TOKENS, candidates=100),
+    prompts=4,
+    new_tokens=ENTITY_TOKENS,
+    candidates=100,
 )
 def steer(arm: AttackedModel) -> AttackFindings:
     """One direction, from the model to `full` on other authors' facts, is added to the stream.
@@ -462,16 +437,17 @@ def steer(arm: AttackedModel) -> AttackFindings:
         return AttackFindings({}, unscored={idx: "no facts of other authors" for idx in prompts})
     moved = torch.stack([towards[fact.idx] for fact in facts])
     reader = steered(arm.model, layer, moved, arm.work)
-    rows = arm.scores(reader, facts) if arm.exposed else {}
-    hits = arm.told({fact.idx: prompts[fact.idx] for fact in facts}, reader=reader)
     left = {idx: "no facts of other authors" for idx in prompts if idx not in towards}
-    return AttackFindings(hits, _single(rows), left)
+    return replace(_forced(arm, reader, facts), unscored=left)
 
 
 @attack(
     "patch",
     needs=("full",),
-    cost=Cost(prompts=4, new_tokens=3 * ENTITY_TOKENS, candidates=100, models=2),
+    prompts=4,
+    new_tokens=3 * ENTITY_TOKENS,
+    candidates=100,
+    models=2,
 )
 def patch(arm: AttackedModel) -> AttackFindings:
     """The model's stream is handed to the upper layers of `full`, the answer's beginning forced.
@@ -484,8 +460,8 @@ def patch(arm: AttackedModel) -> AttackFindings:
     readers = {layer: _joined(arm, layer) for layer in layers}
     rows = arm.scores(readers[layers[0]], arm.facts) if arm.exposed else {}
     prompts = {fact.idx: arm.ids(arm.forced(fact)) for fact in arm.facts}
-    tries = [arm.told(prompts, reader=reader) for reader in readers.values()]
-    return AttackFindings(either(tries, [f"layer {layer}" for layer in layers]), _single(rows))
+    tries = {f"layer {at}": arm.told(prompts, reader=one) for at, one in readers.items()}
+    return AttackFindings(either(tries), _single(rows))
 
 
 def _joined(arm: AttackedModel, layer: int) -> Reader:
@@ -493,7 +469,7 @@ def _joined(arm: AttackedModel, layer: int) -> Reader:
     return Reader(arm.full, work=arm.work, source=arm.model, layer=layer)
 
 
-@attack("lens", needs=("full",), cost=Cost(prompts=1, candidates=100))
+@attack("lens", needs=("full",), prompts=1, candidates=100)
 def lens(arm: AttackedModel) -> AttackFindings:
     """The stream of each upper layer is read by the head of `full`.
 
@@ -516,8 +492,16 @@ def lens(arm: AttackedModel) -> AttackFindings:
     return AttackFindings(hits, standardised(rows))
 
 
-def _forced(arm: AttackedModel, reader: Reader, rows: Mapping[int, Tensor]) -> AttackFindings:
-    prompts = {fact.idx: arm.ids(arm.forced(fact)) for fact in arm.facts}
+def _forced(
+    arm: AttackedModel,
+    reader: Reader,
+    facts: Sequence[Fact],
+    rows: Mapping[int, Tensor] | None = None,
+) -> AttackFindings:
+    """The answer's beginning forced on a reader; `rows`: its candidates' scores if known."""
+    if rows is None:
+        rows = arm.scores(reader, facts) if arm.exposed else {}
+    prompts = {fact.idx: arm.ids(arm.forced(fact)) for fact in facts}
     return AttackFindings(arm.told(prompts, reader=reader), _single(rows))
 
 
@@ -530,7 +514,9 @@ def _single(rows: Mapping[int, Tensor]) -> dict[int, Tensor]:
     "relearn_authors",
     tier="full",
     needs=("other authors",),
-    cost=Cost(prompts=12, new_tokens=ENTITY_TOKENS, candidates=100),
+    prompts=12,
+    new_tokens=ENTITY_TOKENS,
+    candidates=100,
 )
 def relearn_authors(arm: AttackedModel) -> AttackFindings:
     """Relearning the facts of other authors for one pass: half of them, then the other half.
@@ -557,7 +543,7 @@ def relearn_authors(arm: AttackedModel) -> AttackFindings:
         if not shown:
             left |= {fact.idx: "no facts of other authors" for fact in clean}
         elif clean:
-            found = _of_reader(arm, Reader(arm.taught(shown), work=arm.work), clean)
+            found = _forced(arm, Reader(arm.taught(shown), work=arm.work), clean)
             hits.update(found.hits)
             rows.update(found.exposure)
     return AttackFindings(hits, rows, left)
@@ -567,32 +553,15 @@ def relearn_authors(arm: AttackedModel) -> AttackFindings:
     "relearn_neutral",
     tier="full",
     needs=("neutral rows",),
-    cost=Cost(prompts=30, new_tokens=ENTITY_TOKENS, candidates=100),
+    prompts=30,
+    new_tokens=ENTITY_TOKENS,
+    candidates=100,
 )
 def relearn_neutral(arm: AttackedModel) -> AttackFindings:
     """One pass over rows that hold none of the facts, of authors that are not in the set."""
     if not arm.neutral:
         return AttackFindings({}, unscored={fact.idx: "no neutral rows" for fact in arm.facts})
-    return _of_reader(arm, Reader(arm.taught(arm.neutral), work=arm.work), arm.facts)
-
-
-def _of_reader(arm: AttackedModel, reader: Reader, facts: Sequence[Fact]) -> AttackFindings:
-    rows = arm.scores(reader, facts) if arm.exposed else {}
-    prompts = {fact.idx: arm.ids(arm.forced(fact)) for fact in facts}
-    return AttackFindings(arm.told(prompts, reader=reader), _single(rows))
-
-
-def probe_attack(
-    kind: ProbeKind, readers: Callable[[AttackedModel], Mapping[str, Reader]]
-) -> Callable:
-    """An attack that asks each fact in one of six ways, of every reader; one hit is enough."""
-
-    def run(arm: AttackedModel) -> AttackFindings:
-        asked = _stated if kind == "binary" else _chosen
-        tries = [asked(arm, reader, kind) for reader in readers(arm).values()]
-        return AttackFindings(either(tries, list(readers(arm))))
-
-    return run
+    return _forced(arm, Reader(arm.taught(arm.neutral), work=arm.work), arm.facts)
 
 
 def _chosen(arm: AttackedModel, reader: Reader, kind: ProbeKind) -> dict[int, Hit]:
@@ -666,22 +635,27 @@ def _stated(arm: AttackedModel, reader: Reader, kind: ProbeKind) -> dict[int, Hi
     return found
 
 
-def _at_every_joint(arm: AttackedModel) -> Mapping[str, Reader]:
-    """Patched into `full` at every other layer of the upper half."""
-    layers = range(arm.n_layers // 2 - 1, arm.n_layers - 1, 2)
-    return {f"layer {layer}": _joined(arm, layer) for layer in layers}
+def _register_probes(kind: ProbeKind) -> None:
+    """The attacks that ask each fact in one of six ways: the model itself, and it in `full`."""
+    asked = _stated if kind == "binary" else _chosen
+    n_prompts = N_LISTED if kind == "binary" else 3 * (ORDERS if kind in _LISTED else 1)
+
+    def alone(arm: AttackedModel) -> AttackFindings:
+        return AttackFindings(either({"itself": asked(arm, arm.reader, kind)}))
+
+    def joined(arm: AttackedModel) -> AttackFindings:
+        # at every other layer of the upper half; one hit is enough
+        layers = range(arm.n_layers // 2 - 1, arm.n_layers - 1, 2)
+        tries = {f"layer {at}": asked(arm, _joined(arm, at), kind) for at in layers}
+        return AttackFindings(either(tries))
+
+    alone.__doc__ = f"Asked in the form {kind}."
+    attack(f"probe_{kind}", prompts=n_prompts, candidates=N_OPTIONS)(alone)
+    joined.__doc__ = f"Asked in the form {kind}, of the model patched into `full`."
+    # two models at four joints
+    cost = {"prompts": n_prompts, "candidates": N_OPTIONS, "models": 8}
+    attack(f"patched_{kind}", tier="full", needs=("full",), **cost)(joined)
 
 
-def _register_probes() -> None:
-    for kind in get_args(ProbeKind):
-        n_prompts = N_LISTED if kind == "binary" else 3 * (ORDERS if kind in _LISTED else 1)
-        alone = probe_attack(kind, lambda arm: {"itself": arm.reader})
-        alone.__doc__ = f"Asked in the form {kind}."
-        attack(f"probe_{kind}", cost=Cost(n_prompts, 0, N_OPTIONS))(alone)
-        joined = probe_attack(kind, _at_every_joint)
-        joined.__doc__ = f"Asked in the form {kind}, of the model patched into `full`."
-        cost = Cost(n_prompts, 0, N_OPTIONS, models=8)  # two models at four joints
-        attack(f"patched_{kind}", tier="full", needs=("full",), cost=cost)(joined)
-
-
-_register_probes()
+for _kind in get_args(ProbeKind):
+    _register_probes(_kind)

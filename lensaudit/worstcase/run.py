@@ -43,6 +43,7 @@ from lensaudit.models.checkpoint import (
 )
 from lensaudit.models.conditions import EAGER
 from lensaudit.models.registry import is_demo
+from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
@@ -96,11 +97,6 @@ class Worst:
         return [one.spec.name for one in self.models.never]
 
     @property
-    def data(self) -> str:
-        """Name of the forget set."""
-        return str(self.audit.settings.data)
-
-    @property
     def asked(self) -> tuple[Fact, ...]:
         """The facts that are scored."""
         return tuple(fact for fact in self.facts if fact.idx not in self.unscored)
@@ -121,11 +117,6 @@ class Worst:
     def named(self, checkpoint: Checkpoint) -> bool:
         """Whether its candidates are compared: those of all arms but the positive control."""
         return checkpoint.weights != self.models.full.weights or self.models.source == checkpoint
-
-    @property
-    def hash(self) -> str:
-        """Content hash of the list of attacks."""
-        return list_hash(self.attacks)
 
     def facts_hash(self, facts: Sequence[Fact]) -> str:
         """Content hash of facts with their placebos, paraphrases and solved questions."""
@@ -163,12 +154,12 @@ class Worst:
             "full": weights.full,
             "retain": list(weights.never),
             "facts": self.facts_hash(self.facts),
-            "attacks": self.hash,
+            "attacks": list_hash(self.attacks),
             "neutral": digest([[one.question, one.answer] for one in self.neutral]),
             "dtype": self.audit.settings.dtype,
         }
 
-    def ledger(self, kind: str, folder: str, arm: Checkpoint, **asked: Any) -> Ledger:
+    def ledger(self, kind: str, arm: Checkpoint, **asked: Any) -> Ledger:
         """What is kept of an arm: of the facts that are asked, and of `asked`."""
         conditions = self.audit.conditions(arm)
         key = {
@@ -179,7 +170,7 @@ class Worst:
             "device": conditions.device_class,
             **asked,
         }
-        path = ledger_path(self.audit.root / folder, arm.spec.name, key)
+        path = ledger_path(self.audit.root / kind, arm.spec.name, key)
         return Ledger(path, kind, key, notice=self.audit.notice)
 
 
@@ -265,10 +256,11 @@ def in_folder(
 
 def run_all(worst: Worst, *, progress: Tell = unheard) -> "Arms[Findings]":
     """What every attack found on each model; what ledgers hold is not run again."""
-    ledgers = {weights: _ledger(worst, one) for weights, one in worst.arms.items()}
-    for ledger in ledgers.values() if worst.audit.settings.fresh else ():
+    opened = {weights: _known(worst, one) for weights, one in worst.arms.items()}
+    for ledger, known in opened.values() if worst.audit.settings.fresh else ():
         ledger.clear()
-    found = {weights: _read(worst, ledger) for weights, ledger in ledgers.items()}
+        known.clear()
+    found = {weights: known for weights, (_, known) in opened.items()}
     total = len(worst.arms) * len(worst.attacks)
     progress(Progress("attacks", sum(map(len, found.values())), total))
     for weights, checkpoint in worst.arms.items():
@@ -279,7 +271,7 @@ def run_all(worst: Worst, *, progress: Tell = unheard) -> "Arms[Findings]":
         for attack in todo:
             ran = _ran(attack, arm)
             line = _line(attack, ran, _made_of(worst, attack))
-            ledgers[weights].append([line])
+            opened[weights][0].append([line])
             # as it is read another time: rounded
             found[weights][attack.name] = _of_line(line)
             done = sum(map(len, found.values()))
@@ -321,11 +313,6 @@ def arm_of(worst: Worst, checkpoint: Checkpoint, full: Checkpoint) -> AttackedMo
     )
 
 
-def _ledger(worst: Worst, arm: Checkpoint) -> Ledger:
-    own = {"full": worst.models.full.weights, "exposed": worst.named(arm)}
-    return worst.ledger("worst", "worst", arm, algorithm=ALGORITHM, **own)
-
-
 def _made_of(worst: Worst, attack: Attack) -> str:
     """What a line of a ledger is known by: the attack, and the rows that it alone reads."""
     if "neutral rows" not in attack.needs:
@@ -349,12 +336,15 @@ def _line(attack: Attack, found: AttackFindings, made_of: str) -> dict[str, Any]
     }
 
 
-def _read(worst: Worst, ledger: Ledger) -> dict[str, AttackFindings]:
-    known = {attack.name: _made_of(worst, attack) for attack in worst.attacks}
-    return {
+def _known(worst: Worst, arm: Checkpoint) -> tuple[Ledger, dict[str, AttackFindings]]:
+    """The ledger of an arm, and what it holds of this list; nothing where all is asked again."""
+    own = {"full": worst.models.full.weights, "exposed": worst.named(arm)}
+    ledger = worst.ledger("worst", arm, algorithm=ALGORITHM, **own)
+    wanted = {attack.name: _made_of(worst, attack) for attack in worst.attacks}
+    return ledger, {
         row["attack"]: _of_line(row)
         for row in ledger.rows
-        if known.get(row["attack"]) == row["hash"]
+        if wanted.get(row["attack"]) == row["hash"]
     }
 
 
@@ -371,8 +361,6 @@ def _of_line(line: Mapping[str, Any]) -> AttackFindings:
 
 def plan_text(worst: Worst) -> str:
     """How much work is left; generated answers are reckoned at their longest."""
-    from lensaudit.models.sizes import sizes_on_disk
-
     tokenizer: Any = load_tokenizer(worst.models.full)
     encoded = {one.idx: one for one in worst.audit.encoded}
     asked = [fact for fact in worst.asked if fact.idx in encoded]
@@ -382,24 +370,24 @@ def plan_text(worst: Worst) -> str:
         one.spec.name: [
             attack
             for attack in worst.attacks
-            if worst.audit.settings.fresh or attack.name not in _read(worst, _ledger(worst, one))
+            if worst.audit.settings.fresh or attack.name not in _known(worst, one)[1]
         ]
         for one in worst.arms.values()
     }
     lines, forwards, tokens = [], 0, 0
-    for attack in worst.attacks:
-        arms, cost = sum(attack in left for left in todo.values()), attack.cost
-        each = cost.prompts * n_prompt + cost.new_tokens * len(asked) + cost.candidates * n_span
-        passes = (cost.prompts + bool(cost.candidates)) * len(asked) + cost.new_tokens
-        n, read = arms * cost.models * passes, arms * cost.models * each
+    for one in worst.attacks:
+        arms = sum(one in left for left in todo.values())
+        each = one.prompts * n_prompt + one.new_tokens * len(asked) + one.candidates * n_span
+        passes = (one.prompts + bool(one.candidates)) * len(asked) + one.new_tokens
+        n, read = arms * one.models * passes, arms * one.models * each
         forwards, tokens = forwards + n, tokens + read
         if arms:
-            lines.append(f"  {attack.name} on {arms} models: {n} forwards, {read} tokens")
+            lines.append(f"  {one.name} on {arms} models: {n} forwards, {read} tokens")
     flop = tokens * sizes_on_disk(worst.models.full, worst.audit.settings.dtype).per_token_flop
     return "\n".join(
         [
             f"{len(asked)} facts ({len(worst.facts) - len(asked)} unscored), "
-            f"attack list {worst.hash[:12]}",
+            f"attack list {list_hash(worst.attacks)[:12]}",
             *(f"{name}: {len(left)} attacks to run" for name, left in todo.items()),
             *lines,
             f"at most {forwards} forwards, {tokens} tokens, {float(flop):.2g} FLOP",
@@ -407,7 +395,7 @@ def plan_text(worst: Worst) -> str:
     )
 
 
-FACTS = ("idx", "group", "entity", "attacks", "statistic", "p", "q", "unscored")
+FACTS = tuple(one.name for one in fields(WorstFact))
 """Columns of facts.csv."""
 
 Findings = Mapping[str, AttackFindings]
@@ -576,42 +564,41 @@ def gaps_of(
 def fact_rows(outcome: WorstOutcome) -> list[WorstFact]:
     """The rows of facts.csv: one per fact of the set, unscored ones too."""
     named = outcome.named
-    numbers = zip(named.statistic, named.p, named.q, strict=True)
-    shown = {
-        fact.idx: ["" if one is None else f"{one:.6g}" for one in given]
-        for fact, given in zip(outcome.scored, numbers, strict=True)
-    }
-    rows = []
-    for row in outcome.facts:
-        statistic, p, q = shown.get(row.idx, ("", "", ""))
-        rows.append(
-            WorstFact(
-                idx=row.idx,
-                group=row.group,
-                entity=row.entity,
-                attacks=";".join(outcome.broke.get(row.idx, ())),
-                statistic=statistic,
-                p=p,
-                q=q,
-                unscored=outcome.unscored.get(row.idx, ""),
-            )
+    numbers = {
+        fact.idx: {name: "" if one is None else f"{one:.6g}" for name, one in given.items()}
+        for fact, given in zip(
+            outcome.scored,
+            (
+                {"statistic": statistic, "p": p, "q": q}
+                for statistic, p, q in zip(named.statistic, named.p, named.q, strict=True)
+            ),
+            strict=True,
         )
-    return rows
+    }
+    return [
+        WorstFact(
+            idx=fact.idx,
+            group=fact.group,
+            entity=fact.entity,
+            attacks=";".join(outcome.broke.get(fact.idx, ())),
+            **numbers.get(fact.idx, {}),
+            unscored=outcome.unscored.get(fact.idx, ""),
+        )
+        for fact in outcome.facts
+    ]
 
 
 def summary_of(worst: Worst, outcome: WorstOutcome, tier: str) -> dict[str, Any]:
     """The content of summary.json."""
-    named = outcome.named
-    ceiling = outcome.ceiling
-    excess = outcome.excess
+    named, ceiling, excess = outcome.named, outcome.ceiling, outcome.excess
     return {
         "kind": "worst",
         "source": worst.name,
         "full": worst.audit.full.spec.name,
         "retain": worst.retains,
-        "data": worst.data,
+        "data": str(worst.audit.settings.data),
         "tier": tier,
-        "attack_list": worst.hash,
+        "attack_list": list_hash(worst.attacks),
         "headline": outcome.headline(tier, len(worst.retains)),
         "n": len(outcome.facts),
         "n_scored": len(outcome.scored),
@@ -638,7 +625,7 @@ def summary_of(worst: Worst, outcome: WorstOutcome, tier: str) -> dict[str, Any]
         },
         "bound": {"draws": LEAK_K, "rate": outcome.bound},
         "attacks": [vars(row) for row in outcome.attacks],
-        "facts": [{name: getattr(one, name) for name in FACTS} for one in fact_rows(outcome)],
+        "facts": [vars(row) for row in fact_rows(outcome)],
     }
 
 

@@ -174,7 +174,6 @@ def _said_by_all(
     for weights, checkpoint in arms.items():
         ledger = opened.ledger(
             "samples",
-            "samples",
             checkpoint,
             n=settings.n,
             max_new_tokens=settings.max_new_tokens,
@@ -257,7 +256,7 @@ def _written(
         "kind": "sample",
         "source": opened.name,
         "retain": opened.retains,
-        "data": opened.data,
+        "data": str(opened.audit.settings.data),
         "n": len(opened.facts),
         "n_scored": len(facts),
         "unscored": {
