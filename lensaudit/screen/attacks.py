@@ -184,7 +184,7 @@ def _recovery(summary: "Summary") -> Table:
 def of_data(found: Inspection) -> Iterator[str]:
     """Sizes, the prior of the letters, and defects with examples."""
     data = found.data
-    sizes = ", ".join(f"{split.name} {len(split.items)}" for split in data.splits)
+    sizes = ", ".join(f"{split} {len(items)}" for split, items in data.splits.items())
     yield f"{data.name}: {len(data.items)} items of {data.n_choices} choices: {sizes}"
     places = zip(LETTERS, found.n_answers, strict=False)
     yield "right answers: " + ", ".join(f"{letter} {n}" for letter, n in places)

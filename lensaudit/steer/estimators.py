@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
+from pydantic import ConfigDict
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from scipy.stats import norm
@@ -214,9 +215,15 @@ SCHEMA = "steer-vector/1"
 
 
 @dataclass(frozen=True, kw_only=True)
-class VectorRecord:
-    """How a direction was found: what its `.json` says beside the numbers."""
+class SteeringVector:
+    """A direction in the residual stream after one block, and how it was found.
 
+    The numbers are in the safetensors file, all else in the `.json` beside it.
+    """
+
+    __pydantic_config__ = ConfigDict(arbitrary_types_allowed=True)
+
+    vector: Float[Tensor, " d_model"]
     layer: Whole
     method: str
     position: str
@@ -236,13 +243,6 @@ class VectorRecord:
     dtype: str = ""
     asked: tuple[str, ...] = ()
     """Hashes of the questions it was estimated from: none of them may be asked to test it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SteeringVector(VectorRecord):
-    """A direction in the residual stream after one block, and how it was found."""
-
-    vector: Float[Tensor, " d_model"]
 
     @property
     def norm(self) -> float:
@@ -317,8 +317,8 @@ def _load_own(path: Path) -> SteeringVector:
             f"{beside}: layer_convention is {convention!r}, wanted "
             f"{LAYER_CONVENTION!r} (layer 16 = output of block 16 = hidden_states[17])"
         )
-    said = checked(VectorRecord, document, beside, remedy="extract the vector again")
-    found = SteeringVector(vector=_checked(_tensor(path), path), **vars(said))
+    content = {**document, "vector": _checked(_tensor(path), path)}
+    found = checked(SteeringVector, content, beside, remedy="extract the vector again")
     if document.get("hash") != found.hash():
         raise InputError(f"{path}: its .json describes another vector; extract it again")
     return found

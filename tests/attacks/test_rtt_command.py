@@ -149,8 +149,8 @@ def test_models_of_different_tokenizers_are_refused(models, data, tmp_path, caps
 
 def test_leaking_data_end_with_code_2_unless_they_are_dropped(models, tmp_path, capsys):
     splits = {
-        one.name: [McqItem(i.question, i.choices, i.answer) for i in one.items]
-        for one in world.dataset().splits
+        name: [McqItem(one.question, one.choices, one.answer) for one in items]
+        for name, items in world.dataset().splits.items()
     }
     splits["split_0"].append(splits["split_1"][0])
     data = save_mcq(make_dataset("leaking", splits), tmp_path / "leaking")

@@ -76,7 +76,7 @@ def test_numbers_become_texts_and_other_files_are_not_read(tmp_path):
     (tmp_path / "corpus_split_0.jsonl").write_text("nonsense")
     dataset = load_mcq(folder)
     assert dataset.items[0].choices == ("1", "2", "3", "4")
-    assert [split.name for split in dataset.splits] == ["split_0", "split_1"]
+    assert list(dataset.splits) == ["split_0", "split_1"]
 
 
 def test_written_splits_are_read_back_equal(tmp_path):
@@ -165,7 +165,7 @@ def test_the_order_in_which_splits_are_given_changes_nothing():
     drafts = {f"split_{n}": [McqItem(f"When {n}?", ("a", "b"), 0)] for n in range(12)}
     backwards = dict(reversed(drafts.items()))
     assert make_dataset("x", drafts) == make_dataset("x", backwards)
-    assert [one.name for one in make_dataset("x", drafts).splits][-2:] == ["split_10", "split_11"]
+    assert list(make_dataset("x", drafts).splits)[-2:] == ["split_10", "split_11"]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_caller_gets_no_data_set_of_wrong_items(splits):
 
 
 def authors_of(dataset):
-    return [{item.group for item in split.items} for split in dataset.splits]
+    return [{item.group for item in items} for items in dataset.splits.values()]
 
 
 def test_authors_are_cut_whole_and_places_are_balanced():
@@ -192,8 +192,8 @@ def test_authors_are_cut_whole_and_places_are_balanced():
     authors = authors_of(dataset)
     assert [len(one) for one in authors] == [2, 2, 2, 2]
     assert len(set().union(*authors)) == 8
-    for split in dataset.splits:
-        assert set(Counter(item.answer for item in split.items).values()) == {4}
+    for items in dataset.splits.values():
+        assert set(Counter(item.answer for item in items).values()) == {4}
     assert inspect(dataset).defects == ()
     # a seed draws authors and choices; there are no more splits than authors
     assert split_by_author(name, facts, seed=3) == split_by_author(name, facts, seed=3)

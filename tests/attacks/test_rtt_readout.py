@@ -9,7 +9,7 @@ import torch
 from transformers import AutoTokenizer
 
 import lensaudit
-from lensaudit.attacks.rtt.data import McqItem, McqSplit
+from lensaudit.attacks.rtt.data import McqItem
 from lensaudit.attacks.rtt.readout import (
     encode_split,
     letters_of,
@@ -45,7 +45,7 @@ def split():
         )
         for idx in range(12)
     ]
-    return McqSplit("split_0", tuple(items))
+    return items
 
 
 def said_after(model, texts):
@@ -62,9 +62,9 @@ def test_the_letter_is_read_after_the_colon(split):
     encoded = encode_split(world.tokenizer(), split, "all")
     letters = letters_of(world.tokenizer(), 4)
     (found,) = read(model, encoded.items, readouts=("letter",), letters=letters, batch_size=2)
-    said = said_after(model, [mcq_prompt(item) for item in split.items])
+    said = said_after(model, [mcq_prompt(item) for item in split])
     rows = torch.stack([one[[ids[0] for ids in letters]] for one in said])
-    truth = torch.tensor([item.answer for item in split.items])
+    truth = torch.tensor([item.answer for item in split])
     assert found.correct == tuple((rows.argmax(1) == truth).nonzero().flatten().tolist())
     assert found.option_mass == pytest.approx(rows.exp().sum(1).mean().item(), rel=1e-5)
     centred = rows - rows.mean(0)
@@ -91,7 +91,7 @@ def test_answers_are_ranked_by_their_mean_log_probability(split):
     encoded = encode_split(world.tokenizer(), split, "all")
     (found,) = read(model, encoded.items, readouts=("answer",), letters=None, batch_size=5)
     right = []
-    for place, item in enumerate(split.items):
+    for place, item in enumerate(split):
         means = []
         for choice in item.choices:
             prompt = world.tokenizer()(f"Question: {item.question}\nAnswer:")["input_ids"]
@@ -109,7 +109,7 @@ def test_answers_are_ranked_by_their_mean_log_probability(split):
 
 def test_the_batch_changes_nothing():
     model = world.knows()
-    split = world.dataset().splits[0]
+    split = world.dataset().splits["split_0"]
     encoded = encode_split(world.tokenizer(), split, "all")
     letters = letters_of(world.tokenizer(), 4)
     settings = {"readouts": ("letter", "answer"), "letters": letters}

@@ -17,7 +17,9 @@ SWEEP = StudySettings(names=(), epochs=2, batch_size=5, warmup=3)
 
 @pytest.fixture(scope="module")
 def splits():
-    return [encode_split(world.tokenizer(), one, "answer") for one in world.dataset().splits]
+    return [
+        encode_split(world.tokenizer(), one, "answer") for one in world.dataset().splits.values()
+    ]
 
 
 def attack(model, splits, *, lr=1e-3, **changes):

@@ -8,6 +8,7 @@ has as many rows as T, so that equal steps are equal passes.
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -61,16 +62,9 @@ class TrainingFold:
     @property
     def longest(self) -> int:
         """Tokens of the longest sequence that a model reads."""
-        read = [
-            len(ids)
-            for one in self.facts
-            for ids in (
-                [one.token_ids]
-                if isinstance(one, Encoded)
-                else [option.ids for option in one.options]
-            )
-        ]
-        return max(*read, *(len(one.ids) for one in self.samples))
+        options = (one.options for one in self.facts if isinstance(one, EncodedItem))
+        spans = (one.token_ids for one in self.facts if isinstance(one, Encoded))
+        return max(map(len, (*spans, *(one.ids for one in chain(self.samples, *options)))))
 
 
 @dataclass(frozen=True)
@@ -114,7 +108,9 @@ def held_out(settings: EffortSettings, name: str, tokenizer: Any) -> HeldOut:
     if readout == "said":
         data, read = _spans(data, known, tokenizer)
     # T is trained on the answer after its question, without options: the form it is read in
-    encoded = {one.name: encode_split(tokenizer, one, "answer") for one in data.splits}
+    encoded = {
+        name: encode_split(tokenizer, items, "answer") for name, items in data.splits.items()
+    }
     read = read or {name: one.items for name, one in encoded.items()}
     turns = tuple(_turns(encoded, read))
     n_rows = min(len(one.samples) for one in turns)
@@ -155,7 +151,8 @@ def _facts(settings: EffortSettings, name: str) -> tuple[Dataset, list[Fact], Ma
     set_name, facts = load_statements(name, rows_per_author=settings.rows_per_author)
     chosen = list(facts.items())
     if settings.exclude:
-        rows = forget_set(_annotated_name(name), exclude=settings.exclude)
+        named = FORGET10 if name in TOFU_PAIRS else name
+        rows = forget_set(named, exclude=settings.exclude)
         left = {normalised(one.question) for one in rows}
         chosen = [row for row in chosen if normalised(row[1].question) in left]
     facts = dict(spread(chosen, settings.limit, lambda row: row[1].group))
@@ -171,14 +168,10 @@ def _facts(settings: EffortSettings, name: str) -> tuple[Dataset, list[Fact], Ma
     return data, rows, known
 
 
-def _annotated_name(name: str) -> str:
-    return FORGET10 if name in TOFU_PAIRS else name
-
-
 def _annotated(name: str) -> Mapping[str, Fact]:
     """The rows of the set whose entity is annotated, by question; none of a set without."""
     try:
-        rows = forget_set(_annotated_name(name))
+        rows = forget_set(FORGET10 if name in TOFU_PAIRS else name)
     except InputError:
         return {}
     return {normalised(one.question): one for one in rows}
@@ -200,7 +193,7 @@ def _spans(
             found[item.idx] = one
     lost = [one.idx for one in data.items if one.idx not in found]
     data = data.without(lost, "no annotated entity, or none of its tokens") if lost else data
-    read = {one.name: tuple(found[item.idx] for item in one.items) for one in data.splits}
+    read = {name: tuple(found[item.idx] for item in items) for name, items in data.splits.items()}
     if not all(read.values()):
         raise InputError(
             f"{data.name}: a split has no annotated entity to read; take --readout answer"
@@ -222,10 +215,10 @@ def _without_shared(data: Dataset, known: Mapping[str, Fact], policy: Policy) ->
     if policy == "keep":
         return data
     shared: dict[int, str] = {}
-    for split in data.splits:
-        others = [item for other in data.splits if other is not split for item in other.items]
+    for split, items in data.splits.items():
+        others = [item for name, held in data.splits.items() if name != split for item in held]
         told = "\n".join(f"{one.question} {one.right}" for one in others).casefold()
-        for item in split.items:
+        for item in items:
             row = known.get(normalised(item.question))
             for named in open_names([row.entity] if row else []):
                 if named in told and stands_in(named, told):
@@ -238,7 +231,7 @@ def _without_shared(data: Dataset, known: Mapping[str, Fact], policy: Policy) ->
             "leave them out with --defects drop, or take them as they are with --defects keep"
         )
     kept = data.without(shared, "its entity is named in a row of another split") if shared else data
-    if not all(split.items for split in kept.splits):
+    if not all(kept.splits.values()):
         raise InputError(f"{data.name}: --defects drop leaves a split without facts")
     return kept
 

@@ -106,9 +106,7 @@ class EffortJob:
     model: Checkpoint
     fold: TrainingFold
     rate: TrainingRate
-    n_steps: int
-    batch_size: int
-    seed: int
+    settings: EffortSettings
     dtype: str
     device: str
 
@@ -121,9 +119,9 @@ class EffortJob:
             **self.fold.identity,
             "lr": self.rate.lr,
             "rank": self.rate.rank,
-            "n_steps": self.n_steps,
-            "batch_size": self.batch_size,
-            "seed": self.seed,
+            "n_steps": self.settings.steps,
+            "batch_size": self.settings.rows,
+            "seed": self.settings.seed,
             "dtype": self.dtype,
             "optimizer": "adamw",
         }
@@ -146,11 +144,11 @@ def grid(n_steps: int) -> tuple[int, ...]:
 
 def tokens_at(attack: EffortJob) -> tuple[int, ...]:
     """Tokens trained on by each step of the grid; padding is none."""
-    samples = attack.fold.samples
-    rows = in_epochs(len(samples), batch_size=attack.batch_size, seed=attack.seed)
-    steps = (sum(len(samples[one].ids) for one in rows(step)) for step in range(attack.n_steps))
+    samples, how = attack.fold.samples, attack.settings
+    rows = in_epochs(len(samples), batch_size=how.rows, seed=how.seed)
+    steps = (sum(len(samples[one].ids) for one in rows(step)) for step in range(how.steps))
     total = (0, *accumulate(steps))
-    return tuple(total[one] for one in grid(attack.n_steps))
+    return tuple(total[one] for one in grid(how.steps))
 
 
 def flop_per_token(model: Checkpoint, *, frozen: bool) -> int:
@@ -160,13 +158,13 @@ def flop_per_token(model: Checkpoint, *, frozen: bool) -> int:
     return forward * (BATCHES - 1 if frozen else BATCHES)
 
 
-def do(attack: EffortJob, report: Callable[[int], None] = lambda step: None) -> Finished:
+def do(attack: EffortJob, report: Callable[[int], None] = unheard) -> Finished:
     """Run one attack. The facts are read before it, and after the steps of the grid."""
     began = time.monotonic()
     model, start = _loaded(attack)
     start.restore(model)
-    rank = attack.rate.rank
-    adapter = adapted(model, rank=rank, seed=attack.seed).eval() if rank else None
+    how, rank = attack.settings, attack.rate.rank
+    adapter = adapted(model, rank=rank, seed=how.seed).eval() if rank else None
 
     def read_v() -> tuple[Reading, ...]:
         return (read_facts(model, attack.fold.facts),)
@@ -175,18 +173,16 @@ def do(attack: EffortJob, report: Callable[[int], None] = lambda step: None) -> 
         first = Point(0, read_v())
         made = read_along(
             model,
-            finetune_batches(
-                attack.fold.samples, batch_size=attack.batch_size, seed=attack.seed, pad=0
-            ),
+            finetune_batches(attack.fold.samples, batch_size=how.rows, seed=how.seed, pad=0),
             recipe=Recipe(
-                n_steps=attack.n_steps,
+                n_steps=how.steps,
                 lr=attack.rate.lr,
                 schedule="constant",
                 weight_decay=0.0,
                 trainable=r"lora_" if rank else "",
             ),
-            seed=attack.seed,
-            at=grid(attack.n_steps)[1:],
+            seed=how.seed,
+            at=grid(how.steps)[1:],
             read_v=read_v,
             report=report,
         )
@@ -249,29 +245,22 @@ def fitting_workers(model: Checkpoint, device: str) -> int:
     return min(len(cores), fitting)
 
 
-def fill(
-    log: Log,
-    attacks: Sequence[EffortJob],
-    *,
-    workers: int,
-    report: Tick,
-) -> None:
+def fill(log: Log, attacks: Sequence[EffortJob], *, workers: int, report: Tick) -> None:
     """Do the attacks that the log lacks, each once; a kill loses those that are running."""
     left = {one.job_id: one for one in attacks if one.job_id not in log.finished}
     # one model after the other: each is loaded once
     jobs = sorted(left.values(), key=lambda one: one.model.weights)
-    for attack, done in _done(jobs, workers, report):
+    for attack, done in _done(jobs, min(workers, len(jobs)), report):
         log.add(done, attack.identity)
 
 
 def _done(
     attacks: Sequence[EffortJob], workers: int, report: Tick
 ) -> Iterator[tuple[EffortJob, Finished]]:
-    workers = min(workers, len(attacks))
     if workers < 2:
         for number, attack in enumerate(attacks):
-            before = number * attack.n_steps
-            total = len(attacks) * attack.n_steps
+            n_steps = attack.settings.steps
+            before, total = number * n_steps, len(attacks) * n_steps
 
             def tell(step: int, before: int = before, total: int = total) -> None:
                 report("attack steps", before + step, total)
@@ -432,9 +421,8 @@ class PreparedEffort:
 
     def attacks(self, model: Checkpoint, arm: Arm, rate: TrainingRate) -> list[EffortJob]:
         """The runs of an arm at one rate, one for each fold."""
-        how = self.settings
         return [
-            EffortJob(model, one, rate, how.steps, how.rows, how.seed, self.dtype, self.device)
+            EffortJob(model, one, rate, self.settings, self.dtype, self.device)
             for one in self.held.folds[arm]
         ]
 
@@ -555,13 +543,8 @@ def run(
     path, started = ready.log.path, time.monotonic()
     assert path is not None
 
-    def work(attacks: list[EffortJob]) -> None:
-        fill(
-            ready.log,
-            attacks,
-            workers=workers,
-            report=lambda what, done, of: progress(Progress(what, done, of)),
-        )
+    def tell(what: str, done: int, of: int) -> None:
+        progress(Progress(what, done, of))
 
     with alone(path.parent):
         # what another process did since the log was read is not done again
@@ -569,7 +552,8 @@ def run(
         for folder in ready.folders.values():
             claim(folder, "effort", ["summary.json"])
             clear(folder)
-        work([one for model in ready.sources.values() for one in _tried(ready, model)])
+        own = [one for model in ready.sources.values() for one in _tried(ready, model)]
+        fill(ready.log, own, workers=workers, report=tell)
         spoken: dict[str, dict[Arm, tuple[TrainingRate, TrainingRate]]] = {
             name: {arm: _speaking(ready, model, arm) for arm in ready.settings.arms}
             for name, model in ready.sources.items()
@@ -580,15 +564,13 @@ def run(
             for arm, both in by_arm.items()
             for rate in both
         }
-        anchors = (ready.full, *ready.retain.values())
-        work(
-            [
-                one
-                for model in anchors
-                for arm, rate in sorted(rates)
-                for one in ready.attacks(model, arm, rate)
-            ]
-        )
+        anchors = [
+            one
+            for model in (ready.full, *ready.retain.values())
+            for arm, rate in sorted(rates)
+            for one in ready.attacks(model, arm, rate)
+        ]
+        fill(ready.log, anchors, workers=workers, report=tell)
         return [_deposit(ready, name, spoken[name], started) for name in ready.sources]
 
 
@@ -729,7 +711,10 @@ def plan_lines(ready: PreparedEffort) -> list[str]:
         f"{', '.join(ready.retain)}; {ready.dtype} on {ready.device}",
         f"{held.data.name}: {len(held.data.items)} facts of {len(set(ready.groups))} authors are "
         f"read ({held.readout}) after {', '.join(map(str, ready.steps))} steps of {how.rows} rows",
-        "rates: " + ", ".join(_rate(one) for one in ready.rates),
+        "rates: "
+        + ", ".join(
+            f"{one.lr:g}" + (f" rank {one.rank}" if one.rank else "") for one in ready.rates
+        ),
     ]
     n_most, flop = 0, 0
     for arm in how.arms:
@@ -750,10 +735,6 @@ def plan_lines(ready: PreparedEffort) -> list[str]:
         f"{len(tried)} on the sources are in the log"
     )
     return lines
-
-
-def _rate(rate: TrainingRate) -> str:
-    return f"{rate.lr:g}" + (f" rank {rate.rank}" if rate.rank else "")
 
 
 @door(EffortSettings)

@@ -4,7 +4,6 @@ from .data import handled as handled
 from .data import inspect as inspect
 from .data import Dataset as Dataset
 from .data import McqItem as McqItem
-from .data import McqSplit as McqSplit
 from .data import load_mcq as load_mcq
 from .data import make_dataset as make_dataset
 from .data import save_mcq as save_mcq

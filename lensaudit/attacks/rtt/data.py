@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import pairwise
+from itertools import chain, count, pairwise
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -64,50 +64,41 @@ class McqItem:
 
 
 @dataclass(frozen=True)
-class McqSplit:
-    """One of the parts that take turns in being held out."""
-
-    name: str
-    items: tuple[McqItem, ...]
-
-    @property
-    def digest(self) -> str:
-        """Content hash, apart from names and numbers."""
-        return digest([[one.question, list(one.choices), one.answer] for one in self.items])
-
-
-@dataclass(frozen=True)
 class Dataset:
-    """Splits in the natural order of their names."""
+    """Multiple-choice items in splits that take turns in being held out."""
 
     name: str
-    splits: tuple[McqSplit, ...]
+    splits: Mapping[str, tuple[McqItem, ...]]
+    """By name, in the natural order of names."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Place of a row -> why it is no item here; counted in the log."""
 
     @property
     def items(self) -> tuple[McqItem, ...]:
         """Items of all splits by idx."""
-        return tuple(item for split in self.splits for item in split.items)
+        return tuple(chain(*self.splits.values()))
 
     @property
     def n_choices(self) -> int:
         """Options per item; chance is one in so many."""
-        return len(self.splits[0].items[0].choices)
+        return len(self.items[0].choices)
 
     @property
     def digest(self) -> str:
-        """Content hash of the splits and their names."""
-        return digest([[split.name, split.digest] for split in self.splits])
+        """Content hash of the splits and their names, apart from numbers."""
+        asked = {
+            name: [[one.question, list(one.choices), one.answer] for one in items]
+            for name, items in self.splits.items()
+        }
+        return digest([[name, digest(items)] for name, items in asked.items()])
 
     def without(self, idx: Collection[int], reason: str) -> "Dataset":
         """The data set without some items; their numbers are not given to others."""
-        gone = set(idx)
-        splits = tuple(
-            replace(split, items=tuple(one for one in split.items if one.idx not in gone))
-            for split in self.splits
-        )
-        left_out = {f"item {one}": reason for one in sorted(gone)}
+        splits = {
+            name: tuple(one for one in items if one.idx not in idx)
+            for name, items in self.splits.items()
+        }
+        left_out = {f"item {one}": reason for one in sorted(idx)}
         return Dataset(self.name, splits, {**self.left_out, **left_out})
 
 
@@ -121,27 +112,27 @@ def make_dataset(
     Raises:
         ValueError: fewer than two splits, an empty one, or items that are no question.
     """
-    parts, idx = [], 0
-    for split in sorted(splits, key=natural):
-        items = []
-        for item in splits[split]:
-            items.append(_numbered(item, idx))
-            idx += 1
-        parts.append(McqSplit(split, tuple(items)))
-    counts = {len(item.choices) for part in parts for item in part.items}
-    if len(parts) < 2 or not all(part.items for part in parts) or len(counts) != 1:
+    idx = count()
+    parts = {
+        split: tuple(
+            replace(one, idx=at, group=own_group(at) if one.group is None else one.group)
+            for one, at in zip(splits[split], idx, strict=False)
+        )
+        for split in sorted(splits, key=natural)
+    }
+    counts = {len(item.choices) for items in parts.values() for item in items}
+    sound = all(
+        item.question.strip() and item.answer in range(len(item.choices))
+        for items in parts.values()
+        for item in items
+    )
+    if len(parts) < 2 or not all(parts.values()) or len(counts) != 1 or not sound:
         raise ValueError(
             f"{name}: found {len(parts)} splits with {sorted(counts)} choices per item; wanted two "
-            "splits or more, none of them empty, and one number of choices"
+            "splits or more, none of them empty, and in each item a question, one number of "
+            "choices and the right one's place"
         )
-    return Dataset(name, tuple(parts), left_out or {})
-
-
-def _numbered(item: McqItem, idx: int) -> McqItem:
-    n = len(item.choices)
-    if not (2 <= n <= len(LETTERS) and 0 <= item.answer < n and item.question.strip()):
-        raise ValueError(f"item {idx}: wanted a question, 2 to 8 choices and the right one's place")
-    return replace(item, idx=idx, group=own_group(idx) if item.group is None else item.group)
+    return Dataset(name, parts, left_out or {})
 
 
 def normalised(text: str) -> str:
@@ -219,17 +210,10 @@ def load_mcq(folder: Path, *, only: Sequence[str] = ()) -> Dataset:
 def save_mcq(dataset: Dataset, folder: Path) -> Path:
     """Write the splits, as `load_mcq` reads them."""
     make_folder(folder)
-    for split in dataset.splits:
-        rows = (
-            {
-                "question": item.question,
-                "choices": list(item.choices),
-                "answer": item.answer,
-                "group": item.group,
-            }
-            for item in split.items
-        )
-        write_jsonl(folder / f"{split.name}.jsonl", rows)
+    names = ("question", "choices", "answer", "group")
+    for split, items in dataset.splits.items():
+        rows = ({name: getattr(item, name) for name in names} for item in items)
+        write_jsonl(folder / f"{split}.jsonl", rows)
     return folder
 
 
@@ -321,7 +305,7 @@ class Inspection:
             "data": self.data.name,
             "digest": self.data.digest,
             "n_items": len(self.data.items),
-            "splits": {split.name: len(split.items) for split in self.data.splits},
+            "splits": {name: len(items) for name, items in self.data.splits.items()},
             "n_choices": self.data.n_choices,
             "answers": dict(zip(LETTERS, self.n_answers, strict=False)),
             "left_out": dict(self.data.left_out),
@@ -371,7 +355,7 @@ def handled(dataset: Dataset, policy: Policy) -> Dataset:
             "they are with --defects keep"
         )
     kept = dataset.without(gone, "defective; see `lensaudit rtt validate`")
-    if not all(split.items for split in kept.splits):
+    if not all(kept.splits.values()):
         raise InputError(f"{dataset.name}: --defects drop leaves a split without items")
     return kept
 
@@ -411,9 +395,9 @@ def _shared_groups(dataset: Dataset) -> Iterator[Defect]:
 def _same(dataset: Dataset, key) -> Iterator[list[tuple[str, McqItem]]]:
     """Items that agree in `key`, with the names of their splits."""
     by_key: dict[Hashable, list[tuple[str, McqItem]]] = defaultdict(list)
-    for split in dataset.splits:
-        for item in split.items:
-            by_key[key(item)].append((split.name, item))
+    for split, items in dataset.splits.items():
+        for item in items:
+            by_key[key(item)].append((split, item))
     return (copies for copies in by_key.values() if len(copies) > 1)
 
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.attacks.rtt.data import LETTERS, McqItem, McqSplit
+from lensaudit.attacks.rtt.data import LETTERS, McqItem
 from lensaudit.attacks.rtt.log import Finished, Point, Reading
 from lensaudit.attacks.settings import LossOn, Readout
 from lensaudit.data.chat import Encoding
@@ -113,10 +113,10 @@ def train_sample(tokenizer: Any, item: McqItem, loss_on: LossOn) -> Encoding:
     return Encoding(ids, _n_common(ids, tokenizer(mcq_prompt(item))["input_ids"]))
 
 
-def encode_split(tokenizer: Any, split: McqSplit, loss_on: LossOn) -> EncodedSplit:
+def encode_split(tokenizer: Any, split: Sequence[McqItem], loss_on: LossOn) -> EncodedSplit:
     """Everything a run needs of a split."""
     items = []
-    for item in split.items:
+    for item in split:
         options = (raw_sample(tokenizer, answered(item.question, one)) for one in item.choices)
         prompt = tuple(tokenizer(mcq_prompt(item))["input_ids"])
         # without the end token, which every choice has alike
@@ -124,7 +124,7 @@ def encode_split(tokenizer: Any, split: McqSplit, loss_on: LossOn) -> EncodedSpl
         items.append(EncodedItem(item.answer, prompt, cut))
     return EncodedSplit(
         tuple(items),
-        tuple(train_sample(tokenizer, item, loss_on) for item in split.items),
+        tuple(train_sample(tokenizer, item, loss_on) for item in split),
     )
 
 

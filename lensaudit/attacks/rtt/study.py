@@ -184,7 +184,10 @@ class Study:
     def encoded(self) -> Mapping[str, EncodedSplit]:
         """Every split as tokens, by name."""
         loss_on = self.sweep["loss_on"]
-        return {one.name: encode_split(self.tokenizer, one, loss_on) for one in self.data.splits}
+        return {
+            name: encode_split(self.tokenizer, items, loss_on)
+            for name, items in self.data.splits.items()
+        }
 
     @cached_property
     def letters(self) -> Letters:
@@ -202,7 +205,7 @@ class Study:
         Raises:
             InputError: no such split, or more than there are.
         """
-        names, how = [split.name for split in self.data.splits], self.settings
+        names, how = list(self.data.splits), self.settings
         if unknown := [one for one in how.hold_out if one not in names]:
             raise InputError(
                 f"{self.data.name}: no split {unknown[0]!r}; wanted {', '.join(names)}"
@@ -536,12 +539,8 @@ def _record(study: Study, plan: Jobs) -> StudyRecord:
         models={role: one.name for role, one in study.subjects.items()},
         method=study.unlearned.method,
         splits=tuple(
-            HeldSplit(
-                one.name,
-                tuple(item.idx for item in one.items),
-                tuple(item.group for item in one.items),
-            )
-            for one in study.data.splits
+            HeldSplit(name, tuple(one.idx for one in items), tuple(one.group for one in items))
+            for name, items in study.data.splits.items()
         ),
         held_out=study.held_out,
         sweep=study.sweep,
