@@ -47,7 +47,7 @@ from lensaudit.models.sizes import sizes_of
 from lensaudit.patching import oracle
 from lensaudit.patching.budget import Room
 from lensaudit.patching.options import ResolvedSettings, parse_memory
-from lensaudit.patching.score_cache import ScoreCache, ScoreKey
+from lensaudit.patching.score_cache import ScoreCache
 from lensaudit.patching.sources import CachedSource
 from lensaudit.patching.stages import Runner, complete
 
@@ -130,7 +130,7 @@ class Bench:
                 room,
             )
             shutil.rmtree(self.root / "scores", ignore_errors=True)
-            book = ScoreCache(self.root, _key(), "source")
+            book = ScoreCache(self.root, {}, "source")
             complete(
                 runner,
                 self.encoded,
@@ -157,10 +157,6 @@ class Bench:
             stack, _ = residuals(self.model, batch.tokens)
             if layers:
                 oracle.patched(self.model, stack, batch, layers=layers)
-
-
-def _key() -> ScoreKey:
-    return ScoreKey(**{name: "-" for name in ScoreKey.__dataclass_fields__})
 
 
 def oracle_runs(bench: Bench, *, n_runs: int, n_layers: int) -> dict[int, Timed]:

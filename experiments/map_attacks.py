@@ -33,7 +33,7 @@ from lensaudit.gym.recipes import TOP, late, moved
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.registry import EMBEDDED, load_registry, resolve
-from lensaudit.patching.alignment import MappedSource, fit_alignment, rows_to_fit
+from lensaudit.patching.alignment import fit_alignment, mapped, rows_to_fit
 from lensaudit.patching.session import Session
 from lensaudit.scores.alignment import MapClass
 from lensaudit.scores.depth import depth_score
@@ -323,10 +323,7 @@ def carried(
             memory_bytes=audit.settings.memory_bytes,
             root=audit.root,
         )
-    base = audit.streams(model, audit.encoded)
-    moved = MappedSource(
-        base.activations, base.last_layer, maps=found.maps, layer_of=found.layer_of
-    )
+    moved = mapped(audit.streams(model, audit.encoded), found.maps, found.layer_of)
     name = f"{model.weights}+map-{found.key}"
     audit.fill(audit.encoded, {name: moved}, audit.settings.at_layers)
     return audit.read(name, audit.encoded, audit.settings.at_layers)

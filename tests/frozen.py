@@ -178,12 +178,10 @@ def save_em_rows(folder: Path, chosen: Sequence[int] = EM_ROWS) -> Path:
 
 def em_numbers(outcome: Any) -> Any:
     """What exact match says of each row, and overall."""
-    from lensaudit.patching.exact_match import em_summary_of
-
     kept = ("idx", "s1_em", "s2_em", "ft", "udr", "retention", "category", "truth_em")
-    summary = em_summary_of(outcome)
+    summary = outcome.summary
     return {
-        "rows": [{key: row[key] for key in kept} for row in outcome.rows()],
+        "rows": [{key: row[key] for key in kept} for row in outcome.rows],
         "udr": summary["udr"],
         "retention": summary["retention"],
         "categories": summary["categories"],
@@ -193,7 +191,7 @@ def em_numbers(outcome: Any) -> Any:
 
 def em() -> Any:
     """Exact match of generations, per row and layer, and the rates made of it."""
-    from lensaudit.patching.exact_match import em_outcome_of, run_em
+    from lensaudit.patching.exact_match import em_result, run_em
 
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -207,7 +205,7 @@ def em() -> Any:
         )
         found = run_em(audit)
         return {
-            Path(name).name: em_numbers(em_outcome_of(name, checkpoint.weights, audit, found))
+            Path(name).name: em_numbers(em_result(name, checkpoint.weights, audit, found))
             for name, checkpoint in audit.sources.items()
         }
 

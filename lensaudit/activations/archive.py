@@ -120,7 +120,7 @@ def import_archive(archive: Path, root: Path, *, reserve_bytes: int = RESERVE_BY
     make_folder(root)
     check_trusted(root)
     with _staging(root) as staging:
-        spec, folder, sha256 = _unpack(archive, staging, reserve_bytes)
+        folder, sha256 = _unpack(archive, staging, reserve_bytes)
         n_bytes = _inspect(folder, archive)
         record = {
             "archive": printable(archive.name),
@@ -129,7 +129,7 @@ def import_archive(archive: Path, root: Path, *, reserve_bytes: int = RESERVE_BY
         }
         write_json(folder / IMPORTED, record)
         new = _move_in(folder, root)
-    return Imported(str(root / spec.folder_name()), folder_key(folder), n_bytes, new)
+    return Imported(str(root / folder.name), folder_key(folder), n_bytes, new)
 
 
 @contextmanager
@@ -145,37 +145,52 @@ def _staging(root: Path) -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _unpack(archive: Path, staging: Path, reserve_bytes: int) -> tuple[Spec, Path, str]:
-    """Write the archive's members below `staging`; its spec, its folder, and its SHA-256."""
+def _unpack(archive: Path, staging: Path, reserve_bytes: int) -> tuple[Path, str]:
+    """Write an archive's members below `staging`: the cache's folder, the archive's SHA-256."""
     with _opened(archive) as tar:
         spec, content = _spec_in(tar, archive)
         folder = staging / spec.folder_name()
         folder.mkdir(mode=0o700)
         write_bytes(folder / SPEC, content)
-        write_bytes(folder / SEAL, tar.take(SEAL, MAX_JSON_BYTES))
+        write_bytes(folder / SEAL, _small(*_next(tar, archive, f"{folder.name}/{SEAL}"), archive))
         seal = checked_seal(folder, spec)
-        if seal is None:
-            raise InputError(f"{archive}: holds no {SEAL}; only complete caches are imported")
+        assert seal is not None
         check_space(staging, seal.n_bytes, reserve_bytes=reserve_bytes)
         for shard, sealed in zip(spec.shards(), seal.shards, strict=True):
-            tar.copy(folder / shard.file_name, sealed.n_bytes)
-        tar.end(f"{spec.folder_name()}/")
+            info, source = _next(tar, archive, f"{folder.name}/{shard.file_name}")
+            if info.size != sealed.n_bytes:
+                raise VerificationError(
+                    f"{archive}: {shard.file_name} has {info.size} bytes, its seal says "
+                    f"{sealed.n_bytes}"
+                )
+            with (folder / shard.file_name).open("xb") as stream:
+                shutil.copyfileobj(source, stream, COPY_BYTES)
+                stream.flush()
+                os.fsync(stream.fileno())
+        if tar.next() is not None:
+            raise InputError(f"{archive}: holds more than one cache")
         with archive.open("rb") as stream:
-            return spec, folder, hashlib.file_digest(stream, "sha256").hexdigest()
+            return folder, hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _spec_in(tar: "_Tar", archive: Path) -> tuple[Spec, bytes]:
-    """The first member: what the cache holds."""
-    content = tar.take(SPEC, MAX_JSON_BYTES)
-    return parse_spec(content, source=f"{archive}: {SPEC}"), content
+def _spec_in(tar: tarfile.TarFile, archive: Path) -> tuple[Spec, bytes]:
+    """The first member: what the cache holds, and in which folder all members lie."""
+    info, source = _next(tar, archive, SPEC)
+    content = _small(info, source, archive)
+    spec = parse_spec(content, source=f"{archive}: {SPEC}")
+    if info.name != (wanted := f"{spec.folder_name()}/{SPEC}"):
+        raise InputError(
+            f"{archive}: holds {printable(info.name)[:80]!r} where {wanted} is expected"
+        )
+    return spec, content
 
 
 @contextmanager
-def _opened(archive: Path) -> Iterator["_Tar"]:
+def _opened(archive: Path) -> Iterator[tarfile.TarFile]:
     try:
         check_plain(archive)
         with tarfile.open(archive, "r:") as tar:
-            yield _Tar(archive, tar)
+            yield tar
     except FileNotFoundError as error:
         raise InputError(f"{archive}: no such file") from error
     except (tarfile.TarError, EOFError, ValueError) as error:
@@ -184,52 +199,26 @@ def _opened(archive: Path) -> Iterator["_Tar"]:
         raise os_error(error, archive) from error
 
 
-class _Tar:
-    """An archive of `export`, read from front to end; nothing but plain members passes."""
+def _next(tar: tarfile.TarFile, archive: Path, name: str) -> tuple[tarfile.TarInfo, IO[bytes]]:
+    """The next member, which must be a plain file of this name; the spec in any folder."""
+    info = tar.next()
+    if info is None:
+        raise InputError(f"{archive}: ends before {name}; copy it again")
+    source = tar.extractfile(info) if info.type == tarfile.REGTYPE else None
+    if source is None or name != (info.name.rpartition("/")[2] if name == SPEC else info.name):
+        raise InputError(
+            f"{archive}: holds {printable(info.name)[:80]!r} (type {info.type!r}) "
+            f"where {name} is expected"
+        )
+    return info, source
 
-    def __init__(self, path: Path, tar: tarfile.TarFile):
-        self._path, self._tar = path, tar
-        self._prefix: str | None = None
 
-    def take(self, name: str, limit: int) -> bytes:
-        """The next member, which must be `name` and small."""
-        info, source = self._next(name)
-        if info.size > limit:
-            raise InputError(f"{self._path}: {name} of {info.size} bytes; at most {limit} are read")
-        return source.read()
-
-    def copy(self, target: Path, size: int) -> None:
-        """The next member, which must be named as `target` and of `size` bytes, as a new file."""
-        info, source = self._next(target.name)
-        if info.size != size:
-            raise VerificationError(
-                f"{self._path}: {target.name} has {info.size} bytes, its seal says {size}"
-            )
-        with target.open("xb") as stream:
-            shutil.copyfileobj(source, stream, COPY_BYTES)
-            stream.flush()
-            os.fsync(stream.fileno())
-
-    def end(self, prefix: str) -> None:
-        """Nothing may follow, and all members must have been of the folder `prefix`."""
-        if self._prefix != prefix:
-            raise InputError(f"{self._path}: its folder is {self._prefix!r:.80}, not {prefix!r}")
-        if self._tar.next() is not None:
-            raise InputError(f"{self._path}: holds more than one cache")
-
-    def _next(self, name: str) -> tuple[tarfile.TarInfo, IO[bytes]]:
-        info = self._tar.next()
-        if info is None:
-            raise InputError(f"{self._path}: ends before {name}; copy it again")
-        prefix, slash, last = info.name.rpartition("/")
-        self._prefix = self._prefix or prefix + slash
-        source = self._tar.extractfile(info) if info.type == tarfile.REGTYPE else None
-        if source is None or last != name or prefix + slash != self._prefix:
-            raise InputError(
-                f"{self._path}: holds {printable(info.name)[:80]!r} (type {info.type!r}) "
-                f"where {name} is expected"
-            )
-        return info, source
+def _small(info: tarfile.TarInfo, source: IO[bytes], archive: Path) -> bytes:
+    if info.size > MAX_JSON_BYTES:
+        raise InputError(
+            f"{archive}: {info.name} of {info.size} bytes; at most {MAX_JSON_BYTES} are read"
+        )
+    return source.read()
 
 
 def _inspect(folder: Path, archive: Path) -> int:

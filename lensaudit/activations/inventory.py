@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from lensaudit.activations.presence import users
 from lensaudit.activations.spec import SEAL, SPEC, Spec, checked_seal, read_spec
-from lensaudit.errors import InputError, LensAuditError
+from lensaudit.errors import InputError, LensAuditError, VerificationError
 from lensaudit.files import os_error, printable, read_json, slug
 from lensaudit.settings import Kept, Place, Positions
 
@@ -152,6 +152,19 @@ def cache_folders(root: Path) -> list[Path]:
 def folder_key(folder: Path) -> str:
     """The key in a cache folder's name."""
     return folder.name.rpartition("--")[2]
+
+
+def check_key(folder: Path, spec: Spec) -> None:
+    """A cache folder is named for its key.
+
+    Raises:
+        VerificationError: its spec has another.
+    """
+    if folder_key(folder) != spec.fingerprint.key():
+        raise VerificationError(
+            f"{folder}: is named for key {folder_key(folder)}, "
+            f"its spec.json says {spec.fingerprint.key()}"
+        )
 
 
 def folder_of(key: str, root: Path) -> Path | None:

@@ -12,6 +12,7 @@ ends the interpreter with a segmentation fault when it does, and a writer needs 
 """
 
 import io
+import mmap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -368,69 +369,31 @@ def check_positions(positions: Int64[np.ndarray, " pos"], n_tokens: int) -> None
         raise ValueError(f"positions are not ascending inside {n_tokens} tokens")
 
 
-PAGE_BYTES = 4096
+METADATA_BYTES = 1 << 20
+"""More than HDF5 takes beside the arrays of a shard: some kilobytes."""
 
 HEADER_BYTES = 512
 """HDF5's user block: any HDF5 tool skips it."""
 
 
-class Pages:
+class Pages(mmap.mmap):
     """A file in memory that takes room only where it was written; the rest reads as zeros."""
 
-    def __init__(self) -> None:
-        self._pages: dict[int, bytearray] = {}
-        self._at = self._size = 0
+    _size = 0
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> None:
         """Move to `offset`."""
-        self._at = offset + (0, self._at, self._size)[whence]
-        return self._at
+        super().seek(offset + (0, self.tell(), self._size)[whence])
 
-    def tell(self) -> int:
-        """Where the next byte is read or written."""
-        return self._at
-
-    def truncate(self, size: int | None = None) -> int:
+    def truncate(self, size: int) -> None:
         """HDF5 says how long the file is."""
-        self._size = self._at if size is None else size
-        return self._size
+        self._size = size
 
     def write(self, content: Any) -> int:
         """All of `content`, a buffer of HDF5's."""
-        left = memoryview(content).cast("B")
-        n_bytes = len(left)
-        for page, start, end in self._spans(self._at, self._at + n_bytes):
-            stored = self._pages.setdefault(page, bytearray(PAGE_BYTES))
-            stored[start:end] = left[: end - start]
-            left = left[end - start :]
-        self._at += n_bytes
-        self._size = max(self._size, self._at)
+        n_bytes = super().write(content)
+        self._size = max(self._size, self.tell())
         return n_bytes
-
-    def read(self, size: int = -1) -> memoryview:
-        """Bytes of the image from where it stands, at most `size`."""
-        end = self._size if size < 0 else self._at + size
-        found = self.between(self._at, end)
-        self._at = end
-        return found
-
-    def flush(self) -> None:
-        """Do nothing: the image is in memory."""
-
-    def between(self, start: int, end: int) -> memoryview:
-        """Bytes `start:end`."""
-        blank = bytes(PAGE_BYTES)
-        spans = self._spans(start, end)
-        return memoryview(
-            b"".join(self._pages.get(page, blank)[first:last] for page, first, last in spans)
-        )
-
-    @staticmethod
-    def _spans(start: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Pages, each with the part of it that lies in `start:end`."""
-        for page in range(start // PAGE_BYTES, -(-end // PAGE_BYTES)):
-            base = page * PAGE_BYTES
-            yield page, max(start - base, 0), min(end - base, PAGE_BYTES)
 
 
 def header(n_bytes: int, xxh3_128: str) -> bytes:
@@ -450,21 +413,24 @@ def build(
     """The bytes of the file of `shard`, header first; views of the activations, not copies."""
     fingerprint = spec.fingerprint
     offsets = _edges([len(example.positions) for example in examples])
-    shape = (fingerprint.layers, int(offsets[-1]), fingerprint.d_model)
-    memory = Pages()
+    n_rows, stored = int(offsets[-1]), STORED[fingerprint.dtype]
+    small = _small_arrays(spec, shard, examples, offsets)
+    large = {
+        "final_norm": (fingerprint.norm_shape(n_rows), [one.final_norm for one in examples]),
+        fingerprint.hook: (
+            (fingerprint.layers, n_rows, fingerprint.d_model),
+            [one.resid[layer] for layer in range(fingerprint.layers) for one in examples],
+        ),
+    }
+    room = sum(slab.nbytes for _, slabs in large.values() for slab in slabs)
+    memory = Pages(-1, room + sum(one.nbytes for one in small.values()) + METADATA_BYTES)
     with h5py.File(memory, "w", libver=("v110", "v110")) as file:
-        for name, value in attributes(spec, shard).items():
+        for name, value in {**attributes(spec, shard), "n_large": n_large}.items():
             file.attrs[name] = value
-        file.attrs["n_large"] = n_large
-        for name, array in _small_arrays(spec, shard, examples, offsets).items():
+        for name, array in small.items():
             file[name] = array
         reserved = {
-            _reserve(
-                file, "final_norm", fingerprint.norm_shape(shape[1]), STORED[fingerprint.dtype]
-            ): [example.final_norm for example in examples],
-            _reserve(file, fingerprint.hook, shape, STORED[fingerprint.dtype]): [
-                example.resid[layer] for layer in range(fingerprint.layers) for example in examples
-            ],
+            _reserve(file, name, shape, stored): slabs for name, (shape, slabs) in large.items()
         }
         file.flush()
         n_bytes = file.id.get_filesize()
@@ -514,9 +480,8 @@ def _assemble(
     """What HDF5 wrote, with the reserved places filled."""
     end = 0
     for offset, slabs in sorted(reserved.items()):
-        if offset < 0:
-            continue
-        yield memory.between(end, offset)
-        yield from (slab.data.cast("B") for slab in slabs if slab.size)
-        end = offset + sum(slab.nbytes for slab in slabs)
-    yield memory.between(end, n_bytes)
+        if offset >= 0:
+            yield memoryview(memory[end:offset])
+            yield from (slab.data.cast("B") for slab in slabs if slab.size)
+            end = offset + sum(slab.nbytes for slab in slabs)
+    yield memoryview(memory[end:n_bytes])

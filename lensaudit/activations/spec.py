@@ -8,7 +8,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -108,11 +108,10 @@ class Spec:
     idx: tuple[int, ...]
     provenance: Mapping[str, Any]
     """How to make it again (`model`, `data`, `options`) and what it was made with."""
-    shard_examples: int = SHARD_EXAMPLES
 
     def shards(self) -> tuple[Shard, ...]:
-        """The plan: consecutive examples, `shard_examples` to a file."""
-        parts = batched(self.idx, self.shard_examples)
+        """The plan: consecutive examples, `SHARD_EXAMPLES` to a file."""
+        parts = batched(self.idx, SHARD_EXAMPLES)
         return tuple(Shard(number, tuple(idx)) for number, idx in enumerate(parts))
 
     def folder_name(self) -> str:
@@ -146,16 +145,14 @@ class Spec:
 
     def content(self) -> bytes:
         """The bytes of `spec.json`, with a digest over everything else in it."""
-        document = {
-            "format": FORMAT,
-            "name": self.name,
-            "key": self.fingerprint.key(),
-            "fingerprint": self.fingerprint.document(),
-            "shard_examples": self.shard_examples,
-            "idx": list(self.idx),
-            "provenance": dict(self.provenance),
-        }
-        return _json({**document, "digest": digest(document)})
+        return _signed(
+            name=self.name,
+            key=self.fingerprint.key(),
+            fingerprint=self.fingerprint.document(),
+            shard_examples=SHARD_EXAMPLES,
+            idx=list(self.idx),
+            provenance=dict(self.provenance),
+        )
 
 
 @dataclass(frozen=True)
@@ -182,14 +179,17 @@ class Seal:
 
     def content(self) -> bytes:
         """The bytes of `SEAL.json`, with a digest over everything else in it."""
-        document = {
-            "format": FORMAT,
-            "key": self.key,
-            "spec_sha256": self.spec_sha256,
-            "n_bytes": self.n_bytes,
-            "shards": [asdict(shard) for shard in self.shards],
-        }
-        return _json({**document, "digest": digest(document)})
+        return _signed(
+            key=self.key,
+            spec_sha256=self.spec_sha256,
+            n_bytes=self.n_bytes,
+            shards=[asdict(shard) for shard in self.shards],
+        )
+
+
+def _signed(**content: Any) -> bytes:
+    document = {"format": FORMAT, **content}
+    return _json({**document, "digest": digest(document)})
 
 
 def sha256(content: bytes) -> str:
@@ -232,56 +232,36 @@ def parse_spec(content: bytes, *, source: str) -> Spec:
             f"{source}: says key {document.get('key')!s:.32}, "
             f"its identity gives {fingerprint.key()}; {REPAIR}"
         )
-    idx, name, size = document.get("idx"), document.get("name"), document.get("shard_examples")
-    provenance = document.get("provenance")
-    if (
-        not isinstance(idx, list)
-        or any(type(number) is not int for number in idx)
-        or not isinstance(name, str)
-        or not isinstance(provenance, dict)
-        or size != SHARD_EXAMPLES
-    ):
-        raise InputError(f"{source}: name, idx, shard_examples or provenance is malformed")
-    spec = plan(name, fingerprint, idx, provenance)
-    if spec.content() != content:
-        raise InputError(f"{source}: holds fields that no spec of ours has")
+    said = checked(Spec, document, source)
+    spec = plan(said.name, fingerprint, said.idx, said.provenance)
+    if spec.content() != content:  # "16" passes for a number, an unknown field for none
+        raise InputError(f"{source}: is not as a spec of ours is written")
     return spec
 
 
-def read_seal(path: Path) -> Seal | None:
-    """The seal; None where there is none.
+def checked_seal(folder: Path, spec: Spec) -> Seal | None:
+    """The seal of a folder, if it is one of `spec`; None where there is none.
 
     Raises:
-        VerificationError: it does not agree with its own digest, or is malformed.
+        VerificationError: damaged, malformed, or of another spec.json or other shards.
     """
+    path = folder / SEAL
     if not path.exists():
         return None
-    content = _content(path)
-    document = _document(content, str(path))
+    document = _document(content := _content(path), str(path))
+    own = Seal(spec.fingerprint.key(), sha256(spec.content()), ())
+    if (document.get("key"), document.get("spec_sha256")) != (own.key, own.spec_sha256):
+        raise VerificationError(f"{path}: seals another spec.json than is here; {REPAIR}")
     try:
         shards = tuple(SealedShard(**row) for row in document["shards"])
-        seal = Seal(key=document["key"], spec_sha256=document["spec_sha256"], shards=shards)
+        seal = replace(own, shards=shards)
         whole = seal.content() == content
     except (KeyError, TypeError) as error:
         raise VerificationError(f"{path}: malformed; {REPAIR}") from error
     if not whole:
         raise VerificationError(f"{path}: holds fields that no seal of ours has; {REPAIR}")
-    return seal
-
-
-def checked_seal(folder: Path, spec: Spec) -> Seal | None:
-    """The seal of a folder, if it is one of `spec`.
-
-    Raises:
-        VerificationError: it seals another key, another spec.json, or other shards.
-    """
-    seal = read_seal(folder / SEAL)
-    if seal is None:
-        return None
-    if seal.key != spec.fingerprint.key() or seal.spec_sha256 != sha256(spec.content()):
-        raise VerificationError(f"{folder / SEAL}: seals another spec.json than is here; {REPAIR}")
-    if [shard.number for shard in seal.shards] != [shard.number for shard in spec.shards()]:
-        raise VerificationError(f"{folder / SEAL}: seals other shards than spec.json; {REPAIR}")
+    if [shard.number for shard in shards] != [shard.number for shard in spec.shards()]:
+        raise VerificationError(f"{path}: seals other shards than spec.json; {REPAIR}")
     return seal
 
 

@@ -13,7 +13,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,8 +25,8 @@ from torch import Tensor
 from lensaudit.activations.inventory import (
     Wanted,
     cache_folders,
+    check_key,
     find,
-    folder_key,
     folder_of,
     is_cache,
 )
@@ -75,7 +75,6 @@ __all__ = [
     "LayerRows",
     "LayerView",
     "Shard",
-    "SpanRows",
     "Spec",
     "open_activations",
 ]
@@ -130,28 +129,19 @@ class LayerRows:
 
     layer: int
     idx: tuple[int, ...]
+    """The examples that have rows here."""
     offsets: Int[Tensor, " edge"]
     """Rows `offsets[n]:offsets[n + 1]` are those of example `idx[n]`."""
     positions: Int[Tensor, " row"]
     """Token position of each row."""
     resid: Float[Tensor, "row d_model"]
+    absent: tuple[int, ...] = ()
+    """The examples whose cached rows are too few for the place that was asked for."""
 
     def example(self, idx: int) -> Float[Tensor, "pos d_model"]:
         """The rows of one example."""
         slot = self.idx.index(idx)
         return self.resid[self.offsets[slot] : self.offsets[slot + 1]]
-
-
-@dataclass(frozen=True)
-class SpanRows:
-    """One layer's row at the same place of several examples' spans."""
-
-    layer: int
-    idx: tuple[int, ...]
-    """The examples that have such a place."""
-    absent: tuple[int, ...]
-    """The examples whose cached rows are too few to have it."""
-    resid: Float[Tensor, "example d_model"]
 
 
 TORCH = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -424,7 +414,7 @@ class Activations(AbstractContextManager):
         """
         if isinstance(layers, int):
             raise InputError(f"layers={layers}: wanted several, in a list: [{layers}]")
-        slabs = self._read(idx, range(self.n_layers) if layers is None else layers)
+        slabs = self.slabs(idx, range(self.n_layers) if layers is None else layers)
         return ExampleActivations(
             idx=idx,
             token_ids=torch.from_numpy(slabs.token_ids),
@@ -443,22 +433,8 @@ class Activations(AbstractContextManager):
         self._check_layers([layer])
         return LayerView(self, layer)
 
-    def layer_rows(self, layer: int, idx: Iterable[int]) -> LayerRows:
-        """One layer's rows of some examples, laid end to end; all of them in memory."""
-        wanted = tuple(idx)
-        found = [self._read(number, [layer], final_norm=False) for number in wanted]
-        edges = np.cumsum([0, *(len(slabs.positions) for slabs in found)], dtype=np.int64)
-        positions = [torch.from_numpy(slabs.positions) for slabs in found]
-        rows = [from_bits(slabs.resid[0], self.fingerprint.dtype) for slabs in found]
-        return LayerRows(
-            layer=layer,
-            idx=wanted,
-            offsets=torch.from_numpy(edges),
-            positions=torch.cat([torch.empty(0, dtype=torch.int64), *positions]),
-            resid=torch.cat([torch.empty(0, self.d_model, dtype=self.dtype), *rows]),
-        )
-
-    def _read(self, idx: int, layers: Sequence[int], *, final_norm: bool = True) -> Slabs:
+    def slabs(self, idx: int, layers: Sequence[int], *, final_norm: bool = True) -> Slabs:
+        """One example's rows as they are stored; see `example`."""
         self._check_layers(layers)
         if idx not in self._shards:
             raise InputError(f"{self.folder}: does not hold example idx {idx} ({self._holds()})")
@@ -586,11 +562,8 @@ def open_folder(folder: Path, *, allow_partial: bool = False) -> Activations:
     """
     check_trusted(folder)
     spec = read_spec(folder / SPEC)
-    key = folder_key(folder)
-    if is_cache(folder) and key != spec.fingerprint.key():
-        raise VerificationError(
-            f"{folder}: is named for key {key}, its spec.json says {spec.fingerprint.key()}"
-        )
+    if is_cache(folder):
+        check_key(folder, spec)
     seal = checked_seal(folder, spec)
     if seal is None and not allow_partial:
         raise InputError(f"{folder}: is not complete; {spec.how_to_fill(folder.parent)}")
@@ -644,14 +617,10 @@ class LayerView:
 
     def __init__(self, activations: Activations, layer: int):
         self._activations, self.layer = activations, layer
-
-    @property
-    def idx(self) -> tuple[int, ...]:
-        """Numbers of the examples, in order."""
-        return self._activations.idx
+        self.idx = activations.idx
 
     def __len__(self) -> int:
-        return len(self._activations)
+        return len(self.idx)
 
     def __iter__(self) -> Iterator[tuple[int, Float[Tensor, "pos d_model"]]]:
         """Each example's idx and rows, one after the other."""
@@ -664,15 +633,31 @@ class LayerView:
 
     def rows(self, idx: Iterable[int] | None = None) -> LayerRows:
         """All rows of some or all examples, laid end to end; in memory at once."""
-        return self._activations.layer_rows(self.layer, self.idx if idx is None else idx)
+        return self._laid(self.idx if idx is None else tuple(idx), slice(None))
 
-    def at_span(self, place: int) -> SpanRows:
-        """The `place`-th cached row of each example; -1 is the last. Too short ones are listed."""
-        found = {idx: rows[place] for idx, rows in self if -len(rows) <= place < len(rows)}
-        empty = torch.empty(0, self._activations.d_model, dtype=self._activations.dtype)
-        return SpanRows(
+    def at_span(self, place: int) -> LayerRows:
+        """The `place`-th cached row of each example; -1 is the last. Too short ones are absent."""
+        found = self._laid(self.idx, slice(place, place + 1 or None))
+        there = found.offsets.diff().bool()
+        idx = [one for one, yes in zip(found.idx, there.tolist(), strict=True) if yes]
+        return replace(
+            found,
+            idx=tuple(idx),
+            offsets=torch.arange(len(idx) + 1),
+            absent=tuple(one for one in self.idx if one not in idx),
+        )
+
+    def _laid(self, idx: tuple[int, ...], places: slice) -> LayerRows:
+        """The rows at some places of each example, end to end."""
+        cache = self._activations
+        found = [cache.slabs(number, [self.layer], final_norm=False) for number in idx]
+        positions = [torch.from_numpy(slabs.positions)[places] for slabs in found]
+        rows = [from_bits(one.resid[0], cache.fingerprint.dtype)[places] for one in found]
+        edges = np.cumsum([0, *map(len, positions)], dtype=np.int64)
+        return LayerRows(
             layer=self.layer,
-            idx=tuple(found),
-            absent=tuple(idx for idx in self.idx if idx not in found),
-            resid=torch.stack(list(found.values())) if found else empty,
+            idx=idx,
+            offsets=torch.from_numpy(edges),
+            positions=torch.cat([torch.empty(0, dtype=torch.int64), *positions]),
+            resid=torch.cat([torch.empty(0, cache.d_model, dtype=cache.dtype), *rows]),
         )

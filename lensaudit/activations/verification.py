@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import h5py
 
-from lensaudit.activations.inventory import QUARANTINE, folder_key
+from lensaudit.activations.inventory import QUARANTINE, check_key, folder_key
 from lensaudit.activations.presence import check_trusted
 from lensaudit.activations.shard import BYTE, SHARD_ERRORS, check_array, check_bytes, check_shard
 from lensaudit.activations.spec import SEAL, SPEC, Shard, Spec, checked_seal, parse_spec, read_spec
@@ -111,19 +111,6 @@ def verify(folder: Path) -> VerifiedCache:
 def verify_books(root: Path) -> list[VerifiedLedger]:
     """Check every line of the books of scores, texts and Fisher information in `root`."""
     return [verify_ledger(path) for kind in BOOKS for path in sorted((root / kind).glob("*.jsonl"))]
-
-
-def check_key(folder: Path, spec: Spec) -> None:
-    """A cache folder is named for its key.
-
-    Raises:
-        VerificationError: its spec has another.
-    """
-    if folder_key(folder) != spec.fingerprint.key():
-        raise VerificationError(
-            f"{folder}: is named for key {folder_key(folder)}, "
-            f"its spec.json says {spec.fingerprint.key()}"
-        )
 
 
 Recompute = Callable[[Spec, Shard], Sequence["ExampleActivations"]]

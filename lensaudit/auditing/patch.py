@@ -13,28 +13,21 @@ from lensaudit.files import canonical_json
 from lensaudit.patching.collateral import kept_beside
 from lensaudit.patching.controls import controls_of
 from lensaudit.patching.counterfactual import plan_beside_others
-from lensaudit.patching.exact_match import EM_COLUMNS, EmOutcome, em_plan_of
+from lensaudit.patching.exact_match import em_plan_of
 from lensaudit.patching.outcome import (
     BY_TOKEN,
     FILES,
-    Outcome,
+    Summarised,
     clear,
-    layer_cells,
     with_texts,
     write_comparison,
     write_result,
 )
 from lensaudit.patching.prepare import prepare, prepare_without_retain
-from lensaudit.patching.scoring import (
-    Scored,
-    manifest_of,
-    plan_of,
-    score_all,
-    score_lens,
-)
+from lensaudit.patching.scoring import Scored, manifest_of, plan_of, score_all
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.patching.summary import NOT_A_DEPTH, Summarised, summaries
+from lensaudit.patching.summary import NOT_A_DEPTH, summaries
 from lensaudit.progress import Notice, Plan, Tell, unheard
 from lensaudit.results.keyed import Question
 from lensaudit.results.records import Run, claim, folder_of, folders_for, known_as
@@ -113,16 +106,14 @@ def patch_into(
         name, outcome = one.summary["source"], one.outcome
         rows = with_texts(with_tokens(one.rows, session), session.examples)
         summary = {**one.summary, "verdict": _judged(one, nulls).document()}
-        exact = isinstance(outcome, EmOutcome)
         made = manifest_of(
             session,
             {"source": session.sources[name]},
             started,
-            scores_by=None if exact else outcome.computed_by,
+            scores_by=None if outcome is None else outcome.computed_by,
         )
-        cells = (EM_COLUMNS, outcome.cells()) if exact else layer_cells(outcome)
-        write_result(folders[name], rows, cells, summary, replace(made, asked=record))
-    outcomes = [one.outcome for one in found if isinstance(one.outcome, Outcome)]
+        write_result(folders[name], rows, one.cells, summary, replace(made, asked=record))
+    outcomes = [one.outcome for one in found if one.outcome is not None]
     if len(outcomes) > 1:
         parent = next(iter(folders.values())).parent
         made = manifest_of(session, session.sources, started, command="patch comparison")
@@ -132,8 +123,8 @@ def patch_into(
 
 def _judged(one: Summarised, nulls: Mapping[str, Any]) -> Verdict:
     """What may be said of a source after its run of patching alone."""
-    if isinstance(one.outcome, EmOutcome):
-        sentence = f"{one.outcome.source}: undecided: {NOT_A_DEPTH}."
+    if one.outcome is None:
+        sentence = f"{one.summary['source']}: undecided: {NOT_A_DEPTH}."
         return Verdict("undecided", sentence, [])
     if one.summary.get("kind") == COUNTERFACTUAL:
         return judge_beside(COUNTERFACTUAL, one.summary, nulls)
@@ -198,7 +189,7 @@ def run_in(manifest: Mapping[str, Any]) -> Run:
 
 def depth_of(session: Session) -> Scored:
     """The outcome of every source, and the scores of the two anchors; nothing is written."""
-    return score_lens(session) if session.settings.score == "lens" else score_all(session)
+    return score_all(session)
 
 
 def with_tokens(rows: Sequence[Mapping[str, Any]], session: Session) -> list[dict[str, Any]]:

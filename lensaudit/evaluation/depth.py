@@ -26,9 +26,10 @@ from lensaudit.models.device import free_bytes
 from lensaudit.patching.collateral import kept_beside
 from lensaudit.patching.controls import controls_of
 from lensaudit.patching.layout import layout_of
+from lensaudit.patching.outcome import Summarised
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import CachedSource
-from lensaudit.patching.summary import Summarised, summaries
+from lensaudit.patching.summary import summaries
 from lensaudit.results.keyed import read_marked, write_marked
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.reading import null
@@ -299,8 +300,7 @@ def _leak(audit: Session, model: str) -> Measured[float]:
     """Log-prob of the whole span by the model itself; nothing is patched."""
     with audit:
         own, other = (
-            audit.answers(one, audit.encoded).logprob
-            for one in (audit.sources[model], audit.retain)
+            audit.answers(one, audit.encoded)[0] for one in (audit.sources[model], audit.retain)
         )
     n_span = torch.tensor([one.n_span for one in audit.encoded])
     idx = [one.idx for one in audit.encoded]

@@ -57,12 +57,12 @@ from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.controls import (
     Controls,
     Examined,
-    score_examined,
+    examined,
     weakest_of,
 )
 from lensaudit.patching.outcome import Outcome, summary_of
 from lensaudit.patching.prepare import prepare
-from lensaudit.patching.scoring import score_all, score_lens
+from lensaudit.patching.scoring import run, score_all, score_lens, scored
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import unheard
@@ -334,7 +334,9 @@ def _examined(
     A model of another depth has no UDS, and an aligned one.
     """
     with audit_of(cases, align="auto") as session:
-        (outcomes, anchors), found = score_examined(session, controls_of(cases[0].bench))
+        deltas = run(session)
+        outcomes, anchors = scored(session, deltas)
+        found = examined(session, deltas, controls_of(cases[0].bench))
     by_name = {one.source: (_depth(one), found[one.source], one) for one in outcomes}
     return [by_name[case.model] for case in cases], anchors
 

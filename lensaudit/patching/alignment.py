@@ -2,14 +2,15 @@
 
 An aligned source is a source like another: the engine patches what a source hands over. Sums are
 accumulated in one pass over the caches of both models, as many layers at a time as memory holds.
-Where a source has another tokenizer, its positions are matched by characters. `WithoutShared` is
+Where a source has another tokenizer, its positions are matched by characters. `without_shared` is
 the control against a model that adds the same vector wherever it is asked for what it is to hide:
 the aligned stream without the one direction that it shares with other authors' facts.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -78,38 +79,34 @@ class Alignment:
     """Content hash of all that the maps depend on."""
 
 
-@dataclass(frozen=True)
-class MappedSource(CachedSource):
-    """A cached source whose stream is carried to `full`'s basis, layer by layer."""
+def mapped(
+    source: CachedSource,
+    maps: Sequence[LinearMap],
+    layer_of: Sequence[int],
+    places: Places | None = None,
+) -> CachedSource:
+    """A source whose stream is carried to `full`'s basis, layer by layer.
 
-    maps: tuple[LinearMap, ...] = ()
-    layer_of: tuple[int, ...] = ()
-    places: Places | None = None
-    """Where the source stands for each position of `full`; None: their tokens are the same."""
+    Args:
+        source: as it is cached.
+        maps: by layer of `full`.
+        layer_of: the source's layer that each is given.
+        places: where the source stands for each position of `full`; None: their tokens are alike.
+    """
 
-    def _example(self, idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
-        return self.at_layers(idx, range(len(self.maps)))
-
-    def at_layers(
-        self, idx: int, layers: Sequence[int]
-    ) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
-        """Positions of `full`, and what is handed over there at some of its layers."""
-        if self.places is None:
-            positions, resid = super()._example(idx)
-        elif here := self.places.get(idx):
+    def handed(idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
+        if places is None:
+            positions, resid = source.example(idx)
+        elif here := places.get(idx):
             positions = torch.tensor(list(here))
-            resid = super()._example(idx)[1][:, list(here.values())]
-        else:
-            positions = torch.zeros(0, dtype=torch.long)
-            n_layers, d_model = self.activations.n_layers, self.activations.d_model
-            resid = torch.zeros(n_layers, 0, d_model, dtype=self.activations.dtype)
-        moved = [self.maps[layer](resid[self.layer_of[layer]]) for layer in layers]
+            resid = source.example(idx)[1][:, list(here.values())]
+        else:  # a row that the source lost
+            positions, cache = torch.zeros(0, dtype=torch.long), source.activations
+            resid = torch.zeros(cache.n_layers, 0, cache.d_model, dtype=cache.dtype)
+        moved = [one(resid[layer]) for one, layer in zip(maps, layer_of, strict=True)]
         return positions, torch.stack(moved)
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Layers and width of what is handed over."""
-        return len(self.maps), len(self.maps[0].mean_y)
+    return replace(source, handed=handed)
 
 
 def alignment_key(source: Fingerprint, full: Fingerprint, kind: MapClass, n_tokens: int) -> str:
@@ -317,63 +314,63 @@ def too_few_groups(rows: Sequence[Encoded]) -> str | None:
     return None if n > 1 else f"{n} author: no other's facts to take a shared direction from"
 
 
-@dataclass(frozen=True, kw_only=True)
-class WithoutShared(MappedSource):
+def without_shared(
+    moved: CachedSource,
+    full: CachedSource,
+    rows: Sequence[Encoded],
+    layers: Sequence[int],
+    memory_bytes: int,
+) -> CachedSource:
     """An aligned source whose stream has `full`'s mean along each layer's shared direction.
 
     A direction is taken by fold: nothing of the fold's own rows is in it.
+
+    Args:
+        moved: the aligned source.
+        full: into which it is patched.
+        rows: the facts that the source can be read on.
+        layers: that are patched; the others stay as they are.
+        memory_bytes: what streams may take while directions are found.
     """
+    folds = folds_of(rows)
 
-    full: CachedSource
-    rows: tuple[Encoded, ...]
-    """The facts that the source can be read on."""
-    at: tuple[int, ...]
-    """Layers that are patched; the others stay as they are."""
-    memory_bytes: int
-
-    @cached_property
-    def folds(self) -> dict[int, int]:
-        """Fold of each row, by idx."""
-        return folds_of(self.rows)
-
-    @cached_property
-    def directions(self) -> dict[int, list[SharedDirection]]:
-        """Layer -> one for each fold."""
-        n_tokens = sum(e.n_span for e in self.rows)
+    @functools.cache
+    def directions() -> dict[int, list[SharedDirection]]:
+        n_numbers = sum(e.n_span for e in rows) * full.activations.d_model
         # float32 streams and differences of every position; half is left for what a layer needs
-        at_once = max(1, self.memory_bytes // (2 * 2 * 4 * n_tokens * self.shape[1]))
-        found = {}
-        for layers in batched(self.at, at_once):
-            apart, full = self._by_fold(layers)
-            for at, layer in enumerate(layers):
-                found[layer] = shared_directions([x[at] for x in apart], [y[at] for y in full])
-        return found
+        parts = batched(layers, max(1, memory_bytes // (2 * 2 * 4 * n_numbers)))
+        return {at: one for part in parts for at, one in _shared(moved, full, rows, folds, part)}
 
-    def _by_fold(
-        self, layers: Sequence[int]
-    ) -> tuple[list[Float[Tensor, "layer _ d"]], list[Float[Tensor, "layer _ d"]]]:
-        """Source minus `full`, and `full`, at the positions that predict, by fold."""
-        n_folds = max(self.folds.values()) + 1
-        apart: list[list[Tensor]] = [[] for _ in range(n_folds)]
-        full: list[list[Tensor]] = [[] for _ in range(n_folds)]
-        for e in self.rows:
-            at, x = self.at_layers(e.idx, layers)
-            here = (at >= e.start) & (at < e.end)
-            y = self.full.activations.example(e.idx, layers=layers).at(at[here]).resid.float()
-            apart[self.folds[e.idx]].append(x[:, here].float() - y)
-            full[self.folds[e.idx]].append(y)
-        return [torch.cat(one, dim=1) for one in apart], [torch.cat(one, dim=1) for one in full]
-
-    def _example(self, idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
-        positions, resid = super()._example(idx)
-        if idx not in self.folds:  # read with its bucket, and not scored
+    def handed(idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
+        positions, resid = moved.example(idx)
+        if idx not in folds:  # read with its bucket, and not scored
             return positions, resid
-        fold, found = self.folds[idx], self.directions
-        moved = [
-            found[layer][fold].taken_out(one) if layer in found else one
-            for layer, one in enumerate(resid)
-        ]
-        return positions, torch.stack(moved)
+        found = ((directions().get(layer), one) for layer, one in enumerate(resid))
+        each = [one if taken is None else taken[folds[idx]].taken_out(one) for taken, one in found]
+        return positions, torch.stack(each)
+
+    return replace(moved, handed=handed)
+
+
+def _shared(
+    moved: CachedSource,
+    full: CachedSource,
+    rows: Sequence[Encoded],
+    folds: Mapping[int, int],
+    layers: Sequence[int],
+) -> Iterator[tuple[int, list[SharedDirection]]]:
+    """Of each layer, one direction for each fold, at the positions that predict."""
+    apart: list[list[Tensor]] = [[] for _ in range(max(folds.values()) + 1)]
+    own: list[list[Tensor]] = [[] for _ in apart]
+    for e in rows:
+        at, resid = moved.example(e.idx)
+        here = (at >= e.start) & (at < e.end)
+        y = full.activations.example(e.idx, layers=layers).at(at[here]).resid.float()
+        apart[folds[e.idx]].append(resid[list(layers)][:, here].float() - y)
+        own[folds[e.idx]].append(y)
+    xs, ys = ([torch.cat(one, dim=1) for one in side] for side in (apart, own))
+    for at, layer in enumerate(layers):
+        yield layer, shared_directions([x[at] for x in xs], [y[at] for y in ys])
 
 
 LOST = "its tokenizer leaves nothing of the span to score"

@@ -9,10 +9,8 @@ has as many tokens. Relative to a counterfactual 1 means: no better than a wrong
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -40,33 +38,12 @@ RELATIVE: Mapping[Literal["base", "counterfactual"], str] = {
 NO_TOKENS = "the tokenizer leaves nothing to score"
 
 
-@dataclass(frozen=True)
-class Anchored:
-    """Facts to keep, with the model that never saw them."""
-
-    kept: Kept
-    base: Checkpoint | None
-    """None: the counterfactual."""
-
-
-def anchored(kept: Sequence[Kept], base: Checkpoint | None, full: Checkpoint) -> list[Anchored]:
-    """Sets of facts, each with the anchor it is measured against.
-
-    Raises:
-        InputError: a set is named twice, or the base has another shape or `full`'s weights.
-    """
-    twice = [name for name, n in Counter(one.name for one in kept).items() if n > 1]
-    if twice:
-        raise InputError(f"--also {twice[0]}: named twice")
-    if base is not None:
-        check_same_shape(full, base)
-        if base.weights == full.weights:
-            raise InputError(f"--base {base.spec.name}: has the weights of full")
-    return [Anchored(one, None if one.pretrained else base) for one in kept]
+Anchored = tuple[Kept, Checkpoint | None]
+"""Facts to keep, with the model that never saw them; None: the counterfactual."""
 
 
 def kept_beside(session: Session) -> list[Anchored]:
-    """The sets that `--also` names, with their anchors; nothing is loaded.
+    """The sets that `--also` names, each with the anchor it is measured against; none is loaded.
 
     Raises:
         InputError: a set, a file or the base is wrong, or the score has no such part.
@@ -79,10 +56,16 @@ def kept_beside(session: Session) -> list[Anchored]:
     if settings.score != "uds" or settings.component != "resid":
         raise InputError("--also: needs --score uds and --component resid")
     kept = [kept_facts(one, str(settings.data), limit=settings.limit) for one in settings.also]
+    if twice := [name for name, n in Counter(one.name for one in kept).items() if n > 1]:
+        raise InputError(f"--also {twice[0]}: named twice")
     base = family_base(list(session.sources))
     if settings.base is not None:
         base = open_model(settings.base, settings.registry)
-    return anchored(kept, base, session.full)
+    if base is not None:
+        check_same_shape(session.full, base)
+        if base.weights == session.full.weights:
+            raise InputError(f"--base {base.spec.name}: has the weights of full")
+    return [(one, None if one.pretrained else base) for one in kept]
 
 
 def family_base(sources: Sequence[str]) -> Checkpoint | None:
@@ -103,77 +86,71 @@ def collateral_of(
         VerificationError | WorkError: as of any patched score.
     """
     found: dict[str, dict[str, Any]] = {one.source: {} for one in outcomes}
-    for one in sets:
-        patched = _patched(session, one)
+    for kept, base in sets:
+        rows, s1, s2, unscored = patched(session, kept, base)
         for outcome in outcomes:
-            weights = session.sources[outcome.source].weights
-            document = _document(one, patched, patched.s2[weights], outcome, session)
-            found[outcome.source].setdefault("collateral", {})[one.kept.name] = document
+            own = s2[session.sources[outcome.source].weights]
+            document = _document(session, kept, base, outcome, rows, s1, own, unscored)
+            found[outcome.source].setdefault("collateral", {})[kept.name] = document
     return found
 
 
-@dataclass(frozen=True)
-class _Patched:
-    """Deltas of the rows that have an anchor."""
-
-    rows: tuple[Encoded, ...]
-    s1: Float[Tensor, "batch layer"]
-    s2: Mapping[str, Float[Tensor, "batch layer"]]
-    """By weights."""
-    unscored: dict[int, str]
+Rows = tuple[Encoded, ...]
+Drops = Float[Tensor, "batch layer"]
 
 
-def _patched(session: Session, one: Anchored) -> _Patched:
-    rows = session.encode(one.kept.rows)
+def patched(
+    session: Session, kept: Kept, base: Checkpoint | None
+) -> tuple[Rows, Drops, Mapping[str, Drops], dict[int, str]]:
+    """The rows that have an anchor, S1, S2 by weights, and why the others are not scored."""
+    rows, layers = session.encode(kept.rows), session.settings.at_layers
     known = {e.idx for e in rows}
-    unscored = {row.idx: NO_TOKENS for row in one.kept.rows if row.idx not in known}
-    sources: dict[str, SourceStreams] = {}
-    if one.base is None:
-        others = others_of(session.full, rows, one.kept.rows)
+    unscored = {row.idx: NO_TOKENS for row in kept.rows if row.idx not in known}
+    wanted, sources = rows, dict[str, SourceStreams]()
+    if base is None:
+        others = others_of(session.full, rows, kept.rows)
         unscored |= {e.idx: NO_OTHER for e in rows if e.idx not in others.given}
         wanted, anchor = others.rows, others.key
-        if not wanted:
-            nothing = torch.zeros(0, len(session.settings.at_layers))
-            return _Patched(
-                (), nothing, {c.weights: nothing for c in session.sources.values()}, unscored
-            )
-        sources[anchor] = others.source(session, rows)
+        if wanted:
+            sources[anchor] = others.source(session, rows)
     else:
-        wanted, anchor = rows, one.base.weights
-        sources[anchor] = session.streams(one.base, rows)
-    for checkpoint in session.sources.values():
-        sources[checkpoint.weights] = session.streams(checkpoint, rows)
-    layers = session.settings.at_layers
-    session.fill(wanted, sources, layers)
-    deltas = {name: session.read(name, wanted, layers) for name in sources}
-    return _Patched(wanted, deltas[anchor], deltas, unscored)
+        anchor = base.weights
+        sources[anchor] = session.streams(base, rows)
+    names = [one.weights for one in session.sources.values()]
+    if wanted:
+        sources |= {one.weights: session.streams(one, rows) for one in session.sources.values()}
+        session.fill(wanted, sources, layers)
+    deltas = {name: session.read(name, wanted, layers) for name in (anchor, *names)}
+    return wanted, deltas[anchor], deltas, unscored
 
 
 def _document(
-    one: Anchored,
-    patched: _Patched,
-    s2: Float[Tensor, "batch layer"],
-    outcome: Outcome,
     session: Session,
+    kept: Kept,
+    base: Checkpoint | None,
+    outcome: Outcome,
+    rows: Rows,
+    s1: Drops,
+    s2: Drops,
+    unscored: dict[int, str],
 ) -> dict[str, Any]:
     """The numbers of one set and one source, as plain JSON."""
     tau = session.settings.tau
-    depth, kept = depth_score(patched.s1, s2, tau=tau), one.kept.rows
-    found = list(zip(patched.rows, depth.uds.tolist(), strict=True))
+    found = list(zip(rows, depth_score(s1, s2, tau=tau).uds.tolist(), strict=True))
     values = [value for _, value in found if value == value]
     scored = [e for e, value in found if value == value]
     groups = [e.group for e in scored]
     no_ke = {e.idx: NO_KE.format(tau=tau) for e, value in found if value != value}
-    strata = dict(zip((row.idx for row in kept), strata_of(kept, session.examples), strict=True))
-    anchor: Literal["base", "counterfactual"] = "base" if one.base else "counterfactual"
+    idx = [row.idx for row in kept.rows]
+    strata = dict(zip(idx, strata_of(kept.rows, session.examples), strict=True))
     return {
-        "anchor": one.base.spec.name if one.base else COUNTERFACTUAL,
-        "relative_to": RELATIVE[anchor],
+        "anchor": base.spec.name if base else COUNTERFACTUAL,
+        "relative_to": RELATIVE["base" if base else "counterfactual"],
         **_mean(values, groups),
-        "n": len(one.kept.rows),
-        "rows_hash": examples_hash(one.kept.rows),
-        "unscored": dict(Counter((patched.unscored | no_ke).values())),
-        "over_erasure_nats": over_erasure(patched.s1, s2, tau=tau),
+        "n": len(kept.rows),
+        "rows_hash": examples_hash(kept.rows),
+        "unscored": dict(Counter((unscored | no_ke).values())),
+        "over_erasure_nats": over_erasure(s1, s2, tau=tau),
         "strata": _strata(values, groups, [strata[e.idx] for e in scored]),
         "selectivity": _selectivity(outcome, values, groups),
         "authors": _authors(values, groups),

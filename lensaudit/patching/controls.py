@@ -5,8 +5,9 @@ aligned depth, after a linear map fitted on neutral text; the floor, the depth o
 never saw the facts.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -21,20 +22,20 @@ from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.alignment import (
     ALIGN_TOKENS_PER_DIM,
     Alignment,
-    MappedSource,
-    WithoutShared,
     alignment_key,
     fit_alignment,
     known_alignment,
+    mapped,
     rows_to_fit,
     shared_key,
     too_few_groups,
+    without_shared,
 )
 from lensaudit.patching.counterfactual import Others, next_rows
 from lensaudit.patching.outcome import NO_KE
-from lensaudit.patching.scoring import Deltas, Scored, run, scored
+from lensaudit.patching.scoring import Deltas
 from lensaudit.patching.session import Session
-from lensaudit.patching.sources import SourceStreams
+from lensaudit.patching.sources import CachedSource
 from lensaudit.results.patch_runs import (
     NOT_NEEDED,
     Aligned,
@@ -45,7 +46,6 @@ from lensaudit.results.patch_runs import (
     Validity,
     Weakest,
 )
-from lensaudit.scores.alignment import MapClass
 from lensaudit.scores.depth import DepthScore, depth_score
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean, clustered_ratio
@@ -67,14 +67,13 @@ class Controls:
         """What would be measured, in a line of a plan."""
         if self.neutral is None:
             return f"controls: none ({self.why})"
-        align = session.settings.align
-        validity = f"controls: validity on up to {len(self.neutral.validity)} rows"
+        align, tokens = session.settings.align, session.settings.align_tokens
+        said = f"controls: validity on up to {len(self.neutral.validity)} rows"
         if align == "none":
-            return f"{validity}; no maps"
+            return f"{said}; no maps"
         maps = f"maps where UDS is {ALIGN_FROM:g} or more" if align == "auto" else f"{align} maps"
-        n_tokens = session.settings.align_tokens or ALIGN_TOKENS_PER_DIM * session.full.d_model
-        fitted = f"fitted on up to {n_tokens} of {len(self.neutral.fit)} rows' tokens"
-        return f"{validity}; {maps}, {fitted}"
+        n_tokens = tokens or ALIGN_TOKENS_PER_DIM * session.full.d_model
+        return f"{said}; {maps}, fitted on up to {n_tokens} of {len(self.neutral.fit)} rows' tokens"
 
 
 @dataclass(frozen=True)
@@ -144,12 +143,6 @@ MapName = Literal["map", "shuffled", "shared"]
 """What carries a stream: its map, that of shuffled pairs, the map without shared directions."""
 
 
-def score_examined(session: Session, controls: Controls) -> tuple[Scored, dict[str, Examined]]:
-    """UDS of every source with the controls that say what it means, by source."""
-    found = run(session)
-    return scored(session, found), examined(session, found, controls)
-
-
 def examined(session: Session, found: Deltas, controls: Controls) -> dict[str, Examined]:
     """The controls of every source.
 
@@ -162,14 +155,13 @@ def examined(session: Session, found: Deltas, controls: Controls) -> dict[str, E
         VerificationError | WorkError: as of any patched score.
         InputError: alignment was asked for by name and the rows do not suffice.
     """
-    ground = _Ground(session, found, controls)
-    if ground.unfit is None:
-        ground.compute()
-    return {name: ground.of(name, source) for name, source in session.sources.items()}
+    examination = _Examination(session, found, controls)
+    if examination.unfit is None:
+        examination.compute()
+    return {name: examination.of(name, source) for name, source in session.sources.items()}
 
 
-@dataclass
-class _Ground:
+class _Examination:
     """What the sources of a session share: rows, scales, the anchors' own numbers.
 
     All that runs is run first: each model once, then all sources in one sweep for each set of
@@ -177,72 +169,59 @@ class _Ground:
     the width of the source: by it their class and the number of their tokens are decided.
     """
 
-    session: Session
-    found: Deltas
-    controls: Controls
-
-    def __post_init__(self) -> None:
-        session, neutral, encode = self.session, self.controls.neutral, self.session.encode
-        self.settings = session.settings
-        self.rows = encode(neutral.validity if neutral else ())
-        self.ordinary = encode(neutral.ordinary if neutral else ())
-        self.to_fit = encode(neutral.fit if neutral else ())
+    def __init__(self, session: Session, found: Deltas, controls: Controls):
+        neutral, self.session, self.found = controls.neutral, session, found
+        self.settings, s1, tau = session.settings, found.s1, session.settings.tau
+        parts = (neutral.validity, neutral.ordinary, neutral.fit) if neutral else ((), (), ())
+        self.rows, self.ordinary, self.to_fit = map(session.encode, parts)
         self.groups = [e.group for e in session.encoded]
-        retains = (session.retain, *self.controls.retains.values())
-        self.retains = {one.weights: one for one in retains}
-        self.further = {w: one for w, one in self.retains.items() if w != session.retain.weights}
+        self.retains = {one.weights: one for one in (session.retain, *controls.retains.values())}
         self.sources = {one.weights: one for one in session.sources.values()}
-        s1, layers, tau = self.found.s1, self.settings.at_layers, self.settings.tau
-        counted = s1.where(s1 > tau, 0.0).double()
-        weights = counted.mean(0) * (s1.double().mean(0) > tau)
+        weights = s1.where(s1 > tau, 0.0).double().mean(0) * (s1.double().mean(0) > tau)
         self.columns = weights.nonzero().flatten().tolist()
-        self.layers = [layers[at] for at in self.columns]
+        self.layers = [self.settings.at_layers[at] for at in self.columns]
         self.weights = weights[self.columns]
-        self.unfit = self._unfit()
+        self.unfit = self._unfit() or (None if neutral else controls.why)
         # by weights: rows that are cached, whole sets, so that one cache of `full` serves every
         # source; and those of them that `full` and the source both still say
         self.cached: dict[str, tuple[Encoded, ...]] = {}
         self.readable: dict[str, tuple[Encoded, ...]] = {}
-        # by source: its width, or why no map of it is wanted
-        self.widths: dict[str, int | str] = {}
+        # by source: why no map of it is wanted, or fitted; by weights and width, the maps
+        self.unmapped: dict[str, str] = {}
         self.maps: dict[tuple[str, int], Alignment] = {}
 
     def _unfit(self) -> str | None:
-        """Why nothing of this is measured."""
+        """Why nothing of this is measured of any rows."""
         if self.settings.part != "resid":
             return f"component {self.settings.component}: streams are compared for resid only"
         if self.settings.last_layer != "resid_post":
             return "--last-layer reference: the last stream is not a residual stream"
-        if not self.layers:
-            return "no layer encodes the forget set"
-        return None if self.controls.neutral is not None else self.controls.why
+        return None if self.layers else "no layer encodes the forget set"
 
     def of(self, name: str, source: Checkpoint) -> Examined:
         """Every control of one source."""
-        depth = self.depth(self.found.s2[name])
+        s1, s2 = self.found.s1, self.found.s2[name]
+        depth = self.depth(s2, s1)
         uds, outputs = measured(depth.uds, self.groups), self._outputs(source)
         ci90 = None if uds is None else uds.one_sided
         if self.unfit is not None or (uds is None and self.session.misfit(source) is None):
-            why = self.unfit or "no example could be scored"
-            return Examined(Validity(why=why), Aligned(why=why), outputs, ci90=ci90)
-        width = self.widths[name]
-        aligned = Aligned(why=str(width))
-        if isinstance(width, int):
-            aligned = self._aligned(source, width, depth.uds)
+            none = unexamined(self.unfit or "no example could be scored")
+            return replace(none, outputs=outputs, ci90=ci90)
+        why = self.unmapped.get(name)
         return Examined(
-            self._validity(source, self.found.s2[name]),
-            aligned,
+            self._validity(source, s2),
+            self._aligned(source, depth.uds) if why is None else Aligned(why=why),
             outputs,
-            self._floor(width),
+            self._floor(source.d_model) if why is None else None,
             ci90,
-            weakest_of(self.found.s1, depth, self.groups, self.settings.at_layers),
+            weakest_of(s1, depth, self.groups, self.settings.at_layers),
         )
 
     def depth(
-        self, s2: Float[Tensor, "batch layer"], s1: Float[Tensor, "batch layer"] | None = None
+        self, s2: Float[Tensor, "batch layer"], s1: Float[Tensor, "batch layer"]
     ) -> DepthScore:
-        """On a scale; None: that of the streams as they are."""
-        return depth_score(self.found.s1 if s1 is None else s1, s2, tau=self.settings.tau)
+        """On the scale of `s1`."""
+        return depth_score(s1, s2, tau=self.settings.tau)
 
     def compute(self) -> None:
         """Every forward pass and every sweep that the numbers need."""
@@ -254,14 +233,21 @@ class _Ground:
             self._choose_rows(source)
             if self._enough(source):
                 session.streams(source, self.cached[source.weights])
-            self.widths[name] = self._unwanted(name, source) or self._fitted(source)
+            if (why := self._unwanted(name, source) or self._fit(source)) is not None:
+                self.unmapped[name] = why
         self._fill_validity()
-        widths = dict.fromkeys(one for one in self.widths.values() if isinstance(one, int))
-        if widths:  # the further never-trained models as they are
-            further = {w: session.streams(m, session.encoded) for w, m in self.further.items()}
+        carried = [one for name, one in session.sources.items() if name not in self.unmapped]
+        if carried:  # the further never-trained models as they are
+            further = {w: session.streams(self.retains[w], session.encoded) for w in self._further}
             session.fill(session.encoded, further, self.settings.at_layers)
-        for width in widths:
-            self._fill_aligned(width)
+        for width in dict.fromkeys(one.d_model for one in carried):
+            sources = {one.weights: one for one in carried if one.d_model == width}
+            self._fill_aligned(width, sources)
+
+    @property
+    def _further(self) -> list[str]:
+        """Weights of the never-trained models beside the anchor."""
+        return [one for one in self.retains if one != self.session.retain.weights]
 
     def _enough(self, source: Checkpoint) -> bool:
         """Are the rows it is read on as many as a drop is measured on?"""
@@ -276,55 +262,48 @@ class _Ground:
             self.readable[weights] += more
 
     def _alike(self, source: Checkpoint, rows: Sequence[Encoded]) -> tuple[Encoded, ...]:
-        session = self.session
-        match = session.token_match(source, rows)
+        session, match = self.session, self.session.token_match(source, rows)
         pairs = match.scored(rows)
         if not pairs:
             return ()
         if match.places is None and rows == self.rows and len(rows) >= FEWEST_VALIDITY_ROWS:
             session.streams(source, rows)  # wanted anyhow: what it says is read out of it
-        theirs = session.answers(session.full, [e for e, _ in pairs]).logprob
-        own = session.answers(source, [e for _, e in pairs]).logprob
+        theirs, _ = session.answers(session.full, [e for e, _ in pairs])
+        own, _ = session.answers(source, [e for _, e in pairs])
         # the same words in other tokens: nats per token of full
         own = own * torch.tensor([one.n_span / e.n_span for e, one in pairs])
-        near = (own - theirs).abs() <= SAYS_WITHIN_NATS
-        return tuple(e for (e, _), yes in zip(pairs, near.tolist(), strict=True) if yes)
+        near = ((own - theirs).abs() <= SAYS_WITHIN_NATS).tolist()
+        return tuple(e for (e, _), yes in zip(pairs, near, strict=True) if yes)
 
     def _unwanted(self, name: str, source: Checkpoint) -> str | None:
         """Why a source has no map; None: one is wanted."""
         if self.settings.align == "none":
             return "not asked for (--align none)"
-        uds = _mean(self.depth(self.found.s2[name]).uds)
+        uds = _mean(self.depth(self.found.s2[name], self.found.s1).uds)
         auto = self.settings.align == "auto" and self.session.misfit(source) is None
         if auto and (uds is None or uds < ALIGN_FROM):
             return f"{NOT_NEEDED}: UDS is below {ALIGN_FROM:g}"
         return None
 
-    def _fitted(self, source: Checkpoint) -> int | str:
-        """The width of a source with its maps and the anchors', or why they cannot be fitted."""
-        width = source.d_model
+    def _fit(self, source: Checkpoint) -> str | None:
+        """Fit maps of a source and, of its width, of the anchors; or why they cannot be fitted."""
         try:
             for one in (source, self.session.full, *self.retains.values()):
-                if (one.weights, width) not in self.maps:
-                    self.maps[one.weights, width] = self._alignment(one, width)
+                if (place := (one.weights, source.d_model)) not in self.maps:
+                    self.maps[place] = self._alignment(one, source.d_model)
         except InputError as error:
             # of a source that does not fit there would be nothing at all
             if self.settings.align != "auto" or self.session.misfit(source) is not None:
                 raise
             return str(error)
-        return width
-
-    def _kind(self, width: int) -> MapClass:
-        align = self.settings.align
-        if align not in ("auto", "none"):
-            return align
-        return "procrustes" if width == self.session.full.d_model else "affine"
+        return None
 
     def _alignment(self, source: Checkpoint, width: int) -> Alignment:
-        session, full, kind = self.session, self.session.full, self._kind(width)
+        session, full, kind = self.session, self.session.full, self.settings.align
+        if kind in ("auto", "none"):
+            kind = "procrustes" if width == full.d_model else "affine"
         n_tokens = self.settings.align_tokens or ALIGN_TOKENS_PER_DIM * max(width, full.d_model)
-        places = session.token_match(source, self.to_fit).places
-        rows = rows_to_fit(self.to_fit, n_tokens, places)
+        rows = rows_to_fit(self.to_fit, n_tokens, session.token_match(source, self.to_fit).places)
         if not rows:
             raise InputError(
                 "alignment: no rows are left to fit a map on: those that were given are of authors "
@@ -336,8 +315,7 @@ class _Ground:
             session.fingerprint(full, "all", rows=rows),
         )
         key = alignment_key(*prints, kind=kind, n_tokens=n_tokens)
-        known = known_alignment(session.root, kind, key)
-        if known is not None:
+        if (known := known_alignment(session.root, kind, key)) is not None:
             return known
         with session.passing(source, match.rows) as streams:
             return fit_alignment(
@@ -354,62 +332,64 @@ class _Ground:
     def _fill_validity(self) -> None:
         """Every source, and `full` with another row's stream, on the rows they are read on."""
         session = self.session
-        for cached, sources in self._by_rows().items():
+        for cached, sources in self._by_rows(self.sources).items():
             fitting = [one for one in sources if session.misfit(one) is None]
-            streams: dict[str, SourceStreams] = {
-                one.weights: session.streams(one, cached) for one in fitting
-            }
+            streams = {one.weights: session.streams(one, cached) for one in fitting}
             only = {one.weights: _idx(self.readable[one.weights]) for one in sources}
             others = self._other_rows(cached)
             streams[others.key] = others.source(session, cached)
             only[others.key] = set().union(*only.values())
             session.fill(cached, streams, self.layers, only=only)
 
-    def _by_rows(self) -> dict[tuple[Encoded, ...], list[Checkpoint]]:
+    def _by_rows(
+        self, sources: Mapping[str, Checkpoint]
+    ) -> dict[tuple[Encoded, ...], list[Checkpoint]]:
         """Sources with enough rows to be read on, each once, by the set that is cached."""
         found: dict[tuple[Encoded, ...], list[Checkpoint]] = {}
-        for weights, one in self.sources.items():
+        for weights, one in sources.items():
             if self._enough(one):
                 found.setdefault(self.cached[weights], []).append(one)
         return found
 
-    def _fill_aligned(self, width: int) -> None:
+    def _fill_aligned(self, width: int, sources: Mapping[str, Checkpoint]) -> None:
         """The models that never saw the facts, then sources and `full`, through their maps.
 
         Sources are read through shuffled maps and without shared directions, too. Only the cells
         that the anchors' scale counts are patched.
         """
         session, rows, layers = self.session, self.session.encoded, self.settings.at_layers
-        streams: dict[str, SourceStreams] = {}
+
+        def carried(one: Checkpoint, name: MapName, cached: Sequence[Encoded] = rows) -> None:
+            streams[self._key(one, width, name)] = self._carried(one, width, name, cached)
+
+        streams: dict[str, CachedSource] = {}
         for one in self.retains.values():
-            streams |= self._mapped(one, width, "map", rows)
+            carried(one, "map")
         session.fill(rows, streams, layers)
+        counts = (self._scale(width) > self.settings.tau).tolist()
         counted = {
             e.idx: [at for at, yes in zip(layers, row, strict=True) if yes]
-            for e, row in zip(rows, (self._scale(width) > self.settings.tau).tolist(), strict=True)
+            for e, row in zip(rows, counts, strict=True)
         }
-        sources = {
-            one.weights: one for name, one in session.sources.items() if self.widths[name] == width
-        }
-        streams = self._mapped(session.full, width, "map", rows)
+        streams.clear()
+        carried(session.full, "map")
         only = dict.fromkeys(streams, _idx(rows))
         for one in sources.values():
-            own = self._mapped(one, width, "map", rows) | self._mapped(one, width, "shuffled", rows)
-            own |= self._without_shared(one, width)
-            streams |= own
-            only |= dict.fromkeys(own, _idx(self._carried(one)))
+            names: list[MapName] = ["map", "shuffled"]
+            if too_few_groups(self._matched(one)) is None:
+                names.append("shared")
+            for name in names:
+                carried(one, name)
+                only[self._key(one, width, name)] = _idx(self._matched(one))
         session.fill(rows, streams, counted, only=only)
-        for cached, readers in self._by_rows().items():
-            streams, only = {}, {}
+        for cached, readers in self._by_rows(sources).items():
+            streams.clear()
             for one in readers:
-                if one.weights in sources:
-                    moved = self._mapped(one, width, "map", cached)
-                    streams |= moved
-                    only |= dict.fromkeys(moved, _idx(self.readable[one.weights]))
-            if streams:
-                session.fill(cached, streams, self.layers, only=only)
+                carried(one, "map", cached)
+                only[self._key(one, width)] = _idx(self.readable[one.weights])
+            session.fill(cached, streams, self.layers, only=only)
 
-    def _carried(self, source: Checkpoint) -> tuple[Encoded, ...]:
+    def _matched(self, source: Checkpoint) -> tuple[Encoded, ...]:
         """The facts at whose tokens the source can be read at all."""
         rows = self.session.encoded
         return tuple(e for e, _ in self.session.token_match(source, rows).scored(rows))
@@ -417,38 +397,22 @@ class _Ground:
     def _key(self, source: Checkpoint, width: int, name: MapName = "map") -> str:
         key = self.maps[source.weights, width].key
         if name == "shared":
-            key = shared_key(key, self._carried(source))
+            key = shared_key(key, self._matched(source))
         return f"{source.weights}+{name}-{key}"
 
-    def _mapped(
+    def _carried(
         self, source: Checkpoint, width: int, name: MapName, cached: Sequence[Encoded]
-    ) -> dict[str, SourceStreams]:
-        """The source with its stream carried by its map, or by the shuffled one."""
-        alignment = self.maps[source.weights, width]
-        base = self.session.streams(source, cached)
-        moved = MappedSource(
-            base.activations,
-            base.last_layer,
-            maps=alignment.maps if name == "map" else alignment.shuffled,
-            layer_of=alignment.layer_of,
-            places=self.session.token_match(source, cached).places,
-        )
-        return {self._key(source, width, name): moved}
-
-    def _without_shared(self, source: Checkpoint, width: int) -> dict[str, SourceStreams]:
-        """The carried source without its shared directions, if there are other authors."""
-        session, rows = self.session, self._carried(source)
-        if too_few_groups(rows) is not None:
-            return {}
-        (moved,) = self._mapped(source, width, "map", session.encoded).values()
-        without = WithoutShared(
-            **vars(moved),
-            full=session.streams(session.full, session.encoded),
-            rows=rows,
-            at=tuple(self.settings.at_layers),
-            memory_bytes=self.settings.memory_bytes,
-        )
-        return {self._key(source, width, "shared"): without}
+    ) -> CachedSource:
+        """The source with its stream carried by a map; without shared directions, if so named."""
+        session, alignment = self.session, self.maps[source.weights, width]
+        maps = alignment.shuffled if name == "shuffled" else alignment.maps
+        places = session.token_match(source, cached).places
+        moved = mapped(session.streams(source, cached), maps, alignment.layer_of, places)
+        if name != "shared":
+            return moved
+        full, rows = session.streams(session.full, cached), self._matched(source)
+        layers, memory = self.settings.at_layers, self.settings.memory_bytes
+        return without_shared(moved, full, rows, layers, memory)
 
     def _deltas(
         self, source: Checkpoint, width: int, name: MapName = "map"
@@ -466,7 +430,7 @@ class _Ground:
         own = session.token_match(source, rows).rows
 
         def exact(checkpoint: Checkpoint, rows: Sequence[Encoded]) -> float:
-            return float(session.answers(checkpoint, rows).exact.double().mean())
+            return float(session.answers(checkpoint, rows)[1].double().mean())
 
         full, retain = exact(session.full, rows), exact(session.retain, rows)
         return Outputs(source=exact(source, own), full=full, retain=retain, n=len(own))
@@ -479,8 +443,8 @@ class _Ground:
         )
         if (misfit := self.session.misfit(source)) is not None:
             return Validity(n=n, why=misfit if enough else few)
-        f, strength = self._on_forget(s2), self._on_forget(self.found.s1)
-        needed = f >= VALIDITY_NEEDED_FROM * strength
+        f = self._on_forget(s2)
+        needed = f >= VALIDITY_NEEDED_FROM * self._on_forget(self.found.s1)
         if not enough:
             return Validity(f=f, n=n, needed=needed, why=few)
         d, share, limits = self._drop(source.weights, source)
@@ -488,20 +452,18 @@ class _Ground:
 
     def _drop(self, key: str, source: Checkpoint) -> tuple[float, float, Estimate]:
         """Mean over rows and KE layers, and in units of the drop of another row's stream."""
-        readable = self.readable[source.weights]
-
-        def drops(key: str) -> Float[Tensor, " batch"]:
-            read = self.session.read(key, readable, self.layers).double()
-            return (read * self.weights).sum(1) / self.weights.sum()
-
-        own, worst = drops(key), drops(self._other_rows(self.cached[source.weights]).key)
+        readable, cached = self.readable[source.weights], self.cached[source.weights]
+        own, worst = (
+            (self.session.read(one, readable, self.layers).double() * self.weights).sum(1)
+            / self.weights.sum()
+            for one in (key, self._other_rows(cached).key)
+        )
         limits = clustered_ratio(own.numpy(), worst.numpy(), [e.group for e in readable])
         return float(own.mean()), float(own.mean() / worst.mean()), limits
 
     def _other_rows(self, cached: Sequence[Encoded]) -> Others:
         """What patching does when nothing fits."""
-        whole = self.settings.scope == "prefix"
-        return next_rows(self.session.full, cached, whole=whole)
+        return next_rows(self.session.full, cached, whole=self.settings.scope == "prefix")
 
     def _on_forget(self, values: Float[Tensor, "batch layer"]) -> float:
         """Mean over the KE cells of the forget set, weighted by the layers' mean S1."""
@@ -510,39 +472,38 @@ class _Ground:
         kept = values[:, self.columns].double().where(ke, 0.0)
         return float((cells * kept).sum() / cells.sum())
 
-    def _aligned(self, source: Checkpoint, width: int, plain: Float[Tensor, " batch"]) -> Aligned:
-        s1 = self._scale(width)
+    def _aligned(self, source: Checkpoint, plain: Float[Tensor, " batch"]) -> Aligned:
+        width, session, layers = source.d_model, self.session, self.settings.at_layers
+        alignment, s1 = self.maps[source.weights, width], self._scale(width)
         depth = self.depth(self._deltas(source, width), s1)
-        weights = s1.clamp(min=0).mean(0)
-        r2 = torch.tensor(self.maps[source.weights, width].r2)[list(self.settings.at_layers)]
-        known = zip(self.session.encoded, depth.uds.tolist(), strict=True)
+        weights, r2 = s1.clamp(min=0).mean(0), torch.tensor(alignment.r2)[list(layers)]
+        known = zip(session.encoded, depth.uds.tolist(), strict=True)
         enough = self._enough(source)
         return Aligned(
-            kind=self._kind(width),
+            kind=alignment.kind,
             uds=measured(depth.uds, self.groups),
             per_example={e.idx: value for e, value in known if value == value},
             gap=measured(plain - depth.uds, self.groups, bounds=(-1.0, 1.0)),
             r2=_mean((r2 * weights).sum() / weights.sum()),
             shuffled=_mean(self.depth(self._deltas(source, width, "shuffled"), s1).uds),
             d_share=self._drop(self._key(source, width), source)[1] if enough else None,
-            full=_mean(self.depth(self._deltas(self.session.full, width), s1).uds),
-            weakest=weakest_of(s1, depth, self.groups, self.settings.at_layers),
-            shared=self._shared(source, width, s1, depth.uds),
+            full=_mean(self.depth(self._deltas(session.full, width), s1).uds),
+            weakest=weakest_of(s1, depth, self.groups, layers),
+            shared=self._shared(source, s1, depth.uds),
             unscored=self._unscored(source, depth.uds),
-            experimental=self.session.misfit(source) is not None,
+            experimental=session.misfit(source) is not None,
         )
 
     def _shared(
         self,
         source: Checkpoint,
-        width: int,
         s1: Float[Tensor, "batch layer"],
         scores: Float[Tensor, " batch"],
     ) -> Shared:
         """The depth without each layer's shared direction, on the scale of the aligned one."""
-        if (why := too_few_groups(self._carried(source))) is not None:
+        if (why := too_few_groups(self._matched(source))) is not None:
             return Shared(why=why)
-        depth = self.depth(self._deltas(source, width, "shared"), s1)
+        depth = self.depth(self._deltas(source, source.d_model, "shared"), s1)
         return Shared(
             uds=measured(depth.uds, self.groups),
             drop=measured(scores - depth.uds, self.groups, bounds=(-1.0, 1.0)),
@@ -551,30 +512,29 @@ class _Ground:
 
     def _unscored(self, source: Checkpoint, scores: Float[Tensor, " batch"]) -> dict[int, str]:
         """Of a source of which only the aligned depth is known: why an example has none."""
-        rows = self.session.encoded
+        rows, no_ke = self.session.encoded, NO_KE.format(tau=self.settings.tau)
         if self.session.misfit(source) is None:
             return {}
         apart = self.session.token_match(source, rows).unscored
-        no_ke = NO_KE.format(tau=self.settings.tau)
         lost = zip(rows, scores.isnan().tolist(), strict=True)
         return {e.idx: apart.get(e.idx, no_ke) for e, yes in lost if yes}
 
-    def _floor(self, width: int | str) -> Floor | None:
+    def _floor(self, width: int) -> Floor | None:
         """Depth of each retain model on the others' scale; plain of those beside the anchor."""
-        if len(self.retains) < 2 or isinstance(width, str):
+        if not self._further:
             return None
         rows, layers = self.session.encoded, self.settings.at_layers
         s1 = {weights: self._deltas(one, width) for weights, one in self.retains.items()}
         known = []
         for weights, own in s1.items():
             others = torch.stack([other for w, other in s1.items() if w != weights]).mean(0)
-            mean = self.depth(own, others).uds.nanmean()
-            if not bool(mean.isfinite()):
-                return None
-            known.append(float(mean))
-        found = (_mean(self.depth(self.session.read(w, rows, layers)).uds) for w in self.further)
-        plain = tuple(one for one in found if one is not None)
-        return Floor(min(known), max(known), len(known), plain, tuple(known[1:]))
+            known.append(float(self.depth(own, others).uds.nanmean()))
+        if not all(map(math.isfinite, known)):
+            return None
+        read = (self.session.read(w, rows, layers) for w in self._further)
+        plain = (_mean(self.depth(one, self.found.s1).uds) for one in read)
+        uds = tuple(one for one in plain if one is not None)
+        return Floor(min(known), max(known), len(known), uds, tuple(known[1:]))
 
 
 def measured(

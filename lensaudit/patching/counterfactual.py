@@ -7,7 +7,7 @@ a depth near 0 shows that the fact is there, and no high one shows anything.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -32,18 +32,6 @@ Given = Mapping[int, tuple[int, Mapping[int, int]]]
 
 
 @dataclass(frozen=True)
-class OtherRows(CachedSource):
-    """`full`'s own stream on another row; of a row that has no other nothing is handed over."""
-
-    given: Given = field(default_factory=dict)
-
-    def _example(self, idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
-        other, at = self.given.get(idx, (idx, {}))
-        _, resid = super()._example(other)
-        return torch.tensor(list(at), dtype=torch.long), resid[:, list(at.values())]
-
-
-@dataclass(frozen=True)
 class Others:
     """For each row another that stands for it; rows that none can stand for are left out."""
 
@@ -59,10 +47,21 @@ class Others:
         told = [[by_idx[a], by_idx[b], sorted(at.items())] for a, (b, at) in self.given.items()]
         return f"{self.full.weights} on {digest(told)}"
 
-    def source(self, session: Session, rows: Sequence[Encoded]) -> OtherRows:
-        """To be patched in; `rows` are those that `full` is cached on."""
+    def source(self, session: Session, rows: Sequence[Encoded]) -> CachedSource:
+        """`full`'s own stream on another row; of a row that has no other nothing is handed over.
+
+        Args:
+            session: of the run.
+            rows: those that `full` is cached on.
+        """
         own = session.streams(self.full, rows)
-        return OtherRows(own.activations, own.last_layer, given=self.given)
+
+        def handed(idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
+            other, at = self.given.get(idx, (idx, {}))
+            resid = own.example(other)[1]
+            return torch.tensor(list(at), dtype=torch.long), resid[:, list(at.values())]
+
+        return replace(own, handed=handed)
 
 
 def others_of(full: Checkpoint, rows: Sequence[Encoded], facts: Iterable[Fact]) -> Others:
@@ -158,7 +157,8 @@ def plan_beside_others(session: Session) -> Plan:
 
 def said_of(session: Session, source: Checkpoint) -> dict[str, float | int]:
     """Share of the facts that a source, and `full`, say exactly after the prefix, greedily."""
-    rows = session.encoded
-    answers = {"source": source, "full": session.full}
-    shares = {n: float(session.answers(c, rows).exact.double().mean()) for n, c in answers.items()}
-    return {**shares, "n": len(rows)}
+    own, full = (
+        float(session.answers(model, session.encoded)[1].double().mean())
+        for model in (source, session.full)
+    )
+    return {"source": own, "full": full, "n": len(session.encoded)}

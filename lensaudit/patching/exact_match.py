@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError, VerificationError
@@ -27,10 +25,10 @@ from lensaudit.patching.generation import (
     patched_rows,
     rows_that_fit,
 )
-from lensaudit.patching.options import REFERENCE_TOKENS
-from lensaudit.patching.outcome import mean_of, scored_groups
+from lensaudit.patching.options import REFERENCE_TOKENS, ResolvedSettings
+from lensaudit.patching.outcome import Summarised, mean_of, scored_groups
 from lensaudit.patching.preflight import check_model
-from lensaudit.patching.score_cache import UNPATCHED, TextCache, TextKey, example_hash
+from lensaudit.patching.score_cache import UNPATCHED, TextCache, example_hash, text_key
 from lensaudit.patching.scoring import plan_of, run
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
@@ -46,7 +44,6 @@ from lensaudit.scores.erasure import (
     layer_status,
     tally,
 )
-from lensaudit.scores.estimate import Estimate
 
 TEXT_BATCH = 64
 """Examples per batch of texts: an interruption loses at most this many."""
@@ -216,12 +213,12 @@ def patched_texts(session: Session) -> dict[str, TextCache]:
 
 def _kept(session: Session, model: Checkpoint, source: Checkpoint | None) -> TextCache:
     settings = session.settings
-    key = TextKey(
-        **vars(session.conditions(model, "padded")),
-        source=source.weights if source else "",
+    key = text_key(
+        session.conditions(model, "padded"),
+        donor=source.weights if source else "",
         last_layer=settings.last_layer if source else "",
         max_new_tokens=settings.max_new_tokens if source else REFERENCE_TOKENS,
-        stop=tuple(sorted(_stop(session))),
+        stop=_stop(session),
     )
     return session.kept(TextCache, key, (source or model).spec.name)
 
@@ -340,98 +337,7 @@ NO_FT = (
 EM_COLUMNS = ("idx", "group", "layer", "s1_em", "s2_em", "s1_lost", "s2_lost", "label")
 
 
-@dataclass(frozen=True)
-class EmOutcome:
-    """Erasure rate of one source: per example, overall, and per layer."""
-
-    source: str
-    weights: str
-    """The source's content hash: its key in `found`."""
-    session: Session
-    found: Matches
-    encoded: tuple[Encoded, ...]
-    """The examples with a reference; rows of the tables below."""
-    s1: ExactMatch
-    s2: ExactMatch
-    erasure: Erasure
-    unscored: Mapping[int, str]
-    """idx -> reason; examples without FT layers among them."""
-
-    def mean(self, values: Float[Tensor, " batch"]) -> Estimate:
-        """Mean of `erasure.udr` or `.retention` over the scored examples."""
-        return mean_of(values, self.encoded)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One JSON object per example, in the order of `idx`; unscored ones included."""
-        place = {e.idx: row for row, e in enumerate(self.encoded)}
-        rows = [
-            {"idx": e.idx, "group": e.group, "n_span": e.n_span}
-            | (self._numbers(place[e.idx]) if e.idx in place else dict(_NO_NUMBERS))
-            | {"unscored": self.unscored.get(e.idx)}
-            | self._unpatched(at)
-            for at, e in enumerate(self.session.encoded)
-        ]
-        rows += [
-            {"idx": idx, **_NO_NUMBERS, "unscored": why}
-            for idx, why in self.session.unscored.items()
-        ]
-        return sorted(rows, key=lambda row: row["idx"])
-
-    def _numbers(self, row: int) -> dict[str, Any]:
-        erasure, layers = self.erasure, self.session.settings.at_layers
-        return {
-            "s1_em": self.s1[row].tolist(),
-            "s2_em": self.s2[row].tolist(),
-            "ft": [
-                at for at, yes in zip(layers, erasure.s1_lost[row].tolist(), strict=True) if yes
-            ],
-            "udr": null(float(erasure.udr[row])),
-            "retention": null(float(erasure.retention[row])),
-            "category": erasure.category[row],
-        }
-
-    def _unpatched(self, at: int) -> dict[str, Any]:
-        """What the models do by themselves with one example."""
-        found, roles = self.found, _roles(self)
-        if not found.texts:
-            return {"baseline": found.own[roles["full"]][at]}
-        return {
-            "texts": {role: found.texts[key][at] for role, key in roles.items()},
-            "truth_em": {role: found.own[key][at] for role, key in roles.items()},
-            "s1_texts": list(found.patched_texts[roles["retain"]][at]),
-            "s2_texts": list(found.patched_texts[roles["source"]][at]),
-        }
-
-    def layer_rows(self) -> list[dict[str, Any]]:
-        """Means per layer over all examples with a reference."""
-        rows = []
-        for column, layer in enumerate(self.session.settings.at_layers):
-            lost = self.erasure.s1_lost[:, column], self.erasure.s2_lost[:, column]
-            rows.append(
-                {
-                    "layer": layer,
-                    "s1_em": _mean(self.s1[:, column]),
-                    "s2_em": _mean(self.s2[:, column]),
-                    "s1_lost": _mean(lost[0].double()),
-                    "s2_lost": _mean(lost[1].double()),
-                    "status": layer_status(*lost),
-                }
-            )
-        return rows
-
-    def cells(self) -> list[list[Any]]:
-        """One row per example and layer, for `layers.csv`."""
-        rows = []
-        tables = (self.s1, self.s2, self.erasure.s1_lost.int(), self.erasure.s2_lost.int())
-        for row, e in enumerate(self.encoded):
-            parts = [table[row].tolist() for table in tables]
-            labels = [label.strip("-") for label in self.erasure.labels(row)]
-            columns = zip(self.session.settings.at_layers, *parts, labels, strict=True)
-            rows += [[e.idx, e.group, *cells] for cells in columns]
-        return rows
-
-
-_NO_NUMBERS: Mapping[str, Any] = {
+_NO_NUMBERS: dict[str, Any] = {
     "s1_em": None,
     "s2_em": None,
     "ft": [],
@@ -441,34 +347,53 @@ _NO_NUMBERS: Mapping[str, Any] = {
 }
 
 
-def em_outcome_of(source: str, weights: str, session: Session, found: Matches) -> EmOutcome:
-    """Score one source against `retain`; see `scores.erasure.erasure_score`."""
-    there = [at for at, e in enumerate(session.encoded) if e.idx not in found.unscored]
-    encoded = tuple(session.encoded[at] for at in there)
-    s1, s2 = (found.patched[key][there] for key in (session.retain.weights, weights))
-    settings = session.settings
-    erasure = erasure_score(s1, s2, layers=settings.at_layers, threshold=settings.em_threshold)
-    unscored = {**session.unscored, **found.unscored}
-    for e, rate in zip(encoded, erasure.udr.tolist(), strict=True):
-        if math.isnan(rate):
-            unscored[e.idx] = NO_FT
-    return EmOutcome(source, weights, session, found, encoded, s1, s2, erasure, unscored)
+def em_result(source: str, weights: str, session: Session, found: Matches) -> Summarised:
+    """Erasure rate of one source: per example, overall, and per layer.
 
-
-def em_summary_of(outcome: EmOutcome) -> dict[str, Any]:
-    """The content of `summary.json`."""
-    session, erasure, settings = outcome.session, outcome.erasure, outcome.session.settings
-    udr, groups = erasure.udr[erasure.udr.isfinite()], scored_groups(erasure.udr, outcome.encoded)
-    rate, retention = outcome.mean(erasure.udr), outcome.mean(erasure.retention)
-    anchors = {
-        name: em_outcome_of(name, checkpoint.weights, session, outcome.found)
-        for name, checkpoint in (("full", session.full), ("retain", session.retain))
-    }
-    return {
-        "source": outcome.source,
+    Args:
+        source: its name.
+        weights: its content hash, the key in `found`.
+        session: of the run.
+        found: matches of all sources.
+    """
+    encoded, s1, s2, erasure = _erasure(weights, session, found)
+    layers, udr = session.settings.at_layers, erasure.udr[erasure.udr.isfinite()]
+    rates = zip(encoded, erasure.udr.isnan().tolist(), strict=True)
+    without = {e.idx: NO_FT for e, yes in rates if yes}
+    unscored = {**session.unscored, **found.unscored, **without}
+    roles = {"full": session.full.weights, "retain": session.retain.weights, "source": weights}
+    own = {role: key for role, key in roles.items() if key in found.own}
+    numbers, cells = {}, []
+    for row, e in enumerate(encoded):
+        ones, twos = s1[row].tolist(), s2[row].tolist()
+        lost = erasure.s1_lost[row].tolist(), erasure.s2_lost[row].tolist()
+        numbers[e.idx] = {
+            "s1_em": ones,
+            "s2_em": twos,
+            "ft": [at for at, yes in zip(layers, lost[0], strict=True) if yes],
+            "udr": null(float(erasure.udr[row])),
+            "retention": null(float(erasure.retention[row])),
+            "category": erasure.category[row],
+        }
+        labels = [label.strip("-") for label in erasure.labels(row)]
+        parts = (layers, ones, twos, *(map(int, one) for one in lost), labels)
+        cells += [[e.idx, e.group, *cell] for cell in zip(*parts, strict=True)]
+    rows: list[dict[str, Any]] = [
+        {"idx": e.idx, "group": e.group, "n_span": e.n_span}
+        | (numbers.get(e.idx) or _NO_NUMBERS)
+        | {"unscored": unscored.get(e.idx)}
+        | _unpatched(at, found, own)
+        for at, e in enumerate(session.encoded)
+    ]
+    rows += [{"idx": i, **_NO_NUMBERS, "unscored": why} for i, why in session.unscored.items()]
+    anchors = {role: _erasure(roles[role], session, found) for role in ("full", "retain")}
+    groups, rate = scored_groups(erasure.udr, encoded), mean_of(erasure.udr, encoded)
+    retention = mean_of(erasure.retention, encoded)
+    summary = {
+        "source": source,
         "score": "em",
-        "em_form": settings.em_form,
-        "threshold": settings.em_threshold,
+        "em_form": session.settings.em_form,
+        "threshold": session.settings.em_threshold,
         "udr": rate.value,
         **rate.limits(),
         "ci95_assumes": assumption(groups),
@@ -477,7 +402,7 @@ def em_summary_of(outcome: EmOutcome) -> dict[str, Any]:
         "n": len(session.encoded) + len(session.unscored),
         "n_scored": len(udr),
         "n_groups": len(set(groups)),
-        "unscored": {str(idx): reason for idx, reason in sorted(outcome.unscored.items())},
+        "unscored": {str(idx): reason for idx, reason in sorted(unscored.items())},
         **tally(erasure),
         "udr_histogram": {
             "erased": int((udr == 1).sum()),
@@ -485,27 +410,65 @@ def em_summary_of(outcome: EmOutcome) -> dict[str, Any]:
             "intact": int((udr == 0).sum()),
         },
         "calibration": {
-            name: {
-                rate: one.mean(getattr(one.erasure, rate)).value for rate in ("udr", "retention")
-            }
-            for name, one in anchors.items()
+            role: {name: mean_of(getattr(one, name), on).value for name in ("udr", "retention")}
+            for role, (on, _, _, one) in anchors.items()
         },
-        "last_layer": settings.last_layer,
-        "layers": list(settings.at_layers),
-        "per_layer": outcome.layer_rows(),
-    } | _form_part(outcome)
+        "last_layer": session.settings.last_layer,
+        "layers": list(layers),
+        "per_layer": _layer_rows(layers, s1, s2, erasure),
+        **_form_part(session.settings, found, own),
+    }
+    rows = sorted(rows, key=lambda row: row["idx"])
+    return Summarised(summary, rows, (EM_COLUMNS, cells), None)
 
 
-def _form_part(outcome: EmOutcome) -> dict[str, Any]:
+def _erasure(
+    weights: str, session: Session, found: Matches
+) -> tuple[list[Encoded], ExactMatch, ExactMatch, Erasure]:
+    """The examples with a reference, and of each S1, S2 and what is erased."""
+    there = [at for at, e in enumerate(session.encoded) if e.idx not in found.unscored]
+    s1, s2 = (found.patched[key][there] for key in (session.retain.weights, weights))
+    layers, threshold = session.settings.at_layers, session.settings.em_threshold
+    erasure = erasure_score(s1, s2, layers=layers, threshold=threshold)
+    return [session.encoded[at] for at in there], s1, s2, erasure
+
+
+def _unpatched(at: int, found: Matches, own: Mapping[str, str]) -> dict[str, Any]:
+    """What the models do by themselves with one example; `own`: role -> weights."""
+    if not found.texts:
+        return {"baseline": found.own[own["full"]][at]}
+    return {
+        "texts": {role: found.texts[key][at] for role, key in own.items()},
+        "truth_em": {role: found.own[key][at] for role, key in own.items()},
+        "s1_texts": list(found.patched_texts[own["retain"]][at]),
+        "s2_texts": list(found.patched_texts[own["source"]][at]),
+    }
+
+
+def _layer_rows(
+    layers: Sequence[int], s1: ExactMatch, s2: ExactMatch, erasure: Erasure
+) -> list[dict[str, Any]]:
+    """Means per layer over all examples with a reference."""
+    tables = (s1, s2, erasure.s1_lost, erasure.s2_lost)
+    means = [[null(float(one.mean())) for one in table.double().T] for table in tables]
+    return [
+        dict(zip(("layer", *EM_COLUMNS[3:7]), (layer, *values), strict=True))
+        | {"status": layer_status(erasure.s1_lost[:, at], erasure.s2_lost[:, at])}
+        for at, (layer, *values) in enumerate(zip(layers, *means, strict=True))
+    ]
+
+
+def _form_part(
+    settings: ResolvedSettings, found: Matches, own: Mapping[str, str]
+) -> dict[str, Any]:
     """What only one of the two forms has."""
-    settings, found, roles = outcome.session.settings, outcome.found, _roles(outcome)
-    means = {role: sum(found.own[key]) / len(found.own[key]) for role, key in roles.items()}
+    means = {role: sum(found.own[key]) / len(found.own[key]) for role, key in own.items()}
     if settings.em_form == "teacher":
         return {
             "scope": settings.scope,
             "component": settings.component,
             "truth_em": {"full": means["full"]},
-            "n_full_lost": sum(value < settings.em_threshold for value in found.own[roles["full"]]),
+            "n_full_lost": sum(value < settings.em_threshold for value in found.own[own["full"]]),
         }
     return {
         "scope": "last prompt token",
@@ -515,15 +478,3 @@ def _form_part(outcome: EmOutcome) -> dict[str, Any]:
         "truth_em": means,
         "n_reference_cut": found.n_cut,
     }
-
-
-def _roles(outcome: EmOutcome) -> dict[str, str]:
-    """Role -> weights, of the models of which it is known what they do by themselves."""
-    session = outcome.session
-    roles = {"full": session.full, "retain": session.retain}
-    weights = {role: one.weights for role, one in roles.items()} | {"source": outcome.weights}
-    return {role: key for role, key in weights.items() if key in outcome.found.own}
-
-
-def _mean(values: Float[Tensor, " value"]) -> float | None:
-    return float(values.double().mean()) if len(values) else None

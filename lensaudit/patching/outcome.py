@@ -22,6 +22,8 @@ from lensaudit.scores.depth import DepthScore, depth_score
 from lensaudit.scores.estimate import NO_ROWS, Estimate
 from lensaudit.scores.intervals import clustered_mean
 
+Cells = tuple[Sequence[str], Sequence[Sequence[Any]]]
+"""Columns and rows of layers.csv."""
 NO_KE = "no layer encodes the fact: S1 delta never exceeds tau = {tau}"
 
 
@@ -74,23 +76,17 @@ class Outcome:
         """Its value; None where no example is scored."""
         return self.estimate.value
 
+    @property
+    def lost(self) -> dict[int, str]:
+        """Idx -> why, of examples whose span the tokenizer lost."""
+        known = {e.idx for e in self.encoded}
+        return {idx: why for idx, why in self.unscored.items() if idx not in known}
+
     def rows(self) -> list[dict[str, Any]]:
         """One JSON object per example, in the order of `idx`; lost spans included."""
         rows = [self._row(at, e) for at, e in enumerate(self.encoded)]
-        known = {e.idx for e in self.encoded}
-        rows += [
-            {
-                "idx": idx,
-                "baseline": None,
-                "s1": None,
-                "s2": None,
-                "ke": [],
-                self.score: None,
-                "unscored": reason,
-            }
-            for idx, reason in self.unscored.items()
-            if idx not in known
-        ]
+        nothing = {**dict.fromkeys(("baseline", "s1", "s2")), "ke": [], self.score: None}
+        rows += [{"idx": idx, **nothing, "unscored": why} for idx, why in self.lost.items()]
         return sorted(rows, key=lambda row: row["idx"])
 
     def _row(self, at: int, e: Encoded) -> dict[str, Any]:
@@ -128,6 +124,19 @@ class Outcome:
                 }
             )
         return out
+
+
+@dataclass(frozen=True)
+class Summarised:
+    """What the folder of one source says."""
+
+    summary: Mapping[str, Any]
+    """Content of summary.json, but for its verdict."""
+    rows: Sequence[Mapping[str, Any]]
+    """Of results.jsonl."""
+    cells: Cells
+    outcome: Outcome | None
+    """The depth behind it; None of exact match."""
 
 
 def scored_groups(values: Float[Tensor, " batch"], encoded: Sequence[Encoded]) -> list[Group]:
@@ -175,7 +184,7 @@ def summary_of(outcome: Outcome, calibration: Mapping[str, float | None]) -> dic
         outcome.score: outcome.uds,
         **outcome.estimate.limits(),
         "ci95_assumes": assumption(outcome.groups),
-        "n": len(outcome.encoded) + len(_lost(outcome)),
+        "n": len(outcome.encoded) + len(outcome.lost),
         "n_scored": len(outcome.scored),
         "n_groups": len(set(outcome.groups)),
         "unscored": {str(idx): reason for idx, reason in sorted(outcome.unscored.items())},
@@ -227,11 +236,6 @@ def calibration_of(
     }
 
 
-def _lost(outcome: Outcome) -> list[int]:
-    known = {e.idx for e in outcome.encoded}
-    return [idx for idx in outcome.unscored if idx not in known]
-
-
 def _mean(values: Float[Tensor, " value"]) -> float | None:
     return float(values.mean()) if len(values) else None
 
@@ -250,14 +254,11 @@ def clear(folder: Path) -> None:
 def write_result(
     folder: Path,
     rows: Sequence[Mapping[str, Any]],
-    cells: tuple[Sequence[str], Sequence[Sequence[Any]]],
+    cells: Cells,
     summary: Mapping[str, Any],
     manifest: Manifest,
 ) -> None:
-    """Write results.jsonl, layers.csv, summary.json and, last, manifest.json.
-
-    `cells`: columns and rows of layers.csv.
-    """
+    """Write results.jsonl, layers.csv, summary.json and, last, manifest.json."""
     write_jsonl(folder / "results.jsonl", rows)
     write_csv(folder / "layers.csv", *cells)
     write_json(folder / "summary.json", dict(summary))
@@ -273,8 +274,8 @@ def with_texts(rows: Iterable[Mapping[str, Any]], examples: Iterable[Fact]) -> l
     return [{"idx": row["idx"], **asked.get(row["idx"], {}), **row} for row in rows]
 
 
-def layer_cells(outcome: Outcome) -> tuple[Sequence[str], list[list[Any]]]:
-    """Columns and rows of layers.csv."""
+def layer_cells(outcome: Outcome) -> Cells:
+    """Of the depth."""
     tables = (outcome.s1, outcome.s2, outcome.depth.ke, outcome.depth.erasure)
     rows = []
     for e, *parts in zip(outcome.encoded, *(table.tolist() for table in tables), strict=True):

@@ -23,11 +23,9 @@ from lensaudit.models.bridge import (
 from lensaudit.models.decoder import VERIFIED, Decoder, NotSweepable, decoder_of
 from lensaudit.models.sizes import sizes_of
 from lensaudit.patching import oracle
-from lensaudit.patching.layout import Layout
 from lensaudit.patching.options import Engine, ResolvedSettings
-from lensaudit.patching.sources import PaddedStack, SourceStreams
-from lensaudit.patching.stages import Runner
-from lensaudit.patching.wavefront import Stack
+from lensaudit.patching.sources import SourceStreams
+from lensaudit.patching.stages import Fetched, Runner
 
 TOLERANCE_NATS = {"float32": 1e-4, "bfloat16": 0.25, "float16": 0.05}
 """Largest difference between sweep and oracle on one example. Half-precision kernels round
@@ -177,22 +175,12 @@ def usable_decoder(
         return None
 
 
-@dataclass(frozen=True)
-class OtherLayers:
-    """A source that hands over another layer's activations: a patch that changes scores.
+def _below(fetched: Fetched, layer_axis: int) -> Fetched:
+    """Each layer with what the one below it holds: a patch that changes scores.
 
     Patching a model with itself would hide rows that are joined at the wrong place.
     """
-
-    source: SourceStreams
-
-    def padded(self, bucket: Sequence[Encoded]) -> PaddedStack:
-        """Each layer holds what the one below it held."""
-        return self.source.padded(bucket).roll(1, dims=1)
-
-    def packed(self, bucket: Sequence[Encoded], layout: Layout) -> Stack:
-        """Each layer holds what the one below it held."""
-        return self.source.packed(bucket, layout).roll(1, dims=0)
+    return replace(fetched, stacks=[one.roll(1, layer_axis) for one in fetched.stacks])
 
 
 def sweep_gap(runner: Runner, encoded: Sequence[Encoded], source: SourceStreams) -> PreflightCheck:
@@ -211,10 +199,9 @@ def sweep_gap(runner: Runner, encoded: Sequence[Encoded], source: SourceStreams)
     joins[:, :, [layers[0], layers[len(layers) // 2]]] = True
     # log-probs, whatever is measured: a single hit that flips is not a wrong sweep
     checked = replace(runner, settings=replace(runner.settings, measure="logprob"))
-    sources = [OtherLayers(source)]
-    swept = checked.score(pair, checked.fetch(pair, sources), joins)
+    swept = checked.score(pair, _below(checked.fetch(pair, [source]), 0), joins)
     slow = checked.by_oracle()
-    defined = slow.score(pair, slow.fetch(pair, sources), joins)
+    defined = slow.score(pair, _below(slow.fetch(pair, [source]), 1), joins)
     difference = (swept.patched - defined.patched)[joins.to(swept.patched.device)].abs().max()
     gap = max(float(difference), float((swept.baseline - defined.baseline).abs().max()))
     return PreflightCheck(name, gap, allowed)

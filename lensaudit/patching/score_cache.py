@@ -18,9 +18,9 @@ from lensaudit.data.spans import Encoded
 from lensaudit.errors import WorkError
 from lensaudit.files import digest
 from lensaudit.models.conditions import Conditions
+from lensaudit.patching.options import ResolvedSettings
 from lensaudit.progress import Notice
 from lensaudit.results.ledger import Ledger, ledger_path
-from lensaudit.results.reading import AtLayer, Flag, Number
 from lensaudit.results.records import computed_by
 
 SCORE_ALGORITHM = 1
@@ -40,15 +40,10 @@ class KeptByContent:
 
     kind: ClassVar[str]
     """Of the ledger, and its folder."""
-    line: ClassVar[type]
-    """What a line must hold."""
-    more: ClassVar[Mapping[str, Any]] = {}
-    """Of the key, beside the conditions."""
 
-    def __init__(self, root: Path, key: Conditions, name: str, notice: Notice | None = None):
-        record = {**key.document(), **self.more}
-        path = ledger_path(root / self.kind, name, record)
-        self.ledger = Ledger(path, self.kind, record, record=self.line, notice=notice)
+    def __init__(self, root: Path, key: Mapping[str, Any], name: str, notice: Notice | None = None):
+        path = ledger_path(root / self.kind, name, key)
+        self.ledger = Ledger(path, self.kind, key, notice=notice)
         self.known: dict[str, Any] = {}
         for row in self.ledger.rows:
             self._merge(row)
@@ -73,34 +68,26 @@ class KeptByContent:
         raise NotImplementedError
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScoreKey(Conditions):
-    """Everything that determines patched scores, beside the examples; the conditions of `full`."""
+def score_key(full: Conditions, donor: str, settings: ResolvedSettings) -> dict[str, Any]:
+    """Everything that determines patched scores, beside the examples.
 
-    source: str
-    """Content hash of the weights the activations come from."""
-    scope: str
-    component: str
-    last_layer: str
-    engine: str
-    measure: str
-    algorithm: int = SCORE_ALGORITHM
-
-    def document(self) -> dict[str, Any]:
-        """What the key is the hash of."""
-        own = super().document()
-        return {"full": own.pop("weights"), "donor": own.pop("source"), **own}
-
-
-@dataclass(frozen=True)
-class _PatchedLine:
-    """What is kept of one example."""
-
-    example: str
-    baseline: Number
-    scores: dict[AtLayer, Number]
-    computed_by: str
-    by_token: dict[AtLayer, list[Number]] | None = None
+    Args:
+        full: how it runs.
+        donor: what decides the streams that are patched in: weights, and a map or other rows.
+        settings: of the run.
+    """
+    conditions = full.document()
+    return {
+        "full": conditions.pop("weights"),
+        "donor": donor,
+        **conditions,
+        "scope": settings.scope,
+        "component": settings.component,
+        "last_layer": settings.last_layer,
+        "engine": settings.computed_with,
+        "measure": settings.measure,
+        "algorithm": SCORE_ALGORITHM,
+    }
 
 
 @dataclass
@@ -126,7 +113,7 @@ class ScoreEntry:
 class ScoreCache(KeptByContent):
     """Entries by `example_hash`."""
 
-    kind, line = "scores", _PatchedLine
+    kind = "scores"
 
     def _merge(self, row: Mapping[str, Any]) -> None:
         entry = self.known.setdefault(row["example"], ScoreEntry(row["baseline"]))
@@ -177,14 +164,14 @@ class ScoreCache(KeptByContent):
                     "baseline": entry.baseline,
                     "scores": {str(layer): score for layer, score in entry.scores.items()},
                     "computed_by": computed_by(),
-                    **({"by_token": _rounded(entry.by_token)} if entry.by_token else {}),
+                    **({"by_token": _at_layers(entry.by_token)} if entry.by_token else {}),
                 }
                 for encoded, entry in scored
             ]
         )
 
 
-def _rounded(by_token: Mapping[int, Sequence[float]]) -> dict[str, list[float]]:
+def _at_layers(by_token: Mapping[int, Sequence[float]]) -> dict[str, list[float]]:
     return {str(at): [round(one, DIGITS) for one in values] for at, values in by_token.items()}
 
 
@@ -194,35 +181,34 @@ def example_hash(encoded: Encoded) -> str:
     return digest([encoded.token_ids, encoded.n_prompt, encoded.start, encoded.end])
 
 
-@dataclass(frozen=True, kw_only=True)
-class TextKey(Conditions):
-    """Everything that determines generated texts, beside the prompts; of the model that speaks."""
+def text_key(
+    model: Conditions, *, donor: str, last_layer: str, max_new_tokens: int, stop: frozenset[int]
+) -> dict[str, Any]:
+    """Everything that determines generated texts, beside the prompts.
 
-    source: str
-    """Content hash of the weights the activations come from; empty: no patch."""
-    last_layer: str
-    max_new_tokens: int
-    stop: tuple[int, ...]
-    algorithm: int = TEXT_ALGORITHM
-
-    def document(self) -> dict[str, Any]:
-        """What the key is the hash of."""
-        own = super().document()
-        return {"model": own.pop("weights"), "donor": own.pop("source"), **own}
-
-
-@dataclass(frozen=True)
-class _TextLine:
-    """What is kept of one prompt."""
-
-    prompt: str
-    texts: dict[AtLayer, str]
+    Args:
+        model: that speaks, and how it runs.
+        donor: content hash of the weights that are patched in; empty: no patch.
+        last_layer: what is patched in there; empty: no patch.
+        max_new_tokens: of a text.
+        stop: tokens that end it.
+    """
+    conditions = model.document()
+    return {
+        "model": conditions.pop("weights"),
+        "donor": donor,
+        **conditions,
+        "last_layer": last_layer,
+        "max_new_tokens": max_new_tokens,
+        "stop": sorted(stop),
+        "algorithm": TEXT_ALGORITHM,
+    }
 
 
 class TextCache(KeptByContent):
     """Texts by `prompt_hash` and layer."""
 
-    kind, line = "texts", _TextLine
+    kind = "texts"
 
     def _merge(self, row: Mapping[str, Any]) -> None:
         texts = {int(at): text for at, text in row["texts"].items()}
@@ -258,19 +244,10 @@ def prompt_hash(encoded: Encoded) -> str:
     return digest(encoded.token_ids[: encoded.n_prompt])
 
 
-@dataclass(frozen=True)
-class _AnswerLine:
-    """What is kept of one example."""
-
-    example: str
-    logprob: Number
-    exact: Flag
-
-
 class OwnAnswerCache(KeptByContent):
     """Log-prob of a span, nats per token, and whether all of it comes first, by `example_hash`."""
 
-    kind, line, more = "said", _AnswerLine, {"algorithm": SCORE_ALGORITHM}
+    kind = "said"
 
     def _merge(self, row: Mapping[str, Any]) -> None:
         self.known[row["example"]] = (row["logprob"], row["exact"])

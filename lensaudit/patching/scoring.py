@@ -19,7 +19,7 @@ from lensaudit.models.sizes import BYTES, sizes_on_disk
 from lensaudit.patching.budget import Room
 from lensaudit.patching.options import Engine
 from lensaudit.patching.outcome import Outcome, calibration_of, outcome_of
-from lensaudit.patching.preflight import agrees_with_oracle, check_model, planned_engine
+from lensaudit.patching.preflight import agrees_with_oracle, planned_engine
 from lensaudit.patching.score_cache import ByToken, example_hash
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import SourceStreams
@@ -51,9 +51,14 @@ class Deltas:
 
 
 def score_all(session: Session) -> Scored:
-    """UDS of every source, and of the two anchors."""
+    """The score of every source, and of the two anchors: patched in, or read by the lens."""
     with session:
         return scored(session, run(session))
+
+
+def score_lens(session: Session) -> Scored:
+    """Logit Lens depth of every source, and of the two anchors."""
+    return score_all(as_lens(session))
 
 
 def scored(session: Session, found: Deltas) -> Scored:
@@ -99,17 +104,22 @@ def run(session: Session) -> Deltas:
         VerificationError: the preflight failed.
         WorkError: an activation or a score is not finite.
     """
-    session.use(planned_engine(session.full.architecture, session.settings, session.notice))
+    reads = session.settings.score == "lens"
+    if not reads:
+        session.use(planned_engine(session.full.architecture, session.settings, session.notice))
     if session.incomplete():
         _compute(session)
+    return _read(session) if reads else _patched(session)
+
+
+def _patched(session: Session) -> Deltas:
     settings, encoded = session.settings, session.encoded
-    layers = settings.at_layers
-    s1 = session.read(session.retain.weights, encoded, layers)
+    s1 = session.read(session.retain.weights, encoded, settings.at_layers)
 
     def s2(source: Checkpoint) -> Float[Tensor, "batch layer"]:
         if session.misfit(source) is not None:
             return torch.full_like(s1, torch.nan)
-        found = session.read(source.weights, encoded, layers)
+        found = session.read(source.weights, encoded, settings.at_layers)
         # rows that another run left in the cache are not part of this one
         return found if settings.profile == "full" else found.where(s1 > settings.tau, torch.nan)
 
@@ -120,6 +130,27 @@ def run(session: Session) -> Deltas:
         self_patch=s2(session.full),
         engine=settings.engine,
         computed_by={name: _computed_by(session, one) for name, one in session.sources.items()},
+    )
+
+
+def _read(session: Session) -> Deltas:
+    """Logit Lens deltas of retain and of every source, nats per token."""
+    encoded, layers = session.encoded, session.settings.at_layers
+    # read: baseline minus k; so the baseline falls out of every difference
+    below = {w: session.read(w, encoded, layers) for w in session.patched_in()}
+    own = below[session.full.weights]
+
+    def by_token(source: str) -> list[ByToken]:
+        entries = (session.scores(source).known[example_hash(e)] for e in encoded)
+        return [[entry.by_token[layer] for layer in layers] for entry in entries]
+
+    return Deltas(
+        baseline=baselines(session.scores(session.full.weights), encoded),
+        s1=below[session.retain.weights] - own,
+        s2={name: below[source.weights] - own for name, source in session.sources.items()},
+        self_patch=own - own,
+        engine="lens",
+        by_token={name: by_token(source.weights) for name, source in session.sources.items()},
     )
 
 
@@ -136,8 +167,8 @@ def _computed_by(session: Session, source: Checkpoint) -> dict[str, int]:
 def _compute(session: Session) -> None:
     """Fill the score caches; those of the oracle, if the sweep turns out not to be usable."""
     full, encoded, settings = session.full, session.encoded, session.settings
-    room = Room(sizes_on_disk(full, settings.dtype), settings, settings.engine == "sweep")
-    room.check(encoded, n_sources=len(session.incomplete()))
+    if settings.score != "lens":
+        _check_room(session)
     whole_streams = settings.part == "resid"
     streams = _cached(session, {}) if whole_streams else {}
     runner = session.runner(encoded)
@@ -145,9 +176,9 @@ def _compute(session: Session) -> None:
         session.streams(full, encoded) if whole_streams else session.component(full)
     )
     checked = agrees_with_oracle(runner, encoded, streams[full.weights], session.notice)
-    if checked.engine != settings.engine:
+    if settings.score != "lens" and checked.engine != settings.engine:
         session.use(checked.engine)
-        checked.room.check(encoded, n_sources=len(session.incomplete()))
+        _check_room(session)
         streams = _cached(session, streams) if whole_streams else streams
     if whole_streams:
         _fill(session, checked, streams)
@@ -155,6 +186,12 @@ def _compute(session: Session) -> None:
     patched_in = session.patched_in()
     for weights in session.incomplete():  # one at a time: what is not cached runs beside `full`
         _fill(session, checked, {weights: session.component(patched_in[weights])})
+
+
+def _check_room(session: Session) -> None:
+    sizes, settings = sizes_on_disk(session.full, session.settings.dtype), session.settings
+    room = Room(sizes, settings, settings.engine == "sweep")
+    room.check(session.encoded, n_sources=len(session.incomplete()))
 
 
 def _cached(session: Session, known: Mapping[str, SourceStreams]) -> dict[str, SourceStreams]:
@@ -167,7 +204,7 @@ def _cached(session: Session, known: Mapping[str, SourceStreams]) -> dict[str, S
 def _fill(session: Session, runner: Runner, streams: Mapping[str, SourceStreams]) -> None:
     """S1 first where S2 is wanted at KE layers only; else everything in one sweep."""
     s1 = {session.retain.weights}
-    parts = {"patching": streams.keys()}
+    parts = {"reading" if session.settings.score == "lens" else "patching": streams.keys()}
     if session.settings.profile != "full":
         parts = {"patching S1": streams.keys() & s1, "patching S2": streams.keys() - s1}
     for what, names in parts.items():
@@ -234,60 +271,6 @@ def as_lens(session: Session) -> Session:
                 f"nothing; leave --{option} at {only}, or use --score uds"
             )
     return session.under(score="lens", profile="full")
-
-
-def score_lens(session: Session) -> Scored:
-    """Logit Lens depth of every source, and of the two anchors."""
-    with as_lens(session) as reading:
-        return scored(reading, read_all(reading))
-
-
-def read_all(session: Session) -> Deltas:
-    """Logit Lens deltas of retain and of every source, nats per token; see `as_lens`.
-
-    Raises:
-        VerificationError: the preflight failed.
-    """
-    if session.incomplete():
-        _read_missing(session)
-    encoded, layers = session.encoded, session.settings.at_layers
-    # read: baseline minus k; so the baseline falls out of every difference
-    below = {w: session.read(w, encoded, layers) for w in session.patched_in()}
-    own = below[session.full.weights]
-
-    def by_token(source: str) -> list[ByToken]:
-        entries = (session.scores(source).known[example_hash(e)] for e in encoded)
-        return [[entry.by_token[layer] for layer in layers] for entry in entries]
-
-    return Deltas(
-        baseline=baselines(session.scores(session.full.weights), encoded),
-        s1=below[session.retain.weights] - own,
-        s2={name: below[source.weights] - own for name, source in session.sources.items()},
-        self_patch=own - own,
-        engine="lens",
-        by_token={name: by_token(source.weights) for name, source in session.sources.items()},
-    )
-
-
-def _read_missing(session: Session) -> None:
-    encoded, patched_in, full = session.encoded, session.patched_in(), session.full.weights
-    lacking = session.incomplete()
-    streams = {one: session.streams(patched_in[one], encoded) for one in lacking if one != full}
-    model = session.model(session.full)
-    check_model(model, encoded[0], session.settings.dtype)
-    own = session.streams(session.full, encoded)
-    if full in lacking:
-        streams[full] = own
-    sizes = sizes_on_disk(session.full, session.settings.dtype)
-    complete(
-        Runner(model, own, None, session.settings, Room(sizes, session.settings, sweeps=True)),
-        encoded,
-        streams,
-        {one: session.scores(one) for one in streams},
-        session.wanted(),
-        what="reading",
-        progress=session.tick,
-    )
 
 
 PREFLIGHT_PASSES = 8

@@ -18,7 +18,7 @@ from lensaudit.activations.spec import Fingerprint, kept_as
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, Tokenizer, buckets, encoded_row, make_batch
-from lensaudit.files import canonical_json
+from lensaudit.files import canonical_json, digest
 from lensaudit.models.bridge import (
     DTYPES,
     TransformerBridge,
@@ -37,11 +37,12 @@ from lensaudit.patching.budget import Room
 from lensaudit.patching.options import Engine, ResolvedSettings
 from lensaudit.patching.preflight import check_component, check_model, usable_decoder
 from lensaudit.patching.score_cache import (
+    SCORE_ALGORITHM,
     KeptByContent,
     OwnAnswerCache,
     ScoreCache,
-    ScoreKey,
     example_hash,
+    score_key,
 )
 from lensaudit.patching.sources import CachedSource, LiveSource, SourceStreams
 from lensaudit.patching.stages import Runner, Wanted, complete, deltas, ke_layers
@@ -56,16 +57,6 @@ HELD_PART = 8
 
 
 AnyKept = TypeVar("AnyKept", bound=KeptByContent)
-
-
-@dataclass(frozen=True)
-class OwnAnswers:
-    """What a model says of its own accord, teacher-forced."""
-
-    logprob: Float[Tensor, " batch"]
-    """Of the span, nats per token."""
-    exact: Bool[Tensor, " batch"]
-    """Every token of the span is the model's first choice."""
 
 
 @dataclass(eq=False)
@@ -95,7 +86,7 @@ class Session:
         self._models: dict[str, TransformerBridge] = {}
         self._runners: dict[str, Runner] = {}
         self._caches: dict[tuple[str, str, tuple[Encoded, ...]], Activations] = {}
-        self._kept: dict[Conditions, Any] = {}
+        self._kept: dict[tuple[str, str], Any] = {}
         self._matches: dict[tuple[str, tuple[Encoded, ...]], TokenMatch] = {}
         self._emptied: set[Path] = set()
         facts = {one.idx: one for one in self.examples}
@@ -192,19 +183,21 @@ class Session:
         return models[checkpoint.weights]
 
     def runner(self, rows: Sequence[Encoded]) -> Runner:
-        """What computes patched scores of these rows; `full` is loaded and checked once."""
-        settings, how = self.settings, self._how
+        """What computes scores of these rows; `full` is loaded and checked once."""
+        settings, how, reads = self.settings, self._how, self.settings.score == "lens"
         if how not in self._runners:
             full = self.model(self.full)
             check_model(full, rows[0], settings.dtype)
             check_component(full, rows[0], settings)
-            decoder = usable_decoder(full, settings, self.notice)
-            room = Room(sizes_on_disk(self.full, settings.dtype), settings, decoder is not None)
+            decoder = None if reads else usable_decoder(full, settings, self.notice)
+            sizes = sizes_on_disk(self.full, settings.dtype)
+            room = Room(sizes, settings, reads or decoder is not None)
             self._runners[how] = Runner(full, None, decoder, settings, room)
         runner = self._runners[how]
-        if runner.decoder is None:
+        if not runner.room.sweeps:
             return runner
-        return replace(runner, clean=CachedSource(self.cache(self.full, rows, "all"), "resid_post"))
+        own = self.cache(self.full, rows, "span" if reads else "all")
+        return replace(runner, clean=CachedSource(own))
 
     def encode(self, rows: Sequence[Fact]) -> tuple[Encoded, ...]:
         """Tokens and spans; rows of which the tokenizer leaves nothing are dropped."""
@@ -339,15 +332,16 @@ class Session:
         n_heads = sizes.n_heads if settings.part == "head" else 0
         return CachedSource(self._files.enter_context(kept), n_heads=n_heads)
 
-    def kept(self, kind: type[AnyKept], key: Conditions, name: str) -> AnyKept:
+    def kept(self, kind: type[AnyKept], key: Mapping[str, Any], name: str) -> AnyKept:
         """What is kept under this key, read once; with `fresh` without what earlier runs left."""
-        if key not in self._kept:
+        place = kind.kind, digest(key)
+        if place not in self._kept:
             found = kind(self.root, key, name, None if self.settings.fresh else self.notice)
             if self.settings.fresh and found.path not in self._emptied:
                 self._emptied.add(found.path)
                 found.clear()
-            self._kept[key] = found
-        return self._kept[key]
+            self._kept[place] = found
+        return self._kept[place]
 
     def scores(self, source: str) -> ScoreCache:
         """Scores of `full` with a source patched in, by the engine of the settings.
@@ -356,15 +350,7 @@ class Session:
             source: what decides what it hands over: weights, and a map or other rows.
         """
         settings, named = self.settings, self.patched_in().get(source)
-        key = ScoreKey(
-            **vars(self.conditions(self.full)),
-            source=source,
-            scope=settings.scope,
-            component=settings.component,
-            last_layer=settings.last_layer,
-            engine=settings.computed_with,
-            measure=settings.measure,
-        )
+        key = score_key(self.conditions(self.full), source, settings)
         return self.kept(ScoreCache, key, named.spec.name if named else "control")
 
     def wanted(self) -> Wanted:
@@ -421,14 +407,18 @@ class Session:
         """Drop of the span's log-prob of `full`, nats per token; NaN where nothing was filled."""
         return deltas(self.scores(source), rows, layers)
 
-    def answers(self, checkpoint: Checkpoint, rows: Sequence[Encoded]) -> OwnAnswers:
-        """Log-prob and exactness of the model's own answers, kept by content.
+    def answers(
+        self, checkpoint: Checkpoint, rows: Sequence[Encoded]
+    ) -> tuple[Float[Tensor, " batch"], Bool[Tensor, " batch"]]:
+        """What a model says of its own accord, teacher-forced; kept by content.
 
-        Where the model's cache of these rows is there, they are read out of its last stream;
-        elsewhere it runs.
+        Log-prob of each span, nats per token, and whether all of its tokens are the model's first
+        choice. Where the model's cache of these rows is there, they are read out of its last
+        stream; elsewhere it runs.
         """
         conditions = replace(self.conditions(self.full), weights=checkpoint.weights)
-        kept = self.kept(OwnAnswerCache, conditions, checkpoint.spec.name)
+        key = {**conditions.document(), "algorithm": SCORE_ALGORITHM}
+        kept = self.kept(OwnAnswerCache, key, checkpoint.spec.name)
         if todo := [e for e in rows if example_hash(e) not in kept.known]:
             with ExitStack() as opened:
                 cache = self._cache_there(checkpoint, rows, opened)
@@ -439,7 +429,7 @@ class Session:
                     else:
                         kept.add(bucket, *read_answers(model, bucket, cache))
         own = [kept.known[example_hash(e)] for e in rows]
-        return OwnAnswers(
+        return (
             torch.tensor([logprob for logprob, _ in own]),
             torch.tensor([exact for _, exact in own], dtype=torch.bool),
         )
@@ -448,8 +438,8 @@ class Session:
         self, checkpoint: Checkpoint, rows: Sequence[Encoded], opened: ExitStack
     ) -> Activations | None:
         """The model's cache of these rows, if there is one: it stays as it is."""
-        for positions in ("span", "all"):
-            cache = self._caches.get((checkpoint.weights, positions, tuple(rows)))
+        held = (self._caches.get((checkpoint.weights, p, tuple(rows))) for p in ("span", "all"))
+        for cache in held:
             if cache is not None:
                 return cache
         found = self.there(checkpoint, "span", rows=rows)

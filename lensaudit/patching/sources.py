@@ -1,12 +1,12 @@
 """Where patched-in activations come from: a cache on disk, or a model that is in memory."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lensaudit.activations.store import Activations
@@ -45,33 +45,37 @@ def as_patched(
     return torch.cat((resid[:-1], final_norm.unsqueeze(0)))
 
 
+Handed = Callable[[int], tuple[Int[Tensor, " pos"], Float[Tensor, "layer pos d_model"]]]
+"""Of an example by idx: positions of `full`, and what is handed over there."""
+
+
 @dataclass(frozen=True)
 class CachedSource:
     """Streams or components of every layer read from the store: no model runs."""
 
     activations: Activations
     last_layer: LastLayer = "resid_post"
-    n_heads: int = field(default=0, kw_only=True)
+    n_heads: int = 0
     """Heads that lie end to end in a row of a cache of heads."""
+    handed: Handed | None = None
+    """What is handed over in place of the rows as they are: carried by a map, or another's."""
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Layers and width of what is handed over."""
-        return self.activations.n_layers, self.activations.d_model
-
-    def _example(self, idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
+    def example(self, idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
+        """Positions, and what is handed over there."""
+        if self.handed is not None:
+            return self.handed(idx)
         found = self.activations.example(idx)
         return found.positions, as_patched(found.resid, found.final_norm, self.last_layer)
 
     def at_prompt_end(self, encoded: Encoded) -> Float[Tensor, "layer d_model"]:
         """Rows at the last prompt token."""
-        positions, resid = self._example(encoded.idx)
+        positions, resid = self.example(encoded.idx)
         return resid[:, positions == encoded.n_prompt - 1].squeeze(1)
 
     def padded(self, bucket: Sequence[Encoded]) -> PaddedStack:
         """At the positions of `make_batch(bucket).tokens`; zero where nothing is cached."""
         n_pos = max(len(e.token_ids) for e in bucket)
-        rows = [self._example(e.idx) for e in bucket]
+        rows = [self.example(e.idx) for e in bucket]
         n_layers, _, d_model = rows[0][1].shape
         stack = rows[0][1].new_zeros(len(bucket), n_layers, n_pos, d_model)
         for row, (positions, resid) in zip(stack, rows, strict=True):
@@ -80,13 +84,12 @@ class CachedSource:
 
     def packed(self, bucket: Sequence[Encoded], layout: Layout) -> Stack:
         """At the positions that the sweep's rows carry; zero where the scope replaces nothing."""
-        n_layers, d_model = self.shape
-        n_span = len(layout.span_pos)
-        out = torch.zeros(n_layers, n_span, d_model, dtype=self.activations.dtype)
         lengths = torch.bincount(layout.span_example, minlength=len(bucket)).tolist()
-        at = 0
+        at, out = 0, torch.empty(0)
         for e, first, length in zip(bucket, layout.first.tolist(), lengths, strict=True):
-            positions, resid = self._example(e.idx)
+            positions, resid = self.example(e.idx)
+            if not at:
+                out = resid.new_zeros(len(resid), len(layout.span_pos), resid.shape[-1])
             # the row's tokens are consecutive positions from `first`
             column = positions - first
             inside = (column >= 0) & (column < length)
@@ -102,14 +105,15 @@ class CachedSource:
 
     def clean_run(self, bucket: Sequence[Encoded], layout: Layout) -> CleanRun:
         """The unpatched run of `full`, from a cache of all positions."""
-        n_layers, d_model = self.activations.n_layers, self.activations.d_model
-        dtype = self.activations.dtype
-        prefix = torch.empty(n_layers, len(layout.prefix_pos), d_model, dtype=dtype)
-        span = torch.empty(n_layers, len(layout.span_pos), d_model, dtype=dtype)
+        cache = self.activations
+        prefix, span = (
+            torch.empty(cache.n_layers, len(pos), cache.d_model, dtype=cache.dtype)
+            for pos in (layout.prefix_pos, layout.span_pos)
+        )
         at_prefix = at_span = 0
         # filled example by example: of what is read, one example at a time is held twice
         for e, first in zip(bucket, layout.first.tolist(), strict=True):
-            resid = self.activations.example(e.idx).resid
+            resid = cache.example(e.idx).resid
             prefix[:, at_prefix : at_prefix + first] = resid[:, :first]
             span[:, at_span : at_span + e.end - first] = resid[:, first : e.end]
             at_prefix, at_span = at_prefix + first, at_span + e.end - first

@@ -61,11 +61,6 @@ class Runner:
         return replace(self, decoder=None, room=replace(self.room, sweeps=False))
 
     @property
-    def n_layers(self) -> int:
-        """Number of blocks of `full`."""
-        return len(self.full.blocks)
-
-    @property
     def device(self) -> torch.device:
         """Device of `full`."""
         return device_of(self.full)
@@ -228,7 +223,7 @@ def complete(
         ThreadPoolExecutor(max_workers=1) as background,
     ):
         for bucket, fetched in _ahead(background, runner, reading, batches):
-            joins = _joins(bucket, caches, wanted, names, runner.n_layers)
+            joins = _joins(bucket, caches, wanted, names, len(runner.full.blocks))
             swept = runner.score(bucket, fetched, joins)
             record(bucket, swept, joins)
             n_done += len(bucket)

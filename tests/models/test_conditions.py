@@ -11,7 +11,7 @@ from lensaudit.files import digest
 from lensaudit.metrics.registry import Read
 from lensaudit.models.conditions import Conditions, batch_policy
 from lensaudit.patching.options import ResolvedSettings
-from lensaudit.patching.score_cache import ScoreKey, TextKey
+from lensaudit.patching.score_cache import score_key, text_key
 
 FULL = Conditions(
     weights="sha256:aa",
@@ -30,44 +30,62 @@ CACHE = Fingerprint(
     d_model=32,
     positions="span",
 )
-SCORES = ScoreKey(
-    **vars(FULL),
-    source="sha256:ee",
-    scope="span",
-    component="resid",
-    last_layer="resid_post",
-    engine="sweep",
-    measure="logprob",
-)
-TEXTS = TextKey(
-    **vars(replace(FULL, dtype="bfloat16", device_class="cuda-9", batch_policy="padded-auto")),
-    source="sha256:ee",
-    last_layer="resid_post",
-    max_new_tokens=20,
-    stop=(2, 7),
-)
+SETTINGS = ResolvedSettings(at_layers=(0,))
+HALF = replace(FULL, dtype="bfloat16", device_class="cuda-9", batch_policy="padded-auto")
+TEXTS = {
+    "donor": "sha256:ee",
+    "last_layer": "resid_post",
+    "max_new_tokens": 20,
+    "stop": frozenset((2, 7)),
+}
+CHANGED = {
+    "dtype": "float16",
+    "positions": "all",
+    "engine": "oracle",
+    "measure": "hit",
+    "component": "mlp",
+    "stop": frozenset((1,)),
+}
 
 
-@pytest.mark.parametrize(
-    ("key", "of_release_0_1_0"),
+def of_cache(conditions=FULL, **asked):
+    return replace(CACHE, **vars(conditions) | asked).document()
+
+
+def of_scores(conditions=FULL, donor="sha256:ee", **asked):
+    return score_key(conditions, donor, replace(SETTINGS, **asked))
+
+
+def of_texts(conditions=HALF, **asked):
+    return text_key(conditions, **TEXTS | asked)
+
+
+OF_CACHE = ("examples", "template", "hook", "layers", "d_model", "positions", "schema")
+OF_SCORES = ("donor", "scope", "component", "last_layer", "engine", "measure")
+KEYS = pytest.mark.parametrize(
+    ("key", "asked", "of_release_0_1_0"),
     [
-        (CACHE, "780fb0b8ebab2a2f1673133c49487ceb"),
-        (SCORES, "e0dadb47d3bc8e49c53bc77db69c216a"),
-        (TEXTS, "c45848f2bc389140e90ecbfbd628559d"),
+        (of_cache, OF_CACHE, "780fb0b8ebab2a2f1673133c49487ceb"),
+        (of_scores, OF_SCORES, "e0dadb47d3bc8e49c53bc77db69c216a"),
+        (of_texts, tuple(TEXTS), "c45848f2bc389140e90ecbfbd628559d"),
     ],
     ids=["cache", "scores", "texts"],
 )
-def test_what_the_first_release_kept_is_found_again(key, of_release_0_1_0):
-    assert digest(key.document()) == of_release_0_1_0
 
 
-@pytest.mark.parametrize("key", [CACHE, SCORES, TEXTS], ids=["cache", "scores", "texts"])
-def test_every_condition_changes_every_key(key):
-    for one in fields(key):
-        others = {"dtype": "float16", "positions": "all", "engine": "oracle", "measure": "hit"}
-        of_kind = {int: 99, str: "another", tuple: (1,)}[type(getattr(key, one.name))]
-        changed = replace(key, **{one.name: others.get(one.name, of_kind)})
-        assert digest(changed.document()) != digest(key.document()), one.name
+@KEYS
+def test_what_the_first_release_kept_is_found_again_and_every_condition_changes_its_key(
+    key, asked, of_release_0_1_0
+):
+    assert digest(key()) == of_release_0_1_0
+    conditions = HALF if key is of_texts else FULL
+    for one in fields(Conditions):
+        changed = replace(conditions, **{one.name: CHANGED.get(one.name, "another")})
+        assert digest(key(changed)) != digest(key()), one.name
+    for name in asked:
+        number = name in ("layers", "d_model", "schema", "max_new_tokens")
+        changed = {name: CHANGED.get(name, 99 if number else "another")}
+        assert digest(key(**changed)) != digest(key()), name
 
 
 def test_a_pass_of_the_first_release_is_found_again(tiny_tokenizer):

@@ -8,7 +8,7 @@ from audit_helpers import anew, audit_in, save_family, save_questions
 from lensaudit.data.spans import Encoded
 from lensaudit.patching import score_cache, scoring
 from lensaudit.patching.counterfactual import next_rows
-from lensaudit.patching.score_cache import ScoreCache, ScoreEntry, ScoreKey
+from lensaudit.patching.score_cache import ScoreCache, ScoreEntry
 from lensaudit.patching.scoring import run
 from lensaudit.patching.stages import deltas, ke_layers
 
@@ -16,29 +16,16 @@ ENCODED = [
     Encoded(idx, idx // 2, tuple(range(3 + idx, 12 + idx)), n_prompt=4, start=5, end=8)
     for idx in range(8)
 ]
-SCORES = ScoreKey(
-    weights="f" * 32,
-    source="d" * 32,
-    tokenizer="t",
-    dtype="float32",
-    device_class="cpu",
-    attention="eager",
-    batch_policy="right-padded",
-    scope="span",
-    component="resid",
-    last_layer="resid_post",
-    engine="sweep",
-    measure="logprob",
-)
+KEY = {"full": "f" * 32, "donor": "d" * 32}
 
 
 def test_each_score_is_read_against_the_baseline_of_its_own_batch(tmp_path):
     # in bfloat16 the same row has another log-prob in another batch
     first, second = ScoreEntry(-1.0, {0: -1.5}), ScoreEntry(-1.0625, {1: -1.0625, 2: -2.0})
-    for book in (ScoreCache(tmp_path, SCORES, "one"), ScoreCache(tmp_path, SCORES, "one")):
+    for book in (ScoreCache(tmp_path, KEY, "one"), ScoreCache(tmp_path, KEY, "one")):
         for entry in (first, second):
             book.add([(ENCODED[0], entry)])
-    book = ScoreCache(tmp_path, SCORES, "one")
+    book = ScoreCache(tmp_path, KEY, "one")
     found = deltas(book, ENCODED[:1], range(4))[0]
     assert found[:3].tolist() == [0.5, 0.0, 0.9375]
     assert found[3].isnan()

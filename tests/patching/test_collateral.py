@@ -12,8 +12,8 @@ from lensaudit.cli.main import run as lensaudit
 from lensaudit.data.facts import load_facts
 from lensaudit.data.neutral import kept_facts, other_answers, strata_of
 from lensaudit.data.spans import Encoded
-from lensaudit.patching import collateral, counterfactual
-from lensaudit.patching.collateral import Anchored
+from lensaudit.patching import counterfactual
+from lensaudit.patching.collateral import patched as patched_beside
 from lensaudit.patching.counterfactual import places
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.settings import PatchSettings
@@ -152,13 +152,11 @@ def test_a_row_that_stands_for_itself_loses_nothing_whatever_is_replaced(
         ["demo/never"],
         PatchSettings(limit=2, activations=tmp_path, scope=scope, engine=engine, layers="0,7,15"),
     )
-    world = Anchored(kept_facts("world", "demo", limit=3), None)
     with audit:
-        found = collateral._patched(audit, world)
-    assert len(found.rows) == 3
-    assert found.s1.abs().max() < 1e-5
-    (s2,) = (found.s2[one.weights] for one in audit.sources.values())
-    assert s2.abs().max() > 1e-3
+        rows, s1, s2, _ = patched_beside(audit, kept_facts("world", "demo", limit=3), None)
+    assert len(rows) == 3
+    assert s1.abs().max() < 1e-5
+    assert all(s2[one.weights].abs().max() > 1e-3 for one in audit.sources.values())
 
 
 def test_spans_and_ends_of_prompts_of_two_facts_lie_on_each_other():

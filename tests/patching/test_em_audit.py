@@ -12,9 +12,8 @@ from lensaudit.patching import exact_match, oracle, session
 from lensaudit.patching.exact_match import (
     NO_FT,
     NO_REFERENCE,
-    em_outcome_of,
     em_plan_of,
-    em_summary_of,
+    em_result,
     run_em,
 )
 from lensaudit.patching.prepare import prepare
@@ -63,7 +62,7 @@ def of_the_reference(shared, tmp_path_factory):
 def outcomes(audit):
     found = run_em(audit)
     return [
-        em_outcome_of(name.rpartition("/")[2], checkpoint.weights, audit, found)
+        em_result(name.rpartition("/")[2], checkpoint.weights, audit, found)
         for name, checkpoint in audit.sources.items()
     ]
 
@@ -71,8 +70,8 @@ def outcomes(audit):
 def check_rows(outcome, reference):
     """Texts, matches, rates and categories of one source against the reference's."""
     place = {idx: at for at, idx in enumerate(reference["idx"])}
-    variant = reference["variants"][outcome.source]["examples"]
-    for row in outcome.rows():
+    variant = reference["variants"][outcome.summary["source"]]["examples"]
+    for row in outcome.rows:
         at = place[row["idx"]]
         want, s1 = variant[at], reference["s1"][at]
         assert row["s1_texts"] == [layer["response"] for layer in s1]
@@ -84,7 +83,7 @@ def check_rows(outcome, reference):
         assert row["udr"] == pytest.approx(want["udr"], abs=1e-12)
         assert row["retention"] == pytest.approx(want["retention"], abs=1e-12)
         assert row["unscored"] == (NO_FT if want["udr"] is None else None)
-        for role, name in (("full",) * 2, ("retain",) * 2, ("source", outcome.source)):
+        for role, name in (("full",) * 2, ("retain",) * 2, ("source", outcome.summary["source"])):
             baseline = reference["baselines"][name][at]
             assert row["texts"][role] == baseline["text"]
             assert row["truth_em"][role] == baseline["em_vs_gt"]
@@ -93,7 +92,7 @@ def check_rows(outcome, reference):
 def test_matches_and_rates_are_those_that_agreed_with_the_reference(opened):
     found, wanted = {}, frozen("em")
     for outcome in outcomes(opened(*EM_SOURCES)):
-        found[outcome.source] = em_numbers(outcome)
+        found[outcome.summary["source"]] = em_numbers(outcome)
     assert list(differences(found, wanted, within=1e-6)) == []
     categories = {row["category"] for one in wanted.values() for row in one["rows"]}
     assert categories == {"over", "exact", "under", "general_knowledge"}
@@ -101,7 +100,7 @@ def test_matches_and_rates_are_those_that_agreed_with_the_reference(opened):
 
 def test_what_full_says_is_matched_word_by_word_from_the_start(opened):
     (outcome,) = outcomes(opened("npo"))
-    row = next(row for row in outcome.rows() if row["idx"] == 0)
+    row = next(row for row in outcome.rows if row["idx"] == 0)
     assert row["texts"]["full"] == " Pico Ølmar, where the family had lived for long."
     assert row["s1_em"] == [1.0] * 6
     said = dict(zip(EM_LAYERS, zip(row["s2_texts"], row["s2_em"], strict=True), strict=True))
@@ -113,8 +112,8 @@ def test_what_full_says_is_matched_word_by_word_from_the_start(opened):
 def test_texts_matches_and_rates_are_the_reference_s(of_the_reference, golden):
     (outcome,) = outcomes(of_the_reference("npo"))
     check_rows(outcome, golden("em_mode.json"))
-    assert len(outcome.rows()) == FEW
-    assert {row["category"] for row in outcome.rows()} >= {"over", "under", "general_knowledge"}
+    assert len(outcome.rows) == FEW
+    assert {row["category"] for row in outcome.rows} >= {"over", "under", "general_knowledge"}
 
 
 @pytest.mark.slow
@@ -122,7 +121,8 @@ def test_all_variants_give_the_reference_s_aggregates(of_the_reference, golden):
     reference = golden("em_mode.json")
     for outcome in outcomes(of_the_reference(*SOURCES, limit=None)):
         check_rows(outcome, reference)
-        summary, want = em_summary_of(outcome), reference["variants"][outcome.source]
+        summary = outcome.summary
+        want = reference["variants"][summary["source"]]
         assert summary["udr"] == pytest.approx(want["avg_udr"], abs=1e-9)
         assert summary["retention"] == pytest.approx(want["avg_retention"], abs=1e-9)
         assert summary["categories"] == want["counts"]
@@ -148,9 +148,9 @@ def test_full_patched_into_itself_says_what_it_says_alone(opened):
 def test_retain_as_source_is_exact_or_general_knowledge(opened):
     audit = opened("npo")
     found = run_em(audit)
-    outcome = em_outcome_of("retain", audit.retain.weights, audit, found)
-    assert set(outcome.erasure.category) == {"exact", "general_knowledge"}
-    summary = em_summary_of(outcome)
+    outcome = em_result("retain", audit.retain.weights, audit, found)
+    assert {row["category"] for row in outcome.rows} == {"exact", "general_knowledge"}
+    summary = outcome.summary
     assert summary["udr"] == 1.0
     assert summary["calibration"]["full"]["udr"] == 0.0
 
@@ -180,13 +180,14 @@ def counted(monkeypatch):
 
 def test_what_was_said_once_is_not_said_again(opened, counted, tmp_path, monkeypatch):
     audit = opened("npo", limit=3, activations=tmp_path)
-    first = outcomes(audit)[0].rows()
+    first = outcomes(audit)[0].rows
     assert counted == {"generate": 3 * 3, "patched_rows": 3 * 3 * 6}
     monkeypatch.setattr(session, "load", lambda *_, **how: pytest.fail("a model was loaded"))
-    assert outcomes(audit)[0].rows() == first
+    assert outcomes(audit)[0].rows == first
     strict = outcomes(audit.under(em_threshold=1.0))[0]  # thresholds act on reading
     assert counted == {"generate": 3 * 3, "patched_rows": 3 * 3 * 6}
-    assert strict.erasure.s2_lost.sum() > outcomes(audit)[0].erasure.s2_lost.sum()
+    lost = [sum(cell[6] for cell in one.cells[1]) for one in (strict, outcomes(audit)[0])]
+    assert lost[0] > lost[1]
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(opened, counted, tmp_path, monkeypatch):
@@ -211,7 +212,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(opened, counted, tmp_path, 
     resumed = outcomes(audit)[0]
     assert counted["patched_rows"] == 3 * 18
     whole = outcomes(opened("npo", limit=3))[0]
-    assert resumed.rows() == whole.rows()
+    assert resumed.rows == whole.rows
 
 
 def test_a_changed_setting_is_said_anew_and_fresh_forgets(opened, counted, tmp_path):
@@ -234,8 +235,7 @@ def test_a_cache_gives_what_is_patched_in_at_the_prompt_s_end(ragged, monkeypatc
     late = next(e for e in ragged if e.start > e.n_prompt - 1)
     positions = torch.tensor(late.read_positions)
     stream = positions.float().expand(3, -1).unsqueeze(-1)  # each position holds its own number
-    monkeypatch.setattr(CachedSource, "_example", lambda self, idx: (positions, stream))
-    source = object.__new__(CachedSource)
+    source = CachedSource(None, handed=lambda idx: (positions, stream))
     assert source.at_prompt_end(late).tolist() == [[late.n_prompt - 1.0]] * 3
 
 
@@ -251,15 +251,15 @@ def test_a_silent_full_leaves_the_example_unscored(opened, monkeypatch):
     monkeypatch.setattr(exact_match.TextCache, "texts", silent)
     audit = replace(audit, unscored={9999: "no token"})
     (outcome,) = outcomes(audit)
-    row = next(one for one in outcome.rows() if one["idx"] == audit.encoded[0].idx)
+    row = next(one for one in outcome.rows if one["idx"] == audit.encoded[0].idx)
     assert row["unscored"] == NO_REFERENCE
     assert row["udr"] is row["s1_em"] is row["category"] is None
     assert row["texts"]["full"] == " . Nothing"
-    summary = em_summary_of(outcome)
+    summary = outcome.summary
     assert summary["n"] == 5
     assert sum(summary["categories"].values()) == 3
     assert summary["unscored"]["9999"] == "no token"
-    assert outcome.rows()[-1]["unscored"] == "no token"
+    assert outcome.rows[-1]["unscored"] == "no token"
 
 
 def test_the_teacher_form_counts_the_hits_of_hooked_passes(opened):
@@ -276,7 +276,7 @@ def test_the_teacher_form_counts_the_hits_of_hooked_passes(opened):
     itself = found.patched[audit.full.weights]
     own = torch.tensor(found.own[audit.full.weights], dtype=torch.float64)
     assert torch.equal(itself, own.unsqueeze(1).expand(-1, 6))
-    summary = em_summary_of(em_outcome_of("retain", audit.retain.weights, audit, found))
+    summary = em_result("retain", audit.retain.weights, audit, found).summary
     assert summary["udr"] == 1.0
     assert 0 < summary["retention"] < 0.5
     assert summary["truth_em"]["full"] == pytest.approx(float(own.mean()))

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from lensaudit.data.spans import Encoded
-from lensaudit.patching.alignment import MappedSource, fit_alignment, rows_to_fit
+from lensaudit.patching.alignment import fit_alignment, mapped, rows_to_fit
+from lensaudit.patching.sources import CachedSource
 
 LAYERS, WIDTH, WIDE = 2, 6, 9
 PLACES = {0: 0, 1: 2, 2: 3, 4: 4, 5: 7}
@@ -74,7 +75,7 @@ def test_a_map_is_fitted_where_both_have_read_as_much(pair, tmp_path):
     # four of six positions match beyond the first; every fifth row is held out
     assert made.n_tokens == 4 * 16
     assert min(made.r2) > 0.999
-    source = MappedSource(own, "resid_post", made.maps, made.layer_of, places)
+    source = mapped(CachedSource(own), made.maps, made.layer_of, places)
     stack = source.padded(ROWS[:1])[0]
     for at in range(1, 6):
         if at in PLACES:
@@ -93,7 +94,7 @@ def test_a_row_that_the_source_lost_hands_nothing_over(pair, tmp_path):
         root=tmp_path,
         places=kept,
     )
-    source = MappedSource(own, "resid_post", made.maps, made.layer_of, kept)
+    source = mapped(CachedSource(own), made.maps, made.layer_of, kept)
     first, second = source.padded(ROWS[:2])
     assert not first.any()
     assert second.any()

@@ -11,17 +11,15 @@ from lensaudit.errors import InputError, VerificationError
 from lensaudit.models.bridge import bridge_from, residuals
 from lensaudit.patching import preflight
 from lensaudit.patching.attention import Rotation, Sight
-from lensaudit.patching.layout import layout_of, schedule_of
+from lensaudit.patching.layout import schedule_of
 from lensaudit.patching.options import ResolvedSettings
 from lensaudit.patching.preflight import (
-    OtherLayers,
     check_component,
     check_model,
     planned_engine,
     usable_decoder,
 )
 from lensaudit.patching.scoring import run, score_all
-from lensaudit.patching.sources import LiveSource
 
 
 def unturned(self, x):
@@ -73,17 +71,6 @@ def test_rows_that_join_a_layer_late_are_noticed(tiny_family, tmp_path, monkeypa
     audit, notices = audit_in(tiny_family, activations=tmp_path)
     assert run(audit).engine == "oracle"
     assert ["misses the definition by" in said for said in notices] == [True]
-
-
-def test_the_source_of_the_check_hands_over_the_layer_below(tiny_of):
-    model = tiny_of("Llama")
-    from wavefront_helpers import examples
-
-    encoded = examples([(4, 3, 5, 8), (2, 2, 3, 5)])
-    plain = LiveSource(model, "resid", "full")
-    other, layout = OtherLayers(plain), layout_of(encoded, "span")
-    assert torch.equal(other.padded(encoded)[:, 2], plain.padded(encoded)[:, 1])
-    assert torch.equal(other.packed(encoded, layout)[3], plain.packed(encoded, layout)[2])
 
 
 @pytest.mark.parametrize(
