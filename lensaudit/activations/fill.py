@@ -14,7 +14,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from functools import partial
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -343,10 +344,10 @@ def fill(
                 progress(f"caching {what}{how}", n_before + n, len(by_idx))
 
         pending: Future[None] | None = None
-        asked = _CacheRun(fingerprint, name, batch_size, told, notice)
+        computing = _computed(writer, by_idx, load, name, batch_size, told, notice)
         with (
             ThreadPoolExecutor(max_workers=1) as background,
-            closing(_computed(writer, by_idx, asked, load)) as computed,
+            closing(computing) as computed,
         ):
             for shard, done in computed:
                 if pending is not None:
@@ -362,48 +363,46 @@ def fill(
     return complete
 
 
-@dataclass(frozen=True)
-class _CacheRun:
-    """What is kept of which model, and who is told."""
-
-    fingerprint: Fingerprint
-    name: str
-    batch_size: int
-    told: Callable[..., None]
-    """Of the number of examples done, and how."""
-    notice: Notice
+Told = Callable[..., None]
+"""Of the number of examples done, and how."""
 
 
 def _computed(
     writer: CacheWriter,
     by_idx: Mapping[int, Encoded],
-    asked: _CacheRun,
     load: Callable[[], TransformerBridge],
+    name: str,
+    batch_size: int,
+    told: Told,
+    notice: Notice,
 ) -> Generator[tuple[Shard, list[ExampleActivations]]]:
     """The missing shards with their examples, one after the other or all at the end."""
     model: TransformerBridge | None = None
     n_done, claims = 0, writer.claims()
     for shard in claims:
         model = model or load()
-        shards, together, run = [shard], [shard], _run
-        if goes_by_block(model):
+        shards, together, by_block = [shard], [shard], goes_by_block(model)
+        if by_block:
             # what other processes hold is not waited for: they would wait for this one
-            shards, run = [shard, *islice(claims, writer.n_free())], _run_by_block
+            shards = [shard, *islice(claims, writer.n_free())]
             together = _together(shards, writer)
         batches = [
             batch
             for one in together
-            for batch in _batches(model, [by_idx[idx] for idx in one.idx], asked)
+            for batch in _batches(model, [by_idx[idx] for idx in one.idx], writer, batch_size)
         ]
-        examples = run(model, batches, asked, writer)
+        if by_block:
+            examples = _run_by_block(model, batches, writer, name, told, notice)
+        else:
+            examples = _run(model, batches, writer, name)
         for one in together:
             done = list(islice(examples, len(one.idx)))
             if one not in shards:
                 continue
             done.sort(key=lambda example, order=one.idx: order.index(example.idx))
             n_done += len(done)
-            if run is _run:
-                asked.told(n_done)
+            if not by_block:
+                told(n_done)
             yield one, done
 
 
@@ -416,48 +415,41 @@ def _together(shards: Sequence[Shard], writer: CacheWriter) -> Sequence[Shard]:
     return there if all(one in there for one in shards) else shards
 
 
-@dataclass(frozen=True)
-class CacheBatch:
-    """Examples that run together."""
+Bucket = Sequence[Encoded]
+"""Examples that run together."""
 
-    examples: Sequence[Encoded]
-    tokens: Tokens
-    kept: Sequence[Int[Tensor, " kept"]]
-    """By example, the positions that are kept."""
 
-    @property
-    def idx(self) -> tuple[int, ...]:
-        """Numbers of the examples."""
-        return tuple(e.idx for e in self.examples)
+def _n_run(e: Encoded, fingerprint: Fingerprint) -> int:
+    """Tokens that run: no later position is kept, and none that is kept can see one."""
+    return len(e.token_ids) if fingerprint.positions == "all" else e.end
+
+
+def _kept(e: Encoded, fingerprint: Fingerprint) -> Int[Tensor, " kept"]:
+    """The positions that are kept."""
+    everywhere = fingerprint.positions == "all"
+    return torch.tensor(list(range(len(e.token_ids)) if everywhere else e.read_positions))
+
+
+def _tokens(bucket: Bucket, fingerprint: Fingerprint) -> Tokens:
+    return make_batch(bucket).tokens[:, : max(_n_run(e, fingerprint) for e in bucket)]
 
 
 def _batches(
-    model: TransformerBridge, encoded: Sequence[Encoded], asked: _CacheRun
-) -> Iterator[CacheBatch]:
-    everywhere = asked.fingerprint.positions == "all"
-
-    def length(e: Encoded) -> int:
-        # no later position is kept, and none that is kept can see one
-        return len(e.token_ids) if everywhere else e.end
-
-    price = call_tokens(model)
-    for bucket in buckets(encoded, asked.batch_size, call_tokens=price, length=length):
-        kept = [range(len(e.token_ids)) if everywhere else e.read_positions for e in bucket]
-        yield CacheBatch(
-            bucket,
-            make_batch(bucket).tokens[:, : max(map(length, bucket))],
-            [torch.tensor(list(places)) for places in kept],
-        )
+    model: TransformerBridge, encoded: Sequence[Encoded], writer: CacheWriter, batch_size: int
+) -> Iterator[Bucket]:
+    length = partial(_n_run, fingerprint=writer.spec.fingerprint)
+    return buckets(encoded, batch_size, call_tokens=call_tokens(model), length=length)
 
 
 def _run(
-    model: TransformerBridge, batches: Sequence[CacheBatch], asked: _CacheRun, writer: CacheWriter
+    model: TransformerBridge, batches: Sequence[Bucket], writer: CacheWriter, name: str
 ) -> Iterator[ExampleActivations]:
-    device = device_of(model)
-    for batch in batches:
-        stack, final_norm = _read(model, batch.tokens.to(device), asked.fingerprint)
-        check_finite(stack, batch.idx, asked.name)
-        for row, (e, at) in enumerate(zip(batch.examples, batch.kept, strict=True)):
+    device, fingerprint = device_of(model), writer.spec.fingerprint
+    for bucket in batches:
+        stack, final_norm = _read(model, _tokens(bucket, fingerprint).to(device), fingerprint)
+        check_finite(stack, tuple(e.idx for e in bucket), name)
+        for row, e in enumerate(bucket):
+            at = _kept(e, fingerprint)
             yield ExampleActivations(
                 idx=e.idx,
                 token_ids=torch.tensor(e.token_ids),
@@ -499,7 +491,12 @@ def goes_by_block(model: TransformerBridge) -> bool:
 
 
 def _run_by_block(
-    model: TransformerBridge, batches: Sequence[CacheBatch], asked: _CacheRun, writer: CacheWriter
+    model: TransformerBridge,
+    batches: Sequence[Bucket],
+    writer: CacheWriter,
+    name: str,
+    told: Told,
+    notice: Notice,
 ) -> Iterator[ExampleActivations]:
     """Every example of every batch, in their order, each weight brought once.
 
@@ -508,60 +505,61 @@ def _run_by_block(
         WorkError: an activation is not finite.
         TryAgainError: the disk has no room for the scratch file.
     """
-    fingerprint, n = asked.fingerprint, sum(len(batch.examples) for batch in batches)
-    edges = [0]
-    for batch in batches:
-        edges.append(edges[-1] + sum(map(len, batch.kept)))
-    device = device_of(model)
-    with _scratch_for(batches, asked, model, writer) as scratch:
+    fingerprint, device = writer.spec.fingerprint, device_of(model)
+    kept = [[_kept(e, fingerprint) for e in bucket] for bucket in batches]
+    edges = [0, *accumulate(sum(map(len, one)) for one in kept)]
+    tokens = [_tokens(bucket, fingerprint).to(device) for bucket in batches]
+    n = sum(map(len, batches))
+    with _scratch_for(model, batches, tokens, edges[-1], writer, notice) as scratch:
         running = residuals_by_block(
             model,
-            [batch.tokens.to(device) for batch in batches],
+            tokens,
             scratch.streams,
             component=hooked(fingerprint.part),
             n_done=scratch.n_done,
         )
         for layer, at, read in running:
-            batch, value = batches[at], read.flatten(2)
-            check_finite(value.unsqueeze(1), batch.idx, asked.name)
+            value = read.flatten(2)
+            check_finite(value.unsqueeze(1), tuple(e.idx for e in batches[at]), name)
             # after the last block comes the final norm, which is kept beside the stream alone
             at_end = layer == fingerprint.layers
             into = scratch.final_norm if at_end else scratch.resid[layer]
             if len(into):
                 check_width(fingerprint, value.shape[-1])
-                rows = [one[kept.to(device)] for one, kept in zip(value, batch.kept, strict=True)]
+                rows = [one[where.to(device)] for one, where in zip(value, kept[at], strict=True)]
                 into[edges[at] : edges[at + 1]] = torch.cat(rows).to(into.device)
             if at == len(batches) - 1 and not at_end:
                 scratch.keep()
             share = (layer * len(batches) + at + 1) / (len(batches) * (fingerprint.layers + 1))
-            asked.told(int(share * n), " block by block")
+            told(int(share * n), " block by block")
         row = 0
-        for batch in batches:
-            for e, kept in zip(batch.examples, batch.kept, strict=True):
-                rows = slice(row, row + len(kept))
-                row += len(kept)
-                yield ExampleActivations(
-                    idx=e.idx,
-                    token_ids=torch.tensor(e.token_ids),
-                    positions=kept,
-                    resid=scratch.resid[:, rows],
-                    final_norm=scratch.final_norm[rows],
-                )
+        for e, positions in zip(chain(*batches), chain(*kept), strict=True):
+            rows = slice(row, row + len(positions))
+            row += len(positions)
+            yield ExampleActivations(
+                idx=e.idx,
+                token_ids=torch.tensor(e.token_ids),
+                positions=positions,
+                resid=scratch.resid[:, rows],
+                final_norm=scratch.final_norm[rows],
+            )
 
 
 def _scratch_for(
-    batches: Sequence[CacheBatch],
-    asked: _CacheRun,
     model: TransformerBridge,
+    batches: Sequence[Bucket],
+    tokens: Sequence[Tokens],
+    n_rows: int,
     writer: CacheWriter,
+    notice: Notice,
 ) -> Scratch:
     """Room for all that is kept, rows of examples end to end, and for every batch's stream."""
     hf: Any = model.original_model
-    fingerprint, d_stream = asked.fingerprint, hf.config.get_text_config().hidden_size
-    n_rows = sum(len(kept) for batch in batches for kept in batch.kept)
-    here = {idx for batch in batches for idx in batch.idx}
+    fingerprint, d_stream = writer.spec.fingerprint, hf.config.get_text_config().hidden_size
+    here = {e.idx for bucket in batches for e in bucket}
     # where each number lies, and what moves its last bits
-    layout = [[batch.idx, [*batch.tokens.shape]] for batch in batches]
+    shapes = [[*one.shape] for one in tokens]
+    layout = [[[e.idx for e in b], shape] for b, shape in zip(batches, shapes, strict=True)]
     return Scratch(
         writer.folder,
         digest([fingerprint.key(), layout, computed_by(), code_digest()]),
@@ -569,9 +567,9 @@ def _scratch_for(
         [
             (fingerprint.layers, n_rows, fingerprint.d_model),
             fingerprint.norm_shape(n_rows),
-            *((*batch.tokens.shape, d_stream) for batch in batches),
+            *((*shape, d_stream) for shape in shapes),
         ],
         TORCH[fingerprint.dtype],
         reserve_bytes=writer.reserve_bytes,
-        notice=asked.notice,
+        notice=notice,
     )

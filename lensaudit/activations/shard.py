@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from io import RawIOBase
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +139,8 @@ class ShardFile:
             WorkError: the disk cannot be read.
         """
         slot = self.shard.idx.index(idx)
-        start, end = self.index.offsets[slot : slot + 2].tolist()
-        first, last = self.index.token_offsets[slot : slot + 2].tolist()
+        start, end = self.index["offsets"][slot : slot + 2].tolist()
+        first, last = self.index["token_offsets"][slot : slot + 2].tolist()
         try:
             resid = self._rows(layers, start, end)
             final = self._final_rows(start, end if final_norm and len(self._final_norm) else start)
@@ -148,8 +149,8 @@ class ShardFile:
         self._check(idx, layers, resid, final if final_norm else None)
         return Slabs(
             idx=idx,
-            token_ids=self.index.token_ids[first:last].copy(),
-            positions=self.index.positions[start:end].copy(),
+            token_ids=self.index["token_ids"][first:last].copy(),
+            positions=self.index["positions"][start:end].copy(),
             resid=resid,
             final_norm=final,
         )
@@ -174,7 +175,7 @@ class ShardFile:
     def _check(
         self, idx: int, layers: Sequence[int], resid: np.ndarray, final_norm: np.ndarray | None
     ) -> None:
-        column = self.index.checksums[:, self.shard.idx.index(idx)]
+        column = self.index["checksums"][:, self.shard.idx.index(idx)]
         wanted, found = column[list(layers)], slab_hashes(resid)
         places = [f"layer {layer}" for layer in layers]
         if final_norm is not None:
@@ -214,18 +215,10 @@ ABOUT_PART = ABOUT.replace(
 )
 
 
-@dataclass(frozen=True)
-class Index:
-    """Where each example's rows and tokens lie in a shard, and what they must hash to."""
+Index = Mapping[str, np.ndarray]
+"""Where each example's rows and tokens lie in a shard: its small arrays, by name.
 
-    offsets: Int64[np.ndarray, " edge"]
-    token_offsets: Int64[np.ndarray, " edge"]
-    token_ids: Int64[np.ndarray, " token"]
-    positions: Int64[np.ndarray, " row"]
-    checksums: Shaped[np.ndarray, "slab example"]
-    """XXH3-64 of each layer's rows of each example; the last slab is `final_norm`."""
-    spec: bytes
-    """The bytes of `spec.json`: a shard alone tells what it is."""
+`checksums` are XXH3-64 of each layer's rows of each example; the last slab is `final_norm`."""
 
 
 def attributes(spec: Spec, shard: Shard) -> dict[str, str | int]:
@@ -251,13 +244,10 @@ def read_index(file: h5py.File, spec: Spec, shard: Shard) -> Index:
     integers = ("example_ids", *_INTEGER_ARRAYS, NONFINITE)
     check_names(file, {hook, "final_norm", "spec", "checksums", *integers})
     check_attributes(file, attributes(spec, shard))
-    vectors = {name: _array(file, name, INTEGER, 1) for name in integers}
-    index = Index(
-        **{name: vectors[name] for name in _INTEGER_ARRAYS},
-        checksums=_array(file, "checksums", HASH, 2),
-        spec=_array(file, "spec", BYTE, 1).tobytes(),
-    )
-    if tuple(vectors["example_ids"].tolist()) != shard.idx:
+    index = {name: _array(file, name, INTEGER, 1) for name in integers}
+    index["checksums"] = _array(file, "checksums", HASH, 2)
+    _array(file, "spec", BYTE, 1)
+    if tuple(index["example_ids"].tolist()) != shard.idx:
         raise ValueError(f"holds other examples than shard {shard.number} of its spec.json")
     check_index(index, n_examples=len(shard.idx), n_slabs=spec.fingerprint.layers + 1)
     return index
@@ -272,7 +262,7 @@ def activation_arrays(
         ValueError: they are not.
     """
     stored = STORED[spec.fingerprint.dtype]
-    shape = (spec.fingerprint.layers, len(index.positions), spec.fingerprint.d_model)
+    shape = (spec.fingerprint.layers, len(index["positions"]), spec.fingerprint.d_model)
     return (
         check_array(file, spec.fingerprint.hook, stored, shape),
         check_array(file, "final_norm", stored, spec.fingerprint.norm_shape(shape[1])),
@@ -344,17 +334,17 @@ def check_index(index: Index, *, n_examples: int, n_slabs: int) -> None:
     Raises:
         ValueError: what is wrong.
     """
-    ends = ((index.offsets, index.positions), (index.token_offsets, index.token_ids))
-    for offsets, values in ends:
+    edges, token_edges, checksums = (
+        index[name] for name in ("offsets", "token_offsets", "checksums")
+    )
+    for offsets, values in ((edges, index["positions"]), (token_edges, index["token_ids"])):
         rises = len(offsets) == n_examples + 1 and bool((np.diff(offsets) >= 0).all())
         if not rises or offsets[0] != 0 or offsets[-1] != len(values):
             raise ValueError("offsets do not fit the rows or tokens")
-    if index.checksums.shape != (n_slabs, n_examples):
-        raise ValueError(f"checksums have shape {index.checksums.shape}")
-    for slot in range(n_examples):
-        positions = index.positions[index.offsets[slot] : index.offsets[slot + 1]]
-        n_tokens = index.token_offsets[slot + 1] - index.token_offsets[slot]
-        check_positions(positions, int(n_tokens))
+    if checksums.shape != (n_slabs, n_examples):
+        raise ValueError(f"checksums have shape {checksums.shape}")
+    for (start, end), n_tokens in zip(pairwise(edges), np.diff(token_edges), strict=True):
+        check_positions(index["positions"][start:end], int(n_tokens))
 
 
 def check_positions(positions: Int64[np.ndarray, " pos"], n_tokens: int) -> None:

@@ -57,27 +57,25 @@ class Rotation:
         return torch.addcmul(x * self.cos, swapped, self.sin).to(x.dtype)
 
 
-@dataclass(frozen=True)
-class Sight:
-    """Which keys a query sees: 0 where it does, -inf elsewhere. The same at every layer."""
+Sight = tuple[Float[Tensor, "batch query prefix"], Float[Tensor, "column column"]]
+"""Which keys a query sees, over the prefix (one row for all queries where no window depends on the
+column) and over its own row: 0 where it does, -inf elsewhere. The same at every layer."""
+Prefix = tuple[Float[Tensor, "batch_kv prefix d_head"], Float[Tensor, "batch_kv prefix d_head"]]
+"""Keys and values of the clean prefix in one block, padded, by example and key head."""
 
-    before: Float[Tensor, "batch query prefix"]
-    """Over the prefix; one row for all queries where no window depends on the column."""
-    own: Float[Tensor, "column column"]
 
-    @staticmethod
-    def of(layout: Layout, window: int | None, like: Tensor) -> "Sight":
-        """Causal, and no further back than `window`."""
-        place = torch.arange(layout.n_prefix, device=like.device).view(1, 1, -1)
-        column = torch.arange(layout.width, device=like.device)
-        first = layout.first.view(-1, 1, 1)
-        before = place < first
-        back = column.unsqueeze(1) - column
-        own = back >= 0
-        if window is not None and window < layout.n_pos:
-            before = before & (first + column.view(1, -1, 1) - place < window)
-            own = own & (back < window)
-        return Sight(_penalty(before, like), _penalty(own, like))
+def sight_of(layout: Layout, window: int | None, like: Tensor) -> Sight:
+    """Causal, and no further back than `window`."""
+    place = torch.arange(layout.n_prefix, device=like.device).view(1, 1, -1)
+    column = torch.arange(layout.width, device=like.device)
+    first = layout.first.view(-1, 1, 1)
+    before = place < first
+    back = column.unsqueeze(1) - column
+    own = back >= 0
+    if window is not None and window < layout.n_pos:
+        before = before & (first + column.view(1, -1, 1) - place < window)
+        own = own & (back < window)
+    return _penalty(before, like), _penalty(own, like)
 
 
 def _penalty(seen: Tensor, like: Tensor) -> Tensor:
@@ -111,34 +109,23 @@ class Frame:
 
         return Frame(
             layout=layout,
-            sights={window: Sight.of(layout, window, like) for window in windows},
+            sights={window: sight_of(layout, window, like) for window in windows},
             prefix_rotations=rotations(layout.prefix_pos),
             span_rotations=rotations(layout.span_pos),
         )
 
 
-@dataclass(frozen=True)
-class Prefix:
-    """Keys and values of the clean prefix in one block, padded, by example and key head."""
-
-    key: Float[Tensor, "batch_kv prefix d_head"]
-    value: Float[Tensor, "batch_kv prefix d_head"]
-
-    @staticmethod
-    def of(block: Block, entering: Packed, frame: Frame) -> "Prefix":
-        """From the stream that enters the block: norm, projections, rotary embedding."""
-        attention, inner = block.attention, block.ln1(entering)
-        key = turned(attention.keys(inner), attention, frame.prefix_rotations)
-        value = attention.values(inner)
-        layout = frame.layout
+def prefix_of(block: Block, entering: Packed, frame: Frame) -> Prefix:
+    """From the stream that enters the block: norm, projections, rotary embedding."""
+    attention, inner, layout = block.attention, block.ln1(entering), frame.layout
+    key = turned(attention.keys(inner), attention, frame.prefix_rotations)
+    padded = []
+    for part in (key, attention.values(inner)):
+        grid = part.new_zeros(layout.n_examples, key.shape[1], layout.n_prefix, key.shape[2])
         place = layout.prefix_example, layout.prefix_pos
-        shape = (layout.n_examples, key.shape[1], layout.n_prefix, key.shape[2])
-        padded = []
-        for part in (key, value):
-            grid = part.new_zeros(shape)
-            grid.permute(0, 2, 1, 3).index_put_(place, part)
-            padded.append(grid.flatten(0, 1))
-        return Prefix(*padded)
+        grid.permute(0, 2, 1, 3).index_put_(place, part)
+        padded.append(grid.flatten(0, 1))
+    return padded[0], padded[1]
 
 
 @dataclass(frozen=True)
@@ -222,21 +209,21 @@ def _mix(
     attention: Attention, query: Tensor, own: tuple[Tensor, Tensor], prefix: Prefix, sight: Sight
 ) -> Float[Tensor, "batch n_kv rank group column d_head"]:
     n_rank, n_group, width = query.shape[2:5]
-    n_before = prefix.key.shape[1]
+    n_before = prefix[0].shape[1]
     # by example and key head over the prefix; by row and key head over the row itself
     flat, by_row = query.flatten(0, 1).flatten(1, 3), query.flatten(0, 2).flatten(1, 2)
     own_key, own_value = (part.flatten(0, 2).squeeze(1) for part in own)
-    own_seen = sight.own.repeat(n_group, 1).unsqueeze(0)
+    own_seen = sight[1].repeat(n_group, 1).unsqueeze(0)
     # no names for what is joined and normed: at most two tensors of this size live at once
     weights = torch.cat(
         (
-            _weigh(attention, flat, prefix.key, _over(sight.before, query)),
+            _weigh(attention, flat, prefix[0], _over(sight[0], query)),
             _weigh(attention, by_row, own_key, own_seen).view(*flat.shape[:2], width),
         ),
         dim=-1,
     ).softmax(-1, dtype=torch.float32)
     weights = weights.to(query.dtype)
-    mixed = torch.bmm(weights[..., :n_before], prefix.value)
+    mixed = torch.bmm(weights[..., :n_before], prefix[1])
     inside = weights[..., n_before:].unflatten(1, (n_rank, -1)).flatten(0, 1)
     mixed.view(by_row.shape).baddbmm_(inside, own_value)
     return mixed.view(query.shape)

@@ -20,7 +20,6 @@ from lensaudit.models.bridge import TransformerBridge
 from lensaudit.models.checkpoint import Checkpoint, generation_config_of
 from lensaudit.models.generation import stop_ids
 from lensaudit.patching.generation import (
-    PatchedPrompts,
     generate,
     patched_rows,
     rows_that_fit,
@@ -285,11 +284,9 @@ def _say_patched(
         said = patched_rows(
             full,
             [_prompt(e) for e in bucket],
-            PatchedPrompts(
-                prompt=torch.tensor([at for _, at, _ in rows]),
-                layer=torch.tensor([layer for *_, layer in rows]),
-                value=torch.stack([ends[w, at][layer] for w, at, layer in rows]),
-            ),
+            row_prompt=[at for _, at, _ in rows],
+            layer=[layer for *_, layer in rows],
+            value=torch.stack([ends[w, at][layer] for w, at, layer in rows]),
             max_new_tokens=n_tokens,
             stop=stop,
         )

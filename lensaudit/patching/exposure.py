@@ -6,7 +6,7 @@ after it. A prompt is read once, whatever continues it.
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Any
@@ -242,65 +242,42 @@ def _scored(
     reader: Reader,
     prompts: Sequence[Ids],
     candidates: Sequence[Sequence[Ids]],
-    readings: Callable[[Tensor, "_Wanted", Tensor], Sequence[Tensor]],
+    readings: Callable[[Tensor, "Summed", Tensor], Sequence[Tensor]],
 ) -> list[Float[Tensor, "reading candidate"]]:
     """By prompt: what is made of all that the reader says, and of the streams of the same pass."""
     found: dict[int, Tensor] = {}
-    for places in _together(prompts):
+    longest_first = sorted(range(len(prompts)), key=lambda at: -len(prompts[at]))
+    most = READ_TOKENS // 4
+    for places in _batched(longest_first, lambda n, first, _: n * len(prompts[first]) > most):
         own = [candidates[at] for at in places]
         parts = (
-            torch.stack([*readings(wanted.summed(last, logits_of), wanted, last)])
-            for wanted, last, logits_of in _passes(reader, prompts, own, places)
+            torch.stack([*readings(summed(last, logits_of), summed, last)])
+            for summed, last, logits_of in _passes(reader, prompts, own, places)
         )
         total = _finite(reduce(torch.add, parts)).cpu()
         found.update(zip(places, total.split(list(map(len, own)), dim=-1), strict=True))
     return [found[at] for at in range(len(prompts))]
 
 
-def _together(prompts: Sequence[Ids]) -> Iterator[list[int]]:
-    """Prompts that are read at once, the longest first."""
+def _batched(
+    order: Iterable[int], too_many: Callable[[int, int, int], bool]
+) -> Iterator[list[int]]:
+    """What is read at once; `too_many`: of so many, the first of which and the last are these."""
     batch: list[int] = []
-    for at in sorted(range(len(prompts)), key=lambda at: -len(prompts[at])):
-        if batch and (len(batch) + 1) * len(prompts[batch[0]]) > READ_TOKENS // 4:
+    for one in order:
+        if batch and too_many(len(batch) + 1, batch[0], one):
             yield batch
             batch = []
-        batch = [*batch, at]
+        batch = [*batch, one]
     if batch:
         yield batch
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """Where the log-probs of candidates' tokens stand in a batch of logits."""
-
-    n: int
-    """Candidates in all."""
-    candidate: Int[Tensor, " token"]
-    row: Int[Tensor, " token"]
-    pos: Int[Tensor, " token"]
-    token: Int[Tensor, " token"]
-    at_once: int
-    """Positions whose logits are held."""
-
-    def summed(
-        self, stream: Float[Tensor, "row pos d"], logits_of: Callable[[Resid], Logits]
-    ) -> Float[Tensor, " candidate"]:
-        """Log-probs of each candidate's tokens that are here; 0 where none is.
-
-        Args:
-            stream: at every position.
-            logits_of: makes logits of it, of the positions that are wanted alone.
-        """
-        places, which = (self.row * stream.shape[1] + self.pos).unique(return_inverse=True)
-        read = stream.flatten(0, 1)[places]
-        found = torch.zeros(self.n, device=stream.device)
-        for start, part in enumerate(read.split(self.at_once)):
-            # half the time of a logsumexp; a row with a logit that is not finite is NaN throughout
-            each = logits_of(part.unsqueeze(0))[0].log_softmax(-1, dtype=torch.float32)
-            here = (which // self.at_once == start).nonzero().squeeze(1)
-            at = which[here] - start * self.at_once
-            found.index_add_(0, self.candidate[here], each[at, self.token[here]])
-        return found
+Summed = Callable[
+    [Float[Tensor, "row pos d"], Callable[[Resid], Logits]], Float[Tensor, " candidate"]
+]
+"""Log-probs of each candidate's tokens that a pass reads, 0 where none is, nats: from a stream at
+every position, and what makes logits of it."""
 
 
 def _passes(
@@ -308,12 +285,12 @@ def _passes(
     prompts: Sequence[Ids],
     candidates: Sequence[Sequence[Ids]],
     places: Sequence[int],
-) -> Iterator[tuple[_Wanted, Float[Tensor, "row pos d"], Callable[[Resid], Logits]]]:
+) -> Iterator[tuple[Summed, Float[Tensor, "row pos d"], Callable[[Resid], Logits]]]:
     """The prompts, then batches of what candidates begin with.
 
-    Whose tokens stand where, the last stream, and what makes logits of it. A family whose readout
-    is known unembeds the positions that are wanted; else the model does it, and its logits stand
-    for the stream.
+    What sums the log-probs that are read, the last stream, and what makes logits of it. A family
+    whose readout is known unembeds the positions that are wanted; else the model does it, and its
+    logits stand for the stream.
 
     Args:
         reader: who reads.
@@ -325,38 +302,43 @@ def _passes(
     config: Any = reader.model.original_model.config
     n_logits = rows_at_once(config.get_text_config().vocab_size, device.type)
     known = type(reader.model.original_model).__name__ in FAMILIES
-    logits_of = partial(unembedded, reader.model) if known else _as_they_are
+    logits_of = partial(unembedded, reader.model) if known else (lambda logits: logits)
     prompt = torch.tensor(places, device=device)
     branch = _takes_branches(reader)
     # a token's stream is then the same whichever prompt it is read for
     alike = reader.alike or reader.edits is None
     read = _read_as_tree if branch and alike else _read_each
-    begun = read(reader, [tuple(prompts[at]) for at in places], prompt)
+    mask, past, stream, last = read(reader, [tuple(prompts[at]) for at in places], prompt, known)
     every = [(owner, tuple(ids)) for owner, own in enumerate(candidates) for ids in own]
-    wanted = partial(_wanted, every, n_logits, device)
-    ends = {n: [(*begun.ends[owner], 0)] for n, (owner, _) in enumerate(every)}
-    yield wanted(ends), begun.stream if known else begun.logits, logits_of
+    wanted = partial(_summing, every, n_logits, device)
+    yield wanted({n: [(*last[owner], 0)] for n, (owner, _) in enumerate(every)}), stream, logits_of
     rows, row_of = _rows_of(every, BRANCHES if branch else 0)
     # logits of a row that the model makes itself are held in any case
-    at_once = READ_TOKENS if known else n_logits
-    for at in _rows_at_once(rows, begun.mask.shape[1], at_once):
+    most = READ_TOKENS if known else n_logits
+
+    def too_many(n: int, _: int, one: int) -> bool:
+        width = len(rows[one][1])
+        return n * (mask.shape[1] + width) > READ_TOKENS or n * width > most
+
+    shortest_first = sorted(range(len(rows)), key=lambda row: len(rows[row][1]))
+    for at in _batched(shortest_first, too_many):
         batch = [rows[one] for one in at]
         owner = torch.tensor([one for one, _ in batch], device=device)
         width = max(len(nodes) for _, nodes in batch)
         tokens, depth, below = _laid_out([nodes for _, nodes in batch], width, device)
-        grown = copy.deepcopy(begun.past)
+        grown = copy.deepcopy(past)
         grown.batch_select_indices(owner)
         # padded on the right: no token that counts sees a padded one
-        before = begun.mask[owner]
+        before = mask[owner]
         if branch:
             visible = torch.cat((before.bool().unsqueeze(1).expand(-1, width, -1), below), 2)
-            mask = _added(reader.model, visible)
+            seen = _added(reader.model, visible)
         else:
-            mask = torch.cat((before, before.new_ones(len(batch), width)), dim=1)
+            seen = torch.cat((before, before.new_ones(len(batch), width)), dim=1)
         with passing(reader.model, "ln_final.hook_in") as streams:
             logits, _ = reader.read(
                 tokens,
-                mask=mask,
+                mask=seen,
                 positions=before.sum(1, keepdim=True) + depth,
                 past=grown,
                 n_logits=1 if known else width,
@@ -378,23 +360,14 @@ def _as_they_are(logits: Logits) -> Logits:
     return logits
 
 
-@dataclass(frozen=True)
-class _Begun:
-    """Prompts that were read."""
-
-    mask: Int[Tensor, "prompt pos"]
-    """1 at their tokens, 0 at the padding before them."""
-    past: Any
-    """Keys and values of each."""
-    stream: Float[Tensor, "row pos d_model"]
-    """What enters the final norm."""
-    logits: Float[Tensor, "row pos d_vocab"]
-    """Of the last position of each row."""
-    ends: Sequence[tuple[int, int]]
-    """Row and position of each prompt's last token in `stream`, and in `logits` of a row each."""
+_Begun = tuple[Int[Tensor, "prompt pos"], Any, Float[Tensor, "row pos d"], list[tuple[int, int]]]
+"""Prompts that were read: 1 at their tokens and 0 at the padding before them, keys and values of
+each, the stream that enters the final norm (or logits), and where each prompt's last token is."""
 
 
-def _read_each(reader: Reader, prompts: Sequence[tuple[int, ...]], rows: Rows) -> _Begun:
+def _read_each(
+    reader: Reader, prompts: Sequence[tuple[int, ...]], rows: Rows, known: bool
+) -> _Begun:
     """A row for each prompt."""
     asked = started(prompts, rows.device)
     with passing(reader.model, "ln_final.hook_in") as seen:
@@ -406,11 +379,13 @@ def _read_each(reader: Reader, prompts: Sequence[tuple[int, ...]], rows: Rows) -
             n_logits=1,
             rows=rows,
         )
-    ends = [(row, 0) for row in range(len(prompts))]
-    return _Begun(asked.mask, past, seen[-1][:, -1:], logits[:, -1:], ends)
+    last = seen[-1] if known else logits
+    return asked.mask, past, last[:, -1:], [(row, 0) for row in range(len(prompts))]
 
 
-def _read_as_tree(reader: Reader, prompts: Sequence[tuple[int, ...]], rows: Rows) -> _Begun:
+def _read_as_tree(
+    reader: Reader, prompts: Sequence[tuple[int, ...]], rows: Rows, known: bool
+) -> _Begun:
     """All prompts in one row, side by side; what they begin with alike is read once."""
     nodes: dict[tuple[int, ...], int] = {}
     paths = [
@@ -420,7 +395,7 @@ def _read_as_tree(reader: Reader, prompts: Sequence[tuple[int, ...]], rows: Rows
     tokens, depth, below = _laid_out([nodes], len(nodes), rows.device)
     mask = _added(reader.model, below)
     with passing(reader.model, "ln_final.hook_in") as seen:
-        logits, past = reader.read(
+        _, past = reader.read(
             tokens, mask=mask, positions=depth, past=None, n_logits=1, rows=rows[:1]
         )
     own = started(paths, rows.device)
@@ -428,7 +403,7 @@ def _read_as_tree(reader: Reader, prompts: Sequence[tuple[int, ...]], rows: Rows
         for layer in one.layers:
             both = (part[0][:, own.tokens].transpose(0, 1) for part in (layer.keys, layer.values))
             layer.keys, layer.values = both
-    return _Begun(own.mask, past, seen[-1], logits, [(0, path[-1]) for path in paths])
+    return own.mask, past, seen[-1], [(0, path[-1]) for path in paths]
 
 
 def _added(model: TransformerBridge, visible: Bool[Tensor, "row pos seen"]) -> Tensor:
@@ -500,32 +475,40 @@ def _laid_out(
     return tokens.to(device), depth.to(device), sees.to(device)
 
 
-def _rows_at_once(rows: Sequence[_Row], n_prompt: int, at_once: int) -> Iterator[list[int]]:
-    """Rows that are read at once, the shortest first, of up to `at_once` tokens beside prompts."""
-    batch: list[int] = []
-    for one in sorted(range(len(rows)), key=lambda row: len(rows[row][1])):
-        n, width = len(batch) + 1, len(rows[one][1])
-        if batch and (n * (n_prompt + width) > READ_TOKENS or n * width > at_once):
-            yield batch
-            batch = []
-        batch = [*batch, one]
-    if batch:
-        yield batch
-
-
-def _wanted(
+def _summing(
     every: Sequence[tuple[int, Ids]],
     at_once: int,
     device: torch.device,
     places: Mapping[int, Sequence[tuple[int, int, int]]],
-) -> _Wanted:
-    """`places`: of a candidate, (row, position, which of its tokens follows there)."""
+) -> Summed:
+    """Sum log-probs of candidates' tokens in a batch.
+
+    Args:
+        every: candidate, after the prompt it belongs to.
+        at_once: positions whose logits are held.
+        device: of the model.
+        places: of a candidate, (row, position, which of its tokens follows there).
+    """
     found = [
         (n, row, pos, every[n][1][which])
         for n, several in places.items()
         for row, pos, which in several
     ]
-    return _Wanted(len(every), *torch.tensor(found, device=device).T, at_once=at_once)
+    candidate, row, pos, token = torch.tensor(found, device=device).T
+
+    def summed(
+        stream: Float[Tensor, "row pos d"], logits_of: Callable[[Resid], Logits]
+    ) -> Float[Tensor, " candidate"]:
+        at, which = (row * stream.shape[1] + pos).unique(return_inverse=True)
+        total = torch.zeros(len(every), device=stream.device)
+        for start, part in enumerate(stream.flatten(0, 1)[at].split(at_once)):
+            # half the time of a logsumexp; a row with a logit that is not finite is NaN throughout
+            each = logits_of(part.unsqueeze(0))[0].log_softmax(-1, dtype=torch.float32)
+            here = (which // at_once == start).nonzero().squeeze(1)
+            total.index_add_(0, candidate[here], each[which[here] - start * at_once, token[here]])
+        return total
+
+    return summed
 
 
 @dataclass(frozen=True)
@@ -570,12 +553,12 @@ def layered_exposures(
     top = n_layers(source) - 1
     reader = Reader(source, lambda rows: edits, Counter() if work is None else work, alike=True)
 
-    def readings(said: Tensor, wanted: _Wanted, last: Tensor) -> list[Tensor]:
+    def readings(said: Tensor, summed: Summed, last: Tensor) -> list[Tensor]:
         # as many positions as are read: of prompts the last
         return [said] + [
             said
             if head.model is source and layer not in head.maps and layer == top
-            else wanted.summed(streams[layer][:, -last.shape[1] :], partial(head.logits, layer))
+            else summed(streams[layer][:, -last.shape[1] :], partial(head.logits, layer))
             for head in heads
             for layer in layers
         ]

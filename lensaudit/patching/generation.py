@@ -34,24 +34,6 @@ PATCHED_TOKENS = 20
 """Tokens a patched run generates; core.py:502-607, default of `max_new_tokens`."""
 
 
-@dataclass(frozen=True)
-class PatchedPrompts:
-    """The rows of a patched generation: which prompt each continues, where and what is patched."""
-
-    prompt: Int[Tensor, " row"]
-    layer: Int[Tensor, " row"]
-    value: Float[Tensor, "row d_model"]
-    """Replaces the stream after `layer`, at the last prompt token."""
-
-    def interventions(self, device: torch.device) -> dict[int, Intervention]:
-        """One edit per layer, of its own rows, for the step of the last prompt token."""
-        value = self.value.to(device).unsqueeze(1)
-        return {
-            layer: replace_at(value, (self.layer == layer).to(device).unsqueeze(1))
-            for layer in self.layer.unique().tolist()
-        }
-
-
 def generate(
     model: TransformerBridge,
     prompts: Sequence[Sequence[int]],
@@ -149,11 +131,10 @@ def patched_generation(
     device = device_of(source)
     stack, final_norm = residuals(source, torch.tensor([ids], device=device))
     value = as_patched(stack[0, :, -1], final_norm[0, -1], last_layer)
-    rows = PatchedPrompts(
-        torch.zeros(len(chosen), dtype=torch.long), torch.tensor(chosen), value[chosen]
-    )
-    generated = patched_rows(full, [ids], rows, max_new_tokens=max_new_tokens, stop=ends_of(full))
-    plain = generate(full, [ids], max_new_tokens=max_new_tokens, stop=ends_of(full))
+    more = {"max_new_tokens": max_new_tokens, "stop": ends_of(full)}
+    rows = {"row_prompt": [0] * len(chosen), "layer": chosen, "value": value[chosen]}
+    generated = patched_rows(full, [ids], **rows, **more)
+    plain = generate(full, [ids], **more)
     texts = [full.tokenizer.decode(said, skip_special_tokens=True) for said in [*plain, *generated]]
     return [Continuation(*pair) for pair in zip([None, *chosen], texts, strict=True)]
 
@@ -161,20 +142,29 @@ def patched_generation(
 def patched_rows(
     full: TransformerBridge,
     prompts: Sequence[Sequence[int]],
-    rows: PatchedPrompts,
     *,
+    row_prompt: Sequence[int],
+    layer: Sequence[int],
+    value: Float[Tensor, "row d_model"],
     max_new_tokens: int,
     stop: frozenset[int],
 ) -> list[tuple[int, ...]]:
-    """Greedy continuations of patched rows; see `generate`."""
-    return generate(
-        full,
-        prompts,
-        max_new_tokens=max_new_tokens,
-        stop=stop,
-        row_prompt=rows.prompt.tolist(),
-        interventions=rows.interventions(device_of(full)),
-    )
+    """Greedy continuations of rows with one layer patched at the last prompt token.
+
+    Args:
+        full: in eval mode.
+        prompts: token ids, at least one each.
+        row_prompt: which prompt each row continues.
+        layer: after which each row's stream is replaced.
+        value: what it is replaced by.
+        max_new_tokens: longest continuation.
+        stop: ids that end a row.
+    """
+    device = device_of(full)
+    at, given = torch.tensor(layer, device=device), value.to(device).unsqueeze(1)
+    edits = {one: replace_at(given, (at == one).unsqueeze(1)) for one in sorted(set(layer))}
+    more = {"max_new_tokens": max_new_tokens, "stop": stop}
+    return generate(full, prompts, **more, row_prompt=row_prompt, interventions=edits)
 
 
 def rows_that_fit(model: TransformerBridge, n_pos: int, memory_bytes: int) -> int:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lensaudit.models.bridge import Component
 from lensaudit.models.decoder import Block, Decoder, Packed
-from lensaudit.patching.attention import Frame, Prefix, RowGrid, attend
+from lensaudit.patching.attention import Frame, Prefix, RowGrid, attend, prefix_of
 from lensaudit.patching.layout import Index, Layout, Schedule, schedule_of
 from lensaudit.scores.depth import LabelScore, label_logprob, mean_per_example
 
@@ -162,7 +162,7 @@ class _Moving:
         block, n_tokens = self.decoder.ready(layer), self.present
         inside = self.component != "resid" and self.plan.count[layer] > n_tokens
         if n_tokens or inside:
-            self.prefix = Prefix.of(block, self.clean.prefix_entering(layer), self.frame)
+            self.prefix = prefix_of(block, self.clean.prefix_entering(layer), self.frame)
         if n_tokens:
             rows = self.rows.head(n_tokens, self.plan.n_rank[layer - 1])
             resid = self.resid[:n_tokens]

@@ -7,7 +7,6 @@ from lensaudit.errors import InputError, WorkError
 from lensaudit.models.bridge import intervening, logits_of, residuals, user_hooks
 from lensaudit.models.generation import stop_ids
 from lensaudit.patching.generation import (
-    PatchedPrompts,
     ends_of,
     generate,
     patched_generation,
@@ -50,11 +49,11 @@ def prompt_ends(model, prompts):
 
 def all_rows(ends):
     n_prompts, n_layers, _ = ends.shape
-    return PatchedPrompts(
-        prompt=torch.arange(n_prompts).repeat_interleave(n_layers),
-        layer=torch.arange(n_layers).repeat(n_prompts),
-        value=ends.flatten(0, 1),
-    )
+    return {
+        "row_prompt": torch.arange(n_prompts).repeat_interleave(n_layers).tolist(),
+        "layer": list(range(n_layers)) * n_prompts,
+        "value": ends.flatten(0, 1),
+    }
 
 
 def test_cached_and_padded_generation_says_what_whole_passes_say(tiny):
@@ -67,7 +66,7 @@ def test_cached_and_padded_generation_says_what_whole_passes_say(tiny):
 def test_every_patched_row_says_what_hooked_whole_passes_say(tiny):
     full, source = tiny(0), tiny(1)
     ends = prompt_ends(source, PROMPTS)
-    said = patched_rows(full, PROMPTS, all_rows(ends), max_new_tokens=N_NEW, stop=frozenset())
+    said = patched_rows(full, PROMPTS, **all_rows(ends), max_new_tokens=N_NEW, stop=frozenset())
     wanted = [
         slowly(full, prompt, n_new=N_NEW, patch=(layer, ends[at, layer]))
         for at, prompt in enumerate(PROMPTS)
@@ -82,7 +81,7 @@ def test_every_patched_row_says_what_hooked_whole_passes_say(tiny):
 def test_patching_full_with_itself_changes_no_text(tiny):
     full = tiny()
     rows = all_rows(prompt_ends(full, PROMPTS))
-    said = patched_rows(full, PROMPTS, rows, max_new_tokens=N_NEW, stop=frozenset())
+    said = patched_rows(full, PROMPTS, **rows, max_new_tokens=N_NEW, stop=frozenset())
     plain = generate(full, PROMPTS, max_new_tokens=N_NEW, stop=frozenset())
     assert said == [text for text in plain for _ in range(3)]
 
@@ -100,11 +99,11 @@ SEVERAL_EXAMPLES_ONE_MODEL = [HealthCheck.function_scoped_fixture]
 def test_neighbours_in_a_batch_do_not_matter(tiny_pair, order, size):
     full, ends = tiny_pair
     stop = frozenset({5, 9})
-    together = patched_rows(full, PROMPTS, all_rows(ends), max_new_tokens=6, stop=stop)
+    together = patched_rows(full, PROMPTS, **all_rows(ends), max_new_tokens=6, stop=stop)
     for start in range(0, 4, size):
         chosen = list(order[start : start + size])
         prompts = [PROMPTS[at] for at in chosen]
-        said = patched_rows(full, prompts, all_rows(ends[chosen]), max_new_tokens=6, stop=stop)
+        said = patched_rows(full, prompts, **all_rows(ends[chosen]), max_new_tokens=6, stop=stop)
         assert said == [together[at * 3 + layer] for at in chosen for layer in range(3)]
 
 

@@ -10,7 +10,7 @@ from lensaudit.data.spans import make_batch
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.models.bridge import bridge_from, residuals
 from lensaudit.patching import preflight
-from lensaudit.patching.attention import Rotation, Sight
+from lensaudit.patching.attention import Rotation, sight_of
 from lensaudit.patching.layout import schedule_of
 from lensaudit.patching.options import ResolvedSettings
 from lensaudit.patching.preflight import (
@@ -26,12 +26,9 @@ def unturned(self, x):
     return x
 
 
-def sees_one_more(plain):
-    def of(layout, window, like):
-        sight = plain(layout, window, like)
-        return Sight(sight.before, torch.zeros_like(sight.own))
-
-    return staticmethod(of)
+def sees_one_more(layout, window, like):
+    before, own = sight_of(layout, window, like)
+    return before, torch.zeros_like(own)
 
 
 @pytest.mark.parametrize("broken", ["rotation", "causality", "readout"])
@@ -41,7 +38,7 @@ def test_a_wrong_sweep_falls_back_to_the_oracle_with_a_notice(
     if broken == "rotation":
         monkeypatch.setattr(Rotation, "turn", unturned)
     elif broken == "causality":
-        monkeypatch.setattr(Sight, "of", sees_one_more(Sight.of))
+        monkeypatch.setattr("lensaudit.patching.attention.sight_of", sees_one_more)
     else:
         monkeypatch.setattr(
             "lensaudit.patching.wavefront.mean_per_example",
