@@ -146,8 +146,7 @@ def _is_made(path: Path) -> bool:
 
 def _with_its_mark(path: Path) -> list[Path]:
     """A file, and before it what says how it was written: that never stays behind alone."""
-    mark = path.with_suffix(".json")
-    return [mark, path] if _is_mark(mark) else [path]
+    return [*filter(_is_mark, [path.with_suffix(".json")]), path]
 
 
 def _is_mark(path: Path) -> bool:

@@ -154,8 +154,8 @@ def folder_key(folder: Path) -> str:
     return folder.name.rpartition("--")[2]
 
 
-def check_key(folder: Path, spec: Spec) -> None:
-    """A cache folder is named for its key.
+def check_key(folder: Path, spec: Spec) -> Spec:
+    """The spec of a cache folder, which is named for its key.
 
     Raises:
         VerificationError: its spec has another.
@@ -165,6 +165,7 @@ def check_key(folder: Path, spec: Spec) -> None:
             f"{folder}: is named for key {folder_key(folder)}, "
             f"its spec.json says {spec.fingerprint.key()}"
         )
+    return spec
 
 
 def folder_of(key: str, root: Path) -> Path | None:

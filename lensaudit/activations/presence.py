@@ -9,8 +9,9 @@ import secrets
 import shutil
 import stat
 import time
+import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import xxhash
@@ -68,25 +69,34 @@ def _own_group(gid: int) -> bool:
     return group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
 
 
-class Mark:
-    """A file in a cache folder that says: this process reads or fills it."""
+class InUse(AbstractContextManager):
+    """A cache folder that this process reads or fills, and a file in it that says so."""
 
     def __init__(self, folder: Path):
         """Leave a mark; on a disk that cannot be written there is none, and nothing to protect."""
-        self._path = folder / LOCKS / f"use.{process_name()}-{secrets.token_hex(4)}"
+        self.folder = folder
+        self._mark = folder / LOCKS / f"use.{process_name()}-{secrets.token_hex(4)}"
         with suppress(OSError):
-            self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            self._path.touch(exist_ok=False)
+            self._mark.parent.mkdir(mode=0o700, exist_ok=True)
+            self._mark.touch(exist_ok=False)
+        weakref.finalize(self, _remove, self._mark)
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def renew(self) -> None:
         """Mark the process as alive: touch its file."""
         with suppress(OSError):
-            os.utime(self._path)
+            os.utime(self._mark)
 
-    def remove(self) -> None:
-        """Take the process's mark away."""
-        with suppress(OSError):
-            self._path.unlink(missing_ok=True)
+    def close(self) -> None:
+        """Leave the folder as it is."""
+        _remove(self._mark)
+
+
+def _remove(mark: Path) -> None:
+    with suppress(OSError):
+        mark.unlink(missing_ok=True)
 
 
 def still_running(process: str, path: Path) -> bool:

@@ -9,10 +9,9 @@ import math
 import os
 import threading
 import time
-import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -32,7 +31,7 @@ from lensaudit.activations.inventory import (
 )
 from lensaudit.activations.presence import (
     RESERVE_BYTES,
-    Mark,
+    InUse,
     check_space,
     check_trusted,
     claim,
@@ -184,7 +183,7 @@ PATIENCE_S = 1800.0
 POLL_S = 0.2
 
 
-class CacheWriter(AbstractContextManager):
+class CacheWriter(InUse):
     """One process's hand in filling one cache folder.
 
     `with store.writer(...) as writer:` then, for each `shard` of `writer.claims()`, compute and
@@ -192,16 +191,8 @@ class CacheWriter(AbstractContextManager):
     """
 
     def __init__(self, folder: Path, spec: Spec, *, reserve_bytes: int = RESERVE_BYTES):
-        self.folder, self.spec, self.reserve_bytes = folder, spec, reserve_bytes
-        self._mark = Mark(folder)
-        weakref.finalize(self, self._mark.remove)
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Leave the folder; what is published stays."""
-        self._mark.remove()
+        super().__init__(folder)
+        self.spec, self.reserve_bytes = spec, reserve_bytes
 
     def missing(self) -> list[Shard]:
         """Shards that nobody has published yet."""
@@ -264,29 +255,28 @@ class CacheWriter(AbstractContextManager):
         checked = [self._slabs(example) for example in examples]
         n_bytes = sum(slabs.resid.nbytes + slabs.final_norm.nbytes for slabs, _ in checked)
         check_space(self.folder, n_bytes, reserve_bytes=self.reserve_bytes)
-        n_large = sum(count for _, count in checked)
-        self._mark.renew()
-        parts = build(self.spec, shard, [slabs for slabs, _ in checked], n_large=n_large)
+        self.renew()
+        slabs, n_large = [slabs for slabs, _ in checked], sum(count for _, count in checked)
+        parts = build(self.spec, shard, slabs, n_large=n_large)
         if not publish(self.path(shard), parts):
             check_shard(self.path(shard), self.spec, shard)  # somebody was first: theirs counts
 
     def _slabs(self, example: ExampleActivations) -> tuple[Slabs, int]:
-        fingerprint = self.spec.fingerprint
-        wanted = (fingerprint.layers, len(example.positions), fingerprint.d_model)
+        identity = self.spec.fingerprint
+        wanted = (identity.layers, len(example.positions), identity.d_model)
         dtypes = {example.resid.dtype, example.final_norm.dtype}
-        if tuple(example.resid.shape) != wanted or dtypes != {TORCH[fingerprint.dtype]}:
+        if tuple(example.resid.shape) != wanted or dtypes != {TORCH[identity.dtype]}:
             raise ValueError(
                 f"example idx {example.idx}: {tuple(example.resid.shape)} {dtypes}, "
-                f"wanted {wanted} {fingerprint.dtype}"
+                f"wanted {wanted} {identity.dtype}"
             )
         check_positions(example.positions.cpu().numpy(), len(example.token_ids))
-        found = [extremes(rows) for rows in (example.resid, example.final_norm)]
-        bad = found[0][0] | found[1][0]
-        if bad:
-            position = int(example.positions[min(bad)])
+        odd, large = zip(*map(extremes, (example.resid, example.final_norm)), strict=True)
+        if bad := set().union(*odd):
             raise WorkError(
-                f"example idx {example.idx}: NaN or infinity at token position {position} "
-                f"({len(bad)} of {len(example.positions)} rows) in {fingerprint.dtype}; "
+                f"example idx {example.idx}: NaN or infinity at token position "
+                f"{int(example.positions[min(bad)])} "
+                f"({len(bad)} of {len(example.positions)} rows) in {identity.dtype}; "
                 "nothing was written for its shard: cache it again with a wider --dtype"
             )
         slabs = Slabs(
@@ -296,7 +286,7 @@ class CacheWriter(AbstractContextManager):
             resid=to_bits(example.resid),
             final_norm=to_bits(example.final_norm),
         )
-        return slabs, found[0][1] + found[1][1]
+        return slabs, sum(large)
 
     def seal(self) -> None:
         """Write `SEAL.json`, from the bytes on disk, when every shard is there and whole.
@@ -319,12 +309,12 @@ class CacheWriter(AbstractContextManager):
         write_bytes(self.folder / SEAL, seal.content())
 
 
-class Activations(AbstractContextManager):
+class Activations(InUse):
     """A cache on disk, read when asked: keeps file handles and indices, no activations."""
 
     def __init__(self, folder: Path, spec: Spec, seal: Seal | None):
-        self.folder, self.spec = folder, spec
-        self.complete = seal is not None
+        super().__init__(folder)
+        self.spec, self.complete = spec, seal is not None
         self._sealed = {shard.number: shard for shard in seal.shards} if seal else {}
         self._shards: dict[int, Shard] = {}
         for shard in spec.shards():
@@ -332,8 +322,6 @@ class Activations(AbstractContextManager):
                 self._shards.update(dict.fromkeys(shard.idx, shard))
         self._open: OrderedDict[int, ShardFile] = OrderedDict()
         self._lock = threading.Lock()
-        self._mark = Mark(folder)
-        weakref.finalize(self, self._mark.remove)
         with suppress(OSError):  # when it was last used, for `gc`; a read-only disk keeps its own
             os.utime(folder / SEAL)
 
@@ -395,15 +383,12 @@ class Activations(AbstractContextManager):
             f"x {identity.d_model}, {identity.positions} positions, {identity.dtype}{state}>"
         )
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Close the shard files; reading again opens them again."""
         with self._lock:
             while self._open:
                 self._open.popitem()[1].close()
-        self._mark.remove()
+        super().close()
 
     def example(self, idx: int, *, layers: Sequence[int] | None = None) -> ExampleActivations:
         """One example at all layers, or at `layers` in the order given.
@@ -453,7 +438,7 @@ class Activations(AbstractContextManager):
         if shard.number not in self._open:
             path = self.folder / shard.file_name
             self._check_once(path, shard)
-            self._mark.renew()
+            self.renew()
             self._open[shard.number] = ShardFile(path, self.spec, shard)
             if len(self._open) > OPEN_SHARDS:
                 self._open.popitem(last=False)[1].close()
@@ -529,9 +514,8 @@ class ActivationStore:
         if folder is None or not (folder / SPEC).exists():
             return None
         check_same(folder, read_spec(folder / SPEC), fingerprint)
-        if not (folder / SEAL).exists() and not allow_partial:
-            return None
-        return open_folder(folder, allow_partial=allow_partial)
+        sealed = (folder / SEAL).exists()
+        return open_folder(folder, allow_partial=allow_partial) if sealed or allow_partial else None
 
 
 def make_private(folder: Path) -> None:

@@ -9,16 +9,27 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import h5py
 
 from lensaudit.activations.inventory import QUARANTINE, check_key, folder_key
 from lensaudit.activations.presence import check_trusted
 from lensaudit.activations.shard import BYTE, SHARD_ERRORS, check_array, check_bytes, check_shard
-from lensaudit.activations.spec import SEAL, SPEC, Shard, Spec, checked_seal, parse_spec, read_spec
+from lensaudit.activations.spec import (
+    SEAL,
+    SPEC,
+    Seal,
+    SealedShard,
+    Shard,
+    Spec,
+    checked_seal,
+    parse_spec,
+    read_spec,
+)
 from lensaudit.errors import InputError, LensAuditError, VerificationError
 from lensaudit.files import os_error, sync_folder, write_bytes
 from lensaudit.partials import sweep_partials
@@ -64,8 +75,8 @@ class Repaired:
     name: str | None
     quarantined: tuple[str, ...]
     """Files moved to `quarantine/`."""
-    recomputed: tuple[str, ...] = field(default=())
-    missing: tuple[str, ...] = field(default=())
+    recomputed: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     """Shards that are still to be filled."""
     sealed: bool = False
     command: str | None = None
@@ -78,32 +89,29 @@ def verify(folder: Path) -> VerifiedCache:
     """Read and check every byte of a cache."""
     check_trusted(folder)
     problems: list[Problem] = []
-    n_bytes, spec, seal = 0, None, None
-    try:
-        spec = read_spec(folder / SPEC)
-        check_key(folder, spec)
-    except LensAuditError as error:
-        problems.append(Problem(SPEC, str(error)))
-        return VerifiedCache(str(folder), folder_key(folder), None, False, 0, 0, tuple(problems))
-    try:
-        seal = checked_seal(folder, spec)
-    except LensAuditError as error:
-        problems.append(Problem(SEAL, str(error)))
-    sealed = {shard.number: shard for shard in seal.shards} if seal else {}
-    there = [s for s in spec.shards() if seal or (folder / s.file_name).exists()]
-    for shard in there:
-        path = folder / shard.file_name
+
+    def whole(file: str, read: Callable[[], Any]) -> Any:
         try:
-            n_bytes += check_shard(path, spec, shard, sealed.get(shard.number)).n_bytes
+            return read()
         except LensAuditError as error:
-            problems.append(Problem(shard.file_name, str(error)))
+            problems.append(Problem(file, str(error)))
+            return None
+
+    spec: Any = whole(SPEC, lambda: check_key(folder, read_spec(folder / SPEC)))
+    seal: Seal | None = spec and whole(SEAL, lambda: checked_seal(folder, spec))
+    sealed = {shard.number: shard for shard in seal.shards} if seal else {}
+    found: list[SealedShard | None] = []
+    for shard in spec.shards() if spec else ():
+        path, said = folder / shard.file_name, sealed.get(shard.number)
+        if seal or path.exists():
+            found.append(whole(path.name, partial(check_shard, path, spec, shard, said)))
     return VerifiedCache(
         folder=str(folder),
         key=folder_key(folder),
-        name=spec.name,
+        name=spec.name if spec else None,
         complete=seal is not None and not problems,
-        n_shards=len(there),
-        n_bytes=n_bytes,
+        n_shards=len(found),
+        n_bytes=sum(one.n_bytes for one in found if one),
         problems=tuple(problems),
     )
 
@@ -160,34 +168,28 @@ def repair(folder: Path, *, recompute: Recompute | None = None) -> Repaired:
 
 
 def _is_bad(path: Path, spec: Spec, shard: Shard) -> bool:
-    if not path.exists():
-        return False
+    """Is there a file, and is it damaged, none, or one that the disk cannot read?"""
     try:
-        check_shard(path, spec, shard)
-    except LensAuditError:  # damaged, no file, or the disk cannot read it
+        return path.exists() and not check_shard(path, spec, shard)
+    except LensAuditError:
         return True
-    return False
 
 
 def _is_sealed(folder: Path, spec: Spec) -> bool:
     """Does the seal agree with the shards on disk, which are whole?"""
     try:
         seal = checked_seal(folder, spec)
-        if seal is None:
-            return False
-        for sealed in seal.shards:
+        for sealed in seal.shards if seal else ():
             check_bytes(folder / spec.shards()[sealed.number].file_name, sealed)
     except (VerificationError, InputError):
         return False
-    return True
+    return seal is not None
 
 
 def _repaired_spec(folder: Path, moved: list[str]) -> Spec | None:
     """The spec; from a shard, each of which holds a copy, if `spec.json` is damaged."""
     try:
-        spec = read_spec(folder / SPEC)
-        check_key(folder, spec)
-        return spec
+        return check_key(folder, read_spec(folder / SPEC))
     except (VerificationError, InputError):
         if (folder / SPEC).exists():
             moved.append(_quarantine(folder / SPEC))
@@ -196,8 +198,7 @@ def _repaired_spec(folder: Path, moved: list[str]) -> Spec | None:
             check_bytes(path)
             with h5py.File(path, "r", locking=False) as file:
                 content = check_array(file, "spec", BYTE)[...].tobytes()
-            spec = parse_spec(content, source=str(path))
-            check_key(folder, spec)
+            spec = check_key(folder, parse_spec(content, source=str(path)))
         except (LensAuditError, *SHARD_ERRORS):
             continue
         write_bytes(folder / SPEC, content)

@@ -68,38 +68,30 @@ class Matches:
     """References longer than a patched run may grow."""
 
 
-def check_em_score(settings: PatchSettings) -> None:
-    """Refuse settings of exact match for another score; before any model is opened.
+def check_em(given: PatchSettings, settings: ResolvedSettings) -> None:
+    """Refuse settings that have no meaning for exact match, or for anything else.
 
-    Raises:
-        InputError: names the options.
-    """
-    given = settings.em_form, settings.em_threshold, settings.max_new_tokens
-    if settings.score != "em" and any(one is not None for one in given):
-        raise InputError("--em-form, --em-threshold, --max-new-tokens: need --score em")
-
-
-def check_em(session: Session) -> None:
-    """Refuse settings that have no meaning for exact match.
+    Args:
+        given: by a person.
+        settings: what they come to.
 
     Raises:
         InputError: names the option.
     """
-    settings = session.settings
+    generates = settings.em_form == "generation"
     if settings.score != "em":
-        return
-    if not 0 < settings.em_threshold <= 1:
+        if (given.em_form, given.em_threshold, given.max_new_tokens) != (None, None, None):
+            raise InputError("--em-form, --em-threshold, --max-new-tokens: need --score em")
+    elif not 0 < settings.em_threshold <= 1:
         raise InputError(f"--em-threshold {settings.em_threshold}: wanted above 0 and at most 1")
-    if settings.profile == "ke":
+    elif settings.profile == "ke":
         raise InputError("--profile ke: categories count all layers; leave it out with --score em")
-    if settings.em_form == "teacher":
-        return
-    if settings.part != "resid":
+    elif generates and settings.part != "resid":
         raise InputError(
             f"--component {settings.component}: generation patches resid only; "
             "use --em-form teacher"
         )
-    if settings.scope == "prefix":
+    elif generates and settings.scope == "prefix":
         raise InputError(
             "--scope prefix: generation patches the last prompt token only; use --em-form teacher"
         )

@@ -30,7 +30,7 @@ from lensaudit.models.registry import (
 )
 from lensaudit.models.sizes import context_of, sizes_on_disk
 from lensaudit.patching.counterfactual import others_of
-from lensaudit.patching.exact_match import check_em, check_em_score
+from lensaudit.patching.exact_match import check_em
 from lensaudit.patching.options import ResolvedSettings, parse_component, parse_layers, parse_memory
 from lensaudit.patching.scoring import as_lens
 from lensaudit.patching.session import Session
@@ -104,8 +104,8 @@ def prepare(
     names = tuple(dict.fromkeys(map(named, sources)))
     if not names:
         raise InputError("no --source: name the model to audit, or several")
-    check_em_score(settings)
     resolved = _resolved(settings, names)
+    check_em(settings, resolved)
     full, retain, *_ = (settings.full, *several(settings.retain), None)
     specs = named_family(names, full, retain, load_registry(settings.registry))
     data = str(resolved.data)
@@ -147,7 +147,6 @@ def prepare(
             cache_batch=min(fitting),
         ),
     )
-    check_em(session)
     if settings.lens or settings.score == "lens":
         reading = as_lens(session)  # refuses what has no meaning for it
         return reading if settings.score == "lens" else session

@@ -356,10 +356,10 @@ class Session:
     def wanted(self) -> Wanted:
         """The layers whose score is wanted of a source: KE layers only, where S1 is known."""
         settings, s1 = self.settings, self.scores(self.retain.weights)
-        layers, ke = settings.at_layers, ke_layers(s1, settings.at_layers, settings.tau)
+        layers, retain, tau = settings.at_layers, self.retain.weights, settings.tau
         if settings.profile == "full" or any(s1.lacks(e, layers) for e in self.encoded):
             return lambda e, source: layers
-        return lambda e, source: layers if source == self.retain.weights else ke(e)
+        return lambda e, source: layers if source == retain else ke_layers(s1, e, layers, tau)
 
     def incomplete(self) -> list[str]:
         """Weights of the sources with rows still to be scored."""

@@ -93,12 +93,15 @@ class Runner:
     def _sweep(self, bucket: Sequence[Encoded], fetched: "Fetched", joins: Joins) -> Swept:
         assert fetched.clean is not None
         assert self.decoder is not None
-        clean = fetched.clean.to(self.device)
+        clean, layout = fetched.clean.to(self.device), fetched.layout
         if self.settings.part != "resid":
-            clean = self._with_embedded(bucket, fetched.layout, clean)
+            stream = embedded(self.full, make_batch(bucket).tokens.to(self.device))
+            span = stream[layout.span_example, layout.span_pos]
+            prefix = stream[layout.prefix_example, layout.prefix_pos]
+            clean = replace(clean, embedded=span, embedded_prefix=prefix)
         return sweep(
             self.decoder,
-            fetched.layout,
+            layout,
             clean,
             [stack.to(self.device) for stack in fetched.stacks],
             joins,
@@ -107,14 +110,6 @@ class Runner:
             component=self.settings.part,
             head=self.settings.head,
             label_score=MEASURES[self.settings.measure],
-        )
-
-    def _with_embedded(self, bucket, layout: Layout, clean: CleanRun) -> CleanRun:
-        stream = embedded(self.full, make_batch(bucket).tokens.to(self.device))
-        return replace(
-            clean,
-            embedded=stream[layout.span_example, layout.span_pos],
-            embedded_prefix=stream[layout.prefix_example, layout.prefix_pos],
         )
 
     def _oracle(self, bucket, stacks: Sequence[Tensor], joins: Joins) -> Swept:
@@ -182,17 +177,10 @@ Wanted = Callable[[Encoded, str], Sequence[int]]
 """The layers whose score is wanted of an example and a source."""
 
 
-def ke_layers(
-    s1: ScoreCache, layers: Sequence[int], tau: float
-) -> Callable[[Encoded], Sequence[int]]:
+def ke_layers(s1: ScoreCache, encoded: Encoded, layers: Sequence[int], tau: float) -> list[int]:
     """Only layers that can change UDS: those with S1 > tau, where S1 is complete."""
-
-    def wanted(encoded: Encoded) -> Sequence[int]:
-        entry = s1.entry(encoded)
-        assert entry is not None
-        return [at for at in layers if entry.delta(at) > tau]
-
-    return wanted
+    entry = s1.known[example_hash(encoded)]
+    return [at for at in layers if entry.delta(at) > tau]
 
 
 def complete(

@@ -30,7 +30,7 @@ def test_each_score_is_read_against_the_baseline_of_its_own_batch(tmp_path):
     assert found[:3].tolist() == [0.5, 0.0, 0.9375]
     assert found[3].isnan()
     # no layer of S1 counts as knowledge because two batches differ
-    assert ke_layers(book, range(3), tau=0.05)(ENCODED[0]) == [0, 2]
+    assert ke_layers(book, ENCODED[0], range(3), tau=0.05) == [0, 2]
 
 
 def test_a_fresh_run_begins_a_book_once_and_keeps_what_it_computes(tmp_path, tiny_tokenizer):
