@@ -26,7 +26,7 @@ from lensaudit.judge.settings import (
 from lensaudit.screen.cells import brief, fields
 
 if TYPE_CHECKING:
-    from lensaudit.judge.jobs import Findings
+    from lensaudit.judge.jobs import JudgeJob
 
 _PATH = click.Path(path_type=Path)
 _LOG = click.argument("log", type=_PATH)
@@ -61,8 +61,8 @@ def run(settings: LogSettings, as_json: bool, dry_run: bool) -> None:
             )
         return
     with ProgressBar() as bar:
-        findings = run_job(settings, bar, notice)
-    print_findings(findings, as_json=as_json)
+        job = run_job(settings, bar, notice)
+    print_judged(job, as_json=as_json)
 
 
 @judge.command()
@@ -119,9 +119,9 @@ def batch_run(settings: LogSettings, how: BatchSettings, as_json: bool) -> None:
     """Send LOG off; the same command again collects. Exit code 75 while a batch is not over."""
     from lensaudit.judge.batches import batch_job
 
-    findings, lines, n_sent = batch_job(settings, how=how, tell=notice)
-    if findings is not None:
-        print_findings(findings, as_json=as_json)
+    job, lines, n_sent = batch_job(settings, how=how, tell=notice)
+    if job is not None:
+        print_judged(job, as_json=as_json)
         return
     state = "; ".join(lines)
     if not n_sent:
@@ -163,16 +163,16 @@ def batch_import(settings: LogSettings, results: Path, as_json: bool) -> None:
     """Read RESULTS, a batch's output file, and write what follows for LOG; asks nobody."""
     from lensaudit.judge.batches import import_job
 
-    print_findings(import_job(settings, results), as_json=as_json)
+    print_judged(import_job(settings, results), as_json=as_json)
 
 
-def print_findings(findings: "Findings", *, as_json: bool) -> None:
+def print_judged(job: "JudgeJob", *, as_json: bool) -> None:
     """The table or the summary, where the files are, and what is unfinished."""
     from lensaudit.judge.jobs import refuse_unfinished, summary_of
-    from lensaudit.screen.evaluation import findings_of
+    from lensaudit.screen.evaluation import of_judged
 
-    answer(summary_of(findings), findings_of(findings), findings.folder, as_json=as_json)
-    refuse_unfinished(findings)
+    answer(summary_of(job), of_judged(job), job.folder, as_json=as_json)
+    refuse_unfinished(job)
 
 
 def _fields(values: Mapping[str, object]) -> Iterator[str]:

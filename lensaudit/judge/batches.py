@@ -28,7 +28,7 @@ from lensaudit.files import (
 from lensaudit.judge.calls import Call, CallFailure, CallOutcome, Found, Pending, Reply, checked
 from lensaudit.judge.client import JudgeClient, open_client
 from lensaudit.judge.endpoint import Endpoint
-from lensaudit.judge.jobs import Findings, JudgeJob, open_job
+from lensaudit.judge.jobs import JudgeJob, open_job
 from lensaudit.judge.settings import WORDS, BatchSettings, JudgeSettings, LogSettings
 from lensaudit.judge.transport import MOST_FILE_BYTES, EndpointError, SentBatch, Transport
 from lensaudit.results.reading import checked_as
@@ -65,148 +65,136 @@ class BatchState:
         write_json(folder / STATE, asdict(self))
 
 
-@dataclass(frozen=True)
-class BatchFolder:
-    """The batches that are sent from one folder, and collected into it."""
+def advance(job: JudgeJob, *, resubmit: bool = False) -> tuple[Found, list[SentBatch], int]:
+    """Collect what is done, send what was never sent; run it again until nothing is open.
 
-    folder: Path
-    client: JudgeClient
+    With `resubmit`, what failed, expired or was cancelled is sent once more.
 
-    @property
-    def transport(self) -> Transport:
-        """Transport to the server of the batch.
+    Returns:
+        Outcomes so far, of every call once nothing is open; what is open; and how many requests
+        were sent off just now.
 
-        Raises:
-            InputError: it may not be asked.
-        """
-        if self.client.transport is None:
-            raise InputError("batches need the server; leave --offline out")
-        return self.client.transport
+    Raises:
+        InputError: the folder holds batches of other requests, or a cap would be passed.
+        EndpointError: the server refuses.
+    """
+    state = _collected(_state(job), job)
+    found = _client(job).known(job.pending)
+    if state.open:
+        return found, state.open, 0
+    old: dict[str, CallOutcome] = {
+        key: CallFailure("api_error", state.failed.get(key, _lost(state)))
+        for key in _sent_keys(state, job.folder)
+        if key not in found and not resubmit
+    }
+    asked = job.pending({**old, **found})
+    # two rows with the same texts are one call
+    calls = list({call.key: call for call in asked if call.key not in old}.values())
+    if not calls:
+        return {**old, **found}, [], 0
+    return found, _submitted(state, job, calls), len(calls)
 
-    def advance(
-        self, pending: Pending, *, resubmit: bool = False
-    ) -> tuple[Found, list[SentBatch], int]:
-        """Collect what is done, send what was never sent; run it again until nothing is open.
 
-        With `resubmit`, what failed, expired or was cancelled is sent once more.
+def _client(job: JudgeJob) -> JudgeClient:
+    """Whom the job asks: one that asks nobody is refused before."""
+    assert job.client is not None
+    return job.client
 
-        Returns:
-            Outcomes so far, of every call once nothing is open; what is open; and how many
-            requests were sent off just now.
 
-        Raises:
-            InputError: the folder holds batches of other requests, or a cap would be passed.
-            EndpointError: the server refuses.
-        """
-        state = self._collect(self._state(pending), pending)
-        found = self.client.known(pending)
-        if state.open:
-            return found, state.open, 0
-        old: dict[str, CallOutcome] = {
-            key: CallFailure("api_error", state.failed.get(key, _lost(state)))
-            for key in self._sent_keys(state)
-            if key not in found and not resubmit
-        }
-        asked = pending({**old, **found})
-        # two rows with the same texts are one call
-        calls = list({call.key: call for call in asked if call.key not in old}.values())
-        if not calls:
-            return {**old, **found}, [], 0
-        return found, self._submit(state, calls), len(calls)
+def _server(client: JudgeClient) -> Transport:
+    """The server of the batches, which are not sent offline."""
+    assert client.transport is not None
+    return client.transport
 
-    def cancel(self) -> list[SentBatch]:
-        """Stop every batch that is not over.
 
-        Raises:
-            InputError: the folder has no batches.
-        """
-        state = read_state(self.folder)
-        if state is None:
-            raise InputError(f"{self.folder}: has no {STATE}; nothing was sent from here")
-        return [self.transport.cancel(one) for one in state.open if one.batch_id]
+def _state(job: JudgeJob) -> BatchState:
+    endpoint, plan = _client(job).endpoint, digest(sorted(call.key for call in job.pending({})))
+    state, fresh = read_state(job.folder), BatchState(endpoint.host, endpoint.model, plan)
+    if state is None:
+        return fresh
+    if (state.host, state.model, state.plan) != (fresh.host, fresh.model, fresh.plan):
+        raise InputError(
+            f"{job.folder / STATE}: is about other requests ({state.model} at {state.host}, "
+            f"{state.plan[:8]}; wanted {fresh.model} at {fresh.host}, {plan[:8]}); "
+            "use the same options, or another --out"
+        )
+    return state
 
-    def _state(self, pending: Pending) -> BatchState:
-        plan = digest(sorted(call.key for call in pending({})))
-        state = read_state(self.folder)
-        fresh = BatchState(self.client.endpoint.host, self.client.endpoint.model, plan)
-        if state is None:
-            return fresh
-        if (state.host, state.model, state.plan) != (fresh.host, fresh.model, fresh.plan):
+
+def _collected(state: BatchState, job: JudgeJob) -> BatchState:
+    """The state after a look at every open batch; what is over is downloaded."""
+    for old in state.open:
+        one = _server(_client(job)).looked_at(old)
+        one = replace(one, collected=one.status in ENDED)
+        failed = _downloaded(one, job) if one.collected else {}
+        sent = tuple(one if every is old else every for every in state.sent)
+        state = replace(state, sent=sent, failed={**state.failed, **failed})
+        state.write(job.folder)
+    return state
+
+
+def _downloaded(one: SentBatch, job: JudgeJob) -> dict[str, str]:
+    """Keep the answers of a batch; why calls have none."""
+    failed: dict[str, str] = {}
+    for kind, file_id in (("output", one.output_file), ("errors", one.error_file)):
+        if file_id is None:
+            continue
+        text = _server(_client(job)).download(file_id)
+        # kept before it is read: a crash in between costs nothing
+        own = str(one.batch_id)
+        path = job.folder / f"batch-{slug(own)}-{digest(own)[:8]}-{kind}.jsonl"
+        write_bytes(path, text.encode("utf-8", "backslashreplace"))
+        try:
+            failed |= ingest(text, job.pending, _client(job))[1]
+        except InputError as error:
+            raise WorkError(f"{path}: {error}; the server's fault") from error
+    return failed
+
+
+def _sent_keys(state: BatchState, folder: Path) -> set[str]:
+    keys: set[str] = set()
+    for one in state.sent:
+        path = folder / one.requests
+        content = read_text(path)
+        if hashlib.sha256(content.encode()).hexdigest() != one.sha256:
+            raise WorkError(f"{path}: is not the file that was sent; use another --out")
+        keys |= {key for key, _ in result_rows(content)}
+    return keys
+
+
+def _submitted(state: BatchState, job: JudgeJob, calls: Sequence[Call]) -> list[SentBatch]:
+    """Send calls off; what is open then."""
+    client = _client(job)
+    for at, call in enumerate(calls, 1):
+        if problem := client.budget.reserve(call):
             raise InputError(
-                f"{self.folder / STATE}: is about other requests ({state.model} at {state.host}, "
-                f"{state.plan[:8]}; wanted {fresh.model} at {fresh.host}, {plan[:8]}); "
-                "use the same options, or another --out"
+                f"nothing was sent: {problem} at request {at} of {len(calls)}; "
+                "use --limit, or raise the cap"
             )
-        return state
-
-    def _collect(self, state: BatchState, pending: Pending) -> BatchState:
-        for old in state.open:
-            one = self.transport.looked_at(old)
-            one = replace(one, collected=one.status in ENDED)
-            failed = self._download(one, pending) if one.collected else {}
-            sent = tuple(one if every is old else every for every in state.sent)
-            state = replace(state, sent=sent, failed={**state.failed, **failed})
-            state.write(self.folder)
-        return state
-
-    def _download(self, one: SentBatch, pending: Pending) -> dict[str, str]:
-        failed: dict[str, str] = {}
-        for kind, file_id in (("output", one.output_file), ("errors", one.error_file)):
-            if file_id is None:
-                continue
-            text = self.transport.download(file_id)
-            # kept before it is read: a crash in between costs nothing
-            own = str(one.batch_id)
-            name = f"batch-{slug(own)}-{digest(own)[:8]}-{kind}.jsonl"
-            write_bytes(self.folder / name, text.encode("utf-8", "backslashreplace"))
-            try:
-                failed |= ingest(text, pending, self.client)[1]
-            except InputError as error:
-                raise WorkError(f"{self.folder / name}: {error}; the server's fault") from error
-        return failed
-
-    def _sent_keys(self, state: BatchState) -> set[str]:
-        keys: set[str] = set()
-        for one in state.sent:
-            path = self.folder / one.requests
-            content = read_text(path)
-            if hashlib.sha256(content.encode()).hexdigest() != one.sha256:
-                raise WorkError(f"{path}: is not the file that was sent; use another --out")
-            keys |= {key for key, _ in result_rows(content)}
-        return keys
-
-    def _submit(self, state: BatchState, calls: Sequence[Call]) -> list[SentBatch]:
-        for at, call in enumerate(calls):
-            problem = self.client.budget.reserve(call)
-            if problem:
-                raise InputError(
-                    f"nothing was sent: {problem} at request {at + 1} of {len(calls)}; "
-                    "use --limit, or raise the cap"
-                )
-        again = {one.key for one in calls}
-        failed = {key: why for key, why in state.failed.items() if key not in again}
-        state = replace(state, failed=failed)
-        for content in shards(request_lines(calls)):
-            name = f"batch-requests-{len(state.sent) + 1}.jsonl"
-            write_bytes(self.folder / name, content)
-            one = SentBatch(
-                name,
-                hashlib.sha256(content).hexdigest(),
-                content.count(b"\n"),
-                self.transport.upload(content),
-                submitted=round(time.time(), 1),
-            )
-            # written before the batch is created: a kill in between cannot send it twice
-            before = state.sent
-            state = replace(state, sent=(*before, one))
-            state.write(self.folder)
-            one = self.transport.create_batch(one)
-            if one.batch_id in {earlier.batch_id for earlier in before}:
-                host = self.client.endpoint.host
-                raise EndpointError(f"{host}: gives two batches the id {one.batch_id!r}")
-            state = replace(state, sent=(*before, one))
-            state.write(self.folder)
-        return state.open
+    again = {one.key for one in calls}
+    failed = {key: why for key, why in state.failed.items() if key not in again}
+    state = replace(state, failed=failed)
+    for content in shards(request_lines(calls)):
+        name = f"batch-requests-{len(state.sent) + 1}.jsonl"
+        write_bytes(job.folder / name, content)
+        one = SentBatch(
+            name,
+            hashlib.sha256(content).hexdigest(),
+            content.count(b"\n"),
+            _server(client).upload(content),
+            submitted=round(time.time(), 1),
+        )
+        # written before the batch is created: a kill in between cannot send it twice
+        before = state.sent
+        state = replace(state, sent=(*before, one))
+        state.write(job.folder)
+        one = _server(client).create_batch(one)
+        if one.batch_id in {earlier.batch_id for earlier in before}:
+            host = client.endpoint.host
+            raise EndpointError(f"{host}: gives two batches the id {one.batch_id!r}")
+        state = replace(state, sent=(*before, one))
+        state.write(job.folder)
+    return state.open
 
 
 def _lost(state: BatchState) -> str:
@@ -307,12 +295,12 @@ def batch_job(
     *,
     how: BatchSettings | None = None,
     tell: Callable[[str], None] = lambda line: None,
-) -> tuple[Findings | None, list[str], int]:
+) -> tuple[JudgeJob | None, list[str], int]:
     """Send a log as batches, or collect them; the same call again goes on.
 
     Returns:
-        The findings once all is over; a line for each batch that is not; how many requests were
-        sent off just now.
+        The job with all that was found, once all is over; a line for each batch that is not; how
+        many requests were sent off just now.
 
     Raises:
         InputError: before anything is sent.
@@ -322,15 +310,14 @@ def batch_job(
     resubmit, poll_s, submitted = how.resubmit, how.poll_s, 0
     if settings.fresh or settings.offline:
         raise InputError("batches know no --fresh and no --offline; use another --cache or --out")
-    with _opened(settings) as (job, client), job.folder(tell) as folder:
-        batches = BatchFolder(folder, client)
+    with _opened(settings) as opened, opened.alone(tell) as job:
         while True:
-            found, running, n_sent = batches.advance(job.pending, resubmit=resubmit)
+            found, running, n_sent = advance(job, resubmit=resubmit)
             # what failed again after being sent again is not sent a third time
             resubmit, submitted = False, submitted + n_sent
             lines = [f"{one} ({one.done}/{one.total})" for one in running]
             if not running:
-                return job.written(folder, job.graded(found)), lines, submitted
+                return job.graded(found).written(), lines, submitted
             if not how.wait:
                 return None, lines, submitted
             tell("; ".join(lines))
@@ -339,9 +326,16 @@ def batch_job(
 
 
 def cancel_job(settings: JudgeSettings, folder: Path) -> tuple[str, ...]:
-    """Stop the batches of a folder; a line for each."""
+    """Stop every batch of a folder that is not over; a line for each.
+
+    Raises:
+        InputError: the folder has no batches.
+    """
     with open_client(settings, settings.model) as client:
-        return tuple(map(str, BatchFolder(folder, client).cancel()))
+        state = read_state(folder)
+        if state is None:
+            raise InputError(f"{folder}: has no {STATE}; nothing was sent from here")
+        return tuple(str(_server(client).cancel(one)) for one in state.open if one.batch_id)
 
 
 def export_job(settings: LogSettings, target: Path, *, force: bool = False) -> int:
@@ -352,13 +346,13 @@ def export_job(settings: LogSettings, target: Path, *, force: bool = False) -> i
     """
     marks = (b'"custom_id"', b'"url"')
     check_output(target, ours=lambda found: all(one in found for one in marks), force=force)
-    with _opened(settings, asks=False) as (job, client):
-        calls = {call.key: call for call in job.pending(client.known(job.pending))}
+    with _opened(settings, asks=False) as job:
+        calls = {call.key: call for call in job.pending(_client(job).known(job.pending))}
         write_bytes(target, b"".join(request_lines(calls.values())))
         return len(calls)
 
 
-def import_job(settings: LogSettings, results: Path) -> Findings:
+def import_job(settings: LogSettings, results: Path) -> JudgeJob:
     """Read a batch's result file into the cache and write what follows from it.
 
     Raises:
@@ -366,11 +360,11 @@ def import_job(settings: LogSettings, results: Path) -> Findings:
     """
     check_size(results, MOST_FILE_BYTES)
     text = read_text(results)
-    with _opened(settings, asks=False) as (job, client), job.folder() as folder:
+    with _opened(settings, asks=False) as opened, opened.alone() as job:
         ids = {key for key, _ in result_rows(text)}
-        before = client.known(job.pending)
+        before = _client(job).known(job.pending)
         try:
-            n_new, failed = ingest(text, job.pending, client)
+            n_new, failed = ingest(text, job.pending, _client(job))
         except InputError as error:
             raise InputError(f"{results}: {error}") from error
         if not n_new and not failed and not ids & set(before):
@@ -378,12 +372,12 @@ def import_job(settings: LogSettings, results: Path) -> Findings:
                 f"{results}: answers none of these {len(job.items)} items; same log, --by, "
                 "--model, --base-url and --mode as in the export?"
             )
-        return job.written(folder, job.findings())
+        return job.judged().written()
 
 
 @contextmanager
-def _opened(settings: LogSettings, *, asks: bool = True) -> Iterator[tuple[JudgeJob, JudgeClient]]:
-    """A job that asks somebody, and whom.
+def _opened(settings: LogSettings, *, asks: bool = True) -> Iterator[JudgeJob]:
+    """A job that asks somebody.
 
     Raises:
         InputError: words judge, or as `open_job`.
@@ -391,5 +385,4 @@ def _opened(settings: LogSettings, *, asks: bool = True) -> Iterator[tuple[Judge
     if settings.by.startswith(WORDS):
         raise InputError(f"--by {settings.by} asks nobody; use `lensaudit judge run`")
     with open_job(settings, asks=asks) as job:
-        assert job.client is not None
-        yield job, job.client
+        yield job

@@ -7,7 +7,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
@@ -55,16 +55,41 @@ class JudgePlan:
 
 
 @dataclass(frozen=True)
-class Findings:
-    """Everything one run of a judge found."""
+class JudgeJob:
+    """A log and its judge, opened; and what was found, once it was asked."""
 
-    job: "JudgeJob"
-    rows: tuple[GradedItem, ...]
-    """Every row of the log, context by context; gaps after the rest."""
-    found: Found
-    """What was answered, by the call."""
+    settings: LogSettings
+    source: Path
+    """The log's file."""
+    requests: Sequence[JudgeRequest]
+    """Its rows, in order."""
+    grader: Grader
+    client: JudgeClient | None
+    """None: nobody is asked."""
+    started: float
     folder: Path = Path()
-    """Where they are written."""
+    """Where results are written."""
+    found: Found = field(default_factory=dict)
+    """What was answered, by the call."""
+    rows: tuple[GradedItem, ...] = ()
+    """Every row of the log, graded, context by context; gaps after the rest."""
+
+    @cached_property
+    def items(self) -> list[JudgeRequest]:
+        """Rows with a generation."""
+        return [one for one in self.requests if not one.gap]
+
+    @property
+    def contexts(self) -> tuple[str, ...]:
+        """Of rows with a generation, then of the others."""
+        return tuple(dict.fromkeys(one.context for one in (*self.items, *self.requests)))
+
+    @property
+    def digest(self) -> str:
+        """Content hash of what is judged."""
+        return digest(
+            [[one.context, one.idx, one.question, one.truth, one.answer] for one in self.items]
+        )
 
     @property
     def status(self) -> dict[str, int]:
@@ -81,58 +106,26 @@ class Findings:
         """Rows with a text of which the judge saw the beginning alone."""
         return sum(row.cut for row in self.rows)
 
-
-@dataclass(frozen=True)
-class JudgeJob:
-    """A log and its judge, opened."""
-
-    settings: LogSettings
-    source: Path
-    """The file."""
-    rows: Sequence[JudgeRequest]
-    """In the order of the log."""
-    grader: Grader
-    client: JudgeClient | None
-    """None: nobody is asked."""
-    started: float
-
-    @cached_property
-    def items(self) -> list[JudgeRequest]:
-        """Rows with a generation."""
-        return [one for one in self.rows if not one.gap]
-
-    @property
-    def contexts(self) -> tuple[str, ...]:
-        """Of rows with a generation, then of the others."""
-        return tuple(dict.fromkeys(one.context for one in (*self.items, *self.rows)))
-
-    @property
-    def digest(self) -> str:
-        """Content hash of what is judged."""
-        return digest(
-            [[one.context, one.idx, one.question, one.truth, one.answer] for one in self.items]
-        )
-
-    def findings(self) -> Findings:
-        """Judge every item; what fails has its reason."""
-        return self.graded(self.client.settle(self.pending) if self.client else {})
-
     @property
     def pending(self) -> Pending:
         """Calls that are still to be made."""
         return self.grader.pending(self.items)
 
-    def graded(self, found: Found) -> Findings:
-        """The findings when all outcomes are known."""
+    def judged(self) -> "JudgeJob":
+        """The job with every item judged; what fails has its reason."""
+        return self.graded(self.client.settle(self.pending) if self.client else {})
+
+    def graded(self, found: Found) -> "JudgeJob":
+        """The job with its rows, when all outcomes are known."""
         rows = self.grader.graded(self.items, found)
-        rows += [GradedItem(one, {}, "unscored", one.gap) for one in self.rows if one.gap]
+        rows += [GradedItem(one, {}, "unscored", one.gap) for one in self.requests if one.gap]
         order = self.contexts
         rows.sort(key=lambda row: order.index(row.item.context))
-        return Findings(self, tuple(rows), found)
+        return replace(self, found=found, rows=tuple(rows))
 
     @contextlib.contextmanager
-    def folder(self, tell: Callable[[str], None] = lambda line: None) -> Iterator[Path]:
-        """A folder in which no other run's result is, and into which nobody else judges.
+    def alone(self, tell: Callable[[str], None] = lambda line: None) -> Iterator["JudgeJob"]:
+        """The job with a folder of no other run's result, into which nobody else judges.
 
         Where the default folder holds another run's result, this one gets a folder of its own;
         `tell` is told.
@@ -146,11 +139,11 @@ class JudgeJob:
         folder = folder_of(wanted, run, _run_in, named=named, tell=tell)
         with alone(folder):
             claim(folder, "judge", FILES)
-            yield folder
+            yield replace(self, folder=folder)
 
-    def written(self, folder: Path, findings: Findings) -> Findings:
-        """The findings, after their files and the manifest are written."""
-        deposit(folder, findings, self._calibrations())
+    def written(self) -> "JudgeJob":
+        """Itself, after its files and the manifest are written."""
+        deposit(self, self._calibrations())
         made = manifest(
             "judge",
             options=self._options(),
@@ -158,8 +151,8 @@ class JudgeJob:
             device="none",
             started=self.started,
         )
-        made.write(folder, FILES)
-        return replace(findings, folder=folder)
+        made.write(self.folder, FILES)
+        return self
 
     @property
     def _inputs(self) -> dict[str, Any]:
@@ -273,15 +266,15 @@ def run_job(
     settings: LogSettings,
     progress: Tick = lambda what, done, total: None,
     tell: Callable[[str], None] = lambda line: None,
-) -> Findings:
+) -> JudgeJob:
     """Judge a log and write the results, also where they are partial.
 
     Raises:
         InputError: before anything is asked.
         TryAgainError: another process judges into the same folder.
     """
-    with open_job(settings, progress) as job, job.folder(tell) as folder:
-        return job.written(folder, job.findings())
+    with open_job(settings, progress) as opened, opened.alone(tell) as job:
+        return job.judged().written()
 
 
 def plan_job(settings: LogSettings) -> JudgePlan:
@@ -291,7 +284,7 @@ def plan_job(settings: LogSettings) -> JudgePlan:
         looked = replace(settings, cache=None)
     with open_job(looked, asks=False) as job:
         client, grader = job.client, job.grader
-        plan = JudgePlan(len(job.items), len(job.rows) - len(job.items))
+        plan = JudgePlan(len(job.items), len(job.requests) - len(job.items))
         if client is None:
             return plan
         calls = {call.key: call for call in job.pending({})}
@@ -349,19 +342,18 @@ UNFINISHED = frozenset({"budget", "api_error", "no_logprobs"})
 """Statuses that another run can change; the others are what the judge says."""
 
 
-def columns(findings: Findings) -> dict[str, dict[str, dict[str, Any]]]:
+def columns(job: JudgeJob) -> dict[str, dict[str, dict[str, Any]]]:
     """Context -> metric -> its summary over the rows that have it."""
-    job = findings.job
     return {
         context: {
-            name: _column([row for row in findings.rows if row.item.context == context], name, job)
+            name: _column([row for row in job.rows if row.item.context == context], name, job)
             for name in job.grader.metrics(context)
         }
         for context in job.contexts
     }
 
 
-def _column(rows: list[GradedItem], name: str, job: "JudgeJob") -> dict[str, Any]:
+def _column(rows: list[GradedItem], name: str, job: JudgeJob) -> dict[str, Any]:
     scored = [row for row in rows if name in row.scores]
     values, groups = [row.scores[name] for row in scored], [row.item.group for row in scored]
     low, high = map(float, job.grader.identity["scale"])
@@ -380,9 +372,9 @@ def _column(rows: list[GradedItem], name: str, job: "JudgeJob") -> dict[str, Any
     }
 
 
-def summary_of(findings: Findings, calibration: Any = None) -> dict[str, Any]:
+def summary_of(job: JudgeJob, calibration: Any = None) -> dict[str, Any]:
     """The content of `summary.json`."""
-    job, client = findings.job, findings.job.client
+    client = job.client
     spent = client.budget.spent if client else None
     calls = None
     if client and spent:
@@ -392,19 +384,19 @@ def summary_of(findings: Findings, calibration: Any = None) -> dict[str, Any]:
         "calibration": calibration,
         "log": str(job.source),
         "log_digest": job.digest,
-        "n": len(findings.rows),
-        "n_scored": findings.n_scored,
-        "n_cut": findings.n_cut,
-        "status": findings.status,
-        "contexts": columns(findings),
+        "n": len(job.rows),
+        "n_scored": job.n_scored,
+        "n_cut": job.n_cut,
+        "status": job.status,
+        "contexts": columns(job),
         "calls": calls,
         "spent": asdict(spent) if spent else None,
     }
 
 
-def deposit(folder: Path, findings: Findings, calibration: Any = None) -> None:
+def deposit(job: JudgeJob, calibration: Any) -> None:
     """Write scores.csv, summary.csv, results.jsonl, raw.jsonl and, last, summary.json."""
-    tables = columns(findings)
+    folder, tables = job.folder, columns(job)
     names = list(dict.fromkeys(name for table in tables.values() for name in table))
     write_csv(
         folder / "scores.csv",
@@ -415,7 +407,7 @@ def deposit(folder: Path, findings: Findings, calibration: Any = None) -> None:
                 *(row.scores.get(name, "") for name in names),
                 *(row.status, int(row.cut)),
             ]
-            for row in findings.rows
+            for row in job.rows
         ),
     )
     fields = ("mean", "median", "std", "min", "max", "n", "n_invalid")
@@ -428,9 +420,9 @@ def deposit(folder: Path, findings: Findings, calibration: Any = None) -> None:
             for name, one in table.items()
         ),
     )
-    write_jsonl(folder / "results.jsonl", map(_document, findings.rows))
-    write_jsonl(folder / "raw.jsonl", _raw(findings))
-    write_json(folder / "summary.json", summary_of(findings, calibration))
+    write_jsonl(folder / "results.jsonl", map(_document, job.rows))
+    write_jsonl(folder / "raw.jsonl", _raw(job))
+    write_json(folder / "summary.json", summary_of(job, calibration))
 
 
 def _document(row: GradedItem) -> dict[str, Any]:
@@ -446,10 +438,10 @@ def _document(row: GradedItem) -> dict[str, Any]:
     }
 
 
-def _raw(findings: Findings) -> list[dict[str, Any]]:
+def _raw(job: JudgeJob) -> list[dict[str, Any]]:
     """Every reply behind the rows, once."""
-    used = dict.fromkeys(key for row in findings.rows for key in row.keys)
-    replies = {key: findings.found.get(key) for key in used}
+    used = dict.fromkeys(key for row in job.rows for key in row.keys)
+    replies = {key: job.found.get(key) for key in used}
     return [
         {"key": key, "response": reply.raw}
         for key, reply in replies.items()
@@ -457,25 +449,25 @@ def _raw(findings: Findings) -> list[dict[str, Any]]:
     ]
 
 
-def refuse_unfinished(findings: Findings) -> None:
+def refuse_unfinished(job: JudgeJob) -> None:
     """Raise if there is no score, or another run could give more.
 
     Raises:
         WorkError: no row has a score, whatever the reason, or the server refused half-way.
         PartialError: some have none for want of budget or of an answer.
     """
-    rows, folder = findings.rows, findings.folder
+    rows, folder = job.rows, job.folder
     waiting = [row for row in rows if row.status in UNFINISHED]
     if not waiting:
-        if not findings.n_scored:
+        if not job.n_scored:
             raise WorkError(
                 f"none of {len(rows)} judged: {rows[0].reason}; what there is is in {folder}"
             )
         return
-    fatal = findings.job.client.fatal if findings.job.client else ""
-    counts = ", ".join(f"{n} {one}" for one, n in findings.status.items() if one in UNFINISHED)
+    fatal = job.client.fatal if job.client else ""
+    counts = ", ".join(f"{n} {one}" for one, n in job.status.items() if one in UNFINISHED)
     line = (
-        f"{findings.n_scored} of {len(rows)} judged, {counts}: {fatal or waiting[0].reason}; what "
+        f"{job.n_scored} of {len(rows)} judged, {counts}: {fatal or waiting[0].reason}; what "
         f"there is is in {folder}, the same command goes on from there"
     )
-    raise WorkError(line) if fatal or not findings.n_scored else PartialError(line)
+    raise WorkError(line) if fatal or not job.n_scored else PartialError(line)

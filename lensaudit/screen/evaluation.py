@@ -9,7 +9,7 @@ from lensaudit.screen.tables import Part, table
 
 if TYPE_CHECKING:
     from lensaudit.auditing.result import EvaluationResult
-    from lensaudit.judge.jobs import Findings
+    from lensaudit.judge.jobs import JudgeJob
     from lensaudit.metrics.registry import Metric, MetricResult
 
 ARROWS = {"knows": "↑ knows", "forgot": "↑ forgot"}
@@ -64,11 +64,11 @@ def _counts(entry: "MetricResult") -> str:
     return f"{scored}/{scored + gaps}" if scored else ""
 
 
-def findings_of(findings: "Findings") -> Iterator[Part]:
+def of_judged(job: "JudgeJob") -> Iterator[Part]:
     """Means with intervals, and the account."""
     from lensaudit.judge.jobs import columns
 
-    grader = findings.job.grader
+    grader = job.grader
     low, high = grader.identity["scale"]
     yield table(
         f"{grader.identity['grader']}, {low} to {high}",
@@ -82,21 +82,21 @@ def findings_of(findings: "Findings") -> Iterator[Part]:
                 brief(one["median"]),
                 f"{one['n']}/{one['n'] + one['n_invalid']}",
             )
-            for context, metrics in columns(findings).items()
+            for context, metrics in columns(job).items()
             for metric, one in metrics.items()
         ),
         left=("context", "metric", "95 % interval"),
     )
-    yield _account(findings)
+    yield _account(job)
 
 
-def _account(findings: "Findings") -> str:
+def _account(job: "JudgeJob") -> str:
     """What was asked, what it took, what has no score."""
-    parts = [f"{n} {status}" for status, n in findings.status.items() if status != "ok"]
+    parts = [f"{n} {status}" for status, n in job.status.items() if status != "ok"]
     gaps = f"; without a score: {', '.join(parts)}" if parts else ""
-    if findings.n_cut:
-        gaps += f"; {findings.n_cut} with a text of which the judge saw the beginning alone"
-    client = findings.job.client
+    if job.n_cut:
+        gaps += f"; {job.n_cut} with a text of which the judge saw the beginning alone"
+    client = job.client
     if client is None:
         return f"nobody was asked{gaps}"
     spent = client.budget.spent

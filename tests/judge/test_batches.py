@@ -10,8 +10,8 @@ from lensaudit.errors import InputError, WorkError
 from lensaudit.judge import transport
 from lensaudit.judge.batches import (
     STATE,
-    BatchFolder,
     batch_job,
+    cancel_job,
     export_job,
     import_job,
     read_state,
@@ -163,12 +163,11 @@ def test_what_fails_again_when_sent_again_is_not_sent_a_third_time(stub_of, job_
     assert submissions(stub) == 2
 
 
-def test_a_cancelled_batch_is_collected(stub_of, job_on, client_of, tmp_path):
+def test_a_cancelled_batch_is_collected(stub_of, job_on, tmp_path):
     stub = stub_of()
     job = job_on(stub)
     batch_job(job)
-    batches = BatchFolder(tmp_path / "out", client_of(stub))
-    assert [info.status for info in batches.cancel()] == ["cancelled"]
+    assert cancel_job(job, tmp_path / "out") == ("batch-1: cancelled",)
     assert batch_job(job)[0].status == {"api_error": 4, "ok": 3}
 
 
@@ -400,7 +399,7 @@ def test_a_killed_run_pays_for_nothing_twice(stub_of, job_on, log, tmp_path):
     after = {str(chat["messages"]) for chat in stub.chats[n_asked:]}
     assert after
     assert before & after == set()
-    assert found.job.client.n_cached >= 3
+    assert found.client.n_cached >= 3
 
 
 def test_an_interrupted_run_waits_for_what_is_in_flight(stub_of, job_on, log, tmp_path):

@@ -31,7 +31,7 @@ def rubric_bodies(stub) -> list:
 
 def found_by(client, *items: JudgeRequest):
     grader = RubricGrader(client, client.capability())
-    return JudgeJob(None, client.cache.path, items, grader, client, 0.0).findings()
+    return JudgeJob(None, client.cache.path, items, grader, client, 0.0).judged()
 
 
 def test_the_last_object_of_a_reply_is_read_whatever_stands_around_it():
