@@ -1,7 +1,7 @@
 """Everything about some models: how deep the knowledge is erased, and what they still say."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,29 +10,23 @@ from lensaudit.association.run import answer_into, know_into, plan_of
 from lensaudit.association.settings import quick
 from lensaudit.auditing import evaluate as evaluating
 from lensaudit.auditing import patch as patching
-from lensaudit.auditing.evaluate import (
-    evaluate_into,
-    grew,
-    open_evaluation,
-    plan_evaluation,
-)
+from lensaudit.auditing.evaluate import evaluate_into, grew, open_evaluation, plan_evaluation
 from lensaudit.auditing.patch import patch_into, plan_patch
-from lensaudit.auditing.result import (
-    AUDIT_MANIFEST,
+from lensaudit.auditing.question import (
     EVAL,
     KNOW,
     LOG,
     PATCH,
-    Audited,
-    EvaluationResult,
-    anchor_and_models,
+    anchor_of,
+    anchored,
+    asked_of_patch,
     audit_folder,
-    audited,
-    own_data,
+    evaluations,
 )
-from lensaudit.auditing.reuse import anchored, asked_of_audit
+from lensaudit.auditing.result import AUDIT_MANIFEST, Audited, joined
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
 from lensaudit.errors import Failure, InputError, LensAuditError, WorkError, failure_in
+from lensaudit.evaluation.log import EvaluationResult
 from lensaudit.files import digest, make_folder, slug
 from lensaudit.models.bridge import opened_once
 from lensaudit.models.checkpoint import peft_for
@@ -40,13 +34,11 @@ from lensaudit.models.fetch import fetch
 from lensaudit.models.registry import DEMO, FETCHED, REAL, load_registry
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Plan, Tell, unheard
-from lensaudit.results.keyed import Question
 from lensaudit.results.records import MANIFEST, answered_for, differences, folders_for, manifest
 from lensaudit.settings import (
     ACTIVATIONS,
     Caches,
     Names,
-    PatchGroups,
     Place,
     Precision,
     Rows,
@@ -54,7 +46,6 @@ from lensaudit.settings import (
     several,
     shared,
 )
-from lensaudit.verdict.keeps import KEPT
 
 
 @dataclass(frozen=True)
@@ -68,6 +59,11 @@ class AuditPlan:
     """By model, the retain model's first: the others are compared with it."""
     associations: Mapping[str, Know | str]
     """Source -> who is asked what; or why nobody is."""
+
+    @property
+    def remarks(self) -> list[str]:
+        """Of which source nobody is asked, and why."""
+        return [f"{name}: {one}" for name, one in self.associations.items() if isinstance(one, str)]
 
     def text(self) -> str:
         """A line per step: what is done, what is missing."""
@@ -99,15 +95,16 @@ def plan_audit(
     Raises:
         InputError: anything that is wrong with the names, the data or the settings.
     """
-    names, settings = tuple(dict.fromkeys(sources)), anchored(sources, settings)
+    names = tuple(dict.fromkeys(sources))
+    settings = anchored(names, settings)
     out = audit_folder(names, folder)
     if folder is None and out.exists():
         out = _own_folder(names, settings, out, notice)
-    anchor, _ = anchor_and_models(names, settings)
-    depth = plan_patch(names, _patching(settings), notice=notice)
+    anchor = anchor_of(names, settings)
+    depth = plan_patch(names, asked_of_patch(settings), notice=notice)
     steps = {
         model: plan_evaluation(model, asked, place)
-        for model, asked, place in _evaluations(names, settings, out)
+        for model, asked, place in evaluations(names, settings, out)
     }
     if anchor in steps and not steps[anchor].done:
         # what is compared with the retain model follows from it
@@ -125,7 +122,7 @@ def audit_into(
     *,
     notice: Notice = unheard,
     progress: Tell = unheard,
-    planned: Callable[[AuditPlan], None] = unheard,
+    opened: Callable[[AuditPlan], None] = unheard,
 ) -> Audited:
     """Do what is missing of an audit.
 
@@ -137,95 +134,54 @@ def audit_into(
         folder: of all results; None: experiments/out/audit-<source>.
         notice: told remarks.
         progress: told what is done.
-        planned: told the plan, before any work.
+        opened: told the plan, before any work.
 
     Raises:
         InputError: before any work.
         VerificationError | WorkError: patching failed.
     """
     started = time.monotonic()
-    names, settings = tuple(dict.fromkeys(sources)), anchored(sources, settings)
-    question = Question(lambda: asked_of_audit(sources, settings), notice)
+    names = tuple(dict.fromkeys(sources))
+    settings = anchored(names, settings)
     plan = plan_audit(names, settings, folder, notice=notice)
-    planned(plan)
-    for name, one in plan.associations.items():
-        if isinstance(one, str):
-            question.tell(f"{name}: {one}")
-    question.opened()
-    make_folder(plan.folder)
+    opened(plan)
+    (make_folder(plan.folder) / AUDIT_MANIFEST).unlink(missing_ok=True)
     known, failures = _answered(plan, progress)
     depth = patch_into(
-        names, _patching(settings), plan.folder / PATCH, notice=notice, progress=progress
+        names, asked_of_patch(settings), plan.folder / PATCH, notice=notice, progress=progress
     )
-    anchor, _ = anchor_and_models(names, settings)
-    found: dict[str, EvaluationResult] = {}
-    evaluated: list[Path] = []
-    for model, asked, place in _evaluations(names, settings, plan.folder):
+    said: dict[str, Path] = {}
+    broken = False
+    for model, asked, place in evaluations(names, settings, plan.folder):
         try:
-            found[model] = _evaluated(model, asked, place, notice, progress)
-            found[model].checked()
+            found = _evaluated(model, asked, place, notice, progress)
+            broken = broken or bool(found.failures)
+            found.checked()
         except LensAuditError as error:
             failures.append(failure_in(model, "evaluate", error))
-        evaluated += [place] if (place / LOG).exists() else []
+        if (place / LOG).exists():
+            said[model] = place
     failures += [
-        Failure(one.source, "patch", "work", one.reason or "")
-        for one in depth.results
-        if one.found_nothing
+        Failure(one.source, "patch", "work", one.reason or "") for one in depth if one.found_nothing
     ]
-    if not failures and not any(one.failures for one in found.values()):
-        _seal(names, plan.folder, settings, question, started)
-    return audited(
-        plan.folder,
-        depth.results,
-        found.get,
-        known,
-        (plan.folder / PATCH, *evaluated, *known.values()),
-        failures,
-        beside=[one for one in plan.evaluations if one == anchor or one not in names],
-    )
+    if not failures and not broken:
+        _seal(names, plan.folder, settings, started)
+    anchor = anchor_of(names, settings)
+    beside = [one for one in plan.evaluations if one == anchor or one not in names]
+    return joined(plan.folder, depth, said, known, failures, beside)
 
 
-def _seal(
-    names: Sequence[str],
-    folder: Path,
-    settings: AuditSettings,
-    question: Question,
-    started: float,
-) -> None:
+def _seal(names: Sequence[str], folder: Path, settings: AuditSettings, started: float) -> None:
     """Write the manifest of the whole: each step's own, and every file that these tell of."""
-    record = question.record()
-    if record is None:
-        return
     made = [one for name in (PATCH, EVAL, KNOW) for one in (folder / name).rglob(f"*{MANIFEST}")]
-    files = {path for one in made for path in (one, *answered_for(one))}
-    whole = manifest(
+    files = {path for one in made for path in (one, *answered_for(one)) if path.exists()}
+    manifest(
         "audit",
         options={"sources": list(names), **plain(settings, without=("fresh",))},
         inputs={},
         device=settings.device,
         started=started,
-    )
-    written = [path.relative_to(folder).as_posix() for path in files if path.exists()]
-    replace(whole, asked=record).write(folder, written, AUDIT_MANIFEST)
-
-
-def _patching(settings: AuditSettings) -> PatchSettings:
-    return PatchSettings(**shared(settings, PatchGroups))
-
-
-def _evaluations(
-    names: Sequence[str], settings: AuditSettings, out: Path
-) -> Iterator[tuple[str, EvaluateSettings, Path]]:
-    """Every model that is evaluated, what is computed of it, and where; nothing is opened."""
-    anchor, models = anchor_and_models(names, settings)
-    folders = {name: out / EVAL / one.name for name, one in folders_for(models, None).items()}
-    for name, place in folders.items():
-        if name in (*names, anchor):
-            asked = _evaluation(name, anchor, settings, folders.get(anchor or ""))
-        else:  # what `full` says of the rows to keep, and nothing else
-            asked = _evaluation(name, anchor, settings, None)
-            asked = replace(asked, metrics=tuple(KEPT), retain=None, retain_log=None)
-        yield name, asked, place
+    ).write(folder, [path.relative_to(folder).as_posix() for path in files], AUDIT_MANIFEST)
 
 
 def _who_has_what(source: str, anchor: str | None, settings: AuditSettings) -> Know | str:
@@ -256,11 +212,11 @@ def _answered(plan: AuditPlan, progress: Tell) -> tuple[dict[str, Path], list[Fa
 
 def _own_folder(names: Sequence[str], settings: AuditSettings, base: Path, notice: Notice) -> Path:
     """The usual folder, or one of its own beside it where that holds another run's results."""
-    depth = patching.prepared(names, _patching(settings), unheard)
+    depth = patching.prepared(names, asked_of_patch(settings), unheard)
     places = folders_for(tuple(depth.sources), base / PATCH)
     runs = {place: patching.run_of(depth, name) for name, place in places.items()}
     found = [differences(place, run, patching.run_in) for place, run in runs.items()]
-    for model, asked, place in _evaluations(names, settings, base):
+    for model, asked, place in evaluations(names, settings, base):
         run = runs[place] = evaluating.run_of(model, asked, place, open_evaluation(model, asked))
         found.append(differences(place, run, evaluating.run_in, grew))
     why = next((line for one in found for line in one.values()), None)
@@ -271,32 +227,14 @@ def _own_folder(names: Sequence[str], settings: AuditSettings, base: Path, notic
     return own
 
 
-def _evaluation(
-    model: str, anchor: str | None, settings: AuditSettings, reference: Path | None
-) -> EvaluateSettings:
-    """What is computed of one model: the retain model comes first, the others read its log."""
-    is_anchor = model == anchor
-    data, forget = own_data(settings.data)
-    retain = anchor if settings.inside and not is_anchor else None
-    return EvaluateSettings(
-        **shared(settings, PatchGroups, retain=retain, data=data),
-        retain_log=None if settings.inside or is_anchor or not reference else reference / LOG,
-        forget=forget,
-        holdout=settings.holdout,
-        retain_set=settings.retain_set,
-    )
-
-
 def _evaluated(
     model: str, settings: EvaluateSettings, place: Path, notice: Notice, progress: Tell
 ) -> EvaluationResult:
     if settings.retain_log is not None and not Path(settings.retain_log).exists():
         settings = replace(settings, retain_log=None)  # the retain model's evaluation failed
-
-    def told(text: str) -> None:
-        notice(f"{model}: {text}")
-
-    return evaluate_into(model, settings, place, notice=told, progress=progress)
+    return evaluate_into(
+        model, settings, place, notice=lambda text: notice(f"{model}: {text}"), progress=progress
+    )
 
 
 ANSWERS = "forget_Q_A_ROUGE"
@@ -344,7 +282,7 @@ def demo_into(
     for name, place in known.items():
         asked = quick(several(settings.retain), activations=activations)
         know_into(name, asked, place, progress=progress)
-    patched = patch_into(names, settings, folder, notice=notice, progress=progress)
+    depths = patch_into(names, settings, folder, notice=notice, progress=progress)
     said = {
         name: evaluate_into(
             name,
@@ -356,4 +294,5 @@ def demo_into(
         for name in (() if real else (full, retain, *names))
     }
     anchors = {name: said[name].summary[ANSWERS] if said else None for name in (full, retain)}
-    return audited(folder, patched.results, said.get, known, [folder]), anchors
+    places = {name: one.folder for name, one in said.items()}
+    return joined(folder, depths, places, known), anchors

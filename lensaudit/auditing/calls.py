@@ -27,11 +27,9 @@ from typing import (
 
 from lensaudit.association.run import KnowResult, know_into
 from lensaudit.association.settings import KnowSettings
-from lensaudit.auditing import audit as auditing
 from lensaudit.auditing import cache as caching
-from lensaudit.auditing import evaluate as evaluating
 from lensaudit.auditing.result import AuditResult, CacheResult, EvaluationResult, PatchResult
-from lensaudit.auditing.reuse import finished_audit, patched
+from lensaudit.auditing.reuse import audited, evaluated, patched
 from lensaudit.auditing.settings import (
     AuditSettings,
     CacheSettings,
@@ -187,10 +185,7 @@ def audit(
     >>> result.uds, result.ci95, result.metrics["forget_Q_A_Prob"]  # doctest: +SKIP
     (0.09, (0.01, 0.17), 0.04)
     """
-    found = finished_audit(source, settings, out, notice=notice) or auditing.audit_into(
-        source, settings, out, notice=notice, progress=progress
-    )
-    return found.results
+    return audited(source, settings, out, notice=notice, progress=progress).results
 
 
 @door(PatchSettings)
@@ -205,7 +200,7 @@ def patch(
     >>> la.patch("demo/npo", out="npo", limit=8, layers="8-15").uds  # doctest: +SKIP
     0.09
     """
-    return patched(source, settings, out, notice=notice, progress=progress).results
+    return patched(source, settings, out, notice=notice, progress=progress)
 
 
 @door(EvaluateSettings)
@@ -222,7 +217,7 @@ def evaluate(
     """
     folders = folders_for(source, out) if out is not None else {}
     return [
-        evaluating.evaluate_into(one, settings, folders.get(one), notice=notice, progress=progress)
+        evaluated(one, settings, folders.get(one), notice=notice, progress=progress)
         for one in source
     ]
 

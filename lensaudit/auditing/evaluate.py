@@ -9,15 +9,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lensaudit.auditing.result import EVAL, EvaluationResult
-from lensaudit.auditing.settings import EvaluateSettings, own_rows
+from lensaudit.auditing.question import EVAL, depth_inside, evaluation_folder, splits_of
+from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.chat import PLAIN, Template, check_tokenizer, read_template
-from lensaudit.data.suites import DEMO_DATA, Suite, load_suite
+from lensaudit.data.suites import Suite
 from lensaudit.errors import InputError
 from lensaudit.evaluation.forward import open_classifier
-from lensaudit.evaluation.log import read_log, recomputed, write_log
+from lensaudit.evaluation.log import EvaluationResult, read_log, recomputed, write_log
 from lensaudit.evaluation.passes import ModelPasses, open_subject, tokenizer_for
-from lensaudit.evaluation.patching import NO_RETAIN, Patching, annotated_set
+from lensaudit.evaluation.patching import NO_RETAIN, Patching
 from lensaudit.evaluation.store import PassStore
 from lensaudit.evaluation.suite import (
     conditions,
@@ -28,18 +28,11 @@ from lensaudit.evaluation.suite import (
     retain_reference,
 )
 from lensaudit.evaluation.texts import Tokenization
-from lensaudit.files import canonical_json, make_folder, read_json, slug, write_jsonl
-from lensaudit.metrics.registry import (
-    Conventions,
-    Metric,
-    MetricResult,
-    ordered,
-    retain_names,
-)
+from lensaudit.files import canonical_json, make_folder, read_json, write_jsonl
+from lensaudit.metrics.registry import Conventions, Metric, MetricResult, ordered, retain_names
 from lensaudit.models.checkpoint import config_of, tell_stored_twice
-from lensaudit.models.registry import family_of, load_registry, resolve
+from lensaudit.models.registry import load_registry, resolve
 from lensaudit.models.sizes import context_of
-from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Plan, Progress, Tell, unheard
 from lensaudit.results.records import (
     MANIFEST,
@@ -53,16 +46,7 @@ from lensaudit.results.records import (
     mark_of,
     renew,
 )
-from lensaudit.settings import (
-    Machine,
-    Models,
-    NeutralRows,
-    ScoreFiles,
-    path_of,
-    plain,
-    results_folder,
-    shared,
-)
+from lensaudit.settings import path_of, plain
 
 if TYPE_CHECKING:
     from lensaudit.patching.session import Session
@@ -84,11 +68,6 @@ RETAIN = "retain"
 """Of a result folder: that of the retain model, where it was evaluated first."""
 
 
-def folder_for(model: str, settings: EvaluateSettings, folder: Path | None) -> Path:
-    """Where the results of an evaluation go."""
-    return folder or results_folder() / f"{slug(model)}-{settings.suite}"
-
-
 def evaluate_into(
     model: str,
     settings: EvaluateSettings,
@@ -96,6 +75,7 @@ def evaluate_into(
     *,
     notice: Notice = unheard,
     progress: Tell = unheard,
+    opened: Callable[[ModelPasses], None] = unheard,
 ) -> EvaluationResult:
     """Compute the metrics; write the log, the rows and the manifest.
 
@@ -109,6 +89,7 @@ def evaluate_into(
         folder: of the results; None: experiments/out/<model>-<suite>.
         notice: told remarks.
         progress: told each finished pass.
+        opened: told what was opened, before any work.
 
     Raises:
         InputError: before any work.
@@ -117,7 +98,10 @@ def evaluate_into(
     started = time.monotonic()
     metrics = ordered(settings.suite, settings.metrics)
     passes = open_evaluation(model, settings, notice=notice)
-    wanted, run = folder_for(model, settings, folder), run_of(model, settings, folder, passes)
+    wanted, run = (
+        evaluation_folder(model, settings, folder),
+        run_of(model, settings, folder, passes),
+    )
     place = _own_folder(wanted, run, named=folder is not None, notice=notice)
     claim(place, "eval", (f"{settings.suite.upper()}_EVAL.json", "results.jsonl"))
     for one in (place / PASSES).glob("*.npz") if settings.fresh else ():
@@ -125,7 +109,19 @@ def evaluate_into(
     passes.store = PassStore(
         place / PASSES, (lambda name: ()) if settings.fresh else _elsewhere(place, wanted)
     )
-    reference = _retain_entries(settings, metrics, passes, place, notice, progress)
+    first = settings.retain if settings.retain_log is None and retain_names(metrics) else None
+    if first is not None:
+        notice(f"retain model {first}")
+    opened(passes)
+    reference: Mapping[str, MetricResult] = {}
+    if settings.retain_log:
+        log = read_log(Path(settings.retain_log))
+        reference = retain_reference(log, passes, settings.suite)
+    elif first is not None:
+        own = {"retain": None, "classifier": None, "reference": None}
+        theirs = replace(settings, metrics=tuple(retain_names(metrics)), **own)
+        found = evaluate_into(first, theirs, place / RETAIN, notice=notice, progress=progress)
+        reference = found.checked().entries
     n_passes, done = len(_counted(passes, metrics, settings.suite)), itertools.count(1)
 
     def finished(one: str) -> None:
@@ -141,9 +137,26 @@ def evaluate_into(
         conventions=conventions_of(settings),
     )
     said = notes(passes, reads_of(metrics, passes, settings.suite))
-    _write(model, settings, folder, place, passes, entries, said, started)
-    failures = passes.patching.failed.values() if passes.patching else ()
-    return EvaluationResult(model, place, entries, tuple(said), tuple(failures))
+    log = write_log(place, settings.suite, entries)
+    write_jsonl(place / "results.jsonl", result_rows(settings.suite, passes, entries))
+    inputs = _inputs(passes) | _reference(settings, place)
+    inputs["notes"] = said
+    inputs["metrics"] = {
+        one.name: {
+            "high_means": one.high_means,
+            "family": one.fn.__module__.rpartition(".")[2],
+            "source": one.source,
+        }
+        for one in ordered(settings.suite, entries)
+    }
+    manifest(
+        "eval",
+        options=_options(model, settings, folder, passes),
+        inputs=inputs,
+        device=passes.subject.conditions.device,
+        started=started,
+    ).write(place, (log.name, f"{settings.suite.upper()}_SUMMARY.json", "results.jsonl"))
+    return EvaluationResult(model, log, settings.suite, entries, tuple(said))
 
 
 def _own_folder(wanted: Path, run: Run, *, named: bool, notice: Notice = unheard) -> Path:
@@ -213,7 +226,7 @@ def plan_evaluation(model: str, settings: EvaluateSettings, folder: Path | None 
     # a classifier is loaded where it is opened, and rates what is generated anyway
     passes = open_evaluation(model, replace(settings, classifier=None))
     run = run_of(model, settings, folder, passes)
-    place = _own_folder(folder_for(model, settings, folder), run, named=folder is not None)
+    place = _own_folder(evaluation_folder(model, settings, folder), run, named=folder is not None)
     counted = _counted(passes, ordered(settings.suite, settings.metrics), settings.suite)
     n_texts, n_answers = (
         sum(n for n, kind in counted.values() if kind == what) for what in ("texts", "questions")
@@ -241,9 +254,9 @@ def aggregate_log(
         InputError: not a log, or one without rows.
     """
     read = read_log(log)
-    retain: Mapping[str, MetricResult] = (
-        read_log(Path(settings.retain_log)).complete if settings.retain_log else {}
-    )
+    retain: Mapping[str, MetricResult] = {}
+    if settings.retain_log:
+        retain = read_log(Path(settings.retain_log)).complete
     entries = recomputed(
         read, retain=retain, conventions=conventions_of(settings), names=settings.metrics
     )
@@ -252,7 +265,7 @@ def aggregate_log(
     if folder:
         log = write_log(make_folder(folder), read.suite, entries)
         renew(folder, [log.name, f"{read.suite.upper()}_SUMMARY.json"])
-    return EvaluationResult(str(log), folder, entries)
+    return EvaluationResult(str(log), log, read.suite, entries)
 
 
 def _counted(
@@ -289,28 +302,6 @@ def _reference(settings: EvaluateSettings, place: Path) -> dict[str, str | None]
     return {"retain_log": mark_of(file).blake2b if file.is_file() else None}
 
 
-def _retain_entries(
-    settings: EvaluateSettings,
-    metrics: list[Metric],
-    passes: ModelPasses,
-    place: Path,
-    notice: Notice,
-    progress: Tell,
-) -> Mapping[str, MetricResult]:
-    """The retain model's metrics, from its log or from running it first under the same settings."""
-    if settings.retain_log:
-        log = read_log(Path(settings.retain_log))
-        return retain_reference(log, passes, settings.suite)
-    wanted = retain_names(metrics)
-    if not settings.retain or not wanted:
-        return {}
-    notice(f"retain model {settings.retain}")
-    theirs = replace(settings, metrics=tuple(wanted), retain=None, classifier=None, reference=None)
-    own = place / RETAIN
-    found = evaluate_into(settings.retain, theirs, own, notice=notice, progress=progress)
-    return found.checked().entries
-
-
 def _options(
     model: str, settings: EvaluateSettings, folder: Path | None, passes: ModelPasses
 ) -> dict[str, Any]:
@@ -336,37 +327,6 @@ def _inputs(passes: ModelPasses) -> dict[str, Any]:
     inputs["data"] = {name: split.digest for name, split in passes.splits.items()}
     inputs |= passes.patching.inputs() if passes.patching else {}
     return inputs | {"conditions": conditions(passes)}
-
-
-def _write(
-    model: str,
-    settings: EvaluateSettings,
-    folder: Path | None,
-    place: Path,
-    passes: ModelPasses,
-    entries: Mapping[str, MetricResult],
-    said: list[str],
-    started: float,
-) -> None:
-    log = write_log(place, settings.suite, entries)
-    write_jsonl(place / "results.jsonl", result_rows(settings.suite, passes, entries))
-    inputs = _inputs(passes) | _reference(settings, place)
-    inputs["notes"] = said
-    inputs["metrics"] = {
-        one.name: {
-            "high_means": one.high_means,
-            "family": one.fn.__module__.rpartition(".")[2],
-            "source": one.source,
-        }
-        for one in ordered(settings.suite, entries)
-    }
-    manifest(
-        "eval",
-        options=_options(model, settings, folder, passes),
-        inputs=inputs,
-        device=passes.subject.conditions.device,
-        started=started,
-    ).write(place, (log.name, f"{settings.suite.upper()}_SUMMARY.json", "results.jsonl"))
 
 
 CLASSIFIER_TOKENS: Mapping[Suite, int] = {"tofu": 32, "muse": 512}
@@ -409,14 +369,7 @@ def open_evaluation(
     tokenizer = tokenizer_for(checkpoint, folder)
     template = _template(settings)
     check_tokenizer(tokenizer, template, str(folder or model))
-    splits = load_suite(
-        settings.suite,
-        settings.data or (DEMO_DATA if family_of(model) else None),
-        forget_split=settings.forget_split,
-        question_key=settings.question_key,
-        own=_own(settings),
-        limit=settings.limit,
-    )
+    splits = splits_of(model, settings)
     reference = None
     if settings.reference:
         reference, opened = open_subject(
@@ -458,26 +411,11 @@ def _patching(model: str, settings: EvaluateSettings, notice: Notice) -> Patchin
             resolve(name, registry)
 
     def opened() -> "Session":
-        data = annotated_set(
-            model,
-            suite=settings.suite,
-            data=settings.data,
-            forget_split=settings.forget_split,
-            own=_own(settings),
-        )
+        asked = depth_inside(model, settings)
         if settings.retain is None:
             raise InputError(NO_RETAIN)
         from lensaudit.patching.prepare import prepare  # seconds to import
 
-        groups = shared(settings, Models, NeutralRows, Machine, ScoreFiles, data=data)
-        asked = PatchSettings(**groups, exclude=settings.exclude, limit=settings.limit)
         return prepare([model], asked, notice=notice, maps=False)
 
     return Patching(model, opened, notice)
-
-
-def _own(settings: EvaluateSettings) -> dict[str, Path]:
-    own = own_rows(settings, settings.forget)
-    if own and settings.suite != "tofu":
-        raise InputError("--forget, --holdout and --retain-data belong to --suite tofu")
-    return own

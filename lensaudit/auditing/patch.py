@@ -2,13 +2,12 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lensaudit.auditing.result import Patched, read_patched
-from lensaudit.auditing.reuse import anchored, asked
+from lensaudit.auditing.question import anchored
+from lensaudit.auditing.result import PatchResult, read_patched
 from lensaudit.files import canonical_json
 from lensaudit.patching.collateral import kept_beside
 from lensaudit.patching.controls import controls_of
@@ -29,7 +28,6 @@ from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.summary import NOT_A_DEPTH, summaries
 from lensaudit.progress import Notice, Plan, Tell, unheard
-from lensaudit.results.keyed import Question
 from lensaudit.results.records import Run, claim, folder_of, folders_for, known_as
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.collect import judge_beside, judge_run
@@ -69,7 +67,8 @@ def patch_into(
     *,
     notice: Notice = unheard,
     progress: Tell = unheard,
-) -> Patched:
+    opened: Callable[[Session], None] = unheard,
+) -> list[PatchResult]:
     """Patch the models into `full`, score them, and write a folder for each.
 
     A model of which nothing can be scored is a result without a value; its files say why.
@@ -81,6 +80,7 @@ def patch_into(
             experiments/out/<source>.
         notice: told remarks.
         progress: told what is done.
+        opened: told what was opened, before any work.
 
     Raises:
         InputError: before any work.
@@ -89,11 +89,10 @@ def patch_into(
     """
     started = time.monotonic()
     settings = anchored(tuple(sources), settings)
-    question = Question(lambda: asked(sources, settings), notice)
-    session = prepared(sources, settings, question.tell, progress)
+    session = prepared(sources, settings, notice, progress)
     controls = None if settings.without_retain else controls_of(session)
     kept = kept_beside(session)
-    question.opened()
+    opened(session)
     folders = own_folders(session, folder, notice=notice)
     for one in folders.values():
         claim(one, "patch", FILES)
@@ -101,7 +100,6 @@ def patch_into(
     with session:
         found = summaries(session, controls, kept)
     nulls = read_calibration()
-    record = question.record()
     for one in found:
         name, outcome = one.summary["source"], one.outcome
         rows = with_texts(with_tokens(one.rows, session), session.examples)
@@ -112,12 +110,12 @@ def patch_into(
             started,
             scores_by=None if outcome is None else outcome.computed_by,
         )
-        write_result(folders[name], rows, one.cells, summary, replace(made, asked=record))
+        write_result(folders[name], rows, one.cells, summary, made)
     outcomes = [one.outcome for one in found if one.outcome is not None]
     if len(outcomes) > 1:
         parent = next(iter(folders.values())).parent
         made = manifest_of(session, session.sources, started, command="patch comparison")
-        write_comparison(parent, outcomes, replace(made, asked=record))
+        write_comparison(parent, outcomes, made)
     return read_patched(folders)
 
 

@@ -4,7 +4,6 @@ None means that a choice follows from the models or the data.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 from lensaudit.settings import (
@@ -116,9 +115,3 @@ class AuditSettings(PatchGroups):
     ] = False
     holdout: Holdout = None
     retain_set: RetainSet = None
-
-
-def own_rows(settings: EvaluateSettings | AuditSettings, forget: Place | None) -> dict[str, Path]:
-    """Files of own rows by the split that they are."""
-    given = {"forget": forget, "holdout": settings.holdout, "retain": settings.retain_set}
-    return {name: Path(place) for name, place in given.items() if place is not None}

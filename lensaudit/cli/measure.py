@@ -35,6 +35,7 @@ from lensaudit.cli.terminal import (
 from lensaudit.errors import InputError, PartialError, VerificationError, WorkError, need
 from lensaudit.evaluation.settings import HarnessSettings
 from lensaudit.patching.settings import PatchSettings
+from lensaudit.results.records import answered_for, renew
 from lensaudit.screen.cells import number
 from lensaudit.settings import MODELS, results_folder
 from lensaudit.steer.settings import (
@@ -45,6 +46,7 @@ from lensaudit.steer.settings import (
 )
 
 if TYPE_CHECKING:
+    from lensaudit.auditing.audit import AuditPlan
     from lensaudit.auditing.result import Audited
     from lensaudit.screen.tables import Part
     from lensaudit.steer.evaluate import Steering
@@ -70,6 +72,7 @@ def patch(
     knowledge is intact; 1: erased to the level of a model that never saw it.
     """
     with during("looking for a finished run"):
+        from lensaudit.auditing.result import comparison_of
         from lensaudit.auditing.reuse import patched
 
     if dry_run:
@@ -81,13 +84,13 @@ def patch(
         found = patched(sources, settings, out, notice=notice, progress=bar.tell)
     from lensaudit.screen.depth import of_runs
 
-    summaries = [one.summary for one in found.results]
-    folders = (f"written: {one.folder}" for one in found.results)
-    shown = chain(of_runs(summaries, found.comparison), folders)
+    summaries = [one.summary for one in found]
+    folders = (f"written: {one.folder}" for one in found)
+    shown = chain(of_runs(summaries, comparison_of(found)), folders)
     answer(one_or_all(summaries), shown, as_json=as_json)
-    if off := next(filter(None, (one.off for one in found.results)), None):
+    if off := next(filter(None, (one.off for one in found)), None):
         raise VerificationError(off)
-    if empty := [one for one in found.results if one.found_nothing]:
+    if empty := [one for one in found if one.found_nothing]:
         raise WorkError(f"{', '.join(one.source for one in empty)}: {empty[0].reason}")
 
 
@@ -147,22 +150,27 @@ def evaluate(
         raise click.UsageError("give --model NAME, or --from-log FILE")
     if dry_run and log is not None:
         raise InputError("--from-log computes at once; there is no plan to print")
-    from lensaudit.auditing.evaluate import aggregate_log, evaluate_into, plan_evaluation
-
     if log is not None:
+        from lensaudit.auditing.evaluate import aggregate_log
+
         found = aggregate_log(log, settings, out)
     elif dry_run:
+        from lensaudit.auditing.evaluate import plan_evaluation
+
         say(plan_evaluation(model or "", settings, out).text())
         return
     else:
-        found = evaluate_into(
+        from lensaudit.auditing.reuse import evaluated
+
+        found = evaluated(
             model or "", settings, out, notice=notice, progress=lambda one: notice(one.piece)
         ).checked()
     from lensaudit.screen.evaluation import values
 
     for note in found.notes:
         notice(note)
-    answer(dict(found.summary), values(found), found.folder, as_json=as_json)
+    folder = found.folder if log is None else out
+    answer(dict(found.summary), values(found), folder, as_json=as_json)
 
 
 @click.command()
@@ -187,27 +195,20 @@ def audit(
     The plan is printed first. What is finished is kept and found again by content: after an
     interruption run the same command again. --fresh computes everything anew.
     """
-    from lensaudit.auditing.result import AUDIT_MANIFEST
-    from lensaudit.auditing.reuse import check_rows, finished_audit
-    from lensaudit.results.records import answered_for, renew
+    with during("looking for a finished run"):
+        from lensaudit.auditing.result import AUDIT_MANIFEST
+        from lensaudit.auditing.reuse import audited
 
-    if not dry_run and (known := finished_audit(sources, settings, out, notice=notice)):
-        page = known.folder / PAGE
-        if page in answered_for(known.folder / AUDIT_MANIFEST):
-            print_audited(known, page, as_json=as_json)
-            return
-    check_rows(sources, settings)
-    from lensaudit.auditing.audit import AuditPlan, audit_into, plan_audit
-    from lensaudit.report.render import write_report
-
-    def lines(plan: AuditPlan) -> str:
+    def lines(plan: "AuditPlan") -> str:
         return f"{plan.text()}\nreport: {plan.folder / PAGE}"
 
     if dry_run:
+        from lensaudit.auditing.audit import plan_audit  # seconds to import
+
         say(lines(plan_audit(sources, settings, out, notice=notice)))
         return
     with ProgressBar() as bar:
-        found = audit_into(
+        found = audited(
             sources,
             settings,
             out,
@@ -215,12 +216,15 @@ def audit(
             progress=bar.tell,
             planned=lambda plan: None if is_quiet() else say(lines(plan), err=True),
         )
-    page = found.folder / PAGE
-    left_out = write_report(found.folders, page)
-    for one in left_out:
-        notice(f"not in the report: {one.path}: {one.reason}")
-    if not left_out:
-        renew(found.folder, [PAGE], AUDIT_MANIFEST)
+    page, sealed = found.folder / PAGE, found.folder / AUDIT_MANIFEST
+    if not sealed.exists() or page not in answered_for(sealed):
+        from lensaudit.report.render import write_report
+
+        left_out = write_report(found.folders, page)
+        for one in left_out:
+            notice(f"not in the report: {one.path}: {one.reason}")
+        if not left_out:
+            renew(found.folder, [PAGE], AUDIT_MANIFEST)
     print_audited(found, page, as_json=as_json)
 
 

@@ -27,7 +27,8 @@ from lensaudit.association.run import KnowResult, know_into
 from lensaudit.association.settings import quick
 from lensaudit.auditing.calls import given_to, notice
 from lensaudit.auditing.evaluate import evaluate_into
-from lensaudit.auditing.result import EvaluationResult, PatchResult, own_data
+from lensaudit.auditing.question import own_data
+from lensaudit.auditing.result import EvaluationResult, PatchResult
 from lensaudit.auditing.reuse import patched
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.tofu import forget_set
@@ -281,7 +282,7 @@ class AuditCallback(TrainerCallback):
         """Seconds that it took, and what was found."""
         began = time.monotonic()
         asked = PatchSettings(**shared(self.settings, PatchGroups, limit=rows))
-        (found,) = patched([source], asked, place / f"{_PATCHED}{rows}", notice=notice).results
+        (found,) = patched([source], asked, place / f"{_PATCHED}{rows}", notice=notice)
         return time.monotonic() - began, found
 
     def _kept(self, model: str, place: Path) -> EvaluationResult:

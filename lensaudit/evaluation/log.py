@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.data.suites import Suite
-from lensaudit.errors import InputError
+from lensaudit.errors import Failure, InputError, WorkError
 from lensaudit.files import read_json, write_json
 from lensaudit.metrics.probability import probability_record
 from lensaudit.metrics.records import finished
@@ -19,8 +19,8 @@ from lensaudit.metrics.registry import (
     unscored,
 )
 from lensaudit.results.eval_runs import LogEntry, entries_of
-from lensaudit.results.reading import checked, null
-from lensaudit.results.records import check_result
+from lensaudit.results.reading import checked, null, part
+from lensaudit.results.records import MANIFEST, check_result
 
 _OLD_FILES = {
     "eval_log_forget.json": "forget",
@@ -33,12 +33,63 @@ _SIDES = ("forget", "holdout")
 
 
 @dataclass(frozen=True)
-class MetricLog:
-    """The metrics of one model."""
+class EvaluationResult:
+    """What an evaluation found of one model, as its log holds it."""
 
-    suite: Suite
+    source: str
     path: Path
+    """Of the log, <SUITE>_EVAL.json; beside it results.jsonl and manifest.json."""
+    suite: Suite
     entries: Mapping[str, MetricResult]
+    """Metric -> what was found of it; a reason where that is nothing."""
+    notes: tuple[str, ...] = ()
+    """How texts were encoded, where that needs saying."""
+
+    @property
+    def folder(self) -> Path:
+        """Of the log."""
+        return self.path.parent
+
+    @property
+    def summary(self) -> Mapping[str, float | None]:
+        """Metric -> value; None where it has none: see `why_not`."""
+        return {name: entry.value for name, entry in self.entries.items()}
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """Metrics whose pass broke; the others are there."""
+        broken = ((name, one) for name, one in self.entries.items() if one.failed)
+        return tuple(Failure(self.source, n, e.failed, e.why or "") for n, e in broken if e.failed)
+
+    def why_not(self, metric: str) -> str | None:
+        """Why a metric has no value; None where it has one."""
+        return self.entries[metric].reason
+
+    @property
+    def uds(self) -> float | None:
+        """Unlearning Depth Score, where a retain model was named; else None: see `reason`."""
+        return self.summary.get("uds")
+
+    @property
+    def ci95(self) -> tuple[float, float] | None:
+        """95 % interval of `uds` by authors; None where there is none."""
+        return None if self.uds is None else self.entries["uds"].ends
+
+    @property
+    def reason(self) -> str | None:
+        """Why there is no UDS; None where there is one."""
+        return self.why_not("uds") if "uds" in self.entries else "UDS was not asked for"
+
+    def checked(self) -> "EvaluationResult":
+        """Itself, if any metric has a value.
+
+        Raises:
+            WorkError: none has; the first reason is named.
+        """
+        if any(entry.value is not None for entry in self.entries.values()):
+            return self
+        first = next(iter(self.entries.values()))
+        raise WorkError(f"no metric has a value; {first.reason}; see {self.folder}")
 
     @property
     def complete(self) -> Mapping[str, MetricResult]:
@@ -47,7 +98,7 @@ class MetricLog:
         return {**self.entries, **{n: e for n, e in again.items() if e.value is not None}}
 
 
-def read_log(path: Path) -> MetricLog:
+def read_log(path: Path) -> EvaluationResult:
     """A log in any of the three layouts; a folder means the log in it.
 
     Raises:
@@ -60,11 +111,13 @@ def read_log(path: Path) -> MetricLog:
     if not isinstance(content, dict) or not content:
         raise InputError(f"{path}: is not a log; wanted TOFU_EVAL.json, MUSE_EVAL.json or older")
     if set(content) & set(_OLD_FILES):
-        return MetricLog("tofu", path, _old_entries(content, path))
+        return EvaluationResult(str(path), path, "tofu", _old_entries(content, path))
     found = entries_of(content, path)
     entries = {name: _entry(one, f"{path}: {name}") for name, one in found.items()}
     muse = any("mem_ROUGE" in name for name in entries) or path.name.startswith("MUSE")
-    return MetricLog("muse" if muse else "tofu", path, entries)
+    made = path.parent / MANIFEST
+    notes = part(read_json(made), "inputs").get("notes", ()) if made.exists() else ()
+    return EvaluationResult(str(path), path, "muse" if muse else "tofu", entries, tuple(notes))
 
 
 def _log_in(folder: Path) -> Path:
@@ -84,7 +137,7 @@ def write_log(folder: Path, suite: Suite, entries: Mapping[str, MetricResult]) -
 
 
 def recomputed(
-    log: MetricLog,
+    log: EvaluationResult,
     *,
     retain: Mapping[str, MetricResult],
     conventions: Conventions,
@@ -107,7 +160,7 @@ def recomputed(
 
 def _recomputed(
     metric: Metric,
-    log: MetricLog,
+    log: EvaluationResult,
     done: Mapping[str, MetricResult],
     retain: Mapping[str, MetricResult],
     conventions: Conventions,

@@ -3,20 +3,17 @@
 TransformerLens is imported when the pass is asked for, not before: most evaluations do without.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lensaudit.data.suites import DEMO_DATA, Split, Suite
-from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB
+from lensaudit.data.suites import Split
 from lensaudit.errors import Failure, InputError, VerificationError, WorkError, failure_in
 from lensaudit.metrics.registry import ANNOTATED, Measured
 from lensaudit.models.device import one_memory_error
-from lensaudit.models.registry import DEMO as DEMO_NAMES
 from lensaudit.progress import Notice, unheard
 
 if TYPE_CHECKING:
@@ -104,36 +101,6 @@ class Patching:
             "patched_retain": {"name": audit.retain.spec.name, "weights": audit.retain.weights},
             "annotated": audit.examples_hash,
         }
-
-
-MAKE_ONE = "prefix and entity per row are made by `lensaudit annotate`"
-
-
-def annotated_set(
-    model: str, *, suite: Suite, data: str | None, forget_split: str, own: Mapping[str, Path]
-) -> str:
-    """The annotated forget set that belongs to a suite's data, as `forget_set` names it.
-
-    Raises:
-        InputError: the data has none.
-    """
-    if suite != "tofu":
-        raise InputError(f"suite {suite} has no annotated forget set: {MAKE_ONE}")
-    if own and data is None and "forget" not in own:
-        raise InputError(f"no forget set; name one with --forget: {MAKE_ONE}")
-    given = own.get("forget") or (data if data and Path(data).is_file() else None)
-    if given is not None:
-        return str(given)
-    folder = data is not None and Path(data).is_dir()
-    if not folder and (data == DEMO_DATA or (data is None and model.startswith(DEMO_NAMES))):
-        return DEMO
-    if forget_split != FORGET10:
-        raise InputError(f"{forget_split} has no annotated forget set; {FORGET10} has one")
-    if data is None or data == TOFU_HUB:
-        return FORGET10
-    if not folder:
-        raise InputError(f"{data} has no annotated forget set: {MAKE_ONE}")
-    return str(data)
 
 
 def _said(failure: Failure) -> str:

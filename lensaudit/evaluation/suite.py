@@ -8,7 +8,7 @@ from typing import Any
 from lensaudit.data.chat import folds_system
 from lensaudit.data.suites import Split, Suite
 from lensaudit.errors import InputError
-from lensaudit.evaluation.log import MetricLog
+from lensaudit.evaluation.log import EvaluationResult
 from lensaudit.evaluation.passes import ModelPasses
 from lensaudit.evaluation.texts import notes_on
 from lensaudit.files import digest, read_json
@@ -211,7 +211,7 @@ _SIDES = {"tofu": ("forget", "holdout"), "muse": ("members", "non_members")}
 
 
 def retain_reference(
-    log: MetricLog, passes: ModelPasses, suite: Suite
+    log: EvaluationResult, passes: ModelPasses, suite: Suite
 ) -> Mapping[str, MetricResult]:
     """The metrics of a retain model's log, once it is known to belong to this run.
 
@@ -237,7 +237,7 @@ def conditions(passes: ModelPasses) -> dict[str, object]:
     }
 
 
-def check_retain(log: MetricLog, passes: ModelPasses) -> None:
+def check_retain(log: EvaluationResult, passes: ModelPasses) -> None:
     """Refuse a log of other rows, another template or another mask, as far as it can be told.
 
     A log of ours is told by the manifest beside it; one of open-unlearning by the texts its ROUGE
@@ -258,7 +258,7 @@ def check_retain(log: MetricLog, passes: ModelPasses) -> None:
             _check_rows(log, found, passes.splits[split], what)
 
 
-def _check_manifest(log: MetricLog, manifest: object, passes: ModelPasses) -> None:
+def _check_manifest(log: EvaluationResult, manifest: object, passes: ModelPasses) -> None:
     made = part(manifest, "inputs", "conditions")
     if not made:
         return
@@ -275,7 +275,7 @@ def _check_manifest(log: MetricLog, manifest: object, passes: ModelPasses) -> No
 
 
 def _check_texts(
-    log: MetricLog, name: str, entry: MetricResult, passes: ModelPasses, read: Read
+    log: EvaluationResult, name: str, entry: MetricResult, passes: ModelPasses, read: Read
 ) -> None:
     split = passes.splits[read.split]
     view = passes.view(read)
@@ -303,7 +303,7 @@ def _bare(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
-def _numbered(log: MetricLog) -> Iterator[tuple[MetricResult, str, str]]:
+def _numbered(log: EvaluationResult) -> Iterator[tuple[MetricResult, str, str]]:
     """Entries with rows, and the split whose row numbers they should have."""
     for name, split in _ROWS.items():
         if name in log.entries and log.suite == "tofu":
@@ -314,7 +314,7 @@ def _numbered(log: MetricLog) -> Iterator[tuple[MetricResult, str, str]]:
             yield attack.parts[side], split, f"mia_min_k.{side}"
 
 
-def _check_rows(log: MetricLog, entry: MetricResult, split: Split, what: str) -> None:
+def _check_rows(log: EvaluationResult, entry: MetricResult, split: Split, what: str) -> None:
     found = entry.records.keys() | entry.unscored.keys()
     wanted = {row.idx for row in split.rows}
     if found and found != wanted:

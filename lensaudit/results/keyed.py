@@ -161,11 +161,11 @@ Key = Callable[[], str]
 
 
 class Question:
-    """What a run asks, from before its first file is read until its answer is written."""
+    """What a run asks: its key, before the first file is read and again when all is written."""
 
     def __init__(self, key: Key, notice: Notice = unheard):
         self._key = key
-        self._began = _known(key)
+        self._asked = _known(key)
         self._notice = notice
         self._told: list[str] = []
         self._opened: int | None = None
@@ -175,39 +175,42 @@ class Question:
         self._told.append(line)
         self._notice(line)
 
-    def opened(self) -> None:
+    def opened(self, _: object = None) -> None:
         """All names stand for something now: what was told so far is said of any such run."""
         self._opened = len(self._told)
 
-    def record(self) -> dict[str, Any] | None:
-        """For the manifest; None where another run may say something else.
+    def answered(self, manifests: Iterable[Path]) -> list[str] | None:
+        """What a finished run told that asked the same; None where there is none, or any doubt.
 
-        So it is where a file changed meanwhile, or where the run itself had something to remark:
-        scores of other versions, another engine than the one asked for, a damaged cache.
+        Args:
+            manifests: every one that the run wrote.
         """
-        told_all = self._opened == len(self._told)
-        if self._began is None or not told_all or _known(self._key) != self._began:
+        if self._asked is None:
             return None
-        return {"hash": self._began, "told": self._told}
-
-
-def answered(manifests: Iterable[tuple[Path, str]], key: Key) -> list[str] | None:
-    """What a finished run told that asked the same; None where there is none, or any doubt.
-
-    Args:
-        manifests: every one that the run wrote: its folder, and its name there.
-        key: of the question.
-    """
-    said: list[Any] = []
-    try:
-        for folder, name in manifests:
-            said.append(json_object(folder / name).get("asked"))
-            if said[-1] != said[0] or (folder / BEGUN).exists() or misfits(folder, name=name):
-                return None
+        said: list[Any] = []
+        try:
+            for path in manifests:
+                said.append(json_object(path).get("asked"))
+                begun = (path.parent / BEGUN).exists()
+                if said[-1] != said[0] or begun or misfits(path.parent, name=path.name):
+                    return None
+        except (LensAuditError, OSError):
+            return None
         first = said[0] if said and isinstance(said[0], Mapping) else {}
-        return list(first["told"]) if first.get("hash") == key() else None
-    except (LensAuditError, OSError):
-        return None
+        return list(first["told"]) if first.get("hash") == self._asked else None
+
+    def settle(self, manifests: Iterable[Path]) -> None:
+        """Say in the manifests of the finished run what it was asked, that it may answer again.
+
+        Nothing is said where another run may find something else: a file changed meanwhile, or the
+        run itself had something to remark, as scores of other versions, another engine than the
+        one asked for, a damaged cache.
+        """
+        settled = self._asked is not None and self._opened == len(self._told)
+        if settled and _known(self._key) == self._asked:
+            for path in manifests:
+                asked = {"hash": self._asked, "told": self._told}
+                write_json(path, signed({**json_object(path), "asked": asked}))
 
 
 def _known(key: Key) -> str | None:

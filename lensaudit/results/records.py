@@ -53,8 +53,6 @@ class Manifest:
     versions: Mapping[str, Any] = field(default_factory=dict)
     """Of the process that wrote the result; scores that were found say their own, see `inputs`."""
     git_commit: str | None = None
-    asked: Mapping[str, Any] | None = None
-    """By what the same question is known again, see `lensaudit.results.keyed`; most have none."""
 
     def write(self, folder: Path, files: Iterable[str], name: str = MANIFEST) -> Path:
         """Write the manifest into `folder`, after everything else.
@@ -64,9 +62,7 @@ class Manifest:
             files: names below `folder` that the manifest answers for.
             name: of the manifest, below `folder`.
         """
-        own = {name: one for name, one in vars(self).items() if name != "asked" or one is not None}
-        content = signed({**own, "files": _marks(folder, files)})
-        path = write_json(folder / name, content)
+        path = write_json(folder / name, signed({**vars(self), "files": _marks(folder, files)}))
         (folder / BEGUN).unlink(missing_ok=True)
         return path
 
@@ -298,7 +294,7 @@ def answered_for(path: Path) -> list[Path]:
         InputError: it was edited, or or is another program's.
     """
     content = signed_object(path)
-    files, wanted = content.get("files"), {one.name for one in fields(Manifest)} - {"asked"}
+    files, wanted = content.get("files"), {one.name for one in fields(Manifest)}
     if not isinstance(files, Mapping) or not wanted <= content.keys():
         raise InputError(f"{path}: is no manifest of a run of ours")
     if away := [name for name in files if _is_away(name)]:

@@ -194,9 +194,7 @@ def measure(
             values |= _association(model, settings, data, out / "know", report)
         given = shared(settings, Rows, Machine, Anchors, Caches, data=data, batch_size=None)
         asked = PatchSettings(**given, lens=conditions.lens, also=conditions.also)
-        (found,) = patch_into(
-            [model], asked, out / "patch", notice=report, progress=tell(report)
-        ).results
+        (found,) = patch_into([model], asked, out / "patch", notice=report, progress=tell(report))
         values |= _depths(found.summary)
     folder = out / "eval"
     if settings.retain_log is None:
@@ -208,7 +206,7 @@ def measure(
             settings = replace(settings, retain_log=folder)
     result = _evaluated(model, settings, folder, report)
     if broken := next(iter(result.failures), None):
-        raise WorkError(f"{broken.step}: patching failed: {broken.message}")
+        raise WorkError(f"{broken.step}: {broken.message}")
     known, entries = all_metrics(), sorted(result.entries.items())
     return {**{name: _value(known[name], one) for name, one in entries}, **values}
 

@@ -1,4 +1,4 @@
-"""A run of `patch` that is finished is read from its files, and nothing stale ever is."""
+"""A finished run is read from its files, and nothing stale ever is."""
 
 import json
 import os
@@ -10,16 +10,18 @@ from dataclasses import fields, replace
 import pytest
 from support import EMBEDDED
 
-from lensaudit.auditing import reuse as asking
+from lensaudit.auditing import question as asking
 from lensaudit.auditing.patch import patch_into
-from lensaudit.auditing.reuse import asked, finished
+from lensaudit.auditing.question import patch_key as asked
+from lensaudit.auditing.result import comparison_of
+from lensaudit.auditing.reuse import patched
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
-from lensaudit.files import digest
+from lensaudit.files import digest, write_json
 from lensaudit.models import hashing
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.results.keyed import Question
-from lensaudit.results.records import BEGUN
+from lensaudit.results.records import BEGUN, signed
 
 RUN = """
 import json, sys
@@ -61,10 +63,12 @@ def forgotten(folder):
         )
 
 
+EVAL = ("eval", "--model", "demo/npo", "--limit", "2", "--metric", "mia_loss")
 ASKS = (
     (*PATCH, "--source", "demo/npo", "--out", "out"),
     (*PATCH, "--source", "demo/npo", "--source", "demo/idknll"),
     (*PATCH, "--source", "demo/npo", "--score", "em", "--max-new-tokens", "4"),
+    (*EVAL, "--metric", "privleak", "--metric", "uds", "--retain", "demo/retain"),
     ("audit", "--source", "demo/npo", "--limit", "2", "--align", "none", "--suite", "none"),
 )
 
@@ -191,7 +195,6 @@ def test_other_code_libraries_and_cards_are_another_question(own, monkeypatch, n
 def test_another_model_and_another_order_are_other_questions(own):
     questions = (["mine"], ["other"], ["mine", "other"], ["other", "mine"])
     assert len({asked(names, own) for names in questions}) == len(questions)
-    assert asked(["mine", "mine"], own) == asked(["mine"], own)
 
 
 FEW = PatchSettings(limit=2, layers="9,12", align="none")
@@ -203,7 +206,14 @@ def made(tmp_path_factory):
     """A finished run of two models."""
     folder = tmp_path_factory.mktemp("made")
     settings = replace(FEW, activations=str(folder / "activations"))
-    return settings, folder, patch_into(SOURCES, settings, folder / "out")
+    return settings, folder, patched(SOURCES, settings, folder / "out")
+
+
+def finished(sources, settings, folder):
+    """What is read of a finished run; None where it would be made."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lensaudit.auditing.patch.patch_into", lambda *a, **k: [])
+        return patched(sources, settings, folder) or None
 
 
 @pytest.fixture
@@ -217,8 +227,9 @@ def copied(made, tmp_path):
 def test_what_is_read_is_what_was_found(made):
     settings, folder, found = made
     assert finished(SOURCES, settings, folder / "out") == found
-    assert found.comparison[0][:2] == list(SOURCES)
-    assert isinstance(found.comparison[0][4], float)
+    (pair,) = comparison_of(found)
+    assert pair[:2] == list(SOURCES)
+    assert isinstance(pair[4], float)
 
 
 DAMAGE = {
@@ -251,31 +262,44 @@ def test_nor_is_anything_where_all_is_to_be_fresh_or_asked_otherwise(copied):
     assert finished(("demo/npo", "nobody"), settings, folder) is None
 
 
-def test_a_run_whose_files_change_meanwhile_answers_no_later_one(own, tmp_path):
-    question = Question(lambda: asked(["mine"], own), lambda line: None)
+@pytest.fixture
+def manifest(tmp_path):
+    """A manifest that a question can be settled in: what it then says was asked."""
+    path = write_json(tmp_path / "manifest.json", signed({"files": {}}))
+
+    def settled(question):
+        question.settle([path])
+        return json.loads(path.read_text()).get("asked")
+
+    return settled
+
+
+def test_a_run_whose_files_change_meanwhile_answers_no_later_one(own, tmp_path, manifest):
+    question = Question(lambda: asked(["mine"], own))
     question.opened()
-    assert question.record() is not None
     CHANGES["rows"](tmp_path)
-    assert question.record() is None
+    assert manifest(question) is None
 
 
-def test_remarks_on_names_are_said_again_and_those_on_scores_forbid_an_answer(own, monkeypatch):
+@pytest.mark.parametrize("late", [[], ["3 scores were computed by other versions"]])
+def test_remarks_on_names_are_said_again_and_those_on_scores_forbid_an_answer(own, manifest, late):
     said = []
     question = Question(lambda: asked(["mine"], own), said.append)
     question.tell("no row names an author")
     question.opened()
-    record = question.record()
-    assert record["told"] == said == ["no row names an author"]
-    question.tell("3 scores were computed by other versions")
-    assert question.record() is None
+    for line in late:
+        question.tell(line)
+    assert said == ["no row names an author", *late]
+    record = manifest(question)
+    assert record is None if late else record["told"] == said
 
 
-def test_a_question_that_cannot_be_asked_is_left_to_the_run(own):
+def test_a_question_that_cannot_be_asked_is_left_to_the_run(own, manifest):
     with pytest.raises(InputError):
         asked(["nobody"], own)
-    question = Question(lambda: asked(["nobody"], own), lambda line: None)
+    question = Question(lambda: asked(["nobody"], own))
     question.opened()
-    assert question.record() is None
+    assert manifest(question) is None
 
 
 def test_memos_of_another_file_change_no_run_and_reading_a_run_again_hashes_nothing(

@@ -8,8 +8,8 @@ from safetensors.torch import load_file, save_file
 from support import EMBEDDED
 
 import lensaudit as la
-from lensaudit.auditing import audit as auditing
 from lensaudit.auditing.audit import plan_audit
+from lensaudit.auditing.question import asked_of_patch, evaluations
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.cli.main import run
 from lensaudit.data.facts import embedded_rows
@@ -173,11 +173,11 @@ def test_every_choice_of_an_audit_reaches_the_depth_and_the_evaluations():
     chosen = {"exclude": ("v2",), "align": "none", "align_data": "a.txt", "align_tokens": 7}
     chosen |= {"validity_data": "b.txt", "batch_size": 3, "dtype": "float16", "limit": 2}
     settings = AuditSettings(inside=True, fresh=True, memory="1G", **chosen)
-    steps = auditing._evaluations(["demo/npo"], settings, Path("out"))
+    steps = evaluations(["demo/npo"], settings, Path("out"))
     own = {"retain", "retain_log", "data", "forget"}
     named = {one.name for one in dataclasses.fields(settings)} - own
     lacking = []
-    for made in (auditing._patching(settings), *(asked for _, asked, _ in steps)):
+    for made in (asked_of_patch(settings), *(asked for _, asked, _ in steps)):
         fields = {one.name for one in dataclasses.fields(made)}
         assert [n for n in named & fields if getattr(made, n) != getattr(settings, n)] == []
         assert chosen.keys() | {"fresh"} <= fields

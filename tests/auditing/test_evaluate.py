@@ -176,8 +176,7 @@ def test_a_broken_pass_is_a_failure_beside_the_others(tmp_path, monkeypatch):
     found = la.evaluate("demo/npo", tmp_path / "out", activations=tmp_path / "a", **how)
     (failure,) = found.failures
     assert (failure.model, failure.step, failure.kind) == ("demo/npo", "uds", "verification")
-    assert failure.message == "the bridge and the model disagree"
-    assert found.reason == "patching failed: the bridge and the model disagree"
+    assert failure.message == "patching failed: the bridge and the model disagree" == found.reason
     assert found.summary["mia_loss"] is not None
     written = read_log(tmp_path / "out").entries
     assert (written["uds"].failed, written["mia_loss"].failed) == ("verification", None)

@@ -3,16 +3,17 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from generated import save_muse
 from metric_helpers import tiny_passes
 
+from lensaudit.auditing.question import annotated_set
+from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.evaluation import depth
-from lensaudit.evaluation.patching import NO_RETAIN, annotated_set
+from lensaudit.evaluation.patching import NO_RETAIN
 from lensaudit.evaluation.suite import evaluate
 from lensaudit.metrics.registry import ordered
 
@@ -176,20 +177,17 @@ def test_passes_that_name_no_models_give_a_reason(tiny_tokenizer, suite):
     assert {entry.reason for entry in found.values()} == {NO_RETAIN}
 
 
-def chosen(tmp_path, **changes):
-    asked = {"model": "npo", "suite": "tofu", "data": None, "forget_split": "forget10", "own": {}}
-    asked |= changes
-    return annotated_set(asked.pop("model"), **asked)
-
-
 def test_the_annotated_set_follows_the_data(tmp_path):
-    assert chosen(tmp_path) == "forget10"
-    assert chosen(tmp_path, model="demo/npo", forget_split="forget05") == "demo"
-    assert chosen(tmp_path, data="demo") == "demo"
-    assert chosen(tmp_path, data=str(tmp_path)) == str(tmp_path)
-    assert chosen(tmp_path, own={"forget": tmp_path / "f"}) == str(tmp_path / "f")
     (tmp_path / "rows.json").write_text("[]")
-    assert chosen(tmp_path, data=str(tmp_path / "rows.json")) == str(tmp_path / "rows.json")
+    for changes, wanted in (
+        ({}, "forget10"),
+        ({"data": "demo"}, "demo"),
+        ({"data": str(tmp_path)}, str(tmp_path)),
+        ({"forget": tmp_path / "f"}, str(tmp_path / "f")),
+        ({"data": str(tmp_path / "rows.json")}, str(tmp_path / "rows.json")),
+    ):
+        assert annotated_set("npo", EvaluateSettings(**changes)) == wanted
+    assert annotated_set("demo/npo", EvaluateSettings(forget_split="forget05")) == "demo"
 
 
 @pytest.mark.parametrize(
@@ -198,12 +196,12 @@ def test_the_annotated_set_follows_the_data(tmp_path):
         ({"suite": "muse"}, "suite muse has no annotated"),
         ({"forget_split": "forget05"}, "forget05 has no annotated"),
         ({"data": "someone/else"}, "someone/else has no annotated"),
-        ({"own": {"holdout": Path("h")}}, "name one with --forget"),
+        ({"holdout": "h"}, "name one with --forget"),
     ],
 )
-def test_data_without_an_annotated_set_says_so(tmp_path, changes, said):
+def test_data_without_an_annotated_set_says_so(changes, said):
     with pytest.raises(InputError, match=said):
-        chosen(tmp_path, **changes)
+        annotated_set("npo", EvaluateSettings(**changes))
 
 
 def test_the_suite_starts_without_the_bridge():

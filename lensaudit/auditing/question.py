@@ -1,0 +1,340 @@
+"""What does a run ask? The settings that follow from its names, and one hash of what decides it.
+
+Every option, models and rows by content, the code, the libraries and the cards that it could run
+on are hashed. Who asks the same again is given the files (`reuse`); no model library is imported.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
+from lensaudit.data.facts import Fact
+from lensaudit.data.neutral import kept_facts, neutral_beside
+from lensaudit.data.suites import DEMO_DATA, Split, load_suite
+from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB, forget_set
+from lensaudit.errors import InputError
+from lensaudit.files import digest, slug
+from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.hashing import file_sha256
+from lensaudit.models.registry import DEMO as DEMO_NAMES
+from lensaudit.models.registry import (
+    ModelSpec,
+    base_spec,
+    default_anchor,
+    default_data,
+    family_of,
+    load_registry,
+    named_family,
+    not_theirs,
+    resolve,
+    retains_for,
+)
+from lensaudit.patching.settings import PatchSettings
+from lensaudit.results.records import code_digest, folders_for, package_versions
+from lensaudit.settings import (
+    NO_RETAIN_MODEL,
+    Machine,
+    Models,
+    NeutralRows,
+    PatchGroups,
+    Questions,
+    ScoreFiles,
+    path_of,
+    plain,
+    results_folder,
+    several,
+    shared,
+)
+from lensaudit.verdict.keeps import KEPT
+
+PATCH, EVAL, KNOW = "patch", "eval", "know"
+"""Of an audit's folder: depth, what each model says, and which values it binds to whom."""
+LOG = "TOFU_EVAL.json"
+MAKE_ONE = "prefix and entity per row are made by `lensaudit annotate`"
+_READ = ("*.json", "*.jinja", "*.model", "*.txt")
+"""Files of a model's folder that say how its weights are used."""
+_HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_OF_KEPT_FACTS = {"collateral", "selectivity"}
+"""Metrics that read the facts to keep as well."""
+
+S = TypeVar("S", bound=PatchGroups)
+
+
+def anchored(sources: Sequence[str], settings: S) -> S:
+    """The settings with the retain models that follow from the sources.
+
+    Raises:
+        InputError: a name is wrong, or own folders are named without the model before unlearning.
+    """
+    registry = load_registry(settings.registry)
+    if settings.full is None and (
+        own := not_theirs(default_anchor("full", sources), sources, registry)
+    ):
+        raise InputError(
+            f"{own}: is a folder of your own; name the model before unlearning with --full, or as "
+            "`full` in lensaudit.toml"
+        )
+    names = retains_for(sources, settings.retain, registry)
+    # the family's own stays unnamed: it is said by the sources
+    return settings if names[0] != NO_RETAIN_MODEL else replace(settings, retain=names)
+
+
+def check_rows(sources: Sequence[str], settings: PatchGroups) -> None:
+    """Refuse rows that are wrong, or not to be had, before anything takes time.
+
+    Raises:
+        InputError: as `forget_set`, or a source is no name and no folder.
+    """
+    registry = load_registry(settings.registry)
+    for one in sources:
+        resolve(one, registry)
+    forget_set(settings.data or default_data(sources[0]), exclude=settings.exclude, limit=1)
+
+
+def patch_key(sources: Sequence[str], settings: PatchSettings) -> str:
+    """Content hash of all that decides what a run of `patch` says; 32 hex digits.
+
+    Raises:
+        InputError: a name, a file or a setting is wrong.
+    """
+    settings = anchored(sources, settings)
+    data = str(settings.data or default_data(sources[0]))
+    examples = forget_set(data, exclude=settings.exclude, limit=settings.limit)
+    neutral, why = neutral_beside(settings, data, examples)
+    beside = (neutral.fit, neutral.validity, neutral.ordinary) if neutral else ()
+    kept = [kept_facts(one, data, limit=settings.limit) for one in settings.also]
+    return _key(
+        settings,
+        _models(sources, settings),
+        sources=sources,
+        rows=_rows(examples),
+        neutral=[_rows(part) for part in beside] or why,
+        kept=[[one.name, one.pretrained, _rows(one.rows)] for one in kept],
+    )
+
+
+def evaluation_key(model: str, settings: EvaluateSettings) -> str:
+    """The same of an evaluation.
+
+    Raises:
+        InputError: a name, a file or a setting is wrong; or nobody knows what a name stands for.
+    """
+    registry = load_registry(settings.registry)
+    named = {"model": model, "reference": settings.reference, "retain": settings.retain}
+    also = ("retain",) if _OF_KEPT_FACTS & set(settings.metrics) else ()
+    depth = None
+    if settings.retain is not None:
+        try:
+            depth = patch_key([model], replace(depth_inside(model, settings), also=also))
+        except InputError as error:
+            depth = str(error)
+    log = path_of(settings.retain_log)
+    if settings.classifier is not None and not Path(settings.classifier).is_dir():
+        raise InputError(f"{settings.classifier}: what it holds is known when it is opened")
+    folders = [path_of(one) for one in (settings.tokenizer, settings.classifier)]
+    files = [path_of(settings.template), log and (log / LOG if log.is_dir() else log)]
+    files += [one for folder in folders if folder for one in sorted(folder.iterdir())]
+    return _key(
+        settings,
+        {role: resolve(name, registry) for role, name in named.items() if name is not None},
+        depth=depth,
+        rows=_digests(splits_of(model, settings)),
+        files=[file_sha256(one) for one in files if one is not None],
+    )
+
+
+def audit_key(sources: Sequence[str], settings: AuditSettings) -> str:
+    """The same of an audit.
+
+    Raises:
+        InputError: a name, a file or a setting is wrong.
+    """
+    settings = anchored(sources, settings)
+    asked = (
+        []
+        if settings.suite == "none"
+        else [_digests(splits_of(sources[0], asked_of_eval(settings)))]
+    )
+    options = plain(settings, without=("fresh",))
+    return digest([patch_key(sources, asked_of_patch(settings)), options, *asked])
+
+
+def _key(settings: Any, models: Mapping[str, ModelSpec], **rows: Any) -> str:
+    return digest(
+        {
+            "options": plain(settings, without=("fresh",)),
+            "models": [[role, _content(spec)] for role, spec in models.items()],
+            **rows,
+            "versions": package_versions(),
+            "code": code_digest(),
+            "cards": _cards(),
+        }
+    )
+
+
+def _models(names: Sequence[str], settings: PatchSettings) -> dict[str, ModelSpec]:
+    """Every model of a run by role, in its order."""
+    registry = load_registry(settings.registry)
+    retain, *more = (*several(settings.retain), "")
+    if settings.without_retain:
+        retain = settings.full or default_anchor("full", names)
+    found = named_family(names, settings.full, retain or None, registry)
+    found |= {f"retain {name}": resolve(name, registry) for name in more if name}
+    base = resolve(settings.base, registry) if settings.base else base_spec(names)
+    return found | ({"base": base} if settings.also and base else {})
+
+
+def _content(spec: ModelSpec) -> list[Any]:
+    """What a name stands for: its place, weights and tokenizer, and every file that is read."""
+    one = open_checkpoint(spec)
+    texts = sorted(path for pattern in _READ for path in one.folder.glob(pattern))
+    place = [spec.name, spec.repo, spec.revision, str(spec.local)]
+    return [*place, one.weights, one.tokenizer, [[p.name, file_sha256(p)] for p in texts]]
+
+
+def _rows(examples: Sequence[Fact]) -> str:
+    return digest([astuple(one) for one in examples])
+
+
+def _digests(splits: Mapping[str, Split]) -> dict[str, str]:
+    return {name: one.digest for name, one in splits.items()}
+
+
+def _cards() -> list[str]:
+    """What `--device auto` can find: accelerators of this machine, and what hides some."""
+    nodes = [p for pattern in ("nvidia[0-9]*", "kfd", "dxg") for p in Path("/dev").glob(pattern)]
+    kinds = Path("/proc/driver/nvidia/gpus").glob("*/information")
+    models = [line for path in kinds for line in path.read_text().split("\n") if "Model" in line]
+    hidden = [f"{name}={os.environ[name]}" for name in _HIDING if name in os.environ]
+    return [*sorted(map(str, nodes)), *sorted(models), *hidden]
+
+
+def splits_of(model: str, asked: Questions) -> dict[str, Split]:
+    """The rows that a suite asks of a model, by split.
+
+    Raises:
+        InputError: a file is no such rows, or own rows are given to another suite than TOFU.
+    """
+    own = _own_rows(asked)
+    if own and asked.suite != "tofu":
+        raise InputError("--forget, --holdout and --retain-data belong to --suite tofu")
+    return load_suite(
+        asked.suite,
+        asked.data or (DEMO_DATA if family_of(model) else None),
+        forget_split=asked.forget_split,
+        question_key=asked.question_key,
+        own=own,
+        limit=asked.limit,
+    )
+
+
+def _own_rows(asked: Questions) -> dict[str, Path]:
+    """Files of own rows by the split that they are."""
+    own = {"forget": asked.forget, "holdout": asked.holdout, "retain": asked.retain_set}
+    return {name: Path(place) for name, place in own.items() if place is not None}
+
+
+def depth_inside(model: str, settings: EvaluateSettings) -> PatchSettings:
+    """What `patch` is asked for the metrics that look inside.
+
+    Raises:
+        InputError: the data has no annotated rows.
+    """
+    groups = shared(settings, Models, NeutralRows, Machine, ScoreFiles)
+    rows = {"data": annotated_set(model, settings), "limit": settings.limit}
+    return PatchSettings(**groups, **rows, exclude=settings.exclude)
+
+
+def annotated_set(model: str, asked: Questions) -> str:
+    """The annotated forget set that belongs to a suite's data, as `forget_set` names it.
+
+    Raises:
+        InputError: the data has none.
+    """
+    data, own = asked.data, asked.forget
+    if asked.suite != "tofu":
+        raise InputError(f"suite {asked.suite} has no annotated forget set: {MAKE_ONE}")
+    if data is None and own is None and _own_rows(asked):
+        raise InputError(f"no forget set; name one with --forget: {MAKE_ONE}")
+    if own is not None or (data is not None and Path(data).is_file()):
+        return str(own or data)
+    is_folder = data is not None and Path(data).is_dir()
+    if not is_folder and (data == DEMO_DATA or (data is None and model.startswith(DEMO_NAMES))):
+        return DEMO
+    if asked.forget_split != FORGET10:
+        raise InputError(f"{asked.forget_split} has no annotated forget set; {FORGET10} has one")
+    if not is_folder and data not in (None, TOFU_HUB):
+        raise InputError(f"{data} has no annotated forget set: {MAKE_ONE}")
+    return data if data and is_folder else FORGET10
+
+
+def asked_of_patch(settings: AuditSettings) -> PatchSettings:
+    """What an audit asks `patch`."""
+    return PatchSettings(**shared(settings, PatchGroups))
+
+
+def asked_of_eval(settings: AuditSettings, **own: Any) -> EvaluateSettings:
+    """What an audit asks `eval` of a model."""
+    data, forget = own_data(settings.data)
+    rows = {"forget": forget, "holdout": settings.holdout, "retain_set": settings.retain_set}
+    groups = shared(settings, PatchGroups, retain=None, data=data)
+    return EvaluateSettings(**groups | rows | own)
+
+
+def own_data(data: str | None) -> tuple[str | None, Path | None]:
+    """The suite's data and own forget rows: a known set, a folder of TOFU's files, or rows."""
+    if data in (None, FORGET10):
+        return None, None
+    if data == DEMO:
+        return DEMO_DATA, None
+    path = Path(data or "").expanduser()
+    return (str(path), None) if path.is_dir() else (None, path)
+
+
+def anchor_of(names: Sequence[str], settings: AuditSettings) -> str | None:
+    """The retain model that others are compared with, if there is one."""
+    if settings.without_retain:
+        return None
+    first, *_ = several(settings.retain) or (default_anchor("retain", names),)
+    return first
+
+
+def evaluations(
+    names: Sequence[str], settings: AuditSettings, out: Path
+) -> Iterator[tuple[str, EvaluateSettings, Path]]:
+    """Every model that an audit evaluates, what is computed of it, and where.
+
+    The retain model is the first: the others read its log. Where own rows to keep are given, `full`
+    is the last: what others keep stands beside it, and nothing else is asked of it.
+    """
+    if settings.suite != "tofu":
+        return
+    anchor, full = anchor_of(names, settings), settings.full or default_anchor("full", names)
+    wanted = (anchor, *names, full if settings.retain_set else None)
+    models = tuple(dict.fromkeys(filter(None, wanted)))
+    folders = {name: out / EVAL / one.name for name, one in folders_for(models, None).items()}
+    for name, place in folders.items():
+        if name not in (*names, anchor):
+            asked = asked_of_eval(settings, metrics=tuple(KEPT))
+        elif name == anchor:
+            asked = asked_of_eval(settings)
+        elif settings.inside:
+            asked = asked_of_eval(settings, retain=anchor)
+        else:
+            asked = asked_of_eval(settings, retain_log=folders[anchor] / LOG if anchor else None)
+        yield name, asked, place
+
+
+def evaluation_folder(model: str, settings: EvaluateSettings, folder: Path | None) -> Path:
+    """Where the results of an evaluation go."""
+    return folder or results_folder() / f"{slug(model)}-{settings.suite}"
+
+
+def audit_folder(sources: Sequence[str], folder: Path | None = None) -> Path:
+    """Where the results of an audit go."""
+    first, *others = sources
+    more = f"-and-{len(others)}-more" if others else ""
+    return folder or results_folder() / f"audit-{slug(first)}{more}"
