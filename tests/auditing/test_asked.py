@@ -11,7 +11,6 @@ import pytest
 from support import EMBEDDED
 
 from lensaudit.auditing import question as asking
-from lensaudit.auditing.patch import patch_into
 from lensaudit.auditing.question import patch_key as asked
 from lensaudit.auditing.result import comparison_of
 from lensaudit.auditing.reuse import patched
@@ -259,7 +258,8 @@ def test_nor_is_anything_where_all_is_to_be_fresh_or_asked_otherwise(copied):
     assert finished(SOURCES, replace(settings, tau=0.5), folder) is None
     assert finished(SOURCES[:1], settings, folder) is None
     assert finished(SOURCES[:1], settings, folder / "demo-npo") is None
-    assert finished(("demo/npo", "nobody"), settings, folder) is None
+    with pytest.raises(InputError):
+        finished(("demo/npo", "nobody"), settings, folder)
 
 
 @pytest.fixture
@@ -324,7 +324,7 @@ def test_memos_of_another_file_change_no_run_and_reading_a_run_again_hashes_noth
     assert finished(SOURCES, settings, folder) is None
     paths = []
     monkeypatch.setattr(hashing, "_read_sha256", lambda path: paths.append(path) or read(path))
-    patch_into(SOURCES, replace(settings, tau=0.3), tmp_path / "again")
+    patched(SOURCES, replace(settings, tau=0.3), tmp_path / "again")
     for name in SOURCES:
         then, now = (
             json.loads((place / name.replace("/", "-") / "manifest.json").read_text())["inputs"]
