@@ -136,7 +136,7 @@ def evaluation_key(model: str, settings: EvaluateSettings) -> str:
         raise InputError(f"{settings.classifier}: what it holds is known when it is opened")
     folders = [path_of(one) for one in (settings.tokenizer, settings.classifier)]
     files = [path_of(settings.template), log and (log / LOG if log.is_dir() else log)]
-    files += [one for folder in folders if folder for one in sorted(folder.iterdir())]
+    files += [one for folder in folders if folder for one in sorted(folder.glob("*.*"))]
     return _key(
         settings,
         {role: resolve(name, registry) for role, name in named.items() if name is not None},
