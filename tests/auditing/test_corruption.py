@@ -108,7 +108,7 @@ def shown(root: Path) -> list[Any]:
             one = read(path)
         except LensAuditError:
             continue
-        found.append((one.folder, one.estimate if hasattr(one, "estimate") else dict(one.values)))
+        found.append((one.folder, one.estimate if hasattr(one, "estimate") else one.entries))
     return found
 
 
