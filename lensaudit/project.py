@@ -171,7 +171,9 @@ def read_project(file: str | Path) -> Project:
     problems = [line for key, value in content.items() for line in _problems(key, value)]
     if problems:
         raise InputError(f"{path}: {'; '.join(problems[:20])}\nwanted {', '.join(KEYS)}")
-    says, commands = _said(content, path.parent)
+    commands = _tables("", content)
+    told = commands.pop("", {})
+    says = {key: _value(key, value, path.parent) for key, value in told.items()}
     for rows, annotated in (("forget", "data"), ("retain_rows", "retain_data")):
         if rows in says and annotated not in says:
             says[annotated] = str(annotated_beside(says[rows]))
@@ -187,22 +189,6 @@ def _content(path: Path) -> dict[str, Any]:
         return tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path}: not TOML: {error}") from error
-
-
-def _said(
-    content: Mapping[str, Any], base: Path
-) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
-    """Entries as the commands want them, and the tables of commands."""
-    says = {
-        key: _value(key, value, base)
-        for key, value in content.items()
-        if not isinstance(value, dict)
-    }
-    commands: dict[str, Mapping[str, Any]] = {}
-    for key, value in content.items():
-        if isinstance(value, dict):
-            commands |= _tables(key, value)
-    return says, commands
 
 
 def annotated_beside(rows: Path) -> Path:
@@ -231,14 +217,14 @@ def _problems(key: str, value: Any) -> list[str]:
 
 
 def _tables(name: str, table: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The options of a command, and of its sub-commands."""
+    """The options of a command, and of its sub-commands; of the file itself under no name."""
     own = {
         key.replace("-", "_"): value for key, value in table.items() if not isinstance(value, dict)
     }
     inner = {key: value for key, value in table.items() if isinstance(value, dict)}
     found: dict[str, Mapping[str, Any]] = {name: own} if own else {}
     for key, value in inner.items():
-        found |= _tables(f"{name} {key}", value)
+        found |= _tables(f"{name} {key}".lstrip(), value)
     return found
 
 

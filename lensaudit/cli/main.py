@@ -95,6 +95,14 @@ GROUPS = {
     "Housekeeping": ("cache", "runs", "doctor", "more"),
 }
 """Heading of the help -> commands; what stands nowhere is listed by `lensaudit more`."""
+SILENT = {
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "HF_HUB_VERBOSITY": "error",
+    "TOKENIZERS_PARALLELISM": "false",
+    "WANDB_MODE": "offline",
+}
+"""Variables that keep remarks and bars of other packages off stderr, where nobody set them."""
 
 
 class LazyGroup(click.Group):
@@ -140,7 +148,8 @@ def cli(verbose: bool, quiet: bool) -> None:
     `eval "$(_LENSAUDIT_COMPLETE=bash_source lensaudit)"`, or with zsh_source or fish_source.
     """
     if not verbose:
-        silence_third_parties()
+        warnings.filterwarnings("ignore")
+        os.environ.update(SILENT | dict(os.environ))
 
 
 @click.command()
@@ -151,16 +160,6 @@ def more(ctx: click.Context) -> None:
     formatter = ctx.make_formatter()
     formatter.write_dl([(name, COMMANDS[name][1]) for name in COMMANDS if name not in shown])
     click.echo(formatter.getvalue().rstrip())
-
-
-def silence_third_parties() -> None:
-    """Keep warnings and bars of other packages off stderr; ours are errors, not warnings."""
-    warnings.filterwarnings("ignore")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("WANDB_MODE", "offline")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -59,13 +59,11 @@ def faithfulness(settings: FaithfulnessSettings, as_json: bool, dry_run: bool) -
     Models are measured one at a time and finished ones are not measured again. A model that
     cannot be measured stays to do: it is named, no AUC is given without it, and the exit code is 3.
     """
-    from lensaudit.meta.runs import prepare_faithfulness, run_faithfulness
+    from lensaudit.meta import runs
 
-    prepared = prepare_faithfulness(settings, notice)
-    if dry_run:
-        say("\n".join(prepared.plan()))
-        return
-    _finish(run_faithfulness(settings, prepared), faithfulness_table, as_json=as_json)
+    prepared = runs.prepare_faithfulness(settings, notice)
+    path = None if dry_run else runs.run_faithfulness(settings, prepared)
+    _tell(prepared, path, faithfulness_table, as_json=as_json)
 
 
 @meta.command()
@@ -77,13 +75,11 @@ def robustness(settings: RobustnessSettings, as_json: bool, dry_run: bool) -> No
     Every metric is judged on the models its own filter leaves; n is always shown, and the value on
     the models that all metrics share.
     """
-    from lensaudit.meta.runs import prepare_robustness, run_robustness
+    from lensaudit.meta import runs
 
-    prepared = prepare_robustness(settings, notice)
-    if dry_run:
-        say("\n".join(prepared.plan()))
-        return
-    _finish(run_robustness(settings, prepared), robustness_table, as_json=as_json)
+    prepared = runs.prepare_robustness(settings, notice)
+    path = None if dry_run else runs.run_robustness(settings, prepared)
+    _tell(prepared, path, robustness_table, as_json=as_json)
 
 
 @meta.command()
@@ -118,10 +114,15 @@ def table_(settings: MetaTableSettings, as_json: bool) -> None:
     answer(document, [meta_table(document)], settings.out, as_json=as_json)
 
 
-def _finish(path: Path, table: Callable[[Any], "Part"], *, as_json: bool) -> None:
-    """The document or its table, and the models that are still to do."""
+def _tell(
+    prepared: Any, path: Path | None, table: Callable[[Any], "Part"], *, as_json: bool
+) -> None:
+    """The plan of a run that wrote nothing; else its table, and the models still to do."""
     from lensaudit.meta.runs import unfinished
 
+    if path is None:
+        say("\n".join(prepared.plan()))
+        return
     document = read_json(path)
     answer(document, [table(document)], path.parent, as_json=as_json)
     if error := unfinished(document, path.parent):

@@ -152,12 +152,10 @@ def _read(place: Path, *, whole: bool = False) -> "Run":
     """The run that is meant: a folder, or one below the folder of results."""
     from lensaudit.results.run_log import read_run
 
-    below = results_folder() / place
-    if place.is_dir() or not below.is_dir():
-        if not place.is_dir():
-            raise InputError(f"{place}: no such run; `lensaudit runs ls` lists them")
-        return read_run(place, whole=whole)
-    return read_run(below, whole=whole)
+    found = next((one for one in (place, results_folder() / place) if one.is_dir()), None)
+    if found is None:
+        raise InputError(f"{place}: no such run; `lensaudit runs ls` lists them")
+    return read_run(found, whole=whole)
 
 
 @click.command()

@@ -202,10 +202,6 @@ def _tofu(raw: Raw) -> Made:
     return [wrong | _asked(raw) | ({"author": author_of(config, idx)} if known else {})]
 
 
-def _muse(raw: Raw) -> Made:
-    return [_asked(raw, **_whole(raw.row["answer"]))]
-
-
 def _verbatim(raw: Raw) -> Made:
     """The beginning of a text's continuation is scored, as long as TOFU's longest entity."""
     start = re.match(rf"\s*\S+(?:\s+\S+){{0,{LONGESTWORDS - 1}}}", raw.row["gt"])
@@ -282,15 +278,16 @@ def _pistol(raw: Raw) -> Made:
     return [_asked(raw, author=named, **_short(raw.row["answer"]))]
 
 
-def _knowundo(raw: Raw) -> Made:
-    return [_asked(raw, "text", "labels")]
-
-
-def _elude(raw: Raw) -> Made:
-    return [_asked(raw, author=_subject(raw, raw.row["entity"]))]
-
-
 _QA = {"question": "text", "answer": "text"}
+_ANSWERED = Shape(_QA, lambda raw: [_asked(raw, **_whole(raw.row["answer"]))], {})
+_LABELLED = Shape(
+    {"text": "text", "labels": "text"}, lambda raw: [_asked(raw, "text", "labels")], {}
+)
+_ABOUT = Shape(
+    _QA | {"entity": "text"},
+    lambda raw: [_asked(raw, author=_subject(raw, raw.row["entity"]))],
+    _VARIANTS,
+)
 _PLAIN = Shape({"text": "text"}, lambda raw: "plain text: nothing is asked", {"subject": "text"})
 _TARGET = Shape(
     {"target": "text"}, lambda raw: "names a target: nothing is asked", {"intro": "text"}
@@ -307,13 +304,13 @@ _EDGE = _QA | {"edge": "text, a number or a list of texts"}
 
 SETS: Mapping[SetName, tuple[Shape, ...]] = {
     "tofu": (Shape(_QA, _tofu, _VARIANTS | _OPTIONS),),
-    "muse": (Shape(_QA, _muse, {}), Shape({"prompt": "text", "gt": "text"}, _verbatim, {}), _PLAIN),
+    "muse": (_ANSWERED, Shape({"prompt": "text", "gt": "text"}, _verbatim, {}), _PLAIN),
     "wmdp": (Shape(_CHOICE, _wmdp, {"subject": "text"}),),
     "rwku": (Shape(_PROBE, _rwku, {"type": "anything", "subject": "text"}), _PLAIN, _TARGET),
     "lume": (Shape(_TASK, _lume, {"split": "text"}),),
     "pistol": (Shape(_EDGE, _pistol, {}),),
-    "knowundo": (Shape({"text": "text", "labels": "text"}, _knowundo, {}),),
-    "elude": (Shape(_QA | {"entity": "text"}, _elude, _VARIANTS),),
+    "knowundo": (_LABELLED,),
+    "elude": (_ABOUT,),
 }
 """Set -> its kinds of rows."""
 

@@ -9,7 +9,7 @@ package; it calls another interpreter.
 import difflib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,7 +124,7 @@ def _checked(checkout: Path) -> tuple[Path, bytes]:
     wanted = "wanted a checkout of open-unlearning"
     if not checkout.is_dir():
         raise InputError(f"{checkout}: no such folder; {wanted}")
-    for path in _places(checkout):
+    for path in (checkout / name for name in (REGISTRY, EVALUATOR, CONFIG)):
         check_below(checkout, path)
         if path.is_symlink():
             raise InputError(f"{path}: is a link; it stays as it is: name a checkout of its own")
@@ -133,10 +133,6 @@ def _checked(checkout: Path) -> tuple[Path, bytes]:
     if "_register_evaluator(" not in read_text(registry):
         raise InputError(f"{registry}: holds no _register_evaluator(; {wanted}")
     return registry, read_bytes(registry)
-
-
-def _places(checkout: Path) -> Iterator[Path]:
-    return (checkout / name for name in (REGISTRY, EVALUATOR, CONFIG))
 
 
 def _signed(text: str) -> bytes:

@@ -48,11 +48,6 @@ class Endpoint:
         """Host and port: what caches and results name."""
         return urlsplit(self.base_url).netloc
 
-    @property
-    def local(self) -> bool:
-        """Is it this machine or a private network?"""
-        return is_local(self.base_url)
-
     def redacted(self, text: str) -> str:
         """Text of the server without the key, or anything that looks like one."""
         if self.key != NO_KEY:

@@ -374,11 +374,11 @@ def _column(rows: list[GradedItem], name: str, job: JudgeJob) -> dict[str, Any]:
 
 def summary_of(job: JudgeJob, calibration: Any = None) -> dict[str, Any]:
     """The content of `summary.json`."""
-    client = job.client
-    spent = client.budget.spent if client else None
-    calls = None
-    if client and spent:
-        calls = {"asked": spent.calls, "cached": client.n_cached, "failed": spent.n_failed}
+    spent, calls = None, None
+    if job.client is not None:
+        spent = asdict(job.client.budget.spent)
+        calls = {"asked": spent["calls"], "cached": job.client.n_cached}
+        calls |= {"failed": spent["n_failed"]}
     return {
         "judge": dict(job.grader.identity),
         "calibration": calibration,
@@ -390,7 +390,7 @@ def summary_of(job: JudgeJob, calibration: Any = None) -> dict[str, Any]:
         "status": job.status,
         "contexts": columns(job),
         "calls": calls,
-        "spent": asdict(spent) if spent else None,
+        "spent": spent,
     }
 
 

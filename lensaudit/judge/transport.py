@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import printable
 from lensaudit.judge.calls import Call, CallFailure, CallOutcome, Cause, checked
-from lensaudit.judge.endpoint import OPENAI_URL, Endpoint
+from lensaudit.judge.endpoint import OPENAI_URL, Endpoint, is_local
 
 if TYPE_CHECKING:
     import openai
@@ -113,7 +113,7 @@ class Transport:
             max_retries=retries,
             # a redirect would carry texts to another server; HTTP_PROXY captures loopback, too
             http_client=bounded_client(
-                openai, timeout_s, follow_redirects=False, trust_env=not endpoint.local
+                openai, timeout_s, follow_redirects=False, trust_env=not is_local(endpoint.base_url)
             ),
         )
         if endpoint.base_url != OPENAI_URL:  # the SDK reads these from the environment
