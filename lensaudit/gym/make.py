@@ -4,7 +4,7 @@ import copy
 import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 from lensaudit.data.facts import EMBEDDED, Fact
 from lensaudit.data.fictional import make_world, passing_rows
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.files import digest, make_folder, read_json, write_json
+from lensaudit.files import digest, make_folder, write_json
 from lensaudit.gym import claims, edits, ground, planting
 from lensaudit.gym.claims import Certificate, never_saw, says
 from lensaudit.gym.ground import Facts, Ground, facts_of
@@ -31,7 +31,8 @@ from lensaudit.models.checkpoint import (
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.progress import Notice, unheard
 from lensaudit.results import keyed
-from lensaudit.results.records import Manifest, manifest
+from lensaudit.results.reading import checked, json_object, part
+from lensaudit.results.records import MANIFEST, Manifest, manifest
 from lensaudit.unlearn.rows import load_rows, rows_hash
 from lensaudit.unlearn.trainee import seal_model
 
@@ -308,7 +309,7 @@ def models_in(gym: Path, *, notice: Notice = unheard) -> Iterator[PlantedModel]:
     """
     found = 0
     for path in sorted(gym.glob(f"seed-*/*/{CERTIFICATE}")):
-        if not (path.parent / "manifest.json").exists() or path.parent.name.startswith("anchor_"):
+        if not (path.parent / MANIFEST).exists() or path.parent.name.startswith("anchor_"):
             continue
         model = read_model(path.parent)
         found += 1
@@ -320,25 +321,13 @@ def models_in(gym: Path, *, notice: Notice = unheard) -> Iterator[PlantedModel]:
         raise InputError(f"{gym}: no planted models; make some with `lensaudit gym make`")
 
 
-_OPTIONS = (*(one.name for one in fields(Listed)), "anchors", "data", "retain_data")
-
-
 def read_model(folder: Path) -> PlantedModel:
     """What a finished folder says of its model.
 
     Raises:
         InputError: its files are damaged.
     """
-    try:
-        made = read_json(folder / "manifest.json")
-        said = read_json(folder / CERTIFICATE)
-        known = said["knows"] if said["knows"] is None else tuple(said["knows"])
-        options = made["options"]
-        return PlantedModel(
-            folder=folder,
-            key=made["inputs"]["key"],
-            certificate=Certificate(**{**said, "knows": known}),
-            **{name: options[name] for name in _OPTIONS},
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{folder}: no planted model, or a damaged one ({error})") from error
+    made = json_object(folder / MANIFEST)
+    own = {"folder": folder, "key": part(made, "inputs").get("key")}
+    own["certificate"] = json_object(folder / CERTIFICATE)
+    return checked(PlantedModel, {**part(made, "options"), **own}, folder)

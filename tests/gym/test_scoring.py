@@ -251,28 +251,37 @@ def test_the_commands_print_what_they_did_and_judge_nothing_twice(gym, capsys):
 
 @pytest.mark.slow
 def test_a_submitted_recipe_is_certified_scored_and_told_whom_it_fools(gym, tmp_path):
-    """`permuted_turned` again, under another name: it fools UDS, and outputs too."""
+    """`permuted_turned` again, of eight facts' tokens and of all: both fool UDS, one is useful."""
     from lensaudit.gym.registry import RECIPES
     from lensaudit.gym.scoring import submit
     from lensaudit.gym.settings import SubmitSettings
 
     path = tmp_path / "mine.py"
     path.write_text(
-        "from lensaudit.gym import recipe\n"
+        "from lensaudit.gym import edits, recipe, undone\n"
         "from lensaudit.gym.planting import turn_of, turned_and_permuted\n"
         "@recipe('mine', truth='hidden', how='turned')\n"
         "def mine(ground, strength):\n"
         "    return turned_and_permuted(ground, turn_of(ground).T, 'back')\n"
+        "@recipe('mine_all', truth='hidden', how='turned')\n"
+        "def mine_all(ground, strength):\n"
+        "    tokens, turn = list(range(8, len(ground.tokenizer))), turn_of(ground).T\n"
+        "    def undo(model):\n"
+        "        return edits.permuted_readout(edits.turned(model, turn.T), tokens, by=-1)\n"
+        "    made = edits.turned(edits.permuted_readout(ground.full, tokens), turn)\n"
+        "    return made, undone(undo, 'back')\n"
     )
     # a threshold needs knowing and absent models that are not held out
     try:
-        (found,) = submit(SubmitSettings(gym=gym, limit=8), path)
+        found = submit(SubmitSettings(gym=gym, limit=8), path)
     finally:
-        RECIPES.pop("mine", None)
-    said = {one.auditor: one for one in found.auditors}
-    assert said["uds"].fooled is True
-    assert found.utility < 0.9  # swapped tokens are those of other facts too
-    assert not found.enters
+        for name in ("mine", "mine_all"):
+            RECIPES.pop(name, None)
+    for one in found:
+        assert {judge.auditor: judge.fooled for judge in one.auditors}["uds"] is True
+        assert one.enters == one.as_useful == (one.mechanism == "mine")
+    assert 0.9 <= found[0].utility < 1  # swapped tokens are those of other facts too
+    assert found[1].utility < 0.1
     empty = tmp_path / "empty.py"
     empty.write_text("x = 1\n")
     with pytest.raises(InputError, match="registers no recipe"):
