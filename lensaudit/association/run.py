@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from lensaudit.patching.exposure import Head
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
 from lensaudit.results.ledger import Ledger, ledger_path
-from lensaudit.results.reading import Number, json_object
+from lensaudit.results.reading import json_object
 from lensaudit.results.records import BEGUN, MANIFEST, RunResult
 from lensaudit.settings import plain, results_folder
 
@@ -63,15 +63,6 @@ class KnowResult(RunResult):
     def named(self) -> tuple[int, ...]:
         """Idx of the facts that are named."""
         return tuple(self.summary["named"])
-
-
-@dataclass(frozen=True)
-class _Line:
-    """What a line of a ledger must hold: a relation through one reader."""
-
-    relation: str
-    reader: str
-    rows: list[list[Number]]
 
 
 def know_into(
@@ -300,7 +291,7 @@ def _ledger(know: Know, one: Checkpoint | Served) -> Ledger:
         "texts": digest(know.texts),
     }
     path = ledger_path(Path(know.settings.activations) / "know", one.spec.name, key)
-    return Ledger(path, "know", key, record=_Line)
+    return Ledger(path, "know", key)
 
 
 def _heard(know: Know, one: Checkpoint | Served, ledger: Ledger) -> list[RelationReading]:

@@ -26,7 +26,6 @@ from lensaudit.files import (
     write_jsonl,
 )
 from lensaudit.progress import Notice
-from lensaudit.results.reading import fits
 
 LedgerLine = dict[str, Any]
 CHECK = "check"
@@ -70,7 +69,6 @@ class Ledger:
         kind: str,
         key: Mapping[str, Any],
         *,
-        record: Any = None,
         notice: Notice | None = None,
     ):
         """Read what is there; nothing is written before the first line is added.
@@ -79,17 +77,15 @@ class Ledger:
             path: of the file.
             kind: of the ledger.
             key: what all its lines depend on.
-            record: dataclass that a line must fit to count; None: any does.
             notice: told in one line what does not count.
         """
-        self.path, self.kind, self._record = path, kind, record
+        self.path, self.kind = path, kind
         # as it comes back from a file: tuples are lists there
         self.key: Mapping[str, Any] = json.loads(canonical_json(dict(key)))
         self._bond = _bond(kind, self.key)
         found = [_object(line) for line in read_bytes(path).splitlines()]
         lines = [row for row in found if row != self.header]
-        own = (_values(row) for row in lines if row and self._accepts(row))
-        self.rows: list[LedgerLine] = [r for r in own if record is None or fits(record, r)]
+        self.rows: list[LedgerLine] = [_values(r) for r in lines if r and self._accepts(r)]
         self._n_lines, self._n_dropped = len(lines), len(lines) - len(self.rows)
         self._is_sound = found[:1] == [self.header] and not self._n_dropped
         if notice is not None and self.problem is not None:
@@ -150,7 +146,7 @@ class Ledger:
             lines = [self.header, *lines]
         elif not self._is_sound:
             # leave out what does not count, unless another process has done so
-            now = Ledger(self.path, self.kind, self.key, record=self._record)
+            now = Ledger(self.path, self.kind, self.key)
             if not now._is_sound:
                 self._write(now.rows)
         append_jsonl(self.path, lines)

@@ -181,15 +181,6 @@ def check_inside(found: Estimate, where: object) -> None:
         raise InputError(f"{where}: the interval {low:g} to {high:g}{shown}")
 
 
-def fits(kind: Any, value: Any) -> bool:
-    """Whether a value is what its record says; for what is computed again where it is not."""
-    try:
-        _adapter(kind).validate_python(value)
-    except ValidationError:
-        return False
-    return True
-
-
 @functools.cache
 def _adapter(kind: Any) -> Any:  # beartype cannot read the type of an adapter
     return TypeAdapter(kind)

@@ -10,7 +10,7 @@ limits of Clopper and Pearson (1934).
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -164,15 +164,8 @@ def difference_of(
     >>> difference_of([1.0] * 6, groups, [0.5, 0.25] * 3, groups).value
     0.625
     """
-    means = [float(np.mean(values)) for values in (first, second)]
-    found = [clustered_mean(first, first_groups), clustered_mean(second, second_groups)]
-    value = means[0] - means[1]
-    a, b = found
-    if a.ends is None or b.ends is None:
-        return Estimate(value, why=a.why or b.why)
-    low = value - math.hypot(means[0] - a.least, b.most - means[1])
-    high = value + math.hypot(a.most - means[0], means[1] - b.least)
-    return Estimate(value, max(-1.0, low), min(1.0, high))
+    a, b = clustered_mean(first, first_groups), clustered_mean(second, second_groups)
+    return replace(excess_of(a, b), why=a.why or b.why)
 
 
 def auc_limits(knows: Values, forgot: Values) -> Estimate:
@@ -356,27 +349,21 @@ def _exact(k: int, n: int, tail: float) -> tuple[float, float]:
 
 
 def excess_of(own: Estimate, other: Estimate) -> Estimate:
-    """Own - other, of two independent shares, from the limits of each (Newcombe 1998, method 10).
+    """Own - other, of two independent shares or means from 0 to 1, from the limits of each.
+
+    MOVER, see `difference_of`; of shares it is method 10 of Newcombe (1998).
 
     >>> found = excess_of(share_of(5, 10), share_of(5, 10))
     >>> found.value, found.low == -found.high
     (0.0, True)
     """
-    difference = own.point - other.point
-    ends = [
-        difference - math.hypot(own.point - low, high - other.point)
-        if sign < 0
-        else difference + math.hypot(high - own.point, other.point - low)
-        for sign, low, high in (
-            (-1, own.low, other.high),
-            (1, other.low, own.high),
-            (-1, own.lower, other.upper),
-            (1, other.lower, own.upper),
-        )
-        if low is not None and high is not None
-    ]
-    low, high, lower, upper = (min(1.0, max(-1.0, end)) for end in ends)
-    return Estimate(difference, low, high, own.n, None, lower, upper)
+    difference, limits = own.point - other.point, []
+    for mine, its in ((own.ends, other.ends), (own.one_sided, other.one_sided)):
+        if mine and its:
+            down = math.hypot(own.point - mine[0], its[1] - other.point)
+            up = math.hypot(mine[1] - own.point, other.point - its[0])
+            limits.append((max(-1.0, difference - down), min(1.0, difference + up)))
+    return Estimate.within(difference, *(limits or [None]), n=own.n)
 
 
 def chance_of_more(k: int, n: int, other_k: int, other_n: int) -> float:

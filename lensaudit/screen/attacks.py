@@ -124,29 +124,23 @@ EXAMPLES = 2
 
 def of_summary(summary: "Summary") -> Iterator[Part]:
     """Accuracies, recovery, other selections, remarks."""
-    study = summary.study
-    yield _accuracies(summary)
-    if not summary.failure:
-        yield _recovery(summary)
-        yield summary.reading
-    for note in summary.notes:
-        yield f"- {note}"
-    yield (
-        f"chance {1 / study.n_choices:.0%}; held out: {', '.join(study.held_out)}; loss on "
-        f"{study.sweep['loss_on']}; read by {summary.readout}"
-    )
-
-
-def _accuracies(summary: "Summary") -> Table:
-    accuracies = {**summary.as_they_are, **summary.main.accuracies}
-    return table(
-        f"{summary.study.models['unlearned']} on {summary.study.data}",
+    study, accuracies = summary.study, {**summary.as_they_are, **summary.main.accuracies}
+    yield table(
+        f"{study.models['unlearned']} on {study.data}",
         ("", "model", "accuracy", "95 % interval", "items"),
         (
             (condition, meaning, *_accuracy(accuracies.get(condition)))
             for condition, meaning in CONDITIONS.items()
         ),
         left=("", "model", "95 % interval"),
+    )
+    if not summary.failure:
+        yield _recovery(summary)
+        yield summary.reading
+    yield from (f"- {note}" for note in summary.notes)
+    yield (
+        f"chance {1 / study.n_choices:.0%}; held out: {', '.join(study.held_out)}; loss on "
+        f"{study.sweep['loss_on']}; read by {summary.readout}"
     )
 
 

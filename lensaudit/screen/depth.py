@@ -1,13 +1,13 @@
 """What patching found: depth or exact match by layer, verdicts, the demo, collateral."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from lensaudit.report.shelf import labels
+from lensaudit.results.reading import part
 from lensaudit.results.sentences import by_rule
 from lensaudit.screen.cells import brackets, interval, no_interval, number, profile
 from lensaudit.screen.tables import Part, dim, styled, table
@@ -30,7 +30,8 @@ def audit_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     with_lens = score == "uds" and "lens" in summaries[0]
     title, heading, lost = _HEADS[score]
     columns = ["model", heading, "95 % interval", "scored", f"{lost} by layer"]
-    extra = ({"lens": itemgetter("lens")} if with_lens else {}) | _beside(summaries)
+    lens = {"lens": [one["lens"] for one in summaries]} if with_lens else {}
+    extra = lens | _beside(summaries)
     label = labels(summary["source"] for summary in summaries)
     anchors = [
         (dim(anchor), number(value), "", "calibration", "")
@@ -43,9 +44,9 @@ def audit_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
             interval(summary["ci95"], no_interval(summary)),
             f"{summary['n_scored']}/{summary['n']}",
             f"▕{profile([one['erasure'] for one in summary['per_layer']], 1.0)}▏",
-            *(number(read(summary)) for read in extra.values()),
+            *(number(column[at]) for column in extra.values()),
         )
-        for summary in summaries
+        for at, summary in enumerate(summaries)
     ]
     left = ("model", f"{lost} by layer")
     return table(title, [*columns, *extra], [*anchors, (), *rows], left=left)
@@ -60,34 +61,22 @@ _HEADS = {
 """Score -> title of its table, heading of its column, and what it is called at a layer."""
 
 
-def _aligned(summary: Mapping[str, Any]) -> float | None:
-    """UDS after a linear map to the basis of `full`."""
-    return summary.get("aligned", {}).get("uds")
-
-
-def _unread(summary: Mapping[str, Any]) -> float | None:
-    """Drop on facts the source still says, where `full` does not read it."""
-    share = summary.get("validity", {}).get("d_share")
-    return share if share is not None and share >= READABLE_BELOW else None
-
-
 _BESIDE = {
-    "aligned": (_aligned, "UDS after a linear map to full's basis, fitted on other rows"),
-    "unread": (
-        _unread,
-        "what full loses of facts the model still says: from .10 on it cannot read the model's "
-        "stream, and UDS means nothing",
-    ),
+    "aligned": "UDS after a linear map to full's basis, fitted on other rows",
+    "unread": "what full loses of facts the model still says: from .10 on it cannot read the "
+    "model's stream, and UDS means nothing",
 }
-"""Column -> its number, and what it says; shown where a model has it."""
+"""Column -> what it says; shown where a model has it."""
 
 
-def _beside(
-    summaries: Sequence[Mapping[str, Any]],
-) -> dict[str, Callable[[Mapping[str, Any]], float | None]]:
-    found = {name: read for name, (read, _) in _BESIDE.items()}
-    has = {name for name, read in found.items() if any(read(one) is not None for one in summaries)}
-    return {name: read for name, read in found.items() if name in has}
+def _beside(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+    """Numbers of the columns that some model has one in."""
+    shares = [part(one, "validity").get("d_share") for one in summaries]
+    found = {
+        "aligned": [part(one, "aligned").get("uds") for one in summaries],
+        "unread": [one if one is not None and one >= READABLE_BELOW else None for one in shares],
+    }
+    return {name: column for name, column in found.items() if {*column} != {None}}
 
 
 def pair_table(pairs: Sequence[Sequence[Any]]) -> Table:
@@ -145,7 +134,7 @@ def depths(
     `sentences`: where more than the run itself was asked, the verdicts after all of it.
     """
     yield audit_table(summaries)
-    yield from (f"{name}: {_BESIDE[name][1]}." for name in _beside(summaries))
+    yield from (f"{name}: {_BESIDE[name]}." for name in _beside(summaries))
     if pairs:
         yield pair_table(pairs)
     if len(summaries) == 1:

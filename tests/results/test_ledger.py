@@ -1,13 +1,11 @@
 import json
 import random
-from dataclasses import dataclass
 
 import pytest
 
 from lensaudit.errors import InputError, TryAgainError
 from lensaudit.files import write_jsonl
 from lensaudit.results.ledger import Ledger, lines_of, verify_ledger
-from lensaudit.results.reading import Number, Whole
 
 KEY = {"weights": "a", "stop": (1, 2)}
 ROWS = [{"example": "x", "value": 0.25}, {"example": "y", "value": -1.5, "text": "é\ud800"}]
@@ -66,32 +64,14 @@ def test_a_value_that_nobody_wrote_is_not_taken(written, value):
     assert ledger(written)[0].rows == ROWS[1:]
 
 
-@dataclass(frozen=True)
-class _Line:
-    idx: Whole
-    score: Number
-
-
-@pytest.mark.parametrize("row", [{"idx": 0, "score": "1"}, {"idx": 0}, {"idx": True, "score": 1.0}])
-def test_a_line_of_another_kind_that_was_sealed_again_is_computed_again(tmp_path, row):
-    ledger(tmp_path)[0].append([{"idx": 1, "score": 0.5, "more": []}, row])
-    found, said = ledger(tmp_path, record=_Line)
-    assert found.rows == [{"idx": 1, "score": 0.5, "more": []}]
-    assert len(said) == 1
+def test_a_ledger_that_is_read_and_not_computed_again_is_whole(written):
+    header, first, second = lines(written)
+    (written / "one.jsonl").write_bytes(header + first.replace(b"0.25", b"0.35") + second)
+    found, _ = ledger(written)
     with pytest.raises(InputError, match="1 of 2 lines are damaged, edited or of another run; x"):
         found.check("x")
-    found.append([{"idx": 0, "score": 1.0}])
-    ledger(tmp_path, record=_Line)[0].check("x")
-
-
-def test_a_line_torn_by_a_kill_is_a_damaged_line(written):
-    path = written / "one.jsonl"
-    path.write_bytes(path.read_bytes()[:-10])
-    found, said = ledger(written)
-    assert found.rows == ROWS[:1]
-    assert "1 of 2 lines" in said[0]
-    found.append([ROWS[1]])
-    assert ledger(written)[0].rows == ROWS
+    found.append([ROWS[0]])
+    ledger(written)[0].check("x")
 
 
 def test_the_ledger_of_another_key_counts_for_nothing_and_is_replaced(tmp_path, written):
@@ -147,14 +127,10 @@ def test_another_process_that_cleaned_first_loses_nothing(written):
     assert [row["example"] for row in ledger(written)[0].rows] == ["y", "a", "b"]
 
 
-def test_a_rewritten_ledger_holds_the_new_lines_alone(written):
+def test_a_rewritten_ledger_holds_the_new_lines_alone_and_a_cleared_one_is_gone(written):
     found, _ = ledger(written)
     found.rewrite(ROWS[::-1])
     assert ledger(written)[0].rows == found.rows == ROWS[::-1]
-
-
-def test_a_cleared_ledger_is_gone(written):
-    found, _ = ledger(written)
     found.clear()
     assert not found.path.exists()
     assert found.rows == []
