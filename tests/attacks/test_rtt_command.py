@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-import shlex
 import shutil
 
 import pytest
@@ -172,14 +171,6 @@ def test_validate_reports_birthdays_and_ascending_years(tmp_path, capsys):
     years = save_years(tmp_path / "years")
     assert lensaudit(["rtt", "validate", str(years), "--only", "split_0", "--only", "split_1"]) == 0
     assert "choices always ascend" in capsys.readouterr().out
-
-
-def test_validate_cuts_the_embedded_forget_set_and_writes_it(tmp_path, capsys):
-    out = tmp_path / "mcq"
-    command = shlex.split("rtt validate demo --splits 4 --model demo/full --write")
-    assert lensaudit([*command, str(out)]) == 0
-    assert "no defects found" in capsys.readouterr().out
-    assert len(list(out.glob("split_*.jsonl"))) == 4
 
 
 @pytest.mark.parametrize(

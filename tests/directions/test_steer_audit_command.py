@@ -1,13 +1,10 @@
 """`lensaudit steer audit` from the command line to its files, and what it refuses."""
 
-import json
-import shlex
 
 import pytest
 
 from lensaudit.cli.main import run
 from lensaudit.files import write_json
-from lensaudit.results.ledger import lines_of
 
 ROWS = [
     {
@@ -24,28 +21,6 @@ ROWS = [
 
 def audit(out, *more):
     return run(["steer", "audit", "--source", "demo/npo", "--out", str(out), *map(str, more)])
-
-
-def test_an_experiment_ends_in_a_summary_a_log_and_a_manifest(tmp_path, capsys):
-    options = shlex.split(
-        "--experiment add --layers 4,12 --strengths 1 --limit 24 --n-retain 4 --folds 3 --randoms 1"
-    )
-    options += ["--activations", tmp_path / "a"]
-    assert audit(tmp_path / "out", *options) == 0
-    said = capsys.readouterr().out
-    assert "ADD: restore" in said
-    assert "never-trained model" in said
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert summary["schema"] == "steer-audit/1"
-    assert (summary["source"], summary["n_groups"], summary["n_folds"]) == ("demo/npo", 8, 3)
-    assert list(summary["experiments"]) == ["add"]
-    assert {"direction", "random", "retain_derived", "never_trained", "reverse"} <= set(
-        summary["experiments"]["add"]["arms"]
-    )
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert manifest["inputs"]["unlearned"]["name"] == "demo/npo"
-    rows = lines_of(tmp_path / "out" / "interventions.jsonl")
-    assert {row["layer"] for row in rows if row["kind"] == "add"} <= {4, 12}
 
 
 @pytest.mark.parametrize(

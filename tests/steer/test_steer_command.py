@@ -108,18 +108,6 @@ def test_answers_of_another_vector_are_not_taken_for_this_ones(vectors, copied):
     assert results(copied)["layer"] == 9
 
 
-def test_the_sweep_compares_layers_at_one_strength(vectors, tmp_path):
-    sweep = f"sweep {ASK} --judge idk --ratio 1.2"
-    assert steer(sweep, "--vectors", vectors, "--out", tmp_path) == 0
-    found = results(tmp_path, "layer_sweep.json")
-    assert found["schema"] == "steer-sweep/1"
-    assert sorted(found["layers"]) == ["8", "9"]
-    assert all(row["ratio"] == pytest.approx(1.2) for row in found["layers"].values())
-    assert (found["baseline_mean"], found["n_questions"], found["rollouts"]) == (0.0, 6, 1)
-    assert found["best_score"] == found["delta_from_baseline"] >= 50.0
-    assert {found["best_layer"], found["chosen"]["layer"]} <= {8, 9}
-
-
 def test_a_language_model_is_paid_once_and_a_budget_stops_before_the_call(
     vectors, copied, tmp_path, capsys
 ):
