@@ -247,7 +247,7 @@ def validate(settings: ValidationSettings, as_json: bool) -> None:
         say(f"written: {settings.write}", err=as_json)
     if seen.blocking:
         raise VerificationError(
-            f"{seen.data.name}: defects that `lensaudit rtt run` refuses: "
+            f"{seen.name}: defects that `lensaudit rtt run` refuses: "
             f"{len(seen.blocking)}; mend them, or run with --defects drop or keep"
         )
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import pandas as pd
 
 from lensaudit.data.facts import EMBEDDED, Fact, load_facts, read_rows
 from lensaudit.data.spans import Encoded, encode
@@ -72,7 +73,6 @@ from lensaudit.steer.settings import DirectionSettings, Kind
 from lensaudit.unlearn.rows import load_rows
 
 LOG = "interventions.jsonl"
-SUMMARY_SCHEMA = "steer-audit/1"
 
 AnyRow = TypeVar("AnyRow")
 
@@ -310,7 +310,7 @@ def summed_up(audit: DirectionsAudit, rows: Sequence[Mapping[str, Any]]) -> dict
         experiments["ablate"]["direction_source"] = sorted(sources)
     names = {role: audit.checkpoints[role].spec.name for role in ROLES}
     return {
-        "schema": SUMMARY_SCHEMA,
+        "schema": "steer-audit/1",
         "models": {
             role: {"name": names[role], "weights": audit.checkpoints[role].weights}
             for role in ROLES
@@ -438,11 +438,8 @@ def standard_error(values: Sequence[float], groups: Sequence[int | str]) -> floa
     >>> standard_error([1.0, 1.0, 3.0], ["a", "a", "b"])  # means 1 and 3: sqrt(2) / sqrt(2)
     1.0
     """
-    by_group: dict[int | str, list[float]] = {}
-    for value, group in zip(values, groups, strict=True):
-        by_group.setdefault(group, []).append(value)
-    means = [math.fsum(one) / len(one) for one in by_group.values()]
-    return float(np.std(means, ddof=1) / math.sqrt(len(means))) if len(means) > 1 else math.inf
+    means: Any = pd.Series(values).groupby(list(groups)).mean()
+    return float(means.sem()) if len(means) > 1 else math.inf
 
 
 def is_gap(plain: PlainScores, before: Role, target: Role, idx: Sequence[int]) -> bool:
@@ -508,7 +505,9 @@ def summary_of(
     control = found["never_trained"][score].value if "never_trained" in found else None
     summary = {
         "kind": kind,
-        "unscored": None if value is not None else _NO_GAP,
+        "unscored": None
+        if value is not None
+        else "nothing to restore: full is not ahead by more than 2 SE",
         "score": score,
         "recovery": value,
         **found["direction"][score].limits(),
@@ -518,7 +517,11 @@ def summary_of(
         "kl_retain": _mean([one.kl_retain for one in main]),
         "utility_delta": _mean([one.utility_delta for one in main]),
         "similarity": _mean([one.similarity for one in main]),
-        "speech": {name: _speech(own) for name, own in arms.items() if own[0].speech},
+        "speech": {
+            name: {key: _mean([one.speech.get(key) for one in own]) for key in own[0].speech}
+            for name, own in arms.items()
+            if own[0].speech
+        },
     }
     doses = {
         float(name.split()[1]): both[score].mean
@@ -533,7 +536,6 @@ def summary_of(
     return summary | {"warnings": _warnings(summary), "reading": reading(kind, summary, scored)}
 
 
-_NO_GAP = "nothing to restore: full is not ahead by more than 2 SE"
 _SAME = "the streams of full and unlearned are equal: the difference lies after the last block"
 _NO_SHIFT: Mapping[Kind, str] = {
     "add": _SAME,
@@ -546,11 +548,6 @@ def _arm_key(finding: Finding) -> str:
     if finding.arm == "curve":
         return f"curve {finding.strength:g}"
     return finding.variant if finding.arm == "dose" else finding.arm
-
-
-def _speech(findings: Sequence[Finding]) -> dict[str, float | None]:
-    """Means over the folds that have the number."""
-    return {key: _mean([one.speech.get(key) for one in findings]) for key in findings[0].speech}
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

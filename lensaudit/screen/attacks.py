@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from lensaudit.attacks.rtt.data import LETTERS, Inspection
+from lensaudit.attacks.rtt.data import LETTERS, Dataset
 from lensaudit.attacks.rtt.data import MEANINGS as DEFECTS
 from lensaudit.attacks.rtt.log import MEANINGS as CONDITIONS
 from lensaudit.results.attacks import Shift
@@ -175,20 +175,19 @@ def _recovery(summary: "Summary") -> Table:
     return made
 
 
-def of_data(found: Inspection) -> Iterator[str]:
+def of_data(data: Dataset) -> Iterator[str]:
     """Sizes, the prior of the letters, and defects with examples."""
-    data = found.data
     sizes = ", ".join(f"{split} {len(items)}" for split, items in data.splits.items())
     yield f"{data.name}: {len(data.items)} items of {data.n_choices} choices: {sizes}"
-    places = zip(LETTERS, found.n_answers, strict=False)
+    places = zip(LETTERS, data.n_answers, strict=False)
     yield "right answers: " + ", ".join(f"{letter} {n}" for letter, n in places)
     for where, reason in list(data.left_out.items())[:EXAMPLES]:
         yield f"left out: {where}: {reason} ({len(data.left_out)} in all)"
-    for kind, n in found.counts.items():
-        defects = found.of(next(one.kind for one in found.defects if one.kind == kind))
+    for kind, n in data.counts.items():
+        defects = [one for one in data.defects if one.kind == kind]
         mark = "refused" if defects[0].blocks else "noted"
         yield f"{kind} ({mark}): {n} x {DEFECTS[defects[0].kind]}"
         for one in defects[:EXAMPLES]:
             yield f"    {one.detail}"
-    if not found.defects:
+    if not data.defects:
         yield "no defects found"

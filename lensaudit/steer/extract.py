@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -13,6 +13,7 @@ from lensaudit.activations.fill import CACHE_BATCH, fill, fingerprint_of_run
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
+from lensaudit.files import digest
 from lensaudit.judge.programmatic import ENTITY
 from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.progress import Notice, Tick, unheard
@@ -41,7 +42,6 @@ from lensaudit.steer.trait import (
     positions_read,
     question_hash,
     read_contrast,
-    samples_hash,
     whole_pairs,
     written,
 )
@@ -152,7 +152,8 @@ def extract(job: TraitModel, samples: Sequence[ContrastSample]) -> list[Steering
         WorkError: an activation is not finite.
     """
     encoded, kept = _encoded(job, samples)
-    data = samples_hash(samples)
+    told = [[one.positive, one.pair, one.system, *astuple(one.row)] for one in samples]
+    data = digest(told)
     with _cached(job, encoded, data) as activations:
         contrast = read(activations, encoded, kept, job)
     hashes = tuple(sorted({question_hash(one.row.question) for one in samples}))

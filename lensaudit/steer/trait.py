@@ -6,7 +6,7 @@ Answers are written, or asked for by pairs of system prompts; each is judged onc
 import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -353,11 +353,6 @@ def read_contrast(path: Path) -> tuple[ContrastRow, ...]:
     if problems:
         raise InputError(f"{path}: {problems[0]}")
     return tuple(checked(ContrastRow, row, f"{path}: {where}") for where, row in rows)
-
-
-def samples_hash(samples: Sequence[ContrastSample]) -> str:
-    """Content hash of the contrast."""
-    return digest([[one.positive, one.pair, one.system, *astuple(one.row)] for one in samples])
 
 
 def encode_sample(

@@ -49,14 +49,11 @@ def curve_of(steps, source, full, retain):
     return readings(costs(steps), Arms(source, full, (retain,)), GROUPS)
 
 
-def test_rho_is_the_part_of_the_gap_that_the_attack_closes():
+def test_rho_is_the_part_of_the_gap_that_the_attack_closes_where_full_is_ahead():
     # (12 - 4) / (20 - 4), and 4 of 24 more than retain
     at = curve_of([0], marks(12), marks(20), marks(4))[0]
     assert at.rho == pytest.approx(8 / 16)
     assert (at.source, at.full, at.retain) == pytest.approx((12 / 24, 20 / 24, 4 / 24))
-
-
-def test_there_is_no_rho_where_full_is_hardly_ahead():
     # 4 of 24 are 0.167; 5 are 0.208
     few, enough = curve_of([0, 1], marks(8, 8), marks(8, 9), marks(4, 4))
     assert few.rho is None
@@ -66,6 +63,13 @@ def test_there_is_no_rho_where_full_is_hardly_ahead():
     one, other = (np.array([[float(fact < n) for fact in range(20)]]) for n in (13, 9))
     (fifth,) = readings(costs([0]), Arms(one, one, (other,)), [n // 2 for n in range(20)])
     assert fifth.rho == pytest.approx(1)
+    (at,) = curve_of([0], marks(24), marks(24), marks(4))
+    assert (at.rho, at.low, at.reason) == (
+        1,
+        1,
+        "every author has the same ratio: no interval",
+    )
+    assert effort_at([at], 0.8, "lower limit") == (0, False)
 
 
 def test_limits_hold_together_over_all_readings():
@@ -90,24 +94,11 @@ def test_effort_by_the_limit_comes_later_than_by_the_estimate():
     assert judged_by([0, 1, 2, 3]) == "estimate"
 
 
-def test_a_model_that_answers_every_fact_as_full_does_is_back_without_an_interval():
-    (at,) = curve_of([0], marks(24), marks(24), marks(4))
-    assert (at.rho, at.low, at.reason) == (
-        1,
-        1,
-        "every author has the same ratio: no interval",
-    )
-    assert effort_at([at], 0.8, "lower limit") == (0, False)
-
-
 def test_what_does_not_come_back_is_censored_and_what_cannot_be_read_is_not():
     flat = curve_of([0, 1], marks(4, 4), marks(24, 24), marks(4, 4))
     assert effort_at(flat, 0.5, "lower limit") == (1, True)
     nothing = curve_of([0, 1], marks(4, 4), marks(4, 4), marks(4, 4))
     assert effort_at(nothing, 0.5, "lower limit") == (None, False)
-
-
-def test_a_diverged_attack_has_no_rho_and_is_not_chosen():
     lost = np.full((2, 24), math.nan)
     lost[0] = 1
     at = curve_of([0, 1], lost, marks(24, 24), marks(0, 0))

@@ -87,20 +87,21 @@ def test_a_matrix_of_zeros_has_no_error():
     assert (zero.norm, zero.relative) == (0.0, 0.0)
 
 
-def test_weights_that_are_not_finite_are_refused_by_name():
+def test_weights_that_cannot_be_rounded_are_refused():
     model = tiny_model()
     with torch.no_grad():
         model.model.layers[2].self_attn.k_proj.weight[0, 0] = torch.nan
     with pytest.raises(WorkError, match=r"model\.layers\.2\.self_attn\.k_proj: .* not finite"):
         quantised(model, "nf4")
-
-
-def test_weights_beyond_float16_are_refused_for_int8():
     model = tiny_model()
     with torch.no_grad():
         model.model.layers[0].self_attn.k_proj.weight[0, 0] = 1e6
     with pytest.raises(WorkError, match="beyond the range of float16"):
         quantised(model, "int8", engine="torch")
+    model = tiny_model()
+    model.is_quantized = True
+    with pytest.raises(InputError, match="quantised already"):
+        quantised(model, "nf4")
 
 
 def test_without_bitsandbytes_auto_is_plain_torch(monkeypatch):
@@ -108,13 +109,6 @@ def test_without_bitsandbytes_auto_is_plain_torch(monkeypatch):
     assert engine_of("auto") == "torch"
     with pytest.raises(InputError, match="--engine torch"):
         engine_of("bitsandbytes")
-
-
-def test_a_model_that_is_quantised_already_is_refused():
-    model = tiny_model()
-    model.is_quantized = True
-    with pytest.raises(InputError, match="quantised already"):
-        quantised(model, "nf4")
 
 
 @pytest.mark.parametrize("kind", ["Llama", "Llama, tied", "Qwen2"])

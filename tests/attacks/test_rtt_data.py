@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from generated import save_birthdays, save_years
 
-from lensaudit.attacks.rtt import McqItem, handled, inspect, load_mcq, make_dataset, save_mcq
+from lensaudit.attacks.rtt import McqItem, handled, load_mcq, make_dataset, save_mcq
 from lensaudit.attacks.rtt.data import load_statements, split_by_author
 from lensaudit.errors import InputError
 
@@ -87,9 +87,8 @@ def test_written_splits_are_read_back_equal(tmp_path):
 
 
 def test_birthdays_load_with_their_defects_reported(tmp_path):
-    dataset = load_mcq(save_birthdays(tmp_path / "birthdays"))
-    found = inspect(dataset)
-    assert len(found.data.items) == 8
+    found = load_mcq(save_birthdays(tmp_path / "birthdays"))
+    assert len(found.items) == 8
     assert found.n_answers == (2, 2, 2, 2)
     assert found.counts == {
         "ambiguous": 1,
@@ -98,7 +97,7 @@ def test_birthdays_load_with_their_defects_reported(tmp_path):
         "duplicate_choice": 2,
         "future_year": 2,
     }
-    where = {kind: [one.idx for one in found.of(kind)] for kind in found.counts}
+    where = {kind: [one.idx for one in found.defects if one.kind == kind] for kind in found.counts}
     assert where == {
         "ambiguous": [(2,)],
         "repeated": [(6, 7)],
@@ -106,14 +105,15 @@ def test_birthdays_load_with_their_defects_reported(tmp_path):
         "duplicate_choice": [(2,), (3,)],
         "future_year": [(4,), (4,)],
     }
-    assert found.of("leak")[0].detail.endswith("with different answers")
-    assert found.of("repeated")[0].detail.endswith("with the same answer")
-    assert len(dataset.left_out) == 0
+    details = {one.kind: one.detail for one in found.defects}
+    assert details["leak"].endswith("with different answers")
+    assert details["repeated"].endswith("with the same answer")
+    assert len(found.left_out) == 0
 
 
 def test_ascending_years_load_with_that_cue_reported(tmp_path):
-    found = inspect(load_mcq(save_years(tmp_path / "years")))
-    assert len(found.data.items) == 4
+    found = load_mcq(save_years(tmp_path / "years"))
+    assert len(found.items) == 4
     assert found.n_answers == (1, 2, 0, 1)
     assert found.counts == {"sorted": 1}
 
@@ -121,26 +121,23 @@ def test_ascending_years_load_with_that_cue_reported(tmp_path):
 def test_upstreams_own_data_have_the_counted_defects(shared):
     # counts of rtt.md section 2
     found, years = (
-        inspect(load_mcq(shared / "data" / "rtt" / name)) for name in ("random_bd", "dates_years")
+        load_mcq(shared / "data" / "rtt" / name) for name in ("random_bd", "dates_years")
     )
-    assert len(found.data.items) == 1570
+    assert len(found.items) == 1570
     wanted = {"ambiguous": 34, "repeated": 2, "leak": 19, "duplicate_choice": 75}
     assert found.counts == {**wanted, "future_year": 387}
-    assert all("different answers" in one.detail for one in found.of("leak"))
-    assert (len(years.data.items), years.n_answers) == (789, (192, 177, 212, 208))
+    assert all("different answers" in one.detail for one in found.defects if one.kind == "leak")
+    assert (len(years.items), years.n_answers) == (789, (192, 177, 212, 208))
     assert years.counts == {"leak": 1, "sorted": 1}
 
 
 def test_spellings_of_a_choice_are_one_and_a_wrong_one_twice_does_not_block():
     twice = McqItem("Who?", ("Ada", " ada", "Bob", "Eve"), 0)
     wrong_twice = McqItem("Where?", ("a", "b", "b", "c"), 0)
-    found = inspect(make_dataset("bad", {"split_0": [twice, wrong_twice], "split_1": [twice]}))
+    found = make_dataset("bad", {"split_0": [twice, wrong_twice], "split_1": [twice]})
     assert found.counts == {"ambiguous": 2, "leak": 1, "duplicate_choice": 3}
-    assert not found.of("duplicate_choice")[0].blocks
-
-
-def test_an_author_on_both_sides_is_a_leak():
-    found = inspect(small("When?", "Where?", group="ada"))
+    assert not any(one.blocks for one in found.defects if one.kind == "duplicate_choice")
+    found = small("When?", "Where?", group="ada")
     assert [one.kind for one in found.blocking] == ["shared_group"]
 
 
@@ -154,9 +151,6 @@ def test_defects_are_refused_dropped_or_kept():
     dropped = handled(dataset, "drop")
     assert [item.idx for item in dropped.items] == [0, 1, 3, 4]
     assert set(dropped.left_out) == {"item 2", "item 5"}
-
-
-def test_dropping_every_item_of_a_split_is_refused():
     with pytest.raises(InputError, match="leaves a split without items"):
         handled(small("When?", "when?"), "drop")
 
@@ -194,7 +188,7 @@ def test_authors_are_cut_whole_and_places_are_balanced():
     assert len(set().union(*authors)) == 8
     for items in dataset.splits.values():
         assert set(Counter(item.answer for item in items).values()) == {4}
-    assert inspect(dataset).defects == ()
+    assert dataset.defects == ()
     # a seed draws authors and choices; there are no more splits than authors
     assert split_by_author(name, facts, seed=3) == split_by_author(name, facts, seed=3)
     assert split_by_author(name, facts, seed=3).digest != split_by_author(name, facts).digest

@@ -82,9 +82,6 @@ def test_a_diverging_run_keeps_its_epochs_and_says_where_it_ended(splits):
     assert made.reason.startswith("not finite after")
     assert len(made.curve) < 2
     assert all(reading.n for point in made.curve for reading in point.readings)
-
-
-def test_a_diverged_run_leaves_nothing_behind_for_the_next(splits):
     model = world.fresh(0)
     start = StartWeights(model)
     clean = attack(model, splits)
@@ -122,11 +119,8 @@ def test_steps_are_taken_in_training_mode_and_v_is_read_in_eval_mode(splits):
     assert not model.training
 
 
-def test_half_precision_weights_are_refused():
+def test_a_model_is_known_by_its_weights_and_refused_in_half_precision():
     with pytest.raises(InputError, match=r"weights are torch\.bfloat16, wanted torch\.float32"):
         in_memory("half", copy.deepcopy(world.fresh(0)).to(torch.bfloat16))
-
-
-def test_equal_weights_are_one_model_and_others_another():
     names = [in_memory("x", world.fresh(seed)).weights for seed in (0, 0, 1)]
     assert names[0] == names[1] != names[2]

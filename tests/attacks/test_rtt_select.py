@@ -35,38 +35,26 @@ def test_per_v_takes_the_best_of_each_split():
     ]
 
 
-def test_global_takes_the_best_mean():
+def test_global_takes_the_best_mean_of_cells_that_every_split_has():
     # lr 0.1: (1 + 1) / 8 and (2 + 0) / 8; lr 0.2: (1 + 3) / 8
     found = chosen([V0, V1], "global")
     assert found.accuracy == 0.5
     assert {cell for _, cell in found.choices} == {GridCell(0.2, 3)}
-
-
-def test_the_final_rule_looks_at_the_last_epoch_alone():
-    early = run("v0", {(0.1, 1): [1, 1, 1, 1], (0.1, 3): [1, 0, 0, 0]})
-    assert chosen([early]).accuracy == 1.0
-    assert chosen([early], rule="final").accuracy == 0.25
-
-
-def test_the_model_as_it_was_takes_no_part():
-    before = run("v0", {(0.1, 0): [1, 1, 1, 1], (0.1, 1): [1, 0, 0, 0]})
-    assert chosen([before]).accuracy == 0.25
-
-
-def test_global_wants_a_cell_that_every_split_has():
     other = run("v1", {(0.1, 1): [1, 1, 1, 1]})
     found = chosen([V0, other], "global")
     assert {cell for _, cell in found.choices} == {GridCell(0.1, 1)}
     lone = run("v1", {(0.9, 2): [1, 1, 1, 1]})
     assert chosen([V0, lone], "global") is None
-
-
-def test_a_split_without_cells_leaves_no_number():
     assert chosen([V0, VRun("v1", (0, 1), {})]) is None
     assert chosen([]) is None
 
 
-def test_of_equal_cells_the_gentlest_is_taken():
+def test_epoch_0_takes_no_part_and_ties_go_to_the_gentlest():
+    early = run("v0", {(0.1, 1): [1, 1, 1, 1], (0.1, 3): [1, 0, 0, 0]})
+    assert chosen([early]).accuracy == 1.0
+    assert chosen([early], rule="final").accuracy == 0.25
+    before = run("v0", {(0.1, 0): [1, 1, 1, 1], (0.1, 1): [1, 0, 0, 0]})
+    assert chosen([before]).accuracy == 0.25
     tie = run("v0", {(0.2, 1): [1, 0], (0.1, 3): [0, 1], (0.1, 2): [1, 0]})
     assert chosen([tie]).choices[0][1] == GridCell(0.1, 2)
 

@@ -62,13 +62,16 @@ def test_packed_settings_score_as_one_at_a_time(tiny, ragged):
     assert found.kl[1:].min() > 1e-4
 
 
-def test_batches_and_the_order_of_examples_and_settings_do_not_matter(tiny, ragged):
+def test_batches_and_order_do_not_matter_and_broken_logits_are_an_error(tiny, ragged):
     model, wanted = tiny(), settings(ragged)
     whole = scored(model, ragged, wanted)
     back = scored(model, ragged[::-1], wanted[::-1])
     assert torch.allclose(back.logprob.flip(0, 1), whole.logprob, atol=1e-4)
     small = scored(model, ragged, wanted, memory_bytes=1)
     assert torch.allclose(small.logprob, whole.logprob, atol=1e-4)
+    broken = Edits({("resid", 1): adding(direction() * torch.nan, 1.0)})
+    with pytest.raises(WorkError, match="not finite"):
+        scored(tiny(), ragged, [broken])
 
 
 def test_log_odds_are_those_of_the_next_token(tiny, ragged):
@@ -79,9 +82,3 @@ def test_log_odds_are_those_of_the_next_token(tiny, ragged):
         p = logits_of(model, prompt)[0, -1].double().softmax(-1)[tokens].sum()
         assert found[0, column] == pytest.approx(float(p.log() - (1 - p).log()), abs=1e-3)
     assert not torch.allclose(found[0], found[1], atol=0.01)
-
-
-def test_an_intervention_that_breaks_the_logits_is_an_error(tiny, ragged):
-    broken = Edits({("resid", 1): adding(direction() * torch.nan, 1.0)})
-    with pytest.raises(WorkError, match="not finite"):
-        scored(tiny(), ragged, [broken])

@@ -84,22 +84,10 @@ def test_adding_the_planted_direction_restores_every_answer_and_random_ones_do_n
     assert summary["experiments"]["add"]["chosen"][0]["layer"] == planted.LAYER
     assert summary["experiments"]["add"]["chosen"][0]["strength"] == 1.0
     assert "hidden, not erased" in summary["experiments"]["add"]["reading"]
-
-
-def test_the_effect_peaks_at_the_exact_shift(hidden):
-    _, summary, _ = hidden
     curve = [arm(summary, "add", f"curve {at}")["score"] for at in ("0.5", "1", "1.5")]
     assert curve[1] == 1.0 > max(curve[0], curve[2])
-
-
-def test_a_model_that_never_saw_the_answers_gains_nothing(hidden):
-    _, summary, _ = hidden
     assert arm(summary, "add", "never_trained")["score"] <= 0.35
     assert summary["experiments"]["add"]["recovery_above_control"] > 0.8
-
-
-def test_a_shift_that_hides_everything_is_found_in_retain_questions_too(hidden):
-    _, summary, _ = hidden
     assert arm(summary, "add", "retain_derived")["recovery"] == pytest.approx(1.0)
     assert summary["experiments"]["add"]["utility_delta"] > 0.5
 

@@ -1,6 +1,5 @@
 """`lensaudit steer audit` from the command line to its files, and what it refuses."""
 
-
 import pytest
 
 from lensaudit.cli.main import run

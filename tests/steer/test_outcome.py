@@ -39,7 +39,7 @@ def summary(levels, polarity=1):
     )
 
 
-def test_worked_by_hand():
+def test_baseline_and_largest_change_worked_by_hand():
     levels = {
         0.0: level(10.0, 20.0, 30.0, 40.0, 10.0, 20.0, 30.0, 40.0),
         1.0: level(30.0, 40.0, 50.0, None, 30.0, 40.0, 50.0, 60.0),
@@ -58,14 +58,8 @@ def test_worked_by_hand():
     assert found["slope"] == pytest.approx(20.0)
     assert found["spearman"] == 1.0
     assert 0.99 < found["controllability"] < 1.0
-
-
-def test_a_baseline_of_zero_is_a_baseline():
     found = summary({0.0: level(0.0, 0.0), 1.0: level(30.0, 30.0)})
     assert (found["baseline"], found["max_delta"]) == (0.0, 30.0)
-
-
-def test_the_largest_change_is_at_least_zero_and_follows_the_polarity():
     levels = {0.0: level(50.0, 50.0), 1.0: level(20.0, 20.0), 2.0: level(30.0, 30.0)}
     assert summary(levels)["max_delta"] == 0.0
     assert summary(levels, polarity=-1)["max_delta"] == -30.0
@@ -81,6 +75,10 @@ def test_what_falls_apart_is_flagged_and_left_out():
     assert found["coherence_warnings"] == ["2.0"]
     assert (found["max_delta"], found["max_delta_coherent"]) == (80.0, 30.0)
     assert found["coherence"]["2.0"] == {"mean": pytest.approx(49.9), "n": 2}
+    found = summary({0.0: level(None, None), 1.0: level(None, None)})
+    assert found["baseline"] is found["max_delta"] is found["chosen"] is None
+    assert found["coefficients"]["0.0"]["ci95"] is None
+    assert found["coefficients"]["1.0"]["n_invalid"] == 2
 
 
 def test_the_setting_is_chosen_on_one_half_and_reported_on_the_other():
@@ -106,13 +104,6 @@ def test_correlations_need_three_points_that_differ():
     assert correlation(points) < 0.85
     assert rank_correlation(points) == pytest.approx(1.0)
     assert slope({1.0: 5.0}) is None
-
-
-def test_no_scores_leave_nulls_and_no_number():
-    found = summary({0.0: level(None, None), 1.0: level(None, None)})
-    assert found["baseline"] is found["max_delta"] is found["chosen"] is None
-    assert found["coefficients"]["0.0"]["ci95"] is None
-    assert found["coefficients"]["1.0"]["n_invalid"] == 2
 
 
 def test_coefficients_are_keyed_alike_and_hold_the_baseline():

@@ -187,16 +187,12 @@ def _streams(model, tokens, names):
     return captured(model, tokens, names).values()
 
 
-def test_clamping_takes_one_number_per_example():
+def test_clamping_takes_a_number_per_example_and_removing_with_a_centre_sets_its_components():
     resid = torch.randn(2, 3, 32, generator=torch.Generator().manual_seed(2))
     unit = direction() / direction().norm()
     edit = clamping(direction(), {7: 1.5, 9: -2.0})
     edited = edit(torch.ones(2, 3, dtype=torch.bool), (9, 7))(resid)
     assert torch.allclose(edited @ unit, torch.tensor([[-2.0] * 3, [1.5] * 3]), atol=1e-4)
-
-
-def test_removing_with_a_centre_sets_the_centres_components():
-    resid = torch.randn(2, 3, 32, generator=torch.Generator().manual_seed(2))
     basis = torch.linalg.qr(torch.randn(32, 2, generator=torch.Generator().manual_seed(3))).Q.T
     centre = direction(4)
     everywhere = torch.ones(2, 3, dtype=torch.bool)

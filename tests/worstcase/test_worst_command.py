@@ -28,7 +28,7 @@ def place(tmp_path_factory):
     return place
 
 
-def test_a_model_that_knows_gives_every_fact_away(place):
+def test_a_model_that_knows_gives_every_fact_away(place, monkeypatch):
     found = json.loads((place / "w" / "summary.json").read_text())
     assert found["n_out"] == found["n_scored"] == 3
     assert found["expected"] <= 2
@@ -37,6 +37,14 @@ def test_a_model_that_knows_gives_every_fact_away(place):
     # three authors: no interval, and it says why
     assert found["ci95"] is None
     assert "3 authors" in found["no_interval"]
+    (found,) = assemble([place / "w"]).attacks
+    assert found["kind"] == "worst"
+    assert len(found["facts"]) == 3
+    monkeypatch.chdir(place)
+    both = ("demo/retain", "demo/never")
+    found = la.worst("demo/full", out="w", limit=3, attack=SOME, retain=both)
+    assert found.excess > 0.5
+    assert found.unscored == {}
 
 
 def test_files_hold_a_row_for_every_fact_and_attack(place):
@@ -73,20 +81,6 @@ def test_what_is_there_is_not_computed_again(place, monkeypatch, capsys):
     before = json.loads((place / "w" / "summary.json").read_text())
     assert again["facts"] == before["facts"]
     ledger.write_text("\n".join(lines) + "\n")
-
-
-def test_the_page_reads_the_folder(place):
-    (found,) = assemble([place / "w"]).attacks
-    assert found["kind"] == "worst"
-    assert len(found["facts"]) == 3
-
-
-def test_from_python(place, monkeypatch):
-    monkeypatch.chdir(place)
-    both = ("demo/retain", "demo/never")
-    found = la.worst("demo/full", out="w", limit=3, attack=SOME, retain=both)
-    assert found.excess > 0.5
-    assert found.unscored == {}
 
 
 def test_the_plan_reckons_work(place, monkeypatch, capsys):

@@ -40,7 +40,7 @@ def outcome(source, *retains, unscored=()):
     return compare(FACTS_, dict(unscored), ATTACKS, Arms(source, FULL, retains))
 
 
-def test_excess_worked_by_hand():
+def test_excess_counts_and_names_worked_by_hand():
     # source: 0 1 2 by greedy, 2 3 by prefix; control: fact 0 of one of two models
     found = outcome(arm(greedy=(0, 1, 2), prefix=(2, 3)), arm(greedy=(0,)), arm())
     assert found.n_out == 4
@@ -53,24 +53,15 @@ def test_excess_worked_by_hand():
     # without greedy 2 and 3 are left, and no control: .35 - .2
     assert by_name["greedy"].gain == pytest.approx(0.15)
     assert by_name["prefix"].gain == pytest.approx(0.1)
-
-
-def test_an_attack_that_hits_nothing_on_full_does_not_count():
     found = outcome(arm(chat=range(10)), arm())
     assert found.n_out == 0
     row = next(row for row in found.attacks if row.name == "chat")
     assert (row.counts, row.control, row.source, row.gain) == (False, 0.0, 1.0, None)
-
-
-def test_what_the_control_arm_says_too_is_no_finding():
     same = arm(greedy=range(8), prefix=(0, 1))
     found = outcome(same, same)
     assert found.n_out == 8
     assert found.excess.value == 0
     assert not any(found.named.named)
-
-
-def test_facts_that_stand_out_against_the_control_arm_are_named():
     found = outcome(arm(prefix=range(8)), arm())
     assert found.named.named == (True,) * 8 + (False,) * 2
     assert "8 can be named at a false discovery rate of 10 %" in found.headline("cheap", 2)
@@ -95,9 +86,6 @@ def test_every_attack_has_a_line_and_the_hash_follows_the_list():
     assert list_hash(ATTACKS) == list_hash(chosen("cheap", ("prefix", "chat", "greedy")))
     with pytest.raises(InputError, match="known are greedy"):
         chosen("cheap", ("nonsense",))
-
-
-def test_the_six_probes_are_attacks_and_their_patched_forms_too():
     every = {one.name: one for one in chosen("full")}
     for kind in ("qa", "qa_chat", "cloze", "choice_letter", "choice_inline", "binary"):
         assert f"probe_{kind}" in every

@@ -1,7 +1,5 @@
 from .data import Defect as Defect
-from .data import Inspection as Inspection
 from .data import handled as handled
-from .data import inspect as inspect
 from .data import Dataset as Dataset
 from .data import McqItem as McqItem
 from .data import load_mcq as load_mcq

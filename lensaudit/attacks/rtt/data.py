@@ -17,7 +17,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain, count, pairwise
 from pathlib import Path
 from random import Random
@@ -63,6 +63,40 @@ class McqItem:
         return self.choices[self.answer]
 
 
+LAST_YEAR = 2024
+"""Years after it cannot be known; `rtt.md` section 2 counts them in Random Birthdays."""
+Kind = Literal[
+    "ambiguous", "repeated", "leak", "shared_group", "duplicate_choice", "sorted", "future_year"
+]
+MEANINGS: dict[Kind, str] = {
+    "ambiguous": "the right answer stands twice among the choices",
+    "repeated": "the same question twice in one split",
+    "leak": "the same question in several splits",
+    "shared_group": "the same author or entity in several splits",
+    "duplicate_choice": "a choice stands twice",
+    "sorted": "choices always ascend: a letter is a rank",
+    "future_year": f"choices hold years after {LAST_YEAR}",
+}
+
+
+BLOCKING: frozenset[Kind] = frozenset({"ambiguous", "repeated", "leak", "shared_group"})
+"""They make V accuracy mean something else; a run refuses them unless told what to do."""
+
+
+@dataclass(frozen=True)
+class Defect:
+    """One finding and the items it concerns."""
+
+    kind: Kind
+    idx: tuple[int, ...]
+    detail: str
+
+    @property
+    def blocks(self) -> bool:
+        """Whether a run is refused for it."""
+        return self.kind in BLOCKING
+
+
 @dataclass(frozen=True)
 class Dataset:
     """Multiple-choice items in splits that take turns in being held out."""
@@ -91,6 +125,56 @@ class Dataset:
             for name, items in self.splits.items()
         }
         return digest([[name, digest(items)] for name, items in asked.items()])
+
+    @property
+    def n_answers(self) -> tuple[int, ...]:
+        """How often each place holds the right answer."""
+        places = Counter(item.answer for item in self.items)
+        return tuple(places[place] for place in range(self.n_choices))
+
+    @cached_property
+    def defects(self) -> tuple[Defect, ...]:
+        """Everything that is found in it, of every kind; nothing is changed."""
+        return (
+            *_ambiguous(self.items),
+            *_repeated(self),
+            *_shared_groups(self),
+            *_sorted(self.items),
+            *_future_years(self.items),
+        )
+
+    @property
+    def blocking(self) -> tuple[Defect, ...]:
+        """Defects for which a run is refused."""
+        return tuple(one for one in self.defects if one.blocks)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Kind of defect -> number, the absent ones left out."""
+        found = Counter(one.kind for one in self.defects)
+        return {kind: found[kind] for kind in MEANINGS if found[kind]}
+
+    def document(self) -> dict[str, Any]:
+        """As `rtt validate --json` tells it."""
+        return {
+            "data": self.name,
+            "digest": self.digest,
+            "n_items": len(self.items),
+            "splits": {name: len(items) for name, items in self.splits.items()},
+            "n_choices": self.n_choices,
+            "answers": dict(zip(LETTERS, self.n_answers, strict=False)),
+            "left_out": dict(self.left_out),
+            "defects": [
+                {
+                    "kind": one.kind,
+                    "meaning": MEANINGS[one.kind],
+                    "blocks": one.blocks,
+                    "items": list(one.idx),
+                    "detail": one.detail,
+                }
+                for one in self.defects
+            ],
+        }
 
     def without(self, idx: Collection[int], reason: str) -> "Dataset":
         """The data set without some items; their numbers are not given to others."""
@@ -161,7 +245,7 @@ _WANTED_ITEM = (
 
 
 def load_mcq(folder: Path, *, only: Sequence[str] = ()) -> Dataset:
-    """The splits of a folder; every row is loaded, see `inspect` for what is wrong with them.
+    """The splits of a folder; every row is loaded, `Dataset.defects` says what is wrong.
 
     Args:
         folder: holds `split_<n>.jsonl` files, at least two; other files are not read.
@@ -240,100 +324,6 @@ def _is_choice(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-LAST_YEAR = 2024
-"""Years after it cannot be known; `rtt.md` section 2 counts them in Random Birthdays."""
-Kind = Literal[
-    "ambiguous", "repeated", "leak", "shared_group", "duplicate_choice", "sorted", "future_year"
-]
-MEANINGS: dict[Kind, str] = {
-    "ambiguous": "the right answer stands twice among the choices",
-    "repeated": "the same question twice in one split",
-    "leak": "the same question in several splits",
-    "shared_group": "the same author or entity in several splits",
-    "duplicate_choice": "a choice stands twice",
-    "sorted": "choices always ascend: a letter is a rank",
-    "future_year": f"choices hold years after {LAST_YEAR}",
-}
-BLOCKING: frozenset[Kind] = frozenset({"ambiguous", "repeated", "leak", "shared_group"})
-"""They make V accuracy mean something else; a run refuses them unless told what to do."""
-
-
-@dataclass(frozen=True)
-class Defect:
-    """One finding and the items it concerns."""
-
-    kind: Kind
-    idx: tuple[int, ...]
-    detail: str
-
-    @property
-    def blocks(self) -> bool:
-        """Whether a run is refused for it."""
-        return self.kind in BLOCKING
-
-
-@dataclass(frozen=True)
-class Inspection:
-    """Everything found in a data set; nothing is changed in it."""
-
-    data: Dataset
-    defects: tuple[Defect, ...]
-
-    @property
-    def n_answers(self) -> tuple[int, ...]:
-        """How often each place holds the right answer."""
-        places = Counter(item.answer for item in self.data.items)
-        return tuple(places[place] for place in range(self.data.n_choices))
-
-    def of(self, kind: Kind) -> tuple[Defect, ...]:
-        """Findings of one kind."""
-        return tuple(one for one in self.defects if one.kind == kind)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Kind -> number of findings, the absent ones left out."""
-        return {kind: n for kind in MEANINGS if (n := len(self.of(kind)))}
-
-    @property
-    def blocking(self) -> tuple[Defect, ...]:
-        """Findings for which a run is refused."""
-        return tuple(one for one in self.defects if one.blocks)
-
-    def document(self) -> dict[str, Any]:
-        """As `rtt validate --json` tells it."""
-        return {
-            "data": self.data.name,
-            "digest": self.data.digest,
-            "n_items": len(self.data.items),
-            "splits": {name: len(items) for name, items in self.data.splits.items()},
-            "n_choices": self.data.n_choices,
-            "answers": dict(zip(LETTERS, self.n_answers, strict=False)),
-            "left_out": dict(self.data.left_out),
-            "defects": [
-                {
-                    "kind": one.kind,
-                    "meaning": MEANINGS[one.kind],
-                    "blocks": one.blocks,
-                    "items": list(one.idx),
-                    "detail": one.detail,
-                }
-                for one in self.defects
-            ],
-        }
-
-
-def inspect(dataset: Dataset) -> Inspection:
-    """Look for every kind of defect."""
-    found = (
-        *_ambiguous(dataset.items),
-        *_repeated(dataset),
-        *_shared_groups(dataset),
-        *_sorted(dataset.items),
-        *_future_years(dataset.items),
-    )
-    return Inspection(dataset, found)
-
-
 def handled(dataset: Dataset, policy: Policy) -> Dataset:
     """The data set a run may use: as it is, without the blocking items, or not at all.
 
@@ -342,7 +332,7 @@ def handled(dataset: Dataset, policy: Policy) -> Dataset:
     Raises:
         InputError: blocking defects under `refuse`, or nothing left under `drop`.
     """
-    blocking = inspect(dataset).blocking
+    blocking = dataset.blocking
     if not blocking or policy == "keep":
         return dataset
     gone = {idx for defect in blocking for idx in defect.idx}

@@ -21,9 +21,7 @@ from torch import Tensor
 
 from lensaudit.attacks.rtt.data import (
     Dataset,
-    Inspection,
     handled,
-    inspect,
     load_mcq,
     load_statements,
     save_mcq,
@@ -427,14 +425,14 @@ def run_studies(
     return Summarized(own, folder, log.n_added, n_known, failure)
 
 
-def validate(settings: ValidationSettings) -> Inspection:
-    """Load data, inspect them, and write them where that is asked."""
-    found = inspect(data_of(settings.data, settings.cut))
+def validate(settings: ValidationSettings) -> Dataset:
+    """Load data, and write them where that is asked."""
+    found = data_of(settings.data, settings.cut)
     if settings.model is not None:
         checkpoint = open_model(settings.model, settings.registry)
-        letters_of(load_tokenizer(checkpoint), found.data.n_choices)
+        letters_of(load_tokenizer(checkpoint), found.n_choices)
     if settings.write:
-        save_mcq(found.data, settings.write)
+        save_mcq(found, settings.write)
     return found
 
 
@@ -535,7 +533,7 @@ def _record(study: Study, plan: Jobs) -> StudyRecord:
         data_digest=study.data.digest,
         n_choices=study.data.n_choices,
         n_left_out=len(study.data.left_out),
-        defects=inspect(study.data).counts,
+        defects=study.data.counts,
         models={role: one.name for role, one in study.subjects.items()},
         method=study.unlearned.method,
         splits=tuple(

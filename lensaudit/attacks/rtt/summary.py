@@ -404,7 +404,9 @@ def gate_of(study: StudyRecord, log: Log, readout: str | None = None) -> str:
             f"{readout}), wanted {study.gate['min_baseline']:.0%}: it does not know these "
             "facts, or this readout does not show it"
         )
-    wanted = study.gate["min_drop"] * _standard_error(known, left)
+    joined = (np.concatenate(known), np.concatenate(left))
+    error = math.sqrt(sum(one.mean() * (1 - one.mean()) / len(one) for one in joined))
+    wanted = study.gate["min_drop"] * error
     drop = baseline - unlearned
     if study.gate["min_drop"] > 0 and (drop <= 0 or drop < wanted):
         return (
@@ -418,11 +420,6 @@ def gate_of(study: StudyRecord, log: Log, readout: str | None = None) -> str:
 def mean_of(marks: tuple[Marks, ...]) -> float:
     """Accuracy per split, averaged over splits."""
     return float(np.mean([one.mean() for one in marks]))
-
-
-def _standard_error(a: tuple[Marks, ...], b: tuple[Marks, ...]) -> float:
-    joined = (np.concatenate(a), np.concatenate(b))
-    return math.sqrt(sum(one.mean() * (1 - one.mean()) / len(one) for one in joined))
 
 
 def checks_of(
@@ -462,7 +459,6 @@ LOW_MASS = 0.5
 FITTED = 0.9
 """Accuracy on T below which the attack did not fit what it was given."""
 RETRAINED: tuple[Condition, ...] = ("B", "C", "N")
-NO_CONTROL = "no negative control: B may hold what T taught, and selection noise"
 
 
 def notes_of(
@@ -484,7 +480,11 @@ def notes_of(
         return (failure, *_defects(study), *masses)
     return (
         *_incomplete(study, log),
-        *([] if "control" in study.models else [NO_CONTROL]),
+        *(
+            []
+            if "control" in study.models
+            else ["no negative control: B may hold what T taught, and selection noise"]
+        ),
         *_defects(study),
         *_least(
             {name: one.t_accuracy for name, one in checks.items()},
