@@ -1,7 +1,6 @@
 import json
 import subprocess
 import sys
-from collections import Counter
 
 import pytest
 
@@ -45,15 +44,6 @@ def test_a_role_narrows_the_list(capsys, role, count):
     assert {row["role"] for row in rows} == {role}
     published = [row for row in rows if row["origin"] == "published" and not row["alias_of"]]
     assert len(published) == count
-
-
-def test_the_table_has_one_line_per_name(capsys):
-    assert run(["models"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(listed(capsys))
-    assert any(line.split()[:4] == ["npo", "unlearned", "published", "="] for line in lines)
-    first_words = Counter(line.split()[0] for line in lines)
-    assert first_words["retain95"] == 1
 
 
 def test_names_of_a_registry_file_are_listed(capsys, tmp_path, monkeypatch):

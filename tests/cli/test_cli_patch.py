@@ -174,14 +174,6 @@ def test_several_sources_get_a_folder_each_and_a_comparison(few, tmp_path):
     assert table[1].count(",") == 9
 
 
-def test_a_dry_run_says_what_is_missing_and_writes_nothing(audit, tmp_path, capsys):
-    assert audit("--dry-run") == 0
-    text = capsys.readouterr().out
-    assert "64 examples" in text or "examples: 64" in text
-    assert "3072 patched rows" in text  # 64 examples x 3 sources x 16 layers
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_dry_run_of_exact_match_counts_texts_or_rows(audit, tmp_path, capsys):
     for form, said in (("generation", "texts of up to"), ("teacher", "patched rows")):
         assert audit("--score", "em", "--em-form", form, "--limit", "2", "--dry-run") == 0

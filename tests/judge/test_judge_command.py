@@ -39,45 +39,6 @@ def one_line(captured: str) -> bool:
     return len(lines) == 1 and lines[0].startswith("lensaudit: ")
 
 
-def test_run_writes_upstreams_tables_and_the_manifest(stub_of, rows, capsys, tmp_path):
-    stub = stub_of()
-    assert run(["judge", "run", rows, "--out", "out", *on(stub)]) == 0
-    said = capsys.readouterr().out
-    assert "KNOWLEDGE_REMOVAL" in said
-    assert "written: out" in said
-    scores = (tmp_path / "out/scores.csv").read_text().splitlines()
-    assert scores[0] == (
-        "context_type,id,RETENTION_SCORE,ACCURACY,RELEVANCE,FLUENCY,KNOWLEDGE_REMOVAL,"
-        "VERBATIM_REMOVAL,status,cut"
-    )
-    assert scores[1] == "retain,0,10.0,10.0,10.0,10.0,,,ok,0"
-    summary = (tmp_path / "out/summary.csv").read_text().splitlines()
-    assert summary[0] == "metric,mean,median,std,min,max,n,n_invalid"
-    assert "forget_KNOWLEDGE_REMOVAL" in {line.split(",")[0] for line in summary}
-    manifest = read("out/manifest.json")
-    assert manifest["options"]["base_url"] == stub.url
-    assert manifest["inputs"]["judge"]["prompts"].keys() == {"forget", "retain"}
-    raw = [json.loads(line) for line in (tmp_path / "out/raw.jsonl").read_text().splitlines()]
-    keys = [
-        key
-        for line in (tmp_path / "out/results.jsonl").read_text().splitlines()
-        for key in json.loads(line)["keys"]
-    ]
-    assert sorted(one["key"] for one in raw) == sorted(keys)
-
-
-def test_run_again_asks_nobody(stub_of, rows, capsys):
-    stub = stub_of()
-    assert run(["judge", "run", rows, "--out", "out", *on(stub)]) == 0
-    before, n_asked = read("out/summary.json"), len(stub.chats)
-    assert run(["judge", "run", rows, "--out", "out", *on(stub)]) == 0
-    after = read("out/summary.json")
-    assert len(stub.chats) == n_asked
-    assert (after["calls"]["asked"], after["calls"]["cached"]) == (0, 6)
-    assert after["contexts"] == before["contexts"]
-    assert "0 calls (6 answers from the cache)" in capsys.readouterr().out
-
-
 def test_an_own_prompt_names_its_scores(stub_of, rows, capsys, tmp_path):
     (tmp_path / "declines.txt").write_text("Does it decline?\n{question}\n{answer}\nJust a number.")
     command = ["judge", "run", rows, "--by", "declines.txt", "--json", *on(stub_of())]
@@ -299,16 +260,6 @@ def test_two_judges_do_not_write_into_one_folder(stub_of, rows, capsys, tmp_path
     with alone(tmp_path / "out"):
         assert run(["judge", "run", rows, "--out", "out", *on(stub_of())]) == 75
     assert "another process works in it" in capsys.readouterr().err
-
-
-def test_probe_and_calibrate_report(stub_of, rows, capsys):
-    stub = stub_of()
-    assert run(["judge", "probe", *on(stub), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["mode"] == "int100"
-    assert run(["judge", "calibrate", "--by", "formality", "--json", *on(stub)]) == 0
-    assert json.loads(capsys.readouterr().out)["spearman"] > 0.5
-    assert run(["judge", "calibrate", "--by", "idk", "--words", "idk"]) == 0
-    assert "spearman: 0." in capsys.readouterr().out
 
 
 def test_without_the_sdk_the_message_says_what_to_install(stub_of, rows, capsys, monkeypatch):
