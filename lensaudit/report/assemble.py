@@ -209,6 +209,7 @@ class Document:
                 for weights, said in _said(self.evaluated, self.models, self.conditions)
             ],
             "too_few": self.too_few,
+            "table": None,  # it stands in the page as HTML
             "manifests": [
                 *({"folder": str(folder), "content": content} for folder, content in manifests),
                 *self.beside,

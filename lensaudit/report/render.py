@@ -153,9 +153,8 @@ def _shown(data: Mapping[str, Any]) -> dict[str, Any]:
 
     Manifests keep every digit.
     """
-    rest = _walk({name: one for name, one in data.items() if name != "manifests"})
-    kept = {"manifests": visible_values(data["manifests"])}
-    return rest | kept | {"limits": LIMITS, "words": WORDS}
+    kept = {"manifests": visible_values(data["manifests"]), "limits": LIMITS, "words": WORDS}
+    return _walk({**data, "manifests": []}) | kept
 
 
 def _walk(value: Any) -> Any:
