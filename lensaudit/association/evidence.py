@@ -8,6 +8,7 @@ bits beside invented subjects called alike), and is it likelier than other value
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -243,28 +244,22 @@ def mean_of(values: Sequence[float], groups: Sequence[Group], top: float) -> Est
     return clustered_mean(values, groups, bounds=bounds, unit=unit_of(groups))
 
 
-@dataclass(frozen=True)
-class Naming:
-    """Which facts are named, or why none can be."""
+def naming_of(facts: Sequence[FactEvidence], n_candidates: int) -> tuple[list[int], dict[str, Any]]:
+    """e-BH over all facts: idx of those that are named, and how, or why none can be.
 
-    idx: tuple[int, ...] = ()
-    fewest: int | None = None
-    """So many facts must be known before any can be named: e is at most the candidates."""
-    why: str | None = None
-
-
-def naming_of(facts: Sequence[FactEvidence], n_candidates: int) -> Naming:
-    """e-BH over all facts; refused where e cannot reach it, with the candidates that would do."""
-    e = {one.idx: one.e for one in facts if one.e is not None}
+    `fewest` facts must be known before any can be named: e is at most the candidates. Refused
+    where e cannot reach it, with the candidates that would do.
+    """
+    e, how = {one.idx: one.e for one in facts if one.e is not None}, {"fdr": FDR, "fewest": None}
     if not e:
-        return Naming(why="no prior of somebody ignorant was asked: name --base")
+        return [], {**how, "why": "no prior of somebody ignorant was asked: name --base"}
     fewest = math.ceil(len(e) / (n_candidates * FDR) - 1e-9)
     if fewest > len(e):
         some = max(1, len(e) // 10)
         wanted = candidates_wanted(len(e), some, FDR)
         why = f"{n_candidates} candidates a fact; {some} facts can be named from {wanted} on"
-        return Naming(why=f"{why} (--placebos)")
-    return Naming(tuple(named_facts(e, FDR)), fewest)
+        return [], {**how, "why": f"{why} (--placebos)"}
+    return named_facts(e, FDR), {**how, "fewest": fewest, "why": None}
 
 
 def power_of(read: Sequence[RelationReading], *, seed: int, n_worlds: int = 40) -> KnowPower:

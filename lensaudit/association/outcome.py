@@ -8,7 +8,6 @@ from typing import Any
 
 from lensaudit.association.endpoint import Served
 from lensaudit.association.evidence import (
-    FDR,
     LEVEL,
     POWER,
     Binding,
@@ -108,7 +107,7 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
     groups = [one.group for one in facts]
     top = math.log2(max(len(one.asked.values) for one in own))
     bits = [one.associated for one in facts if one.associated is not None]
-    naming = naming_of(facts, min(len(one.asked.values) for one in own))
+    named, naming = naming_of(facts, min(len(one.asked.values) for one in own))
     tests = [binding_of(rows, seed=seed) for rows in never]
     names = [one.spec.name for one in know.ignorant]
     test, alone = binding.test, by_relation(own, seed=seed)
@@ -126,8 +125,8 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
         bits=mean_of(bits, groups, top) if bits else None,
         bits_familiar=mean_of([one.familiar for one in facts], groups, top),
         power=_power(know, own) if test.p > LEVEL else KnowPower(None, POWER),
-        named=list(naming.idx),
-        naming={"fdr": FDR, "fewest": naming.fewest, "why": naming.why},
+        named=named,
+        naming=naming,
         controls=[
             *_kept(heard[0][n_asked:], seed),
             *(_never_bound(*one) for one in zip(names, tests, strict=True)),
@@ -155,7 +154,7 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
     run = replace(run, finds=run.p <= LEVEL and run.failed is None and borne)
     return KnowOutcome(
         replace(run, headline=_headline(run)),
-        tuple(replace(one, named=one.idx in naming.idx) for one in facts),
+        tuple(replace(one, named=one.idx in named) for one in facts),
         tuple(_layers(heard[0][:n_asked])),
         matrix_of(own, run.relations),
     )

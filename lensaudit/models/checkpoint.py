@@ -32,12 +32,6 @@ from lensaudit.models.registry import ModelSpec, default_anchor, load_registry, 
 from lensaudit.results.reading import part
 from lensaudit.settings import Place
 
-_LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
-
-_WIDTH = ("hidden_size", "n_embd", "d_model")
-
-_VOCAB = ("vocab_size",)
-
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 """Safetensors' names of the dtypes weights come in."""
 
@@ -127,9 +121,9 @@ def open_checkpoint(spec: ModelSpec, *, allow_packed: bool = False) -> Checkpoin
         folder=folder,
         weights=merged_hash(weights, matrices) if adapter else weights,
         tokenizer=tokenizer_hash(folder),
-        n_layers=_size(text, _LAYERS, folder),
-        d_model=_size(text, _WIDTH, folder),
-        d_vocab=_size(text, _VOCAB, folder),
+        n_layers=_size(text, ("num_hidden_layers", "n_layer", "num_layers"), folder),
+        d_model=_size(text, ("hidden_size", "n_embd", "d_model"), folder),
+        d_vocab=_size(text, ("vocab_size",), folder),
         architecture=str((config.get("architectures") or ["unknown"])[0]),
         dtype=dtype,
         packed=packed,

@@ -1,15 +1,15 @@
 """Names of models: one of the registry, a Hub repository or a folder becomes a `ModelSpec`.
 
 The published TOFU models of the `open-unlearning` Hub organisation are products of hyper-parameter
-grids, so the grids are written here and the 398 names are generated. The Hub cannot be listed
-offline: a name says "published", not "exists".
+grids, so the grids are written in `published.json` and the 398 names are generated. The Hub cannot
+be listed offline: a name says "published", not "exists".
 """
 
 import difflib
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
@@ -256,9 +256,10 @@ def _adapter_spec(place: str, parent: Path) -> ModelSpec:
 
 def _from_hub(name: str, registry: Registry) -> ModelSpec:
     """A spec for a repository outside the registry, or the error for what is none."""
-    if _looks_like_path(name):
-        raise InputError(f"{name}: no such folder; a folder with config.json is wanted")
     repo, at, revision = name.partition("@")
+    # as only paths are written: `./x`, `/x`, `~/x`, `a/b/c`, `x/`, or with a backslash
+    if name.startswith((".", "/", "~")) or repo.count("/") > 1 or name.endswith(("/", "\\")):
+        raise InputError(f"{name}: no such folder; a folder with config.json is wanted")
     if not _HUB_ID.fullmatch(repo) or repo.startswith(DEMO):
         raise InputError(_unknown(name, registry))
     revision = _checked_revision(name, revision) if at else "main"
@@ -277,12 +278,6 @@ def _unknown(name: str, registry: Registry) -> str:
         f"unknown model {name[:200]!r}; {hint}`lensaudit models` lists all names, and "
         "organisation/name or a folder works too"
     )
-
-
-def _looks_like_path(name: str) -> bool:
-    """Written as only paths are: `./x`, `/x`, `~/x`, `a/b/c`, `x/`, or with a backslash."""
-    place = name.partition("@")[0]
-    return name.startswith((".", "/", "~")) or place.count("/") > 1 or name.endswith(("/", "\\"))
 
 
 def _checked_revision(name: str, revision: str) -> str:
@@ -456,129 +451,33 @@ def _entry_spec(name: str, entry: Any, parent: Path, shipped: ModelSpec | None) 
 
 ORGANISATION = "open-unlearning"
 
-TOFU_1B = "Llama-3.2-1B-Instruct"
-
-SCALES = {"3b": "Llama-3.2-3B-Instruct", "8b": "Llama-3.1-8B-Instruct"}
-"""Models of the scale check."""
-
-_LR = ("1e-05", "2e-05", "5e-05")
-
-_LR_ALL = ("1e-05", "2e-05", "3e-05", "4e-05", "5e-05")
-
-_ALPHA = ("1", "2", "5")
-
-_EPOCH = ("5", "10")
-
-
-Axis = tuple[str, str, tuple[str, ...]]
-"""One hyper-parameter: its key in the repository's name, in the short name, its values there."""
-_RATES: Axis = ("lr", "lr", _LR)
-_ALPHAS: Axis = ("alpha", "a", _ALPHA)
-_EPOCHS: Axis = ("epoch", "ep", _EPOCH)
-
-GRIDS: Mapping[tuple[str, ...], tuple[Axis, ...]] = {
-    ("GradDiff", "IdkNLL"): (
-        ("lr", "lr", _LR_ALL),
-        ("alpha", "a", ("1", "2", "5", "10")),
-        _EPOCHS,
-    ),
-    ("NPO", "IdkDPO", "AltPO"): (_RATES, ("beta", "b", ("0.05", "0.1", "0.5")), _ALPHAS, _EPOCHS),
-    ("SimNPO",): (
-        _RATES,
-        ("b", "b", ("3.5", "4.5")),
-        ("a", "a", ("1",)),
-        ("d", "d", ("0", "1")),
-        ("g", "g", ("0.125", "0.25")),
-        ("ep", "ep", _EPOCH),
-    ),
-    ("RMU",): (
-        _RATES,
-        ("layer", "l", ("5", "10", "15")),
-        ("scoeff", "s", ("1", "10", "100")),
-        _EPOCHS,
-    ),
-    ("UNDIAL",): (
-        ("lr", "lr", ("1e-05", "0.0001", "0.0003")),
-        ("beta", "b", ("3", "10", "30")),
-        _ALPHAS,
-        _EPOCHS,
-    ),
-}
-"""Methods -> the axes whose product is all their published checkpoints."""
-
-ALIASES = {
-    "retain90": "retain",
-    "simnpo": "simnpo_lr2e5_b35_a1_d1_g0125_ep10",
-    "npo": "npo_lr5e5_b05_a1_ep10",
-    "idknll": "idknll_lr3e5_a1_ep5",
-    "idkdpo": "idkdpo_lr2e5_b05_a1_ep5",
-    "graddiff": "graddiff_lr1e5_a5_ep10",
-    "altpo": "altpo_lr5e5_b05_a2_ep10",
-    "rmu": "rmu_lr1e5_l5_s100_ep10",
-    "undial": "undial_lr1e5_b3_a1_ep10",
-}
-"""The method names mean the UDS authors' defaults (gnueaj/unlearning-depth-score @ fc31639)."""
-
-POOLS: dict[Role, tuple[str, tuple[str, ...]]] = {
-    "pool_knows": ("pos", ("full", "retain90_forget10_bio", "retain90_forget10_para")),
-    "pool_forgot": ("neg", ("retain90", "retain90_forget10_pert", "retain90_celeb10_bio")),
-}
-"""Role -> prefix and training data of the faithfulness pools (arXiv:2506.12618 section 4.1)."""
+_PUBLISHED = Path(__file__).with_name("published.json")
+"""Groups of repositories: role, names and the axes whose product is all of them; `method` is the
+training data of a pool model (arXiv:2506.12618 section 4.1). Aliases: the method names mean the UDS
+authors' defaults (gnueaj/unlearning-depth-score @ fc31639)."""
 
 
 @cache
 def published() -> tuple[ModelSpec, ...]:
     """Every published checkpoint, then the aliases."""
-    specs = (*fixed(), *unlearned(), *scale_check(), *pools())
-    by_name = {spec.name: spec for spec in specs}
-    aliases = (replace(by_name[to], name=name, alias_of=to) for name, to in ALIASES.items())
-    return (*specs, *aliases)
+    listed, found = read_json(_PUBLISHED), dict[str, ModelSpec]()
+    for group in listed["groups"]:
+        axes = group.get("axes", {})
+        for values in product(*axes.values()):
+            named = dict(zip(axes, values, strict=True))
+            name = group["name"].format(**{axis: _short(axis, one) for axis, one in named.items()})
+            repo = f"{ORGANISATION}/{group['repo'].format(**named)}"
+            found[name] = ModelSpec(name, repo, "main", group["role"], named.get("method"))
+    aliases = listed["aliases"].items()
+    return (*found.values(), *(replace(found[to], name=one, alias_of=to) for one, to in aliases))
 
 
-def fixed() -> Iterator[ModelSpec]:
-    """`full` and the three models that never saw part of it."""
-    yield _spec("full", f"tofu_{TOFU_1B}_full", "full")
-    yield _spec("retain", f"tofu_{TOFU_1B}_retain90", "retain")
-    yield _spec("retain95", f"tofu_{TOFU_1B}_retain95", "retain")
-    yield _spec("retain99", f"tofu_{TOFU_1B}_retain99", "retain")
-
-
-def unlearned() -> Iterator[ModelSpec]:
-    """The 398 models of the grids."""
-    for methods, axes in GRIDS.items():
-        for method, *values in product(methods, *(values for *_, values in axes)):
-            pairs = list(zip(axes, values, strict=True))
-            suffix = "_".join([method, *(f"{key}{value}" for (key, *_), value in pairs)])
-            short = "_".join([method.lower(), *(_short(axis[1], value) for axis, value in pairs)])
-            yield _spec(short, f"unlearn_tofu_{TOFU_1B}_forget10_{suffix}", "unlearned", method)
-
-
-def scale_check() -> Iterator[ModelSpec]:
-    """The same four trainings at 3B and 8B: `full_3b`, `retain99_8b` and so on."""
-    for size, family in SCALES.items():
-        for training in ("full", "retain99", "retain95", "retain90"):
-            yield _spec(f"{training}_{size}", f"tofu_{family}_{training}", "scale")
-
-
-def pools() -> Iterator[ModelSpec]:
-    """30 models that know the forget set and 30 that do not."""
-    for role, (prefix, trainings) in POOLS.items():
-        for data, lr, epoch in product(trainings, _LR_ALL, _EPOCH):
-            repository = f"{prefix}_tofu_{TOFU_1B}_{data}_lr{lr}_wd0.01_epoch{epoch}"
-            rate = _short("lr", lr)
-            yield _spec(f"{prefix}_{data}_{rate}_wd001_ep{epoch}", repository, role, data)
-
-
-def _spec(name: str, repository: str, role: Role, method: str | None = None) -> ModelSpec:
-    return ModelSpec(name, f"{ORGANISATION}/{repository}", "main", role, method)
-
-
-def _short(key: str, value: str) -> str:
+def _short(axis: str, value: str) -> str:
     """Points and minus signs are dropped, and learning rates written as powers of ten.
 
-    >>> _short("b", "0.05"), _short("lr", "0.0003")
-    ('b005', 'lr3e4')
+    >>> _short("beta", "0.05"), _short("lr", "0.0003")
+    ('005', '3e4')
     """
-    if key == "lr":
+    if axis == "lr":
         value = f"{float(value):.0e}".replace("e-0", "e")
-    return key + value.replace(".", "")
+    return value.replace(".", "").lower()

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from lensaudit.association.evidence import (
-    Naming,
     RelationReading,
     Stratum,
     binding_of,
@@ -127,25 +126,26 @@ def test_a_prior_is_at_least_uniform_and_takes_the_base_and_the_mean_of_two_neve
 def test_nobody_ignorant_was_asked():
     assert priors_of(read(invented=()), [], []) is None
     facts = list(facts_of_read(read(invented=()), None))
-    assert naming_of(facts, N) == Naming(why="no prior of somebody ignorant was asked: name --base")
+    named, how = naming_of(facts, N)
+    assert (named, how["why"]) == ([], "no prior of somebody ignorant was asked: name --base")
 
 
 def test_naming_is_refused_below_ten_candidates_with_the_number_that_would_do():
     own = read(50.0)
     facts = list(facts_of_read(own, priors_of(own, [], [])))
-    assert naming_of(facts, N).why == (
+    assert naming_of(facts, N)[1]["why"] == (
         "8 candidates a fact; 1 facts can be named from 80 on (--placebos)"
     )
     many = read(50.0, placebos=tuple(f"w{n}" for n in range(92)))
     named = naming_of(list(facts_of_read(many, priors_of(many, [], []))), 100)
-    assert named == Naming(tuple(range(N)), fewest=1)
+    assert named == (list(range(N)), {"fdr": 0.1, "fewest": 1, "why": None})
 
 
 def test_false_names_of_an_ignorant_reader_are_few():
     wrong = 0
     for seed in range(40):
         own = read(0.0, seed=seed, placebos=tuple(f"w{n}" for n in range(92)))
-        wrong += len(naming_of(list(facts_of_read(own, priors_of(own, [], []))), 100).idx) > 0
+        wrong += len(naming_of(list(facts_of_read(own, priors_of(own, [], []))), 100)[0]) > 0
     assert wrong <= 8  # .1 of 40 runs, and its exact 99 % limit
 
 

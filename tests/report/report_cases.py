@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lensaudit.models.registry import unlearned
+from lensaudit.models.registry import published
 from lensaudit.results.records import MANIFEST, mark_of, signed
 
 TAU = 0.05
@@ -182,7 +182,7 @@ def eval_run(
 
 def sweep(root: Path, n_models: int = 150, n: int = 367, n_layers: int = 16) -> list[str]:
     """Many published names, each with a patch run and an evaluation."""
-    every = [spec.name for spec in unlearned()]
+    every = [one.name for one in published() if one.role == "unlearned" and not one.alias_of]
     names = [every[at] for at in np.linspace(0, len(every) - 1, n_models).astype(int)]
     for at, name in enumerate(names):
         patch_run(root / name, name, n=n, n_layers=n_layers, held=(at % 11) / 10, seed=at)
