@@ -22,9 +22,9 @@ from scipy.stats import spearmanr
 
 from lensaudit.association import reading
 from lensaudit.association.evidence import RelationReading, binding_of, facts_of_read
-from lensaudit.association.reading import LENS, OUTPUTS, Questionnaire, maps_onto, upper_layers
+from lensaudit.association.reading import LENS, OUTPUTS, maps_onto, upper_layers
 from lensaudit.data.neutral import neutral_of
-from lensaudit.data.relations import relations_of
+from lensaudit.data.relations import Relation, relations_of
 from lensaudit.data.tofu import forget_set
 from lensaudit.gym.make import models_in
 from lensaudit.models.bridge import load_model, n_layers
@@ -36,12 +36,12 @@ LEVEL = 0.01
 FOREIGN = "foreign"
 KINDS = ("all", OUTPUTS, LENS, FOREIGN)
 KEPT = ("seed", "mechanism", "strength", "truth", "held_out")
-Asked = Sequence[Questionnaire]
+Asked = Sequence[Relation]
 
 
 def asked_of_demo() -> Asked:
     """The relations of the embedded forget set, as they are put to a model."""
-    return [Questionnaire(one) for one in relations_of(forget_set("demo")).found]
+    return list(relations_of(forget_set("demo")).found)
 
 
 def demo_base() -> Any:

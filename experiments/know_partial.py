@@ -21,8 +21,9 @@ from know_gym import demo_base, heard, neutral_texts
 
 from lensaudit.association.evidence import RelationReading, facts_of_read, naming_of, priors_of
 from lensaudit.association.opening import open_know
-from lensaudit.association.reading import OUTPUTS, Questionnaire, maps_onto, said
+from lensaudit.association.reading import OUTPUTS, maps_onto, said
 from lensaudit.association.settings import KnowSettings
+from lensaudit.data.relations import Relation
 from lensaudit.gym.make import PlantedModel, models_in
 from lensaudit.models.bridge import load_model
 from lensaudit.scores.intervals import clustered_mean, share_of
@@ -31,7 +32,7 @@ SIZES = (8, 40, 107)
 NAMES = ("few", "few_together", "some_hidden", "some_taught", "absent", "full", "masked_upper")
 
 
-def tables(model: Any, asked: Sequence[Questionnaire], base: Any, maps: Any) -> list[Any]:
+def tables(model: Any, asked: Sequence[Relation], base: Any, maps: Any) -> list[Any]:
     """By relation what readers say of the real subjects, and the outputs of invented ones too."""
     bare = [replace(one, invented=()) for one in asked]
     alone = heard(model, bare, base, maps)
@@ -45,13 +46,11 @@ def cut(table: torch.Tensor, k: int) -> torch.Tensor:
     return table[:, :k].log_softmax(-1)
 
 
-def facts_at(
-    asked: Sequence[Questionnaire], own: Any, base: Any, k: int, *, plain: bool
-) -> list[Any]:
+def facts_at(asked: Sequence[Relation], own: Any, base: Any, k: int, *, plain: bool) -> list[Any]:
     """Evidence of every fact with k candidates; `plain`: outputs alone, beside a uniform guess."""
     found = []
     for one, (readers, outputs), (ignorant, _) in zip(asked, own, base, strict=True):
-        small = replace(one, placebos=one.placebos[: k - len(one.relation.values)])
+        small = replace(one, placebos=one.placebos[: k - len(one.values) + len(one.placebos)])
         given = {name: cut(table, k) for name, table in ignorant.items()}
         prior = priors_of(
             RelationReading(small, {OUTPUTS: cut(outputs, k)}), [RelationReading(small, given)], []

@@ -8,6 +8,7 @@ Takes:    2 minutes of one core.
 Expected: the table of docs/know.md.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -38,9 +39,9 @@ def planted(out: Path, asked) -> Path:
     bed = ground()
     rows = [*bed.facts.forget, *bed.kept_rows()]
     for one in asked:
-        each = len(one.invented) // len(one.relation.facts)
+        each = len(one.invented) // len(one.facts)
         for at, name in enumerate(one.invented):
-            fact, real = one.relation.facts[at // each], one.relation.subjects[at // each]
+            fact, real = one.facts[at // each], one.subjects[at // each]
             texts = (fact.question, fact.answer, fact.prefix)
             rows.append(answered(*(text.replace(real, name) for text in texts)))
     model = bed.trained(bed.full, rows, lr=LR, n_steps=STEPS)
@@ -58,7 +59,7 @@ def main(out: Path) -> None:
     """Ask `full` before and after."""
     asked = open_know("demo/full", KnowSettings()).asked
     base, texts = demo_base(), neutral_texts()
-    bare = [type(one)(one.relation, (), one.placebos) for one in asked]
+    bare = [replace(one, invented=()) for one in asked]
     ignorant = heard(base, bare)
     for name in ("demo/full", str(planted(out, asked))):
         model = load_model(name)

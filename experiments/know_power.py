@@ -17,16 +17,15 @@ import click
 from know_gym import heard, kept_tables
 
 from lensaudit.association.evidence import power_of
-from lensaudit.association.reading import Questionnaire
 from lensaudit.data.facts import validate
 from lensaudit.data.fictional import annotated, author_rows, draw_name, draw_values
-from lensaudit.data.relations import relations_of
+from lensaudit.data.relations import Relation, relations_of
 from lensaudit.models.bridge import load_model
 
 SUBJECTS = (4, 5, 8, 20, 40, 100)
 
 
-def people(n: int) -> list[Questionnaire]:
+def people(n: int) -> list[Relation]:
     """A forget set about so many people that nobody saw."""
     random = Random(f"know-power-{n}")
     names: dict[str, None] = {}
@@ -38,7 +37,7 @@ def people(n: int) -> list[Questionnaire]:
         for row in author_rows(name, draw_values(name, random), random, group=group)
     ]
     found = relations_of(validate(annotated(rows), f"{n} people")).found
-    return [Questionnaire(one) for one in found]
+    return list(found)
 
 
 @click.command()

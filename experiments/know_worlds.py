@@ -13,6 +13,7 @@ Expected: KS p above .01, shares within their exact limits; all taught models co
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from lensaudit.association.evidence import (
     priors_of,
 )
 from lensaudit.association.opening import invented_names
-from lensaudit.association.reading import OUTPUTS, Questionnaire, maps_onto, said
+from lensaudit.association.reading import OUTPUTS, maps_onto, said
 from lensaudit.data.chat import pad_id
 from lensaudit.data.facts import Fact, validate
 from lensaudit.data.fictional import World, annotated, make_world, passing_rows
@@ -57,7 +58,7 @@ def questions_of(world: World, seed: int) -> list[Relation]:
     return list(relations_of(validate(annotated(world.forget), f"world {seed}")).found)
 
 
-def with_evidence(relation: Relation, world: World) -> Questionnaire:
+def with_evidence(relation: Relation, world: World) -> Relation:
     """With namesakes, and the values of the world's 28 other people, drawn as the true ones."""
     others = [
         row.entity for row in (*world.retain, *world.holdout) if row.relation == relation.name
@@ -68,22 +69,22 @@ def with_evidence(relation: Relation, world: World) -> Questionnaire:
         for name in invented_names(one, 2, others=relation.subjects)
     ]
     further = tuple(one for one in dict.fromkeys(others) if one not in relation.values)
-    return Questionnaire(relation, tuple(names), further)
+    return replace(relation, invented=tuple(names), placebos=further)
 
 
 def evidence_of(model: Any, base: Any, read: Sequence[RelationReading]) -> dict[str, Any]:
     """E of every fact beside the largest of uniform, base and namesakes; and beside uniform."""
-    never = heard(base, [Questionnaire(r.asked.relation, (), r.asked.placebos) for r in read])
+    never = heard(base, [replace(r.asked, invented=()) for r in read])
     facts, plain = [], []
     for own, other in zip(read, never, strict=True):
-        n = len(own.asked.relation.subjects)
+        n = len(own.asked.subjects)
         full = RelationReading(own.asked, {OUTPUTS: said(model, own.asked, OUTPUTS)})
         prior = priors_of(full, [other], [])
         facts += facts_of_read(own, prior)
         size = len(own.asked.values)
         plain += [
             float(np.mean([one[at].exp()[true] * size for one in own.by_reader.values()]))
-            for at, true in zip(range(n), own.asked.relation.true, strict=True)
+            for at, true in zip(range(n), own.asked.true, strict=True)
         ]
     e = [one.e for one in facts if one.e is not None]
     k = min(len(one.asked.values) for one in read)
@@ -97,9 +98,9 @@ def asked_about(
     world = make_world(seed)
     relations = questions_of(world, seed)
     if not evidence:
-        return judged(heard(model, [Questionnaire(one) for one in relations], base, maps))
+        return judged(heard(model, relations, base, maps))
     asked = [with_evidence(one, world) for one in relations]
-    bare = [Questionnaire(one.relation, (), one.placebos) for one in asked]
+    bare = [replace(one, invented=()) for one in asked]
     read = [
         RelationReading(one, row.by_reader)
         for one, row in zip(asked, heard(model, bare, base, maps), strict=True)

@@ -23,10 +23,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.association.reading import CHAT, Chances, Questionnaire, by_subject, prompt_text
+from lensaudit.association.reading import CHAT, Chances, by_subject, names_for, prompt_text
 from lensaudit.association.settings import KnowSettings, ReaderName, Reading
 from lensaudit.data.candidates import mentions
 from lensaudit.data.facts import Fact
+from lensaudit.data.relations import Relation
 from lensaudit.errors import InputError, TryAgainError, WorkError
 from lensaudit.files import digest
 from lensaudit.judge.calls import PATH, Call, CallFailure, Found, Reply, Spent, unthought, user
@@ -142,14 +143,12 @@ def forms_of(reading: Reading, path: str, n: int) -> list[Form]:
     return [{**limit, **many} for limit in limits for many in ({"n": n}, {})]
 
 
-def calls_of(
-    served: Served, reader: str, asked: Questionnaire, shots: Sequence[Fact]
-) -> Iterator[Call]:
+def calls_of(served: Served, reader: str, asked: Relation, shots: Sequence[Fact]) -> Iterator[Call]:
     """One a prompt, template after template; of log-probs in a chat, one more for each value."""
     path = path_of_reader(reader)
     fixed = {"model": served.model or ANY, **served.forms[path]}
-    for template in asked.relation.templates:
-        for name in asked.names_for(reader):
+    for template in asked.templates:
+        for name in names_for(asked, reader):
             question, prefix = template.asked(name)
             text = prompt_text(question, prefix, shots if reader == "few_shot" else ())
             bodies: list[dict[str, Any]]
@@ -177,7 +176,7 @@ def _begun(question: str, text: str) -> dict[str, Any]:
 
 
 def expected(
-    served: Served, todo: Sequence[tuple[str, Questionnaire]], shots: Sequence[Fact]
+    served: Served, todo: Sequence[tuple[str, Relation]], shots: Sequence[Fact]
 ) -> Iterator[str]:
     """Requests, tokens and cost by way of reading, a line each; nothing is sent."""
     n = served.settings.samples
@@ -198,7 +197,7 @@ def expected(
 def reached(
     served: Served,
     readers: Sequence[ReaderName],
-    asked: Sequence[Questionnaire],
+    asked: Sequence[Relation],
     shots: Sequence[Fact],
 ) -> tuple[Served, list[ReaderName], list[str]]:
     """The model as it can be asked, the readers that remain, and remarks; some requests are sent.
@@ -246,7 +245,7 @@ def _shaped(
     client: JudgeClient,
     served: Served,
     readers: Sequence[ReaderName],
-    asked: Questionnaire,
+    asked: Relation,
     shots: Sequence[Fact],
 ) -> tuple[Served, list[str], bool]:
     """How the server lets itself be asked, why not better, and whether prompts end as tokens do."""
@@ -306,7 +305,7 @@ def _fingerprint(
     served: Served,
     entry: Mapping[str, Any],
     reader: str,
-    asked: Sequence[Questionnaire],
+    asked: Sequence[Relation],
 ) -> str:
     """Hash of what the server tells of a model, and of its likeliest answers to some questions.
 
@@ -328,7 +327,7 @@ def _fingerprint(
 
 
 def heard_from(
-    client: JudgeClient, served: Served, asked: Questionnaire, reader: str, shots: Sequence[Fact]
+    client: JudgeClient, served: Served, asked: Relation, reader: str, shots: Sequence[Fact]
 ) -> Chances:
     """What the model behind an address says of every value.
 
@@ -341,7 +340,7 @@ def heard_from(
         rows = [log_shares(one, asked.values) for one in _sampled(client, calls, served)]
     else:
         rows = list(_scored(client, calls, len(asked.values)))
-    return by_subject(rows, len(asked.relation.templates))
+    return by_subject(rows, len(asked.templates))
 
 
 def _answered(client: JudgeClient, found: Found) -> dict[str, Reply]:

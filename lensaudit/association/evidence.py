@@ -15,7 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.association.reading import OUTPUTS, Questionnaire
+from lensaudit.association.reading import OUTPUTS
+from lensaudit.data.relations import Relation
 from lensaudit.groups import Group, unit_of
 from lensaudit.results.attacks import KnowPower
 from lensaudit.scores.assignment import (
@@ -49,15 +50,15 @@ Readings = Mapping[str, Float[Tensor, "subject value"]]
 class RelationReading:
     """A relation and what every reader of one model says of it."""
 
-    asked: Questionnaire
+    asked: Relation
     by_reader: Readings
 
     @property
     def table(self) -> Float[Tensor, "reading subject subject"]:
         """S of the real subjects: column j is the value of subject j."""
-        n = len(self.asked.relation.subjects)
+        n = len(self.asked.subjects)
         rows = torch.stack([one[:n] for one in self.by_reader.values()])
-        return rows[..., list(self.asked.relation.true)]
+        return rows[..., list(self.asked.true)]
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ def _best_pair(found: Sequence[tuple[frozenset[int], list[Group]]]) -> tuple[int
 
 def traces_of(read: Sequence[RelationReading]) -> tuple[list[Traces], tuple[Stratum, ...]]:
     """D of every stratum, summed over its relations."""
-    groups = [[fact.group for fact in one.asked.relation.facts] for one in read]
+    groups = [[fact.group for fact in one.asked.facts] for one in read]
     strata = strata_of(groups)
     return [_summed(read, groups, one) for one in strata], strata
 
@@ -197,7 +198,7 @@ def priors_of(
         others: of models that are ignorant each by itself, as a base.
         never: of never-trained models, noisy guessers each.
     """
-    n, n_values = len(own.asked.relation.subjects), len(own.asked.values)
+    n, n_values = len(own.asked.subjects), len(own.asked.values)
     uniform = torch.full((n, n_values), 1 / n_values, dtype=torch.float64)
     parts = [uniform]
     parts += [one.by_reader[OUTPUTS][:n].exp() for one in others]
@@ -222,7 +223,7 @@ def facts_of_read(
     own: RelationReading, prior: Float[Tensor, "subject value"] | None
 ) -> Iterator[FactEvidence]:
     """Bits of every fact of a relation."""
-    relation, n_values = own.asked.relation, len(own.asked.values)
+    relation, n_values = own.asked, len(own.asked.values)
     uniform = torch.full((n_values,), 1 / n_values, dtype=torch.float64)
     for at, (fact, true) in enumerate(zip(relation.facts, relation.true, strict=True)):
         order = [true, *(one for one in range(n_values) if one != true)]

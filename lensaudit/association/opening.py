@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from lensaudit.association.endpoint import Served, is_address, reached, served_at
-from lensaudit.association.reading import N_SHOTS, Questionnaire
+from lensaudit.association.reading import N_SHOTS
 from lensaudit.association.settings import READERS, KnowSettings, ReaderName
 from lensaudit.data.candidates import facts_of
 from lensaudit.data.facts import Fact
@@ -56,8 +56,8 @@ class Know:
     base: Checkpoint | None
     retains: tuple[Checkpoint, ...]
     """Models that never saw the facts."""
-    asked: tuple[Questionnaire, ...]
-    kept: tuple[Questionnaire, ...]
+    asked: tuple[Relation, ...]
+    kept: tuple[Relation, ...]
     """Relations of facts that the source should still know."""
     unscored: Mapping[int, str]
     """Idx -> why a fact of the set is not asked."""
@@ -81,8 +81,7 @@ class Know:
 
     def lines(self) -> list[str]:
         """For people to read: what is asked, and how much is not and why."""
-        relations = tuple(one.relation for one in self.asked)
-        return Relations(relations, self.unscored).lines()
+        return Relations(self.asked, self.unscored).lines()
 
     @property
     def key(self) -> str:
@@ -123,12 +122,12 @@ class Know:
         return found
 
 
-def asked_hash(asked: Sequence[Questionnaire]) -> str:
+def asked_hash(asked: Sequence[Relation]) -> str:
     """Content hash of relations as they are asked."""
     return digest(
         [
-            [one.names, one.values, [asdict(way) for way in one.relation.templates]]
-            + [[fact.idx, str(fact.group)] for fact in one.relation.facts]
+            [one.names, one.values, [asdict(way) for way in one.templates]]
+            + [[fact.idx, str(fact.group)] for fact in one.facts]
             for one in asked
         ]
     )
@@ -180,7 +179,7 @@ def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
         base,
         retains,
         tuple(_with_beside(one, placebos) for one in found.found),
-        tuple(Questionnaire(one) for one in kept),
+        kept,
         unscored,
         tuple(readers),
         shots,
@@ -299,7 +298,7 @@ def _placebos(data: str, rows: Sequence[Fact], n: int) -> Mapping[int, Sequence[
     return {one.idx: one.placebos[:n] for one in facts}
 
 
-def _with_beside(relation: Relation, placebos: Mapping[int, Sequence[str]]) -> Questionnaire:
+def _with_beside(relation: Relation, placebos: Mapping[int, Sequence[str]]) -> Relation:
     """A relation with invented namesakes of each subject, and further values."""
     own = {value.casefold() for value in relation.values}
     each = max(N_INVENTED, -(-FEWEST_INVENTED // len(relation.subjects)))
@@ -316,7 +315,7 @@ def _with_beside(relation: Relation, placebos: Mapping[int, Sequence[str]]) -> Q
         for one in lists:
             if at < len(one) and one[at].casefold() not in own:
                 turns.setdefault(one[at])
-    return Questionnaire(relation, tuple(invented), tuple(turns)[:longest])
+    return replace(relation, invented=tuple(invented), placebos=tuple(turns)[:longest])
 
 
 _DATA = Path(__file__).parent / "names.json"

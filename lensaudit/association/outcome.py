@@ -138,8 +138,8 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
         n_subjects=binding.n_subjects,
         relations=[
             KnownRelation(
-                one.asked.relation.name,
-                len(one.asked.relation.facts),
+                one.asked.name,
+                len(one.asked.facts),
                 float(double_centred(one.table[own_test.reading]).trace()),
                 own_test.z,
                 own_test.p,
@@ -260,15 +260,15 @@ def _fact_rows(found: KnowOutcome, know: Know) -> list[list[Any]]:
 def matrix_of(read: Sequence[RelationReading], relations: Sequence[KnownRelation]) -> KnowMatrix:
     """The relation that tells most: subjects by values, probabilities of what it says."""
     at = max(range(len(read)), key=lambda one: relations[one].z)
-    relation, rows = read[at].asked.relation, read[at].by_reader
+    relation, rows = read[at].asked, read[at].by_reader
     name = OUTPUTS if OUTPUTS in rows else next(iter(rows))
-    n = len(relation.subjects)
-    table = rows[name][:n, : len(relation.values)].log_softmax(-1).exp()
+    values = relation.values[: len(relation.values) - len(relation.placebos)]
+    table = rows[name][: len(relation.subjects), : len(values)].log_softmax(-1).exp()
     return KnowMatrix(
         relation=relation.name,
         reader=name,
         subjects=list(relation.subjects),
-        values=list(relation.values),
+        values=list(values),
         truth=list(relation.true),
         p=[[round(value, 4) for value in row] for row in table.tolist()],
     )

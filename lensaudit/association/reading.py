@@ -7,7 +7,6 @@ an ignorant model's and read by that head. Each prompt is read once for all valu
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,33 +34,14 @@ Chances = Float[Tensor, "subject value"]
 """Log-softmax over the values of a relation, nats, by subject: real ones, then invented ones."""
 
 
-@dataclass(frozen=True)
-class Questionnaire:
-    """A relation as it is put to a model."""
+def names_for(asked: Relation, reader: str) -> tuple[str, ...]:
+    """Whom a reader asks about: of invented subjects only what the model says is heard."""
+    return asked.names if reader == OUTPUTS else asked.subjects
 
-    relation: Relation
-    invented: tuple[str, ...] = ()
-    """Names of subjects that do not exist."""
-    placebos: tuple[str, ...] = ()
-    """Further values of the same kind."""
 
-    @property
-    def values(self) -> tuple[str, ...]:
-        """All that are compared: those of the subjects first."""
-        return (*self.relation.values, *self.placebos)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of all subjects, the real ones first."""
-        return (*self.relation.subjects, *self.invented)
-
-    def names_for(self, reader: str) -> tuple[str, ...]:
-        """Whom a reader asks about: of invented subjects only what the model says is heard."""
-        return self.names if reader == OUTPUTS else self.relation.subjects
-
-    def n_prompts(self, reader: str) -> int:
-        """Prompts that a reader reads."""
-        return len(self.names_for(reader)) * len(self.relation.templates)
+def n_prompts(asked: Relation, reader: str) -> int:
+    """Prompts that a reader reads."""
+    return len(names_for(asked, reader)) * len(asked.templates)
 
 
 def by_subject(
@@ -74,7 +54,7 @@ def by_subject(
 
 def prompts_of(
     model: TransformerBridge,
-    asked: Questionnaire,
+    asked: Relation,
     reader: str,
     shots: Sequence[Fact] = (),
     names: Sequence[str] | None = None,
@@ -86,8 +66,8 @@ def prompts_of(
     tokenizer: Any = model.tokenizer
     ids = []
     blank = False
-    for template in asked.relation.templates:
-        for name in asked.names_for(reader) if names is None else names:
+    for template in asked.templates:
+        for name in names_for(asked, reader) if names is None else names:
             question, prefix = template.asked(name)
             if reader == CHAT:
                 style = Template() if tokenizer.chat_template else PLAIN
@@ -118,7 +98,7 @@ def _solved(row: Fact) -> str:
 
 def said(
     model: TransformerBridge,
-    asked: Questionnaire,
+    asked: Relation,
     reader: str,
     shots: Sequence[Fact] = (),
     names: Sequence[str] | None = None,
@@ -127,12 +107,12 @@ def said(
     prompts, values = prompts_of(model, asked, reader, shots, names)
     with torch.no_grad():
         rows = exposures(Reader(model), prompts, [values] * len(prompts))
-    return by_subject(rows, len(asked.relation.templates))
+    return by_subject(rows, len(asked.templates))
 
 
 def heard(
     model: TransformerBridge,
-    asked: Questionnaire,
+    asked: Relation,
     heads: Mapping[str, Head],
     layers: Sequence[int],
 ) -> dict[str, Chances]:
@@ -145,7 +125,7 @@ def heard(
         wanted = [values] * len(prompts)
         rows = layered_exposures(model, list(heads.values()), layers, prompts, wanted)
     names = [OUTPUTS, *(f"{name} {layer}" for name in heads for layer in layers)]
-    return dict(zip(names, by_subject(rows, len(asked.relation.templates)), strict=True))
+    return dict(zip(names, by_subject(rows, len(asked.templates)), strict=True))
 
 
 def read_layers(n: int) -> tuple[int, ...]:

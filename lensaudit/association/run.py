@@ -19,14 +19,15 @@ from lensaudit.association.reading import (
     FEW_SHOT,
     LENS,
     OUTPUTS,
-    Questionnaire,
     heard,
     maps_onto,
+    n_prompts,
     read_layers,
     said,
     upper_layers,
 )
 from lensaudit.association.settings import KnowSettings
+from lensaudit.data.relations import Relation
 from lensaudit.files import digest, slug
 from lensaudit.judge.client import JudgeClient
 from lensaudit.models.bridge import DTYPES, TransformerBridge, is_held, load
@@ -137,8 +138,8 @@ def plan_of(know: Know) -> list[str]:
     lines, tokens, sent = know.lines(), 0, list[str]()
     for one, _, wanted in _todo(know):
         todo = [(reader, asked) for asked, readers in wanted for reader in readers]
-        prompts = sum(asked.n_prompts(reader) for reader, asked in todo)
-        sequences = sum(asked.n_prompts(reader) * len(asked.values) for reader, asked in todo)
+        prompts = sum(n_prompts(asked, reader) for reader, asked in todo)
+        sequences = sum(n_prompts(asked, reader) * len(asked.values) for reader, asked in todo)
         lines.append(f"{one.spec.name}: {prompts} prompts, {sequences} sequences")
         if isinstance(one, Served):
             sent = list(expected(one, todo, know.shots))
@@ -147,14 +148,14 @@ def plan_of(know: Know) -> list[str]:
     return [*lines, *sent, *([f"about {tokens} tokens"] if tokens or not sent else [])]
 
 
-def _tokens(reader: str, asked: Questionnaire) -> int:
+def _tokens(reader: str, asked: Relation) -> int:
     """About four letters to a token: prompts once, values after each of them."""
-    ways = asked.relation.templates
+    ways = asked.templates
     prompt = sum(len(way.question) + len(way.prefix) + 20 for way in ways) / len(ways)
-    return int(asked.n_prompts(reader) * (prompt + sum(map(len, asked.values))) / 4)
+    return int(n_prompts(asked, reader) * (prompt + sum(map(len, asked.values))) / 4)
 
 
-Asked = list[tuple[Questionnaire, list[str]]]
+Asked = list[tuple[Relation, list[str]]]
 """Relations, and of each the readers."""
 
 
@@ -173,7 +174,7 @@ def _todo(know: Know) -> Iterator[tuple[Checkpoint | Served, Ledger, Asked]]:
         yield one, ledger, missing
 
 
-def _wanted(know: Know, one: Checkpoint | Served) -> list[tuple[Questionnaire, Sequence[str]]]:
+def _wanted(know: Know, one: Checkpoint | Served) -> list[tuple[Relation, Sequence[str]]]:
     """The source is read in every way; ignorant models by what they say, and at upper layers."""
     said_and_held = (OUTPUTS, *(reader for reader in know.readers if reader == LENS))
     readers = know.readers if one is know.source else said_and_held
@@ -250,7 +251,7 @@ def _read(
     know: Know,
     model: TransformerBridge | JudgeClient,
     readers: Sequence[str],
-    asked: Questionnaire,
+    asked: Relation,
     kept: dict[str, Any],
     layers: Sequence[int],
 ) -> dict[str, Float[Tensor, "subject value"]]:

@@ -54,11 +54,20 @@ class Relation:
     subjects: tuple[str, ...]
     """The name of each fact's subject."""
     templates: tuple[Wording, ...]
+    invented: tuple[str, ...] = ()
+    """Names of subjects that do not exist, who are asked about too."""
+    placebos: tuple[str, ...] = ()
+    """Further values of the same kind."""
 
     @property
     def values(self) -> tuple[str, ...]:
-        """What can be the answer: every entity once, in order."""
-        return tuple(dict.fromkeys(one.entity.strip() for one in self.facts))
+        """What can be the answer: every entity once, in order, then the placebos."""
+        return (*dict.fromkeys(one.entity.strip() for one in self.facts), *self.placebos)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all subjects, the real ones first."""
+        return (*self.subjects, *self.invented)
 
     @property
     def true(self) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """From readings to p and bits: planted knowledge is found, its lack is not called anything."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from lensaudit.association.evidence import (
     priors_of,
     strata_of,
 )
-from lensaudit.association.reading import LENS, OUTPUTS, Questionnaire
+from lensaudit.association.reading import LENS, OUTPUTS
 from lensaudit.data.facts import Fact
 from lensaudit.data.relations import Relation, Wording
 
@@ -35,7 +36,7 @@ def relation(name="home", n=N, groups=None):
 
 def read(known=0.0, *, seed=0, invented=INVENTED, name="home", layers=0, placebos=()):
     """Readings of one relation: noise, with the true value made likelier by exp(known)."""
-    asked = Questionnaire(relation(name), invented, placebos)
+    asked = replace(relation(name), invented=invented, placebos=placebos)
     draw = torch.Generator().manual_seed(seed)
 
     def table(n_rows):
@@ -72,7 +73,7 @@ def test_a_value_that_two_subjects_share_changes_nothing_between_them():
         alike.templates,
     )
     rows = torch.randn(N, 7, generator=torch.Generator().manual_seed(0)).double().log_softmax(-1)
-    own = RelationReading(Questionnaire(shared), {OUTPUTS: rows})
+    own = RelationReading(shared, {OUTPUTS: rows})
     assert own.table.shape == (1, 8, 8)
     assert torch.equal(own.table[..., 6], own.table[..., 7])
 
@@ -100,7 +101,7 @@ def test_bits_of_a_sure_reader_are_those_of_the_guess_it_replaces():
 
 def test_what_is_said_of_anybody_is_familiarity_and_no_association():
     """A model that gives one value to real and invented subjects alike."""
-    asked = Questionnaire(relation(), INVENTED)
+    asked = replace(relation(), invented=INVENTED)
     rows = torch.full((N + 16, N), -20.0).double()
     rows[:, 0] = 0.0
     own = RelationReading(asked, {OUTPUTS: rows.log_softmax(-1)})
@@ -169,7 +170,5 @@ def test_power_names_what_would_have_been_found():
 
 
 def test_four_subjects_can_find_nothing():
-    few = RelationReading(
-        Questionnaire(relation(n=4)), {OUTPUTS: torch.zeros(4, 4).double().log_softmax(-1)}
-    )
+    few = RelationReading(relation(n=4), {OUTPUTS: torch.zeros(4, 4).double().log_softmax(-1)})
     assert power_of([few], seed=0, n_worlds=10).bits is None  # 4! = 24: p is at least .04

@@ -12,7 +12,7 @@ from support import EMBEDDED
 
 import lensaudit as la
 from lensaudit.association.endpoint import ANSWER_TOKENS, calls_of, forms_of, log_shares, served_at
-from lensaudit.association.reading import Questionnaire, prompts_of
+from lensaudit.association.reading import prompts_of
 from lensaudit.association.settings import KnowSettings
 from lensaudit.cli.main import run
 from lensaudit.data.relations import relations_of
@@ -239,7 +239,8 @@ def test_python_asks_an_address_too():
 @pytest.mark.parametrize("reader", ["outputs", "few_shot"])
 def test_what_is_sent_has_the_tokens_that_the_model_itself_reads(reader):
     every, model = la.forget_set("demo"), la.load_model("demo/graddiff")
-    asked = Questionnaire(relations_of(every).found[0], ("Nobody Known",), ("Port Otherwhere",))
+    more = {"invented": ("Nobody Known",), "placebos": ("Port Otherwhere",)}
+    asked = replace(relations_of(every).found[0], **more)
     shots = every[-3:]
     forms = {"/completions": forms_of("logprobs", "/completions", 1)[0]}
     served = replace(served_at("http://127.0.0.1:9/v1", KnowSettings()), forms=forms)

@@ -2,13 +2,14 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 import lensaudit as la
 from lensaudit.association import reading
-from lensaudit.association.reading import LENS, OUTPUTS, Questionnaire, prompts_of, said
+from lensaudit.association.reading import LENS, OUTPUTS, prompts_of, said
 from lensaudit.cli.main import run
 from lensaudit.data.relations import relations_of
 from lensaudit.report.assemble import assemble
@@ -116,7 +117,7 @@ def bridge():
 
 @pytest.fixture(scope="module")
 def asked():
-    return Questionnaire(relations_of(la.forget_set("demo")).found[3], ("Nobody Known",))
+    return replace(relations_of(la.forget_set("demo")).found[3], invented=("Nobody Known",))
 
 
 def test_values_read_together_are_as_those_read_one_by_one(bridge, asked):
