@@ -17,7 +17,7 @@ from lensaudit.evaluation.log import write_log
 from lensaudit.evaluation.passes import ModelPasses, Subject
 from lensaudit.evaluation.suite import evaluate
 from lensaudit.evaluation.texts import Tokenization
-from lensaudit.metrics.registry import Conventions, MetricResult, all_metrics
+from lensaudit.metrics.registry import MetricResult, all_metrics
 
 all_metrics()  # the files of the folder register themselves when they are imported
 
@@ -137,9 +137,8 @@ def evaluated(
         max_new_tokens=12,
         reference=subject("retain") if "mia_reference" in scenario.metrics else None,
     )
-    conventions = Conventions(empty="upstream", retain_value=None if retain else 0.5)
-    names = list(scenario.metrics)
-    return evaluate(passes, scenario.suite, names, retain=retain, conventions=conventions)
+    how: dict[str, Any] = {"empty": "upstream", "retain_value": None if retain else 0.5}
+    return evaluate(passes, scenario.suite, scenario.metrics, retain=retain, **how)
 
 
 def suites() -> Any:

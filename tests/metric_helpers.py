@@ -11,7 +11,6 @@ from lensaudit.data.facts import Fact
 from lensaudit.data.suites import Split, load_suite
 from lensaudit.evaluation.forward import open_classifier
 from lensaudit.evaluation.passes import ModelPasses, Subject
-from lensaudit.evaluation.store import PassStore
 from lensaudit.evaluation.texts import Tokenization
 from lensaudit.metrics.registry import all_metrics
 from lensaudit.models.conditions import Conditions
@@ -72,7 +71,7 @@ def scenario_passes(scenario: str, **changes) -> ModelPasses:
     options = {
         "batch_size": env["batch_size"] if suite == "tofu" else 8,
         "max_new_tokens": env["max_new_tokens"] if suite == "tofu" else None,
-        "classifier": open_classifier(str(UPSTREAM / "tiny_classifier"), "cpu") if rated else None,
+        "classifier": _classifier() if rated else None,
     } | changes
     template = Template(**env["template_args"]) if suite == "tofu" else PLAIN
     return ModelPasses(
@@ -82,6 +81,10 @@ def scenario_passes(scenario: str, **changes) -> ModelPasses:
         **options,
         reference=family_subject("retain") if env["reference_model"] else None,
     )
+
+
+def _classifier():
+    return open_classifier(str(UPSTREAM / "tiny_classifier"), "cpu", max_tokens=32)
 
 
 def words(*numbers: int) -> str:
@@ -121,9 +124,7 @@ TINY = Template(
 )
 
 
-def tiny_passes(
-    tokenizer, splits=None, *, seed=0, store=None, reference=None, mask="true", **options
-):
+def tiny_passes(tokenizer, splits=None, *, seed=0, mask="true", **options):
     """Passes over a tiny random model."""
     subject = Subject(
         f"tiny {seed}",
@@ -136,6 +137,4 @@ def tiny_passes(
         {split.name: split for split in splits},
         Tokenization(tokenizer, TINY, mask),
         **{"batch_size": 2} | options,
-        store=store or PassStore(None),
-        reference=reference,
     )

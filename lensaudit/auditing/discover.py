@@ -8,11 +8,11 @@ left open, with its candidates.
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from lensaudit.data.annotate import Fields, read_pairs
 from lensaudit.data.facts import load_facts
@@ -49,41 +49,17 @@ _SHAPE = ("num_hidden_layers", "hidden_size", "vocab_size")
 
 
 @dataclass(frozen=True)
-class ModelFolder:
-    """A checkpoint or an adapter on disk."""
-
-    place: str
-    """From the folder that was searched, as `./npo`; an adapter with its base."""
-    role: Literal["full", "retain", "sources"]
-    because: str
-    """Who says so."""
-
-
-@dataclass(frozen=True)
-class RowFile:
-    """A file of rows."""
-
-    place: str
-    columns: Fields
-    annotated: bool
-    """Has prefix and entity: nothing is left to annotate."""
-    kind: Literal["forget", "retain_rows", "holdout"] | None
-    """From its name."""
-
-
-@dataclass(frozen=True)
 class Discovered:
     """What a folder holds."""
 
-    folder: Path
-    models: tuple[ModelFolder, ...]
-    rows: tuple[RowFile, ...]
-    strange: Mapping[str, str] = field(default_factory=dict)
-    """What was looked at and not understood -> what it lacks."""
-    chosen: Mapping[str, Any] = field(default_factory=dict)
+    chosen: Mapping[str, Any]
     """Key of the project file -> value, where there is no doubt."""
-    open: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    open: Mapping[str, tuple[str, ...]]
     """Key that nobody could tell -> candidates, perhaps none."""
+    strange: Mapping[str, str]
+    """What was looked at and not understood -> what it lacks."""
+    because: Mapping[str, str]
+    """Model -> who says what it is."""
 
     def with_answer(self, key: str, value: str) -> "Discovered":
         """The discovery with a person's answer put in."""
@@ -107,9 +83,8 @@ class Discovered:
                 yield f"# {key} = …  # {words}" + (f"; perhaps {found}" if found else "")
 
     def _reason(self, key: str) -> str:
-        said = {one.place: one.because for one in self.models}
         value = self.chosen[key]
-        because = said.get(value if isinstance(value, str) else next(iter(value), ""))
+        because = self.because.get(value if isinstance(value, str) else next(iter(value), ""))
         return f"  # {because}" if because and key in ("full", "retain") else ""
 
 
@@ -146,9 +121,17 @@ def discover(folder: Path) -> Discovered:
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; name the one with models and rows")
     strange: dict[str, str] = {}
-    models, rows = _models(folder, strange), _rows(folder, strange)
-    found = Discovered(folder, models, rows, strange)
-    return replace(found, **_decided(models, rows))
+    roles, rows = _models(folder, strange), _rows(folder, strange)
+    named = {role: tuple(found) for role, found in roles.items()}
+    left = {role: named["sources"] for role, found in named.items() if not found}
+    chosen: dict[str, Any] = {role: found for role, found in named.items() if found}
+    if len(named["full"]) == 1:
+        chosen["full"] = named["full"][0]
+    elif named["full"]:
+        left["full"] = chosen.pop("full")
+    _choose_rows(rows, chosen, left)
+    because = {place: why for found in roles.values() for place, why in found.items()}
+    return Discovered(chosen, left, strange, because)
 
 
 def check_project(project: Project) -> list[str]:
@@ -181,52 +164,36 @@ def check_project(project: Project) -> list[str]:
     return lines
 
 
-def _decided(models: Sequence[ModelFolder], rows: Sequence[RowFile]) -> dict[str, Any]:
-    chosen: dict[str, Any] = {}
-    unknown: dict[str, tuple[str, ...]] = {}
-    roles = {
-        role: tuple(one.place for one in models if one.role == role)
-        for role in ("full", "retain", "sources")
-    }
-    if len(roles["full"]) == 1:
-        chosen["full"] = roles["full"][0]
-    else:
-        unknown["full"] = roles["full"] or roles["sources"]
-    for role in ("retain", "sources"):
-        if roles[role]:
-            chosen[role] = roles[role]
-        else:
-            unknown[role] = roles["sources"]
-    _decide_rows(rows, chosen, unknown)
-    return {"chosen": chosen, "open": unknown}
-
-
-def _decide_rows(
-    rows: Sequence[RowFile], chosen: dict[str, Any], unknown: dict[str, tuple[str, ...]]
+def _choose_rows(
+    rows: Mapping[str, Fields | None],
+    chosen: dict[str, Any],
+    left: dict[str, tuple[str, ...]],
 ) -> None:
     """One file for each kind; of several the annotated one; else it is left open."""
-    made = {str(annotated_beside(Path(one.place))) for one in rows if not one.annotated}
-    rows = [one for one in rows if one.place not in made]  # `annotate` made it of another
-    loose = [one for one in rows if one.kind is None]
+    made = {str(annotated_beside(Path(one))) for one, fields in rows.items() if fields}
+    rows = {one: fields for one, fields in rows.items() if one not in made}  # made of another
+    kinds = {one: _kind_of(Path(one).stem, _SETS) for one in rows}
+    loose = [one for one, kind in kinds.items() if kind is None]
     columns: Fields | None = None
     for kind, annotated in (("forget", "data"), ("retain_rows", "retain_data"), ("holdout", "")):
-        found = [one for one in rows if one.kind == kind]
+        found = [one for one in rows if kinds[one] == kind]
         if kind == "forget" and not found and len(loose) == 1:
             found = loose
-        best = [one for one in found if one.annotated and annotated] or found
+        best = [one for one in found if rows[one] is None and annotated] or found
         if len(best) != 1:
-            unknown[kind] = tuple(one.place for one in (best or loose))
+            left[kind] = tuple(best or loose)
             continue
-        key = annotated if best[0].annotated and annotated else kind
-        if key == kind and columns is not None and not _reads(columns, best[0].columns):
-            unknown[kind] = (f"{best[0].place}, whose fields have other names",)
-            continue
-        chosen[key] = best[0].place
-        if key == kind:
-            columns = best[0].columns
-    usual = Fields()
-    own = vars(columns or usual)
-    chosen |= {name: own[name] for name, same in vars(usual).items() if own[name] != same}
+        (place,) = best
+        fields = rows[place] or Fields()
+        if rows[place] is None and annotated:
+            chosen[annotated] = place
+        elif columns and not _reads(columns, fields):
+            left[kind] = (f"{place}, whose fields have other names",)
+        else:
+            chosen[kind], columns = place, fields
+    usual = vars(Fields())
+    own = vars(columns or Fields())
+    chosen |= {name: own[name] for name, same in usual.items() if own[name] != same}
 
 
 def _reads(fields: Fields, own: Fields) -> bool:
@@ -235,49 +202,45 @@ def _reads(fields: Fields, own: Fields) -> bool:
     return without and (own.question, own.answer) == (fields.question, fields.answer)
 
 
-def _models(folder: Path, strange: dict[str, str]) -> tuple[ModelFolder, ...]:
-    """The models below a folder; what looks like one and is none is put among the strange."""
-    found: list[tuple[Path, bool]] = []
+def _models(folder: Path, strange: dict[str, str]) -> dict[str, dict[str, str]]:
+    """Role -> model below a folder -> who says so; what only looks like one is strange."""
+    adapters: dict[Path, bool] = {}
     for place, names in _walk(folder):
-        if "config.json" in names and any(one.endswith(".safetensors") for one in names):
-            found.append((place, False))
+        weights = any(one.endswith(".safetensors") for one in names)
+        if "config.json" in names and weights:
+            adapters[place] = False
         elif "adapter_config.json" in names:
-            found.append((place, True))
-        elif "config.json" in names or any(one.endswith(".safetensors") for one in names):
-            lacks = "weights in safetensors" if "config.json" in names else "config.json"
+            adapters[place] = True
+        elif "config.json" in names or weights:
+            lacks = "config.json" if weights else "weights in safetensors"
             strange[place.relative_to(folder).as_posix()] = f"a model without {lacks}"
     registry = {one.local.resolve(): one.role for one in load_registry().values() if one.local}
-    starts = {_start_of(place) for place, _ in found}
-    return tuple(
-        _model(folder, place, registry=registry, starts=starts, adapter=adapter)
-        for place, adapter in sorted(found)
-    )
+    starts = {_start_of(place) for place in adapters}
+    found: dict[str, dict[str, str]] = {"full": {}, "retain": {}, "sources": {}}
+    for place, adapter in sorted(adapters.items()):
+        shown = f"./{place.relative_to(folder).as_posix()}" if place != folder else "."
+        if adapter:
+            base = str(
+                read_json(place / "adapter_config.json").get("base_model_name_or_path") or ""
+            )
+            near = base and (folder / base).is_dir()
+            shown = f"{f'./{Path(base).as_posix()}' if near else base}+{shown}"
+            found["sources"][shown] = "an adapter"
+        else:
+            role, because = _role_of(place, registry.get(place.resolve()), starts)
+            found[role][shown] = because
+    return found
 
 
-def _model(
-    folder: Path,
-    place: Path,
-    *,
-    registry: Mapping[Path, str],
-    starts: set[Path | None],
-    adapter: bool,
-) -> ModelFolder:
-    shown = f"./{place.relative_to(folder).as_posix()}" if place != folder else "."
-    if adapter:
-        base = str(read_json(place / "adapter_config.json").get("base_model_name_or_path") or "")
-        near = folder / base
-        base = f"./{Path(base).as_posix()}" if base and near.is_dir() else base
-        return ModelFolder(f"{base}+{shown}", "sources", "an adapter")
+def _role_of(place: Path, known: str | None, starts: Collection[Path | None]) -> tuple[str, str]:
+    """Role of a checkpoint, and who says so; `known`: what the registry calls it."""
     if _start_of(place) is not None:
-        return ModelFolder(shown, "sources", f"its {MANIFEST} names the model it was made from")
+        return "sources", f"its {MANIFEST} names the model it was made from"
     if place.resolve() in starts:
-        return ModelFolder(shown, "full", "another folder's manifest was made from it")
-    known = registry.get(place.resolve())
+        return "full", "another folder's manifest was made from it"
     if known in ("full", "retain", "unlearned"):
-        role: Any = "sources" if known == "unlearned" else known
-        return ModelFolder(shown, role, "the registry says so")
-    role = _kind_of(place.name, _ROLES) or "sources"
-    return ModelFolder(shown, role, "from the folder's name")
+        return ("sources" if known == "unlearned" else known), "the registry says so"
+    return _kind_of(place.name, _ROLES) or "sources", "from the folder's name"
 
 
 def _start_of(place: Path) -> Path | None:
@@ -290,46 +253,37 @@ def _start_of(place: Path) -> Path | None:
     return Path(start).expanduser().resolve() if isinstance(start, str) else None
 
 
-def _rows(folder: Path, strange: dict[str, str]) -> tuple[RowFile, ...]:
-    """The files of rows below a folder; what looks like one and is none is among the strange."""
-    found = []
+def _rows(folder: Path, strange: dict[str, str]) -> dict[str, Fields | None]:
+    """Files of rows and their fields, None of annotated ones; what only seems one is strange."""
+    found: dict[str, Fields | None] = {}
     for place, names in _walk(folder):
         if {"config.json", "adapter_config.json", MANIFEST} & set(names):
             continue
         for one in sorted(names):
             shown = (place / one).relative_to(folder).as_posix()
-            if one.endswith(ROWS):
-                read = _row_file(shown, place / one)
-                if isinstance(read, str):
-                    strange[shown] = read
-                else:
-                    found.append(read)
-            elif one.endswith(_TABLES):
+            if one.endswith(_TABLES):
                 strange[shown] = f"rows are read from {', '.join(ROWS)}; save it as one of these"
-    return tuple(found)
+            elif one.endswith(ROWS):
+                fields = _fields_of(_first_rows(place / one))
+                if isinstance(fields, str):
+                    strange[shown] = fields
+                else:
+                    found[shown] = fields
+    return found
 
 
-def _row_file(shown: str, path: Path) -> RowFile | str:
-    """What a file of rows holds, or why it is none."""
-    rows = _first_rows(path)
+def _fields_of(rows: Sequence[Mapping[str, Any]]) -> Fields | str | None:
+    """What the fields of rows are called, None where they are annotated; or why they are none."""
     if not rows:
         return "no list of JSON objects, and no JSON object a line"
     keys = set.intersection(*(set(row) for row in rows))
     if {"question", "answer", "prefix"} <= keys and {"entity", "gt_entity"} & keys:
-        columns, annotated = Fields(), True
-    else:
-        named = {
-            usual: next((one for one in names if one in keys), None)
-            for usual, names in _COLUMNS.items()
-        }
-        if named["question"] is None or named["answer"] is None:
-            lacks = [name for name in ("question", "answer") if named[name] is None]
-            return f"no field for {' and '.join(lacks)} among {', '.join(sorted(keys)[:8])}"
-        group = next((one for one in _COLUMNS["group"] if _repeats(rows, one)), "group")
-        columns = Fields(named["question"], named["answer"], group)
-        annotated = False
-    kind: Any = _kind_of(path.stem, _SETS)
-    return RowFile(shown, columns, annotated, kind)
+        return None
+    named = {usual: [one for one in names if one in keys] for usual, names in _COLUMNS.items()}
+    if lacks := [name for name in ("question", "answer") if not named[name]]:
+        return f"no field for {' and '.join(lacks)} among {', '.join(sorted(keys)[:8])}"
+    authors = [one for one in _COLUMNS["group"] if _repeats(rows, one)]
+    return Fields(named["question"][0], named["answer"][0], (*authors, "group")[0])
 
 
 def _repeats(rows: Sequence[Mapping[str, Any]], key: str) -> bool:

@@ -4,7 +4,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,6 @@ from lensaudit.evaluation.forward import open_classifier
 from lensaudit.evaluation.log import EvaluationResult, read_log, recomputed, write_log
 from lensaudit.evaluation.passes import ModelPasses, open_subject, tokenizer_for
 from lensaudit.evaluation.patching import NO_RETAIN, Patching
-from lensaudit.evaluation.store import PassStore
 from lensaudit.evaluation.suite import (
     conditions,
     evaluate,
@@ -29,7 +28,7 @@ from lensaudit.evaluation.suite import (
 )
 from lensaudit.evaluation.texts import Tokenization
 from lensaudit.files import canonical_json, make_folder, read_json, write_jsonl
-from lensaudit.metrics.registry import Conventions, Metric, MetricResult, ordered, retain_names
+from lensaudit.metrics.registry import EmptyRow, Metric, MetricResult, ordered, retain_names
 from lensaudit.models.checkpoint import config_of, tell_stored_twice
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.models.sizes import context_of
@@ -106,9 +105,7 @@ def evaluate_into(
     claim(place, "eval", (f"{settings.suite.upper()}_EVAL.json", "results.jsonl"))
     for one in (place / PASSES).glob("*.npz") if settings.fresh else ():
         one.unlink()
-    passes.store = PassStore(
-        place / PASSES, (lambda name: ()) if settings.fresh else _elsewhere(place, wanted)
-    )
+    passes.folders = _pass_folders(place, wanted)[: 1 if settings.fresh else None]
     first = settings.retain if settings.retain_log is None and retain_names(metrics) else None
     if first is not None:
         notice(f"retain model {first}")
@@ -134,7 +131,8 @@ def evaluate_into(
         settings.suite,
         settings.metrics,
         retain=reference,
-        conventions=conventions_of(settings),
+        empty=_empty(settings),
+        retain_value=settings.ref_value,
     )
     said = notes(passes, reads_of(metrics, passes, settings.suite))
     log = write_log(place, settings.suite, entries)
@@ -199,8 +197,8 @@ def grew(name: str, old: Any, new: Any) -> bool:
     return name in _ADDED and old is None
 
 
-def _elsewhere(place: Path, usual: Path) -> Callable[[str], Iterable[Path]]:
-    """Where a pass may lie already: in the usual folder, and beside the results of others.
+def _pass_folders(place: Path, usual: Path) -> list[Path]:
+    """Where a pass may lie: in its own folder, in the usual one, and beside results of others.
 
     Passes are found by content: a retain model, and in audits `full` as well, is evaluated once.
     """
@@ -209,12 +207,8 @@ def _elsewhere(place: Path, usual: Path) -> Callable[[str], Iterable[Path]]:
         top, patterns = place.parent.parent, ("*", f"*/{RETAIN}")
     elif place.parent.name == EVAL:
         top, patterns = place.parent.parent.parent, (f"*/{EVAL}/{place.name}",)
-
-    def found(name: str) -> list[Path]:
-        theirs = (sorted(top.glob(f"{one}/{PASSES}/{name}")) for one in patterns)
-        return [usual / PASSES / name, *(path for paths in theirs for path in paths)]
-
-    return found
+    theirs = (one for pattern in patterns for one in sorted(top.glob(f"{pattern}/{PASSES}")))
+    return [*dict.fromkeys((place / PASSES, usual / PASSES, *theirs))]
 
 
 def plan_evaluation(model: str, settings: EvaluateSettings, folder: Path | None = None) -> Plan:
@@ -258,7 +252,7 @@ def aggregate_log(
     if settings.retain_log:
         retain = read_log(Path(settings.retain_log)).complete
     entries = recomputed(
-        read, retain=retain, conventions=conventions_of(settings), names=settings.metrics
+        read, retain=retain, retain_value=settings.ref_value, names=settings.metrics
     )
     if not entries:
         raise InputError(f"{log}: holds no rows of a metric that is known here")
@@ -310,7 +304,7 @@ def _options(
         "model": model,
         **plain(settings, without=("fresh",)),
         "out": None if folder is None else str(folder),
-        "empty": conventions_of(settings).empty,
+        "empty": _empty(settings),
         **passes.subject.conditions.as_run(),
         "template": asdict(passes.asked.template),
     }
@@ -333,11 +327,11 @@ CLASSIFIER_TOKENS: Mapping[Suite, int] = {"tofu": 32, "muse": 512}
 """Where open-unlearning cuts a generation before it rates its fluency."""
 
 
-def conventions_of(settings: EvaluateSettings) -> Conventions:
-    """The choices that need no model."""
-    like_mask = "upstream" if settings.mask == "upstream" else "unscored"
-    empty = like_mask if settings.empty == "auto" else settings.empty
-    return Conventions(empty=empty, retain_value=settings.ref_value)
+def _empty(settings: EvaluateSettings) -> EmptyRow:
+    """What `auto` means for rows with nothing to score."""
+    if settings.empty != "auto":
+        return settings.empty
+    return "upstream" if settings.mask == "upstream" else "unscored"
 
 
 def open_evaluation(
@@ -381,8 +375,13 @@ def open_evaluation(
             memory_bytes=memory_bytes,
         )
         tokenizer_for(opened, folder)
-    device = subject.conditions.device
-    classifier = settings.classifier
+    classifier = None
+    if settings.classifier:
+        classifier = open_classifier(
+            settings.classifier,
+            subject.conditions.device,
+            max_tokens=CLASSIFIER_TOKENS[settings.suite],
+        )
     return ModelPasses(
         subject,
         splits,
@@ -393,8 +392,7 @@ def open_evaluation(
         memory_bytes=memory_bytes,
         max_new_tokens=settings.max_new_tokens,
         cleanup=settings.cleanup,
-        classifier=open_classifier(classifier, device) if classifier else None,
-        classifier_tokens=CLASSIFIER_TOKENS[settings.suite],
+        classifier=classifier,
     )
 
 

@@ -1,7 +1,7 @@
 """Passes over texts: what a model gives each token, what it says next, and how fluent that is."""
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -236,31 +236,28 @@ def said(ids: Sequence[int], split: Split, asked: Tokenization, cleanup: Cleanup
     return text.strip()
 
 
-@dataclass(frozen=True)
-class Classifier:
-    """A text classifier whose class 0 is "clean" text."""
-
-    model: Any
-    tokenizer: Any
-
-    @torch.no_grad()
-    def clean(self, texts: Sequence[str], *, max_tokens: int) -> list[float]:
-        """Probability of class 0 for each text, cut to `max_tokens`."""
-        found: list[float] = []
-        for start in range(0, len(texts), FLUENCY_BATCH):
-            batch = self.tokenizer(
-                list(texts[start : start + FLUENCY_BATCH]),
-                padding=True,
-                truncation=True,
-                max_length=max_tokens,
-                return_tensors="pt",
-            ).to(self.model.device)
-            found += self.model(**batch).logits.float().softmax(-1)[:, 0].tolist()
-        return found
+@torch.no_grad()
+def share_clean(
+    texts: Sequence[str], *, model: Any, tokenizer: Any, max_tokens: int
+) -> list[float]:
+    """Probability of a classifier's class 0, "clean", for each text, cut to `max_tokens`."""
+    found: list[float] = []
+    for start in range(0, len(texts), FLUENCY_BATCH):
+        batch = tokenizer(
+            list(texts[start : start + FLUENCY_BATCH]),
+            padding=True,
+            truncation=True,
+            max_length=max_tokens,
+            return_tensors="pt",
+        ).to(model.device)
+        found += model(**batch).logits.float().softmax(-1)[:, 0].tolist()
+    return found
 
 
-def open_classifier(name: str, device: str) -> Classifier:
-    """The classifier in a folder or Hub repository.
+def open_classifier(
+    name: str, device: str, *, max_tokens: int
+) -> Callable[[Sequence[str]], list[float]]:
+    """How clean texts are by the classifier in a folder or Hub repository.
 
     Raises:
         InputError: it is none, or its classes are not learned (a language model's folder).
@@ -278,4 +275,6 @@ def open_classifier(name: str, device: str) -> Classifier:
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{name}: is not a text classifier ({reason})") from error
-    return Classifier(model.to(device).eval(), tokenizer)
+    return functools.partial(
+        share_clean, model=model.to(device).eval(), tokenizer=tokenizer, max_tokens=max_tokens
+    )

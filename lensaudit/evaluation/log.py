@@ -1,6 +1,6 @@
 """Logs on disk, ours, open-unlearning's and the older TOFU's: read, write, recompute."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,14 @@ from lensaudit.files import read_json, write_json
 from lensaudit.metrics.probability import probability_record
 from lensaudit.metrics.records import finished
 from lensaudit.metrics.registry import (
-    Conventions,
-    Metric,
     MetricContext,
     MetricResult,
+    Record,
     ordered,
     unscored,
 )
 from lensaudit.results.eval_runs import LogEntry, entries_of
-from lensaudit.results.reading import checked, null, part
+from lensaudit.results.reading import checked_as, null, part
 from lensaudit.results.records import MANIFEST, check_result
 
 _OLD_FILES = {
@@ -94,7 +93,7 @@ class EvaluationResult:
     @property
     def complete(self) -> Mapping[str, MetricResult]:
         """Its metrics and those that its rows determine: an older log has no truth ratio."""
-        again = recomputed(self, retain={}, conventions=Conventions())
+        again = recomputed(self)
         return {**self.entries, **{n: e for n, e in again.items() if e.value is not None}}
 
 
@@ -139,40 +138,28 @@ def write_log(folder: Path, suite: Suite, entries: Mapping[str, MetricResult]) -
 def recomputed(
     log: EvaluationResult,
     *,
-    retain: Mapping[str, MetricResult],
-    conventions: Conventions,
-    names: Iterable[str] = (),
+    retain: Mapping[str, MetricResult] | None = None,
+    retain_value: float | None = None,
+    names: Collection[str] = (),
 ) -> dict[str, MetricResult]:
     """Every aggregate that the rows of a log determine, computed again from those rows.
 
     What follows from other metrics is computed from them where the log has them, else from its
-    own rows; a comparison with the retain model needs its log again.
+    own rows; a comparison with the retain model needs its log again, or the value in its place.
     """
     done: dict[str, MetricResult] = {}
     for metric in ordered(log.suite, names):
-        entry = _recomputed(metric, log, done, retain, conventions)
-        if entry is not None:
-            done[metric.name] = entry
+        needs = {need: done[need] for need in metric.local_needs if need in done}
+        own = log.entries.get(metric.name)
+        if metric.needs and len(needs) == len(metric.local_needs):
+            known = retain or {}
+            context = MetricContext(log.suite, (), None, needs, known, retain_value=retain_value)
+            done[metric.name] = finished(metric, metric.fn(context))
+        elif own is not None and (own.records or own.parts):
+            done[metric.name] = finished(metric, own)
         elif metric.name in names:
             done[metric.name] = unscored(f"{log.path.name} has no rows it could be computed from")
     return done
-
-
-def _recomputed(
-    metric: Metric,
-    log: EvaluationResult,
-    done: Mapping[str, MetricResult],
-    retain: Mapping[str, MetricResult],
-    conventions: Conventions,
-) -> MetricResult | None:
-    needs = {need: done[need] for need in metric.local_needs if need in done}
-    if metric.needs and len(needs) == len(metric.local_needs):
-        context = MetricContext(log.suite, (), None, needs, retain, conventions)
-        return finished(metric, metric.fn(context))
-    own = log.entries.get(metric.name)
-    if own is None or not (own.records or own.parts):
-        return None
-    return finished(metric, own)
 
 
 def _json(entry: MetricResult) -> dict[str, Any]:
@@ -229,53 +216,34 @@ def _old_entries(content: Mapping[str, Any], path: Path) -> dict[str, MetricResu
     for file, split in _OLD_FILES.items():
         if file not in content:
             continue
-        task = checked(_OldTask, content[file], f"{path}: {file}")
-        entries |= _old_losses(task, split)
-        if task.rougeL_recall is not None:
-            entries[f"{split}_Q_A_ROUGE"] = _old_rouge(task, task.rougeL_recall)
+        task = checked_as(dict[str, Any], content[file], f"{path}: {file}")
+        kinds = {"Prob": "avg_gt_loss", "PERT_Prob": "average_perturb_loss"}
+        if split in ("forget", "retain"):  # the others have no paraphrases: it is the answer again
+            kinds["PARA_Prob"] = "avg_paraphrased_loss"
+        found = {
+            f"{split}_Q_A_{name}": {
+                idx: probability_record(
+                    loss if isinstance(loss, list) else [loss], listed=isinstance(loss, list)
+                )
+                for idx, loss in part(task, key).items()
+            }
+            for name, key in kinds.items()
+        }
+        found[f"{split}_Q_A_ROUGE"] = _old_rouge(task)
+        for name, rows in found.items():
+            if rows:
+                records = {int(idx): record for idx, record in rows.items()}
+                entries[name] = MetricResult(records=records)
     return entries
 
 
-@dataclass(frozen=True)
-class _OldTask:
-    """A split of the older log, by row number as text."""
-
-    avg_gt_loss: dict[str, Any] | None = None
-    average_perturb_loss: dict[str, Any] | None = None
-    avg_paraphrased_loss: dict[str, Any] | None = None
-    rougeL_recall: dict[str, Any] | None = None
-    rouge1_recall: dict[str, Any] | None = None
-    generated_text: dict[str, Any] | None = None
-
-
-def _old_losses(task: _OldTask, split: str) -> dict[str, MetricResult]:
-    fields = {"Prob": task.avg_gt_loss, "PERT_Prob": task.average_perturb_loss}
-    if split in ("forget", "retain"):  # the other two have no paraphrases: it is the answer again
-        fields["PARA_Prob"] = task.avg_paraphrased_loss
-    found = {}
-    for name, losses in fields.items():
-        if losses is None:
-            continue
-        records = {
-            int(idx): probability_record(
-                loss if isinstance(loss, list) else [loss], listed=isinstance(loss, list)
-            )
-            for idx, loss in losses.items()
-        }
-        found[f"{split}_Q_A_{name}"] = MetricResult(records=records)
-    return found
-
-
-def _old_rouge(task: _OldTask, recalls: Mapping[str, Any]) -> MetricResult:
-    texts, first = task.generated_text or {}, task.rouge1_recall or {}
-    records = {}
-    for idx, recall in recalls.items():
+def _old_rouge(task: Mapping[str, Any]) -> dict[str, Record]:
+    """What was asked, said and wanted, with its scores, by row number as text."""
+    texts, first = part(task, "generated_text"), part(task, "rouge1_recall")
+    found: dict[str, Record] = {}
+    for idx, recall in part(task, "rougeL_recall").items():
         asked, said, wanted = (*texts.get(idx, ()), "", "", "")[:3]
-        records[int(idx)] = {
-            "rougeL_recall": recall,
-            **({"rouge1_recall": first[idx]} if idx in first else {}),
-            "input": asked,
-            "ground_truth": wanted,
-            "generation": said,
-        }
-    return MetricResult(records=records)
+        known = {"rouge1_recall": first[idx]} if idx in first else {}
+        quoted = {"input": asked, "ground_truth": wanted, "generation": said}
+        found[idx] = {"rougeL_recall": recall, **known, **quoted}
+    return found

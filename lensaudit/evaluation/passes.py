@@ -14,7 +14,6 @@ from lensaudit.errors import Failure, InputError, WorkError
 from lensaudit.evaluation.forward import (
     IN_BLOCKS,
     JAILBREAK,
-    Classifier,
     generations,
     gradient_norms,
     not_finite,
@@ -22,8 +21,8 @@ from lensaudit.evaluation.forward import (
     traces,
 )
 from lensaudit.evaluation.patching import NO_RETAIN, Patching
-from lensaudit.evaluation.store import Arrays, PassStore
-from lensaudit.evaluation.texts import EncodedField, Tokenization, encode, view_of
+from lensaudit.evaluation.store import Arrays, kept
+from lensaudit.evaluation.texts import Tokenization, encode, view_of
 from lensaudit.files import digest
 from lensaudit.metrics.registry import Measured, Read, Record, Trace
 from lensaudit.models.causal import load_causal
@@ -136,7 +135,8 @@ class ModelPasses:
     subject: Subject
     splits: Mapping[str, Split]
     asked: Tokenization
-    store: PassStore = field(default_factory=PassStore)
+    folders: Sequence[Path] = ()
+    """Where finished passes are kept, the first of them this run's; none: nowhere."""
     reference: Subject | None = None
     patching: Patching | None = None
     finished: Notice = unheard
@@ -148,9 +148,9 @@ class ModelPasses:
     max_new_tokens: int | None = None
     """None: what the split says."""
     cleanup: Cleanup = "upstream"
-    classifier: Classifier | None = None
-    classifier_tokens: int = 32
-    _views: dict[tuple[str, str], EncodedField] = field(default_factory=dict, init=False)
+    classifier: Callable[[Sequence[str]], list[float]] | None = None
+    """How fluent texts are, 0 to 1."""
+    _views: dict[tuple[str, str], Measured[Encoding]] = field(default_factory=dict, init=False)
     _asked_for: dict[tuple[str, str], tuple[Prompts, Mapping[int, str]]] = field(
         default_factory=dict, init=False
     )
@@ -185,7 +185,7 @@ class ModelPasses:
         own = self.patching.split if self.patching else None
         return {**self.splits, own.name: own} if own else self.splits
 
-    def view(self, read: Read) -> EncodedField:
+    def view(self, read: Read) -> Measured[Encoding]:
         """The encoded field that a pass reads."""
         key = (read.split, read.field)
         if key not in self._views:
@@ -223,7 +223,7 @@ class ModelPasses:
     def answer_texts(self, read: Read) -> Measured[str]:
         """The decoded scored tokens of a view."""
         view = self.view(read)
-        texts = [self._decoded(one.labels) for one in view.encodings]
+        texts = [self._decoded(one.labels) for one in view.values]
         return self._by_row(view, texts)
 
     def rows_with_hidden_tokens(self, read: Read) -> frozenset[int]:
@@ -253,7 +253,7 @@ class ModelPasses:
     def _decoded(self, ids: Sequence[int]) -> str:
         return decode(self.asked.tokenizer, ids, self.cleanup)
 
-    def _by_row(self, view: EncodedField, values: Sequence[T]) -> Measured[T]:
+    def _by_row(self, view: Measured[Encoding], values: Sequence[T]) -> Measured[T]:
         """Values in the order of a view's encodings, given back to their rows."""
         remaining = iter(values)
         rows = {idx: tuple(next(remaining) for _ in one) for idx, one in view.rows.items()}
@@ -265,7 +265,7 @@ class ModelPasses:
             return self._generated(read)
         subject = self.reference if read.kind == "reference" else self.subject
         assert subject is not None  # see `missing`
-        encodings = self.view(read).encodings
+        encodings = self.view(read).values
 
         def make(batch_size: int) -> list[Arrays]:
             if read.kind == "gradient":
@@ -286,7 +286,7 @@ class ModelPasses:
         """
         view = self.view(read)
         names = [idx for idx, ones in view.rows.items() for _ in ones]
-        for idx, text, item in zip(names, view.encodings, found, strict=True):
+        for idx, text, item in zip(names, view.values, found, strict=True):
             # a text without content tokens has no gradient, and NaN says so
             real = read.kind != "gradient" or len(text.labels) > 1
             if real and not all(np.isfinite(values).all() for values in item.values()):
@@ -343,10 +343,10 @@ class ModelPasses:
 
     def _texts(self, read: Read) -> Measured[Record]:
         """What was asked, wanted and said, an alternative each."""
-        view, new = self.view(read), self._new_tokens(read)
+        view, new, split = self.view(read), self._new_tokens(read), self.splits[read.split]
         rows: dict[int, tuple[Record, ...]] = {}
         for idx in (idx for idx in view.rows if idx in new):
-            quoted = [self.asked_and_wanted(view.split, one) for one in view.rows[idx]]
+            quoted = [self.asked_and_wanted(split, one) for one in view.rows[idx]]
             generation = self._said(read, new[idx])
             rows[idx] = tuple(
                 {"input": prompt, "ground_truth": gold, "generation": generation}
@@ -358,7 +358,7 @@ class ModelPasses:
         """Generations and how fluent a classifier finds them, 0 to 1."""
         assert self.classifier is not None  # see `missing`
         texts = {idx: self._said(read, ids) for idx, ids in self._new_tokens(read).items()}
-        scores = self.classifier.clean(list(texts.values()), max_tokens=self.classifier_tokens)
+        scores = self.classifier(list(texts.values()))
         rows = {
             idx: ({"score": score, "generation": text},)
             for (idx, text), score in zip(texts.items(), scores, strict=True)
@@ -390,8 +390,8 @@ class ModelPasses:
                 **determines,
             }
         )
-        self._arrays[label], reused = self.store.get(
-            label, key, lambda: self._sized(make, self._fitting(subject, texts))
+        self._arrays[label], reused = kept(
+            self.folders, label, key, lambda: self._sized(make, self._fitting(subject, texts))
         )
         self.finished(f"{label}: {len(texts)} texts{' (kept from before)' * reused}")
         return self._arrays[label]

@@ -4,8 +4,7 @@ import io
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,33 +23,29 @@ Arrays = Mapping[str, NDArray]
 """The numbers of one text."""
 
 
-@dataclass(frozen=True)
-class PassStore:
-    """A folder of finished passes; without one nothing is kept."""
+def kept(
+    folders: Sequence[Path], label: str, key: str, make: Callable[[], Sequence[Arrays]]
+) -> tuple[Sequence[Arrays], bool]:
+    """The pass `key`, made now or read back, and whether it was read back.
 
-    folder: Path | None = None
-    others: Callable[[str], Iterable[Path]] = lambda name: ()
-    """Files of a name that other runs left: a pass is the same whoever made it."""
-
-    def get(
-        self, label: str, key: str, make: Callable[[], Sequence[Arrays]]
-    ) -> tuple[Sequence[Arrays], bool]:
-        """The pass `key`, made now or read back, and whether it was read back.
-
-        A pass is written whole when it is finished; a broken file is made again.
-        """
-        if self.folder is None:
-            return make(), False
-        path = self.folder / f"{slug(label)}-{key[:16]}.npz"
-        known = _found(path, key)
-        if known is not None:
-            return known, True
-        others = (_found(other, key) for other in self.others(path.name) if other != path)
-        known = next((items for items in others if items is not None), None)
-        made = make() if known is None else known
-        make_folder(self.folder)
-        write_bytes(path, _packed(made, key))
-        return made, known is not None
+    Args:
+        folders: where it may lie, as a pass is the same whoever made it; in the first it is kept.
+            None: it is made.
+        label: what it is called there.
+        key: hash of everything that determines it. A broken file is made again.
+        make: gives the numbers.
+    """
+    if not folders:
+        return make(), False
+    own, *others = (folder / f"{slug(label)}-{key[:16]}.npz" for folder in folders)
+    known = _found(own, key)
+    if known is not None:
+        return known, True
+    known = next((items for one in others if (items := _found(one, key)) is not None), None)
+    made = make() if known is None else known
+    make_folder(own.parent)
+    write_bytes(own, _packed(made, key))
+    return made, known is not None
 
 
 def _packed(items: Sequence[Arrays], key: str) -> bytes:

@@ -15,7 +15,7 @@ from lensaudit.files import digest, read_json
 from lensaudit.groups import Group
 from lensaudit.metrics.records import finished
 from lensaudit.metrics.registry import (
-    Conventions,
+    EmptyRow,
     Metric,
     MetricContext,
     MetricResult,
@@ -36,20 +36,23 @@ def evaluate(
     names: Iterable[str] = (),
     *,
     retain: Mapping[str, MetricResult] | None = None,
-    conventions: Conventions | None = None,
+    empty: EmptyRow = "unscored",
+    retain_value: float | None = None,
 ) -> dict[str, MetricResult]:
     """The named metrics with what they need, or all of the suite; an entry for each.
 
     Passes of the audited model run first, then those of the reference model, so that only one of
-    the two is in memory. A metric that cannot be computed is an entry with a reason.
+    the two is in memory. A metric that cannot be computed is an entry with a reason. `retain`,
+    `empty` and `retain_value` are those of `MetricContext`.
     """
     metrics = ordered(suite, names)
     run_passes(passes, reads_of(metrics, passes, suite))
     done: dict[str, MetricResult] = {}
-    for metric in metrics:
-        done[metric.name] = _computed(
-            metric, suite, passes, done, retain or {}, conventions or Conventions()
-        )
+    for one in metrics:
+        needs = {need: done[need] for need in one.local_needs}
+        reads = one.reads[suite]
+        context = MetricContext(suite, reads, passes, needs, retain or {}, empty, retain_value)
+        done[one.name] = _computed(one, context)
     return done
 
 
@@ -80,23 +83,15 @@ def obstacle(metric: Metric, suite: Suite, passes: ModelPasses) -> str | None:
     return next((reason for reason in found if reason), None)
 
 
-def _computed(
-    metric: Metric,
-    suite: Suite,
-    passes: ModelPasses,
-    done: Mapping[str, MetricResult],
-    retain: Mapping[str, MetricResult],
-    conventions: Conventions,
-) -> MetricResult:
+def _computed(metric: Metric, context: MetricContext) -> MetricResult:
+    suite, passes = context.suite, context.passes
     reason = obstacle(metric, suite, passes)
-    needs = {need: done[need] for need in metric.local_needs}
-    for name, need in needs.items():
+    for name, need in context.done.items():
         if reason is None and need.value is None and not need.records:
             reason = f"needs {name}: {need.reason}"
     if reason is not None:
-        broken = next(filter(None, map(passes.failed, metric.reads[suite])), None)
+        broken = next(filter(None, map(passes.failed, context.reads)), None)
         return unscored(reason, broken.kind if broken else None)
-    context = MetricContext(suite, metric.reads[suite], passes, needs, retain, conventions)
     return finished(metric, metric.fn(context), groups_of(metric, suite, passes))
 
 
@@ -122,10 +117,8 @@ def groups_of(metric: Metric, suite: Suite, passes: ModelPasses) -> list[dict[in
 
 def notes(passes: ModelPasses, reads: Sequence[Read]) -> list[str]:
     """What a reader should know about how texts were encoded and continued."""
-    views = {
-        (read.split, read.field): passes.view(read) for read in reads if read.kind != "patched"
-    }
-    said = notes_on(list(views.values()))
+    seen = {f"{one.split}.{one.field}": one for one in reads if one.kind != "patched"}
+    said = notes_on({name: passes.view(one) for name, one in seen.items()})
     if folds_system(passes.asked.tokenizer, passes.asked.template):
         said.append(
             "the chat template takes no system text; it stands before the first question instead"

@@ -1,6 +1,6 @@
 """Texts of a split as tokens and tensors: which are scored, which rows cannot be."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -39,20 +39,7 @@ class Tokenization:
         return attended(ids, self.mask, pad_id(self.tokenizer))
 
 
-@dataclass(frozen=True, kw_only=True)
-class EncodedField(Measured[Encoding]):
-    """One field of one split, encoded; a single answer is one alternative."""
-
-    split: Split
-    field: str
-
-    @property
-    def encodings(self) -> list[Encoding]:
-        """All texts, alternative by alternative."""
-        return [one for texts in self.rows.values() for one in texts]
-
-
-def view_of(split: Split, field: str, asked: Tokenization) -> EncodedField:
+def view_of(split: Split, field: str, asked: Tokenization) -> Measured[Encoding]:
     """Encode one field of a split.
 
     A row without it, with another number of alternatives, or without a token to score is unscored.
@@ -70,7 +57,7 @@ def view_of(split: Split, field: str, asked: Tokenization) -> EncodedField:
             rows[row.idx] = encoded
         else:
             unscored[row.idx] = problem
-    return EncodedField(rows, unscored, listed, split=split, field=field)
+    return Measured(rows, unscored, listed)
 
 
 def encode(split: Split, question: str, answer: str, asked: Tokenization) -> Encoding:
@@ -80,7 +67,7 @@ def encode(split: Split, question: str, answer: str, asked: Tokenization) -> Enc
     return encode_qa(asked.tokenizer, asked.template, question, answer, examples=split.shown)
 
 
-def notes_on(views: Sequence[EncodedField]) -> list[str]:
+def notes_on(views: Mapping[str, Measured[Encoding]]) -> list[str]:
     """What a reader should know about how texts were encoded, one line per matter."""
     merged = _concerned(views, lambda text: not text.prompt_is_prefix)
     cut = _concerned(views, lambda text: text.cut)
@@ -95,15 +82,13 @@ def notes_on(views: Sequence[EncodedField]) -> list[str]:
     return notes
 
 
-def _concerned(views: Sequence[EncodedField], concerns: Callable[[Encoding], bool]) -> str:
+def _concerned(
+    views: Mapping[str, Measured[Encoding]], concerns: Callable[[Encoding], bool]
+) -> str:
     """How many texts something concerns, and where; nothing if none."""
-    texts = {
-        f"{view.split.name}.{view.field}": [one for row in view.rows.values() for one in row]
-        for view in views
-    }
-    found = {name: sum(map(concerns, encoded)) for name, encoded in texts.items()}
+    found = {name: sum(map(concerns, view.values)) for name, view in views.items()}
     where = ", ".join(name for name, count in found.items() if count)
-    total = sum(map(len, texts.values()))
+    total = sum(len(view.values) for view in views.values())
     return f"{sum(found.values())} of {total} texts ({where})" if where else ""
 
 

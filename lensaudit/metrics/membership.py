@@ -160,7 +160,7 @@ def _attacked(
     context: MetricContext, score: Callable[[Trace], float], *, content: bool = False
 ) -> MetricResult:
     """Both sides of an attack on traces; `content` where it needs a content token."""
-    empty = 0.0 if context.conventions.empty == "upstream" else None
+    empty = 0.0 if context.empty == "upstream" else None
 
     def side(read: Read) -> MetricResult:
         measured = context.passes.measured(read)

@@ -39,7 +39,7 @@ def extraction_strength(context: MetricContext) -> MetricResult:
     when it is wrong. `extraction_strength_generative` has no floor. A row without content tokens
     is unscored; `empty="upstream"` scores it 0 and averages it.
     """
-    empty = 0.0 if context.conventions.empty == "upstream" else None
+    empty = 0.0 if context.empty == "upstream" else None
     return _scored(context, strength_with_floor, empty=empty)
 
 

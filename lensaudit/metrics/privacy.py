@@ -82,7 +82,7 @@ def _compared(context: MetricContext, formula: Any) -> MetricResult:
     if model.value is None:
         return unscored(f"needs {attack}, which has no value: {model.reason}")
     found = context.retain.get(attack, MetricResult()).value
-    reference = context.conventions.retain_value if found is None else found
+    reference = context.retain_value if found is None else found
     if reference is None:
         return unscored(no_retain(context, attack))
     value = formula(model.value, reference)

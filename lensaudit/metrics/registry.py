@@ -27,6 +27,7 @@ differentiate the score; generate; generate after a forced beginning; rate the g
 patch the model into `full`, where the field names the score."""
 Record = Mapping[str, Any]
 """The scores of one row under open-unlearning's names; lists where a row has alternatives."""
+EmptyRow = Literal["unscored", "upstream"]
 ANNOTATED = "annotated"
 """The split of `patched` passes: the annotated forget set, which is not part of a suite."""
 RETAIN = "retain:"
@@ -79,15 +80,10 @@ class Measured(Generic[T]):
     details: Mapping[str, Any] = field(default_factory=dict)
     """How the numbers of a patched pass were made."""
 
-
-@dataclass(frozen=True)
-class Conventions:
-    """Choices that move a number without touching the model."""
-
-    empty: Literal["unscored", "upstream"] = "unscored"
-    """What a row without content tokens scores: nothing; or extraction strength 0 and min-k 0."""
-    retain_value: float | None = None
-    """AUC that stands in for a missing retain reference; open-unlearning takes 0.5 silently."""
+    @property
+    def values(self) -> list[T]:
+        """All, row by row and alternative by alternative."""
+        return [one for alternatives in self.rows.values() for one in alternatives]
 
 
 @dataclass(frozen=True)
@@ -103,7 +99,10 @@ class MetricContext:
     """Its needs, already computed, in the order they are named."""
     retain: Mapping[str, MetricResult] = field(default_factory=dict)
     """Metrics of the retain model's log; empty without one."""
-    conventions: Conventions = Conventions()  # frozen
+    empty: EmptyRow = "unscored"
+    """What a row without content tokens scores: nothing; or extraction strength 0 and min-k 0."""
+    retain_value: float | None = None
+    """AUC that stands in for a missing retain reference; open-unlearning takes 0.5 silently."""
 
 
 MetricFunction = Callable[[MetricContext], MetricResult]

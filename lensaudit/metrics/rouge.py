@@ -55,7 +55,7 @@ def rouge(context: MetricContext) -> MetricResult:
     measured = context.passes.measured(context.reads[0])
     records, unscored = {}, dict(measured.unscored)
     for idx, texts in measured.rows.items():
-        if context.conventions.empty == "unscored" and not all(t["ground_truth"] for t in texts):
+        if context.empty == "unscored" and not all(t["ground_truth"] for t in texts):
             unscored[idx] = "the answer is empty"
             continue
         rows = [{**overlap(t["ground_truth"], t["generation"]), **t} for t in texts]

@@ -57,7 +57,7 @@ def fluency(context: MetricContext) -> MetricResult:
     measured = context.passes.measured(context.reads[0])
     records, unscored_rows = {}, dict(measured.unscored)
     for idx, (rated,) in measured.rows.items():
-        if not rated["generation"] and context.conventions.empty == "unscored":
+        if not rated["generation"] and context.empty == "unscored":
             unscored_rows[idx] = "the generation is empty"
         else:
             records[idx] = rated

@@ -5,7 +5,7 @@ import pytest
 from lensaudit.cli.main import run
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import WorkError
-from lensaudit.evaluation.store import PassStore
+from lensaudit.evaluation import passes
 
 ASKED = ["audit", "--source", "demo/npo", "--limit", "2"]
 
@@ -55,14 +55,14 @@ def test_a_failed_evaluation_leaves_the_rest_and_exits_with_3(tmp_path, monkeypa
 @pytest.mark.slow
 def test_inside_metrics_are_added_and_the_retain_model_speaks_once(tmp_path, capsys, monkeypatch):
     made = []
-    get = PassStore.get
+    kept = passes.kept
 
-    def counted(store, label, key, make):
-        found, reused = get(store, label, key, make)
+    def counted(folders, label, key, make):
+        found, reused = kept(folders, label, key, make)
         made.extend([] if reused else [key])
         return found, reused
 
-    monkeypatch.setattr(PassStore, "get", counted)
+    monkeypatch.setattr(passes, "kept", counted)
     place = ["-o", str(tmp_path / "out"), "--activations", str(tmp_path / "activations")]
     assert run([*ASKED, *place, "--inside", "--json"]) == 0
     logs = tmp_path / "out" / "eval"

@@ -11,7 +11,7 @@ from support import tiny_model
 from lensaudit.data.chat import Encoding
 from lensaudit.data.suites import Split
 from lensaudit.evaluation import forward
-from lensaudit.evaluation.forward import Classifier, generations, gradient_norms, said, traces
+from lensaudit.evaluation.forward import generations, gradient_norms, said, share_clean, traces
 from lensaudit.evaluation.texts import Tokenization, padded
 from lensaudit.metrics.memorization import strength
 
@@ -127,7 +127,8 @@ def test_fluency_is_the_probability_of_the_first_class_for_every_text():
         assert options["truncation"]
         return Odds(odds=torch.tensor([float(row) for row in rows]))
 
-    rated = Classifier(Rating(), tokenizer).clean(["3", "1", "0.25"] * 20, max_tokens=7)
+    how = {"model": Rating(), "tokenizer": tokenizer, "max_tokens": 7}
+    rated = share_clean(["3", "1", "0.25"] * 20, **how)
     assert rated == pytest.approx([0.75, 0.5, 0.2] * 20)
 
 

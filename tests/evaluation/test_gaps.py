@@ -9,9 +9,8 @@ from support import tiny_model
 
 from lensaudit.errors import WorkError
 from lensaudit.evaluation.passes import Subject
-from lensaudit.evaluation.store import PassStore
 from lensaudit.evaluation.suite import evaluate, notes
-from lensaudit.metrics.registry import Conventions, Read
+from lensaudit.metrics.registry import Measured, Read
 from lensaudit.models.sizes import ContextWindow
 
 
@@ -62,7 +61,7 @@ EMPTY = ("exact_memorization", "extraction_strength", "mia_min_k", "forget_Q_A_R
 def empty_answer(tokenizer, empty):
     broken = with_row(tiny_split(), 0, answer="")
     passes = tiny_passes(tokenizer, [broken, tiny_split("holdout")])
-    return evaluate(passes, "tofu", EMPTY, conventions=Conventions(empty=empty))
+    return evaluate(passes, "tofu", EMPTY, empty=empty)
 
 
 def test_an_empty_answer_is_unscored(tiny_tokenizer):
@@ -114,7 +113,7 @@ def test_logits_that_are_not_numbers_stop_a_pass_with_the_rows_name(
     tiny_tokenizer, broken_subject, tmp_path, name
 ):
     """The largest of NaN is a token: 11 metrics said such a model was perfectly unlearned."""
-    passes = tiny_passes(tiny_tokenizer, store=PassStore(tmp_path))
+    passes = tiny_passes(tiny_tokenizer, folders=[tmp_path])
     passes.subject = broken_subject
     with pytest.raises(WorkError, match=r"nan: forget row \d: the model's logits are not finite"):
         evaluate(passes, "tofu", [name])
@@ -123,7 +122,7 @@ def test_logits_that_are_not_numbers_stop_a_pass_with_the_rows_name(
 
 def kept_text(tiny_tokenizer, folder, **obeyed):
     """What the same weights say under other generation settings, by the store's key."""
-    passes = tiny_passes(tiny_tokenizer, store=PassStore(folder))
+    passes = tiny_passes(tiny_tokenizer, folders=[folder])
 
     def load():
         model = tiny_model()
@@ -207,14 +206,13 @@ def test_an_absent_package_is_a_reason(tiny_tokenizer, monkeypatch):
 
 def test_a_prompt_that_is_not_a_prefix_is_reported(tiny_tokenizer):
     from lensaudit.data.chat import Encoding
-    from lensaudit.evaluation.texts import EncodedField, notes_on
+    from lensaudit.evaluation.texts import notes_on
 
-    merged = Encoding((1, 5, 7), 2, (1, 6))
-    view = EncodedField({0: (merged,)}, {}, split=tiny_split(), field="answer")
-    text = Encoding((1, 5), 1, (1,))
-    fine = EncodedField({0: (text,)}, {}, split=tiny_split("holdout"), field="answer")
-    assert notes_on([view, fine])[0].startswith("1 of 2 texts (forget.answer): the prompt")
-    assert notes_on([fine]) == []
+    view = Measured({0: (Encoding((1, 5, 7), 2, (1, 6)),)}, {})
+    fine = {"holdout.answer": Measured({0: (Encoding((1, 5), 1, (1,)),)}, {})}
+    said = notes_on({"forget.answer": view} | fine)
+    assert said[0].startswith("1 of 2 texts (forget.answer): the prompt")
+    assert notes_on(fine) == []
 
 
 def test_one_model_leaves_memory_before_the_reference_model_enters(tiny_tokenizer):

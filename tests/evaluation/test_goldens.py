@@ -9,7 +9,6 @@ from metric_helpers import FAMILY, family_subject, goldens, scenario_passes
 
 from lensaudit.evaluation.log import read_log, recomputed, write_log
 from lensaudit.evaluation.suite import evaluate, retain_reference
-from lensaudit.metrics.registry import Conventions
 
 EVERY_RUN = ["edge__plain__full", "muse__retain"]
 """One of each suite; the others are slow, and frozen numbers guard them all."""
@@ -73,8 +72,7 @@ def test_a_log_gives_its_aggregates_again(scenario, tmp_path):
         path.write_text(json.dumps(logs[asked.retain]))
         retain = read_log(path).complete
     path.write_text(json.dumps(logs[scenario]))
-    conventions = Conventions(retain_value=None if retain else 0.5)
-    found = recomputed(read_log(path), retain=retain, conventions=conventions)
+    found = recomputed(read_log(path), retain=retain, retain_value=None if retain else 0.5)
     wanted = {name: entry["agg_value"] for name, entry in logs[scenario].items()}
     assert {name: entry.value for name, entry in found.items() if name in wanted} == pytest.approx(
         wanted, rel=1e-5
@@ -97,7 +95,8 @@ def test_the_suite_agrees_with_open_unlearning(scenario, shared, tmp_path):
         suite,
         list(wanted),
         retain=retain,
-        conventions=Conventions(empty="upstream", retain_value=None if retain else 0.5),
+        empty="upstream",
+        retain_value=None if retain else 0.5,
     )
     written = json.loads(write_log(tmp_path, suite, found).read_text())
     assert list(differences(written, wanted)) == []
@@ -122,8 +121,9 @@ def test_a_log_of_open_unlearning_gives_its_aggregates_again(scenario, shared, t
         theirs = goldens()[env["retain_logs"].split()[1]]["metrics"]
         (folder / name).write_text(json.dumps(theirs))
         retain = read_log(folder).complete
-    conventions = Conventions(retain_value=None if retain else 0.5)
-    found = recomputed(read_log(tmp_path / name), retain=retain, conventions=conventions)
+    found = recomputed(
+        read_log(tmp_path / name), retain=retain, retain_value=None if retain else 0.5
+    )
     for metric, entry in goldens()[scenario]["metrics"].items():
         if entry["agg_value"] is None:
             assert found[metric].value is None

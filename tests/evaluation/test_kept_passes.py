@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lensaudit.evaluation.store import PassStore
+from lensaudit.evaluation.store import kept
 
 # texts of unequal length, one without a token
 MADE = [
@@ -19,38 +19,23 @@ def lists(items):
 
 @pytest.mark.parametrize("made", [MADE, MADE[1:2], []])
 def test_every_text_gets_its_own_numbers_back(tmp_path, made):
-    store = PassStore(tmp_path / "passes")
-    assert store.get("trace-forget", "k" * 32, lambda: made) == (made, False)
-    found, reused = store.get("trace-forget", "k" * 32, lambda: pytest.fail("made again"))
+    folders = [tmp_path / "passes"]
+    assert kept(folders, "trace-forget", "k" * 32, lambda: made) == (made, False)
+    found, reused = kept(folders, "trace-forget", "k" * 32, lambda: pytest.fail("made again"))
     assert reused
     assert lists(found) == lists(made)
-
-
-def test_a_pass_of_another_key_or_a_broken_file_is_made_again(tmp_path):
-    store = PassStore(tmp_path)
-    store.get("trace", "a" * 32, lambda: MADE)
-    # the file's name holds half of the key
-    assert store.get("trace", "a" * 16 + "b" * 16, lambda: MADE[:1]) == (MADE[:1], False)
-    (file,) = tmp_path.iterdir()
-    file.write_bytes(b"no archive")
-    assert store.get("trace", "a" * 16 + "b" * 16, lambda: MADE[:1])[1] is False
-
-
-def test_without_a_folder_nothing_is_kept():
-    store = PassStore(None)
-    assert store.get("trace", "a", lambda: MADE) == store.get("trace", "a", lambda: MADE)
-    assert store.get("trace", "a", lambda: MADE)[1] is False
+    assert kept([], "trace-forget", "k" * 32, lambda: made) == (made, False)  # and kept nowhere
 
 
 def test_a_pass_that_another_run_finished_is_taken_and_kept_too(tmp_path):
-    PassStore(tmp_path / "one").get("trace", "a" * 32, lambda: MADE)
-    store = PassStore(tmp_path / "two", lambda name: sorted(tmp_path.glob(f"*/{name}")))
-    found, reused = store.get("trace", "a" * 32, lambda: pytest.fail("made again"))
+    kept([tmp_path / "one"], "trace", "a" * 32, lambda: MADE)
+    folders = [tmp_path / "two", tmp_path / "none", tmp_path / "one"]
+    found, reused = kept(folders, "trace", "a" * 32, lambda: pytest.fail("made again"))
     assert reused
     assert lists(found) == lists(MADE)
     assert len(list((tmp_path / "two").iterdir())) == 1
-    # a file of that name with another key, or broken, serves nobody
-    assert store.get("trace", "a" * 16 + "b" * 16, lambda: MADE[:1]) == (MADE[:1], False)
+    # a file of that name, which holds half of the key, with another one, or broken, serves nobody
+    assert kept(folders, "trace", "a" * 16 + "b" * 16, lambda: MADE[:1]) == (MADE[:1], False)
     for file in tmp_path.glob("*/*"):
         file.write_bytes(b"no archive")
-    assert store.get("trace", "a" * 32, lambda: MADE[:1]) == (MADE[:1], False)
+    assert kept(folders, "trace", "a" * 32, lambda: MADE[:1]) == (MADE[:1], False)

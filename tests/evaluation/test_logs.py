@@ -12,7 +12,7 @@ from lensaudit.errors import InputError
 from lensaudit.evaluation.log import read_log, recomputed, write_log
 from lensaudit.evaluation.suite import check_retain, conditions, evaluate, retain_reference
 from lensaudit.evaluation.texts import Tokenization
-from lensaudit.metrics.registry import Conventions, MetricResult
+from lensaudit.metrics.registry import MetricResult
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_the_summary_holds_what_has_a_value(log):
 
 
 def test_a_log_recomputes_to_itself(log, passes):
-    found = recomputed(read_log(log), retain={}, conventions=Conventions())
+    found = recomputed(read_log(log))
     for name, entry in evaluate(passes, "tofu").items():
         if entry.value is not None:
             assert found[name].value == pytest.approx(entry.value, rel=1e-12), name
@@ -73,7 +73,7 @@ def test_recomputing_follows_the_rows_not_the_stored_value(log):
     for row in content["forget_Q_A_Prob"]["value_by_index"].values():
         row["prob"] = 0.25
     log.write_text(json.dumps(content))
-    found = recomputed(read_log(log), retain={}, conventions=Conventions())
+    found = recomputed(read_log(log))
     assert found["forget_Q_A_Prob"].value == 0.25
 
 
@@ -96,7 +96,7 @@ OLD = {
 def test_the_older_layout_gives_todays_metrics(tmp_path):
     path = tmp_path / "eval_log_aggregated.json"
     path.write_text(json.dumps(OLD))
-    found = recomputed(read_log(path), retain={}, conventions=Conventions())
+    found = recomputed(read_log(path))
     assert found["forget_Q_A_Prob"].value == pytest.approx((math.exp(-0.5) + math.exp(-1)) / 2)
     assert found["forget_Q_A_ROUGE"].value == 0.75
     assert found["forget_Q_A_ROUGE_f1"].unscored[0] == "its record has no rougeL_f1"

@@ -14,7 +14,7 @@ from lensaudit.metrics.memorization import share_predicted, strength, strength_w
 from lensaudit.metrics.privacy import privleak, rel_diff, similarity
 from lensaudit.metrics.probability import probability_record
 from lensaudit.metrics.records import finished
-from lensaudit.metrics.registry import Conventions, MetricContext, MetricResult, Trace, all_metrics
+from lensaudit.metrics.registry import MetricContext, MetricResult, Trace, all_metrics
 from lensaudit.metrics.rouge import overlap
 from lensaudit.scores.stats import harmonic_mean
 
@@ -24,8 +24,8 @@ def vectors():
     return golden_values("open_unlearning/unit_vectors.json")
 
 
-def context(done, *, retain=None, conventions=None):
-    return MetricContext("tofu", (), None, done, retain or {}, conventions or Conventions())
+def context(done, **known):
+    return MetricContext("tofu", (), None, done, **known)
 
 
 def losses(values):
@@ -128,7 +128,7 @@ def test_privleak_and_relative_difference_agree(vectors):
         made = context(
             {"mia_min_k": MetricResult(given["auc"])},
             retain=known,
-            conventions=Conventions(retain_value=0.5),
+            retain_value=0.5,
         )
         assert privleak(made).value == pytest.approx(given["privleak"], rel=1e-9)
         assert rel_diff(made).value == pytest.approx(given["rel_diff"], rel=1e-9)
@@ -144,7 +144,7 @@ def test_a_missing_retain_auc_is_never_taken_for_one_half():
 
 
 def test_the_stand_in_for_a_retain_auc_is_logged_as_one():
-    made = context({"mia_min_k": MetricResult(0.9)}, conventions=Conventions(retain_value=0.5))
+    made = context({"mia_min_k": MetricResult(0.9)}, retain_value=0.5)
     assert "--ref-value" in privleak(made).details["retain_auc_is"]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
-from lensaudit.evaluation.store import PassStore
+from lensaudit.evaluation.store import kept
 from lensaudit.files import write_json
 from lensaudit.partials import partial_path
 from lensaudit.results.ledger import Ledger
@@ -205,7 +205,7 @@ def test_what_a_run_keeps_for_the_next_goes_with_it_and_a_model_below_stays(tmp_
     folder = made(tmp_path / "run")
     made(folder / "inner")
     (folder / "inner" / "summary.json").unlink()  # named and gone
-    PassStore(folder / "passes").get("text", "0" * 32, lambda: [{"a": np.zeros(2)}])
+    kept([folder / "passes"], "text", "0" * 32, lambda: [{"a": np.zeros(2)}])
     Ledger(folder / "log.jsonl", "jobs", {"a": 1}).append([{"row": 1}])
     write_json(folder / "begun.json", {"command": "patch"})
     write_json(folder / "cells.json", signed({"key": "k"}))
