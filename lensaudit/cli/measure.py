@@ -312,9 +312,8 @@ def lm_eval(settings: HarnessSettings, as_json: bool) -> None:
     from lensaudit.evaluation.lmeval import run_harness
 
     found = run_harness(settings, notice)
-    lines = [f"{key}: {number(value, 4)}" for key, value in sorted(found.values.items())]
-    lines += [f"kept from before: {', '.join(found.reused)}"] if found.reused else []
-    answer(dict(found.values), lines, found.folder, as_json=as_json)
+    lines = [f"{key}: {number(value, 4)}" for key, value in sorted(found.summary.items())]
+    answer(dict(found.summary), lines, found.folder, as_json=as_json)
 
 
 @click.command()

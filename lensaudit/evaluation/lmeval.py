@@ -14,7 +14,6 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -36,13 +35,14 @@ from lensaudit.patching.interventions import add, project_out
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.keyed import keyed_document, write_keyed
 from lensaudit.results.reading import null
-from lensaudit.results.records import claim, manifest
+from lensaudit.results.records import RunResult, claim, manifest
 from lensaudit.settings import plain, results_folder
 from lensaudit.steer.estimators import SteeringVector, load_vector
 
 Task = str | Mapping[str, Any]
 """A task's name, or a whole task as a dictionary, as its YAML file would say it."""
 SCHEMA = "lm-eval/1"
+SUMMARY = "LMEval_SUMMARY.json"
 _KEPT = ("configs", "versions", "n-shot", "n-samples", "higher_is_better", "group_subtasks")
 """Parts of the harness's answer that say how a number was made."""
 
@@ -54,20 +54,7 @@ ARGUMENTS = (
 """Settings that decide a task's numbers; the batch size does so in half precision."""
 
 
-@dataclass(frozen=True)
-class HarnessResult:
-    """What the harness found."""
-
-    values: Mapping[str, float | None]
-    """`task/metric,filter` -> value; tasks with two filters keep both."""
-    reused: tuple[str, ...]
-    """Tasks whose result of an earlier run was kept."""
-    folder: Path
-    files: tuple[str, ...]
-    """Written into it, or kept there."""
-
-
-def run_harness(settings: HarnessSettings, notice: Notice) -> HarnessResult:
+def run_harness(settings: HarnessSettings, notice: Notice) -> RunResult:
     """Run the tasks; write their results and a manifest.
 
     Raises:
@@ -80,7 +67,7 @@ def run_harness(settings: HarnessSettings, notice: Notice) -> HarnessResult:
     dtype = resolve_dtype(settings.dtype, device)
     vector = vector_of(checkpoint, settings)
     folder = settings.out or results_folder() / f"{slug(settings.model)}-lm-eval"
-    claim(folder, "lm-eval", ["LMEval_SUMMARY.json"])
+    claim(folder, "lm-eval", [SUMMARY])
     conditions = conditions_of(checkpoint, dtype=dtype, device=device, attention=settings.attn)
     way = "ablate" if settings.ablate else settings.coefficient
     identity = {
@@ -91,21 +78,24 @@ def run_harness(settings: HarnessSettings, notice: Notice) -> HarnessResult:
         "steer": None if vector is None else [vector.hash(), way],
     }
     with edited(checkpoint, settings, vector, conditions) as (model, tokenizer):
+        tasks = [one.strip() for one in settings.tasks.split(",") if one.strip()]
         found = run_tasks(
             model,
             tokenizer,
-            [one.strip() for one in settings.tasks.split(",") if one.strip()],
+            tasks,
             folder,
             identity=identity,
             settings=settings,
             report=notice,
         )
     asked = {"tasks": settings.tasks, "include": plain(settings)["include"]}
-    inputs = {"model": {"name": settings.model, "weights": checkpoint.weights}, **identity}
-    options = {**_arguments(settings), **asked}
-    manifest("lm-eval", options=options, inputs=inputs, device=device, started=started).write(
-        folder, found.files
-    )
+    manifest(
+        "lm-eval",
+        options={**_arguments(settings), **asked},
+        inputs={"model": {"name": settings.model, "weights": checkpoint.weights}, **identity},
+        device=device,
+        started=started,
+    ).write(folder, [SUMMARY, *(file for task in tasks for file in _files(task))])
     return found
 
 
@@ -162,7 +152,7 @@ def run_tasks(
     identity: Mapping[str, Any],
     settings: HarnessSettings,
     report: Notice = unheard,
-) -> HarnessResult:
+) -> RunResult:
     """Run each task and write `<task>.json`, `<task>.samples.jsonl` and `LMEval_SUMMARY.json`.
 
     A task whose file was made from the same model, arguments and task files is not run again.
@@ -181,28 +171,33 @@ def run_tasks(
         WorkError: a task has no number.
     """
     need("lm_eval", called="lm-evaluation-harness", extra="lmeval")
-    manager = _manager(settings.include)
+    from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
+
+    folder = settings.include
+    if folder is not None and not folder.is_dir():
+        raise InputError(f"{folder}: no such folder; --include wants one with task YAML files")
+    manager = TaskManager(include_path=None if folder is None else str(folder))
     named = [(_name(task), task) for task in tasks]
     _check_names(named, manager, settings.include)
     make_folder(out)
     values: dict[str, float | None] = {}
-    reused, files = [], ["LMEval_SUMMARY.json"]
     for name, task in named:
         key = _key(task, identity, settings)
-        path = out / f"{slug(name, 80)}.json"
+        path, samples = (out / file for file in _files(name))
         found = keyed_document(path, key)
+        report(f"{name}: {'runs' if found is None else 'kept from before'}")
         if found is None:
-            report(f"{name}: runs")
             found = _run(model, tokenizer, task, settings, manager)
-            samples = found.pop("samples")
-            write_jsonl(path.with_suffix(".samples.jsonl"), samples)
+            write_jsonl(samples, found.pop("samples"))
             write_keyed(path, {"schema": SCHEMA, "key": key, "task": name, **found})
-        else:
-            reused.append(name)
         values |= values_of(found["results"])
-        files += [path.name, path.with_suffix(".samples.jsonl").name]
-    write_json(out / "LMEval_SUMMARY.json", values)
-    return HarnessResult(values, tuple(reused), out, tuple(files))
+    write_json(out / SUMMARY, values)
+    return RunResult(settings.model, out, values)
+
+
+def _files(task: str) -> tuple[str, str]:
+    """What is written of a task: its numbers, and each document."""
+    return f"{slug(task, 80)}.json", f"{slug(task, 80)}.samples.jsonl"
 
 
 def values_of(results: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
@@ -233,14 +228,6 @@ def _name(task: Task) -> str:
     if not isinstance(name, str) or not name:
         raise InputError("a task given as a dictionary needs its name under `task`")
     return name
-
-
-def _manager(include: Path | None) -> Any:
-    from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
-
-    if include is not None and not include.is_dir():
-        raise InputError(f"{include}: no such folder; --include wants one with task YAML files")
-    return TaskManager(include_path=None if include is None else str(include))
 
 
 def _check_names(named: Sequence[tuple[str, Task]], manager: Any, include: Path | None) -> None:
@@ -284,11 +271,19 @@ def _key(task: Task, identity: Mapping[str, Any], settings: HarnessSettings) -> 
     )
 
 
+_REFUSALS = (OSError, ValueError, KeyError, IndexError, TypeError, ImportError)
+"""What the harness raises where a task, its template or its data is wrong, beside errors of its own
+libraries."""
+
+
 def _run(
     model: Any, tokenizer: Any, task: Task, settings: HarnessSettings, manager: Any
 ) -> dict[str, Any]:
     """One task through the harness; its samples and how its numbers were made."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from datasets.exceptions import DatasetsError
+    from jinja2 import TemplateError
+
     # optional, and its decorators hide the parameters from a type checker
     harness: Any = importlib.import_module("lm_eval")
     HFLM: Any = importlib.import_module("lm_eval.models.huggingface").HFLM
@@ -320,7 +315,7 @@ def _run(
             log_samples=True,
             **arguments,
         )
-    except _refusals() as error:
+    except (*_REFUSALS, DatasetsError, TemplateError) as error:
         reason = next(iter(str(error.__cause__ or error).splitlines()), type(error).__name__)
         raise InputError(f"task {_name(task)}: the harness refuses it ({reason[:200]})") from error
     if not found or not any(v is not None for v in values_of(found["results"]).values()):
@@ -334,20 +329,10 @@ def _run(
     return {"results": _plain(found["results"]), "samples": samples, **kept, **versions}
 
 
-def _refusals() -> tuple[type[Exception], ...]:
-    """What the harness raises where a task, its template or its data is wrong."""
-    from datasets.exceptions import DatasetsError
-    from jinja2 import TemplateError
-
-    known = (OSError, ValueError, KeyError, IndexError, TypeError, ImportError)
-    return (*known, DatasetsError, TemplateError)
-
-
 def _plain(value: Any) -> Any:
-    """Strict JSON: functions and arrays by their text, no NaN."""
-    return null(json.loads(json.dumps(value, default=_as_json)))
+    """Strict JSON: numbers of NumPy as Python's, functions and arrays by their text, no NaN."""
 
+    def told(one: Any) -> Any:
+        return one.item() if hasattr(one, "item") else str(one)
 
-def _as_json(value: Any) -> Any:
-    """A number of NumPy as one of Python's, all else as its text."""
-    return value.item() if hasattr(value, "item") else str(value)
+    return null(json.loads(json.dumps(value, default=told)))
