@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
-from scipy.stats import binom
+from scipy.special import bdtrc  # pyright: ignore[reportMissingTypeStubs]
 
 from lensaudit.results.attacks import (
     EffortRun,
@@ -219,7 +219,7 @@ def _said_alone(one: Outputs, n_authors: int) -> View:
     own = share_of(n_said, one.n)
     if one.full <= 0:
         return View("said", None, shown, why="full says none of them", number=own)
-    chance = float(binom.sf(n_said - 1, one.n, SAYS_HALF * one.full))
+    chance = float(bdtrc(n_said - 1, one.n, SAYS_HALF * one.full))
     control = None if chance <= LEVEL else GUESSED
     shown, held = f"{shown}, full {one.full:.0%}", own.on(0.0, one.full)
     return View("said", held, shown, chance, n_authors, control, number=own)

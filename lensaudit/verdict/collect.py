@@ -11,8 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from scipy.stats import false_discovery_control
-
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.results.eval_runs import EvalRun, read_eval
@@ -175,6 +173,8 @@ class Verdicts:
         """
         if not self.models:
             return {}
+        from scipy.stats import false_discovery_control  # half a second to import
+
         rates = false_discovery_control([one.chance for one in self.models])
         return {one.weights: float(q) for one, q in zip(self.models, rates, strict=True)}
 
