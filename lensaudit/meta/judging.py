@@ -69,20 +69,6 @@ def _cut(value: float) -> float:
     return min(1.0, max(0.0, value))
 
 
-@dataclass(frozen=True)
-class Usable:
-    """Models that a metric is judged on, and why others are not."""
-
-    models: tuple[str, ...]
-    n_candidates: int
-    n_utility: int
-    """Candidates whose utility suffices."""
-    out: Mapping[str, str] = field(default_factory=dict)
-    """Model -> why it is not used."""
-    to_do: Mapping[str, str] = field(default_factory=dict)
-    """Model -> why it is not known yet whether it can be used."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Stability:
     """One metric under one attack, a row of `robustness-….json`; null where there is no number."""
@@ -126,8 +112,10 @@ def usable(
     utility_rel: Mapping[str, float],
     threshold: float,
     by: Filter = "both",
-) -> Usable:
-    """The models that forgot by the metric's own threshold and still work.
+) -> Stability:
+    """Row of a metric before the attack: models that forgot by its threshold and still work.
+
+    Those are `left` of the candidates; of the others the row says why they are out, or to do.
 
     Args:
         metric: the metric; s_MIA takes the models of its attack, so `threshold` is the attack's.
@@ -152,8 +140,19 @@ def usable(
             why = _on_the_wrong_side(own, values, model, threshold)
             if why:
                 out[model] = why
-    left = tuple(model for model in measured if model not in out)
-    return Usable(left, len(models), n_utility, out, to_do)
+    return Stability(
+        **metric.named,
+        n_candidates=len(models),
+        n_utility=n_utility,
+        threshold_of=own.key,
+        filtered_out=out,
+        to_do=to_do,
+    )
+
+
+def left(models: Sequence[str], chosen: Stability) -> list[str]:
+    """The candidates that a metric is judged on."""
+    return [m for m in models if m not in chosen.filtered_out and m not in chosen.to_do]
 
 
 def _on_the_wrong_side(
@@ -171,7 +170,8 @@ def _on_the_wrong_side(
 def stability(
     metric: JudgedMetric,
     attack: Attack,
-    chosen: Usable,
+    models: Sequence[str],
+    chosen: Stability,
     before: Values,
     after: Values,
     *,
@@ -183,7 +183,8 @@ def stability(
     Args:
         metric: the metric.
         attack: `quantize` gives Q, `relearn` gives R.
-        chosen: its models.
+        models: the candidates.
+        chosen: which of them are usable, as `usable` says.
         before: values before the attack.
         after: values after it, under the same names.
         retain: the retain model's name, for R.
@@ -197,7 +198,8 @@ def stability(
     to_do: dict[str, str] = dict(chosen.to_do)
     if retain is not None and reason is not None and waits:
         to_do[retain] = reason.removeprefix(f"retain model {retain}: ")
-    for model in chosen.models:
+    used = left(models, chosen)
+    for model in used:
         gap, is_to_do = _gap(metric, model, before, after)
         if gap is not None:
             (to_do if is_to_do else excluded)[model] = gap
@@ -207,20 +209,16 @@ def stability(
                 quantization(b, a, form) if shift is None else relearning(a - b, shift, form)
             )
     mean = _mean([*per_model.values()])
-    return Stability(
-        **metric.named,
+    return replace(
+        chosen,
         value=None if to_do else mean,
         n=len(per_model),
-        n_candidates=chosen.n_candidates,
-        n_utility=chosen.n_utility,
         preliminary=mean if to_do else None,
-        threshold_of=metric.usable_as or metric.key,
         retain_shift=shift,
         per_model=per_model,
-        filtered_out=chosen.out,
         excluded=excluded,
         to_do=to_do,
-        reason=reason or _reason(chosen, per_model, to_do),
+        reason=reason or _reason(len(models), used, per_model, to_do),
     )
 
 
@@ -249,12 +247,17 @@ def _gap(
     return None, False
 
 
-def _reason(chosen: Usable, per_model: Mapping[str, float], to_do: Mapping[str, str]) -> str | None:
+def _reason(
+    n_candidates: int,
+    used: Sequence[str],
+    per_model: Mapping[str, float],
+    to_do: Mapping[str, str],
+) -> str | None:
     if to_do:
         return f"{len(to_do)} to do: {', '.join(to_do)}"
-    if not chosen.models:
-        return f"none of {chosen.n_candidates} models passes the filter"
-    return None if per_model else f"none of {len(chosen.models)} usable models has both values"
+    if not used:
+        return f"none of {n_candidates} models passes the filter"
+    return None if per_model else f"none of {len(used)} usable models has both values"
 
 
 def on_common(found: Sequence[Stability]) -> tuple[tuple[str, ...], list[Stability]]:

@@ -33,7 +33,7 @@ from lensaudit.meta.documents import (
     robustness_table,
     write_document,
 )
-from lensaudit.meta.judging import check_pools, faithfulness, stability, usable
+from lensaudit.meta.judging import check_pools, faithfulness, left, stability, usable
 from lensaudit.meta.reading import (
     DONE,
     EPOCHS,
@@ -405,14 +405,14 @@ def run_robustness(settings: RobustnessSettings, how: MetaRun) -> Path:
     if by != "none" and how.full in values.to_do:
         waits = {how.full: values.why_not(how.full, "")}
         chosen = [replace(one, to_do={**one.to_do, **waits}) for one in chosen]
-    wanted = dict.fromkeys(model for one in chosen for model in one.models)
+    wanted = dict.fromkeys(model for one in chosen for model in left(models, one))
     wanted |= {how.retain: None} if attack == "relearn" else {}
     known = read_values(settings.after, attack=attack) if settings.after else Values()
     after = how.completed(known, wanted, f"after-{attack}", attack=settings)
     after = with_s_mia(after, attack_aucs(values, how.retain))
     found = [
-        stability(one, attack, theirs, values, after, retain=how.retain, form=settings.form)
-        for one, theirs in zip(how.metrics, chosen, strict=True)
+        stability(one, attack, models, row, values, after, retain=how.retain, form=settings.form)
+        for one, row in zip(how.metrics, chosen, strict=True)
     ]
     conditions = {"filter": by, "retain": how.retain}
     document = robustness_document(

@@ -11,7 +11,7 @@ from pages import ROOT, page
 from lensaudit.cli.main import cli, run
 from lensaudit.meta.aggregate import SCORES
 from lensaudit.meta.documents import COLUMNS, faithfulness_document, robustness_document
-from lensaudit.meta.judging import LEAST_UTILITY, Usable, faithfulness, stability
+from lensaudit.meta.judging import LEAST_UTILITY, faithfulness, stability, usable
 from lensaudit.meta.reading import CATALOGUE, values_of
 
 EXPERIMENTS = ROOT / "experiments"
@@ -63,7 +63,8 @@ def test_the_page_names_every_field():
     values = values_of({m: {"uds": v} for m, v in (("a", 0.1), ("b", 0.2), ("c", 0.8), ("d", 1.0))})
     one = CATALOGUE["uds"]
     found = faithfulness(one, ["a", "b"], ["c", "d"], values)
-    stable = stability(one, "quantize", Usable(("c",), 1, 1), values, values)
+    row = usable(one, ["c"], values, utility_rel={"c": 1.0}, threshold=0.5)
+    stable = stability(one, "quantize", ["c"], row, values, values)
     documents = [
         faithfulness_document([found], ["a", "b"], ["c", "d"], values),
         robustness_document(

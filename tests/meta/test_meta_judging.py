@@ -13,6 +13,7 @@ from lensaudit.meta.judging import (
     check_pools,
     combined,
     faithfulness,
+    left,
     on_common,
     quantization,
     relearning,
@@ -199,34 +200,36 @@ def stable(attack, rows, key="uds", **more):
         table(key, **{model: pair[at] for model, pair in rows.items()}) for at in (0, 1)
     )
     models = {model: pair[0] for model, pair in rows.items() if model != "retain"}
-    return stability(CATALOGUE[key], attack, chosen(key, **models), before, after, **more)
+    row = chosen(key, **models)
+    return stability(CATALOGUE[key], attack, list(models), row, before, after, **more)
 
 
 def test_a_model_is_used_where_it_forgot_and_still_works():
     found = chosen(a=0.5, b=0.4, c=0.9, d=0.7)
-    assert found.models == ("a", "d")
+    assert left("abcd", found) == ["a", "d"]
     assert (found.n_candidates, found.n_utility) == (4, 3)
-    assert found.out == {
+    assert found.filtered_out == {
         "c": "relative utility 0.790 < 0.8",
         "b": "uds 0.4000 is on the side that knows",
     }
-    raw = chosen("es", a=0.5, b=0.51, d=0.1)
-    assert raw.models == ("a", "d")
+    assert left("abd", chosen("es", a=0.5, b=0.51, d=0.1)) == ["a", "d"]
 
 
 def test_filters_can_be_taken_off_and_what_is_unknown_keeps_a_model_out():
-    assert chosen(a=0.1, c=0.9, by="utility").models == ("a",)
-    assert chosen(a=0.1, c=0.9, by="none").models == ("a", "c")
-    assert chosen(z=0.9).out == {"z": "relative utility unknown"}
-    assert chosen(a=None).out == {"a": "uds: null in the results"}
-    assert chosen(a=0.9, threshold=math.nan).out == {"a": "uds has no faithfulness threshold"}
+    assert left("ac", chosen(a=0.1, c=0.9, by="utility")) == ["a"]
+    assert left("ac", chosen(a=0.1, c=0.9, by="none")) == ["a", "c"]
+    assert chosen(z=0.9).filtered_out == {"z": "relative utility unknown"}
+    assert chosen(a=None).filtered_out == {"a": "uds: null in the results"}
+    assert chosen(a=0.9, threshold=math.nan).filtered_out == {
+        "a": "uds has no faithfulness threshold"
+    }
     assert stable("quantize", {"a": (0.1, 0.1)}).reason == "none of 1 models passes the filter"
 
 
 def test_a_membership_score_takes_the_models_of_its_attack():
     values = values_of({"a": {"s_mia_loss": 0.1, "mia_loss": 0.2}, "b": {"mia_loss": 0.9}})
     found = usable(CATALOGUE["s_mia_loss"], ["a", "b"], values, utility_rel=UTILITY, threshold=0.5)
-    assert found.models == ("a",)
+    assert left("ab", found) == ["a"]
 
 
 def test_quantisation_is_the_mean_over_usable_models_in_the_knowledge_direction():
@@ -258,7 +261,9 @@ def test_relearning_compares_with_what_retain_does():
 )
 def test_relearning_without_retains_own_shift_has_no_number(retain, said):
     before, after = table("uds", a=0.8, r=1.0), table("uds", a=0.5)
-    found = stability(CATALOGUE["uds"], "relearn", chosen(a=0.8), before, after, retain=retain)
+    found = stability(
+        CATALOGUE["uds"], "relearn", ["a"], chosen(a=0.8), before, after, retain=retain
+    )
     assert found.value is None
     assert said in found.reason
     # a retain model that was not attacked yet is to do, not a result without numbers
@@ -269,15 +274,15 @@ def test_relearning_without_retains_own_shift_has_no_number(retain, said):
 def test_a_model_still_to_do_leaves_no_number_but_a_preliminary_one():
     before = table("uds", a=0.8, d=0.7)
     after = Values(table("uds", a=0.8).by_model, to_do={"d": "out of memory"})
-    found = stability(CATALOGUE["uds"], "quantize", chosen(a=0.8, d=0.7), before, after)
+    found = stability(CATALOGUE["uds"], "quantize", "ad", chosen(a=0.8, d=0.7), before, after)
     assert (found.value, found.preliminary) == (None, pytest.approx(1))
     assert found.to_do == {"d": "after: to do: out of memory"}
     assert found.reason == "1 to do: d"
     # a candidate that was never measured is to do, not filtered out
     values = Values(table("uds", a=0.8).by_model, to_do={"d": "no such folder"})
     picked = usable(CATALOGUE["uds"], ["a", "d"], values, utility_rel=UTILITY, threshold=0.5)
-    assert (picked.models, picked.out) == (("a",), {})
-    found = stability(CATALOGUE["uds"], "quantize", picked, values, values)
+    assert (left("ad", picked), picked.filtered_out) == (["a"], {})
+    found = stability(CATALOGUE["uds"], "quantize", "ad", picked, values, values)
     assert (found.value, found.to_do) == (None, {"d": "to do: no such folder"})
     # one whose pass breaks after the attack is excluded and named
     found = stable("quantize", {"a": (0.8, 0.8), "d": (0.7, math.nan)})
@@ -293,8 +298,8 @@ def test_the_common_set_is_what_every_metric_has():
     many = usable(CATALOGUE["uds"], ["a", "b", "d"], before, utility_rel=UTILITY, threshold=0.5)
     none = usable(CATALOGUE["em"], ["a"], before, utility_rel=UTILITY, threshold=0.5)
     found = [
-        stability(CATALOGUE[key], "quantize", models, before, after)
-        for key, models in (("es", few), ("uds", many), ("em", none))
+        stability(CATALOGUE[key], "quantize", models, row, before, after)
+        for key, models, row in (("es", "ab", few), ("uds", "abd", many), ("em", "a", none))
     ]
     common, rows = on_common(found)
     assert common == ("a", "b")

@@ -9,7 +9,7 @@ from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.meta.aggregate import SCORES, aggregated, ranking
 from lensaudit.meta.documents import read_sources, read_thresholds, table_rows
-from lensaudit.meta.judging import usable
+from lensaudit.meta.judging import left, usable
 from lensaudit.meta.reading import CATALOGUE, THRESHOLDS, read_values
 from lensaudit.models.registry import load_registry
 
@@ -101,10 +101,10 @@ def test_the_filters_leave_the_published_numbers_of_models(values, rows, key, n)
         threshold=THRESHOLDS[key],
         utility_rel={model: rows[model].utility_rel for model in models},
     )
-    assert (found.n_candidates, found.n_utility, len(found.models)) == (150, 124, n)
-    assert len(found.out) == 150 - n
+    assert (found.n_candidates, found.n_utility, len(left(models, found))) == (150, 124, n)
+    assert len(found.filtered_out) == 150 - n
     if key == "uds":
-        methods = [model.partition("_")[0] for model in found.models]
+        methods = [model.partition("_")[0] for model in left(models, found)]
         assert {m: methods.count(m) for m in set(methods)} == {"altpo": 5, "npo": 3, "simnpo": 4}
 
 
