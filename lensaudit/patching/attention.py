@@ -132,9 +132,8 @@ def prefix_of(block: Block, entering: Packed, frame: Frame) -> Prefix:
 class RowGrid:
     """Where the tokens of some rows lie on the rectangle."""
 
+    layout: Layout
     n_rank: int
-    width: int
-    n_examples: int
     example: Index
     rank: Index
     column: Index
@@ -143,35 +142,25 @@ class RowGrid:
     @staticmethod
     def of(frame: Frame, place: Index, rank: Index, n_rank: int) -> "RowGrid":
         """The smallest rectangle that holds the tokens at `place` of the packed span."""
-        layout = frame.layout
-        return RowGrid(
-            n_rank,
-            layout.width,
-            layout.n_examples,
-            layout.span_example[place],
-            rank,
-            layout.span_column[place],
-            {name: one[place] for name, one in frame.span_rotations.items()},
-        )
+        layout, rotations = frame.layout, frame.span_rotations.items()
+        example, column = layout.span_example[place], layout.span_column[place]
+        turned_here = {name: one[place] for name, one in rotations}
+        return RowGrid(layout, n_rank, example, rank, column, turned_here)
 
     def head(self, n_tokens: int, n_rank: int) -> "RowGrid":
         """The first tokens: rows are packed in the order in which they join."""
-        return RowGrid(
-            n_rank,
-            self.width,
-            self.n_examples,
-            self.example[:n_tokens],
-            self.rank[:n_tokens],
-            self.column[:n_tokens],
-            {name: one[slice(n_tokens)] for name, one in self.rotations.items()},
-        )
+        first = slice(n_tokens)
+        places = (self.example[first], self.rank[first], self.column[first])
+        rotations = {name: one[first] for name, one in self.rotations.items()}
+        return RowGrid(self.layout, n_rank, *places, rotations)
 
     def spread(
         self, packed: Float[Tensor, "token n_kv group d_head"]
     ) -> Float[Tensor, "batch n_kv rank group column d_head"]:
         """Packed tokens on the rectangle; empty places are zero."""
         _, n_kv, n_group, d_head = packed.shape
-        grid = packed.new_zeros(self.n_examples, n_kv, self.n_rank, n_group, self.width, d_head)
+        n, width = self.layout.n_examples, self.layout.width
+        grid = packed.new_zeros(n, n_kv, self.n_rank, n_group, width, d_head)
         self._tokens(grid).index_put_((self.example, self.rank, self.column), packed)
         return grid
 

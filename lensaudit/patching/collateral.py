@@ -8,7 +8,7 @@ has as many tokens. Relative to a counterfactual 1 means: no better than a wrong
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal
 
 from jaxtyping import Float
@@ -169,24 +169,26 @@ def _strata(
     values: Sequence[float], groups: Sequence[int | str], strata: Sequence[Stratum]
 ) -> dict[str, dict[str, Any]]:
     found = {}
-    for name in dict.fromkeys(strata):
-        places = [at for at, one in enumerate(strata) if one == name]
-        if len(places) < FEWEST_ROWS:
-            why = f"{len(places)} scored rows, wanted {FEWEST_ROWS}"
-            found[name] = {"depth": None, "ci95": None, "n_scored": len(places), "why": why}
-            continue
-        found[name] = _mean([values[at] for at in places], [groups[at] for at in places])
+    for name, at in _places(strata).items():
+        found[name] = _mean([values[one] for one in at], [groups[one] for one in at])
+        if len(at) < FEWEST_ROWS:
+            why = f"{len(at)} scored rows, wanted {FEWEST_ROWS}"
+            found[name] = {"depth": None, "ci95": None, "n_scored": len(at), "why": why}
     return found
+
+
+def _places(kinds: Sequence[Hashable]) -> dict[Any, list[int]]:
+    """Where each kind stands, in order of appearance."""
+    return {
+        kind: [at for at, one in enumerate(kinds) if one == kind] for kind in dict.fromkeys(kinds)
+    }
 
 
 def _authors(values: Sequence[float], groups: Sequence[int | str]) -> dict[str, dict[str, Any]]:
     """Mean depth by author: where collateral is narrow, its mean hides it."""
-    by_author: dict[str, list[float]] = {}
-    for value, group in zip(values, groups, strict=True):
-        by_author.setdefault(str(group), []).append(value)
     return {
-        group: {"depth": sum(own) / len(own), "n_scored": len(own)}
-        for group, own in by_author.items()
+        group: {"depth": sum(values[one] for one in at) / len(at), "n_scored": len(at)}
+        for group, at in _places([*map(str, groups)]).items()
     }
 
 

@@ -25,6 +25,7 @@ from lensaudit.models.bridge import (
     residuals,
 )
 from lensaudit.models.generation import Logits, Running, continued, started, stop_ids
+from lensaudit.models.sizes import sizes_of
 from lensaudit.patching.interventions import replace_at
 from lensaudit.patching.sources import as_patched
 from lensaudit.settings import LastLayer
@@ -169,16 +170,12 @@ def patched_rows(
 
 def rows_that_fit(model: TransformerBridge, n_pos: int, memory_bytes: int) -> int:
     """Rows of `n_pos` tokens whose keys, values and logits stay within half of the budget."""
-    config: Any = model.original_model.config
-    n_heads = config.num_attention_heads
-    d_head = getattr(config, "head_dim", None) or config.hidden_size // n_heads
-    n_kv = getattr(config, "num_key_value_heads", None) or n_heads
-    itemsize = next(model.original_model.parameters()).element_size()
-    cache = 2 * n_layers(model) * n_kv * d_head * n_pos * itemsize
+    hf: Any = model.original_model
+    s = sizes_of(hf.config, str(next(hf.parameters()).dtype).removeprefix("torch."))
     # a layer's cache is copied as it grows, and spread to all heads to attend
-    working = 4 * n_heads * d_head * n_pos * itemsize
-    logits = config.vocab_size * (itemsize + 8)
-    return max(1, memory_bytes // 2 // (cache + working + logits))
+    working = 4 * s.n_heads * s.d_head * n_pos * s.n_bytes
+    logits = s.d_vocab * (s.n_bytes + 8)
+    return max(1, memory_bytes // 2 // (s.kept_bytes(n_pos) + working + logits))
 
 
 def ends_of(model: TransformerBridge) -> frozenset[int]:

@@ -7,7 +7,7 @@ to end, in the order in which the rows join.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -46,11 +46,15 @@ class Layout:
     first: Int[Tensor, " batch"]
     """First replaced position of each example."""
 
-    def to(self, device: torch.device) -> "Layout":
-        """The same positions on another device."""
-        here = {f.name: getattr(self, f.name) for f in fields(self)}
-        moved: dict[str, Any] = {k: v.to(device) for k, v in here.items() if torch.is_tensor(v)}
-        return replace(self, **moved)
+
+Record = TypeVar("Record")
+
+
+def on(record: Record, device: torch.device) -> Record:
+    """The same record with its tensors on another device."""
+    values = {one.name: getattr(record, one.name) for one in fields(record)}  # pyright: ignore[reportArgumentType]
+    moved = {name: one.to(device) for name, one in values.items() if torch.is_tensor(one)}
+    return replace(record, **moved)  # pyright: ignore[reportArgumentType]
 
 
 def layout_of(encoded: Sequence[Encoded], scope: Scope) -> Layout:

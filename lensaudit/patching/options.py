@@ -1,5 +1,6 @@
 """The settings of a run as its models decide them, and the words in which they are given."""
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -114,12 +115,15 @@ def parse_layers(spec: str, n_layers: int) -> tuple[int, ...]:
     if spec.strip() in ("all", "auto"):
         return tuple(range(n_layers))
     chosen: set[int] = set()
-    for part in spec.split(","):
-        named = _layer_range(part.strip(), spec)
-        if not named:
+    for part in map(str.strip, spec.split(",")):
+        if (found := _LAYERS.fullmatch(part)) is None:
             raise InputError(
-                f"--layers {spec}: {part.strip()} names no layer; wanted the lower first"
+                f"--layers {spec}: not a layer specification; wanted all, 3, 0-7, 0-15:3, -1, "
+                "or several with commas"
             )
+        low, high, step = int(found[1] or found[2]), found[3], int(found[4] or 1)
+        if not (named := range(low, int(high or low) + 1, step)):
+            raise InputError(f"--layers {spec}: {part} names no layer; wanted the lower first")
         ends = (named[0], named[-1])
         # a range of a billion layers is never listed
         chosen |= set(ends if any(abs(end) > n_layers for end in ends) else named)
@@ -132,22 +136,8 @@ def parse_layers(spec: str, n_layers: int) -> tuple[int, ...]:
     return tuple(sorted(resolved))
 
 
-def _layer_range(part: str, spec: str) -> range:
-    body, _, step = part.partition(":")
-    low, dash, high = body.rpartition("-") if body.count("-") and body[0] != "-" else (body, "", "")
-    try:
-        if not dash:
-            if step:
-                raise ValueError
-            return range(int(low), int(low) + 1)
-        if (every := int(step or "1")) < 1:
-            raise ValueError
-        return range(int(low), int(high) + 1, every)
-    except ValueError as error:
-        raise InputError(
-            f"--layers {spec}: not a layer specification; wanted all, 3, 0-7, 0-15:3, -1, "
-            "or several with commas"
-        ) from error
+_LAYERS = re.compile(r"(-\d+)|(\d+)(?:-(\d+)(?::([1-9]\d*))?)?")
+"""A layer, from the end where it is negative; or the first, the last and the step of several."""
 
 
 def parse_component(text: str) -> tuple[Component, int | None]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from lensaudit.activations.store import Activations
 from lensaudit.data.spans import Encoded, make_batch
 from lensaudit.models.bridge import Component, TransformerBridge, check_finite, device_of, residuals
-from lensaudit.patching.layout import Layout, packed_span
+from lensaudit.patching.layout import Layout, on, packed_span
 from lensaudit.patching.wavefront import CleanRun, Stack
 from lensaudit.settings import LastLayer
 
@@ -139,4 +139,4 @@ class LiveSource:
     def packed(self, bucket: Sequence[Encoded], layout: Layout) -> Stack:
         """One forward pass, at the positions that the rows carry."""
         stack = self.padded(bucket)
-        return packed_span(stack, layout.to(stack.device))
+        return packed_span(stack, on(layout, stack.device))

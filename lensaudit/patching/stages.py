@@ -19,7 +19,7 @@ from lensaudit.models.bridge import TransformerBridge, device_of, embedded, unem
 from lensaudit.models.decoder import Decoder
 from lensaudit.patching import oracle
 from lensaudit.patching.budget import Room
-from lensaudit.patching.layout import Layout, layout_of
+from lensaudit.patching.layout import Layout, layout_of, on
 from lensaudit.patching.options import Engine, Measure, ResolvedSettings
 from lensaudit.patching.score_cache import ScoreCache, ScoreEntry, example_hash
 from lensaudit.patching.sources import CachedSource, SourceStreams
@@ -93,7 +93,7 @@ class Runner:
     def _sweep(self, bucket: Sequence[Encoded], fetched: "Fetched", joins: Joins) -> Swept:
         assert fetched.clean is not None
         assert self.decoder is not None
-        clean, layout = fetched.clean.to(self.device), fetched.layout
+        clean, layout = on(fetched.clean, self.device), fetched.layout
         if self.settings.part != "resid":
             stream = embedded(self.full, make_batch(bucket).tokens.to(self.device))
             span = stream[layout.span_example, layout.span_pos]

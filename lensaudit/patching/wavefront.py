@@ -7,7 +7,7 @@ explanation in `docs/engine.md`. The definition is `patching.oracle`; this is te
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from einops import rearrange
@@ -17,7 +17,7 @@ from torch import Tensor
 from lensaudit.models.bridge import Component
 from lensaudit.models.decoder import Block, Decoder, Packed
 from lensaudit.patching.attention import Frame, Prefix, RowGrid, attend, prefix_of
-from lensaudit.patching.layout import Index, Layout, Schedule, schedule_of
+from lensaudit.patching.layout import Index, Layout, Schedule, on, schedule_of
 from lensaudit.scores.depth import LabelScore, label_logprob, mean_per_example
 
 Stack = Float[Tensor, "layer token *d"]
@@ -34,26 +34,14 @@ class CleanRun:
     join inside block 0."""
     embedded_prefix: Float[Tensor, "prefix_token d_model"] | None = None
 
-    def to(self, device: torch.device) -> "CleanRun":
-        """The same run on another device."""
-        here = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{k: v.to(device) for k, v in here.items() if v is not None})
-
-    def span_entering(self, layer: int) -> Packed:
-        """Stream that enters a block, at the span."""
-        return self._entering(layer, self.span, self.embedded)
-
-    def prefix_entering(self, layer: int) -> Packed:
-        """Stream that enters a block, at the prefix."""
-        return self._entering(layer, self.prefix, self.embedded_prefix)
-
-    @staticmethod
-    def _entering(layer: int, resid: Tensor, embedded: Tensor | None) -> Tensor:
+    def entering(self, layer: int, *, prefix: bool = False) -> Packed:
+        """Stream that enters a block, at the span or at the prefix."""
+        resid, first = (self.prefix, self.embedded_prefix) if prefix else (self.span, self.embedded)
         if layer > 0:
             return resid[layer - 1]
-        if embedded is None:
+        if first is None:
             raise ValueError("a component patch at layer 0 needs the embedded tokens")
-        return embedded
+        return first
 
 
 @dataclass(frozen=True)
@@ -96,7 +84,7 @@ def sweep(
     """
     same = torch.zeros_like(joins)
     device = clean.span.device
-    moved = layout.to(device)
+    moved = on(layout, device)
     if component == "resid":
         same = unchanged(clean, sources, moved).cpu() & joins
     plan = schedule_of(layout, joins & ~same)
@@ -162,7 +150,7 @@ class _Moving:
         block, n_tokens = self.decoder.ready(layer), self.present
         inside = self.component != "resid" and self.plan.count[layer] > n_tokens
         if n_tokens or inside:
-            self.prefix = prefix_of(block, self.clean.prefix_entering(layer), self.frame)
+            self.prefix = prefix_of(block, self.clean.entering(layer, prefix=True), self.frame)
         if n_tokens:
             rows = self.rows.head(n_tokens, self.plan.n_rank[layer - 1])
             resid = self.resid[:n_tokens]
@@ -188,7 +176,7 @@ class _Moving:
         """Output of a block of the clean run, with the source's value in its place."""
         if self.component == "resid":
             return self._blend(value, self.clean.span[layer], tokens)
-        block, entering = self.decoder.ready(layer), self.clean.span_entering(layer)
+        block, entering = self.decoder.ready(layer), self.clean.entering(layer)
         everyone = torch.arange(len(entering), device=entering.device)
         clean_row = RowGrid.of(self.frame, everyone, torch.zeros_like(everyone), 1)
         mixed = self._attend(block, entering, clean_row)
