@@ -57,14 +57,9 @@ def generate(
         interventions: edits of `[row, 1, d_model]` at the last prompt token; not before, not after.
 
     Raises:
-        ValueError: an empty prompt, or no token to generate.
         WorkError: logits are not finite.
     """
-    if max_new_tokens < 1 or not all(prompts):
-        raise ValueError("generate: wanted max_new_tokens >= 1 and at least one token per prompt")
     rows = torch.tensor(list(range(len(prompts)) if row_prompt is None else row_prompt)).long()
-    if not len(rows):
-        return []
     running = _read_prompts(model, prompts, rows)
 
     def read(now: Running, step: int) -> tuple[Logits, Any]:

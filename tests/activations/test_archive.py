@@ -20,12 +20,6 @@ from lensaudit.activations.spec import MAX_JSON_BYTES, checked_seal, read_spec
 from lensaudit.errors import InputError, LensAuditError, VerificationError
 
 
-@pytest.fixture(scope="module")
-def full(tmp_path_factory):
-    """A complete cache, only read."""
-    return fill(tmp_path_factory.mktemp("store"))
-
-
 def packed(members):
     """A tar of (name, content or TarInfo) pairs."""
     stream = io.BytesIO()

@@ -7,19 +7,13 @@ import tracemalloc
 import h5py
 import numpy as np
 import pytest
-from store_cases import copy, fill, forge
+from store_cases import copy, forge
 
 from lensaudit.activations.shard import check_bytes, check_shard
 from lensaudit.activations.spec import read_spec
 from lensaudit.activations.verification import repair, verify
 from lensaudit.cli.main import run
 from lensaudit.errors import VerificationError
-
-
-@pytest.fixture(scope="module")
-def full(tmp_path_factory):
-    """A complete cache, only read."""
-    return fill(tmp_path_factory.mktemp("store"))
 
 
 def replace(file, name, **options):

@@ -14,12 +14,6 @@ from lensaudit.activations.store import ActivationStore, open_activations
 from lensaudit.errors import InputError
 
 
-@pytest.fixture(scope="module")
-def full(tmp_path_factory):
-    """A complete cache, only read."""
-    return fill(tmp_path_factory.mktemp("store"))
-
-
 def test_a_cache_is_found_by_key_prefix_and_path(full):
     for text in (BASE.key(), BASE.key()[:6], str(full), full):
         assert open_activations(text, root=full.parent).folder == full

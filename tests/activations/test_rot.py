@@ -15,12 +15,6 @@ from lensaudit.activations.verification import verify
 from lensaudit.errors import VerificationError
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """A complete cache."""
-    return fill(tmp_path / "store")
-
-
 def test_a_flip_in_any_byte_of_a_shard_is_found(folder):
     path, chance = folder / "shard-000001.h5", random.Random(0)
     for at in range(path.stat().st_size):

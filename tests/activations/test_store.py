@@ -20,12 +20,6 @@ EXPONENT = {"float32": 0x7F800000, "bfloat16": 0x7F80, "float16": 0x7C00}
 INTEGERS = {32: torch.int32, 16: torch.int16}
 
 
-@pytest.fixture(scope="module")
-def full(tmp_path_factory):
-    """A complete cache, only read."""
-    return fill(tmp_path_factory.mktemp("store"))
-
-
 @st.composite
 def raw_examples(draw, dtype):
     """Any bit patterns of finite values: -0, denormals, the largest; none to four rows."""

@@ -25,12 +25,6 @@ from lensaudit.results.ledger import Ledger
 OTHERS = [dataclasses.replace(BASE, weights=letter * 32) for letter in "def"]
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """A complete cache."""
-    return fill(tmp_path / "store")
-
-
 def recomputing(done):
     def recompute(spec, shard):
         assert spec.provenance["model"] == "full"
@@ -131,31 +125,22 @@ def test_without_a_recipe_the_next_run_fills_exactly_what_was_set_aside(folder, 
 def test_repairing_a_whole_cache_does_nothing(folder):
     before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.*")}
     found = repair(folder, recompute=recomputing([]))
-    assert found.sealed
-    assert not found.quarantined
+    assert (found.sealed, found.quarantined) == (True, ())
     assert {path.name: path.stat().st_mtime_ns for path in folder.glob("*.*")} == before
 
 
 @pytest.mark.parametrize("damage", ["flip", "gone"])
-def test_a_damaged_seal_is_made_again_from_the_shards(folder, damage):
-    path = folder / "SEAL.json"
+@pytest.mark.parametrize(("name", "wanted"), [("SEAL.json", []), ("spec.json", [0])])
+def test_a_damaged_seal_is_made_again_and_a_damaged_spec_taken_from_a_shard(
+    folder, name, wanted, damage
+):
+    path, done = folder / name, []
     before = path.read_bytes()
     flip(path, 100) if damage == "flip" else path.unlink()
-    done = []
+    if wanted:
+        flip(folder / "shard-000000.h5", 5000)
     assert repair(folder, recompute=recomputing(done)).sealed
-    assert done == []
-    assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize("damage", ["flip", "gone"])
-def test_a_damaged_spec_is_taken_from_a_shard(folder, damage):
-    path = folder / "spec.json"
-    before = path.read_bytes()
-    flip(path, 100) if damage == "flip" else path.unlink()
-    flip(folder / "shard-000000.h5", 5000)
-    done = []
-    assert repair(folder, recompute=recomputing(done)).sealed
-    assert done == [0]
+    assert done == wanted
     assert path.read_bytes() == before
     assert verify(folder).complete
 

@@ -71,18 +71,6 @@ def test_both_engines_give_the_same_deltas_and_say_who_computed(audit):
     assert slow.self_patch.abs().max() == 0
 
 
-def test_scores_of_one_engine_are_not_those_of_the_other(audit, rows):
-    run(audit())
-    before = len(rows)
-    run(audit(engine="oracle"))
-    assert len(rows) == before  # nothing is swept, and nothing is read from the sweep's books
-    keys = {
-        json.loads(path.read_text().splitlines()[0])["key"]["engine"]
-        for path in audit().root.glob("scores/*.jsonl")
-    }
-    assert keys == {"sweep", "oracle"}
-
-
 def test_ke_rows_are_enough_for_the_same_uds(audit, rows, tau):
     whole = uds(audit("a", "b", profile="full", tau=tau))
     n_full = sum(rows)

@@ -144,35 +144,6 @@ def test_the_weakest_layer_is_the_least_erased_of_the_strong_ones():
     assert weakest_of(nothing, depth_score(nothing, s2), [0, 1], (4, 5, 6, 7)) is None
 
 
-def test_the_document_holds_what_the_summary_promises(bench):
-    _, _, _, shown = bench
-    document = shown["full_turned"].document()
-    assert set(document) == {"ci90", "weakest", "validity", "aligned", "floor", "outputs"}
-    assert set(document["validity"]) == {"v", "d", "f", "d_share", "n", "ci95", "needed", "why"}
-    assert set(document["aligned"]) == {
-        "class",
-        "uds",
-        "ci95",
-        "ci90",
-        "gap",
-        "r2",
-        "shuffled",
-        "d_share",
-        "full",
-        "weakest",
-        "shared",
-        "why",
-    }
-    assert set(document["aligned"]["weakest"]) == {"layer", "erasure", "ci95", "ci90"}
-    shared = document["aligned"]["shared"]
-    assert set(shared) == {"uds", "ci95", "ci90", "weakest", "drop", "why"}
-    assert set(shared["drop"]) == {"value", "low", "high"}
-    not_needed = shown["masked_upper"].document()["aligned"]
-    assert not_needed["shared"]["uds"] is None
-    assert not_needed["shared"]["why"] == not_needed["why"]
-    assert set(document["outputs"]) == {"source", "full", "retain", "n"}
-
-
 def test_what_a_model_says_is_read_out_of_its_cache_without_running_it(bench, monkeypatch):
     # nothing is known from before
     audit, other = anew(bench[0]), anew(bench[0])

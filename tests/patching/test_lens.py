@@ -108,12 +108,6 @@ def test_the_lens_stands_beside_uds_and_in_its_place_only_when_asked(command, tm
     assert "UDS" not in said
 
 
-def test_a_meaningless_option_is_found_before_any_work(command, tmp_path, capsys):
-    assert command("--lens", "--scope", "boundary") == 2
-    assert "--scope" in capsys.readouterr().err
-    assert not (tmp_path / "act").exists()
-
-
 def test_a_dry_run_of_the_lens_counts_its_own_rows(command, tmp_path, capsys):
     assert command("--score", "lens", "--dry-run") == 0
     assert f"to score: {9 * 4 * 3} " in capsys.readouterr().out

@@ -5,7 +5,6 @@ from frozen import differences, frozen, patching
 from lensaudit.data.spans import make_batch
 from lensaudit.models.bridge import residuals
 from lensaudit.patching import oracle
-from lensaudit.patching.interventions import replace_at
 from lensaudit.scores.depth import depth_score
 
 NATS, UDS = 2e-5, 1e-5
@@ -117,18 +116,3 @@ def test_one_head_replaced_is_not_all_heads_replaced(tiny, ragged):
     one = oracle.layer_deltas(full, stack, batch, component="head", head=0)
     two = oracle.layer_deltas(full, stack, batch, component="head", head=1)
     assert (one - two).abs().max() > 1e-4
-
-
-def test_an_intervention_outside_its_mask_changes_nothing(tiny, ragged):
-    from lensaudit.models.bridge import intervening, logits_of
-
-    model, batch = tiny(), make_batch(ragged)
-    stack, _ = residuals(model, batch.tokens)
-    edit = replace_at(torch.zeros_like(stack[:, 1]), batch.patch_at)
-    plain = logits_of(model, batch.tokens)
-    with intervening(model, {1: edit}):
-        edited = logits_of(model, batch.tokens)
-    first = [e.start for e in ragged]
-    for row, low in enumerate(first):
-        assert torch.equal(plain[row, :low], edited[row, :low])
-        assert not torch.equal(plain[row, low], edited[row, low])

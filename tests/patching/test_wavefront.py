@@ -77,11 +77,12 @@ VARIANTS = ("Gemma3 with eyes", "OLMo3", "Cohere, normed", "Qwen2-MoE", "Qwen3-M
     [
         pytest.param(name, marks=pytest.mark.slow) if name in VARIANTS else name
         for name in support.ARCHITECTURES
-        if "Llama" not in name
+        if "Llama" not in name or name == "Llama"
     ],
 )
 def test_components_and_scopes_of_every_architecture_equal_the_oracle(tiny_of, architecture):
     full, source = tiny_of(architecture), tiny_of(architecture, 1)
+    # boundary replaces the last prompt token, so the span may not begin before it
     encoded = [e for e in RAGGED if e.start >= e.n_prompt - 1][:4]
     beside = any(block.parallel for block in decoder_of(full).blocks)
     for component, head in COMPONENTS.items():
@@ -129,18 +130,6 @@ def test_settings_of_an_architecture_are_followed(tiny_tokenizer, kind, changes)
     )
     stacks = [source_stack(source, RAGGED)]
     assert_equal(swept(full, stacks, RAGGED), defined(full, stacks, RAGGED))
-
-
-@pytest.mark.parametrize("architecture", ["Llama", "Gemma2"])
-@pytest.mark.parametrize("scope", ["span", "boundary", "prefix"])
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_every_scope_and_component_equals_the_oracle(tiny_of, architecture, scope, component):
-    full, source = tiny_of(architecture), tiny_of(architecture, 1)
-    # boundary replaces the last prompt token, so the span may not begin before it
-    encoded = [e for e in RAGGED if e.start >= e.n_prompt - 1]
-    stacks = [source_stack(source, encoded, component)]
-    how = {"scope": scope, "component": component, "head": COMPONENTS[component]}
-    assert_equal(swept(full, stacks, encoded, **how), defined(full, stacks, encoded, **how))
 
 
 def test_the_reference_convention_equals_the_oracle(tiny_of):
@@ -258,12 +247,6 @@ def test_the_embedded_family_equals_the_oracle():
     wanted = torch.tensor([known["s1"], known["npo"]["s2"]])
     baseline = torch.tensor(known["baseline"])
     assert_equal(found, (baseline, baseline[:, None] - wanted), nats=2e-5)
-
-
-def test_the_trained_family_equals_the_oracle(family, forget):
-    encoded, full = forget[::8], family("full")
-    stacks = [source_stack(family(name), encoded) for name in ("retain", "npo")]
-    assert_equal(swept(full, stacks, encoded), defined(full, stacks, encoded), nats=1e-5)
 
 
 BFLOAT16 = {"Llama-3.2": 0.03, "Gemma2": 0.25, "OLMo2": 0.03, "Cohere": 0.03}
