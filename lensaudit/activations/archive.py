@@ -155,13 +155,13 @@ def _unpack(archive: Path, staging: Path, reserve_bytes: int) -> tuple[Path, str
         write_bytes(folder / SEAL, _small(*_next(tar, archive, f"{folder.name}/{SEAL}"), archive))
         seal = checked_seal(folder, spec)
         assert seal is not None
-        check_space(staging, seal.n_bytes, reserve_bytes=reserve_bytes)
-        for shard, sealed in zip(spec.shards(), seal.shards, strict=True):
+        n_bytes = sum(shard.n_bytes for shard in seal.values())
+        check_space(staging, n_bytes, reserve_bytes=reserve_bytes)
+        for shard in spec.shards():
             info, source = _next(tar, archive, f"{folder.name}/{shard.file_name}")
-            if info.size != sealed.n_bytes:
+            if info.size != (wanted := seal[shard.number].n_bytes):
                 raise VerificationError(
-                    f"{archive}: {shard.file_name} has {info.size} bytes, its seal says "
-                    f"{sealed.n_bytes}"
+                    f"{archive}: {shard.file_name} has {info.size} bytes, its seal says {wanted}"
                 )
             with (folder / shard.file_name).open("xb") as stream:
                 shutil.copyfileobj(source, stream, COPY_BYTES)

@@ -1,7 +1,7 @@
 """What is in a store, and which cache is meant by a name, a key or a path; no shard is read."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,36 +104,6 @@ FOLDER = re.compile(r"[a-z0-9._-]{1,40}--[0-9a-f]{32}")
 """Name of a cache folder; nothing else in a store's root is ever touched."""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What a cache is asked to hold; None says nothing of it."""
-
-    data: Place | None = None
-    """Name or file of the rows."""
-    limit: int | Literal["all"] | None = None
-    """Only the first rows, or all."""
-    positions: Positions | None = None
-    component: Kept | None = None
-    """None of a name: the residual stream; a key or a folder is what it is."""
-
-    def fits(self, spec: Spec) -> bool:
-        """Was the cache made for exactly this?"""
-        recipe = spec.provenance
-        limit = None if self.limit == "all" else self.limit
-        data = str(self.data), str(Path(self.data or "").expanduser().resolve())
-        return (
-            (self.data is None or recipe.get("data") in data)
-            and (self.limit is None or ("limit" in recipe and recipe["limit"] == limit))
-            and self.positions in (None, spec.fingerprint.positions)
-            and self.component in (None, spec.fingerprint.part)
-        )
-
-    def text(self) -> str:
-        """What is wanted, in words."""
-        said = [f"{name}={value}" for name, value in vars(self).items() if value is not None]
-        return f" with {', '.join(said)}" if said else ""
-
-
 def is_cache(path: Path) -> bool:
     """Is this one of our folders, by its name? Links are not followed."""
     return bool(FOLDER.fullmatch(path.name)) and path.is_dir() and not path.is_symlink()
@@ -189,13 +159,25 @@ def matching(text: str, *, root: Path) -> list[Path]:
     return []
 
 
-def find(name_or_key_or_path: Place, *, root: Path, wanted: Wanted | None = None) -> Path:
+def find(
+    name_or_key_or_path: Place,
+    *,
+    root: Path,
+    data: Place | None = None,
+    limit: int | Literal["all"] | None = None,
+    positions: Positions | None = None,
+    component: Kept | None = None,
+) -> Path:
     """The one cache folder that is meant; of several that match, the one that holds what is wanted.
+
+    None says nothing of it; a component that is not named is the residual stream, where a name
+    stands for the cache; a key or a folder is what it is.
 
     Raises:
         InputError: none or several match; says in what they differ.
     """
-    wanted = wanted or Wanted()
+    given = {"data": data, "limit": limit, "positions": positions, "component": component}
+    wanted = {name: one for name, one in given.items() if one is not None}
     path = Path(name_or_key_or_path)
     if (path / SPEC).is_file() or is_cache(path):
         return path
@@ -203,9 +185,10 @@ def find(name_or_key_or_path: Place, *, root: Path, wanted: Wanted | None = None
     named = matching(text, root=root)
     found = _fitting(text, named, wanted)
     if named and not found:
+        said = ", ".join(f"{name}={one}" for name, one in wanted.items())
         raise InputError(
-            f"{root}: no cache of {printable(text)[:60]!r}{printable(wanted.text())}; there are "
-            f"{differences(named)}"
+            f"{root}: no cache of {printable(text)[:60]!r}{printable(said and f' with {said}')}; "
+            f"there are {differences(named)}"
         )
     match found:
         case [folder]:
@@ -250,18 +233,37 @@ def _said(spec: Spec | None) -> dict[str, Any]:
     return {**recipe, "rows": len(spec.idx), **document}
 
 
-def _fitting(text: str, named: Sequence[Path], wanted: Wanted) -> Sequence[Path]:
+def _fitting(text: str, named: Sequence[Path], wanted: Mapping[str, Any]) -> Sequence[Path]:
     """Those that hold what is wanted; of several that a name means, all rows' residual stream."""
     found = [(folder, _spec(folder)) for folder in named]
-    if wanted != Wanted():
-        found = [(folder, spec) for folder, spec in found if spec and wanted.fits(spec)]
+    if wanted:
+        found = [(folder, spec) for folder, spec in found if spec and _holds(spec, **wanted)]
     by_key = any(text == one.name or folder_key(one).startswith(text) for one, _ in found)
-    if wanted.component is None and not by_key:
+    if "component" not in wanted and not by_key:
         found = [(one, spec) for one, spec in found if not spec or spec.fingerprint.part == "resid"]
-    if wanted.limit is None and not by_key:
+    if "limit" not in wanted and not by_key:
         whole = [one for one in found if (spec := one[1]) and not spec.provenance.get("limit", 1)]
         found = whole or found
     return [folder for folder, _ in found]
+
+
+def _holds(
+    spec: Spec,
+    data: Place | None = None,
+    limit: int | str | None = None,
+    positions: str | None = None,
+    component: str | None = None,
+) -> bool:
+    """Was the cache made for exactly this?"""
+    recipe = spec.provenance
+    rows = str(data), str(Path(data or "").expanduser().resolve())
+    n_rows = None if limit == "all" else limit
+    return (
+        (data is None or recipe.get("data") in rows)
+        and (limit is None or ("limit" in recipe and recipe["limit"] == n_rows))
+        and positions in (None, spec.fingerprint.positions)
+        and component in (None, spec.fingerprint.part)
+    )
 
 
 def _spec(folder: Path) -> Spec | None:

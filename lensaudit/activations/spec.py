@@ -8,7 +8,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -164,37 +164,23 @@ class SealedShard:
     xxh3_128: str
 
 
-@dataclass(frozen=True)
-class Seal:
-    """Written last: the cache is complete, and these are its bytes."""
+Seal = Mapping[int, SealedShard]
+"""What the seal says, by number of the shard."""
 
-    key: str
-    spec_sha256: str
-    shards: tuple[SealedShard, ...]
 
-    @property
-    def n_bytes(self) -> int:
-        """Size of all shards, bytes."""
-        return sum(shard.n_bytes for shard in self.shards)
-
-    def content(self) -> bytes:
-        """The bytes of `SEAL.json`, with a digest over everything else in it."""
-        return _signed(
-            key=self.key,
-            spec_sha256=self.spec_sha256,
-            n_bytes=self.n_bytes,
-            shards=[asdict(shard) for shard in self.shards],
-        )
+def seal_content(spec: Spec, shards: Sequence[SealedShard]) -> bytes:
+    """The bytes of `SEAL.json`, written last: the cache is complete, and these are its bytes."""
+    return _signed(
+        key=spec.fingerprint.key(),
+        spec_sha256=hashlib.sha256(spec.content()).hexdigest(),
+        n_bytes=sum(shard.n_bytes for shard in shards),
+        shards=[asdict(shard) for shard in shards],
+    )
 
 
 def _signed(**content: Any) -> bytes:
     document = {"format": FORMAT, **content}
     return _json({**document, "digest": digest(document)})
-
-
-def sha256(content: bytes) -> str:
-    """Content hash as hex SHA-256."""
-    return hashlib.sha256(content).hexdigest()
 
 
 def plan(name: str, fingerprint: Fingerprint, idx: Sequence[int], provenance: Mapping) -> Spec:
@@ -249,20 +235,16 @@ def checked_seal(folder: Path, spec: Spec) -> Seal | None:
     if not path.exists():
         return None
     document = _document(content := _content(path), str(path))
-    own = Seal(spec.fingerprint.key(), sha256(spec.content()), ())
-    if (document.get("key"), document.get("spec_sha256")) != (own.key, own.spec_sha256):
-        raise VerificationError(f"{path}: seals another spec.json than is here; {REPAIR}")
     try:
-        shards = tuple(SealedShard(**row) for row in document["shards"])
-        seal = replace(own, shards=shards)
-        whole = seal.content() == content
+        shards = [SealedShard(**row) for row in document["shards"]]
+        whole = seal_content(spec, shards) == content
     except (KeyError, TypeError) as error:
         raise VerificationError(f"{path}: malformed; {REPAIR}") from error
     if not whole:
-        raise VerificationError(f"{path}: holds fields that no seal of ours has; {REPAIR}")
+        raise VerificationError(f"{path}: seals another spec.json than is here; {REPAIR}")
     if [shard.number for shard in shards] != [shard.number for shard in spec.shards()]:
         raise VerificationError(f"{path}: seals other shards than spec.json; {REPAIR}")
-    return seal
+    return {shard.number: shard for shard in shards}
 
 
 def _json(document: Mapping[str, Any]) -> bytes:

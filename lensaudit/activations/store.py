@@ -22,7 +22,6 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from lensaudit.activations.inventory import (
-    Wanted,
     cache_folders,
     check_key,
     find,
@@ -57,7 +56,7 @@ from lensaudit.activations.spec import (
     checked_seal,
     plan,
     read_spec,
-    sha256,
+    seal_content,
 )
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError, VerificationError, WorkError
@@ -300,13 +299,8 @@ class CacheWriter(InUse):
                 f"{self.folder}: {len(missing)} of {len(self.spec.shards())} shards are missing "
                 f"(first {missing[0].file_name}); run the same `lensaudit cache` command again"
             )
-        shards = self.spec.shards()
-        seal = Seal(
-            key=self.spec.fingerprint.key(),
-            spec_sha256=sha256((self.folder / SPEC).read_bytes()),
-            shards=tuple(check_shard(self.path(shard), self.spec, shard) for shard in shards),
-        )
-        write_bytes(self.folder / SEAL, seal.content())
+        whole = [check_shard(self.path(one), self.spec, one) for one in self.spec.shards()]
+        write_bytes(self.folder / SEAL, seal_content(self.spec, whole))
 
 
 class Activations(InUse):
@@ -315,7 +309,7 @@ class Activations(InUse):
     def __init__(self, folder: Path, spec: Spec, seal: Seal | None):
         super().__init__(folder)
         self.spec, self.complete = spec, seal is not None
-        self._sealed = {shard.number: shard for shard in seal.shards} if seal else {}
+        self._sealed = seal or {}
         self._shards: dict[int, Shard] = {}
         for shard in spec.shards():
             if seal or (folder / shard.file_name).exists():
@@ -584,8 +578,8 @@ def open_activations(
         InputError: none or several match; says in what they differ.
     """
     check_part(component)
-    wanted = Wanted(data, limit, positions, component)
-    folder = find(name_or_key_or_path, root=Path(root), wanted=wanted)
+    wanted = {"data": data, "limit": limit, "positions": positions, "component": component}
+    folder = find(name_or_key_or_path, root=Path(root), **wanted)
     return open_folder(folder, allow_partial=allow_partial)
 
 

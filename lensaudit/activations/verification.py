@@ -99,10 +99,9 @@ def verify(folder: Path) -> VerifiedCache:
 
     spec: Any = whole(SPEC, lambda: check_key(folder, read_spec(folder / SPEC)))
     seal: Seal | None = spec and whole(SEAL, lambda: checked_seal(folder, spec))
-    sealed = {shard.number: shard for shard in seal.shards} if seal else {}
     found: list[SealedShard | None] = []
     for shard in spec.shards() if spec else ():
-        path, said = folder / shard.file_name, sealed.get(shard.number)
+        path, said = folder / shard.file_name, (seal or {}).get(shard.number)
         if seal or path.exists():
             found.append(whole(path.name, partial(check_shard, path, spec, shard, said)))
     return VerifiedCache(
@@ -179,8 +178,8 @@ def _is_sealed(folder: Path, spec: Spec) -> bool:
     """Does the seal agree with the shards on disk, which are whole?"""
     try:
         seal = checked_seal(folder, spec)
-        for sealed in seal.shards if seal else ():
-            check_bytes(folder / spec.shards()[sealed.number].file_name, sealed)
+        for shard in spec.shards() if seal else ():
+            check_bytes(folder / shard.file_name, (seal or {})[shard.number])
     except (VerificationError, InputError):
         return False
     return seal is not None

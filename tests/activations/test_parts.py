@@ -47,7 +47,11 @@ def test_what_was_written_is_read_to_the_last_bit(root):
             assert len(some.final_norm) == (2 if cache.part == "resid" else 0)
 
 
-def test_a_name_means_the_stream_and_a_component_is_asked_for(root):
+def test_a_name_means_the_stream_and_a_component_is_asked_for(root, tmp_path_factory):
+    alone = tmp_path_factory.mktemp("alone")
+    fill(alone, PARTS["mlp"], n=1)
+    with pytest.raises(InputError, match="no cache of 'full'"):
+        open_activations("full", root=alone)
     assert open_activations("full", root=root).part == "resid"
     found = open_activations("full", root=root, component="heads")
     assert (found.part, found.d_model) == ("heads", 12)
@@ -63,12 +67,6 @@ def test_a_name_means_the_stream_and_a_component_is_asked_for(root):
         InputError, match=r"--component head:3: wanted resid, .*one cache holds all"
     ):
         open_activations("full", root=root, component="head:3")
-
-
-def test_a_name_without_a_stream_is_not_a_component(tmp_path):
-    fill(tmp_path, PARTS["mlp"], n=1)
-    with pytest.raises(InputError, match="no cache of 'full'"):
-        open_activations("full", root=tmp_path)
 
 
 def test_a_component_with_a_final_norm_is_no_shard_of_ours(root):

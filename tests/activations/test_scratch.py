@@ -81,25 +81,21 @@ def edited(folder):
 
 # of a layer that is done, and of the stream after two blocks, which is the first room
 DAMAGES = (halved, flipped(100), flipped(2 * (4 * 48 + 48)), gone, torn, edited)
+OTHERS = ({"key": "b"}, {"dtype": torch.float32})
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_what_is_damaged_is_never_taken(damage, tmp_path):
+@pytest.mark.parametrize(
+    ("damage", "asked"), [*((one, {}) for one in DAMAGES), *((None, one) for one in OTHERS)]
+)
+def test_what_is_damaged_or_of_another_run_is_never_taken(damage, asked, tmp_path):
     run(tmp_path, 2)
-    damage(tmp_path)
-    said, before, _ = run(tmp_path, 1)
+    if damage:
+        damage(tmp_path)
+    said, before, _ = run(tmp_path, 1, **asked)
     assert before == 0
     (line,) = said
     assert line.endswith("what an interrupted run left is damaged or of another one; begins anew")
-    assert run(tmp_path, 0)[1] == 1
-
-
-@pytest.mark.parametrize("other", [{"key": "b"}, {"dtype": torch.float32}])
-def test_what_another_run_left_is_never_taken(other, tmp_path):
-    run(tmp_path, 2)
-    said, before, _ = run(tmp_path, 0, **other)
-    assert before == 0
-    assert "of another one" in said[0]
+    assert run(tmp_path, 0, **asked)[1] == 1
 
 
 def test_nothing_is_left_where_no_block_was_done(tmp_path):

@@ -64,22 +64,15 @@ def test_the_right_option_has_no_place_of_its_own_and_seeds_repeat():
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_a_wrong_answer_that_is_the_answer_does_not_count():
+def test_too_few_and_too_many_options_are_refused():
+    def asked(kind, wrong):
+        return probe_of(kind, QUESTION, ANSWER, wrong=wrong, generator=seeded())
+
     with pytest.raises(InputError, match="other wrong answer"):
-        probe_of("qa", QUESTION, ANSWER, wrong=["ADA RUIZ"], generator=seeded())
-    twice = probe_of("qa", QUESTION, ANSWER, wrong=["Bo", "Bo"], generator=seeded())
-    assert len(twice.candidates) == 2
-
-
-def test_more_options_than_letters_are_refused():
+        asked("qa", ["ADA RUIZ"])
+    assert len(asked("qa", ["Bo", "Bo"]).candidates) == 2
     with pytest.raises(InputError, match="26 letters"):
-        probe_of(
-            "choice_letter",
-            QUESTION,
-            ANSWER,
-            wrong=[f"n{i}" for i in range(26)],
-            generator=seeded(),
-        )
+        asked("choice_letter", [f"n{i}" for i in range(26)])
 
 
 def test_the_share_of_the_right_candidate_is_among_the_candidates():
