@@ -220,7 +220,8 @@ def _leftovers(
     kept = [root / kind for kind in (MAPS, *BOOKS)]
     aside = [path for folder in folders for path in _children(folder / QUARANTINE)]
     single = [path for path in aside if _OWN[QUARANTINE].fullmatch(path.name)]
-    single += [path for folder in kept for path in _children(folder) if _is_orphan(path)]
+    marks = (path for folder in kept for path in _children(folder) if _is_mark(path))
+    single += [path for path in marks if not path.with_suffix(".safetensors").exists()]
     whole = [path for path in (*staged, *_empty(folders)) if _own_files(path, strange)]
     if not dry_run:
         for path in whole:
@@ -230,10 +231,6 @@ def _leftovers(
     at = () if dry_run else (*folders, *kept)
     swept = [path for folder in at for path in sweep_partials(folder)]
     return [str(path) for path in (*whole, *single, *swept)]
-
-
-def _is_orphan(path: Path) -> bool:
-    return _is_mark(path) and not path.with_suffix(".safetensors").exists()
 
 
 def _children(folder: Path) -> list[Path]:

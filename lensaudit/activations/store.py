@@ -484,7 +484,12 @@ class ActivationStore:
         check_trusted(self.root)
         spec = plan(name, fingerprint, idx, provenance)
         folder = folder_of(fingerprint.key(), self.root) or self.root / spec.folder_name()
-        make_private(folder)
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)  # its owner alone can enter
+            sync_folder(folder.parent)
+        except OSError as error:
+            raise os_error(error, folder) from error
+        check_trusted(folder)
         sweep_partials(folder)
         if not (folder / SPEC).exists():
             publish(folder / SPEC, (spec.content(),))
@@ -510,16 +515,6 @@ class ActivationStore:
         check_same(folder, read_spec(folder / SPEC), fingerprint)
         sealed = (folder / SEAL).exists()
         return open_folder(folder, allow_partial=allow_partial) if sealed or allow_partial else None
-
-
-def make_private(folder: Path) -> None:
-    """Make a cache folder that only its owner can enter, and check that it is ours."""
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        sync_folder(folder.parent)
-    except OSError as error:
-        raise os_error(error, folder) from error
-    check_trusted(folder)
 
 
 def check_same(folder: Path, found: Spec, wanted: Fingerprint) -> None:

@@ -170,7 +170,8 @@ def fit_alignment(
             f"alignment: {used} neutral tokens, wanted {FEWEST_TOKENS_PER_DIM} per dimension, "
             f"{FEWEST_TOKENS_PER_DIM * max(d_x, d_y)}; give more rows with --align-data"
         )
-    medians = _median_norms(pairs, fit)
+    norms = [[one.norm(dim=-1) for one in pairs(chunk)] for chunk in batched(fit, CHUNK_ROWS)]
+    medians = [torch.cat(side, dim=1).median(dim=1).values for side in zip(*norms, strict=True)]
     # moments of the fit, of the rows held out and of shuffled pairs
     per_layer = 3 * 8 * (d_x * d_x + d_x * d_y)
     at_once = max(1, memory_bytes // (2 * per_layer))
@@ -224,12 +225,6 @@ def _paired_streams(
 
 Pairs = Callable[[Sequence[Encoded]], tuple[Tensor, Tensor]]
 """The streams of the source and of `full` on some rows."""
-
-
-def _median_norms(pairs: Pairs, rows: Sequence[Encoded]) -> list[Float[Tensor, " layer"]]:
-    """Of the source and of `full`."""
-    norms = [[one.norm(dim=-1) for one in pairs(chunk)] for chunk in batched(rows, CHUNK_ROWS)]
-    return [torch.cat(side, dim=1).median(dim=1).values for side in zip(*norms, strict=True)]
 
 
 def _sums(

@@ -165,7 +165,8 @@ class Room:
         times its widest span, in attention alone. So examples are cut into strips alike in span,
         each sorted by length, with the number of strips that pads least.
         """
-        loads = [(e, self.load(e, n_rows(e))) for e in sorted(todo, key=_length)]
+        ordered = sorted(todo, key=lambda e: (e.end, len(e.token_ids), e.idx))
+        loads = [(e, self.load(e, n_rows(e))) for e in ordered]
         found = list(self._cut(loads, n_sources))
         n_strips = range(2, min(len(found), MAX_STRIPS) + 1) if self.sweeps else ()
         others = (list(self._cut(_strips(loads, n), n_sources)) for n in n_strips)
@@ -200,7 +201,3 @@ def _strips(loads: Sequence[tuple[Encoded, Load]], n: int) -> list[tuple[Encoded
     return [
         loads[at] for low, high in itertools.pairwise(edges) for at in sorted(by_span[low:high])
     ]
-
-
-def _length(e: Encoded) -> tuple[int, int, int]:
-    return e.end, len(e.token_ids), e.idx

@@ -154,11 +154,15 @@ def say(reader: Reader, prompts: Sequence[Ids], *, max_new_tokens: int) -> list[
     Raises:
         WorkError: logits are not finite.
     """
+
+    def likeliest(logits: Any, row: Any, step: int) -> Any:
+        return _finite(logits).argmax(-1)
+
     stop = ends_of(reader.model)
     said: dict[int, tuple[int, ...]] = {}
     for places in by_length(prompts, SAID_ROWS):
         running = started([prompts[at] for at in places], device_of(reader.model))
-        found = _continued(reader, running, _likeliest, max_new_tokens, stop, places)
+        found = _continued(reader, running, likeliest, max_new_tokens, stop, places)
         said.update(zip(places, found, strict=True))
     decode = reader.model.tokenizer.decode
     return [decode(said[at], skip_special_tokens=True) for at in range(len(prompts))]
@@ -218,10 +222,6 @@ def _continued(
         return logits[:, -1], past
 
     return continued(running, read, choose, max_new_tokens=max_new_tokens, stop=stop)
-
-
-def _likeliest(logits: Any, row: Any, step: int) -> Any:
-    return _finite(logits).argmax(-1)
 
 
 def exposures(
