@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -97,7 +97,7 @@ def listing(rows: Iterable[Sequence[str]]) -> None:
         click.echo(line)
 
 
-class ProgressBar:
+class ProgressBar(AbstractContextManager["ProgressBar"]):
     """Progress on stderr: a bar with the time left; in a pipe a line a stage, or each 10 s."""
 
     def __init__(self) -> None:
@@ -128,9 +128,6 @@ class ProgressBar:
         if what not in self._tasks:
             self._tasks[what] = self._bar.add_task(what, total=total)
         self._bar.update(self._tasks[what], completed=done)
-
-    def __enter__(self) -> "ProgressBar":
-        return self
 
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:

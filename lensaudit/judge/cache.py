@@ -5,6 +5,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ CREATE TABLE IF NOT EXISTS fact (
 """
 
 
-class AnswerCache:
+class AnswerCache(AbstractContextManager["AnswerCache"]):
     """Answers by the hash of their request, in one SQLite file; several processes may share it.
 
     Without a path they are kept in memory.
@@ -78,15 +79,8 @@ class AnswerCache:
         row = (kind, host, model, time.time(), canonical_json(dict(content)))
         self._write("INSERT OR REPLACE INTO fact VALUES (?, ?, ?, ?, ?)", row)
 
-    def close(self) -> None:
-        """Close the file."""
-        self._base.close()
-
-    def __enter__(self) -> "AnswerCache":
-        return self
-
     def __exit__(self, *error: object) -> None:
-        self.close()
+        self._base.close()
 
     def _one(self, query: str, values: tuple[Any, ...]) -> Any:
         try:

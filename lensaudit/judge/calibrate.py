@@ -17,7 +17,7 @@ from lensaudit.files import digest
 from lensaudit.judge.client import open_client
 from lensaudit.judge.items import JudgeRequest, JudgeVerdict
 from lensaudit.judge.programmatic import PROGRAMMATIC
-from lensaudit.judge.prompts import BUILT_IN, prompt_id, read_template
+from lensaudit.judge.prompts import BUILT_IN, named_template, prompt_id
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import CalibrationSettings
 from lensaudit.progress import Tick
@@ -138,7 +138,9 @@ def calibrate_model(
         WorkError: the server refuses half-way.
     """
     rows = read_labels(settings.by)
-    template = _prompt(settings.by if settings.prompt is None else settings.prompt)
+    name = settings.by if settings.prompt is None else settings.prompt
+    known = f"no prompt {name!r}; give --prompt: {', '.join(BUILT_IN)}, or a file"
+    template = named_template(name, known)
     fresh = settings.fresh
     with open_client(settings, settings.model, fresh=fresh, progress=progress) as client:
         judge = ScalarJudge(client, client.capability(), template)
@@ -153,14 +155,6 @@ def calibrate_model(
         kind = f"{KIND}:{found.prompt_id}"
         client.cache.keep_fact(kind, client.endpoint.host, judge.name, asdict(found))
         return found
-
-
-def _prompt(name: str) -> str:
-    if name in BUILT_IN:
-        return BUILT_IN[name]
-    if not Path(name).is_file():
-        raise InputError(f"no prompt {name!r}; give --prompt: {', '.join(BUILT_IN)}, or a file")
-    return read_template(Path(name))
 
 
 def agreement(

@@ -20,7 +20,7 @@ from lensaudit.judge.calls import Found, Pending, Reply, Spent
 from lensaudit.judge.client import JudgeClient, expected_usage, open_client
 from lensaudit.judge.items import GradedItem, JudgeRequest, log_in, read_items
 from lensaudit.judge.programmatic import PROGRAMMATIC, WordJudge
-from lensaudit.judge.prompts import BUILT_IN, read_template
+from lensaudit.judge.prompts import BUILT_IN, is_file, named_template
 from lensaudit.judge.rubric import RubricGrader
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import WORDS, LogSettings
@@ -214,7 +214,7 @@ def folder_named(settings: LogSettings) -> Path:
 
 def name_of(by: str) -> str:
     """What the scores are called."""
-    return Path(by).stem if _is_file(by) else by.removeprefix(WORDS)
+    return Path(by).stem if is_file(by) else by.removeprefix(WORDS)
 
 
 @contextlib.contextmanager
@@ -325,16 +325,8 @@ def _template_of(by: str) -> str:
         return ""
     if by.startswith(WORDS):
         raise InputError(f"--by {by}: no such judge; known are {', '.join(words)}")
-    if by in BUILT_IN:
-        return BUILT_IN[by]
-    if not _is_file(by):
-        known = ", ".join(["rubric", *BUILT_IN, *words])
-        raise InputError(f"--by {by}: no such judge or file; known are {known}")
-    return read_template(Path(by))
-
-
-def _is_file(by: str) -> bool:
-    return Path(by).suffix in (".txt", ".md", ".json") or Path(by).is_file()
+    known = ", ".join(["rubric", *BUILT_IN, *words])
+    return named_template(by, f"--by {by}: no such judge or file; known are {known}")
 
 
 FILES = ("scores.csv", "summary.csv", "results.jsonl", "raw.jsonl", "summary.json")

@@ -88,12 +88,21 @@ def check_template(
     return template
 
 
-def read_template(path: Path) -> str:
-    """A prompt from a text file, or `eval_prompt` of a trait's JSON file.
+def named_template(name: str, known: str) -> str:
+    """A built-in prompt by name, a text file, or `eval_prompt` of a trait's JSON file.
+
+    Args:
+        name: of the prompt, or its file.
+        known: what a name of neither is answered with.
 
     Raises:
-        InputError: unreadable, or without its placeholders.
+        InputError: no such prompt or file, or a prompt without its placeholders.
     """
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    if not is_file(name):
+        raise InputError(known)
+    path = Path(name)
     if path.suffix != ".json":
         return check_template(read_text(path), str(path))
     content = read_json(path)
@@ -101,6 +110,11 @@ def read_template(path: Path) -> str:
     if not isinstance(template, str):
         raise InputError(f"{path}: has no text under eval_prompt; wanted a judge's prompt there")
     return check_template(template, f"{path}: eval_prompt")
+
+
+def is_file(name: str) -> bool:
+    """Is it the name of a file, be it there or not?"""
+    return Path(name).suffix in (".txt", ".md", ".json") or Path(name).is_file()
 
 
 def is_cut(request: JudgeRequest) -> bool:

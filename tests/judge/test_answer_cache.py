@@ -95,7 +95,8 @@ def test_a_file_that_is_no_cache_is_one_line(tmp_path):
 def test_a_locked_cache_is_a_passing_condition(tmp_path, monkeypatch):
     monkeypatch.setattr("lensaudit.judge.cache._BUSY_MS", 50)
     path = tmp_path / "a.sqlite"
-    AnswerCache(path).close()
+    with AnswerCache(path):
+        pass
     other = sqlite3.connect(path)
     other.execute("BEGIN EXCLUSIVE")
     with AnswerCache(path) as cache, pytest.raises(TryAgainError, match="locked"):
