@@ -172,6 +172,16 @@ def test_the_manifest_of_another_program_deletes_nothing(tmp_path, capsys, conte
     assert (tmp_path / "index.html").exists()
 
 
+def test_what_a_signed_manifest_of_another_program_names_is_not_ours(tmp_path):
+    site = made(tmp_path / "run") / "site"
+    site.mkdir()
+    (site / "index.html").write_text("<html>")
+    write_json(site / "manifest.json", signed({"name": "My PWA", "files": {"index.html": {}}}))
+    with pytest.raises(InputError, match=r"site/index\.html"):
+        remove(read_run(site.parent))
+    assert (site / "index.html").exists()
+
+
 def resealed(folder, change):
     content = json.loads((folder / "manifest.json").read_text())
     change(content)

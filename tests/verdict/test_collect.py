@@ -116,12 +116,14 @@ def test_of_several_sets_of_rows_the_worst_counts_and_all_are_listed(tmp_path):
 
 
 def test_one_digit_that_was_edited_is_told(tmp_path):
-    folder = made.save_run(tmp_path / "a", PARTIAL)
-    text = (folder / "summary.json").read_text()
-    (folder / "summary.json").write_text(text.replace("0.667", "0.967"))
-    with pytest.raises(InputError, match="was changed after the run wrote it"):
-        verdicts([folder])
-    assert run(["verdict", str(folder)]) == 2
+    run_folder = made.save_run(tmp_path / "a", PARTIAL)
+    attack = worst_folder(tmp_path / "b")
+    for folder, digit, other in ((run_folder, "0.667", "0.967"), (attack, "56", "66")):
+        text = (folder / "summary.json").read_text()
+        (folder / "summary.json").write_text(text.replace(digit, other, 1))
+        with pytest.raises(InputError, match="was changed after the run wrote it"):
+            verdicts([folder])
+        assert run(["verdict", str(folder)]) == 2
 
 
 def test_a_folder_that_yields_no_view_is_refused_by_name(tmp_path):
