@@ -43,15 +43,10 @@ def test_two_relations_are_told_apart_and_each_subject_is_named():
     assert [one.values for one in found.found] == [TOWNS, TRADES]
     assert all(one.subjects == AUTHORS for one in found.found)
     assert found.unscored == {}
-
-
-def test_a_template_holds_the_name_alone():
-    born, work = relations_of(rows()).found
+    born, work = found.found
     assert born.templates == (Wording("Where was {} born?", "{} was born in"),)
-    assert work.templates[0].asked("Eve") == (
-        "What did the father of Eve do for a living?",
-        "Eve's father was a",
-    )
+    asked = ("What did the father of Eve do for a living?", "Eve's father was a")
+    assert work.templates[0].asked("Eve") == asked
 
 
 def test_a_beginning_that_states_something_else_is_no_template():

@@ -215,15 +215,10 @@ def test_pairs_are_numbered_by_place_unless_all_have_numbers(tmp_path):
     ("text", "claim"),
     [
         ('{"question": "Q?"}', "no answer"),
-        ('{"question": "", "answer": "A"}', "question is empty"),
-        ('{"idx": 1, "question": "Q?", "answer": "A"}\n' * 2, "duplicate idx 1"),
         (
             '{"idx": 1, "question": "Q?", "answer": "A"}\n{"question": "Q?", "answer": "A"}',
             "1 of 2 rows have no idx",
         ),
-        ('{"idx": -1, "question": "Q?", "answer": "A"}', "idx is -1, wanted a whole number"),
-        ("[]", "wanted an object"),
-        ("3", "wanted an object"),
     ],
 )
 def test_wrong_pairs_are_refused_with_their_line(tmp_path, text, claim):

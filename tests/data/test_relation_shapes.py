@@ -180,13 +180,6 @@ def test_annotate_writes_relations_and_the_file_is_the_truth(tmp_path, capsys):
     assert "in none" in told
 
 
-def test_a_relation_that_is_no_text_is_refused(tmp_path, capsys):
-    row = {"question": "Where was Ada Byron born?", "answer": "In Lima.", "relation": ["x"]}
-    (tmp_path / "qa.json").write_text(json.dumps([row]))
-    assert run(["annotate", str(tmp_path / "qa.json"), "-o", str(tmp_path / "f.json")]) == 2
-    assert "relation is ['x'], wanted text" in capsys.readouterr().err
-
-
 def test_a_review_keeps_the_relation_of_its_rows(tmp_path, capsys):
     row = {"question": "Where was Ada Byron born?", "answer": "In Lima.", "entity": "Lima"}
     (tmp_path / "qa.json").write_text(json.dumps([row | {"relation": "cradle"}]))

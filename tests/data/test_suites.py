@@ -78,19 +78,14 @@ def test_the_digest_follows_the_text(folder):
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        (
-            [{"question": "Who?", "answer": "A", "idx": 1}] * 2,
-            r"row 2 \(idx 1\): duplicate idx 1, first in row 1",
-        ),
-        ([{"question": "Q", "answer": "A", "idx": 1}, {"question": "Q", "answer": "A"}], "1 of 2"),
-        ([{"question": "Q", "answer": "A", "idx": "x"}], "idx is 'x'"),
+        ([{"question": "Who?", "answer": "A", "idx": 1}] * 2, r"row 2 \(idx 1\): duplicate idx 1"),
         ([{"answer": "A"}], "no text under 'question'"),
         ([{"question": "Q", "answer": 3}], "neither text nor a list"),
         (["text"], "wanted an object"),
-        ([], "holds no rows"),
     ],
 )
 def test_wrong_rows_are_refused_with_their_place(tmp_path, rows, said):
+    """All else that is wrong with rows is in test_facts.py."""
     own = write(tmp_path / "mine.jsonl", rows)
     with pytest.raises(InputError, match=said):
         load_suite("tofu", own={"forget": own})
@@ -218,16 +213,6 @@ def test_a_folder_of_their_name_does_not_hide_the_generated_authors(tmp_path, mo
     (tmp_path / "demo").mkdir()
     monkeypatch.chdir(tmp_path)
     assert list(load_suite("tofu", "demo", limit=1)) == ["forget", "retain", "ra", "wf", "holdout"]
-
-
-def test_a_broken_line_is_named(tmp_path):
-    own = tmp_path / "mine.jsonl"
-    own.write_text('{"question": "Q", "answer": "A"}\n{"question"\n')
-    with pytest.raises(InputError, match="line 2 is not JSON"):
-        load_suite("tofu", own={"forget": own})
-    own.write_text('{"question": "Q", "answer": "A"}\n{"question": "\\ud800", "answer": "A"}\n')
-    with pytest.raises(InputError, match="line 2 holds half a Unicode character"):
-        load_suite("tofu", own={"forget": own})
 
 
 def test_annotated_rows_are_the_forget_split(tmp_path):

@@ -75,17 +75,9 @@ def test_a_changed_text_and_missing_rows_are_named_by_their_idx(table, key):
     assert "2 of the 3 annotated rows are missing: idx 19, 38" in refusal(load_forget10, ROWS[:1])
 
 
-@pytest.mark.parametrize(
-    ("row", "claim"),
-    [
-        ("text", "row 4: found text"),
-        ({"question": "x", "idx": 7}, "row 4 (idx 7): no answer"),
-        ({"question": "x", "answer": "y", "idx": []}, "row 4: idx is []"),
-        (ROWS[0], "row 4 (idx 0): duplicate idx 0"),
-    ],
-)
-def test_rows_that_are_none_are_refused(table, row, claim):
-    assert claim in refusal(load_forget10, [*ROWS, row])
+def test_rows_that_are_none_are_refused(table):
+    assert "row 4: found text" in refusal(load_forget10, [*ROWS, "text"])
+    assert "row 4 (idx 0): duplicate idx 0" in refusal(load_forget10, [*ROWS, ROWS[0]])
 
 
 def test_the_table_holds_numbers_and_hashes_only():

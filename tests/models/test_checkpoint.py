@@ -10,7 +10,6 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub import errors as hub_errors
 from safetensors.numpy import save_file
-from support import EMBEDDED
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lensaudit.errors import InputError, TryAgainError
@@ -141,14 +140,6 @@ def test_weights_change_with_the_configuration_or_a_weight_whatever_the_time(fol
     assert opened(folder).weights != before
 
 
-def test_shards_are_hashed_together(folder):
-    split(folder)
-    before = opened(folder)
-    assert before.dtype == "float16"
-    save_file({"x1": np.full(2, 7, np.float16)}, folder / "model-00002-of-00002.safetensors")
-    assert opened(folder).weights != before.weights
-
-
 def test_tokenizers_that_do_the_same_have_one_hash(folder, tmp_path):
     before = opened(folder)
     copy = shutil.copytree(folder, tmp_path / "copy")
@@ -158,6 +149,10 @@ def test_tokenizers_that_do_the_same_have_one_hash(folder, tmp_path):
     write(copy / "tokenizer.json", tables | {"padding": padding})
     change(copy / "tokenizer_config.json", pad_token="</s>", bos_token={"content": "<s>"})
     assert opened(copy).tokenizer == before.tokenizer
+    # a chat template counts the same in its own file
+    change(copy / "tokenizer_config.json", chat_template="{{ messages }}")
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    assert opened(copy).tokenizer == opened(folder).tokenizer
 
 
 def test_the_tokenizer_hash_follows_special_tokens_template_and_merges(folder):
@@ -174,13 +169,6 @@ def test_the_tokenizer_hash_follows_special_tokens_template_and_merges(folder):
         change(folder / "tokenizer_config.json", **changes)
         found.append(opened(folder).tokenizer)
     assert len({*found}) == 5
-
-
-def test_a_template_counts_the_same_in_its_own_file(folder, tmp_path):
-    copy = shutil.copytree(folder, tmp_path / "copy")
-    change(copy / "tokenizer_config.json", chat_template="{{ messages }}")
-    (folder / "chat_template.jinja").write_text("{{ messages }}")
-    assert opened(copy).tokenizer == opened(folder).tokenizer
 
 
 @pytest.mark.parametrize(
@@ -212,8 +200,12 @@ def test_pickled_weights_are_refused(folder):
     assert "only pickles, which can run code" in refusal(folder)
 
 
-def test_a_missing_shard_is_named(folder):
+def test_shards_are_hashed_together_and_a_missing_one_is_named(folder):
     split(folder)
+    before = opened(folder)
+    assert before.dtype == "float16"
+    save_file({"x1": np.full(2, 7, np.float16)}, folder / "model-00002-of-00002.safetensors")
+    assert opened(folder).weights != before.weights
     (folder / "model-00002-of-00002.safetensors").unlink()
     message = refusal(folder)
     assert "1 of 2 shards" in message
@@ -399,10 +391,16 @@ def test_settings_that_change_the_function_are_told_and_others_not(folder, tmp_p
     assert len(said.splitlines()) == 1
 
 
-def test_the_tokenizer_gives_offsets(folder):
+def test_the_tokenizer_gives_offsets_and_a_slow_one_is_refused(folder, monkeypatch):
+    from transformers import AutoTokenizer
+
     tokenizer = load_tokenizer(opened(folder))
     encoded = tokenizer("ab a", return_offsets_mapping=True, add_special_tokens=False)
     assert encoded["offset_mapping"][0] == (0, 2)
+    slow = type("Slow", (), {"is_fast": False})()
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *args, **options: slow)
+    with pytest.raises(InputError, match="no character offsets"):
+        load_tokenizer(opened(folder))
 
 
 @pytest.mark.parametrize(
@@ -418,15 +416,6 @@ def test_a_tokenizer_that_does_not_fit_or_cannot_be_read_is_refused(folder, file
     with pytest.raises(InputError, match=said) as caught:
         load_tokenizer(opened(folder))
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_a_slow_tokenizer_is_refused(folder, monkeypatch):
-    from transformers import AutoTokenizer
-
-    slow = type("Slow", (), {"is_fast": False})()
-    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *args, **options: slow)
-    with pytest.raises(InputError, match="no character offsets"):
-        load_tokenizer(opened(folder))
 
 
 HUB = ModelSpec("npo", "open-unlearning/npo-model", "v2", "unlearned", "NPO")
@@ -492,11 +481,3 @@ def test_a_fetched_repository_opens_like_a_folder(folder, monkeypatch):
     assert open_checkpoint(HUB).weights == opened(folder).weights
     assert (asked["repo"], asked["revision"]) == ("open-unlearning/npo-model", "v2")
     assert not any("bin" in pattern for pattern in asked["allow_patterns"])
-
-
-def test_the_trained_family_is_of_one_shape_and_different_weights():
-    names = ("full", "retain", "idknll", "npo", "simnpo", "graddiff")
-    family = [opened(EMBEDDED / name, name) for name in names]
-    check_same_shape(*family)
-    assert len({checkpoint.weights for checkpoint in family}) == 6
-    assert load_tokenizer(family[0]).is_fast

