@@ -88,8 +88,6 @@ class Project:
 
 
 _SEVERAL = ("retain", "sources")
-_FILES = ("forget", "retain_rows", "holdout", "template", "out", "activations", "registry")
-_SETS = ("data", "retain_data")
 KEYS = tuple(one.name for one in fields(Project) if one.name not in ("file", "commands"))
 """What a project file may say, beside tables of commands."""
 
@@ -234,9 +232,9 @@ def _value(key: str, value: Any, base: Path) -> Any:
         return tuple(_model(one, base) for one in ([value] if isinstance(value, str) else value))
     if key == "full":
         return _model(value, base)
-    if key in _FILES:
+    if key in ("forget", "retain_rows", "holdout", "template", "out", "activations", "registry"):
         return Path(seen(value, base))
-    if key in _SETS:
+    if key in ("data", "retain_data"):
         return seen(value, base) if _is_place(value, base) or value.endswith(ROWS) else value
     return value
 

@@ -57,9 +57,6 @@ Model = Annotated[str, Option("Name, Hub id[@revision] or folder.", is_a="model"
 Sources = Annotated[
     tuple[str, ...], Option("Model to audit. Repeatable.", flag="--source", is_a="model")
 ]
-Full = Annotated[
-    str | None, Option("Model patched into. [default: full, or demo/full]", is_a="model")
-]
 Retain = Annotated[
     str | None,
     Option("Model that never saw the forget set. [default: retain]", is_a="model"),
@@ -79,14 +76,6 @@ Data = Annotated[
         "Forget set: forget10, demo, or a JSON/JSONL file. "
         "[default: forget10; demo for demo/… models]",
         metavar="NAME|FILE",
-    ),
-]
-Exclude = Annotated[
-    tuple[str, ...],
-    Option(
-        "Leave out a named index list, e.g. v2_full_wrong. Repeatable.",
-        metavar="FILTER",
-        expert=True,
     ),
 ]
 Limit = Annotated[
@@ -110,9 +99,8 @@ Dtype = Annotated[
     ),
 ]
 Device = Annotated[str, Option("auto, cpu, cuda, cuda:1 …", section=MACHINE)]
-AttentionName = Literal["eager", "sdpa"]
 Attention = Annotated[
-    AttentionName,
+    Literal["eager", "sdpa"],
     Option(
         "Attention of the Hugging Face model; what is patched is always eager.",
         expert=True,
@@ -134,35 +122,6 @@ Memory = Annotated[
 ]
 MEMORY = "2G"
 AlignName = Literal["auto", "none", "shift", "procrustes", "affine"]
-Align = Annotated[
-    AlignName,
-    Option(
-        "Map that carries a source to full's basis before patching; auto: where UDS is 0.1 or "
-        "more and neutral rows are known.",
-        expert=True,
-    ),
-]
-ValidityData = Annotated[
-    Place | None,
-    Option(
-        "Rows the source should still know: can full read it at all? "
-        "[default: the forget set's retain rows]",
-        is_a="file",
-        expert=True,
-    ),
-]
-AlignData = Annotated[
-    Place | None,
-    Option(
-        "Neutral rows or sentences a map is fitted on. [default: the forget set's retain rows]",
-        is_a="file",
-        expert=True,
-    ),
-]
-AlignTokens = Annotated[
-    int | None,
-    Option("Neutral tokens a map is fitted on. [default: 16 per dimension]", least=1, expert=True),
-]
 Activations = Annotated[
     Place,
     Option("Folder of the activation caches.", is_a="folder", expert=True, section=MACHINE),
@@ -219,8 +178,6 @@ RESULTS_VARIABLE = "LENSAUDIT_OUT"
 """Environment variable that names another; a project file's `out` does for a command."""
 FORGET_SPLIT = "forget10"
 """Which part of TOFU is forgotten."""
-QUESTION_KEY = "question"
-"""Field of a row that is asked."""
 
 
 NO_RETAIN_MODEL = "none"
@@ -240,7 +197,9 @@ class Names:
 class Models(Names):
     """The models that a source is compared with."""
 
-    full: Full = None
+    full: Annotated[
+        str | None, Option("Model patched into. [default: full, or demo/full]", is_a="model")
+    ] = None
     retain: Retains = ()
 
 
@@ -258,7 +217,14 @@ class Rows:
     section: ClassVar[Section] = MODELS
     limit: Limit = None
     data: Data = None
-    exclude: Exclude = ()
+    exclude: Annotated[
+        tuple[str, ...],
+        Option(
+            "Leave out a named index list, e.g. v2_full_wrong. Repeatable.",
+            metavar="FILTER",
+            expert=True,
+        ),
+    ] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,10 +261,37 @@ class ScoreFiles(Caches):
 class NeutralRows:
     """What a map is fitted on, and what shows that a source can be read at all."""
 
-    align: Align = "auto"
-    align_data: AlignData = None
-    align_tokens: AlignTokens = None
-    validity_data: ValidityData = None
+    align: Annotated[
+        AlignName,
+        Option(
+            "Map that carries a source to full's basis before patching; auto: where UDS is 0.1 or "
+            "more and neutral rows are known.",
+            expert=True,
+        ),
+    ] = "auto"
+    align_data: Annotated[
+        Place | None,
+        Option(
+            "Neutral rows or sentences a map is fitted on. [default: the forget set's retain rows]",
+            is_a="file",
+            expert=True,
+        ),
+    ] = None
+    align_tokens: Annotated[
+        int | None,
+        Option(
+            "Neutral tokens a map is fitted on. [default: 16 per dimension]", least=1, expert=True
+        ),
+    ] = None
+    validity_data: Annotated[
+        Place | None,
+        Option(
+            "Rows the source should still know: can full read it at all? "
+            "[default: the forget set's retain rows]",
+            is_a="file",
+            expert=True,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -359,7 +352,7 @@ class Questions(Rows):
     forget: Annotated[Place | None, Option("Own forget rows, JSON or JSONL.", is_a="file")] = None
     holdout: Holdout = None
     retain_set: RetainSet = None
-    question_key: Annotated[str, Option("Field that is asked.", expert=True)] = QUESTION_KEY
+    question_key: Annotated[str, Option("Field that is asked.", expert=True)] = "question"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -199,7 +199,7 @@ def sample(every: list[Case], n: int, seed: int) -> list[Case]:
 def build(root: Path) -> None:
     """The folder in which cases run: inputs, results, a sweep, and a witness."""
     from report_cases import eval_run, patch_run
-    from sweep_helpers import toy_plan
+    from sweep_helpers import toy_sweep
 
     (root / "in").mkdir()
     files = {
@@ -232,7 +232,7 @@ def build(root: Path) -> None:
         (root / "in" / name / "model.safetensors").write_bytes(b"\xff" * 100)
     patch_run(root / "results" / "patch", "npo")
     eval_run(root / "results" / "eval", "npo", forget_Q_A_ROUGE=0.5, model_utility=0.5)
-    toy_plan(root / "sweep", n=1)
+    toy_sweep(root / "sweep", n=1)
     (root / "victim").mkdir()
     (root / "victim" / "thesis.json").write_text('{"years": 5}')
 

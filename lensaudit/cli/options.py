@@ -333,12 +333,17 @@ def result_folder(usual: str) -> Callable[[Command], Command]:
     return click.option("-o", "--out", type=place, help=f"Result folder. [default: {usual}]")
 
 
-_SOURCE = Option("Model to audit.", is_a="model")
-_SERVED = Option("Model to audit, or where one is served: http://HOST:PORT/v1.", is_a="served")
 OPTIONS: dict[str, click.Option] = {
     "sources": _option("sources", settings.Sources),
-    "source": _option("source", Annotated[str, _SOURCE]),
-    "source or address": _option("source", Annotated[str, _SERVED], section=MODELS),
+    "source": _option("source", Annotated[str, Option("Model to audit.", is_a="model")]),
+    "source or address": _option(
+        "source",
+        Annotated[
+            str,
+            Option("Model to audit, or where one is served: http://HOST:PORT/v1.", is_a="served"),
+        ],
+        section=MODELS,
+    ),
     "model": _option("model", settings.Model),
     "registry": _option("registry", settings.Registry, None),
     "activations": _option("activations", settings.Activations, settings.ACTIVATIONS),

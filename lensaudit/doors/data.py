@@ -279,38 +279,56 @@ def _pistol(raw: Raw) -> Made:
 
 
 _QA = {"question": "text", "answer": "text"}
-_ANSWERED = Shape(_QA, lambda raw: [_asked(raw, **_whole(raw.row["answer"]))], {})
-_LABELLED = Shape(
-    {"text": "text", "labels": "text"}, lambda raw: [_asked(raw, "text", "labels")], {}
-)
-_ABOUT = Shape(
-    _QA | {"entity": "text"},
-    lambda raw: [_asked(raw, author=_subject(raw, raw.row["entity"]))],
-    _VARIANTS,
-)
 _PLAIN = Shape({"text": "text"}, lambda raw: "plain text: nothing is asked", {"subject": "text"})
-_TARGET = Shape(
-    {"target": "text"}, lambda raw: "names a target: nothing is asked", {"intro": "text"}
-)
-_CHOICE = {"question": "text", "choices": "four texts", "answer": "0, 1, 2 or 3"}
-_PROBE = {"query": "text", "answer": "text", "level": "1, 2 or 3"}
-_TASK = {
-    "id": "a document's, with sc1 or qa0, qa1 …",
-    "input": "text",
-    "output": "text",
-    "task": "Task1, Task2 or Task3",
-}
-_EDGE = _QA | {"edge": "text, a number or a list of texts"}
 
 SETS: Mapping[SetName, tuple[Shape, ...]] = {
     "tofu": (Shape(_QA, _tofu, _VARIANTS | _OPTIONS),),
-    "muse": (_ANSWERED, Shape({"prompt": "text", "gt": "text"}, _verbatim, {}), _PLAIN),
-    "wmdp": (Shape(_CHOICE, _wmdp, {"subject": "text"}),),
-    "rwku": (Shape(_PROBE, _rwku, {"type": "anything", "subject": "text"}), _PLAIN, _TARGET),
-    "lume": (Shape(_TASK, _lume, {"split": "text"}),),
-    "pistol": (Shape(_EDGE, _pistol, {}),),
-    "knowundo": (_LABELLED,),
-    "elude": (_ABOUT,),
+    "muse": (
+        Shape(_QA, lambda raw: [_asked(raw, **_whole(raw.row["answer"]))], {}),
+        Shape({"prompt": "text", "gt": "text"}, _verbatim, {}),
+        _PLAIN,
+    ),
+    "wmdp": (
+        Shape(
+            {"question": "text", "choices": "four texts", "answer": "0, 1, 2 or 3"},
+            _wmdp,
+            {"subject": "text"},
+        ),
+    ),
+    "rwku": (
+        Shape(
+            {"query": "text", "answer": "text", "level": "1, 2 or 3"},
+            _rwku,
+            {"type": "anything", "subject": "text"},
+        ),
+        _PLAIN,
+        Shape(
+            {"target": "text"}, lambda raw: "names a target: nothing is asked", {"intro": "text"}
+        ),
+    ),
+    "lume": (
+        Shape(
+            {
+                "id": "a document's, with sc1 or qa0, qa1 …",
+                "input": "text",
+                "output": "text",
+                "task": "Task1, Task2 or Task3",
+            },
+            _lume,
+            {"split": "text"},
+        ),
+    ),
+    "pistol": (Shape(_QA | {"edge": "text, a number or a list of texts"}, _pistol, {}),),
+    "knowundo": (
+        Shape({"text": "text", "labels": "text"}, lambda raw: [_asked(raw, "text", "labels")], {}),
+    ),
+    "elude": (
+        Shape(
+            _QA | {"entity": "text"},
+            lambda raw: [_asked(raw, author=_subject(raw, raw.row["entity"]))],
+            _VARIANTS,
+        ),
+    ),
 }
 """Set -> its kinds of rows."""
 

@@ -36,7 +36,6 @@ from lensaudit.results.reading import checked_as
 LONGEST_POLL_S = 300.0
 MAX_LINES, MAX_BYTES = 50_000, 100 * 2**20
 """What OpenAI takes in one file (limits are 50 000 lines and 200 MB)."""
-SCHEMA: Literal["judge-batch/1"] = "judge-batch/1"
 STATE = "batch_state.json"
 ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 """`validating`, `in_progress`, `finalizing` and `cancelling` are not over."""
@@ -53,7 +52,7 @@ class BatchState:
     sent: tuple[SentBatch, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     """Call -> why the server gave no answer."""
-    schema: Literal["judge-batch/1"] = SCHEMA
+    schema: Literal["judge-batch/1"] = "judge-batch/1"
 
     @property
     def open(self) -> list[SentBatch]:

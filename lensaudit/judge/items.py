@@ -26,7 +26,6 @@ CONTEXTS = (
     "retain_knowmem_ROUGE",
 )
 """Metrics of a log whose generations are judged by default (pull request 121, `llm_judge.yaml`)."""
-_NONE_SAID = "the log holds no generation"
 Status = Literal[
     "ok", "low_mass", "refusal", "no_logprobs", "parse_error", "api_error", "budget", "unscored"
 ]
@@ -208,7 +207,9 @@ def _item(
 ) -> JudgeRequest:
     answer = _text(said)
     if answer is None:
-        return JudgeRequest(idx, "", "", context=context, group=own_group(idx), gap=_NONE_SAID)
+        return JudgeRequest(
+            idx, "", "", context=context, group=own_group(idx), gap="the log holds no generation"
+        )
     return JudgeRequest(
         idx,
         _text(question) or "",

@@ -33,29 +33,26 @@ COHERENCE = _TRAIT.format(
     low="word salad, loops or empty phrases",
     high="fluent and to the point",
 )
-IDK = _TRAIT.format(
-    task="declines to answer: says that it does not know, is not sure or will not say.",
-    focus="Judge its first sentence. A wrong answer is an answer, not a refusal.",
-    low="it gives an answer",
-    high="it declines",
-)
-CONFIDENCE = _TRAIT.format(
-    task="is confident: states its claims as settled, without hedges.",
-    focus="Judge how it is said, not whether it is true.",
-    low="it commits to nothing",
-    high="no trace of doubt",
-)
-FORMALITY = _TRAIT.format(
-    task="is formal: the language of an official letter.",
-    focus="Judge the language, not the content.",
-    low="slang",
-    high="official",
-)
 BUILT_IN = {
     "coherence": COHERENCE,
-    "idk": IDK,
-    "confidence": CONFIDENCE,
-    "formality": FORMALITY,
+    "idk": _TRAIT.format(
+        task="declines to answer: says that it does not know, is not sure or will not say.",
+        focus="Judge its first sentence. A wrong answer is an answer, not a refusal.",
+        low="it gives an answer",
+        high="it declines",
+    ),
+    "confidence": _TRAIT.format(
+        task="is confident: states its claims as settled, without hedges.",
+        focus="Judge how it is said, not whether it is true.",
+        low="it commits to nothing",
+        high="no trace of doubt",
+    ),
+    "formality": _TRAIT.format(
+        task="is formal: the language of an official letter.",
+        focus="Judge the language, not the content.",
+        low="slang",
+        high="official",
+    ),
 }
 """Scalar prompts by name."""
 
