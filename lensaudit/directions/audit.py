@@ -8,8 +8,9 @@ full; for the never-trained control retain and full; for an edit of full, full a
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,11 +24,9 @@ from lensaudit.directions.experiments import (
     DONE,
     SCHEMA,
     Finding,
-    Said,
     ablate,
     mediate,
     restore,
-    said,
     source_of,
 )
 from lensaudit.directions.models import (
@@ -202,20 +201,16 @@ def run(audit: DirectionsAudit, progress: Tick = unheard, notice: Notice = unhea
         if row["run"] == identity and asked.issuperset(row.get("idx", ()))
     ]
     done = {(row["kind"], row["fold"]) for row in rows}
-    wanted: list[tuple[Kind, Fold]] = [
-        (kind, fold) for kind in audit.kinds for fold in audit.folds()
-    ]
-    missing: list[tuple[Kind, Fold]] = [
-        (kind, fold) for kind, fold in wanted if (kind, fold.number) not in done
-    ]
-    if missing or PLAIN not in done:
-        bench = replace(audit, progress=progress)
-        for new in _computed(bench, missing, PLAIN not in done):
-            new = [{"run": identity, **row} for row in new]
-            ledger.append(new)
-            rows += new
-            done |= {(row["kind"], row["fold"]) for row in new}
-            progress("experiments x folds", len(done - {PLAIN}), len(wanted))
+    wanted = list(product(audit.kinds, audit.folds()))
+    bench = replace(audit, progress=progress)
+    for kind, fold in [("plain", PLAIN), *wanted]:
+        if (kind, fold.number) in done:
+            continue
+        new = [{"run": identity, **row} for row in _rows_of(bench, kind, fold)]
+        ledger.append(new)
+        rows += new
+        done.add((kind, fold.number))
+        progress("experiments x folds", len(done) - 1, len(wanted))
     rows.sort(key=lambda row: (_ORDER[row["kind"]], row["fold"]))
     ledger.rewrite(rows)
     summary = summed_up(audit, rows)
@@ -234,34 +229,25 @@ def run(audit: DirectionsAudit, progress: Tick = unheard, notice: Notice = unhea
     return RunResult(settings.name, out, summary)
 
 
-PLAIN = ("plain", -1)
-"""Kind and fold of the row that tells what the three models know as they are."""
+PLAIN = Fold(-1, frozenset(), frozenset(), frozenset())
+"""Of the row that tells what the three models know as they are."""
 _ORDER = {"plain": -1, **{kind: at for at, kind in enumerate(KINDS)}}
 
 
-def _computed(
-    bench: DirectionsAudit, missing: Sequence[tuple[Kind, Fold]], plain: bool
-) -> Iterator[list[dict[str, Any]]]:
-    """The rows of each experiment and fold that is missing, one batch each."""
-    if plain:
-        yield [_plain_row(bench)]
-    questions: list[Said] = []
-    for kind, fold in missing:
-        extra = {}
-        if kind == "ablate":
-            # what the unlearned model says to all questions, unhindered
-            questions = questions or [_all_said(bench, "unlearned", part) for part in bench.encoded]
-            source = source_of(bench, bench.rows(fold.estimate), *questions)
-            findings = ablate(bench, fold, source)
-            extra = {"direction_source": source.name}
-        else:
-            findings = (restore if kind == "add" else mediate)(bench, fold)
-        empty = {"schema": SCHEMA, "kind": kind, "fold": fold.number, "empty": True}
-        yield [{**one.document(), **extra} for one in findings] or [empty]
-
-
-def _all_said(bench: DirectionsAudit, role: Role, part: Part) -> Said:
-    return said(bench, role, part, range(len(bench.encoded[part])))
+def _rows_of(bench: DirectionsAudit, kind: str, fold: Fold) -> list[dict[str, Any]]:
+    """What an experiment finds in one fold, or one row that it finds nothing."""
+    if kind == "plain":
+        return [_plain_row(bench)]
+    extra = {}
+    if kind == "ablate":
+        questions = bench.unhindered
+        source = source_of(bench, bench.rows(fold.estimate), *questions)
+        findings = ablate(bench, fold, source)
+        extra = {"direction_source": source.name}
+    else:
+        findings = (restore if kind == "add" else mediate)(bench, fold)
+    empty = {"schema": SCHEMA, "kind": kind, "fold": fold.number, "empty": True}
+    return [{**one.document(), **extra} for one in findings] or [empty]
 
 
 def _plain_row(bench: DirectionsAudit) -> dict[str, Any]:
@@ -270,7 +256,7 @@ def _plain_row(bench: DirectionsAudit) -> dict[str, Any]:
     scores = {role: bench.scored(role, range(len(encoded)), [NO_EDITS]) for role in ROLES}
     # only ABLATE reads them, and they take longer than all the rest
     asked = ROLES if "ablate" in bench.kinds else ()
-    spoken = {role: _all_said(bench, role, "forget") for role in asked}
+    spoken = {role: bench.said(role, "forget") for role in asked}
     return {
         "schema": SCHEMA,
         "kind": "plain",

@@ -15,10 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.directions.models import DirectionsAudit, Fold, Part, Role, log_odds
-from lensaudit.judge.items import JudgeRequest
-from lensaudit.judge.programmatic import ENTITY, declines
-from lensaudit.patching.generation import ends_of
+from lensaudit.directions.models import DirectionsAudit, Fold, Role, Said, log_odds
 from lensaudit.steer.estimators import random_direction, scaled_to
 from lensaudit.steer.generate import (
     NO_EDITS,
@@ -26,7 +23,6 @@ from lensaudit.steer.generate import (
     Place,
     adding,
     clamping,
-    continuations,
     removing,
 )
 from lensaudit.steer.settings import Kind
@@ -307,46 +303,6 @@ def clamping_arm(
 
 
 @dataclass(frozen=True)
-class Said:
-    """What a model says to the questions of one part, greedily."""
-
-    declines: tuple[bool, ...]
-    correct: tuple[bool, ...]
-    """The entity stands in the answer."""
-    first: tuple[int, ...]
-    """First token of each answer; -1 of an empty one."""
-
-
-def said(
-    bench: DirectionsAudit, role: Role, part: Part, rows: Sequence[int], edits: Edits = NO_EDITS
-) -> Said:
-    """Greedy answers to some questions; of retain questions none counts as correct."""
-    model = bench.models[role]
-    asked = [bench.questions[part][row] for row in rows]
-    entity = {one.idx: one.entity for one in bench.examples["forget"]} if part == "forget" else {}
-    ids = continuations(
-        model,
-        [e.token_ids for e in asked],
-        max_new_tokens=bench.settings.max_new_tokens,
-        stop=ends_of(model),
-        edits=edits,
-        idx=[e.idx for e in asked],
-    )
-    texts = [model.tokenizer.decode(list(one), skip_special_tokens=True) for one in ids]
-    verdicts = ENTITY.score(
-        [
-            JudgeRequest(e.idx, "", text, entity=entity.get(e.idx, ""))
-            for e, text in zip(asked, texts, strict=True)
-        ]
-    )
-    return Said(
-        declines=tuple(declines(text) for text in texts),
-        correct=tuple(v.score == 100.0 for v in verdicts),
-        first=tuple(one[0] if one else -1 for one in ids),
-    )
-
-
-@dataclass(frozen=True)
 class DirectionSource:
     """Where the ablated direction comes from, at every layer."""
 
@@ -503,7 +459,7 @@ def _with_odds(
 
 def _heard(bench: DirectionsAudit, finding: Finding, arm: Arm, fold: Fold) -> Finding:
     """With what the model says to the questions; an ablation often leaves inventions."""
-    after = said(bench, arm.role, "forget", bench.rows(fold.score), arm.edits)
+    after = bench.said(arm.role, "forget", bench.rows(fold.score), arm.edits)
     spoke = [right for no, right in zip(after.declines, after.correct, strict=True) if not no]
     shares = {
         "idk_rate": _share(after.declines),
@@ -511,7 +467,7 @@ def _heard(bench: DirectionsAudit, finding: Finding, arm: Arm, fold: Fold) -> Fi
         "correct_given_answered": _share(spoke),
     }
     if arm.arm == "direction":
-        kept = said(bench, "unlearned", "retain", range(len(bench.encoded["retain"])), arm.edits)
+        kept = bench.said("unlearned", "retain", edits=arm.edits)
         shares["idk_rate_retain"] = _share(kept.declines)
     return replace(finding, said=list(map(float, after.correct)), speech=shares)
 

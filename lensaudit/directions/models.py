@@ -27,8 +27,11 @@ from lensaudit.data.spans import Encoded, buckets, make_batch
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest
 from lensaudit.groups import Group
+from lensaudit.judge.items import JudgeRequest
+from lensaudit.judge.programmatic import ENTITY, declines
 from lensaudit.models.bridge import DTYPES, TransformerBridge, device_of, load, logits_of
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
+from lensaudit.patching.generation import ends_of
 from lensaudit.progress import Tick, unheard
 from lensaudit.scores.depth import label_logprob, mean_per_example, span_mean
 from lensaudit.scores.erasure import label_hit
@@ -37,6 +40,7 @@ from lensaudit.steer.generate import (
     Edits,
     Format,
     Place,
+    continuations,
     installed,
     one_after_the_other,
     prompt_ids,
@@ -237,6 +241,40 @@ class DirectionsAudit:
         chosen = [self.encoded[part][row] for row in rows]
         return scored(self.models[role], chosen, settings, memory_bytes=self.memory_bytes)
 
+    def said(
+        self, role: Role, part: Part, rows: Sequence[int] | None = None, edits: Edits = NO_EDITS
+    ) -> "Said":
+        """Greedy answers to some questions, or to all; of retain ones none counts as correct."""
+        model, questions = self.models[role], self.questions[part]
+        asked = list(questions) if rows is None else [questions[row] for row in rows]
+        forget = self.examples["forget"] if part == "forget" else ()
+        entity = {one.idx: one.entity for one in forget}
+        ids = continuations(
+            model,
+            [e.token_ids for e in asked],
+            max_new_tokens=self.settings.max_new_tokens,
+            stop=ends_of(model),
+            edits=edits,
+            idx=[e.idx for e in asked],
+        )
+        texts = [model.tokenizer.decode(list(one), skip_special_tokens=True) for one in ids]
+        verdicts = ENTITY.score(
+            [
+                JudgeRequest(e.idx, "", text, entity=entity.get(e.idx, ""))
+                for e, text in zip(asked, texts, strict=True)
+            ]
+        )
+        return Said(
+            declines=tuple(declines(text) for text in texts),
+            correct=tuple(v.score == 100.0 for v in verdicts),
+            first=tuple(one[0] if one else -1 for one in ids),
+        )
+
+    @cached_property
+    def unhindered(self) -> tuple["Said", ...]:
+        """What the unlearned model says to all questions, part by part."""
+        return tuple(self.said("unlearned", part) for part in self.encoded)
+
     def similarity(self, layer: int) -> float:
         """Mean cosine of the full and the unlearned model's streams on retain examples.
 
@@ -244,6 +282,17 @@ class DirectionsAudit:
         """
         first, second = (self.streams[role, "retain"][:, layer] for role in ROLES[:2])
         return float(torch.nn.functional.cosine_similarity(first, second).mean())
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a model says to the questions of one part, greedily."""
+
+    declines: tuple[bool, ...]
+    correct: tuple[bool, ...]
+    """The entity stands in the answer."""
+    first: tuple[int, ...]
+    """First token of each answer; -1 of an empty one."""
 
 
 @dataclass(frozen=True)

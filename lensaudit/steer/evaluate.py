@@ -65,8 +65,6 @@ class JudgedAnswer:
     """One answer and its scores, 0 to 100; None where a judge gives none."""
 
     question: int
-    rollout: int
-    text: str
     trait: float | None
     coherence: float | None
     reason: str = ""
@@ -588,10 +586,10 @@ def levels_of(job: Steering, by: tuple[Judge, Judge]) -> list[Level]:
     levels = []
     for texts in said:
         found = []
-        for (question, rollout), text in texts.items():
+        for question, _ in texts:
             trait, sound = next(verdicts)
             why = [f"{one.status}: {one.reason}" if one.reason else "" for one in (trait, sound)]
-            found.append(JudgedAnswer(question, rollout, text, trait.score, sound.score, *why))
+            found.append(JudgedAnswer(question, trait.score, sound.score, *why))
         levels.append(Level(tuple(found)))
     return levels
 

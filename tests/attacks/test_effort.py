@@ -92,6 +92,13 @@ def test_effort_by_the_limit_comes_later_than_by_the_estimate():
     assert (estimate, limit) == ((1, False), (2, False))
     assert judged_by(GROUPS) == "lower limit"
     assert judged_by([0, 1, 2, 3]) == "estimate"
+    half = np.array([True, True, False, False])
+    low, high = np.array([[0.0] * 4, [1, 1, 0, 0]]), np.array([[0.0] * 4, [0, 0, 1, 1]])
+    runs = {0.1: low, 0.2: high}
+    first, second = chosen(runs, ~half), chosen(runs, half)
+    assert (first, second) == (0.2, 0.1)
+    # each rate is best on the half that it does not speak for
+    assert not np.where(half, runs[first], runs[second]).any()
 
 
 def test_what_does_not_come_back_is_censored_and_what_cannot_be_read_is_not():
@@ -109,23 +116,13 @@ def test_what_does_not_come_back_is_censored_and_what_cannot_be_read_is_not():
     assert chosen({0.1: lost, 0.2: marks(24, 1)}, half) == 0.2
 
 
-def test_each_half_speaks_with_the_rate_that_the_other_half_chose():
-    half = np.array([True, True, False, False])
-    low, high = np.array([[0.0] * 4, [1, 1, 0, 0]]), np.array([[0.0] * 4, [0, 0, 1, 1]])
-    runs = {0.1: low, 0.2: high}
-    first, second = chosen(runs, ~half), chosen(runs, half)
-    assert (first, second) == (0.2, 0.1)
-    # each rate is best on the half that it does not speak for
-    assert not np.where(half, runs[first], runs[second]).any()
-
-
 @pytest.fixture(scope="module")
 def held():
     settings = EffortSettings(arms=("T", "neutral", "retain", "syntax"))
     return held_out(settings, "demo", load_tokenizer(open_model("demo/full")))
 
 
-def test_every_fact_is_held_out_once_by_rows_of_other_authors(held):
+def test_every_fact_is_held_out_once_and_syntax_rows_are_worded_like_the_facts(held):
     places = [place for fold in held.folds["T"] for place in fold.places]
     assert places == list(range(64))
     groups = [held.data.items[place].group for place in places]
@@ -133,6 +130,11 @@ def test_every_fact_is_held_out_once_by_rows_of_other_authors(held):
     parts = [{groups[place] for place in fold.places} for fold in folds]
     assert not parts[0] & parts[1]
     assert all(len(fold.samples) + len(fold.facts) == 64 for fold in folds)
+    assert held.likeness["syntax"] > held.likeness["retain"]
+    rows = json.loads((EMBEDDED / "data" / "forget.json").read_text())
+    one = la.Fact(0, rows[0]["question"], rows[0]["answer"], "", "", 0)
+    assert {"which", "town", "birthplace"} <= wording(one)
+    assert "Ruvimbel" not in wording(one)
 
 
 def test_other_arms_hold_out_all_facts_and_name_no_entity(held):
@@ -146,14 +148,6 @@ def test_other_arms_hold_out_all_facts_and_name_no_entity(held):
         texts = [tokenizer.decode(one.ids) for one in fold.samples]
         assert not [one for one in texts if any(entity in one for entity in entities)]
     assert held.left_out > 0
-
-
-def test_syntax_rows_are_worded_more_like_the_facts(held):
-    assert held.likeness["syntax"] > held.likeness["retain"]
-    rows = json.loads((EMBEDDED / "data" / "forget.json").read_text())
-    one = la.Fact(0, rows[0]["question"], rows[0]["answer"], "", "", 0)
-    assert {"which", "town", "birthplace"} <= wording(one)
-    assert "Ruvimbel" not in wording(one)
 
 
 def test_said_reads_the_entitys_tokens(held):

@@ -100,11 +100,14 @@ def test_one_step_by_hand(start, tokenizer):
         assert torch.allclose(value, theirs[name], atol=1e-6), name
 
 
-def test_only_answers_have_labels(start, tokenizer):
+def test_only_answers_have_labels_and_long_rows_are_refused(start, tokenizer):
     run = run_of(start, tokenizer, ROWS, SMALL, name="start")
     part = run.batch(0)
     text = tokenizer.decode(part.labels[0][part.labels[0] >= 0])
     assert text.removesuffix(tokenizer.eos_token) in {row.answer for row in ROWS}
+    start.config.max_position_embeddings = 20
+    with pytest.raises(InputError, match="reads 20 tokens, the longest row has"):
+        relearned(start, tokenizer, ROWS)
 
 
 def test_the_given_model_stays_and_the_same_arguments_give_the_same_bits(start, tokenizer):
@@ -121,12 +124,6 @@ def test_the_copy_has_the_models_dtype_and_is_trained_in_float32(start, tokenize
     whole = relearned(half.float(), tokenizer, ROWS, settings=SMALL)
     assert {one.dtype for one in found.parameters()} == {torch.bfloat16}
     assert same_bits(found, whole.to(torch.bfloat16))
-
-
-def test_a_row_that_is_too_long_is_refused(start, tokenizer):
-    start.config.max_position_embeddings = 20
-    with pytest.raises(InputError, match="reads 20 tokens, the longest row has"):
-        relearned(start, tokenizer, ROWS)
 
 
 def test_every_command_shows_a_demo_model_the_same_rows_in_the_same_order(tmp_path):
@@ -197,9 +194,6 @@ def test_what_hides_recovers_more_than_retain_learns(audited):
     gain = [one.after["prob"] - one.before["prob"] for one in (hidden, retain)]
     assert gain[0] > 2 * gain[1] > 0
     assert len(steps) == 2 * N_STEPS
-
-
-def test_the_checkpoint_that_is_asked_for_stays_and_the_other_goes(audited):
     _, _, (_, work, kept) = audited
     assert open_model(str(kept)).dtype == "float32"
     assert not list(work.rglob("*.safetensors"))

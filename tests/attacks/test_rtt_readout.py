@@ -107,7 +107,7 @@ def test_answers_are_ranked_by_their_mean_log_probability(split):
     assert found.option_mass is None
 
 
-def test_the_batch_changes_nothing():
+def test_the_batch_changes_nothing_and_byte_level_letters_have_two_tokens(bpe):
     model = world.knows()
     split = world.dataset().splits["split_0"]
     encoded = encode_split(world.tokenizer(), split, "all")
@@ -116,6 +116,9 @@ def test_the_batch_changes_nothing():
     one, many = (read(model, encoded.items, batch_size=n, **settings) for n in (1, 64))
     assert [reading.correct for reading in one] == [reading.correct for reading in many]
     assert one[0].option_mass == pytest.approx(many[0].option_mass, rel=1e-4)
+    two = letters_of(bpe, 4)
+    assert [bpe.convert_ids_to_tokens(ids) for ids in two][:2] == [["A", "ĠA"], ["B", "ĠB"]]
+    assert all(len(ids) == 1 for ids in letters_of(world.tokenizer(), 4))
 
 
 def test_scores_that_are_not_finite_are_an_error(split):
@@ -125,12 +128,6 @@ def test_scores_that_are_not_finite_are_an_error(split):
     encoded = encode_split(world.tokenizer(), split, "all")
     with pytest.raises(WorkError, match="not finite"):
         read(model, encoded.items, readouts=("answer",), letters=None, batch_size=4)
-
-
-def test_byte_level_letters_have_two_tokens_and_word_level_ones_one(bpe):
-    two = letters_of(bpe, 4)
-    assert [bpe.convert_ids_to_tokens(ids) for ids in two][:2] == [["A", "ĠA"], ["B", "ĠB"]]
-    assert all(len(ids) == 1 for ids in letters_of(world.tokenizer(), 4))
 
 
 def test_letters_of_several_tokens_or_of_one_are_refused(bpe):

@@ -291,13 +291,7 @@ def test_an_ablation_that_changes_retain_answers_too_much_is_not_chosen(cap, cho
     assert choose(Costly(**nothing | held), arms, grid) is arms[chosen]
 
 
-def test_a_second_run_loads_nothing_and_finds_the_same(hidden, monkeypatch):
-    audit, summary, out = hidden
-    monkeypatch.setattr(models, "load", lambda *args, **options: pytest.fail("loaded a model"))
-    assert run(audit, out) == summary
-
-
-def test_a_run_that_was_cut_goes_on_where_it_ended(hidden, tmp_path):
+def test_a_run_that_was_cut_goes_on_and_a_whole_one_loads_nothing(hidden, tmp_path, monkeypatch):
     audit, summary, out = hidden
     lines = (out / LOG).read_text().splitlines(keepends=True)
     wanted = (None, "plain", "add", "clamp")  # None: the header
@@ -306,6 +300,8 @@ def test_a_run_that_was_cut_goes_on_where_it_ended(hidden, tmp_path):
     seen = []
     assert run(audit, tmp_path, lambda what, done, total: seen.append((done, total))) == summary
     assert seen == [(5, 6), (6, 6)]
+    monkeypatch.setattr(models, "load", lambda *args, **options: pytest.fail("loaded a model"))
+    assert run(audit, out) == summary
 
 
 def test_rows_of_other_conditions_are_not_used(hidden, tmp_path):
@@ -323,9 +319,6 @@ def test_models_that_are_one_or_differ_in_shape_are_refused(root, tmp_path, tiny
         audit_of(root, "demo/full")
     with pytest.raises(InputError, match="different shape"):
         audit_of(root, tiny_checkpoint)
-
-
-def test_too_few_authors_are_refused():
     with pytest.raises(InputError, match="at least 3"):
         author_folds([1, 1, 2], 5)
     folds = author_folds(list(range(20)) * 3, 5)

@@ -33,23 +33,17 @@ def test_what_only_the_seen_rows_tell_apart_does_not_count(method):
     assert found.accuracy == pytest.approx(0.5)
 
 
-def test_what_all_questions_share_is_found_in_those_that_were_held_out():
+def test_what_questions_share_is_found_by_the_threshold_of_the_seen_rows():
     rows = contrast(
         [[2.0, 0.3], [2.0, -0.3]] * 2, [[-2.0, 0.3], [-2.0, -0.3]] * 2, [0, 0, 1, 1] * 2
     )
     found = held_out(rows, 0, "mean_diff")
     assert (found.auc, found.accuracy) == (1.0, 1.0)
-
-
-def test_the_threshold_is_that_of_the_seen_rows():
     # the first question's projections are 1 and -1, the second's 11 and 9: the midpoint of either
     # puts both rows of the other on one side
     rows = contrast([[1.0, 0.0], [11.0, 0.0]], [[-1.0, 0.0], [9.0, 0.0]], [0, 1] * 2)
     found = held_out(rows, 0, "mean_diff")
     assert (found.auc, found.accuracy) == (1.0, 0.5)
-
-
-def test_one_fold_holds_nothing_out():
     assert held_out(contrast([[1.0]], [[0.0]], [0, 0]), 0, "mean_diff") is None
 
 

@@ -25,9 +25,7 @@ def level(*scores, coherence=90.0):
     """Two rollouts of each question in turn."""
     return Level(
         tuple(
-            JudgedAnswer(
-                at // 2, at % 2, "said", score, coherence, "" if score is not None else "low"
-            )
+            JudgedAnswer(at // 2, score, coherence, "" if score is not None else "low")
             for at, score in enumerate(scores)
         )
     )

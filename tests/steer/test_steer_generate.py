@@ -70,7 +70,7 @@ def test_positions_are_counted_from_the_first_token_and_padding_is_never_edited(
     assert mask_of("prompt", step, n_prompt).tolist() == [[False], [True]]
 
 
-def test_the_response_begins_at_the_token_that_predicts_its_first(tiny):
+def test_the_response_begins_at_the_token_before_it_and_zero_changes_nothing(tiny):
     model, prompt = tiny(), [[5, 9, 12, 40]]
     first = {
         where: continuations(model, prompt, max_new_tokens=1, stop=NONE, edits=steered(where, 9.0))
@@ -78,10 +78,6 @@ def test_the_response_begins_at_the_token_that_predicts_its_first(tiny):
     }
     plain = continuations(model, prompt, max_new_tokens=1, stop=NONE)
     assert first["response"] == first["last_prompt"] != plain
-
-
-def test_a_coefficient_of_zero_changes_nothing(tiny):
-    model = tiny()
     plain = generate(model, PROMPTS, max_new_tokens=6, stop=NONE)
     assert continuations(model, PROMPTS, max_new_tokens=6, stop=NONE) == plain
     zero = steered(strength=0.0)
@@ -126,12 +122,6 @@ def test_rows_that_are_left_keep_their_own_prompt_lengths(tiny):
     assert cut == [(), *free[1:]]
 
 
-def test_a_temperature_of_zero_is_greedy():
-    assert draws_of(["a"], n_steps=3, seed=0, temperature=0.0) is likeliest
-    with pytest.raises(ValueError, match="temperature"):
-        draws_of(["a"], n_steps=3, seed=0, temperature=-1.0)
-
-
 def test_tokens_are_drawn_with_their_probabilities():
     logits = torch.tensor([0.5, 0.3, 0.2]).log().repeat(4, 1)
     numbers = torch.tensor([0.0, 0.49, 0.51, 0.81])
@@ -142,6 +132,9 @@ def test_tokens_are_drawn_with_their_probabilities():
     assert chosen_tokens(logits, None, 1.0).tolist() == [0, 0, 0, 0]
     with pytest.raises(WorkError, match="not finite"):
         chosen_tokens(logits * torch.nan, None, 1.0)
+    assert draws_of(["a"], n_steps=3, seed=0, temperature=0.0) is likeliest
+    with pytest.raises(ValueError, match="temperature"):
+        draws_of(["a"], n_steps=3, seed=0, temperature=-1.0)
 
 
 def test_a_ratio_is_measured_in_lengths_of_the_stream(tiny):

@@ -39,15 +39,12 @@ def test_a_model_that_knows_is_broken(full, name):
     assert found.hits.keys() | found.unscored.keys() == {0, 1, 8, 9}
 
 
-def test_the_direction_of_a_model_to_itself_changes_nothing(full):
+def test_what_full_gives_itself_changes_nothing(full):
     steered = ATTACKS["steer"].run(full)
     plain = ATTACKS["prefix"].run(full)
     assert {i: h.evidence for i, h in steered.hits.items()} == {
         i: h.evidence for i, h in plain.hits.items()
     }
-
-
-def test_a_readout_that_was_not_exchanged_is_asked_as_it_is(full):
     assert full.matched() is None
     assert ATTACKS["readout"].run(full) == ATTACKS["prefix"].run(full)
 

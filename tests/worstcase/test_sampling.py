@@ -83,16 +83,10 @@ def test_leak_is_paired_and_k_beyond_n_has_no_value():
     assert row.low < row.excess < row.high
     none = leak_row(SamplerSetting(1.0, 1.0), 8, 4, hits, control, facts, None, Errors(1.0, 0.99))
     assert (none.source, none.excess, none.reason) == (None, None, "k is more than 4 samples")
-
-
-def test_false_hits_are_counted_on_other_authors():
     facts = [fact(0, "Ada Moor", 0), fact(1, "Eve Fell", 1)]
     said = {0: ["Ada Moor", "Eve Fell"], 1: ["Eve Fell", "nobody"]}
     # Eve Fell among the two texts about author 0; Ada Moor not among those about author 1
     assert specificity_of(facts, said) == pytest.approx(3 / 4)
-
-
-def test_the_grid_is_every_pair_once():
     grid = settings_grid(SampleSettings(temperature=(1.0, 0.5, 1.0), top_p=(0.9,)))
     assert grid == [SamplerSetting(1.0, 0.9), SamplerSetting(0.5, 0.9)]
 
