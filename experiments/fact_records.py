@@ -198,7 +198,7 @@ def _hits(label: str, model: str, family: Family) -> pd.DataFrame:
     settings = WorstSettings(attack=ELICIT, retain=retain, **family.shared)
     worst = open_worst(model, settings, chosen(settings.tier, ELICIT))
     arms = run_all(worst)
-    idx = pd.Series([fact.row.idx for fact in worst.asked])
+    idx = pd.Series([fact.idx for fact in worst.asked])
 
     def hits(found: Findings, attack: str) -> pd.Series:
         return idx.map({at: float(one.hit) for at, one in found[attack].hits.items()})

@@ -25,7 +25,7 @@ from lensaudit.files import digest, make_folder, write_json
 from lensaudit.gym import edits
 from lensaudit.scores.naming import name_facts, strongest
 from lensaudit.scores.recovery import Arms
-from lensaudit.worstcase.attacks import chosen
+from lensaudit.worstcase.attacks import chosen, list_hash
 from lensaudit.worstcase.run import (
     Findings,
     Worst,
@@ -94,7 +94,7 @@ class Compared:
     def without(self, *names: str) -> WorstOutcome:
         """The outcome of the list without some attacks."""
         attacks = [one for one in self.opened.attacks if one.name not in names]
-        return compare(self.opened.facts, attacks, self.arms)
+        return compare(self.opened.facts, self.opened.unscored, attacks, self.arms)
 
     def gaps(self, outcome: WorstOutcome) -> list[torch.Tensor | None]:
         """D of every scored fact's candidates by attack."""
@@ -132,7 +132,7 @@ def row_of(one: Planted, compared: Compared) -> dict[str, Any]:
     """What is said of one model."""
     outcome = compared.without()
     facts = compared.opened.asked
-    named = [fact.row.idx for fact, yes in zip(facts, outcome.named.named, strict=True) if yes]
+    named = [fact.idx for fact, yes in zip(facts, outcome.named.named, strict=True) if yes]
     excess = outcome.excess
     row: dict[str, Any] = {
         "model": one.name,
@@ -146,13 +146,13 @@ def row_of(one: Planted, compared: Compared) -> dict[str, Any]:
         "share": excess.point / outcome.ceiling if outcome.ceiling > 0 else None,
         "named": len(named),
         "gains": {row.name: row.gain for row in outcome.attacks if row.counts},
-        "attack_list": compared.opened.hash,
+        "attack_list": list_hash(compared.opened.attacks),
     }
     if one.truth == "absent":
-        groups = [fact.row.group for fact in facts]
+        groups = [fact.group for fact in facts]
         row["swapped"] = permuted(compared.gaps(outcome), groups, 0)
     if one.name in PARTIAL:
-        held = hidden_facts(one.name) & {fact.row.idx for fact in facts}
+        held = hidden_facts(one.name) & {fact.idx for fact in facts}
         row["held"] = len(held)
         row["fdp"] = len(set(named) - held) / max(1, len(named))
         row["power"] = len(held & set(named)) / len(held)

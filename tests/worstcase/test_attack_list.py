@@ -22,7 +22,7 @@ def full(tmp_path_factory):
     settings = WorstSettings(limit=12, activations=place)
     opened = open_worst("demo/npo", settings, chosen("cheap"))
     arm = arm_of(opened, opened.audit.full, opened.audit.full)
-    arm.facts = [fact for fact in arm.facts if fact.row.idx in (0, 1, 8, 9)]
+    arm.facts = [fact for fact in arm.facts if fact.idx in (0, 1, 8, 9)]
     return arm
 
 
@@ -67,7 +67,7 @@ def test_facts_behind_an_exchanged_readout_come_back(full):
 
 
 def test_rows_are_steered_by_their_own_author(full):
-    prompts = {fact.row.idx: full.ids(full.forced(fact)) for fact in full.facts}
+    prompts = {fact.idx: full.ids(full.forced(fact)) for fact in full.facts}
     layer = 12
     d_model = full.model.original_model.config.hidden_size
     away = 40 * torch.randn(d_model, generator=torch.Generator().manual_seed(0))
