@@ -22,6 +22,14 @@ def golden_values(name: str) -> Any:
     return json.loads((GOLDEN / name).read_text())["values"]
 
 
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """The lines of a ledger that count under its own header."""
+    from lensaudit.results.ledger import Ledger
+
+    header = json.loads(path.read_bytes().splitlines()[0])
+    return Ledger(path, header["ledger"], header["key"]).rows
+
+
 def of_role(registry, role: str) -> list[Any]:
     """The specs of one role, in the order of the registry."""
     return [spec for spec in registry.values() if spec.role == role]

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lensaudit.results.patch_runs import PatchRun
+from lensaudit.results.reading import brief
 
 GAP = -32768
 """Stands for no number in a stepped table."""
@@ -76,15 +77,31 @@ def visible(text: Any, limit: int = LONGEST) -> str:
     return shown if len(whole) <= limit else f"{shown} … ({len(whole)} characters)"
 
 
-def visible_values(value: Any, limit: int = LONGEST) -> Any:
-    """The same for every text inside a JSON value, keys included."""
+PACKED = ("s1", "s2", "scores", "baseline", "base64")
+"""Fields of packed tables: long, and made of letters that need no care."""
+
+
+def visible_values(value: Any, digits: int | None = None) -> Any:
+    """The same for every text inside a JSON value but packed tables, names of fields included.
+
+    Args:
+        value: the JSON value; a reason or a metric's name in it may be hostile, too.
+        digits: significant ones of each float; None: all.
+    """
     match value:
         case str():
-            return visible(value, limit)
+            return visible(value)
         case dict():
-            return {visible(key, 200): visible_values(one, limit) for key, one in value.items()}
+            return {
+                visible(key, 300): one
+                if key in PACKED and isinstance(one, str)
+                else visible_values(one, digits)
+                for key, one in value.items()
+            }
         case list() | tuple():
-            return [visible_values(one, limit) for one in value]
+            return [visible_values(one, digits) for one in value]
+        case float() if digits:
+            return brief(value, digits)
         case _:
             return value
 
@@ -102,7 +119,7 @@ def token_table(run: PatchRun) -> tuple[dict[str, Any], int]:
 
     `texts` by example, `base64` probabilities that `full` reads: example, then layer, then token.
     """
-    read = [_of_row(row, len(run.layers)) for row in run.rows]
+    read = list(map(_of_row, run.rows))
     values = [one for _, table in read for layer in table for one in layer]
     found = {"texts": [texts for texts, _ in read], "base64": shares(values)} if values else {}
     return found, len(values)
@@ -118,14 +135,9 @@ def token_tables(runs: Sequence[PatchRun]) -> Iterator[dict[str, Any]]:
         yield found if kept else {}
 
 
-def _of_row(row: Mapping[str, Any], n_layers: int) -> tuple[list[str], list[list[float]]]:
-    """Texts and probabilities by layer and token; nothing where a row is not as we write it."""
-    texts, table = row.get("span_tokens"), row.get("lens_by_token")
-    if not isinstance(texts, list) or not isinstance(table, list) or len(table) != n_layers:
-        return [], []
-    if not all(isinstance(layer, list) and len(layer) == len(texts) for layer in table):
-        return [], []
-    if not all(type(one) in (int, float) and one <= 0 for layer in table for one in layer):
-        return [], []
-    kept = [[math.exp(one) for one in layer[:MOST_TOKENS]] for layer in table]
-    return [visible(text, LONGEST_TOKEN) for text in texts[:MOST_TOKENS]], kept
+def _of_row(row: Mapping[str, Any]) -> tuple[list[str], list[list[float]]]:
+    """Texts and probabilities by layer and token; nothing where only means were read."""
+    table = [layer[:MOST_TOKENS] for layer in row.get("lens_by_token") or ()]
+    texts = row.get("span_tokens", ())[: MOST_TOKENS if table else 0]
+    kept = [[math.exp(one) for one in layer] for layer in table]
+    return [visible(text, LONGEST_TOKEN) for text in texts], kept

@@ -19,9 +19,8 @@ from lensaudit.groups import assumption
 from lensaudit.partials import sweep_partials
 from lensaudit.report.assemble import Document, assemble
 from lensaudit.report.evidence import columns_of, missing_of
-from lensaudit.report.packing import visible, visible_values
+from lensaudit.report.packing import visible_values
 from lensaudit.results.locate import LeftOut
-from lensaudit.results.reading import brief
 from lensaudit.settings import Place
 from lensaudit.verdict.decide import LIMITS, WORDS, headline, tally
 from lensaudit.verdict.depth import calibration_problem
@@ -45,8 +44,8 @@ SCRIPTS = (
 )
 """In this order one script."""
 
-_KEEP = ("s1", "s2", "scores", "baseline", "base64")
-"""Packed tables: long, and made of letters that need no care."""
+DIGITS = 6
+"""Significant ones of a number on the page."""
 
 
 def write_report(
@@ -154,19 +153,7 @@ def _shown(data: Mapping[str, Any]) -> dict[str, Any]:
     Manifests keep every digit.
     """
     kept = {"manifests": visible_values(data["manifests"]), "limits": LIMITS, "words": WORDS}
-    return _walk({**data, "manifests": []}) | kept
-
-
-def _walk(value: Any) -> Any:
-    if isinstance(value, dict):
-        # a reason or a metric's name may be hostile, too
-        named = ((visible(key, 300), one) for key, one in value.items())
-        return {
-            key: one if key in _KEEP and isinstance(one, str) else _walk(one) for key, one in named
-        }
-    if isinstance(value, list | tuple):
-        return [_walk(one) for one in value]
-    return brief(visible_values(value))
+    return visible_values({**data, "manifests": []}, DIGITS) | kept
 
 
 MOST_READ = 8

@@ -180,15 +180,6 @@ def is_ledger(content: bytes) -> bool:
     return f'"{_LEDGER}"'.encode() in content.partition(b"\n")[0]
 
 
-def lines_of(path: Path) -> list[LedgerLine]:
-    """The lines of any ledger that count under its own header.
-
-    Raises:
-        InputError: its first line is no header.
-    """
-    return _opened(path, read_bytes(path)).rows
-
-
 @dataclass(frozen=True)
 class VerifiedLedger:
     """What checking every line of a ledger found."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from lensaudit.results.patch_runs import Aligned, PatchSummary, Weakest
 from lensaudit.results.reading import brief
+from lensaudit.results.sentences import shown
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import chance_of_more, excess_of, share_of
 from lensaudit.verdict.thresholds import (
@@ -143,16 +144,16 @@ def _said(found: PatchSummary) -> Iterator[View]:
     own, full, retain = (
         share_of(round(share * one.n), one.n) for share in (one.source, one.full, one.retain)
     )
-    shown = f"{one.source:.0%} of {one.n} facts, full {one.full:.0%}, retain {one.retain:.0%}"
+    said = f"{one.source:.0%} of {one.n} facts, full {one.full:.0%}, retain {one.retain:.0%}"
     tells = one.full - one.retain
     if tells <= 0:
-        yield View("said", None, shown, why="full says no more than retain", number=own)
+        yield View("said", None, said, why="full says no more than retain", number=own)
         return
     counts = (round(one.source * one.n), one.n, round(one.retain * one.n), one.n)
     yield View(
         "said",
         excess_of(own, retain).on(0.0, full.point - retain.point),
-        shown,
+        said,
         chance_of_more(*counts),
         found.n_groups,
         control=None if tells >= TELLS else f"full says only {tells:.0%} more than retain",
@@ -205,11 +206,10 @@ def _view(
     zero, null = zero_of(name, [1 - low for low in own.get(name, ())], nulls)
     depth = replace(depth, n=one.n_scored)
     unknown = None if depth.ends else depth.why or "no interval"
-    ends = f" [{depth.least:.3f}, {depth.most:.3f}]" if depth.ends else ""
     return View(
         name,
         depth.on(1.0 - zero, 0.0),
-        f"{depth.point:.3f}{ends}",
+        shown(depth, 3),
         null and null.chance(depth.on(1.0, 0.0)),
         one.n_groups,
         control,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import lines_of
 
 import lensaudit as la
 from lensaudit.activations.gc import MAPS
@@ -20,7 +21,6 @@ from lensaudit.files import read_json, write_json
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.results.eval_runs import read_eval
 from lensaudit.results.keyed import read_marked, write_keyed
-from lensaudit.results.ledger import lines_of
 from lensaudit.results.patch_runs import read_patch
 from lensaudit.results.reading import json_object
 

@@ -10,6 +10,7 @@ import planted
 import pytest
 import torch
 from planted import finding
+from support import lines_of
 
 from lensaudit.data.tofu import forget_set
 from lensaudit.directions import audit as auditing
@@ -20,7 +21,7 @@ from lensaudit.directions.models import DirectionsAudit, Scores, author_folds
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import open_model
 from lensaudit.progress import unheard
-from lensaudit.results.ledger import Ledger, lines_of
+from lensaudit.results.ledger import Ledger
 from lensaudit.steer.generate import Edits, adding
 from lensaudit.steer.settings import DirectionSettings
 

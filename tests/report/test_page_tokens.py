@@ -16,7 +16,7 @@ LAYERS = 8
 
 
 def lens_run(folder, name, *, read=True, words=("Ada", " Lovelace")):
-    """A run of the lens; of row 3 only means are known, row 4 is not as we write it."""
+    """A run of the lens; of row 3 only means are known."""
     found = patch_run(folder, name, n=8, n_layers=LAYERS)
     path = folder / "results.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -28,8 +28,6 @@ def lens_run(folder, name, *, read=True, words=("Ada", " Lovelace")):
                 [math.log(value(row["idx"], layer, at)) for at in range(len(words))]
                 for layer in range(LAYERS)
             ]
-        if read and row["idx"] == 4:
-            row["lens_by_token"][2] = ["x", -1.0]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     change(folder, score="lens", lens=found["uds"], uds=None, engine="lens")
     return read_patch(folder / "summary.json", {})
@@ -43,12 +41,12 @@ def value(idx, layer, at):
 def test_a_table_holds_what_was_read_in_the_order_of_the_rows(tmp_path):
     run = lens_run(tmp_path / "lens", "keeps")
     found, n_values = tokens.token_table(run)
-    assert [bool(texts) for texts in found["texts"]] == [one not in (3, 4) for one in range(8)]
+    assert [bool(texts) for texts in found["texts"]] == [one != 3 for one in range(8)]
     assert found["texts"][0] == ["Ada", " Lovelace"]
     wanted = [
         1 + idx + 8 * layer + 64 * at
         for idx in range(8)
-        if idx not in (3, 4)
+        if idx != 3
         for layer in range(LAYERS)
         for at in range(2)
     ]
@@ -66,7 +64,7 @@ def test_long_spans_hostile_texts_and_many_runs_stay_small(tmp_path, monkeypatch
     run = lens_run(tmp_path / "lens", "keeps")
     found, n = tokens.token_table(run)
     assert found["texts"][0] == ["Ada"]
-    assert n == 6 * LAYERS
+    assert n == 7 * LAYERS
     monkeypatch.setattr(tokens, "MOST_VALUES", 2 * n)
     assert [bool(one) for one in tokens.token_tables([run] * 3)] == [True, True, False]
 

@@ -5,7 +5,7 @@ import pytest
 
 from lensaudit.errors import InputError, TryAgainError
 from lensaudit.files import write_jsonl
-from lensaudit.results.ledger import Ledger, lines_of, verify_ledger
+from lensaudit.results.ledger import Ledger, verify_ledger
 
 KEY = {"weights": "a", "stop": (1, 2)}
 ROWS = [{"example": "x", "value": 0.25}, {"example": "y", "value": -1.5, "text": "é\ud800"}]
@@ -164,13 +164,6 @@ def test_any_damage_leaves_out_lines_and_never_changes_one(written):
         assert all(row in wanted for row in found.rows)
         n_left_out += len(found.rows) < len(wanted)
     assert n_left_out > 200
-
-
-def test_anyone_can_read_the_lines_of_a_ledger(written):
-    assert lines_of(written / "one.jsonl") == ROWS
-    (written / "one.jsonl").write_bytes(b"".join(lines(written)[1:]))
-    with pytest.raises(InputError, match="not a header"):
-        lines_of(written / "one.jsonl")
 
 
 def test_verify_names_what_is_wrong(written):

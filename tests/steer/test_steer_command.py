@@ -6,10 +6,10 @@ import shutil
 
 import pytest
 from judge_server import Abilities, JudgeStub
+from support import lines_of
 
 from lensaudit.cli.main import run
 from lensaudit.files import write_json
-from lensaudit.results.ledger import lines_of
 from lensaudit.steer import trait as room
 from lensaudit.steer.trait import FOLDER, question_hash
 
