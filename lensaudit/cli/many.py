@@ -170,11 +170,13 @@ def make(settings: MakeSettings, as_json: bool) -> None:
 def score(settings: ScoreSettings, as_json: bool) -> None:
     """Let auditors judge the planted models; what is judged already is kept."""
     from lensaudit.gym.scoring import score as scored
+    from lensaudit.gym.table import ledger_of
 
-    found = scored(settings, notice=notice)
-    document = {"ledger": str(found.path), "new": found.n_new, "left": found.n_left}
-    left = f", {found.n_left} left to do" if found.n_left else ""
-    answer(document, [f"{found.path}: {found.n_new} new scores{left}"], as_json=as_json)
+    new, left = scored(settings, notice=notice)
+    path = ledger_of(gym_folder(settings.gym), settings.limit).path
+    document = {"ledger": str(path), "new": new, "left": left}
+    more = f", {left} left to do" if left else ""
+    answer(document, [f"{path}: {new} new scores{more}"], as_json=as_json)
 
 
 @gym.command("table")
@@ -303,20 +305,17 @@ def retry(folder: Path, models: tuple[str, ...], redo: bool) -> None:
 @shared("json")
 def collect(folder: Path, out: Path | None, allow_missing: bool, as_json: bool) -> None:
     """Write one table of all numbers, and the folders that `meta` and `report` read."""
+    from lensaudit.sweep.collect import COLLECTED, VERDICTS
     from lensaudit.sweep.collect import collect as gather
-    from lensaudit.verdict.keeps import keeps_line
+    from lensaudit.verdict.keeps import keeps_line, keeps_of
 
-    found = gather(_opened(folder), out, allow_missing=allow_missing)
-    for line in found.notes:
-        notice(line)
-    for label, why in found.missing.items():
-        notice(f"missing: {label}: {why}")
-    document = {"n_planned": found.n_planned, "n_done": found.n_done}
-    document |= {"missing": dict(found.missing), "verdicts": found.verdicts}
-    said = [one["sentence"] for one in found.verdicts]
-    said += filter(None, (keeps_line(label, keeps) for label, keeps in found.keeps.items()))
-    said.append(f"{found.n_done} of {found.n_planned} planned units")
-    answer(document, said, found.folder, as_json=as_json)
+    place = gather(_opened(folder), out, allow_missing=allow_missing, notice=notice)
+    found, verdicts = read_json(place / COLLECTED), read_json(place / VERDICTS)
+    document = {key: found[key] for key in ("n_planned", "n_done", "missing")}
+    said = [one["sentence"] for one in verdicts]
+    said += [keeps_line(label, keeps_of(one)) or "" for label, one in found["keeps"].items()]
+    said.append(f"{found['n_done']} of {found['n_planned']} planned units")
+    answer(document | {"verdicts": verdicts}, said, place, as_json=as_json)
 
 
 @sweep.command("gc")

@@ -46,19 +46,11 @@ AT_ONCE = 8
 _NO_MODELS = "{}: no certified models of these mechanisms and seeds"
 
 
-@dataclass(frozen=True)
-class ScoringRun:
-    """Ledger of a run, and how many scores it added and left."""
-
-    path: Path
-    """The ledger."""
-    n_new: int
-    n_left: int
-    """Still to do: time was up."""
-
-
-def score(settings: ScoreSettings, *, notice: Notice = unheard) -> ScoringRun:
+def score(settings: ScoreSettings, *, notice: Notice = unheard) -> tuple[int, int]:
     """Judge what is not judged yet; a kill loses at most a few models of one auditor.
+
+    Returns:
+        How many scores the ledger has got, and how many are left because time was up.
 
     Raises:
         InputError: no planted models, or an unknown auditor or mechanism.
@@ -74,7 +66,7 @@ def score(settings: ScoreSettings, *, notice: Notice = unheard) -> ScoringRun:
         return _score(settings, judges, notice)
 
 
-def _score(settings: ScoreSettings, judges: Sequence[Auditor], notice: Notice) -> ScoringRun:
+def _score(settings: ScoreSettings, judges: Sequence[Auditor], notice: Notice) -> tuple[int, int]:
     ledger = ledger_of(gym_folder(settings.gym), settings.limit, notice=notice)
     done = {(row["auditor"], row["version"], row["model"]) for row in ledger.rows}
     started, n_new, n_left = time.monotonic(), 0, 0
@@ -91,7 +83,7 @@ def _score(settings: ScoreSettings, judges: Sequence[Auditor], notice: Notice) -
                 seal(ledger, started)
                 n_new += len(chosen)
     seal(ledger, started)
-    return ScoringRun(ledger.path, n_new, n_left)
+    return n_new, n_left
 
 
 def _rows(judge: Auditor, chosen: Sequence[Case]) -> list[dict[str, Any]]:

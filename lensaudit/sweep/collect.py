@@ -12,12 +12,12 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import PartialError, VerificationError, shortened
 from lensaudit.files import make_folder, os_error, remove_below, slug, write_csv, write_json
+from lensaudit.progress import Notice, unheard
 from lensaudit.results.records import misfits
 from lensaudit.sweep.attempts import PARTS, RESULT, UnitState, check_values, states_of, strangers
 from lensaudit.sweep.plan import Sweep, Unit
@@ -43,34 +43,26 @@ COLUMNS = (
     "device",
     "unit",
 )
+COLLECTED, VERDICTS = "collected.json", "verdicts.json"
 TableRow = Mapping[str, Any]
 """Column -> value."""
 _SHOWN = 5
 
 
-@dataclass(frozen=True)
-class SweepTable:
-    """Folder of a collection, and how many units it rests on."""
-
-    folder: Path
-    n_planned: int
-    n_done: int
-    missing: Mapping[str, str]
-    """Label of a unit -> why it is not there."""
-    notes: tuple[str, ...] = ()
-    verdicts: Sequence[Mapping[str, Any]] = ()
-    """Of every patched model its `variant`, `model`, `code`, `sentence` and `because`."""
-    keeps: Mapping[str, Sequence[Keeps]] = field(default_factory=dict)
-    """Label of a unit -> what its model keeps beside `full`; none where nothing was asked of it."""
-
-
-def collect(sweep: Sweep, out: Path | None = None, *, allow_missing: bool = False) -> SweepTable:
-    """Write the table of all numbers and the folders that `meta` and `report` read.
+def collect(
+    sweep: Sweep,
+    out: Path | None = None,
+    *,
+    allow_missing: bool = False,
+    notice: Notice = unheard,
+) -> Path:
+    """Write the table of all numbers and the folders that `meta` and `report` read; where they are.
 
     Args:
         sweep: in its folder.
         out: where to; the sweep's `results/` by default.
         allow_missing: go on where planned units are not done.
+        notice: told what a reader of the table has to know, and what is missing.
 
     Raises:
         PartialError: planned units are not done; names them.
@@ -99,13 +91,12 @@ def collect(sweep: Sweep, out: Path | None = None, *, allow_missing: bool = Fals
     _to_do(states, folder)
     rows = [row for one in done for row in table_rows(one.unit, one.result or {})]
     _table(folder, rows)
-    keeps = kept_of_units(sweep, done)
-    told = {label: keeps_document(one) for label, one in keeps.items()}
-    write_json(folder / "collected.json", summary(sweep, states, rows, missing) | {"keeps": told})
-    said = judged(folder)
-    write_json(folder / "verdicts.json", said)
-    remarks = notes(sweep, rows)
-    return SweepTable(folder, len(states), len(done), missing, remarks, said, keeps)
+    told = {label: keeps_document(one) for label, one in kept_of_units(sweep, done).items()}
+    write_json(folder / COLLECTED, summary(sweep, states, rows, missing) | {"keeps": told})
+    write_json(folder / VERDICTS, judged(folder))
+    for line in (*notes(sweep, rows), *(f"missing: {one}: {why}" for one, why in missing.items())):
+        notice(line)
+    return folder
 
 
 def kept_of_units(sweep: Sweep, done: Sequence[UnitState]) -> dict[str, Sequence[Keeps]]:
@@ -199,7 +190,7 @@ def notes(sweep: Sweep, rows: Sequence[TableRow]) -> tuple[str, ...]:
 
 def _clear(folder: Path) -> None:
     """Take away an earlier collection: what is here belongs to one plan."""
-    for name in ("collected.json", "verdicts.json", "table.csv", "table.json", "table.parquet"):
+    for name in (COLLECTED, VERDICTS, "table.csv", "table.json", "table.parquet"):
         (folder / name).unlink(missing_ok=True)
     for variant in folder.iterdir():
         if variant.is_dir() and (variant / "to_do.json").is_file():

@@ -11,13 +11,13 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from filelock import FileLock
-from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub import HfApi, ModelInfo, snapshot_download
 from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
 from huggingface_hub.utils import filter_repo_objects
 from rich.filesize import decimal as size
@@ -42,29 +42,13 @@ THREADS = 4
 Rows = dict[str, dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Listing:
-    """A checkpoint on the Hub, at one commit."""
-
-    commit: str
-    sizes: Mapping[str, int]
-    """File -> bytes; only those that are fetched."""
-    sha256: Mapping[str, str]
-    """File -> hash, for large files; the Hub names no SHA-256 of small ones."""
-
-    @property
-    def n_bytes(self) -> int:
-        """Size of all files, bytes."""
-        return sum(self.sizes.values())
-
-
 def spec_of(target: Target) -> ModelSpec:
     """The spec of a checkpoint on the Hub."""
     return ModelSpec(target.name, target.repo, target.revision, "unlearned", target.method)
 
 
-def listing(target: Target) -> Listing:
-    """Files of a repository, asked of the Hub.
+def listing(target: Target) -> ModelInfo:
+    """A checkpoint on the Hub at one commit, asked of it; of its files those that are fetched.
 
     Raises:
         LensAuditError: there is no such repository, no access or no network.
@@ -81,15 +65,16 @@ def listing(target: Target) -> Listing:
         ignore_patterns=list(UNWANTED),
         key=lambda one: one.rfilename,
     )
-    files = list(found)
-    return Listing(
-        commit=str(info.sha),
-        sizes={one.rfilename: one.size or 0 for one in files},
-        sha256={one.rfilename: one.lfs.sha256 for one in files if one.lfs is not None},
-    )
+    info.siblings = list(found)
+    return info
 
 
-def download(target: Target, there: Listing, folder: Path) -> None:
+def bytes_of(there: ModelInfo) -> int:
+    """Size of all files of a listing."""
+    return sum(one.size or 0 for one in there.siblings or ())
+
+
+def download(target: Target, there: ModelInfo, folder: Path) -> None:
     """Fetch the files of a listing into `folder`, and check them against it.
 
     Raises:
@@ -98,17 +83,17 @@ def download(target: Target, there: Listing, folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
-    if free < there.n_bytes:
+    if free < bytes_of(there):
         raise TryAgainError(
-            f"{target.name}: needs {size(there.n_bytes)} in {folder.parent}, "
+            f"{target.name}: needs {size(bytes_of(there))} in {folder.parent}, "
             f"{size(free)} are free; free some and run again"
         )
     try:
         snapshot_download(
             target.repo,
-            revision=there.commit,
+            revision=there.sha,
             local_dir=folder,
-            allow_patterns=list(there.sizes),
+            allow_patterns=[one.rfilename for one in there.siblings or ()],
             max_workers=THREADS,
             endpoint=os.environ.get("HF_ENDPOINT"),
         )
@@ -117,21 +102,21 @@ def download(target: Target, there: Listing, folder: Path) -> None:
     check(target, there, folder)
 
 
-def check(target: Target, there: Listing, folder: Path) -> None:
+def check(target: Target, there: ModelInfo, folder: Path) -> None:
     """Compare sizes, and hashes where the Hub names them.
 
     Raises:
         TryAgainError: a file differs; it is removed, so that it is fetched again.
     """
-    for name, n_bytes in there.sizes.items():
-        path = folder / name
+    for one in there.siblings or ():
+        name, path = one.rfilename, folder / one.rfilename
         if not path.is_file():
             raise WorkError(f"{target.name}: {name} was not fetched")
-        differs = path.stat().st_size != n_bytes
-        if not differs and name in there.sha256:
+        differs = path.stat().st_size != (one.size or 0)
+        if not differs and one.lfs is not None:  # of small files the Hub names no SHA-256
             with path.open("rb") as stream:
                 found = hashlib.file_digest(stream, "sha256").hexdigest()
-            differs = found != there.sha256[name]
+            differs = found != one.lfs.sha256
         if differs:
             path.unlink()
             raise TryAgainError(f"{target.name}: {name} is not the file the Hub names; run again")
@@ -196,7 +181,7 @@ class Weights:
         if target.is_folder:
             return None
         own = self._folder(target)
-        there: Listing | None = None
+        there: ModelInfo | None = None
         while True:
             found = self._look(target, own, there, ahead)
             if found == "mine" and there is not None:
@@ -212,7 +197,7 @@ class Weights:
                 there = self._listed(target)
 
     def _look(
-        self, target: Target, own: Path, there: Listing | None, ahead: bool
+        self, target: Target, own: Path, there: ModelInfo | None, ahead: bool
     ) -> Literal["here", "needless", "mine", "wait"]:
         """Is a checkpoint here, and if not, may this process fetch it now?"""
         with self._journal() as rows:
@@ -223,7 +208,7 @@ class Weights:
                 return "here"
             if ahead and not self._is_needed(target):
                 return "needless"  # its worker was faster and is through
-            if there is not None and self._reserved(rows, own.name, there.n_bytes, ahead):
+            if there is not None and self._reserved(rows, own.name, bytes_of(there), ahead):
                 return "mine"
             return "wait"
 
@@ -246,7 +231,7 @@ class Weights:
         Raises:
             InputError: the quota is too small.
         """
-        n_bytes, used = self._listed(target).n_bytes, self.used_bytes()
+        n_bytes, used = bytes_of(self._listed(target)), self.used_bytes()
         if self.quota_bytes is not None and used + n_bytes > self.quota_bytes:
             raise InputError(
                 f"the quota of {size(self.quota_bytes, precision=2)} has no room for "
@@ -293,16 +278,16 @@ class Weights:
             if repr(rows) != before:
                 write_json(path, rows)
 
-    def _listed(self, target: Target) -> Listing:
+    def _listed(self, target: Target) -> ModelInfo:
         if self.offline:
             raise InputError(
                 f"{target.name}: its files are not here and --offline forbids to fetch them; run "
                 "`lensaudit sweep fetch` where there is a network"
             )
         found = listing(target)
-        if self.quota_bytes is not None and found.n_bytes > self.quota_bytes:
+        if self.quota_bytes is not None and bytes_of(found) > self.quota_bytes:
             raise InputError(
-                f"{target.name}: takes {size(found.n_bytes, precision=2)}, the quota is "
+                f"{target.name}: takes {size(bytes_of(found), precision=2)}, the quota is "
                 f"{size(self.quota_bytes, precision=2)}; give a larger --quota"
             )
         return found
@@ -343,7 +328,7 @@ class Weights:
                 "give a larger --quota"
             )
 
-    def _fetched(self, target: Target, there: Listing, own: Path) -> None:
+    def _fetched(self, target: Target, there: ModelInfo, own: Path) -> None:
         """Download into a folder of another name, which becomes the checkpoint's when checked."""
         partial, state = own.with_name(f"{own.name}.partial"), "fetching"
         try:
@@ -433,7 +418,7 @@ def bytes_to_fetch(sweep: Sweep, names: Sequence[str]) -> dict[str, int | None]:
         if (sweep.weights / "journal.json").exists() and Weights(sweep).is_here(target):
             continue
         try:
-            found[name] = listing(target).n_bytes
+            found[name] = bytes_of(listing(target))
         except LensAuditError:
             # one answer is enough: without a network every question takes its time
             return {one: None for one in names if not sweep.by_name[one].is_folder}

@@ -78,3 +78,8 @@ def keeps_line(source: str, found: Iterable[Keeps]) -> str | None:
 def keeps_document(found: Iterable[Keeps]) -> dict[str, dict[str, float]]:
     """Metric -> what a model has of it, and what `full` has, as plain JSON."""
     return {one.metric: {"value": one.own, "full": one.full} for one in found}
+
+
+def keeps_of(document: Mapping[str, Mapping[str, float]]) -> list[Keeps]:
+    """What `keeps_document` wrote."""
+    return [Keeps(metric, one["value"], one["full"]) for metric, one in document.items()]

@@ -70,7 +70,7 @@ def test_a_permutation_is_seen_through_and_a_guard_is_not(tmp_path, monkeypatch)
     assert float(cell("permuted_signs", "aligned")) < 0.2
     assert cell("permuted_signs", "verdict") == "hidden_other_basis"
     assert float(cell("permuted_signs", "moved").partition(" ")[0]) < 1e-4  # rounding alone
-    assert float(cell("guard_silent", "aligned")) > 0.95
+    assert float(cell("guard_silent", "aligned")) > 0.9
     assert cell("guard_silent", "verdict") == cell("never", "verdict") == "erased"
     assert cell("guard_silent", "says").endswith(", 64")
     assert "layers 17, but demo/full has 16" in done.stdout

@@ -166,8 +166,8 @@ def test_an_own_auditor_is_one_function_in_a_file(gym, tmp_path):
         "    return AuditorScore(float(norm))\n"
     )
     try:
-        found = score(ScoreSettings(gym=gym, own=(path,), auditor=("length",), limit=8))
-        assert found.n_new == 5
+        settings = ScoreSettings(gym=gym, own=(path,), auditor=("length",), limit=8)
+        assert score(settings) == (5, 0)
         rows = {r.mechanism: r for r in rows_of(gym, 8) if r.auditor == "length"}
         assert rows["permuted"].score == pytest.approx(rows["full"].score)
         assert rows["absent"].score is None
@@ -177,9 +177,7 @@ def test_an_own_auditor_is_one_function_in_a_file(gym, tmp_path):
 
 
 def test_time_that_is_up_leaves_the_rest_for_later(gym):
-    found = score(ScoreSettings(gym=gym, auditor=("greedy",), limit=7, minutes=0.0))
-    assert found.n_new == 0
-    assert found.n_left == 5
+    assert score(ScoreSettings(gym=gym, auditor=("greedy",), limit=7, minutes=0.0)) == (0, 5)
     assert not (gym / "scores-7.jsonl").exists()
 
 
@@ -333,7 +331,7 @@ def test_no_table_is_made_of_edited_scores(gym, tmp_path, capsys, how):
         shutil.copytree(gym, tmp_path / "gym")
         path.replace(tmp_path / "gym" / path.name)
         again = ScoreSettings(gym=tmp_path / "gym", auditor=("uds", "greedy"), limit=8)
-        assert score(again).n_new == 1
+        assert score(again) == (1, 0)
         assert len(rows_of(tmp_path / "gym", 8)) == len(rows_of(gym, 8))
 
 

@@ -53,7 +53,7 @@ def weights_of(sweep, n_checkpoints=None, one=None, **more):
 @pytest.fixture
 def size(hub, sweep):
     """Bytes of one checkpoint, as the Hub says."""
-    return weights.listing(sweep.targets[0]).n_bytes
+    return weights.bytes_of(weights.listing(sweep.targets[0]))
 
 
 def bytes_on_disk(sweep):
