@@ -31,7 +31,7 @@ from lensaudit.models.bridge import (
 from lensaudit.models.decoder import FAMILIES
 from lensaudit.models.generation import Choose, Running, continued, started
 from lensaudit.models.sizes import rows_at_once
-from lensaudit.patching.generation import ends_of
+from lensaudit.patching.generation import ends_of, shared_out
 from lensaudit.types import Intervention, Logits, Resid, Tokens, padded_rows
 
 Ids = Sequence[int]
@@ -172,27 +172,13 @@ def sample(
     reader: Reader, prompt: Ids, n_rows: int, choose: Choose, *, max_new_tokens: int
 ) -> list[str]:
     """Continuations of one prompt, which is read once; `choose` draws their tokens."""
-    device = device_of(reader.model)
-    before = started([prompt], device)
-    past = None
-    one = torch.zeros(n_rows, dtype=torch.long, device=device)
-    if len(prompt) > 1:
-        tokens = before.tokens[:, :-1]
-        _, past = reader.read(
-            tokens,
-            mask=torch.ones_like(tokens),
-            positions=before.positions[:, :-1],
-            past=None,
-            n_logits=1,
-            rows=one[:1],
-        )
-        past.batch_select_indices(one)
-    running = Running(
-        torch.arange(n_rows, device=device),
-        before.tokens[:, -1:].repeat(n_rows, 1),
-        before.mask.repeat(n_rows, 1),
-        past,
-    )
+    one = torch.zeros(n_rows, dtype=torch.long, device=device_of(reader.model))
+
+    def read(before: Running) -> Any:
+        where = {"mask": before.mask, "positions": before.positions}
+        return reader.read(before.tokens, **where, past=None, n_logits=1, rows=one[:1])[1]
+
+    running = shared_out([prompt], one, read)
     stop = ends_of(reader.model)
     said = _continued(reader, running, choose, max_new_tokens, stop, [0] * n_rows)
     decode = reader.model.tokenizer.decode

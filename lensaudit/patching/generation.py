@@ -6,7 +6,7 @@ tokens before that one are those of the clean run, so a prompt is read once howe
 continue it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,8 +59,12 @@ def generate(
     Raises:
         WorkError: logits are not finite.
     """
-    rows = torch.tensor(list(range(len(prompts)) if row_prompt is None else row_prompt)).long()
-    running = _read_prompts(model, prompts, rows)
+    own = range(len(prompts)) if row_prompt is None else row_prompt
+
+    def read_before(before: Running) -> Any:
+        return cached_step(
+            model, before.tokens, mask=before.mask, positions=before.positions.clamp(min=0)
+        )[1]
 
     def read(now: Running, step: int) -> tuple[Logits, Any]:
         edits = interventions if interventions and not step else {}
@@ -69,6 +73,8 @@ def generate(
                 model, now.tokens, mask=now.mask, positions=now.positions, past=now.past
             )
 
+    rows = torch.tensor([*own], device=device_of(model))
+    running = shared_out(prompts, rows, read_before)
     return continued(running, read, _greedy, max_new_tokens=max_new_tokens, stop=stop)
 
 
@@ -78,19 +84,23 @@ def _greedy(logits: Logits, row: Int[Tensor, " row"], step: int) -> Int[Tensor, 
     return logits.argmax(-1)
 
 
-def _read_prompts(
-    model: TransformerBridge, prompts: Sequence[Sequence[int]], rows: Int[Tensor, " row"]
+def shared_out(
+    prompts: Sequence[Sequence[int]],
+    rows: Int[Tensor, " row"],
+    read: Callable[[Running], Any],
 ) -> Running:
-    """All but the last token of each prompt, once, then shared out to its rows."""
-    device = device_of(model)
-    whole, rows, past = started(prompts, device), rows.to(device), None
+    """Rows that continue prompts, each of which is read once, but for its last token.
+
+    Args:
+        prompts: token ids, at least one each.
+        rows: which prompt each row continues, on the model's device.
+        read: keys and values of what stands before.
+    """
+    whole, past = started(prompts, rows.device), None
     if whole.tokens.shape[1] > 1:
-        before = Running(whole.row, whole.tokens[:, :-1], whole.mask[:, :-1])
-        _, past = cached_step(
-            model, before.tokens, mask=before.mask, positions=before.positions.clamp(min=0)
-        )
+        past = read(Running(whole.row, whole.tokens[:, :-1], whole.mask[:, :-1]))
         past.batch_select_indices(rows)
-    everyone = torch.arange(len(rows), device=device)
+    everyone = torch.arange(len(rows), device=rows.device)
     return Running(everyone, whole.tokens[rows, -1:], whole.mask[rows], past)
 
 

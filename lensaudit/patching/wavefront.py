@@ -174,7 +174,8 @@ class _Moving:
     def _joined(self, layer: int, value: Tensor, tokens: Index) -> Packed:
         """Output of a block of the clean run, with the source's value in its place."""
         if self.component == "resid":
-            return self._blend(value, self.clean.span[layer], tokens)
+            whole, own = self.frame.layout.all_patched, self.clean.span[layer]
+            return value if whole else self._blended(value, own[tokens], tokens)
         block, entering = self.decoder.ready(layer), self.clean.entering(layer)
         everyone = torch.arange(len(entering), device=entering.device)
         clean_row = RowGrid.of(self.frame, everyone, torch.zeros_like(everyone), 1)
@@ -197,11 +198,6 @@ class _Moving:
             mid = self._blended(value, mid, tokens)
         after = block.after_mlp(mid, entering, self.mlp_rows)
         return mid + self._blended(value, after - mid, tokens) if component == "mlp" else after
-
-    def _blend(self, value: Packed, clean: Tensor, tokens: Index) -> Packed:
-        return (
-            value if self.frame.layout.all_patched else self._blended(value, clean[tokens], tokens)
-        )
 
     def _blended(self, value: Tensor, own: Tensor, tokens: Index) -> Tensor:
         """The source where the scope replaces, the clean run elsewhere."""
