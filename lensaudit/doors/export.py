@@ -179,10 +179,13 @@ def _exported(model: Model, located: Sequence[Found]) -> Exported:
         datetime.fromisoformat(str(one["finished"])) for one in made.values() if "finished" in one
     ]
     repo = str(part(run.manifest if run else {}, "inputs", "source").get("repo", ""))
+    # the assignment test has its mean beside its share
+    means = [one.number for one in model.views if one.name == "bits" and one.number]
+    bits = [Measure("bits", "bits a fact", one, True, unit="bits") for one in means]
     return Exported(
         model,
         repo if _HUB_NAME.fullmatch(repo) else f"local/{slug(model.source)}",
-        [*_depth(run), *map(_held, model.views), *_bits(model), *_suite(evals)],
+        [*_depth(run), *map(_held, model.views), *bits, *_suite(evals)],
         _facts(run, own),
         hashes,
         {key: str(value) for one in made.values() for key, value in part(one, "versions").items()},
@@ -212,12 +215,6 @@ def _held(view: View) -> Measure:
         unit="proportion",
         more={name: text for name, text in told.items() if text},
     )
-
-
-def _bits(model: Model) -> list[Measure]:
-    """Mean bits a fact, which the assignment test has beside its share."""
-    found = [one.number for one in model.views if one.name == "bits" and one.number]
-    return [Measure("bits", "bits a fact", one, True, unit="bits") for one in found]
 
 
 def _suite(evals: Sequence[EvalRun]) -> list[Measure]:

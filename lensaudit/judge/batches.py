@@ -6,7 +6,7 @@ Calls go out as lines of a file and come back as lines, sent and collected here 
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from lensaudit.judge.endpoint import Endpoint
 from lensaudit.judge.jobs import JudgeJob, open_job
 from lensaudit.judge.settings import WORDS, BatchSettings, JudgeSettings, LogSettings
 from lensaudit.judge.transport import MOST_FILE_BYTES, EndpointError, SentBatch, Transport
+from lensaudit.progress import Notice, unheard
 from lensaudit.results.reading import checked_as
 
 LONGEST_POLL_S = 300.0
@@ -293,7 +294,7 @@ def batch_job(
     settings: LogSettings,
     *,
     how: BatchSettings | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    tell: Notice = unheard,
 ) -> tuple[JudgeJob | None, list[str], int]:
     """Send a log as batches, or collect them; the same call again goes on.
 

@@ -20,7 +20,7 @@ from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import BUILT_IN, named_template, prompt_id
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import CalibrationSettings
-from lensaudit.progress import Tick
+from lensaudit.progress import Tick, unheard
 from lensaudit.results.reading import Number, Text, Whole, checked
 from lensaudit.results.sentences import labels_agreed
 
@@ -129,7 +129,7 @@ def requests_of(rows: Sequence[Labelled]) -> list[JudgeRequest]:
 
 def calibrate_model(
     settings: CalibrationSettings,
-    progress: Tick = lambda what, done, total: None,
+    progress: Tick = unheard,
 ) -> Agreement:
     """A language model beside the labels; the result is kept for later manifests.
 

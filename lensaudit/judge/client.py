@@ -32,7 +32,7 @@ from lensaudit.judge.endpoint import Endpoint, open_endpoint
 from lensaudit.judge.items import Status
 from lensaudit.judge.settings import EndpointAccess, JudgeAccess, Mode
 from lensaudit.judge.transport import EndpointError, Transport
-from lensaudit.progress import Tick
+from lensaudit.progress import Tick, unheard
 from lensaudit.settings import path_of
 
 STOP_AFTER = 5
@@ -164,7 +164,7 @@ class JudgeClient:
     access: JudgeAccess
     since: float = 0.0
     """Answers older than this are asked for again (seconds since 1970)."""
-    progress: Tick = lambda what, done, total: None
+    progress: Tick = unheard
     fatal: str = ""
     """Why the server refuses every call, once it does."""
     n_cached: int = 0
@@ -288,7 +288,7 @@ def open_client(
     *,
     offline: bool = False,
     fresh: bool = False,
-    progress: Tick = lambda what, done, total: None,
+    progress: Tick = unheard,
     budget: Budget | None = None,
     option: str = "--base-url",
 ) -> Iterator[JudgeClient]:

@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
@@ -24,7 +24,7 @@ from lensaudit.judge.prompts import BUILT_IN, is_file, named_template
 from lensaudit.judge.rubric import RubricGrader
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import WORDS, LogSettings
-from lensaudit.progress import Tick
+from lensaudit.progress import Notice, Tick, unheard
 from lensaudit.results.records import Run, claim, folder_of, manifest
 from lensaudit.scores.estimate import NO_ROWS
 from lensaudit.scores.intervals import clustered_mean
@@ -124,7 +124,7 @@ class JudgeJob:
         return replace(self, found=found, rows=tuple(rows))
 
     @contextlib.contextmanager
-    def alone(self, tell: Callable[[str], None] = lambda line: None) -> Iterator["JudgeJob"]:
+    def alone(self, tell: Notice = unheard) -> Iterator["JudgeJob"]:
         """The job with a folder of no other run's result, into which nobody else judges.
 
         Where the default folder holds another run's result, this one gets a folder of its own;
@@ -134,9 +134,11 @@ class JudgeJob:
             InputError: the folder was named, and holds one.
             TryAgainError: another process judges into the same folder.
         """
-        wanted, named = folder_named(self.settings), bool(self.settings.out)
+        asked = self.settings
+        log = (asked.log if asked.log.is_dir() else asked.log.parent).resolve().name
+        usual = results_folder() / f"{slug(log)}-judge-{slug(name_of(asked.by))}"
         run = _run_in({"command": "judge", "inputs": self._inputs})
-        folder = folder_of(wanted, run, _run_in, named=named, tell=tell)
+        folder = folder_of(asked.out or usual, run, _run_in, named=bool(asked.out), tell=tell)
         with alone(folder):
             claim(folder, "judge", FILES)
             yield replace(self, folder=folder)
@@ -204,14 +206,6 @@ class JudgeJob:
         return {name: one for name, one in found.items() if one is not None}
 
 
-def folder_named(settings: LogSettings) -> Path:
-    """Where results go unless another run's are there."""
-    if settings.out is not None:
-        return settings.out
-    log = settings.log if settings.log.is_dir() else settings.log.parent
-    return results_folder() / f"{slug(log.resolve().name)}-judge-{slug(name_of(settings.by))}"
-
-
 def name_of(by: str) -> str:
     """What the scores are called."""
     return Path(by).stem if is_file(by) else by.removeprefix(WORDS)
@@ -220,7 +214,7 @@ def name_of(by: str) -> str:
 @contextlib.contextmanager
 def open_job(
     settings: LogSettings,
-    progress: Tick = lambda what, done, total: None,
+    progress: Tick = unheard,
     *,
     asks: bool = True,
 ) -> Iterator[JudgeJob]:
@@ -264,8 +258,8 @@ def open_job(
 
 def run_job(
     settings: LogSettings,
-    progress: Tick = lambda what, done, total: None,
-    tell: Callable[[str], None] = lambda line: None,
+    progress: Tick = unheard,
+    tell: Notice = unheard,
 ) -> JudgeJob:
     """Judge a log and write the results, also where they are partial.
 
@@ -413,7 +407,10 @@ def deposit(job: JudgeJob, calibration: Any) -> None:
         ),
     )
     write_jsonl(folder / "results.jsonl", map(_document, job.rows))
-    write_jsonl(folder / "raw.jsonl", _raw(job))
+    used = dict.fromkeys(key for row in job.rows for key in row.keys)
+    replies = {key: job.found.get(key) for key in used}
+    raw = ({"key": k, "response": one.raw} for k, one in replies.items() if isinstance(one, Reply))
+    write_jsonl(folder / "raw.jsonl", raw)
     write_json(folder / "summary.json", summary_of(job, calibration))
 
 
@@ -428,17 +425,6 @@ def _document(row: GradedItem) -> dict[str, Any]:
         **row.evidence,
         "keys": list(row.keys),
     }
-
-
-def _raw(job: JudgeJob) -> list[dict[str, Any]]:
-    """Every reply behind the rows, once."""
-    used = dict.fromkeys(key for row in job.rows for key in row.keys)
-    replies = {key: job.found.get(key) for key in used}
-    return [
-        {"key": key, "response": reply.raw}
-        for key, reply in replies.items()
-        if isinstance(reply, Reply)
-    ]
 
 
 def refuse_unfinished(job: JudgeJob) -> None:
