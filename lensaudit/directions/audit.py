@@ -65,6 +65,7 @@ from lensaudit.results.sentences import (
 )
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.recovery import recovery
+from lensaudit.scores.stats import mean_known
 from lensaudit.settings import plain, results_folder
 from lensaudit.steer.evaluate import rank_correlation
 from lensaudit.steer.generate import NO_EDITS, format_of
@@ -501,11 +502,11 @@ def summary_of(
         "recovery_above_control": None if None in (value, control) else value - control,  # pyright: ignore
         "arms": {n: {k: r.document() for k, r in both.items()} for n, both in found.items()},
         "chosen": [{name: getattr(one, name) for name in ("fold", *DONE)} for one in main],
-        "kl_retain": _mean([one.kl_retain for one in main]),
-        "utility_delta": _mean([one.utility_delta for one in main]),
-        "similarity": _mean([one.similarity for one in main]),
+        "kl_retain": mean_known([one.kl_retain for one in main]),
+        "utility_delta": mean_known([one.utility_delta for one in main]),
+        "similarity": mean_known([one.similarity for one in main]),
         "speech": {
-            name: {key: _mean([one.speech.get(key) for one in own]) for key in own[0].speech}
+            name: {key: mean_known([one.speech.get(key) for one in own]) for key in own[0].speech}
             for name, own in arms.items()
             if own[0].speech
         },
@@ -535,11 +536,6 @@ def _arm_key(finding: Finding) -> str:
     if finding.arm == "curve":
         return f"curve {finding.strength:g}"
     return finding.variant if finding.arm == "dose" else finding.arm
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None
 
 
 def _warnings(summary: Mapping[str, Any]) -> list[str]:

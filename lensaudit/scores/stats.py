@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,16 @@ class KsTest:
     log10_p: float
     """Finite also where `p_value` is too small for a float; two separated samples of n rows
     reach the floor 2 / C(2n, n)."""
+
+
+def mean_known(values: Iterable[float | None]) -> float | None:
+    """Mean of the values that there are; None where there is none.
+
+    >>> mean_known([1.0, None, 2.0]), mean_known([None])
+    (1.5, None)
+    """
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
 
 
 def harmonic_mean(values: Values, *, eps: float = 0.0) -> float:

@@ -34,6 +34,7 @@ from lensaudit.results.ledger import Ledger
 from lensaudit.results.records import claim, manifest
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
+from lensaudit.scores.stats import mean_known
 from lensaudit.settings import plain
 from lensaudit.steer.estimators import LAYER_CONVENTION, SteeringVector, load_vector
 from lensaudit.steer.generate import Ask, Edits, adding
@@ -87,12 +88,12 @@ class Level:
     @property
     def mean(self) -> float | None:
         """Mean trait score of the valid answers."""
-        return _mean(self.scores)
+        return mean_known(self.scores)
 
     @property
     def coherence(self) -> float | None:
         """Mean coherence of the answers that have one."""
-        return _mean([one.coherence for one in self.answers if one.coherence is not None])
+        return mean_known(one.coherence for one in self.answers)
 
     @property
     def coherent(self) -> bool:
@@ -218,7 +219,7 @@ def chosen_on_dev(
         "dev_mean": levels[best].only(dev).mean,
         "test_mean": report.mean,
         "test_baseline": base.mean,
-        "test_delta": _mean(list(gaps.values())),
+        "test_delta": mean_known(gaps.values()),
         **limits.limits("test_delta_ci95"),
         "test_coherence": report.coherence,
     }
@@ -279,10 +280,6 @@ def _delta(levels: Mapping[float, Level], baseline: float | None, polarity: int)
         return None
     mean = levels[best].mean
     return None if mean is None else mean - baseline
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None
 
 
 @dataclass(frozen=True)

@@ -62,22 +62,11 @@ class EncodedSplit:
         return digest([(one.ids, one.start) for one in self.samples])
 
     @property
-    def sequences(self) -> Iterator[tuple[int, ...]]:
+    def sequences(self) -> Iterator[Encoding]:
         """Everything that a model reads."""
         for one in self.items:
-            yield one.prompt
-            yield from (option.ids for option in one.options)
-        yield from (one.ids for one in self.samples)
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest sequence."""
-        return max(map(len, self.sequences))
-
-    @property
-    def highest(self) -> int:
-        """Highest token id of all sequences."""
-        return max(map(max, self.sequences))
+            yield from (Encoding(one.prompt, 0), *one.options)
+        yield from self.samples
 
 
 def mcq_prompt(item: McqItem) -> str:

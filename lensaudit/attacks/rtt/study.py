@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -77,6 +77,7 @@ from lensaudit.models.registry import (
 from lensaudit.progress import Notice, Tick, unheard
 from lensaudit.results.records import claim, manifest, package_versions
 from lensaudit.settings import plain, results_folder
+from lensaudit.unlearn.job import check_lengths
 from lensaudit.unlearn.rows import finetune_batches
 from lensaudit.unlearn.train import Recipe
 from lensaudit.unlearn.trainee import check_memory
@@ -571,7 +572,8 @@ def _fill(study: Study, role: Role, jobs: Jobs, log: Log, report: Tick) -> None:
     # before the model that is attacked: never two of them
     rows = study.original_readout if trains and study.puts_back(role) else None
     model = subject.load()
-    _check_fits(study, model, subject.name)
+    sequences = chain(*(one.sequences for one in study.encoded.values()))
+    check_lengths(sequences, model, subject.name)
     start = StartWeights(model) if trains else None
     n_epochs = study.settings.epochs if trains else 1
     what = f"{left[0].condition} {subject.name}: {'epochs' if trains else 'splits'}"
@@ -670,23 +672,6 @@ def _readings(study: Study, model: Any, items: Sequence[EncodedItem]) -> tuple[R
         letters=study.letters,
         batch_size=SCORE_BATCH,
     )
-
-
-def _check_fits(study: Study, model: Any, name: str) -> None:
-    """Sequences within the model's window, tokens within its vocabulary."""
-    limit = getattr(model.config, "max_position_embeddings", None)
-    longest = max(split.longest for split in study.encoded.values())
-    if limit is not None and longest > limit:
-        raise InputError(
-            f"{name}: reads {limit} tokens, the longest item has {longest}; leave long items out"
-        )
-    d_vocab = model.get_input_embeddings().num_embeddings
-    highest = max(split.highest for split in study.encoded.values())
-    if highest >= d_vocab:
-        raise InputError(
-            f"{name}: has {d_vocab} tokens, the data need token {highest}; its tokenizer is "
-            "another model's"
-        )
 
 
 def _complain(plan: Jobs, log: Log) -> None:

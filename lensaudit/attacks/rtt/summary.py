@@ -45,6 +45,7 @@ from lensaudit.results.sentences import facts_retrained, rows_only
 from lensaudit.scores.estimate import UNMEASURED, Estimate
 from lensaudit.scores.intervals import FEWEST_GROUPS, clustered_mean
 from lensaudit.scores.recovery import recovery
+from lensaudit.scores.stats import mean_known
 
 Marks = NDArray[np.bool_]
 """Per item of V: answered rightly."""
@@ -443,15 +444,10 @@ def checks_of(
             fits = [job.t_accuracy for _, job in own if job.t_accuracy is not None]
             found[condition] = ConditionCheck(
                 max(fits, default=None),
-                _mean([one.option_mass for one in readings]),
-                _mean([one.calibrated for one in readings]),
+                mean_known(one.option_mass for one in readings),
+                mean_known(one.calibrated for one in readings),
             )
     return found
-
-
-def _mean(values: list[float | None]) -> float | None:
-    given = [one for one in values if one is not None]
-    return float(np.mean(given)) if given else None
 
 
 LOW_MASS = 0.5
