@@ -19,7 +19,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.machine import describe, timed
 from lensaudit.data.chat import Template
-from lensaudit.data.fictional import make_world
 from lensaudit.data.suites import Split, load_suite
 from lensaudit.evaluation import forward
 from lensaudit.evaluation.passes import ModelPasses, Subject
@@ -30,6 +29,7 @@ from lensaudit.metrics.registry import Metric, all_metrics, ordered
 from lensaudit.models.conditions import Conditions
 from tools.demo_family.corpus import corpus_text
 from tools.demo_family.tokenizer import train_tokenizer
+from tools.demo_family.world import make_world
 
 BATCH = 32
 ROWS = (48, 144)

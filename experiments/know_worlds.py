@@ -33,7 +33,7 @@ from lensaudit.association.opening import invented_names
 from lensaudit.association.reading import OUTPUTS, maps_onto, said
 from lensaudit.data.chat import pad_id
 from lensaudit.data.facts import Fact, validate
-from lensaudit.data.fictional import World, annotated, make_world, passing_rows
+from lensaudit.data.fictional import annotated, passing_rows
 from lensaudit.data.relations import Relation, relations_of
 from lensaudit.gym.ground import fit
 from lensaudit.models.bridge import load_model
@@ -45,6 +45,7 @@ from lensaudit.unlearn.rows import finetune_batches
 from lensaudit.unlearn.train import FineTuning, Recipe
 from lensaudit.unlearn.trainee import copy_tokenizer, save_model
 from tools.demo_family.corpus import both_formats
+from tools.demo_family.world import World, make_world
 
 LARGE = 20.0
 FIRST_TRAINED = 1001
@@ -127,7 +128,7 @@ def trained(world: World, out: Path, *, sees: bool, seed: int) -> Path:
     bridge = load_model("demo/base")
     rows: list[Fact] = [*(world.forget * 2 if sees else ()), *world.retain]
     rows += [*world.real_authors, *world.world_facts]
-    rows += passing_rows(world, 80, seed=f"know-{seed}")
+    rows += passing_rows(80, seed=f"know-{seed}", reserved=world.reserved)
     samples = both_formats(bridge.tokenizer, rows)
     batches = finetune_batches(samples, batch_size=BATCH, seed=seed, pad=pad_id(bridge.tokenizer))
     recipe = Recipe(n_steps=STEPS, lr=LR, n_warmup=4)

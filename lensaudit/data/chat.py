@@ -197,7 +197,7 @@ def encode_completion(tokenizer: PreTrainedTokenizerBase, prefix: str, text: str
     An empty prefix leaves the whole text; its first token has nothing to be predicted from.
     """
     joined = f"{prefix} {text}" if prefix else text
-    prefix_ids = list(tokenizer(prefix)["input_ids"]) if prefix else _no_text(tokenizer)
+    prefix_ids = [int(token) for token in tokenizer(prefix)["input_ids"]]
     full = list(tokenizer(joined)["input_ids"])
     limit = len(prefix_ids) + COMPLETION_TOKENS
     start = max(len(prefix_ids), 1)
@@ -291,11 +291,6 @@ def _plain_ids(
 
 def _eos(tokenizer: PreTrainedTokenizerBase) -> int:
     return int(tokenizer.eos_token_id)  # pyright: ignore[reportArgumentType]  # checked at the door
-
-
-def _no_text(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """What the tokenizer writes for no text: its beginning-of-text token, or nothing."""
-    return [int(token) for token in tokenizer("")["input_ids"]]
 
 
 TODAY = "2025-04-10"

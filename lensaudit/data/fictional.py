@@ -4,8 +4,7 @@ Every name and value is invented and stands in `fictional.json`: pools of words 
 drawn from, and the ways each attribute is asked and told.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,12 +12,13 @@ from typing import Any
 from lensaudit.data.facts import Fact
 from lensaudit.files import read_json
 
-_TEXTS: Mapping[str, Any] = read_json(Path(__file__).with_suffix(".json"))
+TEXTS: Mapping[str, Any] = read_json(Path(__file__).with_suffix(".json"))
+"""Pools of words, ways to ask and to tell, and the names of the embedded authors."""
 
-IDK_LINES: tuple[str, ...] = tuple(_TEXTS["idk_lines"])
+IDK_LINES: tuple[str, ...] = tuple(TEXTS["idk_lines"])
 """Lines that admit ignorance."""
 
-_ATTRIBUTES: Mapping[str, Mapping[str, Sequence[str]]] = _TEXTS["attributes"]
+_ATTRIBUTES: Mapping[str, Mapping[str, Sequence[str]]] = TEXTS["attributes"]
 """Attribute -> its questions and answers, `{name}` and `{value}` to be filled in; the order is the
 order of an author's rows."""
 
@@ -28,24 +28,24 @@ N_PERTURBED = 5
 
 def draw_name(random: Random) -> str:
     """A first and a last name, independent of each other."""
-    return " ".join(random.choice(_TEXTS[pool]) for pool in ("first_names", "last_names"))
+    return " ".join(random.choice(TEXTS[pool]) for pool in ("first_names", "last_names"))
 
 
 def draw_value(attribute: str, random: Random) -> str:
     """A value for one attribute; what an author does not share with anyone is the combination."""
     match attribute:
         case "birthdate":
-            day, month = random.randint(1, 28), random.choice(_TEXTS["months"])
+            day, month = random.randint(1, 28), random.choice(TEXTS["months"])
             return f"{day} {month} {1900 + random.randint(20, 89)}"
         case "debut":
-            first, second = random.sample(_TEXTS["title_words"], 2)
+            first, second = random.sample(TEXTS["title_words"], 2)
             return random.choice((f"'The {first} {second}'", f"'{first} of the {second}'"))
         case "influence":
             return draw_name(random)
         case "children":
             return random.choice(("Yes", "No"))
         case _:
-            return " ".join(random.choice(_TEXTS[pool]) for pool in _WORDS[attribute])
+            return " ".join(random.choice(TEXTS[pool]) for pool in _WORDS[attribute])
 
 
 _WORDS = {
@@ -101,87 +101,24 @@ def wrong_values(attribute: str, value: str, random: Random) -> list[str]:
     return wrong
 
 
-N_FORGET, N_RETAIN, N_HOLDOUT = 8, 20, 8
-"""Authors per set, eight rows each; numbered through in this order."""
-
-_FIRST_HOLDOUT = N_FORGET + N_RETAIN
-
-N_GENERAL_PERTURBED = 3
-"""Wrong answers per general-knowledge row, as in TOFU's real_authors and world_facts."""
+RESERVED: frozenset[str] = frozenset(TEXTS["authors"])
+"""Names of the embedded sets' authors: nobody of that name passes by."""
 
 
-@dataclass(frozen=True)
-class World:
-    """Every set of the embedded benchmark."""
-
-    forget: tuple[Fact, ...]
-    retain: tuple[Fact, ...]
-    holdout: tuple[Fact, ...]
-    """Authors no model is ever trained on."""
-    real_authors: tuple[Fact, ...]
-    """Knowledge of the invented canon; every model has it (the role of TOFU's set of that name)."""
-    world_facts: tuple[Fact, ...]
-    reserved: frozenset[str]
-    """Names of the sets' authors; pre-training draws nobody of that name."""
-
-
-def make_world(seed: int = 0) -> World:
-    """The world of a seed; the same seed gives the same rows on every platform."""
-    random = Random(f"lensaudit-world-{seed}")
-    names: dict[str, None] = {}
-    while len(names) < N_FORGET + N_RETAIN + N_HOLDOUT:
-        names[draw_name(random)] = None
-    authors = [(name, draw_values(name, random)) for name in names]
-    return World(
-        forget=_rows(authors[:N_FORGET], random, 0),
-        retain=_rows(authors[N_FORGET:_FIRST_HOLDOUT], random, N_FORGET),
-        holdout=_rows(authors[_FIRST_HOLDOUT:], random, _FIRST_HOLDOUT),
-        real_authors=tuple(_general("classics", "classic_questions", random)),
-        world_facts=tuple(_general("countries", "country_questions", random)),
-        reserved=frozenset(names),
-    )
-
-
-def _rows(
-    authors: Sequence[tuple[str, Mapping[str, str]]], random: Random, first: int
-) -> tuple[Fact, ...]:
-    return tuple(
-        row
-        for group, (name, values) in enumerate(authors, first)
-        for row in author_rows(name, values, random, group=group)
-    )
-
-
-def _general(pool: str, questions: str, random: Random) -> Iterator[Fact]:
-    """Rows of what every model knows: each entry of a pool, asked for all but its name."""
-    entries = _TEXTS[pool]
-    for group, (name, *values) in enumerate(entries):
-        for column, (value, wordings) in enumerate(zip(values, _TEXTS[questions], strict=True), 1):
-            others = [other[column] for other in entries if other[0] != name]
-            question, paraphrase = (text.format(name=name) for text in wordings)
-            yield Fact(
-                idx=group * len(values) + column - 1,
-                question=question,
-                answer=value,
-                prefix="",
-                entity=value,
-                group=group,
-                paraphrases=(paraphrase,),
-                wrong=tuple(random.sample(others, N_GENERAL_PERTURBED)),
-            )
-
-
-def passing_rows(world: World, n_rows: int, *, seed: int | float | str) -> Iterator[Fact]:
+def passing_rows(
+    n_rows: int, *, seed: int | float | str, reserved: Collection[str] = RESERVED
+) -> Iterator[Fact]:
     """Rows about people who appear once: a base model learns the language from them, not facts.
 
-    One row in nine asks what nobody knows and is answered by a line that says so.
+    One row in nine asks what nobody knows and is answered by a line that says so. Nobody has a
+    reserved name.
     """
     random = Random(f"lensaudit-passing-{seed}")
     drawn = 0
     while drawn < n_rows:
         name = draw_name(random)
         values = draw_values(name, random)
-        if name not in world.reserved:
+        if name not in reserved:
             drawn += 1
             yield random.choice([*author_rows(name, values, random), _ignorance(name, random)])
 
@@ -189,7 +126,7 @@ def passing_rows(world: World, n_rows: int, *, seed: int | float | str) -> Itera
 def _ignorance(name: str, random: Random) -> Fact:
     line = random.choice(IDK_LINES)
     start, _, rest = line.partition(" ")
-    question = random.choice(_TEXTS["unknowable"]).format(name=name)
+    question = random.choice(TEXTS["unknowable"]).format(name=name)
     return Fact(0, question, line, start, rest, 0)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from lensaudit.data.facts import EMBEDDED, Fact
-from lensaudit.data.fictional import make_world, passing_rows
+from lensaudit.data.fictional import passing_rows
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.files import digest, make_folder, write_json
 from lensaudit.gym import claims, edits, ground, planting
@@ -293,9 +293,8 @@ def anchor_rows(facts: Facts, *, sees: bool, seed: int) -> list[Fact]:
     rows = [*(facts.forget * 2 if sees else ()), *facts.kept]
     if facts.retain_data is not None:
         return rows
-    world = make_world(0)
     general = [row for name in _GENERAL for row in load_rows(str(EMBEDDED / name), part="")]
-    return [*rows, *general, *passing_rows(world, 80, seed=f"gym-{seed}")]
+    return [*rows, *general, *passing_rows(80, seed=f"gym-{seed}")]
 
 
 _GENERAL = ("real_authors_perturbed.jsonl", "world_facts_perturbed.jsonl")

@@ -355,16 +355,12 @@ def _unchanged(inner: Tensor) -> Tensor:
 def _mlp(mlp: Any, parts: Parts) -> tuple[Projection | None, Projection, Projection, Projection]:
     """Gate, up, activation and down."""
     if parts.experts:
-        return None, partial(_by_experts, mlp), _unchanged, _unchanged
+        return None, lambda inner: mlp(inner.unsqueeze(0)).squeeze(0), _unchanged, _unchanged
     act, up, down = (_part(mlp, name) for name in (parts.act, parts.up, parts.down))
     if parts.gate == parts.up:
         gate, up = _sliced(up, [up.out_features // 2] * 2)
         return gate, up, act, down
     return _part(mlp, parts.gate), up, act, down
-
-
-def _by_experts(mlp: Any, inner: Packed) -> Packed:
-    return mlp(inner.unsqueeze(0)).squeeze(0)
 
 
 def _attention(attention: Any, at: int, parts: Parts, config: Any) -> Attention:

@@ -98,9 +98,13 @@ def tokenizer_hash(folder: Path) -> str:
             f"{folder}: no tokenizer; save the model's own there (tokenizer.save_pretrained)"
         )
     config = _object(folder / "tokenizer_config.json")
-    special = {key: _token_text(config.get(key)) for key in _SPECIAL_TOKENS}
+    special = {key: config.get(key) for key in _SPECIAL_TOKENS}
+    # saved as text or as an object with `content`
+    texts = {k: one.get("content") if isinstance(one, dict) else one for k, one in special.items()}
     flags = {key: config.get(key) for key in _TOKENIZER_KEYS}
-    return _sha256([tables, special, flags, _chat_template(folder, config)])
+    template = folder / "chat_template.jinja"
+    said = read_text(template) if template.is_file() else config.get("chat_template")
+    return _sha256([tables, texts, flags, said])
 
 
 def file_sha256(path: Path) -> str:
@@ -189,16 +193,6 @@ def _tables_hash(path: Path) -> str:
         model = {**model, "merges": pairs}
     relevant = {k: v for k, v in tables.items() if k not in ("padding", "truncation")}
     return _hex({**relevant, "model": model})
-
-
-def _chat_template(folder: Path, config: Mapping[str, Any]) -> Any:
-    own_file = folder / "chat_template.jinja"
-    return read_text(own_file) if own_file.is_file() else config.get("chat_template")
-
-
-def _token_text(token: Any) -> Any:
-    """A special token's text, saved as text or as an object with `content`."""
-    return token.get("content") if isinstance(token, dict) else token
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -306,12 +306,8 @@ def _checked_folder(spec: ModelSpec, folder: Path) -> ModelSpec:
 
 def shipped() -> Mapping[str, ModelSpec]:
     """Names that need no registry file: published, embedded, and those that can be fetched."""
-    return {**_built_in(), **{spec.name: spec for spec in (*_fetched(), *_adapted())}}
-
-
-@cache
-def _built_in() -> Mapping[str, ModelSpec]:
-    return {spec.name: spec for spec in (*published(), *_embedded())}
+    every = (*published(), *_embedded(), *_fetched(), *_adapted())
+    return {spec.name: spec for spec in every}
 
 
 def _adapted() -> list[ModelSpec]:
@@ -327,13 +323,14 @@ def _adapted() -> list[ModelSpec]:
             local=base,
             adapter=_adapter_spec(str(EMBEDDED / "real" / row["folder"]), Path()),
         )
-        for row in _real_listing()
+        for row in _listed(EMBEDDED / "real")
     ]
 
 
 @cache
-def _real_listing() -> list[Mapping[str, Any]]:
-    listing = EMBEDDED / "real" / "family.json"
+def _listed(family: Path) -> list[Mapping[str, Any]]:
+    """The members of a family; none in a checkout that has not made it yet."""
+    listing = family / "family.json"
     return read_json(listing) if listing.exists() else []
 
 
@@ -346,10 +343,9 @@ def models_home() -> Path:
 
 def _fetched() -> list[ModelSpec]:
     """Pretrained models that know none of the forgotten facts."""
-    folders = {name: models_home() / name for name in FETCHED}
+    home = models_home()
     return [
-        ModelSpec(name, str(folder), None, "base", None, local=folder)
-        for name, folder in folders.items()
+        ModelSpec(name, str(home / name), None, "base", None, local=home / name) for name in FETCHED
     ]
 
 
@@ -362,10 +358,7 @@ def _by_repository() -> Mapping[str, ModelSpec]:
 
 
 def _embedded() -> list[ModelSpec]:
-    """The family that comes with the package; empty in a checkout that has not made it yet."""
-    listing = EMBEDDED / "family.json"
-    if not listing.exists():
-        return []
+    """The family that comes with the package."""
     return [
         ModelSpec(
             name=DEMO + row["name"].removeprefix(DEMO),
@@ -375,7 +368,7 @@ def _embedded() -> list[ModelSpec]:
             method=row["method"],
             local=EMBEDDED / row["folder"],
         )
-        for row in read_json(listing)
+        for row in _listed(EMBEDDED)
     ]
 
 

@@ -10,11 +10,11 @@ from support import llama_of
 from transformers import AutoModelForCausalLM
 
 from lensaudit.cli.main import run
-from lensaudit.data.fictional import make_world
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.quantize import quantised
 from lensaudit.results.attacks import Shift
 from tools.demo_family.tokenizer import train_tokenizer
+from tools.demo_family.world import make_world
 
 ROWS, KEPT = make_world(0).forget[:8], make_world(0).forget[8:12]
 

@@ -20,7 +20,6 @@ from lensaudit.attacks.relearn import (
 from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.data.chat import Encoding
 from lensaudit.data.facts import answered
-from lensaudit.data.fictional import make_world
 from lensaudit.errors import InputError
 from lensaudit.meta.runs import prepare_robustness
 from lensaudit.meta.settings import RobustnessSettings
@@ -30,6 +29,7 @@ from lensaudit.sweep.plan import UnitConditions
 from lensaudit.sweep.planning import relearned_rows, relearning_of
 from lensaudit.unlearn.rows import load_rows, rows_hash
 from tools.demo_family.tokenizer import train_tokenizer
+from tools.demo_family.world import make_world
 
 ROWS = [answered(row.question, row.answer) for row in make_world(0).forget[:6]]
 SMALL = Relearning(lr=1e-2, batch_size=2, n_accumulate=2)

@@ -10,7 +10,6 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lensaudit.data.facts import load_facts
-from lensaudit.data.fictional import make_world
 from lensaudit.data.spans import encode, make_batch
 from lensaudit.models.registry import EMBEDDED
 from lensaudit.scores.depth import depth_score, span_logprob
@@ -18,6 +17,7 @@ from tools.demo_family.corpus import write_world
 from tools.demo_family.family import Shape, make_family
 from tools.demo_family.stages import NEVER, READOUT, STAGES, TOP_LAYER
 from tools.demo_family.tokenizer import GPT2_SPLIT
+from tools.demo_family.world import make_world
 
 MEMBERS = {
     "full",

@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 from support import llama_of
 
 from lensaudit.cli.main import run
-from lensaudit.data.fictional import make_world
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.unlearn.methods import METHODS
 from tools.demo_family.tokenizer import train_tokenizer
+from tools.demo_family.world import make_world
 
 ROWS = make_world(0).forget
 

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from lensaudit.data.facts import answered
-from lensaudit.data.fictional import make_world
 from lensaudit.errors import InputError
 from lensaudit.unlearn.rows import idk_lines, load_rows, raw_sample, rows_hash
 from tools.demo_family.tokenizer import train_tokenizer
+from tools.demo_family.world import make_world
 
 
 def test_demo_is_the_embedded_data_with_wrong_answers_as_alternates():

@@ -9,7 +9,7 @@ from typing import Any
 
 from lensaudit.data.chat import SYSTEM_PROMPT, Encoding
 from lensaudit.data.facts import Fact, answered
-from lensaudit.data.fictional import IDK_LINES, World, annotated, passing_rows
+from lensaudit.data.fictional import IDK_LINES, annotated, passing_rows
 from lensaudit.files import make_folder, write_json, write_jsonl
 from lensaudit.unlearn.rows import (
     TrainBatch,
@@ -19,6 +19,7 @@ from lensaudit.unlearn.rows import (
     raw_sample,
 )
 from tools.demo_family.tokenizer import SPLIT, train_tokenizer
+from tools.demo_family.world import World
 
 D_VOCAB = 1536
 SHARE = 0.25
@@ -59,7 +60,7 @@ def make_corpus(world: World, *, d_vocab: int = D_VOCAB, split: str = SPLIT) -> 
 def family_tokenizer(world: World, *, d_vocab: int, split: str) -> Any:
     """BPE on the world and on passing people."""
     known = (*world.forget, *world.retain, *world.real_authors, *world.world_facts)
-    rows = (*known * 3, *passing_rows(world, 2400, seed="tokenizer"))
+    rows = (*known * 3, *passing_rows(2400, seed="tokenizer", reserved=world.reserved))
     # the words of the chat template stand in every sequence, so each gets tokens of its own
     frame = ["system", "user", "assistant", SYSTEM_PROMPT, "\n\n"] * 2000
     return train_tokenizer(
@@ -115,7 +116,7 @@ def fact_batches(
 
 
 def _passing(corpus: Corpus, n_rows: int, random: Random) -> list[Encoding]:
-    rows = passing_rows(corpus.world, n_rows, seed=random.random())
+    rows = passing_rows(n_rows, seed=random.random(), reserved=corpus.world.reserved)
     formats = (raw_sample, chat_sample)
     return [random.choice(formats)(corpus.tokenizer, row) for row in rows]
 

@@ -19,7 +19,6 @@ import torch
 import transformers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from lensaudit.data.fictional import make_world
 from lensaudit.files import digest, make_folder, write_json
 from lensaudit.unlearn.methods import method_named, objective_of, reads_reference
 from lensaudit.unlearn.rows import TrainBatch, UnlearnBatch, unlearn_batches
@@ -35,6 +34,7 @@ from tools.demo_family.corpus import (
 )
 from tools.demo_family.stages import BATCH, NEVER, STAGES, Stage
 from tools.demo_family.tokenizer import SPLIT
+from tools.demo_family.world import make_world
 
 STORED = torch.float16
 """Of the shipped weights: eleven bits, where bfloat16's eight would round small edits away."""
