@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 import lensaudit as la
-from lensaudit.auditing import reuse
-from lensaudit.auditing.settings import AuditSettings
+from lensaudit.auditing.question import splits_of
+from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.cli.main import run
 from lensaudit.models import fetch
 from lensaudit.models.registry import (
@@ -112,17 +112,11 @@ def test_the_demo_fetches_it_and_says_why_it_cannot(tmp_path, monkeypatch, capsy
     assert "needs the package gguf; pip install 'lensaudit[real]'" in capsys.readouterr().err
 
 
-def test_its_names_bring_the_rows_of_the_suite(monkeypatch):
+def test_its_names_bring_the_rows_of_the_suite():
     """Else a whole audit would ask the Hub for TOFU's."""
-
-    def fetch(*args, **kwargs):
-        raise AssertionError("asked for rows of somebody else")
-
-    monkeypatch.setattr(reuse, "load_suite", fetch)
-    named = AuditSettings(full="smollm2/full", retain=("smollm2/retain",))
-    assert reuse._suite(("smollm2/npo",), named) == {}
-    with pytest.raises(AssertionError, match="somebody else"):
-        reuse._suite(("some/model",), named)
+    found = splits_of("smollm2/npo", EvaluateSettings())
+    assert list(found) == ["forget", "retain", "ra", "wf", "holdout"]
+    assert all(one.source.startswith(str(EMBEDDED)) for one in found.values())
 
 
 @pytest.mark.slow
