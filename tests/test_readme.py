@@ -16,7 +16,7 @@ MOST_WORDS = 900
 
 CLAIMS = {
     "puts it into the model before unlearning": (
-        "patching/test_wavefront.py::test_every_scope_and_component_equals_the_oracle"
+        "patching/test_wavefront.py::test_components_and_scopes_of_every_architecture_equal_the_oracle"
     ),
     "for the TOFU checkpoints of open-unlearning": (
         "models/test_registry.py::test_every_model_of_the_published_results_has_a_name"
