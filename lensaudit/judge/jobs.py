@@ -106,7 +106,7 @@ class JudgeJob:
         """Rows with a text of which the judge saw the beginning alone."""
         return sum(row.cut for row in self.rows)
 
-    @property
+    @cached_property
     def pending(self) -> Pending:
         """Calls that are still to be made."""
         return self.grader.pending(self.items)
