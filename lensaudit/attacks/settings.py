@@ -36,8 +36,6 @@ from lensaudit.unlearn.settings import (
     Written,
 )
 
-RoundingMethod = Literal["nf4", "int8"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RelearnSettings(Caches, Precision, Anchors):
@@ -80,7 +78,7 @@ class RoundSettings(Names):
         str,
         Option("Model to quantise.", flag="--source", is_a="model"),
     ]
-    method: Annotated[RoundingMethod, Option()] = "nf4"
+    method: Annotated[Literal["nf4", "int8"], Option()] = "nf4"
     out: Checkpoint
     engine: Annotated[
         Literal["auto", "torch", "bitsandbytes"],
@@ -274,7 +272,6 @@ ARMS: dict[Arm, str] = {
 FactReadout = Literal["said", "answer"]
 """Every token of the entity is the likeliest one, given the text before it; or of the choices the
 true one is the likeliest, per token, as in `rtt`."""
-DEFAULT_ARMS: tuple[Arm, ...] = ("T", "neutral")
 
 
 @dataclass(frozen=True, kw_only=True)

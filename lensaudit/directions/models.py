@@ -58,8 +58,6 @@ DEV_SHARE = 0.2
 MOST_ROWS = 256
 _COPIES = 4
 """Of the logits at once: the model's, in float32, and what a softmax needs."""
-_SEARCHED = ("score", "n_random", "seed", "kl_cap", "where", "max_new_tokens")
-"""Settings that decide what is tried, beside layers and strengths."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,9 @@ class DirectionsAudit:
 
     def identity(self) -> str:
         """Content hash of what determines a finding."""
-        searched = {name: getattr(self.settings, name) for name in _SEARCHED}
+        # what decides what is tried, beside layers and strengths
+        names = ("score", "n_random", "seed", "kl_cap", "where", "max_new_tokens")
+        searched = {name: getattr(self.settings, name) for name in names}
         tried = {"layers": self.layers, "strengths": self.strengths, "ranks": self.ranks}
         return digest(
             [
@@ -307,14 +307,15 @@ class Scores:
     """KL(plain || intervened) at the entity's positions, nats per token."""
 
 
-_Passes = Iterator[tuple[Sequence[Encoded], list[int], Iterator[tuple[slice, Logits]]]]
-"""Examples read together, their columns, and by part of the settings logits, settings outermost."""
-
-
 def _passes(
     model: TransformerBridge, encoded: Sequence[Encoded], settings: Sequence[Edits], memory: int
-) -> _Passes:
-    """Every example under every setting, as many at once as fit."""
+) -> Iterator[tuple[Sequence[Encoded], list[int], Iterator[tuple[slice, Logits]]]]:
+    """Every example under every setting, as many at once as fit.
+
+    Yields:
+        Examples read together, their columns, and by part of the settings logits, settings
+        outermost.
+    """
     column = {e.idx: at for at, e in enumerate(encoded)}
     n_rows = rows_that_fit(model, max(len(e.token_ids) for e in encoded), memory)
     for bucket in buckets(encoded, min(n_rows, len(encoded)), length=lambda e: len(e.token_ids)):

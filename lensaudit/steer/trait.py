@@ -63,9 +63,6 @@ class ContrastRow:
     entity: str = ""
 
 
-ContrastRows = Annotated[tuple[ContrastRow, ...], Field(min_length=1)]
-
-
 @dataclass(frozen=True)
 class Elicitation:
     """How answers with and without the trait are asked for: pairs of system prompts."""
@@ -96,7 +93,9 @@ class Trait:
     """1 if more of the trait is the aim of steering, -1 if less."""
     refusal_is_trait: Flag = False
     extraction: Elicitation | None = None
-    contrast: Mapping[Literal["positive", "negative"], ContrastRows] = field(default_factory=dict)
+    contrast: Mapping[
+        Literal["positive", "negative"], Annotated[tuple[ContrastRow, ...], Field(min_length=1)]
+    ] = field(default_factory=dict)
     """Written answers with and without the trait, in place of elicited ones."""
     entities: tuple[Said, ...] = ()
     """What the right answer to each of `questions` holds; read by the judge `entity` alone."""

@@ -36,7 +36,7 @@ from lensaudit.attacks.rtt.log import Finished, Log, Point, Reading, read_log
 from lensaudit.attacks.rtt.readout import EncodedItem, StartWeights, read, read_along
 from lensaudit.attacks.rtt.study import LRS
 from lensaudit.attacks.rtt.summary import halves
-from lensaudit.attacks.settings import ARMS, DEFAULT_ARMS, Arm, EffortSettings
+from lensaudit.attacks.settings import ARMS, Arm, EffortSettings
 from lensaudit.auditing.calls import door, notice
 from lensaudit.data.spans import Encoded, buckets, make_batch
 from lensaudit.errors import InputError, WorkError
@@ -459,7 +459,7 @@ def prepare(
     names = list(dict.fromkeys(sources))
     if not names:
         raise InputError("no --source: name the model to attack, or several")
-    settings = replace(settings, arms=tuple(dict.fromkeys(settings.arms)) or DEFAULT_ARMS)
+    settings = replace(settings, arms=tuple(dict.fromkeys(settings.arms)) or ("T", "neutral"))
     ranks = _ranks(settings)
     full, opened, never = open_family(
         names, settings.full, settings.retain or None, settings.registry

@@ -79,10 +79,6 @@ MEANINGS: dict[Kind, str] = {
 }
 
 
-BLOCKING: frozenset[Kind] = frozenset({"ambiguous", "repeated", "leak", "shared_group"})
-"""They make V accuracy mean something else; a run refuses them unless told what to do."""
-
-
 @dataclass(frozen=True)
 class Defect:
     """One finding and the items it concerns."""
@@ -93,8 +89,8 @@ class Defect:
 
     @property
     def blocks(self) -> bool:
-        """Whether a run is refused for it."""
-        return self.kind in BLOCKING
+        """Whether a run refuses it unless told otherwise: V accuracy would mean something else."""
+        return self.kind in ("ambiguous", "repeated", "leak", "shared_group")
 
 
 @dataclass(frozen=True)
