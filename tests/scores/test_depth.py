@@ -20,17 +20,12 @@ def test_worked_by_hand():
     assert found.erasure[0, 2].isnan()
 
 
-def test_tau_is_exclusive():
+def test_tau_is_exclusive_and_only_ke_layers_count():
     assert not depth_score(torch.tensor([[TAU]]), torch.tensor([[1.0]])).ke.any()
-
-
-def test_no_ke_layer_is_unscored_not_zero():
+    # no KE layer: unscored, not zero
     assert depth_score(torch.zeros(1, 3), torch.ones(1, 3)).uds.isnan().all()
-
-
-def test_layers_that_were_not_computed_do_not_matter_outside_ke():
-    s1 = torch.tensor([[0.01, 2.0]])
-    s2 = torch.tensor([[float("nan"), 1.0]])
+    # layers that were not computed do not matter outside KE
+    s1, s2 = torch.tensor([[0.01, 2.0]]), torch.tensor([[float("nan"), 1.0]])
     assert depth_score(s1, s2).uds.tolist() == [0.5]
 
 

@@ -15,18 +15,13 @@ from lensaudit.scores.erasure import (
 )
 
 
-def test_one_wrong_token_in_five_gives_0_8_and_extra_tokens_are_free():
+def test_exact_match_by_hand():
     assert exact_match([1, 9, 3, 4, 5], [1, 2, 3, 4, 5]) == 0.8
-    assert exact_match([1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5]) == 1.0
-
-
-def test_missing_tokens_are_wrong_and_positions_do_not_shift():
+    assert exact_match([1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5]) == 1.0  # extra tokens are free
+    # missing ones are wrong, and positions do not shift
     assert exact_match([1, 2], [1, 2, 3, 4]) == 0.5
     assert exact_match([9, 1, 2, 3], [1, 2, 3]) == 0.0
     assert exact_match([], [1]) == 0.0
-
-
-def test_an_empty_reference_has_no_exact_match():
     with pytest.raises(ValueError, match="at least one reference token"):
         exact_match([1], [])
 
@@ -98,12 +93,9 @@ def test_percentages_leave_general_knowledge_out():
     assert found["categories"] == {"over": 2, "exact": 1, "under": 2, "general_knowledge": 1}
     assert found["category_percent"] == {"over": 40.0, "exact": 20.0, "under": 40.0}
     assert found["over_erased_by"] == {"layers": (2 + 1) / 2, "first_layer": 0.0}
-
-
-def test_a_set_of_general_knowledge_has_no_percentages():
-    found = tally(erasure_score(torch.ones(2, 3), torch.ones(2, 3)))
-    assert found["category_percent"] is None
-    assert found["over_erased_by"]["layers"] is None
+    alone = tally(erasure_score(torch.ones(2, 3), torch.ones(2, 3)))
+    assert alone["category_percent"] is None
+    assert alone["over_erased_by"]["layers"] is None
 
 
 def test_a_layer_is_named_by_its_majorities():

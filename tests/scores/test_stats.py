@@ -42,17 +42,12 @@ def test_harmonic_mean_lies_between_the_extremes_in_any_order(values, random):
     assert harmonic_mean(shuffled) == pytest.approx(mean, rel=1e-12)
 
 
-def test_harmonic_mean_adds_eps_to_each_term():
+def test_harmonic_mean_by_hand():
     # 2 / (1 / (0 + 1e-12) + 1 / (1 + 1e-12))
     assert harmonic_mean([0.0, 1.0], eps=1e-12) == pytest.approx(2e-12, rel=1e-9)
-
-
-def test_one_zero_makes_the_harmonic_mean_zero():
+    # one zero makes it zero
     assert harmonic_mean([0.0, 1.0, 1.0]) == 0.0
     assert harmonic_mean([5e-324, 1.0]) == 0.0
-
-
-def test_harmonic_mean_of_nan_is_nan():
     assert math.isnan(harmonic_mean([1.0, math.nan]))
 
 
@@ -90,9 +85,6 @@ def test_auc_worked_by_hand():
     # pairs (3,1) (3,2) (2,1) count 1 each, the tie (2,2) counts 1/2: 3.5 of 4
     assert auc([3, 2], [1, 2]) == 0.875
     assert math.isnan(auc([1.0, math.nan], [0.0]))
-
-
-def test_auc_refuses_an_empty_pool():
     with pytest.raises(ValueError, match="samples of 0"):
         auc([], [1.0])
 
