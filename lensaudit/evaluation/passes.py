@@ -177,7 +177,7 @@ class ModelPasses:
         """How a patched pass broke, if it did."""
         if read.kind != "patched" or self.patching is None:
             return None
-        return self.patching.failed.get(read.field)
+        return self.patching.failed(read.field)
 
     @property
     def all_splits(self) -> Mapping[str, Split]:
@@ -195,7 +195,9 @@ class ModelPasses:
     def run(self, read: Read) -> None:
         """Run a pass, or find it finished."""
         if read.kind == "patched" and self.patching:
-            self.finished(f"patched {read.field}: {self.patching.run(read.field)} examples")
+            self.patching.scored(read.field)
+            n_examples = len(self.all_splits[read.split].rows)
+            self.finished(f"patched {read.field}: {n_examples} examples")
         else:
             self._made(read)
 
@@ -208,7 +210,9 @@ class ModelPasses:
     def measured(self, read: Read) -> Measured[Any]:
         """The rows of one pass; see `Read` for what a kind holds."""
         if read.kind == "patched" and self.patching is not None:
-            return self.patching.scored(read.field)
+            found = self.patching.scored(read.field)
+            assert isinstance(found, Measured)  # see `missing`
+            return found
         made = self._made(read)
         match read.kind:
             case "gradient":

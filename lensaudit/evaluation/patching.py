@@ -33,9 +33,7 @@ class Patching:
     opened: Callable[[], "Session"]
     """Opens the models and encodes the annotated rows; raises InputError where it cannot."""
     notice: Notice = unheard
-    failed: dict[str, Failure] = field(default_factory=dict)
-    """How scores broke."""
-    _scored: dict[str, Measured[float]] = field(default_factory=dict, repr=False)
+    _scored: dict[str, Measured[float] | Failure] = field(default_factory=dict, repr=False)
 
     @cached_property
     def session(self) -> "Session | InputError":
@@ -49,10 +47,15 @@ class Patching:
         """Why a score cannot be had; opens the models and encodes the examples to find out."""
         if isinstance(self.session, InputError):
             return failure_in(self.model, score, self.session).message
-        return _said(self.failed[score]) if score in self.failed else None
+        return _said(broken) if (broken := self.failed(score)) else None
 
-    def run(self, score: str) -> int:
-        """Patch and score; how many examples.
+    def failed(self, score: str) -> Failure | None:
+        """How a score broke, if it was tried and did."""
+        found = self._scored.get(score)
+        return found if isinstance(found, Failure) else None
+
+    def scored(self, score: str) -> Measured[float] | Failure:
+        """The rows of a score, patched once.
 
         A failure is kept as the reason of this score: the other metrics are worth having.
         """
@@ -60,18 +63,13 @@ class Patching:
 
         if isinstance(self.session, InputError):
             raise self.session
-        if score not in self._scored and score not in self.failed:
+        if score not in self._scored:
             try:
                 with one_memory_error():
                     self._scored[score] = score_inside(self.session, self.model, score)
             except (InputError, WorkError, VerificationError, torch.OutOfMemoryError) as error:
-                self.failed[score] = failure_in(self.model, score, error)
-                self.notice(f"{score}: {_said(self.failed[score])}")
-        return len(self.session.examples)
-
-    def scored(self, score: str) -> Measured[float]:
-        """The rows of a pass that has not failed."""
-        self.run(score)
+                broken = self._scored[score] = failure_in(self.model, score, error)
+                self.notice(f"{score}: {_said(broken)}")
         return self._scored[score]
 
     @property

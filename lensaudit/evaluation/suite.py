@@ -95,24 +95,21 @@ def _computed(metric: Metric, context: MetricContext) -> MetricResult:
     return finished(metric, metric.fn(context), groups_of(metric, suite, passes))
 
 
-def split_of(metric: Metric, suite: Suite, metrics: Mapping[str, Metric]) -> str | None:
-    """The split whose rows a metric scores; None for one without rows of its own."""
+def splits_of(metric: Metric, suite: Suite) -> list[str]:
+    """The splits whose rows a metric scores, of an attack both; none without rows of its own."""
     if metric.reads[suite]:
-        return metric.reads[suite][0].split
+        splits = [read.split for read in metric.reads[suite]]
+        return splits[: 2 if metric.combine else 1]
     if metric.row_value is None or not metric.local_needs:
-        return None
-    return split_of(metrics[metric.local_needs[0]], suite, metrics)
+        return []
+    return splits_of(all_metrics()[metric.local_needs[0]], suite)
 
 
 def groups_of(metric: Metric, suite: Suite, passes: ModelPasses) -> list[dict[int, Group]]:
     """The author of each row of a metric's split; of both of an attack."""
-    metrics = {one.name: one for one in ordered(suite)}
-    own = [read.split for read in metric.reads[suite]] if metric.combine else []
-    splits = passes.all_splits
-    return [
-        {row.idx: row.group for row in splits[split].rows} if split and split in splits else {}
-        for split in own or [split_of(metric, suite, metrics)]
-    ]
+    known = passes.all_splits
+    found = ((known[one].rows if one in known else ()) for one in splits_of(metric, suite))
+    return [{row.idx: row.group for row in rows} for rows in found]
 
 
 def notes(passes: ModelPasses, reads: Sequence[Read]) -> list[str]:
@@ -138,7 +135,11 @@ def result_rows(
     suite: Suite, passes: ModelPasses, entries: Mapping[str, MetricResult]
 ) -> Iterator[dict[str, Any]]:
     """The rows of `results.jsonl`, split by split."""
-    scored = _by_split(suite, entries)
+    metrics, scored = all_metrics(), dict[str, dict[str, MetricResult]]()
+    for name, entry in entries.items():
+        sides = tuple(entry.parts.values()) or (entry,)
+        for split, side in zip(splits_of(metrics[name], suite), sides, strict=False):
+            scored.setdefault(split, {})[name] = side
     for name, split in passes.all_splits.items():
         theirs = scored.get(name, {})
         for row in split.rows:
@@ -156,22 +157,6 @@ def result_rows(
                     "scores": scores,
                     "unscored": gaps,
                 }
-
-
-def _by_split(
-    suite: Suite, entries: Mapping[str, MetricResult]
-) -> dict[str, dict[str, MetricResult]]:
-    """Entries with rows, under the split whose rows they score."""
-    metrics = all_metrics()
-    found: dict[str, dict[str, MetricResult]] = {}
-    for name, entry in entries.items():
-        metric = metrics[name]
-        for read, side in zip(metric.reads[suite], entry.parts.values(), strict=False):
-            found.setdefault(read.split, {})[name] = side
-        split = split_of(metric, suite, metrics)
-        if split is not None and not entry.parts:
-            found.setdefault(split, {})[name] = entry
-    return found
 
 
 def _said(entries: Mapping[str, MetricResult], idx: int) -> dict[str, str]:

@@ -7,7 +7,7 @@ memorised, 0.5 where the two cannot be told apart, near 0 after over-unlearning.
 
 import math
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -64,53 +64,37 @@ def _both(kind: Kind = "trace") -> dict[str, Any]:
 @metric("mia_loss", source=f"arXiv:1709.01604; {UPSTREAM}loss.py", **_both())
 def loss_attack(context: MetricContext) -> MetricResult:
     """Score: mean negative log-probability, the end token included."""
-    return _attacked(context, lambda trace: trace.loss)
+    return _attacked(context, lambda trace, read, idx: trace.loss)
 
 
 @metric("mia_zlib", source=f"arXiv:2012.07805; {UPSTREAM}zlib.py", **_both())
 def zlib_attack(context: MetricContext) -> MetricResult:
     """Score: loss divided by the bytes of the zlib-compressed answer."""
+    texts = {read: context.passes.answer_texts(read).rows for read in context.reads}
 
-    def side(read: Read) -> MetricResult:
-        measured = context.passes.measured(read)
-        texts = context.passes.answer_texts(read)
-        return _side(
-            {
-                idx: trace.loss / compressed_bytes(texts.rows[idx][0])
-                for idx, (trace,) in measured.rows.items()
-            },
-            measured.unscored,
-        )
+    def score(trace: Trace, read: Read, idx: int) -> float:
+        return trace.loss / compressed_bytes(texts[read][idx][0])
 
-    return _sides(side(context.reads[0]), side(context.reads[1]))
+    return _attacked(context, score)
 
 
 @metric("mia_min_k", source=f"arXiv:2310.16789; {UPSTREAM}min_k.py", **_both())
 def min_k_attack(context: MetricContext) -> MetricResult:
     """Score: minus the mean of the least 40 % of the content tokens' log-probabilities."""
-    return _attacked(context, lambda t: least_mean(t.content.log_prob, MIN_K), content=True)
+    return _attacked_content(context, lambda content: content.log_prob)
 
 
 @metric("mia_min_k_plus_plus", source=f"arXiv:2404.02936; {UPSTREAM}min_k_plus_plus.py", **_both())
 def min_k_plus_plus_attack(context: MetricContext) -> MetricResult:
     """As min-k, each log-probability standardised under the model's own distribution."""
-    return _attacked(context, lambda t: least_mean(standardised(t.content), MIN_K), content=True)
+    return _attacked_content(context, standardised)
 
 
 @metric("mia_gradnorm", source=f"arXiv:2402.17012; {UPSTREAM}gradnorm.py", **_both("gradient"))
 def gradnorm_attack(context: MetricContext) -> MetricResult:
     """Score: mean over parameter tensors of the gradient's 2-norm, one text at a time."""
-
-    def side(read: Read) -> MetricResult:
-        measured = context.passes.measured(read)
-        scores = {idx: value for idx, (value,) in measured.rows.items() if math.isfinite(value)}
-        gaps = {idx: NO_CONTENT for idx in measured.rows if idx not in scores}
-        return _side(scores, {**measured.unscored, **gaps})
-
-    return _sides(side(context.reads[0]), side(context.reads[1]))
-
-
-_REFERENCE = _both("reference")
+    # a text without content tokens has no gradient, and NaN says so
+    return _attacked(context, lambda norm, read, idx: norm if math.isfinite(norm) else None)
 
 
 @metric(
@@ -118,21 +102,17 @@ _REFERENCE = _both("reference")
     high_means="knows",
     combine=separation,
     source=f"arXiv:2012.07805; {UPSTREAM}reference.py",
-    tofu=(*_both()["tofu"], *_REFERENCE["tofu"]),
-    muse=(*_both()["muse"], *_REFERENCE["muse"]),
+    tofu=(*_both()["tofu"], *_both("reference")["tofu"]),
+    muse=(*_both()["muse"], *_both("reference")["muse"]),
 )
 def reference_attack(context: MetricContext) -> MetricResult:
     """Score: loss minus the loss of a reference model on the same text."""
+    base = {read.split: context.passes.measured(read).rows for read in context.reads[2:]}
 
-    def side(model: Read, reference: Read) -> MetricResult:
-        found, base = context.passes.measured(model), context.passes.measured(reference)
-        return _side(
-            {idx: trace.loss - base.rows[idx][0].loss for idx, (trace,) in found.rows.items()},
-            found.unscored,
-        )
+    def score(trace: Trace, read: Read, idx: int) -> float:
+        return trace.loss - base[read.split][idx][0].loss
 
-    forget, holdout, forget_reference, holdout_reference = context.reads
-    return _sides(side(forget, forget_reference), side(holdout, holdout_reference))
+    return _attacked(context, score)
 
 
 def compressed_bytes(text: str) -> int:
@@ -157,40 +137,37 @@ def standardised(trace: Trace) -> NDArray[np.float32]:
 
 
 def _attacked(
-    context: MetricContext, score: Callable[[Trace], float], *, content: bool = False
+    context: MetricContext, score: Callable[[Any, Read, int], float | None]
 ) -> MetricResult:
-    """Both sides of an attack on traces; `content` where it needs a content token."""
+    """Both sides of an attack; `score` is None of a text without a content token."""
+    parts: dict[str, MetricResult] = {}
+    for side, read in zip(("forget", "holdout"), context.reads, strict=False):
+        measured = context.passes.measured(read)
+        found = {idx: score(value, read, idx) for idx, (value,) in measured.rows.items()}
+        known = {idx: one for idx, one in found.items() if one is not None}
+        finite = {idx: one for idx, one in known.items() if math.isfinite(one)}
+        parts[side] = MetricResult(
+            float(np.mean(list(finite.values()))) if finite else None,
+            per_example=finite,
+            records={idx: {"score": one} for idx, one in finite.items()},
+            unscored=dict(measured.unscored)
+            | dict.fromkeys(found.keys() - known.keys(), NO_CONTENT)
+            | dict.fromkeys(known.keys() - finite.keys(), "the model's score is not finite"),
+        )
+    return MetricResult(parts=parts)
+
+
+def _attacked_content(
+    context: MetricContext, values: Callable[[Trace], NDArray[np.float32]]
+) -> MetricResult:
+    """The same of the least values of the content tokens."""
     empty = 0.0 if context.empty == "upstream" else None
 
-    def side(read: Read) -> MetricResult:
-        measured = context.passes.measured(read)
-        scores: dict[int, float] = {}
-        gaps = dict(measured.unscored)
-        for idx, (trace,) in measured.rows.items():
-            if not content or len(trace.content):
-                scores[idx] = score(trace)
-            elif empty is None:
-                gaps[idx] = NO_CONTENT
-            else:
-                scores[idx] = empty
-        return _side(scores, gaps)
+    def score(trace: Trace, read: Read, idx: int) -> float | None:
+        content = trace.content
+        return least_mean(values(content), MIN_K) if len(content) else empty
 
-    return _sides(side(context.reads[0]), side(context.reads[1]))
-
-
-def _sides(forget: MetricResult, holdout: MetricResult) -> MetricResult:
-    return MetricResult(parts={"forget": forget, "holdout": holdout})
-
-
-def _side(scores: Mapping[int, float], gaps: Mapping[int, str]) -> MetricResult:
-    finite = {idx: score for idx, score in scores.items() if math.isfinite(score)}
-    broken = [idx for idx in scores if idx not in finite]
-    return MetricResult(
-        float(np.mean(list(finite.values()))) if finite else None,
-        per_example=finite,
-        records={idx: {"score": score} for idx, score in finite.items()},
-        unscored=dict(gaps) | dict.fromkeys(broken, "the model's score is not finite"),
-    )
+    return _attacked(context, score)
 
 
 def _scores(entry: MetricResult) -> list[float]:

@@ -66,14 +66,6 @@ def test_one_call_says_what_is_held_and_what_is_said(audited):
     ] == (18, 18)
 
 
-def test_the_page_is_made_of_its_folders(audited, tmp_path):
-    found, _, _ = audited
-    page = tmp_path / "page.html"
-    places = [str(found[0].patch.folder.parent), found[0].evaluation.folder]
-    assert la.write_report(places, str(page)) == []
-    assert "demo/never" in page.read_text()
-
-
 def test_a_folder_is_the_same_by_its_absolute_path(audited, tmp_path, monkeypatch, caplog):
     _, folder, _ = audited
     monkeypatch.chdir(tmp_path)

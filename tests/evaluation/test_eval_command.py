@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from frozen import frozen
 from generated import save_edge, save_muse, save_tokenizer
 from support import EMBEDDED
 
@@ -145,15 +144,6 @@ def test_an_interrupted_run_keeps_its_finished_passes(tmp_path, monkeypatch, cap
     assert "text-forget: 4 texts\n" in said
 
 
-def test_a_broken_pass_file_is_made_again(tmp_path):
-    assert run(command(tmp_path, metrics=("mia_loss",))) == 0
-    before = log(tmp_path)
-    for path in (tmp_path / "passes").iterdir():
-        path.write_bytes(path.read_bytes()[:100])
-    assert run(command(tmp_path, metrics=("mia_loss",))) == 0
-    assert log(tmp_path) == before
-
-
 def test_every_example_has_a_line_with_text_prediction_and_scores(tmp_path):
     assert run(command(tmp_path)) == 0
     rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
@@ -180,27 +170,6 @@ def test_intervals_of_the_embedded_suite_count_authors(tmp_path):
     assert entry["interval_95"] == pytest.approx([wanted.low, wanted.high])
     for one in (entry, found["mia_loss"]):
         assert "interval_95_assumes" not in one
-
-
-def test_a_log_is_recomputed_without_a_model(tmp_path, monkeypatch, capsys):
-    path = tmp_path / "TOFU_EVAL.json"
-    path.write_text(json.dumps(frozen("suites")["chat_pad__npo"]))
-    counted = loads(monkeypatch)
-    assert run(["eval", "--from-log", str(path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert counted == []
-    wanted = frozen("suites")["chat_pad__npo"]["model_utility"]["agg_value"]
-    assert found["model_utility"] == pytest.approx(wanted)
-    assert found["privleak"] is None
-
-
-def test_the_plan_names_each_pass_once_and_writes_nothing(tmp_path, capsys):
-    assert run(command(tmp_path / "out", "--dry-run", metrics=())) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "trace forget.perturbed_answer: 20 texts" in lines
-    assert "text forget: 4 questions" in lines
-    assert len(lines) == len(set(lines))
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -236,8 +205,3 @@ def test_a_retain_log_of_another_split_is_refused_before_any_work(
     assert run(more) == 2
     assert "made with other rows of forget" in capsys.readouterr().err
     assert counted == []
-
-
-def test_nothing_to_evaluate_is_bad_usage(capsys):
-    assert run(["eval"]) == 2
-    assert "--model" in capsys.readouterr().err

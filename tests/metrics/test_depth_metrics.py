@@ -5,19 +5,17 @@ import subprocess
 import sys
 
 import pytest
-from generated import save_muse
 from metric_helpers import tiny_passes
 
 from lensaudit.auditing.question import annotated_set
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.cli.main import run
-from lensaudit.errors import InputError, VerificationError
-from lensaudit.evaluation import depth
+from lensaudit.errors import InputError
 from lensaudit.evaluation.patching import NO_RETAIN
 from lensaudit.evaluation.suite import evaluate
 from lensaudit.metrics.registry import ordered
 
-DEPTH = ("uds", "em_erasure")
+DEPTH = ("uds", "em_erasure", "logit_lens")
 LIMIT = 24
 
 
@@ -50,7 +48,11 @@ def patch_summary(folder, capsys, *more):
 
 @pytest.mark.parametrize(
     ("name", "key", "more"),
-    [("uds", "uds", ()), ("em_erasure", "udr", ("--score", "em", "--em-form", "teacher"))],
+    [
+        ("uds", "uds", ()),
+        ("em_erasure", "udr", ("--score", "em", "--em-form", "teacher")),
+        ("logit_lens", "lens", ("--score", "lens")),
+    ],
 )
 def test_the_suite_and_patch_give_the_same_number(evaluated, capsys, name, key, more):
     summary, rows = patch_summary(evaluated, capsys, *more)
@@ -78,13 +80,6 @@ def test_values_differ_between_rows_and_reach_summary_and_rows(evaluated):
     inputs = json.loads((evaluated / "out" / "manifest.json").read_text())["inputs"]
     assert inputs["patched_full"]["name"] == "demo/full"
     assert inputs["patched_retain"]["name"] == "demo/retain"
-
-
-def test_the_log_gives_its_depth_again_without_a_model(evaluated, capsys):
-    path = evaluated / "out" / "TOFU_EVAL.json"
-    assert run(["eval", "--from-log", str(path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["uds"] == pytest.approx(log(evaluated)["uds"]["agg_value"])
 
 
 @pytest.mark.parametrize(("model", "wanted"), [("demo/full", 0.0), ("demo/retain", 1.0)])
@@ -115,15 +110,6 @@ def reasons(folder, *more, **changes):
     return said.pop()
 
 
-def test_without_a_retain_model_there_is_a_reason(tmp_path):
-    assert reasons(tmp_path) == NO_RETAIN
-
-
-def test_a_retain_log_cannot_be_patched_in(tmp_path):
-    assert run(command(tmp_path / "r", model="demo/retain", metrics=("mia_loss",), limit=2)) == 0
-    assert reasons(tmp_path, "--retain-log", tmp_path / "r" / "out") == NO_RETAIN
-
-
 def test_own_rows_without_spans_are_a_reason(tmp_path):
     own = tmp_path / "mine.jsonl"
     own.write_text('{"question": "Who?", "answer": "Ada Lovelace wrote it."}\n')
@@ -133,35 +119,18 @@ def test_own_rows_without_spans_are_a_reason(tmp_path):
     assert "\n" not in said
 
 
-def test_muse_has_nothing_to_patch(tmp_path):
-    more = ("--suite", "muse", "--data", save_muse(tmp_path / "muse"))
-    assert run(command(tmp_path, *more, metrics=("uds", "mia_loss"), model="demo/npo")) == 0
-    found = json.loads((tmp_path / "out" / "MUSE_EVAL.json").read_text())
-    assert found["uds"]["reason"].startswith("suite muse has no annotated forget set")
-    assert found["mia_loss"]["agg_value"] is not None
-
-
 def test_the_plan_has_the_patched_passes_and_writes_nothing(tmp_path, capsys):
     assert run(command(tmp_path, "--retain", "demo/retain", "--dry-run")) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"patched annotated.uds: {LIMIT} questions",
         f"patched annotated.em: {LIMIT} questions",
+        f"patched annotated.lens: {LIMIT} questions",
     ]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_retain_model_equal_to_full_is_a_reason(tmp_path):
     assert "same weights" in reasons(tmp_path, "--retain", "demo/full")
-
-
-def test_patching_that_fails_leaves_the_other_metrics(tmp_path, monkeypatch, capsys):
-    def failing(session, model, score):
-        raise VerificationError("the bridge and the model disagree")
-
-    monkeypatch.setattr(depth, "score_inside", failing)
-    said = reasons(tmp_path, "--retain", "demo/retain")
-    assert said == "patching failed: the bridge and the model disagree"
-    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--retain", "--full"])

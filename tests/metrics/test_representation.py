@@ -1,6 +1,5 @@
 """CKA, Logit Lens and masked Fisher: equal to the reference on the trained family."""
 
-import json
 import math
 
 import pytest
@@ -11,11 +10,9 @@ from hypothesis import strategies as st
 from support import EMBEDDED
 
 from lensaudit.activations.verification import verify_books
-from lensaudit.cli.main import run
 from lensaudit.errors import InputError, WorkError
 from lensaudit.evaluation import depth
 from lensaudit.evaluation.depth import cka_layers, decoder_blocks, fisher, fisher_layers
-from lensaudit.metrics.registry import all_metrics
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.scoring import score_lens
 from lensaudit.patching.settings import PatchSettings
@@ -263,25 +260,3 @@ def test_a_model_without_a_list_of_layers_is_refused():
 
     with pytest.raises(InputError, match="Odd: its 3 layers"):
         decoder_blocks(Odd())
-
-
-def test_the_suite_has_all_five(tmp_path, capsys):
-    names = ["cka", "logit_lens", "fisher_masked_0.001", "fisher_masked_0.01", "uds"]
-    place = f"--limit 6 --activations {tmp_path}/a --out {tmp_path}"
-    asked = f"eval --model demo/npo --retain demo/retain {place}/out"
-    assert run([*asked.split(), *(part for name in names for part in ("--metric", name))]) == 0
-    log = json.loads((tmp_path / "out" / "TOFU_EVAL.json").read_text())
-    assert sorted(log) == sorted(names)
-    values = {name: log[name]["agg_value"] for name in names}
-    assert all(0 <= value <= 1 for value in values.values())
-    assert len(set(values.values())) == 5
-    assert len(log["cka"]["per_layer"]) == 16
-    assert len(log["logit_lens"]["value_by_index"]) == 6
-    assert log["fisher_masked_0.01"]["n_examples"] == 6
-    known = all_metrics()
-    assert {known[name].high_means for name in names} == {"forgot"}
-    assert "compute_representation_baselines" in known["cka"].source
-    capsys.readouterr()
-    assert run(f"patch --source demo/npo --score lens {place}/p".split()) == 0
-    summary = json.loads((tmp_path / "p" / "summary.json").read_text())
-    assert summary["lens"] == pytest.approx(values["logit_lens"], rel=1e-6)
