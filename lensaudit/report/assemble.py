@@ -260,7 +260,7 @@ def _said(
     for weights in order[: _MOST_TEXTS if conditions else 0]:
         answers, asked = answers_in(evals[weights]), conditions[0][0].examples
         texts = [
-            said if one.question and one.question == question else None
+            said if one.question and one.question in question else None
             for one in asked
             for question, said in (answers.get(one.idx, ("", "")),)
         ]
