@@ -26,9 +26,10 @@ from lensaudit.association.reading import (
     said,
     upper_layers,
 )
+from lensaudit.association.result import KnowResult, know_folder
 from lensaudit.association.settings import KnowSettings
 from lensaudit.data.relations import Relation
-from lensaudit.files import digest, slug
+from lensaudit.files import digest
 from lensaudit.judge.client import JudgeClient
 from lensaudit.models.bridge import DTYPES, TransformerBridge, is_held, load
 from lensaudit.models.checkpoint import Checkpoint
@@ -38,32 +39,13 @@ from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
 from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.reading import json_object
-from lensaudit.results.records import BEGUN, MANIFEST, RunResult
-from lensaudit.settings import plain, results_folder
+from lensaudit.results.records import BEGUN, MANIFEST
+from lensaudit.settings import plain
 
 FILES = ("facts.csv", "relations.csv", "layers.csv", "matrix.json", "summary.json")
 _DIGITS = 5
 """Of a stored log-prob, nats."""
 FOREIGN = "foreign"
-
-
-class KnowResult(RunResult):
-    """Which values one model binds to which subjects, and where it is written."""
-
-    @property
-    def headline(self) -> str:
-        """The finding, in words."""
-        return self.summary["headline"]
-
-    @property
-    def p(self) -> float:
-        """Of the assignment test."""
-        return self.summary["p"]
-
-    @property
-    def named(self) -> tuple[int, ...]:
-        """Idx of the facts that are named."""
-        return tuple(self.summary["named"])
 
 
 def know_into(
@@ -89,7 +71,7 @@ def know_into(
     """
     know = reached_know(open_know(source, settings, notice=notice), notice=notice)
     source = know.source.spec.name if is_address(source) else source
-    out = folder or results_folder() / f"know-{slug(source)}"
+    out = know_folder(source, folder)
     return _answered(know, out, notice, progress)
 
 

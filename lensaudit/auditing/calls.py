@@ -25,11 +25,10 @@ from typing import (
     runtime_checkable,
 )
 
-from lensaudit.association.run import KnowResult, know_into
+from lensaudit.association.result import KnowResult
 from lensaudit.association.settings import KnowSettings
-from lensaudit.auditing import cache as caching
 from lensaudit.auditing.result import AuditResult, CacheResult, EvaluationResult, PatchResult
-from lensaudit.auditing.reuse import audited, evaluated, patched
+from lensaudit.auditing.reuse import audited, evaluated, known, patched
 from lensaudit.auditing.settings import (
     AuditSettings,
     CacheSettings,
@@ -235,8 +234,10 @@ def cache(
     >>> la.cache("demo/npo", component=["attn", "heads"]).parts["heads"].key  # doctest: +SKIP
     '90ab…'
     """
+    from lensaudit.auditing.cache import cache_into  # seconds to import; answers are read without
+
     settings = settings if out is None else replace(settings, activations=out)
-    return [caching.cache_into(one, settings, notice=notice, progress=progress) for one in source]
+    return [cache_into(one, settings, notice=notice, progress=progress) for one in source]
 
 
 @door(KnowSettings)
@@ -253,4 +254,4 @@ def know(
     """
     if out is not None and len(source) > 1:
         raise InputError("la.know: several models and one folder; call it once for each")
-    return [know_into(one, settings, out, notice=notice, progress=progress) for one in source]
+    return [known(one, settings, out, notice=notice, progress=progress) for one in source]

@@ -10,9 +10,11 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lensaudit.association.settings import KnowSettings
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
+from lensaudit.data.candidates import facts_of
 from lensaudit.data.facts import Fact
-from lensaudit.data.neutral import kept_facts, neutral_beside
+from lensaudit.data.neutral import kept_facts, neutral_beside, neutral_of
 from lensaudit.data.suites import DEMO_DATA, Split, load_suite
 from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB, forget_set
 from lensaudit.errors import InputError
@@ -160,6 +162,29 @@ def audit_key(sources: Sequence[str], settings: AuditSettings) -> str:
     )
     options = plain(settings, without=("fresh",))
     return digest([patch_key(sources, asked_of_patch(settings)), options, *asked])
+
+
+def know_key(source: str, settings: KnowSettings) -> str:
+    """The same of who has what.
+
+    Raises:
+        InputError: a name, a file or a setting is wrong; or the source is behind an address, which
+            nobody vouches for.
+    """
+    registry, data = load_registry(settings.registry), str(settings.data or default_data(source))
+    base = resolve(settings.base, registry) if settings.base else base_spec([source])
+    models = {"source": resolve(source, registry)} | ({"base": base} if base else {})
+    if settings.data is None and models["source"].local is not None and not family_of(source):
+        raise InputError(f"{source}: a folder of your own; name --data, the rows to ask it about")
+    models |= {f"retain {name}": resolve(name, registry) for name in settings.retain}
+    rows = forget_set(data, exclude=settings.exclude, limit=settings.limit)
+    try:
+        found = neutral_of(data, rows, validity_data=path_of(settings.retain_data))
+        neutral = [_rows(found.fit), _rows(found.validity)]
+    except InputError as error:
+        neutral = [str(error)]
+    placebos = _rows(facts_of(data, rows)[0]) if settings.placebos else None
+    return _key(settings, models, rows=_rows(rows), neutral=neutral, placebos=placebos)
 
 
 def _key(settings: Any, models: Mapping[str, ModelSpec], **rows: Any) -> str:

@@ -1,4 +1,4 @@
-"""Was this very question of `patch`, `eval` or `audit` answered before? Then its files answer.
+"""Was this very question of `patch`, `eval`, `know` or `audit` answered? Then its files answer.
 
 A finished run says in its manifests what it was asked, as a hash (`question`). Whoever asks the
 same again is given what the files say, and no model library is imported for it; in any doubt the
@@ -9,16 +9,20 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lensaudit.association.result import KnowResult, know_folder
+from lensaudit.association.settings import KnowSettings
 from lensaudit.auditing.question import (
     audit_folder,
     audit_key,
     check_rows,
     evaluation_folder,
     evaluation_key,
+    know_key,
     patch_key,
 )
 from lensaudit.auditing.result import (
     AUDIT_MANIFEST,
+    SUMMARY,
     Audited,
     EvaluationResult,
     PatchResult,
@@ -32,6 +36,7 @@ from lensaudit.models.hashing import looking
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.keyed import Key, Question
+from lensaudit.results.reading import json_object
 from lensaudit.results.records import COMPARISON_MANIFEST, MANIFEST, folders_for
 
 R = TypeVar("R")
@@ -150,6 +155,34 @@ def audited(
         lambda: audit_key(names, settings),
         () if settings.fresh else [place / AUDIT_MANIFEST],
         lambda: read_audit(names, settings, place),
+        made,
+        notice,
+    )
+
+
+def known(
+    source: str,
+    settings: KnowSettings,
+    folder: Path | None = None,
+    *,
+    notice: Notice = unheard,
+    progress: Tell = unheard,
+) -> KnowResult:
+    """As `association.run.know_into`; one that is finished is read from its files."""
+    place = know_folder(source, folder)
+
+    def made(question: Question) -> KnowResult:
+        from lensaudit.association.run import know_into  # seconds to import
+
+        found = know_into(source, settings, folder, notice=question.tell, progress=progress)
+        question.opened()
+        question.settle([found.folder / MANIFEST])
+        return found
+
+    return _answered(
+        lambda: know_key(source, settings),
+        [place / MANIFEST],
+        lambda: KnowResult(source, place, json_object(place / SUMMARY)),
         made,
         notice,
     )

@@ -331,17 +331,19 @@ def know(
     summary.json and manifest.json. Exits 0 whatever is found. A model behind an OpenAI-compatible
     address is asked by log-probabilities of prompts, or by samples.
     """
-    from lensaudit.association.opening import open_know
-    from lensaudit.association.run import know_into, plan_of
-    from lensaudit.screen.know import of_know
-
     if "://" in source and not is_typed("source"):
         raise InputError("an address is sent questions: say --source on the command line")
     if dry_run:
+        from lensaudit.association.opening import open_know
+        from lensaudit.association.run import plan_of  # seconds to import
+
         say("\n".join(plan_of(open_know(source, settings, notice=notice))))
         return
+    with during("looking for a finished run"):
+        from lensaudit.auditing.reuse import known
+        from lensaudit.screen.know import of_know
     with ProgressBar() as bar:
-        found = know_into(source, settings, out, notice=notice, progress=bar.tell)
+        found = known(source, settings, out, notice=notice, progress=bar.tell)
     document = {"out": str(found.folder), **found.summary}
     answer(document, of_know(found.summary), found.folder, as_json=as_json)
 

@@ -23,7 +23,8 @@ from transformers import (
 )
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
-from lensaudit.association.run import KnowResult, know_into
+from lensaudit.association.result import KnowResult
+from lensaudit.association.run import know_into
 from lensaudit.association.settings import quick
 from lensaudit.auditing.calls import given_to, notice
 from lensaudit.auditing.evaluate import evaluate_into

@@ -68,6 +68,7 @@ ASKS = (
     (*PATCH, "--source", "demo/npo", "--source", "demo/idknll"),
     (*PATCH, "--source", "demo/npo", "--score", "em", "--max-new-tokens", "4"),
     (*EVAL, "--metric", "privleak", "--metric", "uds", "--retain", "demo/retain"),
+    ("know", "--source", "demo/npo", "--limit", "8", "--reader", "outputs", "--placebos", "4"),
     ("audit", "--source", "demo/npo", "--limit", "2", "--align", "none", "--suite", "none"),
 )
 

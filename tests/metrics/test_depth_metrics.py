@@ -104,7 +104,7 @@ def reasons(folder, *more, **changes):
     assert run(command(folder, *more, metrics=(*DEPTH, "mia_loss"), limit=2, **changes)) == 0
     found = log(folder)
     assert found["mia_loss"]["agg_value"] is not None
-    assert [found[name]["agg_value"] for name in DEPTH] == [None, None]
+    assert [found[name]["agg_value"] for name in DEPTH] == [None] * len(DEPTH)
     said = {found[name]["reason"] for name in DEPTH}
     assert len(said) == 1
     return said.pop()

@@ -1,0 +1,31 @@
+"""What `know` found of one model, as its folder holds it; no model library is imported."""
+
+from pathlib import Path
+
+from lensaudit.files import slug
+from lensaudit.results.records import RunResult
+from lensaudit.settings import results_folder
+
+
+class KnowResult(RunResult):
+    """Which values one model binds to which subjects, and where it is written."""
+
+    @property
+    def headline(self) -> str:
+        """The finding, in words."""
+        return self.summary["headline"]
+
+    @property
+    def p(self) -> float:
+        """Of the assignment test."""
+        return self.summary["p"]
+
+    @property
+    def named(self) -> tuple[int, ...]:
+        """Idx of the facts that are named."""
+        return tuple(self.summary["named"])
+
+
+def know_folder(source: str, folder: Path | None) -> Path:
+    """Where the results of `know` go."""
+    return folder or results_folder() / f"know-{slug(source)}"
