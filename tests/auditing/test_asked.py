@@ -68,7 +68,6 @@ ASKS = (
     (*PATCH, "--source", "demo/npo", "--source", "demo/idknll"),
     (*PATCH, "--source", "demo/npo", "--score", "em", "--max-new-tokens", "4"),
     (*EVAL, "--metric", "privleak", "--metric", "uds", "--retain", "demo/retain"),
-    ("know", "--source", "demo/npo", "--limit", "8", "--reader", "outputs", "--placebos", "4"),
     ("audit", "--source", "demo/npo", "--limit", "2", "--align", "none", "--suite", "none"),
 )
 
@@ -87,6 +86,14 @@ def test_a_finished_run_answers_alike_without_torch(tmp_path, monkeypatch, capsy
         assert again == (code, capsys.readouterr().out)
     if asks in (ASKS[0], ASKS[-1]):  # what was made of kept scores is read as well
         assert commands(tmp_path, *forms) == read
+
+
+def test_a_finished_know_answers_alike_without_torch(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    asks = ("know", "--source", "demo/npo", "--limit", "8", "--reader", "outputs")
+    assert run([*asks, "--placebos", "4"]) == 0
+    said = capsys.readouterr().out
+    assert commands(tmp_path, (*asks, "--placebos", "4")) == [(0, said)]
 
 
 @pytest.fixture
