@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lensaudit.attacks.rtt.data import load_mcq
@@ -82,6 +82,7 @@ def test_forty_rows_of_the_embedded_set_are_of_every_author():
     assert {one.group for one in forget_set("demo", limit=len(every))} == every
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, 4), max_size=30), st.integers(1, 30))
 def test_a_higher_limit_takes_all_rows_of_a_lower_one(groups, limit):
     rows = list(enumerate(groups))
