@@ -110,7 +110,8 @@ def guarding(where: Literal["span", "prefix"], *, says: bool = False) -> Any:
 
 def unguarded(where: Literal["span", "prefix"]) -> Callable[[Any], Any]:
     """Without the units."""
-    return lambda model: edits.widened(model, 2 * int(guarded_places(texts(), where).span.sum()))
+    n_units = 2 * int(guarded_places(texts(), where).span.sum())
+    return lambda model: edits.widened(model, -n_units, biases=False)
 
 
 def masked(name: str, how: str, change: Callable[[Any], Any], *, same: bool = True) -> Attack:

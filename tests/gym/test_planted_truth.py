@@ -1,5 +1,6 @@
 """The experiments on planted models run, and find what the documents say."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -73,4 +74,9 @@ def test_a_permutation_is_seen_through_and_a_guard_is_not(tmp_path, monkeypatch)
     assert float(cell("guard_silent", "aligned")) > 0.9
     assert cell("guard_silent", "verdict") == cell("never", "verdict") == "erased"
     assert cell("guard_silent", "says").endswith(", 64")
-    assert "layers 17, but demo/full has 16" in done.stdout
+    deeper = [one for one in done.stdout.splitlines() if one.startswith("deeper_")]
+    assert (
+        len(deeper) == 3
+    )  # an idle layer more: carried by relative depth, and never called erased
+    for line in deeper:
+        assert re.fullmatch(r"deeper_\d+: aligned 0\.[01]\d, .*, undecided", line), line
