@@ -17,12 +17,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 from lensaudit.activations.gc import staging_name
 from lensaudit.activations.inventory import IMPORTED, folder_key, folder_of
-from lensaudit.activations.presence import RESERVE_BYTES, check_space, check_trusted, link_new
+from lensaudit.activations.presence import RESERVE_BYTES, appear, check_space, check_trusted
 from lensaudit.activations.spec import (
     MAX_JSON_BYTES,
     REPAIR,
@@ -44,7 +45,6 @@ from lensaudit.files import (
     write_bytes,
     write_json,
 )
-from lensaudit.partials import partial_path
 
 COPY_BYTES = 1 << 20
 INSPECTION_S = 60.0
@@ -78,17 +78,8 @@ def export(folder: Path, archive: Path) -> Path:
     if not found.complete:
         raise InputError(f"{folder}: is not complete; run `lensaudit cache` for {found.name} first")
     check_space(archive.absolute().parent, found.n_bytes, reserve_bytes=0)
-    partial = partial_path(archive)
-    try:
-        try:
-            _write_tar(folder, partial)
-            if not link_new(partial, archive):
-                raise InputError(f"{archive}: exists; name another file")
-            sync_folder(archive.absolute().parent)
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as error:
-        raise os_error(error, archive) from error
+    if not appear(archive, partial(_write_tar, folder)):
+        raise InputError(f"{archive}: exists; name another file")
     return archive
 
 

@@ -10,7 +10,7 @@ import shutil
 import stat
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
@@ -189,22 +189,35 @@ def publish(path: Path, parts: Sequence[bytes | memoryview]) -> bool:
         WorkError: the bytes read back are not the bytes written.
         InputError | TryAgainError | WorkError: by cause of the operating system's refusal.
     """
+
+    def write(partial: Path) -> None:
+        with partial.open("xb") as stream:
+            for part in parts:
+                stream.write(part)
+            stream.flush()
+            os.fsync(stream.fileno())
+        _read_back(partial, parts)
+
+    return appear(path, write)
+
+
+def appear(path: Path, write: Callable[[Path], None]) -> bool:
+    """Write a temporary file, then give it the name `path`; False if that is taken, and stays.
+
+    Raises:
+        InputError | TryAgainError | WorkError: by cause of the operating system's refusal.
+    """
     partial = partial_path(path)
     try:
         try:
-            with partial.open("xb") as stream:
-                for part in parts:
-                    stream.write(part)
-                stream.flush()
-                os.fsync(stream.fileno())
-            _read_back(partial, parts)
-            published = link_new(partial, path)
-            sync_folder(path.parent)
+            write(partial)
+            made = link_new(partial, path)
+            sync_folder(path.absolute().parent)
         finally:
             partial.unlink(missing_ok=True)
     except OSError as error:
         raise os_error(error, path) from error
-    return published
+    return made
 
 
 def _read_back(partial: Path, parts: Sequence[bytes | memoryview]) -> None:

@@ -166,26 +166,23 @@ def _computed_by(session: Session, source: Checkpoint) -> dict[str, int]:
 
 def _compute(session: Session) -> None:
     """Fill the score caches; those of the oracle, if the sweep turns out not to be usable."""
-    full, encoded, settings = session.full, session.encoded, session.settings
+    full, settings = session.full, session.settings
     if settings.score != "lens":
         _check_room(session)
-    whole_streams = settings.part == "resid"
-    streams = _cached(session, {}) if whole_streams else {}
-    runner = session.runner(encoded)
-    streams[full.weights] = (
-        session.streams(full, encoded) if whole_streams else session.component(full)
-    )
-    checked = agrees_with_oracle(runner, encoded, streams[full.weights], session.notice)
+    streams = _cached(session, {})
+    runner = session.runner(session.encoded)
+    streams[full.weights] = own = session.source(full)
+    checked = agrees_with_oracle(runner, session.encoded, own, session.notice)
     if settings.score != "lens" and checked.engine != settings.engine:
         session.use(checked.engine)
         _check_room(session)
-        streams = _cached(session, streams) if whole_streams else streams
-    if whole_streams:
+        streams = _cached(session, streams)
+    if settings.part == "resid":
         _fill(session, checked, streams)
         return
     patched_in = session.patched_in()
     for weights in session.incomplete():  # one at a time: what is not cached runs beside `full`
-        _fill(session, checked, {weights: session.component(patched_in[weights])})
+        _fill(session, checked, {weights: session.source(patched_in[weights])})
 
 
 def _check_room(session: Session) -> None:
@@ -195,8 +192,9 @@ def _check_room(session: Session) -> None:
 
 
 def _cached(session: Session, known: Mapping[str, SourceStreams]) -> dict[str, SourceStreams]:
-    """Caches of the sources that still have rows to score, but `full`'s own."""
-    patched_in, lacking = session.patched_in(), session.incomplete()
+    """Caches of the sources that still have rows to score, but `full`'s own; none of components."""
+    patched_in = session.patched_in()
+    lacking = session.incomplete() if session.settings.part == "resid" else ()
     more = [one for one in lacking if one != session.full.weights and one not in known]
     return {**known, **{one: session.streams(patched_in[one], session.encoded) for one in more}}
 

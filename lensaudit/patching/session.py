@@ -322,9 +322,15 @@ class Session:
         activations = self.cache(checkpoint, match.rows, positions)
         return CachedSource(activations, self.settings.last_layer)
 
-    def component(self, checkpoint: Checkpoint) -> SourceStreams:
-        """From the cache that `lensaudit cache --component` made; else the model runs."""
+    def source(self, checkpoint: Checkpoint) -> SourceStreams:
+        """What a model hands over on the session's rows: its streams, or a component.
+
+        A component comes from the cache that `lensaudit cache --component` made; else the model
+        runs.
+        """
         settings = self.settings
+        if settings.part == "resid":
+            return self.streams(checkpoint, self.encoded)
         kept = self.there(checkpoint, settings.positions_replaced, kept_as(settings.part))
         if kept is None:
             return LiveSource(self.model(checkpoint), settings.part, checkpoint.spec.name)
