@@ -213,27 +213,10 @@ def test_a_key_does_not_travel_unencrypted_and_stands_nowhere(capsys, monkeypatc
     assert held == []
 
 
-@pytest.mark.parametrize("command", ["patch", "worst", "relearn"])
-def test_nothing_else_takes_an_address(command, capsys):
-    given = ["--source", "http://me:secret@127.0.0.1:1/v1", "--data", "demo"]
-    assert run([command, *given]) == 2
-    error = capsys.readouterr().err
-    assert "http://…: is an address; only `lensaudit know --source` takes one" in error
-    assert "secret" not in error
-
-
 def test_no_project_file_has_questions_sent(capsys):
     Path("lensaudit.toml").write_text('sources = ["http://127.0.0.1:9/v1"]\n')
     assert run(["know", *WHAT]) == 2
     assert "say --source on the command line" in capsys.readouterr().err
-
-
-def test_python_asks_an_address_too():
-    with ServedModel(EMBEDDED / "full") as stub:
-        settings = {"data": "rows.json", "placebos": 0, "readers": ("outputs",)}
-        found = la.know(stub.url, out="o", **settings)
-    assert found.p < 1e-3
-    assert found.source.endswith("/served")
 
 
 @pytest.mark.parametrize("reader", ["outputs", "few_shot"])
