@@ -27,7 +27,7 @@ from lensaudit.files import write_csv, write_json
 from lensaudit.groups import unit_of
 from lensaudit.results.attacks import KnowControl, KnowMatrix, KnownRelation, KnowPower, KnowRun
 from lensaudit.results.records import signed
-from lensaudit.scores.assignment import Assignment, double_centred
+from lensaudit.scores.assignment import double_centred
 from lensaudit.scores.intervals import clustered_mean
 
 KEPT_LEVEL = 0.05
@@ -186,7 +186,7 @@ def _kept(read: Sequence[RelationReading], seed: int) -> list[KnowControl]:
     found = binding_of(read, seed=seed).test
     passed = found.p <= KEPT_LEVEL
     what = "are found" if passed else "are not found either: this test may be blind here"
-    return [KnowControl("kept", passed, f"facts to keep {what} (p {_p(found)})")]
+    return [KnowControl("kept", passed, f"facts to keep {what} (p {found.p:.2g})")]
 
 
 def _never_bound(name: str, one: Binding) -> KnowControl:
@@ -197,7 +197,7 @@ def _never_bound(name: str, one: Binding) -> KnowControl:
         else "binds the values too: it knows the facts, or names give them away; name models that "
         "never saw them, or none"
     )
-    return KnowControl(f"never: {name}", passed, f"{name} {what} (p {_p(one.test)})")
+    return KnowControl(f"never: {name}", passed, f"{name} {what} (p {one.test.p:.2g})")
 
 
 def _fair(called: Sequence[float], groups: Sequence[Any], n_models: int) -> list[KnowControl]:
@@ -232,10 +232,6 @@ def _prior_names(know: Know) -> list[str]:
     names += [know.base.spec.name] if know.base else []
     names += ["invented namesakes"]
     return names + (["mean of never-trained models"] if len(know.retains) > 1 else [])
-
-
-def _p(test: Assignment) -> str:
-    return f"{test.p:.2g}"
 
 
 def write_outcome(found: KnowOutcome, know: Know, out: Path) -> dict[str, Any]:

@@ -84,7 +84,10 @@ def answer_into(
         InputError: the folder holds something else.
         WorkError: logits are not finite.
     """
-    if _holds_know(out) and not keyed.finished(out, know.key):
+    made = out / MANIFEST
+    begun = (out / BEGUN).exists() and not made.exists()
+    ours = begun or (made.exists() and json_object(made).get("command") == "know")
+    if ours and not keyed.finished(out, know.key):
         keyed.begin(out, know.key)
     return _answered(know, out, notice, progress)
 
@@ -106,13 +109,6 @@ def _answered(know: Know, out: Path, notice: Notice, progress: Tell) -> KnowResu
         notice=notice,
     )
     return KnowResult(know.source.spec.name, out, summary)
-
-
-def _holds_know(folder: Path) -> bool:
-    made = folder / MANIFEST
-    if made.exists():
-        return json_object(made).get("command") == "know"
-    return (folder / BEGUN).exists()
 
 
 def plan_of(know: Know) -> list[str]:

@@ -341,7 +341,9 @@ def _settle(model: Any, pieces: Iterable[Piece], placement: Placement, dtype: to
         model.requires_grad_(False)  # a gradient would need the weights of all blocks at once
     for layer in brings.layers:
         first = next(name for name in wanted if block_of(name) == layer)
-        model.get_submodule(block_name(first)).register_forward_pre_hook(_bringing(brings, layer))
+        model.get_submodule(block_name(first)).register_forward_pre_hook(
+            lambda *_, at=layer: brings.bring(at)
+        )
 
 
 def _put(model: Any, name: str, tensor: Tensor, dtype: torch.dtype) -> None:
@@ -366,7 +368,3 @@ def _reader(piece: Piece, place: str, dtype: torch.dtype) -> Read:
         return _from_file
     at_rest = {one.name: one.read().to(place, dtype) for _, one in piece.stored}
     return lambda stored: at_rest[stored.name]
-
-
-def _bringing(brings: Streamed, layer: int) -> Callable[..., None]:
-    return lambda *_: brings.bring(layer)
