@@ -47,7 +47,7 @@ CLAIMS = {
     "or the reason why there is none": (
         "patching/test_patch_outcome.py::test_a_summary_of_few_authors_says_why_it_has_no_interval"
     ),
-    "*unscored*, never 0": "scores/test_depth.py::test_no_ke_layer_is_unscored_not_zero",
+    "*unscored*, never 0": "scores/test_depth.py::test_tau_is_exclusive_and_only_ke_layers_count",
     "1 is also what a ruined model reads": "scores/test_depth.py::test_worked_by_hand",
     "early layers, which hardly count": "scores/test_depth.py::test_worked_by_hand",
     "A change of basis is found": (
