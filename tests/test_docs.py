@@ -33,6 +33,8 @@ PAGES = (
     "README#Neighbouring tools",
     "sweep",
     "attacks#How many steps does it take?",
+    "attacks#Retraining on some facts, measuring others",
+    "steering",
     "metrics#Facts that should be kept",
     "worst_case",
     "know",

@@ -3,8 +3,6 @@
 import json
 import re
 import shlex
-import subprocess
-import sys
 
 import pytest
 from pages import page
@@ -14,11 +12,8 @@ from lensaudit.cli.main import run
 TEXT = page("attacks#Relearning and rounding")
 
 
-RTT = page("attacks#Retraining on some facts, measuring others")
-
-
-def blocks(language, text=TEXT):
-    return re.findall(rf"```{language}\n(.*?)```", text, re.S)
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.S)
 
 
 @pytest.mark.slow
@@ -62,14 +57,3 @@ def test_the_table_is_what_its_command_prints(tmp_path, monkeypatch, capsys):
 def test_the_python_runs(capsys):
     exec(compile(blocks("python")[0], "docs/attacks.md", "exec"), {})
     assert "112 matrices, relative error 0.09" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_the_commands_and_the_python_of_retraining_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for line in "".join(blocks("sh", RTT)).splitlines():
-        assert run(shlex.split(line)[1:]) == 0, line
-    (source,) = blocks("python", RTT)
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("Estimate(")
