@@ -120,7 +120,8 @@ def _leftovers(sweep: Sweep, *, others: bool) -> Iterator[tuple[Path, Ours]]:
     done = {state.unit.id for state in states if state.name == "done"}
     all_done = len(done) == len(states)
     for path in _children(sweep.root / "claims"):
-        if _is_void(path, idle):
+        # a claim or its lock, of a unit nobody works on
+        if path.stem in idle and holder(path.with_suffix(".json")) is None:
             yield path, lambda path: path.suffix in (".json", ".lock")
     for path in _children(sweep.root / "work"):
         if path.name in done or (others and path.name not in sweep.by_id):
@@ -185,11 +186,6 @@ def _of_unit(unit: Path) -> Ours:
 
 def _children(folder: Path) -> list[Path]:
     return sorted(folder.iterdir()) if folder.is_dir() else []
-
-
-def _is_void(claim: Path, idle: set[str]) -> bool:
-    """A claim or its lock, of a unit nobody works on."""
-    return claim.stem in idle and holder(claim.with_suffix(".json")) is None
 
 
 def status_of(sweep: Sweep) -> dict[str, Any]:

@@ -20,11 +20,6 @@ def test_patterns_roles_and_aliases_name_published_checkpoints_once():
     assert len(select(["role:pool_knows", "role:pool_forgot"], registry)) == 60
 
 
-def test_the_order_of_names_does_not_change_units():
-    ids = {unit.id for unit in plan_of(["a", "b"]).units}
-    assert ids == {unit.id for unit in plan_of(["b", "a", "b"]).units}
-
-
 def test_the_anchors_come_first_and_retain_has_every_variant():
     sweep = plan_of(["a"], variants=("base", "nf4"), attacks={"nf4": {"block": 64}})
     labels = [unit.label for unit in sweep.units]
@@ -32,24 +27,17 @@ def test_the_anchors_come_first_and_retain_has_every_variant():
     assert [unit.label for unit in sweep.anchor_units()] == ["retain", "full"]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"data": "other"},
-        {"conditions": UnitConditions(limit=3)},
-        {"conditions": UnitConditions(metrics=("uds",))},
-        {"conditions": UnitConditions(dtype="bfloat16")},
-    ],
-)
-def test_what_decides_a_number_decides_the_unit(change):
-    before, after = plan_of(["a"]), plan_of(["a"], **change)
-    assert not {unit.id for unit in before.units} & {unit.id for unit in after.units}
+def ids_of(*names, **changes):
+    return {unit.id for unit in plan_of(names, **changes).units}
 
 
-def test_memory_and_other_models_in_the_plan_do_not_change_a_unit():
-    before = {unit.id for unit in plan_of(["a"]).units}
-    assert before == {u.id for u in plan_of(["a"], conditions=UnitConditions(memory="1G")).units}
-    assert before < {u.id for u in plan_of(["a", "b"]).units}
+def test_what_decides_a_number_decides_the_unit_and_nothing_else():
+    before = ids_of("a")
+    assert not before & ids_of("a", data="other")
+    for change in ({"limit": 3}, {"metrics": ("uds",)}, {"dtype": "bfloat16"}):
+        assert not before & ids_of("a", conditions=UnitConditions(**change))
+    assert before == ids_of("a", conditions=UnitConditions(memory="1G"))
+    assert before < ids_of("a", "b") == ids_of("b", "a", "b")
 
 
 def test_two_checkpoints_of_one_name_stay_apart():
