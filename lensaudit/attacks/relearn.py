@@ -22,7 +22,6 @@ from transformers import PreTrainedModel
 
 from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.auditing.evaluate import evaluate_into
-from lensaudit.auditing.patch import depth_of
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.chat import Encoding, pad_id
 from lensaudit.data.facts import Fact
@@ -35,6 +34,7 @@ from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import default_anchor, default_data, is_demo
 from lensaudit.models.sizes import n_parameters
 from lensaudit.patching.prepare import prepare as open_session
+from lensaudit.patching.scoring import score_all
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
@@ -482,7 +482,7 @@ def shifts(
         work: a folder.
     """
     sources = [name for pair in pairs.items() for name in map(str, pair)]
-    outcomes, _ = depth_of(audit(sources))
+    outcomes, _ = score_all(audit(sources))
     depth = {one.source: one.uds for one in outcomes}
 
     def scores(source: str, out: Path) -> dict[str, float | None]:

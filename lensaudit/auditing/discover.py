@@ -6,6 +6,7 @@ left open, with its candidates.
 """
 
 import json
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,6 @@ from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.project import ROWS, Project, annotated_beside
-from lensaudit.results.locate import folders_below
 from lensaudit.results.reading import part
 from lensaudit.results.records import MANIFEST
 
@@ -205,7 +205,7 @@ def _reads(fields: Fields, own: Fields) -> bool:
 def _models(folder: Path, strange: dict[str, str]) -> dict[str, dict[str, str]]:
     """Role -> model below a folder -> who says so; what only looks like one is strange."""
     adapters: dict[Path, bool] = {}
-    for place, names, _ in _walk(folder):
+    for place, names in _walk(folder):
         weights = any(one.endswith(".safetensors") for one in names)
         if "config.json" in names and weights:
             adapters[place] = False
@@ -256,7 +256,7 @@ def _start_of(place: Path) -> Path | None:
 def _rows(folder: Path, strange: dict[str, str]) -> dict[str, Fields | None]:
     """Files of rows and their fields, None of annotated ones; what only seems one is strange."""
     found: dict[str, Fields | None] = {}
-    for place, names, _ in _walk(folder):
+    for place, names in _walk(folder):
         if {"config.json", "adapter_config.json", MANIFEST} & set(names):
             continue
         for one in sorted(names):
@@ -332,10 +332,18 @@ def _kind_of(name: str, kinds: Mapping[str, re.Pattern[str]]) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def _walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
     """Folders from the first down, with the files in them; hidden ones and results are left out."""
-    found = folders_below(folder, DEPTH, closed_by="pyvenv.cfg", skipped=_CLOSED)
-    return islice(found, MOST_FILES)
+    base = len(folder.parts)
+
+    def walked() -> Iterator[tuple[Path, list[str]]]:
+        for here, inner, files in os.walk(folder):
+            deep = len(Path(here).parts) - base >= DEPTH or (Path(here) / "pyvenv.cfg").exists()
+            kept = (one for one in sorted(inner) if one[:1] != "." and one not in _CLOSED)
+            inner[:] = [] if deep else list(kept)
+            yield Path(here), files
+
+    return islice(walked(), MOST_FILES)
 
 
 def _toml(value: Any) -> str:

@@ -23,7 +23,7 @@ from lensaudit.patching.outcome import (
     write_result,
 )
 from lensaudit.patching.prepare import prepare, prepare_without_retain
-from lensaudit.patching.scoring import Scored, manifest_of, plan_of, score_all
+from lensaudit.patching.scoring import manifest_of, plan_of
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.summary import NOT_A_DEPTH, summaries
@@ -93,7 +93,11 @@ def patch_into(
     controls = None if settings.without_retain else controls_of(session)
     kept = kept_beside(session)
     opened(session)
-    folders = own_folders(session, folder, notice=notice)
+    how: dict[str, Any] = {"named": bool(folder), "tell": notice, "kind": KIND}
+    folders = {
+        name: folder_of(place, run_of(session, name), run_in, **how)
+        for name, place in folders_for(tuple(session.sources), folder).items()
+    }
     for one in folders.values():
         claim(one, "patch", FILES)
         clear(one)
@@ -137,27 +141,6 @@ def prepared(
     return opening(sources, settings, notice=notice, progress=progress)
 
 
-def own_folders(
-    session: Session, folder: Path | None, *, notice: Notice = unheard
-) -> dict[str, Path]:
-    """Where the result of each source goes: no other run's is replaced.
-
-    Raises:
-        InputError: a folder that was named holds another run's.
-    """
-    return {
-        name: folder_of(
-            place,
-            run_of(session, name),
-            run_in,
-            named=bool(folder),
-            tell=notice,
-            kind=KIND,
-        )
-        for name, place in folders_for(tuple(session.sources), folder).items()
-    }
-
-
 def run_of(session: Session, source: str) -> Run:
     """What tells the run on a source from others."""
     made = manifest_of(session, {"source": session.sources[source]}, time.monotonic())
@@ -183,11 +166,6 @@ def run_in(manifest: Mapping[str, Any]) -> Run:
         "content of rows": inputs["examples"]["hash"],
         **{name: value for name, value in options.items() if name not in _NOT_THE_RESULT},
     }
-
-
-def depth_of(session: Session) -> Scored:
-    """The outcome of every source, and the scores of the two anchors; nothing is written."""
-    return score_all(session)
 
 
 def with_tokens(rows: Sequence[Mapping[str, Any]], session: Session) -> list[dict[str, Any]]:

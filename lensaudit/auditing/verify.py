@@ -1,7 +1,7 @@
 """Is everything below a folder as it was written? Results, models, passes, books and caches."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -49,22 +49,16 @@ def verify(*places: str | Path) -> list[CheckedPlace]:
     for place in map(Path, places):
         if not place.is_dir():
             raise InputError(f"{place}: no such folder; wanted one that a command wrote")
-        found += _below(place)
+        for at, inner, files in os.walk(place):
+            folder = Path(at)
+            if is_cache(folder):
+                inner.clear()
+                found.append(_cache(folder))
+                continue
+            inner.sort()
+            checked = (_file(folder / name) for name in sorted(files))
+            found += [one for one in checked if one is not None]
     return found
-
-
-def _below(top: Path) -> Iterator[CheckedPlace]:
-    for at, inner, files in os.walk(top):
-        folder = Path(at)
-        if is_cache(folder):
-            inner.clear()
-            yield _cache(folder)
-            continue
-        inner.sort()
-        for name in sorted(files):
-            checked = _file(folder / name)
-            if checked is not None:
-                yield checked
 
 
 def _file(path: Path) -> CheckedPlace | None:

@@ -114,8 +114,7 @@ def locate(paths: Iterable[Path]) -> tuple[list[Found], list[LeftOut]]:
 def _in_folder(top: Path) -> tuple[list[Found], list[LeftOut]]:
     found: list[Found] = []
     left: list[LeftOut] = []
-    for folder, files, inner in folders_below(top, _DEPTH, closed_by=_CLOSED, skipped=_NO_RESULTS):
-        names = [*files, *inner]
+    for folder, names in folders_below(top, _DEPTH, closed_by=_CLOSED, skipped=_NO_RESULTS):
         here = [one for name in sorted(names) for one in _marked(folder / name)]
         found += here
         traces = [name for name in _TRACES if name in names]
@@ -127,8 +126,8 @@ def _in_folder(top: Path) -> tuple[list[Found], list[LeftOut]]:
 
 def folders_below(
     top: Path, depth: int, *, closed_by: str = "", skipped: Collection[str] = (PASSES,)
-) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """Folders from `top` down, with the files and folders in them; what starts with a dot is left.
+) -> Iterator[tuple[Path, list[str]]]:
+    """Folders from `top` down, with the names in them; what starts with a dot is not entered.
 
     Args:
         top: the first.
@@ -138,10 +137,11 @@ def folders_below(
     """
     base = len(top.parts)
     for folder, inner, files in os.walk(top):
-        all_inner, closed = list(inner), closed_by in files
+        names = [*files, *inner]
+        closed = closed_by in files or len(Path(folder).parts) - base >= depth
         kept = (n for n in sorted(inner) if n[:1] != "." and n not in skipped)
-        inner[:] = () if closed or len(Path(folder).parts) - base >= depth else kept
-        yield Path(folder), files, all_inner
+        inner[:] = () if closed else kept
+        yield Path(folder), names
 
 
 def _marked(path: Path) -> list[Found]:

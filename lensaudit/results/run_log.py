@@ -179,7 +179,7 @@ def find_runs(places: Sequence[Path]) -> list[Run]:
     for place in places:
         if not place.is_dir():
             raise InputError(f"{place}: no such folder; wanted one with results")
-        for folder, names, _ in folders_below(place, _DEPTH):
+        for folder, names in folders_below(place, _DEPTH):
             with suppress(InputError):
                 if MANIFEST in names:
                     found[folder.resolve()] = read_run(folder)
