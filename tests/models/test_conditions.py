@@ -1,12 +1,12 @@
 """Numbers are shared where the conditions agree: keys of the first release are found again."""
 
 from dataclasses import fields, replace
-from types import SimpleNamespace
 
 import pytest
 from metric_helpers import tiny_passes
 
 from lensaudit.activations.spec import Fingerprint
+from lensaudit.evaluation import passes as passes_module
 from lensaudit.files import digest
 from lensaudit.metrics.registry import Read
 from lensaudit.models.conditions import Conditions, batch_policy
@@ -88,15 +88,15 @@ def test_what_the_first_release_kept_is_found_again_and_every_condition_changes_
         assert digest(key(**changed)) != digest(key()), name
 
 
-def test_a_pass_of_the_first_release_is_found_again(tiny_tokenizer):
+def test_a_pass_of_the_first_release_is_found_again(tiny_tokenizer, monkeypatch):
     passes = tiny_passes(tiny_tokenizer)
     keys = []
 
-    def get(label, key, make):
+    def kept(folders, label, key, make):
         keys.append(key)
         return [], True
 
-    passes.store = SimpleNamespace(get=get)
+    monkeypatch.setattr(passes_module, "kept", kept)
     passes._kept("trace-forget-answer", passes.subject, [(1, 2)], lambda size: [])
     (key,) = keys
     assert key == digest(
