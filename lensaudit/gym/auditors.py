@@ -56,7 +56,6 @@ from lensaudit.models.registry import DEMO as DEMO_NAMES
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.controls import (
     Controls,
-    Examined,
     examined,
     weakest_of,
 )
@@ -66,7 +65,7 @@ from lensaudit.patching.scoring import run, score_all, score_lens, scored
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import unheard
-from lensaudit.results.patch_runs import Aligned, Weakest
+from lensaudit.results.patch_runs import Aligned, Examined, Weakest
 from lensaudit.results.reading import brief, null
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.representation import weighted_erasure

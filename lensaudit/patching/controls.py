@@ -7,8 +7,8 @@ never saw the facts.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -39,7 +39,7 @@ from lensaudit.patching.sources import CachedSource
 from lensaudit.results.patch_runs import (
     NOT_NEEDED,
     Aligned,
-    Ends,
+    Examined,
     Floor,
     Outputs,
     Shared,
@@ -76,35 +76,6 @@ class Controls:
         return f"{said}; {maps}, fitted on up to {n_tokens} of {len(self.neutral.fit)} rows' tokens"
 
 
-@dataclass(frozen=True)
-class Examined:
-    """The controls of one source."""
-
-    validity: Validity
-    aligned: Aligned
-    outputs: Outputs | None = None
-    floor: Floor | None = None
-    ci90: Ends = None
-    """One-sided 95 % limits of UDS."""
-    weakest: Weakest | None = None
-    """Of the stream as it is."""
-
-    def document(self) -> dict[str, Any]:
-        """The part of summary.json."""
-        return {
-            "ci90": self.ci90 and list(self.ci90),
-            "weakest": self.weakest and self.weakest.document(),
-            "validity": asdict(self.validity),
-            "aligned": self.aligned.document(),
-            "floor": self.floor and asdict(self.floor),
-            "outputs": self.outputs and asdict(self.outputs),
-        }
-
-    def beside(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Rows of results.jsonl with each example's aligned score; None where it has none."""
-        return [{**row, "uds_aligned": self.aligned.per_example.get(row["idx"])} for row in rows]
-
-
 def controls_of(session: Session) -> Controls:
     """What stands beside UDS: neutral rows, and further retain models.
 
@@ -134,7 +105,7 @@ def controls_of(session: Session) -> Controls:
 
 def unexamined(why: str) -> Examined:
     """A source whose score is not of a kind that these controls are about."""
-    return Examined(Validity(why=why), Aligned(why=why))
+    return Examined(validity=Validity(why=why), aligned=Aligned(why=why))
 
 
 SAYS_WITHIN_NATS = 0.5
@@ -209,12 +180,12 @@ class _Examination:
             return replace(none, outputs=outputs, ci90=ci90)
         why = self.unmapped.get(name)
         return Examined(
-            self._validity(source, s2),
-            self._aligned(source, depth.uds) if why is None else Aligned(why=why),
-            outputs,
-            self._floor(source.d_model) if why is None else None,
-            ci90,
-            weakest_of(s1, depth, self.groups, self.settings.at_layers),
+            validity=self._validity(source, s2),
+            aligned=self._aligned(source, depth.uds) if why is None else Aligned(why=why),
+            outputs=outputs,
+            floor=self._floor(source.d_model) if why is None else None,
+            ci90=ci90,
+            weakest=weakest_of(s1, depth, self.groups, self.settings.at_layers),
         )
 
     def depth(

@@ -6,12 +6,13 @@ from typing import Any
 
 from lensaudit.data.facts import spans_of
 from lensaudit.patching.collateral import Anchored, collateral_of
-from lensaudit.patching.controls import Controls, Examined, examined, unexamined
+from lensaudit.patching.controls import Controls, examined, unexamined
 from lensaudit.patching.counterfactual import said_of, score_beside_others
 from lensaudit.patching.exact_match import em_result, run_em
 from lensaudit.patching.outcome import Summarised, beside, layer_cells, summary_of
 from lensaudit.patching.scoring import run, score_lens, scored
 from lensaudit.patching.session import Session
+from lensaudit.results.patch_runs import Examined
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.attacks import SCALE
 

@@ -249,7 +249,36 @@ class Verdict:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchSummary:
+class Examined:
+    """The controls of one source, as summary.json holds them beside its score."""
+
+    ci90: Ends = None
+    """One-sided 95 % limits of the score."""
+    weakest: Weakest | None = None
+    """Of the stream as it is."""
+    validity: Validity = Validity()
+    aligned: Aligned = Aligned()
+    floor: Floor | None = None
+    outputs: Outputs | None = None
+
+    def document(self) -> dict[str, Any]:
+        """The part of summary.json."""
+        return {
+            "ci90": self.ci90 and list(self.ci90),
+            "weakest": self.weakest and self.weakest.document(),
+            "validity": asdict(self.validity),
+            "aligned": self.aligned.document(),
+            "floor": self.floor and asdict(self.floor),
+            "outputs": self.outputs and asdict(self.outputs),
+        }
+
+    def beside(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Rows of results.jsonl with each example's aligned score; None where it has none."""
+        return [{**row, "uds_aligned": self.aligned.per_example.get(row["idx"])} for row in rows]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchSummary(Examined):
     """What `summary.json` of a run of `patch` says; what was not asked has its default."""
 
     source: str
@@ -270,17 +299,11 @@ class PatchSummary:
     udr: Number | None = None
     retention: Number | None = None
     ci95: Ends = None
-    ci90: Ends = None
     ci95_why: str | None = None
     ci95_assumes: str | None = None
     lens: Number | None = None
     lens_ci95: Ends = None
     unscored: dict[AtLayer, str] = field(default_factory=dict)
-    weakest: Weakest | None = None
-    validity: Validity = Validity()
-    aligned: Aligned = Aligned()
-    outputs: Outputs | None = None
-    floor: Floor | None = None
     collateral: dict[str, KeptDepth] = field(default_factory=dict)
     tau: Number | None = None
 
