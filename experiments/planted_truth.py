@@ -21,7 +21,6 @@ import lensaudit as la
 from lensaudit.attacks import rtt
 from lensaudit.attacks.relearn import DEMO_RELEARNING, relearned
 from lensaudit.attacks.rtt.data import load_statements, split_by_author
-from lensaudit.attacks.settings import Gate
 from lensaudit.data.spans import encode, make_batch
 from lensaudit.data.tofu import forget_set
 from lensaudit.files import make_folder, write_json
@@ -45,16 +44,6 @@ OUTPUT = {
 FORGOT = ("UDS", "Lens")
 """Scores whose high values mean forgotten; those of the others mean knows."""
 RELEARNING = DEMO_RELEARNING
-SWEEP = rtt.StudySettings(
-    names=(),
-    lrs=(1e-3,),
-    epochs=3,
-    batch_size=8,
-    warmup=4,
-    loss_on="answer",
-    readout="answer",
-    gate=Gate(0.0, 0.0),
-)
 TINY = ("full", "permuted_readout", "vector_14", "retain", "never")
 TINY_ROWS = 8
 
@@ -137,7 +126,7 @@ def retraining(models: Sequence[Planted]) -> Column:
             original,
             rtt.in_memory(one.name, one.make()),
             None,
-            SWEEP,
+            rtt.DEMO_STUDY,
         )
         rtt.run(study, log, defects="keep")  # one log: the original is retrained once
     found = [summary.main.accuracies["B"].value for summary in rtt.summarize(log)]

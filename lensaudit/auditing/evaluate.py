@@ -97,10 +97,8 @@ def evaluate_into(
     started = time.monotonic()
     metrics = ordered(settings.suite, settings.metrics)
     passes = open_evaluation(model, settings, notice=notice)
-    wanted, run = (
-        evaluation_folder(model, settings, folder),
-        run_of(model, settings, folder, passes),
-    )
+    wanted = evaluation_folder(model, settings, folder)
+    run = run_of(model, settings, folder, passes)
     place = _own_folder(wanted, run, named=folder is not None, notice=notice)
     claim(place, "eval", (f"{settings.suite.upper()}_EVAL.json", "results.jsonl"))
     for one in (place / PASSES).glob("*.npz") if settings.fresh else ():

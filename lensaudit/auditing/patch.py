@@ -93,9 +93,10 @@ def patch_into(
     controls = None if settings.without_retain else controls_of(session)
     kept = kept_beside(session)
     opened(session)
-    how: dict[str, Any] = {"named": bool(folder), "tell": notice, "kind": KIND}
     folders = {
-        name: folder_of(place, run_of(session, name), run_in, **how)
+        name: folder_of(
+            place, run_of(session, name), run_in, named=bool(folder), tell=notice, kind=KIND
+        )
         for name, place in folders_for(tuple(session.sources), folder).items()
     }
     for one in folders.values():

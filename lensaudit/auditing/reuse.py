@@ -62,12 +62,14 @@ def patched(
         check_rows(names, settings)
         from lensaudit.auditing.patch import patch_into  # seconds to import
 
-        how: dict[str, Any] = {
-            "notice": question.tell,
-            "opened": question.opened,
-            "progress": progress,
-        }
-        found = patch_into(names, settings, folder, **how)
+        found = patch_into(
+            names,
+            settings,
+            folder,
+            notice=question.tell,
+            progress=progress,
+            opened=question.opened,
+        )
         question.settle(manifests([one.folder for one in found]))
         return found
 
@@ -94,12 +96,14 @@ def evaluated(
     def made(question: Question) -> EvaluationResult:
         from lensaudit.auditing.evaluate import evaluate_into  # seconds to import
 
-        how: dict[str, Any] = {
-            "notice": question.tell,
-            "opened": question.opened,
-            "progress": progress,
-        }
-        found = evaluate_into(model, settings, folder, **how)
+        found = evaluate_into(
+            model,
+            settings,
+            folder,
+            notice=question.tell,
+            progress=progress,
+            opened=question.opened,
+        )
         if not found.failures:
             question.settle([found.folder / MANIFEST])
         return found

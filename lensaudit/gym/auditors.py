@@ -38,7 +38,7 @@ from lensaudit.attacks.effort.runs import run as run_effort
 from lensaudit.attacks.relearn import DEMO_RELEARNING, relearned
 from lensaudit.attacks.rtt.data import load_statements
 from lensaudit.attacks.rtt.summary import as_json
-from lensaudit.attacks.settings import EffortSettings, Gate, WorstSettings
+from lensaudit.attacks.settings import EffortSettings, WorstSettings
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.neutral import neutral_of
@@ -803,16 +803,7 @@ def rtt(case: Case) -> AuditorScore:
         room.in_memory("full", bench.loaded(bench.full)),
         room.in_memory(case.model, bench.loaded(case.model)),
         room.in_memory("retain", bench.loaded(bench.retain)),
-        room.StudySettings(
-            names=(case.model,),
-            lrs=(1e-3,),
-            epochs=3,
-            batch_size=8,
-            warmup=4,
-            loss_on="answer",
-            readout="answer",
-            gate=Gate(0.0, 0.0),
-        ),
+        room.DEMO_STUDY,
     )
     room.run(study, log, defects="keep")
     (summary,) = room.summarize(log)

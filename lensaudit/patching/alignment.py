@@ -37,7 +37,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder
 from lensaudit.groups import batched
 from lensaudit.patching.score_cache import example_hash
-from lensaudit.patching.sources import CachedSource
+from lensaudit.patching.sources import CachedSource, Layers
 from lensaudit.results.keyed import read_marked, write_marked
 from lensaudit.scores.alignment import (
     LinearMap,
@@ -94,7 +94,7 @@ def mapped(
         places: where the source stands for each position of `full`; None: their tokens are alike.
     """
 
-    def handed(idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
+    def handed(idx: int, layers: Layers) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
         if places is None:
             positions, resid = source.example(idx)
         elif here := places.get(idx):
@@ -103,8 +103,8 @@ def mapped(
         else:  # a row that the source lost
             positions, cache = torch.zeros(0, dtype=torch.long), source.activations
             resid = torch.zeros(cache.n_layers, 0, cache.d_model, dtype=cache.dtype)
-        moved = [one(resid[layer]) for one, layer in zip(maps, layer_of, strict=True)]
-        return positions, torch.stack(moved)
+        wanted = range(len(maps)) if layers is None else layers
+        return positions, torch.stack([maps[at](resid[layer_of[at]]) for at in wanted])
 
     return replace(source, handed=handed)
 
@@ -336,11 +336,12 @@ def without_shared(
         parts = batched(layers, max(1, memory_bytes // (2 * 2 * 4 * n_numbers)))
         return {at: one for part in parts for at, one in _shared(moved, full, rows, folds, part)}
 
-    def handed(idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
-        positions, resid = moved.example(idx)
+    def handed(idx: int, layers: Layers) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
+        positions, resid = moved.example(idx, layers)
         if idx not in folds:  # read with its bucket, and not scored
             return positions, resid
-        found = ((directions().get(layer), one) for layer, one in enumerate(resid))
+        wanted = range(len(resid)) if layers is None else layers
+        found = ((directions().get(at), one) for at, one in zip(wanted, resid, strict=True))
         each = [one if taken is None else taken[folds[idx]].taken_out(one) for taken, one in found]
         return positions, torch.stack(each)
 
@@ -358,10 +359,10 @@ def _shared(
     apart: list[list[Tensor]] = [[] for _ in range(max(folds.values()) + 1)]
     own: list[list[Tensor]] = [[] for _ in apart]
     for e in rows:
-        at, resid = moved.example(e.idx)
+        at, resid = moved.example(e.idx, layers)
         here = (at >= e.start) & (at < e.end)
         y = full.activations.example(e.idx, layers=layers).at(at[here]).resid.float()
-        apart[folds[e.idx]].append(resid[list(layers)][:, here].float() - y)
+        apart[folds[e.idx]].append(resid[:, here].float() - y)
         own[folds[e.idx]].append(y)
     xs, ys = ([torch.cat(one, dim=1) for one in side] for side in (apart, own))
     for at, layer in enumerate(layers):

@@ -22,7 +22,7 @@ from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.patching.score_cache import example_hash
 from lensaudit.patching.scoring import Scored, plan_of, run, scored
 from lensaudit.patching.session import Session
-from lensaudit.patching.sources import CachedSource
+from lensaudit.patching.sources import CachedSource, Layers
 from lensaudit.progress import Plan
 from lensaudit.settings import COUNTERFACTUAL
 
@@ -56,9 +56,9 @@ class Others:
         """
         own = session.streams(self.full, rows)
 
-        def handed(idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
+        def handed(idx: int, layers: Layers) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
             other, at = self.given.get(idx, (idx, {}))
-            resid = own.example(other)[1]
+            resid = own.example(other, layers)[1]
             return torch.tensor(list(at), dtype=torch.long), resid[:, list(at.values())]
 
         return replace(own, handed=handed)

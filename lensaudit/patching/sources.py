@@ -45,8 +45,10 @@ def as_patched(
     return torch.cat((resid[:-1], final_norm.unsqueeze(0)))
 
 
-Handed = Callable[[int], tuple[Int[Tensor, " pos"], Float[Tensor, "layer pos d_model"]]]
-"""Of an example by idx: positions of `full`, and what is handed over there."""
+Layers = Sequence[int] | None
+"""Some of `full`'s layers; None: all."""
+Handed = Callable[[int, Layers], tuple[Int[Tensor, " pos"], Float[Tensor, "layer pos d_model"]]]
+"""Of an example by idx: positions of `full`, and what is handed over there at some layers."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,15 @@ class CachedSource:
     handed: Handed | None = None
     """What is handed over in place of the rows as they are: carried by a map, or another's."""
 
-    def example(self, idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
+    def example(
+        self, idx: int, layers: Layers = None
+    ) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
         """Positions, and what is handed over there."""
         if self.handed is not None:
-            return self.handed(idx)
+            return self.handed(idx, layers)
         found = self.activations.example(idx)
-        return found.positions, as_patched(found.resid, found.final_norm, self.last_layer)
+        resid = as_patched(found.resid, found.final_norm, self.last_layer)
+        return found.positions, resid if layers is None else resid[list(layers)]
 
     def at_prompt_end(self, encoded: Encoded) -> Float[Tensor, "layer d_model"]:
         """Rows at the last prompt token."""

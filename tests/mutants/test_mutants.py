@@ -1,5 +1,8 @@
 """Every entry still breaks the line it was written for, and the machinery tells who survives."""
 
+import subprocess
+import sys
+
 import pytest
 from run import ROOT, EntryError, Mutant, main, read_mutants, run_tests, try_mutant
 
@@ -10,6 +13,16 @@ MUTANTS = read_mutants()
 def test_an_entry_applies_to_the_code_of_today(mutant):
     mutant.check(ROOT)
     assert mutant.why
+
+
+def test_no_entry_names_what_its_file_does_not_know(tmp_path):
+    """A test that fails of an undefined name notices nothing of what is wrong."""
+    for one in MUTANTS:
+        if one.file.endswith(".py"):
+            (tmp_path / f"{one.id}.py").write_text(one.changed())
+    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821"]
+    told = subprocess.run([*ruff, "--output-format", "concise", tmp_path], capture_output=True)
+    assert told.stdout.decode().strip() == "All checks passed!"
 
 
 @pytest.fixture

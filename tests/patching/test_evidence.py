@@ -1,6 +1,7 @@
 """Validity, aligned depth and the floor on the embedded family and on a turned copy of it."""
 
 import math
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -280,9 +281,18 @@ def test_the_depth_without_the_shared_direction_is_that_of_a_plain_computation(b
         aligned = depth_score(s1, models.read(mapped, rows, layers)).uds
         assert torch.allclose(naive, models.read(shared, rows, layers), atol=1e-4)
         again = models.streams(models.full, rows), rows, layers, 1
-        one_by_one = without_shared(seen[mapped], *again)
+        carried = []
+
+        def handed(idx, at):
+            carried.append((idx, at))
+            return seen[mapped].handed(idx, at)
+
+        one_by_one = without_shared(replace(seen[mapped], handed=handed), *again)
         for e in rows[:3]:
             assert torch.equal(one_by_one.example(e.idx)[1], seen[shared].example(e.idx)[1])
+        # of the directions' streams each layer is carried once, however little memory there is
+        parts = Counter((idx, *at) for idx, at in carried if at is not None)
+        assert parts == {(e.idx, layer): 1 for e in rows for layer in layers}
     uds = depth_score(s1, naive).uds
     one = shown["never"].aligned
     assert one.shared.uds.value == pytest.approx(float(uds.double().mean()), abs=1e-5)

@@ -7,6 +7,7 @@ from .data import make_dataset as make_dataset
 from .data import save_mcq as save_mcq
 from .log import Log as Log
 from .log import read_log as read_log
+from .study import DEMO_STUDY as DEMO_STUDY
 from .study import StudySettings as StudySettings
 from .study import Study as Study
 from .study import StudySubject as StudySubject

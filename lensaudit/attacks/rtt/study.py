@@ -53,6 +53,7 @@ from lensaudit.attacks.rtt.readout import (
 from lensaudit.attacks.rtt.summary import SUMMARIES, Summarized, gate_of, summarize, write_summaries
 from lensaudit.attacks.settings import (
     Cut,
+    Gate,
     Readout,
     StudySettings,
     ValidationSettings,
@@ -327,6 +328,17 @@ DEMO_LRS = (3e-4, 1e-3, 3e-3)
 """A model of a million weights needs steps that a model of a billion would not survive."""
 DEMO_READS: Readout = "answer"
 """The embedded family knows answers and never saw a letter."""
+DEMO_STUDY = StudySettings(
+    names=(),
+    lrs=(1e-3,),
+    epochs=3,
+    batch_size=8,
+    warmup=4,
+    loss_on=DEMO_READS,
+    readout=DEMO_READS,
+    gate=Gate(0.0, 0.0),
+)
+"""A short study of models of the embedded family in memory, whatever unlearning did to them."""
 
 
 def prepare(settings: StudySettings, notice: Notice = unheard) -> tuple[tuple[Study, ...], Log]:
