@@ -251,7 +251,9 @@ def print_audited(found: "Audited", page: Path, *, as_json: bool) -> None:
         | ({"keeps": keeps_document(one.keeps)} if one.keeps else {})
         for one in found.results
     ]
-    document = {"report": str(page), "sources": sources, "all_views": found.verdicts.document()}
+    document = {"report": str(page), "sources": sources}
+    if as_json:  # statistics of all models take half a second to import
+        document["all_views"] = found.verdicts.document()
     answer(document, chain(of_audit(found.results), [f"report: {page}"]), as_json=as_json)
     if off := next(filter(None, (one.patch.off for one in found.results)), None):
         raise VerificationError(off)

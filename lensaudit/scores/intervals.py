@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri, stdtrit
+from scipy.special import betaincinv, ndtri, stdtrit
 
 from lensaudit.scores.estimate import NO_ROWS, Ends, Estimate
 from lensaudit.scores.stats import Values, auc
@@ -341,10 +341,9 @@ def share_of(k: int, n: int) -> Estimate:
 
 
 def _exact(k: int, n: int, tail: float) -> tuple[float, float]:
-    from scipy.stats import beta  # half a second to import
-
-    low = 0.0 if k == 0 else float(beta.ppf(tail, k, n - k + 1))
-    high = 1.0 if k == n else float(beta.ppf(1 - tail, k + 1, n - k))
+    # quantiles of beta distributions; `scipy.stats` takes half a second to import
+    low = 0.0 if k == 0 else float(betaincinv(k, n - k + 1, tail))
+    high = 1.0 if k == n else float(betaincinv(k + 1, n - k, 1 - tail))
     return low, high
 
 
