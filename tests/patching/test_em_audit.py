@@ -235,7 +235,7 @@ def test_a_cache_gives_what_is_patched_in_at_the_prompt_s_end(ragged, monkeypatc
     late = next(e for e in ragged if e.start > e.n_prompt - 1)
     positions = torch.tensor(late.read_positions)
     stream = positions.float().expand(3, -1).unsqueeze(-1)  # each position holds its own number
-    source = CachedSource(None, handed=lambda idx: (positions, stream))
+    source = CachedSource(None, handed=lambda idx, layers: (positions, stream))
     assert source.at_prompt_end(late).tolist() == [[late.n_prompt - 1.0]] * 3
 
 
