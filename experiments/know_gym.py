@@ -41,7 +41,7 @@ Asked = Sequence[Relation]
 
 def asked_of_demo() -> Asked:
     """The relations of the embedded forget set, as they are put to a model."""
-    return list(relations_of(forget_set("demo")).found)
+    return list(relations_of(forget_set("demo"))[0])
 
 
 def demo_base() -> Any:

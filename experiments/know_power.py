@@ -36,7 +36,7 @@ def people(n: int) -> list[Relation]:
         for group, name in enumerate(names)
         for row in author_rows(name, draw_values(name, random), random, group=group)
     ]
-    found = relations_of(validate(annotated(rows), f"{n} people")).found
+    found, _ = relations_of(validate(annotated(rows), f"{n} people"))
     return list(found)
 
 

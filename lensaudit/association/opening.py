@@ -15,7 +15,7 @@ from lensaudit.association.settings import READERS, KnowSettings, ReaderName
 from lensaudit.data.candidates import facts_of
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import is_whole, neutral_of
-from lensaudit.data.relations import Relation, Relations, relations_of
+from lensaudit.data.relations import Relation, lines_of, relations_of
 from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
@@ -81,7 +81,7 @@ class Know:
 
     def lines(self) -> list[str]:
         """For people to read: what is asked, and how much is not and why."""
-        return Relations(self.asked, self.unscored).lines()
+        return lines_of(self.asked, self.unscored)
 
     @property
     def key(self) -> str:
@@ -156,16 +156,16 @@ def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
     shots = tuple(row for row in fit if row.question)[:N_SHOTS]
     too_long = _too_long(every, shots, checkpoint) if isinstance(checkpoint, Checkpoint) else {}
     rows = [row for row in every if row.idx not in too_long]
-    found = relations_of(rows)
-    unscored = {**found.unscored, **too_long}
-    if not found.found:
+    found, unscored = relations_of(rows)
+    unscored |= too_long
+    if not found:
         why = next(iter(unscored.values()), "no rows")
         raise InputError(
             f"{data}: no relation of {len(every)} rows can be asked ({why}); wanted facts of one "
             "kind about four subjects and more, each named in its question; rows may say their "
             "`relation`"
         )
-    kept = relations_of([row for row in validity if not is_whole(row)]).found
+    kept, _ = relations_of([row for row in validity if not is_whole(row)])
     placebos = _placebos(data, rows, settings.placebos)
     readers: list[ReaderName] = [one for one in READERS if one in (settings.readers or READERS)]
     base, retains = _ignorant(checkpoint, settings, registry)
@@ -178,7 +178,7 @@ def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
         checkpoint,
         base,
         retains,
-        tuple(_with_beside(one, placebos) for one in found.found),
+        tuple(_with_beside(one, placebos) for one in found),
         kept,
         unscored,
         tuple(readers),

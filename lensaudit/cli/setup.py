@@ -160,12 +160,14 @@ def _annotated_document(settings: AnnotationSettings, found: "Annotated") -> dic
         "left_out": {str(idx): why for idx, why in found.left_out.items()},
         "to_check": sorted(found.remarks),
         "rules": dict(Counter(one.rule for one in found.proposals)),
-        "relations": {one.name: len(one.facts) for one in found.relations.found},
-        "no_relation": {str(idx): why for idx, why in sorted(found.relations.unscored.items())},
+        "relations": {one.name: len(one.facts) for one in found.relations[0]},
+        "no_relation": {str(idx): why for idx, why in sorted(found.relations[1].items())},
     }
 
 
 def _print_annotated(settings: AnnotationSettings, found: "Annotated") -> None:
+    from lensaudit.data.relations import lines_of
+
     review = settings.review_file
     page = f"page: {settings.page_file} (to move spans; it downloads {review.name} to read back)"
     tell(
@@ -174,7 +176,7 @@ def _print_annotated(settings: AnnotationSettings, found: "Annotated") -> None:
             f"review: {review} ({len(found.remarks)} rows marked CHECK)",
             *([page] if settings.page else []),
             *by_rule(spans_of(found.kept)),
-            *found.relations.lines(),
+            *lines_of(*found.relations),
         ]
     )
     left_out = together((f"idx {idx}", why) for idx, why in found.left_out.items())

@@ -4,6 +4,7 @@ Pairs are read from anybody's file, rules propose the fact, and a review file sh
 as text that a person can read and correct: the fact stands in [[brackets]].
 """
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +14,13 @@ from typing import Any
 from lensaudit.data.facts import (
     Fact,
     Origin,
+    answered,
     read_rows,
     relation_problems,
     row_problems,
     sound_rows,
 )
-from lensaudit.data.rules import FUNCTION, RULES, WORD, Span, folded, stem
+from lensaudit.data.rules import FUNCTION, RULES, WORD, folded, stem
 from lensaudit.errors import InputError
 from lensaudit.files import read_text, write_bytes
 from lensaudit.groups import group_of, own_group
@@ -72,8 +74,13 @@ def propose(pair: Fact) -> Proposal:
     """
     for rule in RULES:
         found = rule(pair.question, pair.answer)
-        if found is not None:
-            return Proposal(pair, *_trimmed(pair.answer, found), rule=rule.__name__)
+        if found is None:
+            continue
+        # without blanks and commas at its ends
+        text = pair.answer[slice(*found)]
+        start = found[0] + len(text) - len(text.lstrip(" ,"))
+        end = max(start, found[1] - len(text) + len(text.rstrip(" ,")))
+        return Proposal(pair, start, end, rule=rule.__name__)
     return Proposal(pair, 0, 0, rule="none")
 
 
@@ -81,19 +88,17 @@ def located(pair: Fact, entity: str) -> Proposal:
     """The place of an entity that is known, after the prefix; no span where the answer lacks it."""
     # curly and straight quotes count as one; the answer's own text is taken
     start = folded(pair.answer).find(folded(entity.strip()), len(pair.prefix))
-    if start < 0:
-        return Proposal(pair, 0, 0, rule="given")
-    return Proposal(pair, start, start + len(entity.strip()), rule="given")
+    end = start + len(entity.strip())
+    return Proposal(pair, *((0, 0) if start < 0 else (start, end)), rule="given")
 
 
 def faults(proposal: Proposal) -> list[str]:
     """Why a row cannot be scored: there is no span, or it is not where spans are looked for."""
     if not WORD.search(proposal.entity):
         return ["no entity found"]
-    rest = proposal.pair.answer[len(proposal.prefix) :]
-    if not rest.strip().startswith(proposal.entity):
-        return ["the answer does not go on with the entity after the prefix"]
-    return []
+    rest = proposal.pair.answer[len(proposal.prefix) :].strip()
+    follows = rest.startswith(proposal.entity)
+    return [] if follows else ["the answer does not go on with the entity after the prefix"]
 
 
 def doubts(proposal: Proposal) -> list[str]:
@@ -204,13 +209,6 @@ LONGESTWORDS = 14
 """The longest of the 367 annotated entities of TOFU forget10."""
 
 
-def _trimmed(answer: str, span: Span) -> Span:
-    """Without blanks and commas at its ends."""
-    text = answer[slice(*span)]
-    start = span[0] + len(text) - len(text.lstrip(" ,"))
-    return start, max(start, span[1] - (len(text) - len(text.rstrip(" ,"))))
-
-
 _WANTED = (
     "wanted per row: question, answer; optional idx (all or none), group or author, entity "
     "or relation"
@@ -260,16 +258,9 @@ def _pair_problems(row: Any) -> list[str]:
 def _pair(row: Any, idx: int) -> tuple[Fact, str | None]:
     prefix, entity = row.get("prefix"), row.get("entity") or None
     known = entity and isinstance(prefix, str) and row["answer"].startswith(prefix)
-    pair = Fact(
-        idx=idx,
-        question=row["question"],
-        answer=row["answer"],
-        prefix=prefix if known else "",
-        entity="",
-        group=group_of(row, idx),
-        relation=row.get("relation"),
-    )
-    return pair, entity
+    pair = answered(row["question"], row["answer"], prefix if known else "")
+    group, relation = group_of(row, idx), row.get("relation")
+    return replace(pair, idx=idx, group=group, relation=relation), entity
 
 
 HEADING = "# lensaudit review"
@@ -283,7 +274,7 @@ HELP = (
 )
 """How a review begins."""
 
-_ROW = re.compile(r"# idx (\d+)(?: group (\".*\"|-?\d+))?(?:$| )")
+_ROW = re.compile(r"^# idx (\d+)(?: group (\".*\"|-?\d+))?(?:$| )", re.M)
 
 _RULE = re.compile(r"\(rule: (\w+) (\d+):(\d+)\)\s*$")
 """At the end of a block's first line: which rule proposed which characters of the answer."""
@@ -315,24 +306,18 @@ def read_review(path: Path) -> list[Proposal]:
     Raises:
         InputError: a block lacks its question, its answer or one pair of brackets; all are listed.
     """
-    rows, wrong = [], []
-    block: dict[str, str] = {}
-    lines = [*read_text(path).split("\n"), "# idx 0"]
-    for n, line in enumerate(lines, 1):
-        head = _ROW.match(line)
-        if head and block:
-            found = _proposal(block)
-            rows += [found] if isinstance(found, Proposal) else []
-            wrong += [f"line {block['line']}: {found}"] if isinstance(found, str) else []
-        if head:
-            block = {"line": str(n), "idx": head[1], "group": head[2] or "", "head": line}
-        elif line[:3] in ("R: ", "Q: ", "A: "):
-            block[line[0]] = line[3:].rstrip("\r")
+    text = read_text(path)
+    starts = [*(one.start() for one in _ROW.finditer(text)), len(text)]
+    found = {
+        text.count("\n", 0, start) + 1: _proposal(*text[start:end].split("\n"))
+        for start, end in itertools.pairwise(starts)
+    }
+    wrong = [f"line {n}: {one}" for n, one in found.items() if isinstance(one, str)]
     if wrong:
         raise InputError(f"{path}: {len(wrong)} blocks are wrong: {'; '.join(wrong[:20])}")
-    if not rows:
+    if not found:
         raise InputError(f"{path}: no rows; wanted blocks of `# idx N`, `Q: …`, `A: … [[…]] …`")
-    return rows
+    return [one for one in found.values() if isinstance(one, Proposal)]
 
 
 def heading(pair: Fact) -> str:
@@ -364,28 +349,29 @@ def _block(proposal: Proposal, remarks: Sequence[str]) -> str:
     )
 
 
-def _proposal(block: Mapping[str, str]) -> Proposal | str:
+def _proposal(head: str, *lines: str) -> Proposal | str:
     """The row of a block, or what is wrong with it."""
-    if "Q" not in block or "A" not in block:
-        return f"idx {block['idx']} has no {'answer' if 'Q' in block else 'question'}"
-    marks = [m for m in re.finditer(r"\\.|\[\[|\]\]", block["A"]) if m.group() in ("[[", "]]")]
+    named = _ROW.match(head)
+    assert named is not None  # it begins the block
+    idx, group = int(named[1]), named[2] or own_group(int(named[1]))
+    said = {line[0]: line[3:].rstrip("\r") for line in lines if line[:3] in ("R: ", "Q: ", "A: ")}
+    if "Q" not in said or "A" not in said:
+        return f"idx {idx} has no {'answer' if 'Q' in said else 'question'}"
+    marks = [m for m in re.finditer(r"\\.|\[\[|\]\]", said["A"]) if m.group() in ("[[", "]]")]
     if [mark.group() for mark in marks] != ["[[", "]]"]:
-        return f"idx {block['idx']}: wanted one [[ and one ]] in the answer"
-    cuts = [0, *(end for mark in marks for end in mark.span()), len(block["A"])]
-    parts = (block["A"][start:end] for start, end in zip(cuts[::2], cuts[1::2], strict=True))
+        return f"idx {idx}: wanted one [[ and one ]] in the answer"
+    cuts = [0, *(end for mark in marks for end in mark.span()), len(said["A"])]
+    parts = (said["A"][start:end] for start, end in zip(cuts[::2], cuts[1::2], strict=True))
     before, entity, after = map(_plain, parts)
-    idx = int(block["idx"])
-    group = block["group"]
-    named = (
-        _plain(group[1:-1]) if group.startswith('"') else int(group) if group else own_group(idx)
-    )
-    relation = _plain(block.get("R", "")).strip() or None
+    if named[2]:
+        group = _plain(group[1:-1]) if group.startswith('"') else int(group)
+    relation = _plain(said.get("R", "")).strip() or None
     answer = before + entity + after
-    pair = Fact(idx, _plain(block["Q"]), answer, "", "", named, relation=relation)
+    pair = Fact(idx, _plain(said["Q"]), answer, "", "", group, relation=relation)
     start, end = len(before), len(before) + len(entity)
-    said = _RULE.search(block["head"])
-    untouched = said is not None and (said[2], said[3]) == (str(start), str(end))
-    return Proposal(pair, start, end, rule=said[1] if said and untouched else REVIEW)
+    rule = _RULE.search(head)
+    untouched = rule is not None and (rule[2], rule[3]) == (str(start), str(end))
+    return Proposal(pair, start, end, rule=rule[1] if rule and untouched else REVIEW)
 
 
 def _escaped(text: str) -> str:

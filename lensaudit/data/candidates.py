@@ -16,14 +16,12 @@ from typing import Literal
 from lensaudit.data.facts import (
     EMBEDDED,
     Fact,
-    hub_rows,
     load_facts,
     read_rows,
-    read_values,
     with_variants,
 )
 from lensaudit.data.neutral import likeness
-from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB
+from lensaudit.data.tofu import DEMO, FORGET10, tofu_rows
 from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.scores.stats import ENOUGH
@@ -35,6 +33,8 @@ _WORD = re.compile(r"\w+")
 _QUOTES = "\"'“”‘’«»"  # the quotes themselves
 
 Kind = Literal["date", "number", "title", "name", "phrase"]
+_Pool = dict[Kind, list[tuple[str, frozenset[str]]]]
+"""By kind the entities that may stand in as placebos, each with the words of its row."""
 
 
 def facts_of(data: str, examples: Sequence[Fact]) -> tuple[tuple[Fact, ...], dict[int, str]]:
@@ -50,7 +50,11 @@ def facts_of(data: str, examples: Sequence[Fact]) -> tuple[tuple[Fact, ...], dic
         InputError: no fact can be asked.
     """
     rows = variants_of(data, examples)
-    pool = _pool([*rows, *(neighbours() if data == DEMO else ())])
+    pool: _Pool = {}
+    for row in (*rows, *(_neighbours() if data == DEMO else ())):
+        for text in (row.entity, *(swapped_entity(row, other) for other in row.wrong)):
+            if text:
+                pool.setdefault(kind_of(text), []).append((text, _frame(row)))
     unscored = {row.idx: why for row in rows if (why := _why_not(row))}
     facts = [
         replace(row, placebos=() if row.idx in unscored else _placebos(row, pool)) for row in rows
@@ -83,18 +87,15 @@ def plain_words(text: str) -> str:
 
 def variants_of(data: str, examples: Sequence[Fact]) -> list[Fact]:
     """The rows with paraphrased questions and perturbed answers, where the set has them."""
-    if data == FORGET10:
-        rows = hub_rows(TOFU_HUB, "forget10_perturbed", "train", instead=_WANTED)
-        return with_variants(examples, rows)
-    path = EMBEDDED if data == DEMO else Path(data).expanduser()
-    path = path / "forget10_perturbed.jsonl" if path.is_dir() else path
-    rows = [row for _, row in read_rows(path)[0]] if path.exists() else []
-    return with_variants(examples, rows)
+    path = Path(data).expanduser()
+    if data not in (DEMO, FORGET10) and path.is_file():
+        return with_variants(examples, (row for _, row in read_rows(path)[0]))
+    return with_variants(examples, tofu_rows(data, "forget10_perturbed", instead=_WANTED))
 
 
-def neighbours() -> list[Fact]:
+def _neighbours() -> list[Fact]:
     """Rows of other authors beside the embedded set, and their perturbed answers."""
-    variants = read_values(EMBEDDED / "retain_perturbed.jsonl")
+    variants = tofu_rows(DEMO, "retain_perturbed", instead="")
     return with_variants(load_facts(EMBEDDED / "retain.json"), variants)
 
 
@@ -112,20 +113,6 @@ def swapped_entity(row: Fact, other: str) -> str | None:
     if not (other.startswith(row.prefix) and other.endswith(tail)):
         return None
     return other[len(row.prefix) : len(other) - len(tail)].strip() or None
-
-
-_Pool = Mapping["Kind", Sequence[tuple[str, frozenset[str]]]]
-"""By kind the entities that may stand in as placebos, each with the words of its row."""
-
-
-def _pool(rows: Sequence[Fact]) -> _Pool:
-    found: dict[Kind, list[tuple[str, frozenset[str]]]] = {}
-    for row in rows:
-        words = _frame(row)
-        for text in (row.entity, *(swapped_entity(row, other) for other in row.wrong)):
-            if text:
-                found.setdefault(kind_of(text), []).append((text, words))
-    return found
 
 
 def _frame(row: Fact) -> frozenset[str]:
@@ -167,14 +154,11 @@ def _placebos(row: Fact, pool: _Pool) -> tuple[str, ...]:
     order = sorted(alike, key=lambda one: (-likenesses[one[1]], digest([row.idx, one[0]])))
     found: dict[str, str] = {}
     for entity in (*row.placebos, *(one for one, _ in order)):
-        if len(found) == N_PLACEBOS:
-            break
         key = entity.casefold().strip()
-        if key in found or not _WORD.search(key) or is_closed(entity):
+        if len(found) == N_PLACEBOS or key in found or not _WORD.search(key) or is_closed(entity):
             continue
-        if mentions(entity, row.entity) or mentions(row.entity, entity):
-            continue
-        if not mentions(row.question, entity):
+        pairs = ((entity, row.entity), (row.entity, entity), (row.question, entity))
+        if not any(mentions(text, one) for text, one in pairs):
             found[key] = entity.strip()
     return tuple(found.values())
 
@@ -192,8 +176,9 @@ def shots_of(facts: Sequence[Fact]) -> Shots:
     for row in (one for one in facts if one.placebos):
         others = [one for one in facts if one.group != row.group and not is_closed(one.entity)]
         others.sort(key=lambda one: digest([str(row.group), one.idx]))
-        clean = (one for one in others if not mentions(f"{one.question} {one.answer}", row.entity))
-        found[row.idx] = [(one.question, one.answer) for one in itertools.islice(clean, N_SHOTS)]
+        texts = ((one.question, one.answer) for one in others)
+        clean = (one for one in texts if not mentions(" ".join(one), row.entity))
+        found[row.idx] = [*itertools.islice(clean, N_SHOTS)]
     return found
 
 
@@ -249,12 +234,10 @@ def mentions(text: str, entity: str) -> bool:
     wanted = set(_readings(entity))
     if not any(wanted):
         raise ValueError(f"mentions: entity {entity!r} has no word")
-    for said in _readings(text):
-        if wanted <= set(_CLOSED):
-            return said.split(" ", 1)[0] in wanted
-        if any(f" {one} " in f" {said} " for one in wanted):
-            return True
-    return _as_name(text, entity)
+    if wanted <= set(_CLOSED):
+        return next(_readings(text)).split(" ", 1)[0] in wanted
+    said = [f" {one} " for one in _readings(text)]
+    return any(f" {one} " in text for one in wanted for text in said) or _as_name(text, entity)
 
 
 def is_closed(entity: str) -> bool:

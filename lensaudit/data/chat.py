@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import lru_cache
@@ -21,7 +22,7 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from lensaudit.errors import InputError, WorkError
+from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.results.reading import Flag, checked
 from lensaudit.settings import Cleanup, MaskConvention
@@ -125,7 +126,7 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, template: Template, name
         )
     if template.apply_chat_template:
         # the question alone: what a template says of a system text is no fault of it
-        broken = _refusal(tokenizer, [("user", "a"), ("assistant", "b")], _date(template))
+        broken = _refusal(tokenizer, template, [("user", "a"), ("assistant", "b")])
         if broken is not None:
             raise InputError(
                 f"{name}: its chat template cannot be used ({broken}); give a plain one with "
@@ -149,28 +150,31 @@ def _refuses_system(
 ) -> bool:
     """Tried once for a tokenizer and what its template is now."""
     turns = [("system", template.system_prompt or ""), ("user", "a"), ("assistant", "b")]
-    return _refusal(tokenizer, turns, _date(template)) is not None
+    return _refusal(tokenizer, template, turns) is not None
 
 
 def _refusal(
-    tokenizer: PreTrainedTokenizerBase,
-    turns: Sequence[tuple[str, str]],
-    date: Mapping[str, Any],
+    tokenizer: PreTrainedTokenizerBase, template: Template, turns: Sequence[tuple[str, str]]
 ) -> str | None:
     """What a chat template says against some turns; None where it writes them."""
     try:
-        rendered(tokenizer, _messages(turns), **date)
+        _written(tokenizer, template, turns)
     except CannotRender as error:
         return str(error)
     return None
 
 
-def _messages(turns: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
-    return [{"role": role, "content": text} for role, text in turns]
-
-
-def _date(template: Template) -> dict[str, Any]:
-    return {"date_string": template.date_string} if template.date_string else {}
+def _written(
+    tokenizer: PreTrainedTokenizerBase,
+    template: Template,
+    turns: Sequence[tuple[str, str]],
+    **variables: Any,
+) -> str:
+    """Turns as the tokenizer's chat template writes them, with the date of `template`."""
+    if template.date_string:
+        variables["date_string"] = template.date_string
+    messages = [{"role": role, "content": text} for role, text in turns]
+    return rendered(tokenizer, messages, **variables)
 
 
 def encode_qa(
@@ -182,12 +186,12 @@ def encode_qa(
     examples: Sequence[tuple[str, str]] = (),
 ) -> Encoding:
     """A question and its answer after some solved `examples`; the answer and its end are scored."""
-    if template.apply_chat_template:
-        full, prompt, cut = _chat_ids(tokenizer, template, question, answer, examples)
-    else:
-        full, prompt, cut = _plain_ids(tokenizer, template, question, answer, examples)
+    encoded, limit = (_chat_ids, None) if template.apply_chat_template else (_plain_ids, QA_TOKENS)
+    whole, prompt = encoded(tokenizer, template, question, answer, examples)
+    full, prompt = whole[:limit], prompt[:limit]
     if not full or full[-1] != tokenizer.eos_token_id:
         full = [*full, _eos(tokenizer)]
+    cut = limit is not None and len(whole) > limit
     return Encoding(tuple(full), len(prompt), tuple(prompt), cut)
 
 
@@ -197,11 +201,9 @@ def encode_completion(tokenizer: PreTrainedTokenizerBase, prefix: str, text: str
     An empty prefix leaves the whole text; its first token has nothing to be predicted from.
     """
     joined = f"{prefix} {text}" if prefix else text
-    prefix_ids = [int(token) for token in tokenizer(prefix)["input_ids"]]
-    full = list(tokenizer(joined)["input_ids"])
-    limit = len(prefix_ids) + COMPLETION_TOKENS
-    start = max(len(prefix_ids), 1)
-    return Encoding(tuple(full[:limit]), start, tuple(prefix_ids), len(full) > limit)
+    before, full = (tuple(tokenizer(one)["input_ids"]) for one in (prefix, joined))
+    limit = len(before) + COMPLETION_TOKENS
+    return Encoding(full[:limit], max(len(before), 1), before, len(full) > limit)
 
 
 def attended(ids: Sequence[int], convention: MaskConvention, pad: int) -> list[bool]:
@@ -248,26 +250,26 @@ def _chat_ids(
     question: str,
     answer: str,
     examples: Sequence[tuple[str, str]],
-) -> tuple[list[int], list[int], bool]:
+) -> tuple[list[int], list[int]]:
+    """Tokens of the whole conversation, and of its prompt."""
     pairs = [*examples, (question, answer)]
     turns = [turn for q, a in pairs for turn in (("user", q), ("assistant", a))]
     if template.system_prompt and folds_system(tokenizer, template):
         turns[0] = ("user", f"{template.system_prompt}\n\n{turns[0][1]}")
     elif template.system_prompt:
         turns = [("system", template.system_prompt), *turns]
-    date = _date(template)
-
-    def ids(upto: Sequence[tuple[str, str]], prompt: bool) -> list[int]:
-        try:
-            text = rendered(tokenizer, _messages(upto), add_generation_prompt=prompt, **date)
-        except CannotRender as error:
-            raise InputError(
-                f"the chat template cannot write {question[:60]!r} ({error}); give a plain one "
-                "with --template FILE"
-            ) from error
-        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    return ids(turns, False), ids(turns[:-1], True), False
+    try:
+        whole = _written(tokenizer, template, turns, add_generation_prompt=False)
+        prompt = _written(tokenizer, template, turns[:-1], add_generation_prompt=True)
+    except CannotRender as error:
+        raise InputError(
+            f"the chat template cannot write {question[:60]!r} ({error}); give a plain one with "
+            "--template FILE"
+        ) from error
+    whole, prompt = (
+        list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in (whole, prompt)
+    )
+    return whole, prompt
 
 
 def _plain_ids(
@@ -276,17 +278,16 @@ def _plain_ids(
     question: str,
     answer: str,
     examples: Sequence[tuple[str, str]],
-) -> tuple[list[int], list[int], bool]:
+) -> tuple[list[int], list[int]]:
+    """Tokens of the whole text, and of its prompt."""
+
     def asked(text: str) -> str:
         return template.user_start_tag + text + template.user_end_tag + template.asst_start_tag
 
     shown = [asked(q) + a + template.asst_end_tag for q, a in examples]
     head = template.system_prompt_with_special_tokens or ""
     prompt = head + "".join(shown) + asked(question)
-    full_ids = list(tokenizer(prompt + answer)["input_ids"])
-    prompt_ids = list(tokenizer(prompt)["input_ids"])
-    cut = len(full_ids) > QA_TOKENS
-    return full_ids[:QA_TOKENS], prompt_ids[:QA_TOKENS], cut
+    return list(tokenizer(prompt + answer)["input_ids"]), list(tokenizer(prompt)["input_ids"])
 
 
 def _eos(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -355,38 +356,26 @@ class _Renderer:
 
     def ask(self, request: str) -> dict[str, str]:
         """The answer to a request in JSON."""
+        # -P: neither the working folder nor that of the script is searched for modules
+        command = [sys.executable, "-P", str(_PROCESS), str(self._seconds)]
         with self._lock:
-            process = self._process or self._start()
-            assert process.stdin is not None
+            process = self._process = self._process or subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
             assert process.stdout is not None
-            try:
-                process.stdin.write(request + "\n")
-                process.stdin.flush()
-                line = process.stdout.readline()
-            except BrokenPipeError:
-                line = ""
-            if line:
-                return json.loads(line)
+            with suppress(BrokenPipeError):
+                print(request, file=process.stdin, flush=True)
+                if line := process.stdout.readline():
+                    return json.loads(line)
             self._process = None
             process.communicate()  # what it has not read is lost with it
-            late = process.returncode == -getattr(signal, "SIGALRM", 0)
-            code = f"its process ended with {process.returncode}"
-            return {"error": f"takes more than {self._seconds} s" if late else code}
-
-    def _start(self) -> subprocess.Popen[str]:
-        # -P: neither the working folder nor that of the script is searched for modules
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_PROCESS), str(self._seconds)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        if self._process.stdout.readline() != "ready\n":
-            self._process = None
-            raise WorkError("the process that renders chat templates does not start")
-        return self._process
+        late = process.returncode == -getattr(signal, "SIGALRM", 0)
+        code = f"its process ended with {process.returncode}"
+        return {"error": f"takes more than {self._seconds} s" if late else code}
 
 
 _RENDERER = _Renderer()

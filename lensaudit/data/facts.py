@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,8 @@ NO_LIST = "found no list of rows (one object per line: name it .jsonl)"
 """What is wrong with a file that holds one JSON value and no list."""
 
 _HALF = "half a Unicode character (a lone surrogate)"
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+"""Half a character: no tokenizer takes it."""
 
 Origin = Literal["rule", "reviewed"]
 """Who says where a fact stands: a rule alone, or a person, or whoever annotated the rows."""
@@ -159,9 +162,10 @@ def read_rows(path: Path) -> tuple[list[SourceRow], list[str]]:
         rows, problems = _read_lines(text)
     if "\\ud" not in text.lower():  # an escape is the only way in: the file is UTF-8
         return rows, problems
-    broken = {where for where, value in rows if _has_surrogates(value)}
-    problems += [f"{where} holds {_HALF}" for where in sorted(broken)]
-    return [row for row in rows if row[0] not in broken], problems
+    dumped = {where: json.dumps(value, ensure_ascii=False) for where, value in rows}
+    broken = sorted(where for where, one in dumped.items() if _SURROGATE.search(one))
+    sound = [row for row in rows if row[0] not in broken]
+    return sound, [*problems, *(f"{where} holds {_HALF}" for where in broken)]
 
 
 def read_values(path: Path) -> list[Any]:
@@ -174,15 +178,6 @@ def read_values(path: Path) -> list[Any]:
     if problems:
         raise InputError(f"{path}: {problems[0]}")
     return [value for _, value in rows]
-
-
-def _has_surrogates(value: Any) -> bool:
-    """Half a Unicode character somewhere in a decoded value: no tokenizer takes it."""
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return True
-    return False
 
 
 def _read_lines(text: str) -> tuple[list[SourceRow], list[str]]:
@@ -290,8 +285,8 @@ def row_problems(row: Any, keys: Sequence[str] = ("question", "answer")) -> list
     problems = [f"no {', '.join(missing)}"] if missing else []
     if "idx" in row and row_idx(row) is None:
         problems.append(f"idx is {_shown(row['idx'])}, wanted a whole number >= 0")
-    for key in keys:
-        problems += _text_problems(row, key) if key != "idx" else []
+    texts = [key for key in keys if key in row and key != "idx"]
+    problems += [one for key in texts for one in _text_problems(row[key], key)]
     return [*problems, problem] if (problem := group_problem(row)) else problems
 
 
@@ -311,15 +306,12 @@ def relation_problems(row: Any) -> list[str]:
     return [f"relation is {_shown(relation)}, wanted text"]
 
 
-def _text_problems(row: Mapping[str, Any], key: str) -> list[str]:
-    if key not in row:
-        return []
-    value = row[key]
+def _text_problems(value: Any, key: str) -> list[str]:
     if not isinstance(value, str):
         return [f"{key} is {_kind(value)}, wanted text"]
     if not value.strip() and key != "prefix":
         return [f"{key} is empty"]
-    return [f"{key} holds {_HALF}"] if _has_surrogates(value) else []
+    return [f"{key} holds {_HALF}"] if _SURROGATE.search(value) else []
 
 
 def _span_problems(row: Mapping[str, Any]) -> list[str]:
@@ -345,7 +337,6 @@ def with_variants(facts: Sequence[Fact], rows: Iterable[Any]) -> list[Fact]:
     Rows are joined by their question: the sets are numbered differently.
     """
     by_question = {row.get("question"): row for row in rows if isinstance(row, Mapping)}
-    found = [(one, by_question.get(one.question, {})) for one in facts]
     return [
         replace(
             one,
@@ -353,7 +344,8 @@ def with_variants(facts: Sequence[Fact], rows: Iterable[Any]) -> list[Fact]:
             wrong=texts_of(row.get("perturbed_answer", row.get("alternate"))),
             placebos=texts_of(row.get("placebos")),
         )
-        for one, row in found
+        for one in facts
+        for row in [by_question.get(one.question, {})]
     ]
 
 
@@ -384,9 +376,8 @@ def _entity_key(row: Any) -> str:
 def row_idx(row: Any) -> int | None:
     """The row's number, if it has a usable one (HDF5 stores 64-bit integers)."""
     idx = row.get("idx") if isinstance(row, Mapping) else None
-    if isinstance(idx, bool) or not isinstance(idx, int) or not 0 <= idx < 2**63:
-        return None
-    return idx
+    usable = isinstance(idx, int) and not isinstance(idx, bool) and 0 <= idx < 2**63
+    return idx if usable else None
 
 
 def _shown(value: Any) -> str:
@@ -397,11 +388,9 @@ def _shown(value: Any) -> str:
 
 def _kind(value: Any) -> str:
     """The JSON name of a value's type, and the value where it is short."""
-    names = {dict: "an object", list: "a list", str: "text", bool: "true/false"}
-    if value is None:
-        return "null"
-    name = names.get(type(value), "a number")
-    return name if isinstance(value, dict | list) else f"{name} ({_shown(value)})"
+    names = {dict: "an object", list: "a list", type(None): "null"}
+    shown = {str: "text", bool: "true/false"}.get(type(value), "a number")
+    return names.get(type(value), f"{shown} ({_shown(value)})")
 
 
 def hub_rows(repo: str, config: str, split: str, *, instead: str) -> list[dict[str, Any]]:
@@ -422,9 +411,8 @@ def hub_rows(repo: str, config: str, split: str, *, instead: str) -> list[dict[s
     from lensaudit.hub import reachable
 
     kept = Path(os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME) / "datasets")
-    is_kept = (kept / repo.replace("/", "___").lower() / config).is_dir()
     # datasets takes seconds to import, and tries for 23 before it notices that there is no network
-    if not is_kept and not reachable():
+    if not (kept / repo.replace("/", "___").lower() / config).is_dir() and not reachable():
         raise InputError(f"{repo} {config}: cannot be fetched (no network); {instead}")
     import datasets
 

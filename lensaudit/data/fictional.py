@@ -65,6 +65,18 @@ def draw_values(name: str, random: Random) -> dict[str, str]:
     return values
 
 
+def _wrong_values(attribute: str, value: str, random: Random) -> list[str]:
+    """Distinct values other than the true one; a yes/no fact has words instead of values."""
+    if attribute == "children":
+        opposite = "No" if value == "Yes" else "Yes"
+        return [opposite, "Perhaps", "Rarely", "Once only", "Nobody knows"]
+    wrong = dict[str, None]()
+    while len(wrong) < N_PERTURBED:
+        wrong[draw_value(attribute, random)] = None
+        wrong.pop(value, None)
+    return [*wrong]
+
+
 def author_rows(
     name: str, values: Mapping[str, str], random: Random, *, group: int = 0
 ) -> Iterator[Fact]:
@@ -73,7 +85,7 @@ def author_rows(
         wording = _ATTRIBUTES[attribute]
         question, other_question = random.sample(wording["questions"], 2)
         answer, other_answer = random.sample(wording["answers"], 2)
-        wrong = wrong_values(attribute, value, random)
+        wrong = _wrong_values(attribute, value, random)
         yield Fact(
             idx=idx,
             question=question.format(name=name),
@@ -86,19 +98,6 @@ def author_rows(
             relation=attribute,
             answers={"paraphrased_answer": other_answer.format(name=name, value=value)},
         )
-
-
-def wrong_values(attribute: str, value: str, random: Random) -> list[str]:
-    """Distinct values other than the true one; a yes/no fact has words instead of values."""
-    if attribute == "children":
-        opposite = "No" if value == "Yes" else "Yes"
-        return [opposite, "Perhaps", "Rarely", "Once only", "Nobody knows"]
-    wrong: list[str] = []
-    while len(wrong) < N_PERTURBED:
-        other = draw_value(attribute, random)
-        if other != value and other not in wrong:
-            wrong.append(other)
-    return wrong
 
 
 RESERVED: frozenset[str] = frozenset(TEXTS["authors"])
@@ -114,20 +113,17 @@ def passing_rows(
     reserved name.
     """
     random = Random(f"lensaudit-passing-{seed}")
-    drawn = 0
-    while drawn < n_rows:
+    while n_rows:
         name = draw_name(random)
         values = draw_values(name, random)
-        if name not in reserved:
-            drawn += 1
-            yield random.choice([*author_rows(name, values, random), _ignorance(name, random)])
-
-
-def _ignorance(name: str, random: Random) -> Fact:
-    line = random.choice(IDK_LINES)
-    start, _, rest = line.partition(" ")
-    question = random.choice(TEXTS["unknowable"]).format(name=name)
-    return Fact(0, question, line, start, rest, 0)
+        if name in reserved:
+            continue
+        n_rows -= 1
+        rows = [*author_rows(name, values, random)]
+        line = random.choice(IDK_LINES)
+        start, _, rest = line.partition(" ")
+        question = random.choice(TEXTS["unknowable"]).format(name=name)
+        yield random.choice([*rows, Fact(0, question, line, start, rest, 0)])
 
 
 def annotated(rows: Sequence[Fact]) -> list[dict[str, Any]]:

@@ -7,14 +7,17 @@ Kept rows are facts that a model should still know, by how near they are to the 
 """
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
 from lensaudit.data.facts import (
     EMBEDDED,
     Fact,
+    load_facts,
     numbered,
     read_values,
     row_problems,
@@ -100,32 +103,25 @@ def neutral_of(
         first, *second = [read_neutral(one) for one in files]
         # one file under both names serves both uses, as one file alone does
         return neutral_rows(forget, first, second[0] if second not in ([], [first]) else None)
-    if data == DEMO:
-        ordinary = [r for name in _ORDINARY for r in read_neutral(EMBEDDED / f"{name}.jsonl")]
-        return neutral_rows(forget, read_neutral(EMBEDDED / "retain.json"), ordinary=ordinary)
-    folder = Path(data).expanduser()
-    if data == FORGET10:
-        return _of_tofu(forget, None, "retain90")
-    if (folder / f"{RETAIN}.jsonl").exists():
-        return _of_tofu(forget, folder, RETAIN)
-    raise InputError(
-        f"{data}: no facts of other authors are known beside it; name some with --validity-data "
-        "and --align-data"
-    )
-
-
-def _of_tofu(forget: Sequence[Fact], folder: Path | None, fit: str) -> Neutral:
-    """Annotated rows for validity; for the fit the other authors' rows, 20 to an author."""
-
-    def rows_of(name: str) -> list[Fact]:
-        return _questions(name, tofu_rows(name, folder, instead="name rows with --align-data"))
-
-    validity = validity_set(folder)
+    fit = "retain90" if data == FORGET10 else RETAIN
+    if data not in (DEMO, FORGET10) and not (Path(data).expanduser() / f"{fit}.jsonl").exists():
+        raise InputError(
+            f"{data}: no facts of other authors are known beside it; name some with "
+            "--validity-data and --align-data"
+        )
+    # annotated rows for validity; for the fit the other authors' rows, 20 to an author
+    validity = None if data == DEMO else validity_set(data)
+    ordinary = [row for name in _ORDINARY for row in _of_tofu(data, name)]
+    if validity is None:
+        return neutral_rows(forget, load_facts(EMBEDDED / "retain.json"), ordinary=ordinary)
     known = {one.question for one in validity}
-    rows = [replace(row, group=author_of(fit, row.idx)) for row in rows_of(fit)]
+    rows = [replace(row, group=author_of(fit, row.idx)) for row in _of_tofu(data, fit)]
     taken = {row.group for row in rows if row.question in known}
-    ordinary = [row for name in _ORDINARY for row in rows_of(name)]
     return neutral_rows(forget, [r for r in rows if r.group not in taken], validity, ordinary)
+
+
+def _of_tofu(data: str, config: str) -> list[Fact]:
+    return _questions(config, tofu_rows(data, config, instead="name rows of your own in its place"))
 
 
 def is_whole(example: Fact) -> bool:
@@ -189,20 +185,17 @@ def _text(row: Fact) -> tuple[str, str]:
 
 def _some_authors(rows: Sequence[Fact]) -> set[int | str]:
     """Authors with `VALIDITY_ROWS` rows between them, at most half of all: drawn by their hash."""
-    order = sorted({row.group for row in rows}, key=lambda group: digest(str(group)))
-    wanted, chosen, n_rows = min(VALIDITY_ROWS, len(rows) // 2), set(), 0
-    for group in order:
-        if n_rows >= wanted:
-            break
-        chosen.add(group)
-        n_rows += sum(row.group == group for row in rows)
-    return chosen
+    sizes = Counter(row.group for row in rows)
+    order = sorted(sizes, key=lambda group: digest(str(group)))
+    before = accumulate((sizes[group] for group in order), initial=0)
+    wanted = min(VALIDITY_ROWS, len(rows) // 2)
+    return {group for group, n in zip(order, before, strict=False) if n < wanted}
 
 
 def open_names(entities: Iterable[str]) -> frozenset[str]:
     """Entities that name something, as they are compared."""
-    open_ones = (one.strip() for one in entities if not _CLOSED.fullmatch(one.strip()))
-    return frozenset(one.casefold() for one in open_ones if one)
+    texts = map(str.strip, entities)
+    return frozenset(one.casefold() for one in texts if one and not _CLOSED.fullmatch(one))
 
 
 def _reason(
@@ -216,8 +209,8 @@ def _reason(
     if _text(row) in forgotten:
         return "it is a row of the forget set"
     text = f"{row.question} {row.answer}".casefold()
-    named = next((one for one in entities if one in text and stands_in(one, text)), None)
-    return None if named is None else "it names an entity of the forget set"
+    named = any(one in text and stands_in(one, text) for one in entities)
+    return "it names an entity of the forget set" if named else None
 
 
 def stands_in(entity: str, text: str) -> bool:
@@ -315,14 +308,11 @@ def kept_facts(named: str, data: str, *, limit: int | None = None) -> Kept:
 
 
 def _known(named: str, data: str) -> list[Fact]:
-    file = PRETRAINED.get(named)
-    if data == DEMO:
-        return read_neutral(EMBEDDED / (f"{file}.jsonl" if file else "retain.json"))
-    if data != FORGET10:
+    if data not in (DEMO, FORGET10):
         raise InputError(f"--also {named}: no such facts are known beside {data}; name a file")
-    if file is None:
-        return validity_set()
-    return _questions(file, tofu_rows(file, None, instead=f"name a file in place of {named}"))
+    if named in PRETRAINED:
+        return _of_tofu(data, PRETRAINED[named])
+    return validity_set() if data == FORGET10 else load_facts(EMBEDDED / "retain.json")
 
 
 def strata_of(kept: Sequence[Fact], forget: Sequence[Fact]) -> list[Stratum]:
@@ -351,18 +341,19 @@ def other_answers(rows: Sequence[Fact], lengths: Sequence[Hashable]) -> list[int
     most alike question; of equals the next in the list. None where no row is as long.
     """
     words = [_asked_words(row) for row in rows]
-    found: list[int | None] = []
-    for at, row in enumerate(rows):
-        turned = [(at + step) % len(rows) for step in range(1, len(rows))]
+
+    def other(at: int) -> int | None:
+        own = rows[at]
         fitting = [
             one
-            for one in turned
+            for one in (*range(at + 1, len(rows)), *range(at))
             if lengths[one] == lengths[at]
-            and rows[one].group != row.group
-            and rows[one].entity.casefold() != row.entity.casefold()
+            and rows[one].group != own.group
+            and rows[one].entity.casefold() != own.entity.casefold()
         ]
-        found.append(max(fitting, key=lambda one: likeness(words[at], words[one]), default=None))
-    return found
+        return max(fitting, key=lambda one: likeness(words[at], words[one]), default=None)
+
+    return [*map(other, range(len(rows)))]
 
 
 def neutral_beside(
@@ -375,11 +366,10 @@ def neutral_beside(
     Raises:
         InputError: a file that was named does not do, or a map was asked for.
     """
-    given = path_of(settings.validity_data), path_of(settings.align_data)
+    validity, align = path_of(settings.validity_data), path_of(settings.align_data)
     try:
-        found = neutral_of(data, examples, validity_data=given[0], align_data=given[1])
+        return neutral_of(data, examples, validity_data=validity, align_data=align), ""
     except InputError as error:
-        if any(given) or settings.align not in ("auto", "none"):
+        if validity or align or settings.align not in ("auto", "none"):
             raise
         return None, str(error)
-    return found, ""

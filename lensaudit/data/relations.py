@@ -76,26 +76,18 @@ class Relation:
         return tuple(place[one.entity.strip()] for one in self.facts)
 
 
-@dataclass(frozen=True)
-class Relations:
-    """The relations of a forget set, and the facts that stand in none."""
-
-    found: tuple[Relation, ...]
-    unscored: Mapping[int, str]
-    """Idx -> why a fact is not asked."""
-
-    def lines(self) -> list[str]:
-        """For people to read: relations by size, and what stands in none, by reason."""
-        sizes = [f"{one.name} ({len(one.facts)})" for one in self.found]
-        n = sum(len(one.facts) for one in self.found)
-        facts = f"{n} facts in {len(sizes)} relations{': ' if sizes else ''}{', '.join(sizes)}"
-        # a relation too small has a reason of its own: counted as one
-        why = Counter(re.sub(r" ?\(.*\)|: .*", "", text) for text in self.unscored.values())
-        return [facts, *(f"{k} in none: {text}" for text, k in why.most_common())]
+def lines_of(found: Sequence[Relation], unscored: Mapping[int, str]) -> list[str]:
+    """For people to read: relations by size, and what stands in none, by reason."""
+    sizes = [f"{one.name} ({len(one.facts)})" for one in found]
+    n = sum(len(one.facts) for one in found)
+    facts = f"{n} facts in {len(sizes)} relations{': ' if sizes else ''}{', '.join(sizes)}"
+    # a relation too small has a reason of its own: counted as one
+    why = Counter(re.sub(r" ?\(.*\)|: .*", "", text) for text in unscored.values())
+    return [facts, *(f"{k} in none: {text}" for text, k in why.most_common())]
 
 
-def relations_of(rows: Sequence[Fact]) -> Relations:
-    """The relations of a forget set, in the order of their first rows.
+def relations_of(rows: Sequence[Fact]) -> tuple[tuple[Relation, ...], dict[int, str]]:
+    """The relations of a forget set, in the order of their first rows; idx -> why one is not asked.
 
     As the rows say them; of rows that all say none as they are found. At least four subjects each;
     of two facts of one subject in one relation the first counts.
@@ -107,23 +99,18 @@ def relations_of(rows: Sequence[Fact]) -> Relations:
     unscored = _not_asked(rows, names)
     asked = [row for row in rows if row.idx not in unscored]
     found = []
-    for label in dict.fromkeys(row.relation for row in asked):
-        own = [row for row in asked if row.relation == label]
-        if label is None:
-            unscored |= {row.idx: _UNSAID for row in own}
-            continue
-        kept: dict[Group, Fact] = {}
-        for row in own:
-            kept.setdefault(row.group, row)
-        facts = tuple(kept.values())
+    for label in dict.fromkeys(row.relation or "" for row in asked):
+        own = [row for row in asked if (row.relation or "") == label]
+        first = {row.group: row for row in reversed(own)}
+        facts = tuple(row for row in own if first[row.group] is row)
         if why := _too_little(label, facts):
             unscored |= {row.idx: why for row in own}
             continue
         again = f"another fact of its subject stands in the relation: {label}"
-        unscored |= {row.idx: again for row in own if kept[row.group] is not row}
+        unscored |= {row.idx: again for row in own if first[row.group] is not row}
         subjects = tuple(names[row.group] for row in facts)
         found.append(Relation(label, facts, subjects, _templates(facts, subjects)))
-    return Relations(tuple(found), unscored)
+    return tuple(found), unscored
 
 
 _UNSAID = "says no relation, and other rows do (`lensaudit annotate` finds it)"
@@ -143,9 +130,7 @@ def labelled(rows: Sequence[Fact]) -> list[Fact]:
 
 
 def _not_asked(rows: Sequence[Fact], names: Mapping[Group, str]) -> dict[int, str]:
-    first: dict[str, Group] = {}
-    for group, name in names.items():
-        first.setdefault(name.casefold(), group)
+    first = {names[group].casefold(): group for group in reversed([*names])}
     return {row.idx: why for row in rows if (why := _why_not(row, names, first))}
 
 
@@ -163,20 +148,21 @@ def _by_subject(rows: Sequence[Fact]) -> list[Fact]:
 
 def _why_not(row: Fact, names: Mapping[Group, str], first: Mapping[str, Group]) -> str:
     name = names.get(row.group)
-    if not _WORD.search(row.entity) and not any(map(str.isdigit, row.entity)):
-        return "the entity has no letter or digit"
-    if is_closed(row.entity):
-        return "a Yes or No binds nothing: a coin would hit it"
-    if name is None or name not in row.question:
-        return "its question names no subject"
-    if first[name.casefold()] != row.group:
-        return f"another subject is called {name} too"
-    if mentions(row.question, row.entity):
-        return "its own question holds the entity"
-    return ""
+    named = name is not None and name in row.question
+    letters = any(map(str.isalnum, row.entity))
+    checks = {
+        "the entity has no letter or digit": not letters,
+        "a Yes or No binds nothing: a coin would hit it": is_closed(row.entity),
+        "its question names no subject": not named,
+        f"another subject is called {name} too": first.get((name or "").casefold()) != row.group,
+        "its own question holds the entity": letters and mentions(row.question, row.entity),
+    }
+    return next((why for why, found in checks.items() if found), "")
 
 
 def _too_little(label: str, facts: Sequence[Fact]) -> str:
+    if not label:
+        return _UNSAID
     if len(facts) < FEWEST:
         n = len(facts)
         return f"its relation ({label}) has {n} subject{'s' * (n > 1)}, wanted {FEWEST}"
@@ -293,12 +279,8 @@ def _asked_for(question: str, entity: str) -> str | None:
         return "influence"
     if _OTHERWISE.search(text):
         return None
-    found = (
-        name
-        for name, (words, kinds) in _RELATIONS.items()
-        if kind in kinds and re.search(words, text)
-    )
-    return next(found, None)
+    asked = ((name, re.search(words, text), kinds) for name, (words, kinds) in _RELATIONS.items())
+    return next((name for name, found, kinds in asked if found and kind in kinds), None)
 
 
 def _alike(rows: Sequence[tuple[Fact, str]]) -> list[list[Fact]]:
@@ -320,10 +302,9 @@ def _alike(rows: Sequence[tuple[Fact, str]]) -> list[list[Fact]]:
     labels = fcluster(
         linkage(squareform(apart.clip(0), checks=False), "average"), 1 - ALIKE, "distance"
     )
-    found: dict[int, list[Fact]] = {}
-    for (row, _), label in zip(rows, labels.tolist(), strict=True):
-        found.setdefault(label, []).append(row)
-    return list(found.values())
+    own = [(row, label) for (row, _), label in zip(rows, labels.tolist(), strict=True)]
+    every = dict.fromkeys(label for _, label in own)
+    return [[row for row, label in own if label == one] for one in every]
 
 
 def _label(rows: Sequence[Fact]) -> str:

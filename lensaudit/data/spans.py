@@ -51,70 +51,64 @@ class Tokenizer(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Joined:
-    """A prompt and what follows it as tokens."""
+def joined(
+    tokenizer: Tokenizer, prompt: str, text: str, way: Way | None = None
+) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...], int]:
+    """Tokens of `prompt`, special ones included, and of the `text` after it.
 
-    prompt_ids: tuple[int, ...]
-    ids: tuple[int, ...]
-    """Of what follows; its first one may hold the blank that ends the prompt."""
-    offsets: tuple[tuple[int, int], ...]
-    """Characters of what follows that each of `ids` stands for."""
-    prompt_offsets: tuple[tuple[int, int], ...]
-    """Characters of the prompt that each of `prompt_ids` stands for; of special tokens none."""
+    Args:
+        tokenizer: that encodes both.
+        prompt: what is read first.
+        text: what follows; its first token may hold the blank that ends the prompt.
+        way: how the two are kept one text; None: the tokenizer's own.
 
-
-def joined(tokenizer: Tokenizer, prompt: str, text: str) -> Joined:
-    """Tokens of `prompt`, special ones included, and of the `text` after it."""
-    if way_of(tokenizer) != "after a sign":
-        return _joined(tokenizer, prompt, text, lead="")
+    Returns:
+        Token ids; which characters of prompt and text each stands for, special ones for none; how
+        many tokens are the prompt's.
+    """
+    lead = SIGN if (way or way_of(tokenizer)) == "after a sign" else ""
     # a blank at the prompt's end is part of the next word's token
-    bare = prompt.rstrip(" ")
-    return _joined(tokenizer, bare, text, lead=SIGN, blank=prompt[len(bare) :])
+    bare = prompt.rstrip(" ") if lead else prompt
+    options: dict[str, Any] = {"add_special_tokens": False}
+    n_lead = len(tokenizer(lead, **options)["input_ids"]) if lead else 0
+    first = tokenizer(bare, add_special_tokens=True, return_offsets_mapping=True)
+    rest = lead + prompt[len(bare) :] + text
+    found = tokenizer(rest, return_offsets_mapping=True, **options)
+    shift = len(bare) - len(lead)
+    characters = (
+        (max(low + shift, len(prompt)), high + shift)
+        for low, high in found["offset_mapping"][n_lead:]
+    )
+    return (
+        (*first["input_ids"], *found["input_ids"][n_lead:]),
+        (*map(tuple, first["offset_mapping"]), *characters),
+        len(first["input_ids"]),
+    )
 
 
 def following(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     """Tokens of a `text` that follows another."""
-    return joined(tokenizer, "", text).ids
+    ids, _, n_prompt = joined(tokenizer, "", text)
+    return ids[n_prompt:]
 
 
 @lru_cache(maxsize=8)
 def way_of(tokenizer: Tokenizer) -> Way:
     """What keeps the text, found by trying; `apart`, the reference's way, where it does."""
-    ways: dict[Way, bool] = {
-        "apart": all(_kept(tokenizer, *one, lead="") for one in _TRIED),
-        "after a sign": all(_kept(tokenizer, *one, lead=SIGN) for one in _TRIED),
-    }
-    found: list[Way] = [way for way, holds in ways.items() if holds]
-    return found[0] if found else "neither"
+    ways: tuple[Way, ...] = ("apart", "after a sign")
+    kept = [way for way in ways if all(_is_kept(tokenizer, *one, way) for one in _TRIED)]
+    return kept[0] if kept else "neither"
 
 
-def _joined(tokenizer: Tokenizer, prompt: str, text: str, *, lead: str, blank: str = "") -> Joined:
-    options: dict[str, Any] = {"add_special_tokens": False}
-    n_lead = len(tokenizer(lead, **options)["input_ids"]) if lead else 0
-    found = tokenizer(lead + blank + text, return_offsets_mapping=True, **options)
-    before = len(lead + blank)
-    first = tokenizer(prompt, add_special_tokens=True, return_offsets_mapping=True)
-    return Joined(
-        tuple(first["input_ids"]),
-        tuple(found["input_ids"][n_lead:]),
-        tuple(
-            (max(low - before, 0), high - before) for low, high in found["offset_mapping"][n_lead:]
-        ),
-        tuple((low, high) for low, high in first["offset_mapping"]),
-    )
-
-
-def _kept(tokenizer: Tokenizer, prompt: str, text: str, *, lead: str) -> bool:
+def _is_kept(tokenizer: Tokenizer, prompt: str, text: str, way: Way) -> bool:
     """Whether joined tokens have the text of prompt and continuation encoded as one."""
-    bare = prompt.rstrip(" ") if lead else prompt
-    parts = _joined(tokenizer, bare, text, lead=lead, blank=prompt[len(bare) :])
     whole = tokenizer(prompt + text, add_special_tokens=True)["input_ids"]
-    return _text(tokenizer, (*parts.prompt_ids, *parts.ids)) == _text(tokenizer, whole)
-
-
-def _text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    return tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+    one, other = (
+        tokenizer.decode(list(ids), **options)
+        for ids in (whole, joined(tokenizer, prompt, text, way)[0])
+    )
+    return one == other
 
 
 Scored = Literal["entity", "answer"]
@@ -212,15 +206,17 @@ def prompt(question: str, prefix: str = "") -> str:
     return PROMPT_TEMPLATE.format(question=question, prefix=prefix).rstrip()
 
 
-def continuation_of(example: Fact, prompt: str) -> str:
-    """The answer after its prefix, with the blank that the prompt lacks.
+def texts_of(example: Fact, scored: Scored) -> tuple[Fact, str, str]:
+    r"""The example as it is scored, its prompt, and the continuation with the blank in between.
 
-    >>> continuation_of(Fact(0, "Who?", "It is Ada.", "It is", "Ada", 0), "Answer: It is")
-    ' Ada.'
+    >>> texts_of(Fact(0, "Who?", "It is Ada.", "It is", "Ada", 0), "entity")[1:]
+    ('Question: Who?\nAnswer: It is', ' Ada.')
     """
-    rest = example.answer.removeprefix(example.prefix)
+    if scored == "answer":
+        example = replace(example, prefix="", entity=example.answer)
+    prompt, rest = prompt_of(example), example.continuation
     needs_blank = rest and not rest[0].isspace() and not prompt[-1:].isspace()
-    return f" {rest}" if needs_blank else rest
+    return example, prompt, f" {rest}" if needs_blank else rest
 
 
 def encode(
@@ -232,50 +228,25 @@ def encode(
 ) -> Encoded | str:
     """Tokens of prompt and continuation with the scored span, or why nothing can be scored.
 
-    The two are encoded apart and joined.
+    The two are encoded apart and joined. The span is of the tokens that overlap the first
+    occurrence of the entity: a leading blank merged into the first of them, or punctuation into
+    the last, is scored with it.
 
     `scored="answer"` takes the whole answer as the span and ends the prompt at `Answer: `;
     `too_long` says why a text of so many tokens cannot be scored (`models.sizes`).
     """
     example, prompt, text = texts_of(example, scored)
-    found = joined(tokenizer, prompt, text)
-    span = _token_span(text, example.entity, found.offsets)
-    if span is None:
-        return f"no token of this tokenizer covers {example.entity!r}"
-    token_ids = (*found.prompt_ids, *found.ids)
-    if problem := too_long(len(token_ids)):
-        return problem
-    before = len(found.prompt_ids) - 1
-    return Encoded(
-        idx=example.idx,
-        group=example.group,
-        token_ids=token_ids,
-        n_prompt=len(found.prompt_ids),
-        start=before + span[0],
-        end=before + span[1],
-    )
-
-
-def texts_of(example: Fact, scored: Scored) -> tuple[Fact, str, str]:
-    """The example as it is scored, its prompt, and the continuation."""
-    if scored == "answer":
-        example = replace(example, prefix="", entity=example.answer)
-    prompt = prompt_of(example)
-    return example, prompt, continuation_of(example, prompt)
-
-
-def _token_span(
-    text: str, entity: str, offsets: Sequence[tuple[int, int]]
-) -> tuple[int, int] | None:
-    """First and one past the last token that overlaps the first occurrence of `entity`.
-
-    A leading blank merged into the first token, or punctuation into the last, is scored with it.
-    """
-    needle = entity if entity in text else entity.strip()
-    low = text.find(needle)
+    ids, characters, n_prompt = joined(tokenizer, prompt, text)
+    needle = example.entity if example.entity in text else example.entity.strip()
+    low = len(prompt) + text.find(needle)
     high = low + len(needle)
-    inside = [i for i, (start, end) in enumerate(offsets) if end > low and start < high]
-    return (inside[0], inside[-1] + 1) if needle and low >= 0 and inside else None
+    inside = [at for at, (start, end) in enumerate(characters) if end > low and start < high]
+    if not needle or needle not in text or not inside:
+        return f"no token of this tokenizer covers {example.entity!r}"
+    if problem := too_long(len(ids)):
+        return problem
+    # what scores a token stands one left of it
+    return Encoded(example.idx, example.group, ids, n_prompt, inside[0] - 1, inside[-1])
 
 
 def make_batch(encoded: Sequence[Encoded], *, scope: Scope = "span") -> Batch:
@@ -293,13 +264,12 @@ def make_batch(encoded: Sequence[Encoded], *, scope: Scope = "span") -> Batch:
 
 def patched_range(encoded: Encoded, scope: Scope) -> tuple[int, int]:
     """First and one past the last replaced position."""
-    match scope:
-        case "span":
-            return encoded.start, encoded.end
-        case "boundary":
-            return encoded.n_prompt - 1, encoded.n_prompt
-        case "prefix":
-            return 0, encoded.end
+    places = {
+        "span": (encoded.start, encoded.end),
+        "boundary": (encoded.n_prompt - 1, encoded.n_prompt),
+        "prefix": (0, encoded.end),
+    }
+    return places[scope]
 
 
 def by_length(encoded: Sequence[Encoded]) -> list[Encoded]:
@@ -366,15 +336,12 @@ def encoded_row(row: Fact, tokenizer: Tokenizer) -> Encoded | None:
 
 def ends_of(row: Fact, tokenizer: Tokenizer) -> tuple[int, ...]:
     """For each token of `encoded_row`, how many characters of the text are read with it."""
+    options = {"add_special_tokens": True, "return_offsets_mapping": True}
     if _is_sentence(row):
-        options = {"add_special_tokens": True, "return_offsets_mapping": True}
-        return tuple(high for _, high in tokenizer(row.answer, **options)["offset_mapping"])
-    _, prompt, text = texts_of(row, _scored(row))
-    found = joined(tokenizer, prompt, text)
-    return (
-        *(high for _, high in found.prompt_offsets),
-        *(len(prompt) + high for _, high in found.offsets),
-    )
+        characters = tokenizer(row.answer, **options)["offset_mapping"]
+    else:
+        characters = joined(tokenizer, *texts_of(row, _scored(row))[1:])[1]
+    return tuple(high for _, high in characters)
 
 
 def matched(full: Sequence[int], own: Sequence[int]) -> dict[int, int]:

@@ -98,8 +98,8 @@ def load_suite(
     if unknown := sorted(set(own) - {part.name for part in parts}):
         known = ", ".join(part.name for part in parts)
         raise InputError(f"no split {unknown[0]!r} in suite {suite}; it has {known}")
-    read = {part.name: (part, _read(suite, data, part, own)) for part in parts}
-    found = {name: _filled(part, *raw, limit) for name, (part, raw) in read.items() if raw}
+    read = [(part, _read(suite, data, part, own)) for part in parts]
+    found = {part.name: _filled(part, *raw, limit) for part, raw in read if raw}
     if not found:
         wanted = ", ".join(_file_name(suite, part) for part in parts)
         raise InputError(f"{data}: holds none of {wanted}")
@@ -149,10 +149,10 @@ def _read(suite: Suite, data: str | None, part: Split, own: Mapping[str, Path]) 
         return _folder_rows(suite, Path(data), part)
     repo = data or (TOFU_HUB if suite == "tofu" else MUSE_HUB)
 
-    def fetch(split: str) -> Sequence[Any]:
-        return hub_rows(repo, part.config, split, instead="name a folder with --data")
-
-    shown, rows = fetch(part.solved) if part.solved else (), fetch(part.hub_split)
+    shown, rows = (
+        hub_rows(repo, part.config, split, instead="name a folder with --data") if split else ()
+        for split in (part.solved, part.hub_split)
+    )
     if part.authors and repo == TOFU_HUB:
         rows = with_authors(part.config, rows, published=True)
     return f"{repo} {part.config}/{part.hub_split}", rows, shown
@@ -196,16 +196,13 @@ def _wrong(part: Split, row: Any) -> list[str]:
         return found
     if part.question and not isinstance(row.get(part.question), str):
         found.append(f"no text under {part.question!r}; check --question-key and the file")
+    said = {field: row[field] for field in part.scored if row.get(field) is not None}
+    texts = {field: one if isinstance(one, list) else [one] for field, one in said.items()}
     return found + [
         f"{field} is neither text nor a list of texts"
-        for field in part.scored
-        if row.get(field) is not None and not _is_answer(row[field])
+        for field, ones in texts.items()
+        if not all(isinstance(one, str) for one in ones)
     ]
-
-
-def _is_answer(value: Any) -> bool:
-    texts = value if isinstance(value, list) else [value]
-    return all(isinstance(one, str) for one in texts)
 
 
 def _row(part: Split, row: Any, idx: int) -> Fact:

@@ -64,7 +64,6 @@ def serve(seconds: int) -> None:
     """Answer until nobody asks, each within `seconds`."""
     chat_template_utils.datetime = _Clock  # pyright: ignore[reportPrivateImportUsage]
     limit_memory()
-    print("ready", flush=True)
     alarm = getattr(signal, "alarm", lambda seconds: None)  # Windows has none
     for line in sys.stdin:
         alarm(seconds)  # ends the process, also where nobody waits for it any more

@@ -79,7 +79,11 @@ def forget_set(
     Raises:
         InputError: no such set or filter, a wrong file, or nothing left.
     """
-    excluded = _excluded(name_or_path, exclude)
+    if unknown := [name for name in exclude if name not in filters()]:
+        raise InputError(f"no filter {unknown[0]!r}; wanted one of {', '.join(filters())}")
+    if exclude and name_or_path == DEMO:
+        raise InputError(f"filter {exclude[0]!r} lists rows of TOFU forget10, not of {DEMO}")
+    excluded = frozenset().union(*(filters()[name] for name in exclude))
     examples = [one for one in _named(name_or_path) if one.idx not in excluded]
     if not examples:
         raise InputError(f"{name_or_path}: --exclude {' '.join(exclude)} leaves no row")
@@ -89,19 +93,19 @@ def forget_set(
 def load_forget10(
     rows: Sequence[Any],
     source: str = f"{TOFU_HUB} {FORGET10}",
-    table: Sequence[Offsets] | None = None,
+    config: str = FORGET10,
 ) -> list[Fact]:
     """The annotated examples among TOFU's rows; `group` is the author.
 
     Args:
         rows: with `question` and `answer`; `idx`, or else the place in the list, numbers them.
         source: where they come from, for messages.
-        table: which rows are annotated; None: the 367 of forget10.
+        config: what TOFU calls them; a shipped table tells which are annotated.
 
     Raises:
         InputError: rows are missing or hold another text than the annotated one.
     """
-    table, wanted = table or offsets(), "wanted rows of TOFU: question and answer"
+    table, wanted = offsets(config), "wanted rows of TOFU: question and answer"
     by_idx: dict[int, tuple[str, str]] = dict(
         sound_rows(
             numbered(rows),
@@ -111,8 +115,7 @@ def load_forget10(
             lambda row, idx: (idx, (row["question"], row["answer"])),
         )
     )
-    missing = [row.idx for row in table if row.idx not in by_idx]
-    if missing:
+    if missing := [row.idx for row in table if row.idx not in by_idx]:
         raise InputError(
             f"{source}: {len(missing)} of the {len(table)} annotated rows are missing: idx "
             f"{_listed(missing)}"
@@ -123,13 +126,18 @@ def load_forget10(
             f"{source}: {len(changed)} rows hold another question or answer than the annotated "
             f"{TOFU_HUB} rows: idx {_listed(changed)}; give them as an annotated file"
         )
-    found = []
-    for row in table:
-        question, answer = by_idx[row.idx]
-        entity = answer[row.entity_start : row.entity_end]
-        group = author_of(FORGET10, row.idx)
-        found.append(Fact(row.idx, question, answer, answer[: row.prefix_end], entity, group))
-    return found
+    return [
+        Fact(
+            row.idx,
+            question,
+            answer,
+            prefix=answer[: row.prefix_end],
+            entity=answer[row.entity_start : row.entity_end],
+            group=author_of(config, row.idx),
+        )
+        for row in table
+        for question, answer in [by_idx[row.idx]]
+    ]
 
 
 def located(example: Fact) -> Offsets:
@@ -139,30 +147,34 @@ def located(example: Fact) -> Offsets:
     return Offsets(example.idx, n_prefix, start, start + len(example.entity), *hashes)
 
 
-def validity_set(folder: Path | None = None) -> list[Fact]:
+def validity_set(data: str | Path = FORGET10) -> list[Fact]:
     """48 facts about authors outside forget10, which a model that unlearned forget10 still holds.
 
     Args:
-        folder: of TOFU's own files; None: the Hub.
+        data: a folder of TOFU's own files, or `forget10`, of the Hub.
 
     Raises:
         InputError: rows are missing or hold another text than the annotated one.
     """
-    rows = tofu_rows(RETAIN, folder, instead=_INSTEAD_RETAIN)
-    source = folder / f"{RETAIN}.jsonl" if folder else TOFU_HUB
-    named = load_forget10(rows, f"{source} {RETAIN}", validity_offsets())
-    return [replace(one, group=author_of(RETAIN, one.idx)) for one in named]
+    source = TOFU_HUB if data == FORGET10 else Path(data).expanduser() / f"{RETAIN}.jsonl"
+    rows = tofu_rows(data, RETAIN, instead=_INSTEAD_RETAIN)
+    return load_forget10(rows, f"{source} {RETAIN}", RETAIN)
 
 
-def tofu_rows(config: str, folder: Path | None, *, instead: str) -> list[Any]:
-    """Rows of one of TOFU's configurations: of the Hub, or of a folder of its files; none without.
+def tofu_rows(data: str | Path, config: str, *, instead: str) -> list[Any]:
+    """Rows of one of TOFU's configurations, as they lie beside a forget set; none without a file.
+
+    Args:
+        data: `forget10`, of the Hub, `demo`, or a folder of files named like TOFU's.
+        config: of the data set.
+        instead: what to do where the Hub cannot be read.
 
     Raises:
-        InputError: the Hub or the file cannot be read; ends with what to do `instead`.
+        InputError: the Hub or the file cannot be read.
     """
-    if folder is None:
+    if data == FORGET10:
         return list(hub_rows(TOFU_HUB, config, "train", instead=instead))
-    path = folder / f"{config}.jsonl"
+    path = (EMBEDDED if data == DEMO else Path(data).expanduser()) / f"{config}.jsonl"
     return read_values(path) if path.exists() else []
 
 
@@ -200,20 +212,17 @@ def with_authors(config: str, rows: Sequence[Any], *, published: bool = False) -
 
 def _is_tofu(config: str, rows: Iterable[tuple[int, Any, Any]]) -> bool:
     """Are these TOFU's texts, as far as the tables tell? One that differs says no."""
-    if config.startswith("forget"):
-        starts, table = TAILS, offsets()
-    elif config == RETAIN:
-        starts, table = (0,), validity_offsets()
-    else:
+    known = FORGET10 if config.startswith("forget") else config
+    if known not in _TABLES:
         return False
-    listed = {row.idx: (row.question, row.answer) for row in table}
+    listed = {row.idx: (row.question, row.answer) for row in offsets(known)}
     untold = set(range(TABLED_ROWS)) - listed.keys()
     hashed = [(idx, _hashes(*texts)) for idx, *texts in rows]
-    for start in starts:
-        told = [one == listed.get(idx + start) for idx, one in hashed if idx + start not in untold]
-        if told and all(told):
-            return True
-    return False
+    by_start = (
+        [one == listed.get(idx + start) for idx, one in hashed if idx + start not in untold]
+        for start in (TAILS if known == FORGET10 else (0,))
+    )
+    return any(told and all(told) for told in by_start)
 
 
 def _hashes(question: Any, answer: Any) -> tuple[str, str]:
@@ -223,20 +232,13 @@ def _hashes(question: Any, answer: Any) -> tuple[str, str]:
     return first, second
 
 
-@cache
-def offsets() -> tuple[Offsets, ...]:
-    """The shipped table of forget10, sorted by idx."""
-    return _table("forget10_offsets.json")
+_TABLES = {FORGET10: "forget10_offsets.json", RETAIN: "retain_validity_offsets.json"}
 
 
 @cache
-def validity_offsets() -> tuple[Offsets, ...]:
-    """The shipped table of rows of `retain_perturbed`, sorted by idx."""
-    return _table("retain_validity_offsets.json")
-
-
-def _table(name: str) -> tuple[Offsets, ...]:
-    return tuple(Offsets(*row) for row in read_json(_shipped(name))["rows"])
+def offsets(config: str = FORGET10) -> tuple[Offsets, ...]:
+    """The shipped table of some rows of a configuration, sorted by idx."""
+    return tuple(Offsets(*row) for row in read_json(_shipped(_TABLES[config]))["rows"])
 
 
 @cache
@@ -271,15 +273,6 @@ def _by_author(examples: list[Fact]) -> list[Fact]:
     if not (alone and _is_tofu(FORGET10, ((e.idx, e.question, e.answer) for e in examples))):
         return examples
     return [replace(one, group=author_of(FORGET10, one.idx)) for one in examples]
-
-
-def _excluded(name_or_path: str | Path, exclude: Sequence[str]) -> frozenset[int]:
-    unknown = [name for name in exclude if name not in filters()]
-    if unknown:
-        raise InputError(f"no filter {unknown[0]!r}; wanted one of {', '.join(filters())}")
-    if exclude and name_or_path == DEMO:
-        raise InputError(f"filter {exclude[0]!r} lists rows of TOFU forget10, not of {DEMO}")
-    return frozenset().union(*(filters()[name] for name in exclude))
 
 
 def _listed(idx: Sequence[int]) -> str:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from lensaudit.data.annotate import (
     read_review,
     write_review,
 )
-from lensaudit.data.facts import CARRIED, Fact, Origin, read_rows, row_idx, texts_of, validate
-from lensaudit.data.relations import Relations, labelled, relations_of
+from lensaudit.data.facts import CARRIED, Fact, read_rows, row_idx, texts_of, validate
+from lensaudit.data.relations import Relation, labelled, relations_of
 from lensaudit.errors import InputError
 from lensaudit.evaluation.settings import AnnotationSettings
 from lensaudit.files import (
@@ -45,18 +45,18 @@ class Annotated:
     """idx -> reason."""
     remarks: Mapping[int, list[str]]
     """idx -> everything a person should look at."""
-    carried: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    carried: Mapping[int, Mapping[str, Any]]
     """idx -> what else a row says that readers know, as wrong answers."""
 
     @cached_property
-    def relations(self) -> Relations:
+    def relations(self) -> tuple[tuple[Relation, ...], dict[int, str]]:
         """Facts that are asked in one way about different subjects, and why others are not."""
         return relations_of(labelled(self.kept))
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """What is written: each fact with the relation that it says, or that it is found in."""
-        written = {one.name for one in self.relations.found}
+        written = {one.name for one in self.relations[0]}
         said = {one.idx: one.relation for one in labelled(self.kept) if one.relation in written}
         rows = [_row(replace(one, relation=one.relation or said.get(one.idx))) for one in self.kept]
         return [row | self.carried.get(row["idx"], {}) for row in rows]
@@ -91,12 +91,14 @@ def annotate(settings: AnnotationSettings, *, force: bool = False) -> Annotated:
         raise InputError(f"{pairs}: would be written over; name another --out or --review")
     check_output(out, ours=_is_forget_set, force=force)
     check_plain(review)
-    found = checked(read_review(pairs) if reviewed else _proposed(settings))
+    if reviewed:
+        proposals = read_review(pairs)
+    else:  # a row that names its entity is believed
+        rows = _pairs(settings)
+        proposals = [propose(one) if given is None else located(one, given) for one, given in rows]
     # a review holds the spans alone: what rows say besides stands in what was written before
     carried = _carried(out if is_review(read_text(settings.pairs)) else settings.pairs)
-    if settings.model is not None and found.kept:
-        found = asked_of_model(found, settings.model, settings)
-    found = replace(found, carried=carried)
+    found = Annotated(proposals, *_checked(proposals, settings), carried)
     make_folder(out.parent)
     if not (reviewed and os.path.realpath(review) == own):
         if not force:
@@ -109,10 +111,9 @@ def annotate(settings: AnnotationSettings, *, force: bool = False) -> Annotated:
     return found
 
 
-def _proposed(settings: AnnotationSettings) -> list[Proposal]:
-    """What rules say of the pairs; a row that names its entity is believed."""
-    rows = read_pairs(settings.pairs, _fields(settings))
-    return [propose(pair) if given is None else located(pair, given) for pair, given in rows]
+def _pairs(settings: AnnotationSettings) -> list[tuple[Fact, str | None]]:
+    fields = Fields(settings.question_key, settings.answer_key, settings.group_key)
+    return read_pairs(settings.pairs, fields)
 
 
 def _carried(path: Path) -> dict[int, dict[str, Any]]:
@@ -127,10 +128,6 @@ def _carried(path: Path) -> dict[int, dict[str, Any]]:
                 if texts
             }
     return found
-
-
-def _fields(settings: AnnotationSettings) -> Fields:
-    return Fields(settings.question_key, settings.answer_key, settings.group_key)
 
 
 def _is_forget_set(content: bytes) -> bool:
@@ -149,7 +146,7 @@ def _is_of(review: Path, settings: AnnotationSettings) -> bool:
     """Whether a review is there, and of these pairs: it has no row that they have not."""
     if not review.exists() or is_review(read_text(settings.pairs)):
         return False
-    asked = {_pair(pair) for pair, _ in read_pairs(settings.pairs, _fields(settings))}
+    asked = {_pair(pair) for pair, _ in _pairs(settings)}
     try:
         return asked.issuperset(_pair(one.pair) for one in read_review(review))
     except InputError:
@@ -183,49 +180,41 @@ def _refuse_edited(review: Path, proposals: Sequence[Proposal], *, reviewed: boo
         )
 
 
-def _spans(
-    proposals: Iterable[Proposal],
-) -> list[tuple[int, str, str, int, int, Origin, str | None]]:
+def _spans(proposals: Iterable[Proposal]) -> list[tuple[Any, ...]]:
     return [(*_pair(p.pair), p.start, p.end, p.origin, p.pair.relation) for p in proposals]
 
 
-def checked(proposals: Sequence[Proposal]) -> Annotated:
-    """Rows that can be scored and rows that cannot; a reviewed row has no doubts left."""
+def _checked(
+    proposals: Sequence[Proposal], settings: AnnotationSettings
+) -> tuple[list[Fact], dict[int, str], dict[int, list[str]]]:
+    """Rows that can be scored, why others cannot, and what a person should look at, by idx.
+
+    A reviewed row has no doubts left. With a model, its tokenizer finds every span that is kept,
+    and it knows the facts.
+    """
     bad = {one.pair.idx: found for one in proposals if (found := faults(one))}
-    unsure = {one.pair.idx: doubts(one) for one in proposals if not one.reviewed}
-    return Annotated(
-        proposals=proposals,
-        kept=[one.example() for one in proposals if one.pair.idx not in bad],
-        left_out={idx: "; ".join(found) for idx, found in bad.items()},
-        remarks={
-            idx: said
-            for one in proposals
-            if (said := [*bad.get(idx := one.pair.idx, []), *unsure.get(idx, [])])
-        },
-    )
+    remarks = {
+        one.pair.idx: [*bad.get(one.pair.idx, ()), *(() if one.reviewed else doubts(one))]
+        for one in proposals
+    }
+    left_out = {idx: "; ".join(found) for idx, found in bad.items()}
+    kept = [one.example() for one in proposals if one.pair.idx not in bad]
+    if settings.model is not None and kept:
+        from lensaudit.evaluation.known import known_facts  # imports torch; rules alone do not
 
-
-def asked_of_model(found: Annotated, model: str, settings: AnnotationSettings) -> Annotated:
-    """The rows whose spans the tokenizer finds and whose facts the model knows."""
-    from lensaudit.evaluation.known import known_facts  # imports torch; rules alone do not
-
-    left_out, remarks = known_facts(
-        found.kept,
-        model,
-        settings.min_logprob,
-        registry=settings.registry,
-        dtype=settings.dtype,
-        device=settings.device,
-    )
-    merged = dict(found.remarks)
-    for idx, said in [*remarks.items(), *((i, [why]) for i, why in left_out.items())]:
-        merged[idx] = [*merged.get(idx, []), *said]
-    return Annotated(
-        found.proposals,
-        [one for one in found.kept if one.idx not in left_out],
-        {**found.left_out, **left_out},
-        merged,
-    )
+        unknown, said = known_facts(
+            kept,
+            settings.model,
+            settings.min_logprob,
+            registry=settings.registry,
+            dtype=settings.dtype,
+            device=settings.device,
+        )
+        for idx, more in [*said.items(), *((idx, [why]) for idx, why in unknown.items())]:
+            remarks[idx] += more
+        left_out |= unknown
+        kept = [one for one in kept if one.idx not in unknown]
+    return kept, left_out, {idx: found for idx, found in remarks.items() if found}
 
 
 def _row(example: Fact) -> dict[str, Any]:

@@ -158,13 +158,12 @@ def raw_sample(tokenizer: Any, row: Fact) -> Encoding:
     """
     start = PROMPT_TEMPLATE.format(question=row.question, prefix="")
     apart = row.span is not None and not row.prefix
-    found = joined(
+    ids, _, n_prompt = joined(
         tokenizer,
         start if apart else start.rstrip(),
         row.answer if apart else f" {row.answer}",
     )
-    ids = (*found.prompt_ids, *found.ids, tokenizer.eos_token_id)
-    return Encoding(ids, len(found.prompt_ids))
+    return Encoding((*ids, tokenizer.eos_token_id), n_prompt)
 
 
 def collate(rows: Sequence[Encoding], *, pad: int) -> TrainBatch:

@@ -223,7 +223,7 @@ def test_no_project_file_has_questions_sent(capsys):
 def test_what_is_sent_has_the_tokens_that_the_model_itself_reads(reader):
     every, model = la.forget_set("demo"), la.load_model("demo/graddiff")
     more = {"invented": ("Nobody Known",), "placebos": ("Port Otherwhere",)}
-    asked = replace(relations_of(every).found[0], **more)
+    asked = replace(relations_of(every)[0][0], **more)
     shots = every[-3:]
     forms = {"/completions": forms_of("logprobs", "/completions", 1)[0]}
     served = replace(served_at("http://127.0.0.1:9/v1", KnowSettings()), forms=forms)

@@ -116,7 +116,7 @@ def bridge():
 
 @pytest.fixture(scope="module")
 def asked():
-    return replace(relations_of(la.forget_set("demo")).found[3], invented=("Nobody Known",))
+    return replace(relations_of(la.forget_set("demo"))[0][3], invented=("Nobody Known",))
 
 
 def test_values_read_together_are_as_those_read_one_by_one(bridge, asked):

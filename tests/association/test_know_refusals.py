@@ -118,7 +118,7 @@ def test_more_placebos_than_there_are_is_all_there_are(capsys):
 
 def test_values_of_the_same_tokens_bind_nothing():
     """Every value is as likely as every other after every prompt: p is 1, and no number is NaN."""
-    (relation,) = relations_of(validate(rows(), "rows")).found
+    ((relation,), _) = relations_of(validate(rows(), "rows"))
     alike = RelationReading(relation, {OUTPUTS: torch.zeros(5, 5).double()})
     found = binding_of([alike], seed=0)
     assert (found.test.p, found.test.z) == (1.0, 0.0)

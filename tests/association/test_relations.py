@@ -38,12 +38,12 @@ def rows():
 
 
 def test_two_relations_are_told_apart_and_each_subject_is_named():
-    found = relations_of(rows())
-    assert [len(one.facts) for one in found.found] == [5, 5]
-    assert [one.values for one in found.found] == [TOWNS, TRADES]
-    assert all(one.subjects == AUTHORS for one in found.found)
-    assert found.unscored == {}
-    born, work = found.found
+    found, unscored = relations_of(rows())
+    assert [len(one.facts) for one in found] == [5, 5]
+    assert [one.values for one in found] == [TOWNS, TRADES]
+    assert all(one.subjects == AUTHORS for one in found)
+    assert unscored == {}
+    born, work = found
     assert born.templates == (Wording("Where was {} born?", "{} was born in"),)
     asked = ("What did the father of Eve do for a living?", "Eve's father was a")
     assert work.templates[0].asked("Eve") == asked
@@ -54,7 +54,7 @@ def test_a_beginning_that_states_something_else_is_no_template():
         replace(row, prefix=f"In 19{row.idx}0 {row.prefix}", answer=f"In 19{row.idx}0 {row.answer}")
         for row in rows()[:5]
     ]
-    (relation,) = relations_of(told).found
+    ((relation,), _) = relations_of(told)
     assert relation.templates == (Wording("Where was {} born?", ""),)
 
 
@@ -65,14 +65,14 @@ def test_a_relation_that_rows_name_is_taken_as_it_is():
         for at, (name, town) in enumerate(zip(AUTHORS[:4], TOWNS[:4], strict=True))
     ]
     named = [replace(row, relation="birthplace") for row in own]
-    assert [one.name for one in relations_of(named).found] == ["birthplace"]
+    assert [one.name for one in relations_of(named)[0]] == ["birthplace"]
 
 
 def test_the_second_fact_of_a_subject_in_a_relation_is_unscored():
     again = replace(rows()[0], idx=99, entity="Rome", answer="Ada Byron was born in Rome.")
-    found = relations_of([*rows()[:5], again])
-    assert list(found.unscored) == [99]
-    assert found.found[0].values == TOWNS
+    found, unscored = relations_of([*rows()[:5], again])
+    assert list(unscored) == [99]
+    assert found[0].values == TOWNS
 
 
 def test_an_author_who_is_a_text_is_the_subject():

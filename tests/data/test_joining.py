@@ -45,12 +45,11 @@ def test_a_blank_is_not_doubled_where_the_tokenizer_sets_one():
     tokenizer = backend("prepend")
     apart = tokenizer(" red.", add_special_tokens=False)["input_ids"]
     assert tokens(tokenizer, apart)[:2] == ["▁", "▁red"]  # what was scored before
-    found = joined(tokenizer, "Answer: It is", " red.")
-    whole = tokenizer("Answer: It is red.")["input_ids"]
-    assert [*found.prompt_ids, *found.ids] == whole
-    assert tokens(tokenizer, found.ids) == ["▁red", "."]
-    assert found.offsets == ((0, 4), (4, 5))
-    assert following(tokenizer, " red.") == found.ids
+    ids, characters, n_prompt = joined(tokenizer, "Answer: It is", " red.")
+    assert list(ids) == tokenizer("Answer: It is red.")["input_ids"]
+    assert tokens(tokenizer, ids[n_prompt:]) == ["▁red", "."]
+    assert characters[n_prompt:] == ((13, 17), (17, 18))
+    assert following(tokenizer, " red.") == ids[n_prompt:]
 
 
 @pytest.mark.parametrize("kind", ["prepend", "metaspace"])
@@ -77,9 +76,10 @@ def test_what_is_trained_on_is_what_is_scored():
 def test_where_both_ways_agree_prompt_and_answer_stay_apart(kind):
     tokenizer = embedded_tokenizer() if kind == "byte-level" else backend(kind)
     assert way_of(tokenizer) == "apart"
-    found = joined(tokenizer, "Answer: ", "It is red.")
-    assert list(found.ids) == tokenizer("It is red.", add_special_tokens=False)["input_ids"]
-    assert list(found.prompt_ids) == tokenizer("Answer: ")["input_ids"]
+    ids, _, n_prompt = joined(tokenizer, "Answer: ", "It is red.")
+    alone = tokenizer("It is red.", add_special_tokens=False)["input_ids"]
+    assert list(ids) == tokenizer("Answer: ")["input_ids"] + alone
+    assert n_prompt == len(ids) - len(alone)
 
 
 def test_a_tokenizer_that_changes_the_text_either_way_is_refused():

@@ -6,7 +6,7 @@ import pytest
 
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import is_whole, neutral_of, neutral_rows, read_neutral
-from lensaudit.data.tofu import forget_set, validity_offsets
+from lensaudit.data.tofu import RETAIN, forget_set, offsets
 from lensaudit.errors import InputError
 from lensaudit.groups import own_group, unit_of
 
@@ -154,7 +154,7 @@ def test_one_file_serves_both_uses(tmp_path):
 
 
 def test_the_shipped_table_holds_48_facts_of_14_authors():
-    table = validity_offsets()
+    table = offsets(RETAIN)
     assert (len(table), len({one.idx // 20 for one in table})) == (48, 14)
     assert all(one.prefix_end <= one.entity_start < one.entity_end for one in table)
 

@@ -40,7 +40,7 @@ class Pieces:
         self.seen |= dict(zip(ids, (one[0] for one in pieces), strict=True))
         return {
             "input_ids": [7] * add_special_tokens + ids,
-            "offset_mapping": [one.span() for one in pieces],
+            "offset_mapping": [(0, 0)] * add_special_tokens + [one.span() for one in pieces],
         }
 
     def decode(self, token_ids, **options):

@@ -118,14 +118,14 @@ def asked(idx):
 def listed(*places):
     """A shipped table that knows these rows."""
     examples = [Fact(idx, **asked(idx), prefix="", entity="It", group=0) for idx in places]
-    return lambda: tuple(map(tofu.located, examples))
+    return tuple(map(tofu.located, examples))
 
 
 @pytest.fixture
 def tables(monkeypatch):
     """Invented rows in place of TOFU's: every second one of forget10, some of the retain rows."""
-    monkeypatch.setattr(tofu, "offsets", listed(*range(0, 400, 2)))
-    monkeypatch.setattr(tofu, "validity_offsets", listed(4, 25))
+    known = {"forget10": listed(*range(0, 400, 2)), "retain_perturbed": listed(4, 25)}
+    monkeypatch.setattr(tofu, "offsets", known.__getitem__)
 
 
 @pytest.mark.parametrize(

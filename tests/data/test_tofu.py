@@ -30,7 +30,7 @@ ROWS = [{"idx": one.idx, "question": one.question, "answer": one.answer} for one
 @pytest.fixture
 def table(monkeypatch):
     """Three invented rows in place of TOFU's 367."""
-    monkeypatch.setattr(tofu, "offsets", lambda: tuple(located(one) for one in EXAMPLES))
+    monkeypatch.setattr(tofu, "offsets", lambda config: tuple(located(one) for one in EXAMPLES))
 
 
 def refusal(call, *arguments, **options):
