@@ -21,9 +21,9 @@ from benchmarks.machine import describe, timed
 from lensaudit.data.chat import Template
 from lensaudit.data.suites import Split, load_suite
 from lensaudit.evaluation import forward
+from lensaudit.evaluation.forward import Tokenization
 from lensaudit.evaluation.passes import ModelPasses, Subject
 from lensaudit.evaluation.suite import evaluate
-from lensaudit.evaluation.texts import Tokenization
 from lensaudit.files import write_bytes
 from lensaudit.metrics.registry import Metric, all_metrics, ordered
 from lensaudit.models.conditions import Conditions

@@ -13,10 +13,10 @@ from support import EMBEDDED
 
 from lensaudit.data.chat import PLAIN, Template
 from lensaudit.data.suites import Split, load_suite
+from lensaudit.evaluation.forward import Tokenization
 from lensaudit.evaluation.log import write_log
 from lensaudit.evaluation.passes import ModelPasses, Subject
 from lensaudit.evaluation.suite import evaluate
-from lensaudit.evaluation.texts import Tokenization
 from lensaudit.metrics.registry import MetricResult, all_metrics
 
 all_metrics()  # the files of the folder register themselves when they are imported

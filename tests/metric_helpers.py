@@ -9,9 +9,8 @@ from support import SHARED, tiny_model
 from lensaudit.data.chat import PLAIN, Template
 from lensaudit.data.facts import Fact
 from lensaudit.data.suites import Split, load_suite
-from lensaudit.evaluation.forward import open_classifier
+from lensaudit.evaluation.forward import Tokenization, open_classifier
 from lensaudit.evaluation.passes import ModelPasses, Subject
-from lensaudit.evaluation.texts import Tokenization
 from lensaudit.metrics.registry import all_metrics
 from lensaudit.models.conditions import Conditions
 

@@ -14,7 +14,7 @@ from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.chat import PLAIN, Template, check_tokenizer, read_template
 from lensaudit.data.suites import Suite
 from lensaudit.errors import InputError
-from lensaudit.evaluation.forward import open_classifier
+from lensaudit.evaluation.forward import Tokenization, open_classifier
 from lensaudit.evaluation.log import EvaluationResult, read_log, recomputed, write_log
 from lensaudit.evaluation.passes import ModelPasses, open_subject, tokenizer_for
 from lensaudit.evaluation.patching import NO_RETAIN, Patching
@@ -26,7 +26,6 @@ from lensaudit.evaluation.suite import (
     result_rows,
     retain_reference,
 )
-from lensaudit.evaluation.texts import Tokenization
 from lensaudit.files import canonical_json, make_folder, read_json, write_jsonl
 from lensaudit.metrics.registry import EmptyRow, Metric, MetricResult, ordered, retain_names
 from lensaudit.models.checkpoint import config_of, tell_stored_twice
@@ -312,7 +311,7 @@ def _inputs(passes: ModelPasses) -> dict[str, Any]:
     """What was read, by content."""
     subjects = {"model": passes.subject, "reference": passes.reference}
     inputs: dict[str, Any] = {
-        role: {"name": one.name, "weights": one.weights}
+        role: {"name": one.name, "weights": one.conditions.weights}
         for role, one in subjects.items()
         if one is not None
     }

@@ -1,26 +1,117 @@
-"""Passes over texts: what a model gives each token, what it says next, and how fluent that is."""
+"""Texts of a split: as tokens, what a model gives each, what it says next, how fluent that is."""
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerBase
 
-from lensaudit.data.chat import Cleanup, Encoding, decode
+from lensaudit.data.chat import (
+    Cleanup,
+    Encoding,
+    MaskConvention,
+    Template,
+    attended,
+    decode,
+    encode_completion,
+    encode_qa,
+    pad_id,
+)
 from lensaudit.data.suites import Split
 from lensaudit.errors import InputError, WorkError
-from lensaudit.evaluation.texts import Tokenization, padded
-from lensaudit.groups import by_length
-from lensaudit.metrics.registry import Trace
+from lensaudit.groups import batched, by_length
+from lensaudit.metrics.records import alternatives
+from lensaudit.metrics.registry import Measured, Trace
 from lensaudit.models.generation import stop_ids
-from lensaudit.models.large.streaming import streamed
-from lensaudit.types import PosMask, Resid
+from lensaudit.models.sizes import ContextWindow
+from lensaudit.types import PosMask, Resid, Tokens, padded_rows
 
 CHUNK_BYTES = 16 * 2**20
 """Float32 logits computed at once; 32 positions of a vocabulary of 128 256."""
+
+
+@dataclass(frozen=True)
+class Tokenization:
+    """How texts become tokens: one tokenizer, one template, one mask convention."""
+
+    tokenizer: PreTrainedTokenizerBase
+    template: Template
+    mask: MaskConvention
+    context: ContextWindow = field(default_factory=ContextWindow)
+    """How long a text the model reads."""
+
+    def mask_of(self, ids: Sequence[int]) -> list[bool]:
+        """Which of these real tokens are attended to."""
+        return attended(ids, self.mask, pad_id(self.tokenizer))
+
+
+def view_of(split: Split, field: str, asked: Tokenization) -> Measured[Encoding]:
+    """Encode one field of a split.
+
+    A row without it, with another number of alternatives, or without a token to score is unscored.
+    """
+    answers = [row.answers[field] for row in split.rows if field in row.answers]
+    wanted = len(alternatives(answers[0])) if answers else 0
+    rows: dict[int, tuple[Encoding, ...]] = {}
+    unscored: dict[int, str] = {}
+    for row in split.rows:
+        given = alternatives(row.answers.get(field, ()))
+        encoded = tuple(encode(split, row.question, answer, asked) for answer in given)
+        problem = asked.context.too_long(max((len(one.ids) for one in encoded), default=0))
+        if field not in row.answers:
+            problem = f"the row has no {field}"
+        elif len(encoded) != wanted or not encoded:
+            problem = f"{len(encoded)} alternatives in {field}, where the first row has {wanted}"
+        elif not all(one.labels for one in encoded):
+            problem = "no answer token after the prompt"
+        if problem is None:
+            rows[row.idx] = encoded
+        else:
+            unscored[row.idx] = problem
+    return Measured(rows, unscored, any(isinstance(answer, tuple) for answer in answers))
+
+
+def encode(split: Split, question: str, answer: str, asked: Tokenization) -> Encoding:
+    """Encode one text of a split: its prompt and its answer."""
+    if split.kind == "completion":
+        return encode_completion(asked.tokenizer, question, answer)
+    return encode_qa(asked.tokenizer, asked.template, question, answer, examples=split.shown)
+
+
+_REMARKS: Mapping[str, Callable[[Encoding], bool]] = {
+    "the prompt's tokens are not the beginning of prompt and answer together, so what is scored "
+    "begins at the prompt's length, as upstream": lambda text: not text.prompt_is_prefix,
+    "cut at the token limit": lambda text: text.cut,
+}
+"""What a reader should know about how a text was encoded, and of which text."""
+
+
+def notes_on(views: Mapping[str, Measured[Encoding]]) -> list[str]:
+    """What a reader should know about how texts were encoded, one line per matter."""
+    total, notes = sum(len(view.values) for view in views.values()), []
+    for remark, concerns in _REMARKS.items():
+        found = {name: sum(map(concerns, view.values)) for name, view in views.items()}
+        where = ", ".join(name for name, count in found.items() if count)
+        notes += [f"{sum(found.values())} of {total} texts ({where}): {remark}"] if where else []
+    return notes
+
+
+def padded(
+    texts: Sequence[Sequence[int]],
+    asked: Tokenization,
+    *,
+    side: Literal["left", "right"],
+    device: torch.device | str,
+) -> tuple[Tokens, PosMask]:
+    """Tokens and attention mask, padded on the right to score, on the left to generate."""
+    pad = pad_id(asked.tokenizer)
+    tokens, real = padded_rows(texts, side=side, pad=pad)
+    mask = real if asked.mask == "true" else real & (tokens != pad)
+    return tokens.to(device), mask.to(device)
 
 
 @torch.no_grad()
@@ -48,29 +139,17 @@ def _batch_traces(
     model: Any, asked: Tokenization, texts: Sequence[Encoding], chunked: bool
 ) -> list[Trace]:
     tokens, mask = padded([t.ids for t in texts], asked, side="right", device=model.device)
-    scored = _scored_positions(texts, mask)
-    given = {"input_ids": tokens, "attention_mask": mask.long(), "use_cache": False}
-    if chunked:
-        head = model.get_output_embeddings()
-        hidden = model.base_model(**given).last_hidden_state[scored]
-        chunks = (head(part) for part in hidden.split(_chunk_positions(head.weight.shape[0])))
-    else:
-        logits = model(**given).logits
-        chunks = logits[scored].split(_chunk_positions(logits.shape[-1]))
-    targets = tokens[:, 1:][scored[:, :-1]]
-    return token_traces(chunks, targets, [len(text.labels) for text in texts])
-
-
-def _chunk_positions(d_vocab: int) -> int:
-    return max(1, CHUNK_BYTES // (4 * d_vocab))
-
-
-def _scored_positions(texts: Sequence[Encoding], mask: PosMask) -> PosMask:
-    """Positions whose logits score a label: one left of each."""
+    # positions whose logits score a label: one left of each
     scored = torch.zeros_like(mask)
     for row, text in enumerate(texts):
         scored[row, text.start - 1 : len(text.ids) - 1] = True
-    return scored
+    given = {"input_ids": tokens, "attention_mask": mask.long(), "use_cache": False}
+    read = model.base_model(**given).last_hidden_state if chunked else model(**given).logits
+    d_vocab = model.config.get_text_config().vocab_size
+    parts = read[scored].split(max(1, CHUNK_BYTES // (4 * d_vocab)))
+    chunks = map(model.get_output_embeddings(), parts) if chunked else parts
+    targets = tokens[:, 1:][scored[:, :-1]]
+    return token_traces(chunks, targets, [len(text.labels) for text in texts])
 
 
 def token_traces(
@@ -98,11 +177,8 @@ def token_traces(
         scores["mean"][at] = torch.linalg.vecdot(weighted, log_probs)
         square = torch.linalg.vecdot(weighted.mul_(log_probs), log_probs)
         scores["variance"][at] = square - scores["mean"][at].square()
-    scores = {name: score.cpu() for name, score in scores.items()}
-    pieces = {name: score.split(list(lengths)) for name, score in scores.items()}
-    return [
-        Trace(**{name: pieces[name][row].numpy() for name in pieces}) for row in range(len(lengths))
-    ]
+    pieces = (score.cpu().split(list(lengths)) for score in scores.values())
+    return [Trace(*(one.numpy() for one in text)) for text in zip(*pieces, strict=True)]
 
 
 @torch.no_grad()
@@ -118,25 +194,13 @@ def _head_reads_the_trunk(model: Any) -> bool:
     return found.shape == logits.shape and torch.allclose(found, logits, rtol=1e-3, atol=1e-3)
 
 
-IN_BLOCKS = "needs all weights at once, and the model is brought block by block"
-
-
-def gradient_norms(model: Any, asked: Tokenization, texts: Sequence[Encoding]) -> list[float]:
-    """Mean over parameter tensors of the 2-norm of the gradient of each text's loss.
+def gradient_norm(model: Any, asked: Tokenization, text: Encoding) -> float:
+    """Mean over parameter tensors of the 2-norm of the gradient of a text's loss.
 
     The loss is the mean negative log-probability of the content tokens; NaN where there are
     none. A tied embedding is one tensor. Upstream puts the model in train mode, where dropout
     would make the norm random; here it stays in eval mode, which is the same without dropout.
-
-    Raises:
-        InputError: the model's blocks are brought one by one.
     """
-    if streamed(model):
-        raise InputError(f"mia_gradnorm {IN_BLOCKS}; name a --device or --dtype it fits in")
-    return [_norm(model, asked, text) for text in texts]
-
-
-def _norm(model: Any, asked: Tokenization, text: Encoding) -> float:
     n_content = len(text.labels) - 1
     if n_content < 1:
         return float("nan")
@@ -241,15 +305,10 @@ def share_clean(
     texts: Sequence[str], *, model: Any, tokenizer: Any, max_tokens: int
 ) -> list[float]:
     """Probability of a classifier's class 0, "clean", for each text, cut to `max_tokens`."""
+    options = {"padding": True, "truncation": True, "max_length": max_tokens}
     found: list[float] = []
-    for start in range(0, len(texts), FLUENCY_BATCH):
-        batch = tokenizer(
-            list(texts[start : start + FLUENCY_BATCH]),
-            padding=True,
-            truncation=True,
-            max_length=max_tokens,
-            return_tensors="pt",
-        ).to(model.device)
+    for rows in batched(texts, FLUENCY_BATCH):
+        batch = tokenizer(list(rows), return_tensors="pt", **options).to(model.device)
         found += model(**batch).logits.float().softmax(-1)[:, 0].tolist()
     return found
 

@@ -12,17 +12,18 @@ from lensaudit.data.chat import Cleanup, Encoding, decode
 from lensaudit.data.suites import Split
 from lensaudit.errors import Failure, InputError, WorkError
 from lensaudit.evaluation.forward import (
-    IN_BLOCKS,
     JAILBREAK,
+    Tokenization,
+    encode,
     generations,
-    gradient_norms,
+    gradient_norm,
     not_finite,
     said,
     traces,
+    view_of,
 )
 from lensaudit.evaluation.patching import NO_RETAIN, Patching
 from lensaudit.evaluation.store import Arrays, kept
-from lensaudit.evaluation.texts import Tokenization, encode, view_of
 from lensaudit.files import digest
 from lensaudit.metrics.registry import Measured, Read, Record, Trace
 from lensaudit.models.causal import load_causal
@@ -42,6 +43,14 @@ PASS_VERSION = 1
 """Raised when the meaning of a stored pass changes."""
 AUTO_BATCH = 32
 """Starting size of `--batch-size auto`, open-unlearning's for TOFU; halved while memory lacks."""
+
+_LACKING = {
+    "reference": "no reference model; name one with --reference",
+    "gradient": "needs all weights at once, and the model is brought block by block; name a "
+    "--device or --dtype it fits in",
+    "fluency": "no text classifier; name one with --classifier",
+}
+"""Kind of pass -> what is said where what it needs is not there."""
 
 T = TypeVar("T")
 Prompts = Mapping[int, tuple[int, ...]]
@@ -64,11 +73,6 @@ class Subject:
     sizes: Sizes | None = None
     """What tells how many texts fit into memory at once; None: not known."""
     _model: Any = field(default=None, repr=False)
-
-    @property
-    def weights(self) -> str:
-        """Content hash of the checkpoint."""
-        return self.conditions.weights
 
     @property
     def model(self) -> Any:
@@ -165,13 +169,12 @@ class ModelPasses:
         split = self.splits[read.split]
         if not any(read.field in row.answers for row in split.rows):
             return f"no row of {split.source} has {read.field}"
-        if read.kind == "reference" and self.reference is None:
-            return "no reference model; name one with --reference"
-        if read.kind == "gradient" and self.subject.in_blocks:
-            return f"{IN_BLOCKS}; name a --device or --dtype it fits in"
-        if read.kind == "fluency" and self.classifier is None:
-            return "no text classifier; name one with --classifier"
-        return None
+        lacking = {
+            "reference": self.reference is None,
+            "gradient": self.subject.in_blocks,
+            "fluency": self.classifier is None,
+        }
+        return _LACKING[read.kind] if lacking.get(read.kind) else None
 
     def failed(self, read: Read) -> Failure | None:
         """How a patched pass broke, if it did."""
@@ -194,18 +197,17 @@ class ModelPasses:
 
     def run(self, read: Read) -> None:
         """Run a pass, or find it finished."""
-        if read.kind == "patched" and self.patching:
-            self.patching.scored(read.field)
-            n_examples = len(self.all_splits[read.split].rows)
-            self.finished(f"patched {read.field}: {n_examples} examples")
-        else:
+        if read.kind != "patched" or self.patching is None:
             self._made(read)
+            return
+        self.patching.scored(read.field)
+        n_examples = len(self.all_splits[read.split].rows)
+        self.finished(f"patched {read.field}: {n_examples} examples")
 
     def release(self) -> None:
         """Let go of all weights; they are loaded again where they are needed again."""
-        for subject in (self.subject, self.reference):
-            if subject is not None:
-                subject.release()
+        for subject in filter(None, (self.subject, self.reference)):
+            subject.release()
 
     def measured(self, read: Read) -> Measured[Any]:
         """The rows of one pass; see `Read` for what a kind holds."""
@@ -213,22 +215,20 @@ class ModelPasses:
             found = self.patching.scored(read.field)
             assert isinstance(found, Measured)  # see `missing`
             return found
-        made = self._made(read)
-        match read.kind:
-            case "gradient":
-                return self._by_row(self.view(read), [float(item["norm"][0]) for item in made])
-            case "text" | "jailbreak":
-                return self._texts(read)
-            case "fluency":
-                return self._rated(read)
-            case _:
-                return self._by_row(self.view(read), [Trace(**item) for item in made])
+        if read.kind in ("text", "jailbreak"):
+            return self._texts(read)
+        if read.kind == "fluency":
+            return self._rated(read)
+        values = [
+            float(item["norm"][0]) if read.kind == "gradient" else Trace(**item)
+            for item in self._made(read)
+        ]
+        return self._by_row(self.view(read), values)
 
     def answer_texts(self, read: Read) -> Measured[str]:
         """The decoded scored tokens of a view."""
         view = self.view(read)
-        texts = [self._decoded(one.labels) for one in view.values]
-        return self._by_row(view, texts)
+        return self._by_row(view, [self._decoded(one.labels) for one in view.values])
 
     def rows_with_hidden_tokens(self, read: Read) -> frozenset[int]:
         """Rows in which the mask hides a real token from attention."""
@@ -269,32 +269,24 @@ class ModelPasses:
             return self._generated(read)
         subject = self.reference if read.kind == "reference" else self.subject
         assert subject is not None  # see `missing`
-        encodings = self.view(read).values
+        view = self.view(read)
 
         def make(batch_size: int) -> list[Arrays]:
             if read.kind == "gradient":
-                norms = gradient_norms(subject.model, self.asked, encodings)
+                norms = (gradient_norm(subject.model, self.asked, one) for one in view.values)
                 found: list[Arrays] = [{"norm": np.array([one], np.float32)} for one in norms]
             else:
-                found = [*map(vars, traces(subject.model, self.asked, encodings, batch_size))]
-            self._check_finite(read, subject, found)
+                found = [*map(vars, traces(subject.model, self.asked, view.values, batch_size))]
+            names = [idx for idx, ones in view.rows.items() for _ in ones]
+            for idx, text, item in zip(names, view.values, found, strict=True):
+                # a text without content tokens has no gradient, and NaN says so; of all others
+                # an accuracy or an average would hide numbers that are none
+                real = read.kind != "gradient" or len(text.labels) > 1
+                if real and not all(np.isfinite(values).all() for values in item.values()):
+                    raise WorkError(not_finite(f"{subject.name}: {read.split} row {idx}"))
             return found
 
-        return self._kept(f"{read.kind}-{read.split}-{read.field}", subject, encodings, make)
-
-    def _check_finite(self, read: Read, subject: Subject, found: Sequence[Arrays]) -> None:
-        """Refuse numbers that are none: an accuracy or an average would hide them.
-
-        Raises:
-            WorkError: names the first row concerned.
-        """
-        view = self.view(read)
-        names = [idx for idx, ones in view.rows.items() for _ in ones]
-        for idx, text, item in zip(names, view.values, found, strict=True):
-            # a text without content tokens has no gradient, and NaN says so
-            real = read.kind != "gradient" or len(text.labels) > 1
-            if real and not all(np.isfinite(values).all() for values in item.values()):
-                raise WorkError(not_finite(f"{subject.name}: {read.split} row {idx}"))
+        return self._kept(f"{read.kind}-{read.split}-{read.field}", subject, view.values, make)
 
     def _generated(self, read: Read) -> Sequence[Arrays]:
         """New tokens by question: one generation for each, whatever the field."""
@@ -304,7 +296,7 @@ class ModelPasses:
 
         def make(batch_size: int) -> list[Arrays]:
             rows = list(prompts)
-            found = generations(
+            new = generations(
                 self.subject.model,
                 self.asked,
                 list(prompts.values()),
@@ -312,11 +304,10 @@ class ModelPasses:
                 max_new_tokens=n_new,
                 name=lambda place: f"{self.subject.name}: {split.name} row {rows[place]}",
             )
-            return [{"ids": np.array(ids, dtype=np.int64)} for ids in found]
+            return [{"ids": np.array(ids, dtype=np.int64)} for ids in new]
 
-        how: dict[str, Any] = {"n_new": n_new}
-        if self.subject.obeyed:
-            how["obeyed"] = dict(self.subject.obeyed)
+        obeyed = {"obeyed": dict(self.subject.obeyed)} if self.subject.obeyed else {}
+        how: dict[str, Any] = {"n_new": n_new, **obeyed}
         return self._kept(f"{kind}-{split.name}", self.subject, list(prompts.values()), make, **how)
 
     def _new_tokens(self, read: Read) -> dict[int, list[int]]:
@@ -350,11 +341,10 @@ class ModelPasses:
         view, new, split = self.view(read), self._new_tokens(read), self.splits[read.split]
         rows: dict[int, tuple[Record, ...]] = {}
         for idx in (idx for idx in view.rows if idx in new):
-            quoted = [self.asked_and_wanted(split, one) for one in view.rows[idx]]
             generation = self._said(read, new[idx])
             rows[idx] = tuple(
                 {"input": prompt, "ground_truth": gold, "generation": generation}
-                for prompt, gold in quoted
+                for prompt, gold in (self.asked_and_wanted(split, one) for one in view.rows[idx])
             )
         return Measured(rows, {**self._prompts(read)[1], **view.unscored}, view.listed)
 
@@ -383,20 +373,34 @@ class ModelPasses:
         """The numbers of a pass: of this run, of an earlier one, or made now."""
         if label in self._arrays:
             return self._arrays[label]
+
+        def sized() -> list[Arrays]:
+            size = self._fitting(subject, texts)
+            while True:
+                try:
+                    with one_memory_error():
+                        return make(size)
+                except torch.OutOfMemoryError as error:
+                    if self.batch_size or size == 1:
+                        raise WorkError(
+                            f"{self.subject.name}: batch size {size} does not fit into memory; "
+                            "finished passes are kept, run again with a smaller --batch-size"
+                        ) from error
+                    size //= 2
+                    torch.cuda.empty_cache()
+
         key = digest(
             {
                 "version": PASS_VERSION,
                 "kind": label.partition("-")[0],
                 # a hash of hashes: the texts of a whole split never stand in memory twice
                 "texts": [self._text_key(text) for text in texts],
-                "weights": subject.weights,
+                "weights": subject.conditions.weights,
                 "conditions": subject.conditions.as_run(),
                 **determines,
             }
         )
-        self._arrays[label], reused = kept(
-            self.folders, label, key, lambda: self._sized(make, self._fitting(subject, texts))
-        )
+        self._arrays[label], reused = kept(self.folders, label, key, sized)
         self.finished(f"{label}: {len(texts)} texts{' (kept from before)' * reused}")
         return self._arrays[label]
 
@@ -415,20 +419,6 @@ class ModelPasses:
         longest = max(lengths, default=1) + (self.max_new_tokens or 0)
         one = subject.sizes.run_bytes(1, longest, n_logits=1) + subject.sizes.kept_bytes(longest)
         return max(1, min(AUTO_BATCH, planned_bytes(self.memory_bytes) // one))
-
-    def _sized(self, make: Callable[[int], T], size: int) -> T:
-        while True:
-            try:
-                with one_memory_error():
-                    return make(size)
-            except torch.OutOfMemoryError as error:
-                if self.batch_size or size == 1:
-                    raise WorkError(
-                        f"{self.subject.name}: batch size {size} does not fit into memory; "
-                        "finished passes are kept, run again with a smaller --batch-size"
-                    ) from error
-                size //= 2
-                torch.cuda.empty_cache()
 
 
 def _asking(read: Read) -> str:

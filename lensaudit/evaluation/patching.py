@@ -81,23 +81,22 @@ class Patching:
     @property
     def split(self) -> Split | None:
         """The annotated examples as a split; None while nothing is opened."""
-        if self._known is None:
+        if (known := self._known) is None:
             return None
-        rows = tuple(
+        rows = (
             replace(one, answers={"answer": one.answer, "entity": one.entity})
-            for one in self._known.examples
+            for one in known.examples
         )
-        return Split(ANNOTATED, str(self._known.settings.data), rows)
+        return Split(ANNOTATED, str(known.settings.data), tuple(rows))
 
     def inputs(self) -> dict[str, Any]:
         """What was patched, for a manifest; empty where nothing was."""
-        audit = self._known
-        if audit is None:
+        if (known := self._known) is None:
             return {}
         return {
-            "patched_full": {"name": audit.full.spec.name, "weights": audit.full.weights},
-            "patched_retain": {"name": audit.retain.spec.name, "weights": audit.retain.weights},
-            "annotated": audit.examples_hash,
+            "patched_full": {"name": known.full.spec.name, "weights": known.full.weights},
+            "patched_retain": {"name": known.retain.spec.name, "weights": known.retain.weights},
+            "annotated": known.examples_hash,
         }
 
 

@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lensaudit.data.chat import folds_system
-from lensaudit.data.suites import Split, Suite
+from lensaudit.data.suites import Suite
 from lensaudit.errors import InputError
+from lensaudit.evaluation.forward import notes_on
 from lensaudit.evaluation.log import EvaluationResult
 from lensaudit.evaluation.passes import ModelPasses
-from lensaudit.evaluation.texts import notes_on
 from lensaudit.files import digest, read_json
-from lensaudit.groups import Group
-from lensaudit.metrics.records import finished
+from lensaudit.metrics.records import alternatives, finished
 from lensaudit.metrics.registry import (
     EmptyRow,
     Metric,
@@ -26,7 +25,9 @@ from lensaudit.metrics.registry import (
 )
 from lensaudit.results.reading import part
 
-_ORDER = ("trace", "gradient", "text", "jailbreak", "fluency", "reference", "patched")
+_OTHERS = ("reference", "patched")
+"""Passes that need other models."""
+_ORDER = ("trace", "gradient", "text", "jailbreak", "fluency", *_OTHERS)
 """Of the passes: the quick and most read ones first, those that need other models last."""
 
 
@@ -46,33 +47,28 @@ def evaluate(
     `empty` and `retain_value` are those of `MetricContext`.
     """
     metrics = ordered(suite, names)
-    run_passes(passes, reads_of(metrics, passes, suite))
+    reads = reads_of(metrics, passes, suite)
+    for place, read in enumerate(reads):
+        # one model leaves memory before another enters
+        if read.kind in _OTHERS and all(one.kind != read.kind for one in reads[:place]):
+            passes.release()
+        passes.run(read)
+    passes.release()
     done: dict[str, MetricResult] = {}
     for one in metrics:
         needs = {need: done[need] for need in one.local_needs}
-        reads = one.reads[suite]
-        context = MetricContext(suite, reads, passes, needs, retain or {}, empty, retain_value)
+        context = MetricContext(
+            suite, one.reads[suite], passes, needs, retain or {}, empty, retain_value
+        )
         done[one.name] = _computed(one, context)
     return done
 
 
 def reads_of(metrics: Sequence[Metric], passes: ModelPasses, suite: Suite) -> list[Read]:
     """Every pass that some computable metric reads, the reference model's last."""
-    reads: dict[Read, None] = {}
-    for metric in metrics:
-        if obstacle(metric, suite, passes) is None:
-            reads |= dict.fromkeys(metric.reads[suite])
+    able = (metric for metric in metrics if obstacle(metric, suite, passes) is None)
+    reads = dict.fromkeys(read for metric in able for read in metric.reads[suite])
     return sorted(reads, key=lambda read: _ORDER.index(read.kind))
-
-
-def run_passes(passes: ModelPasses, reads: Sequence[Read]) -> None:
-    """Run each pass; one model leaves memory before another enters."""
-    kinds = [read.kind for read in reads]
-    for place, read in enumerate(reads):
-        if read.kind in ("reference", "patched") and read.kind not in kinds[:place]:
-            passes.release()
-        passes.run(read)
-    passes.release()
 
 
 def obstacle(metric: Metric, suite: Suite, passes: ModelPasses) -> str | None:
@@ -92,7 +88,10 @@ def _computed(metric: Metric, context: MetricContext) -> MetricResult:
     if reason is not None:
         broken = next(filter(None, map(passes.failed, context.reads)), None)
         return unscored(reason, broken.kind if broken else None)
-    return finished(metric, metric.fn(context), groups_of(metric, suite, passes))
+    known = passes.all_splits
+    rows = [known[one].rows if one in known else () for one in splits_of(metric, suite)]
+    groups = [{row.idx: row.group for row in own} for own in rows]
+    return finished(metric, metric.fn(context), groups)
 
 
 def splits_of(metric: Metric, suite: Suite) -> list[str]:
@@ -103,13 +102,6 @@ def splits_of(metric: Metric, suite: Suite) -> list[str]:
     if metric.row_value is None or not metric.local_needs:
         return []
     return splits_of(all_metrics()[metric.local_needs[0]], suite)
-
-
-def groups_of(metric: Metric, suite: Suite, passes: ModelPasses) -> list[dict[int, Group]]:
-    """The author of each row of a metric's split; of both of an attack."""
-    known = passes.all_splits
-    found = ((known[one].rows if one in known else ()) for one in splits_of(metric, suite))
-    return [{row.idx: row.group for row in rows} for rows in found]
 
 
 def notes(passes: ModelPasses, reads: Sequence[Read]) -> list[str]:
@@ -152,7 +144,7 @@ def result_rows(
                     "split": name,
                     "idx": row.idx,
                     "question": row.question,
-                    **{field: answer for field, answer in row.answers.items()},
+                    **row.answers,
                     **_said(theirs, row.idx),
                     "scores": scores,
                     "unscored": gaps,
@@ -163,11 +155,8 @@ def _said(entries: Mapping[str, MetricResult], idx: int) -> dict[str, str]:
     """What the model generated for a row, with and without a forced beginning."""
     said: dict[str, str] = {}
     for name, entry in entries.items():
-        text = entry.records.get(idx, {}).get("generation")
-        if isinstance(text, list):
-            text = text[0]
-        if text is not None:
-            key = "jailbreak_generation" if "jailbreak" in name else "generation"
+        key = "jailbreak_generation" if "jailbreak" in name else "generation"
+        for text in alternatives(entry.records.get(idx, {}).get("generation", ())):
             said.setdefault(key, text)
     return said
 
@@ -180,26 +169,17 @@ _TEXTS = {
     "forget_knowmem_ROUGE": Read("text", "forget_qa"),
 }
 """Metrics whose records quote prompt and gold answer, and where this run has them."""
-_ROWS = {
-    "forget_truth_ratio": "forget",
-    "forget_Q_A_Prob": "forget",
-    "exact_memorization": "forget",
+_ROWS: Mapping[Suite, Mapping[tuple[str, str | None], str]] = {
+    "tofu": {
+        ("forget_truth_ratio", None): "forget",
+        ("forget_Q_A_Prob", None): "forget",
+        ("exact_memorization", None): "forget",
+        ("mia_min_k", "forget"): "forget",
+        ("mia_min_k", "holdout"): "holdout",
+    },
+    "muse": {("mia_min_k", "forget"): "members", ("mia_min_k", "holdout"): "non_members"},
 }
-_SIDES = {"tofu": ("forget", "holdout"), "muse": ("members", "non_members")}
-
-
-def retain_reference(
-    log: EvaluationResult, passes: ModelPasses, suite: Suite
-) -> Mapping[str, MetricResult]:
-    """The metrics of a retain model's log, once it is known to belong to this run.
-
-    Raises:
-        InputError: the log belongs to another suite, split, template or mask.
-    """
-    if log.suite != suite:
-        raise InputError(f"{log.path}: is a log of suite {log.suite}, this run is {suite}")
-    check_retain(log, passes)
-    return log.complete
+"""Metrics, and sides of attacks, with the split whose row numbers they should have."""
 
 
 def conditions(passes: ModelPasses) -> dict[str, object]:
@@ -215,25 +195,29 @@ def conditions(passes: ModelPasses) -> dict[str, object]:
     }
 
 
-def check_retain(log: EvaluationResult, passes: ModelPasses) -> None:
-    """Refuse a log of other rows, another template or another mask, as far as it can be told.
+def retain_reference(
+    log: EvaluationResult, passes: ModelPasses, suite: Suite
+) -> Mapping[str, MetricResult]:
+    """The metrics of a retain model's log, once it is known to belong to this run.
 
-    A log of ours is told by the manifest beside it; one of open-unlearning by the texts its ROUGE
-    records quote, and by its row numbers. The question key may differ, as in the published runs
-    with paraphrased questions.
+    A log of other rows, another template or another mask is refused, as far as it can be told: one
+    of ours by the manifest beside it, one of open-unlearning by the texts that its ROUGE records
+    quote and by its row numbers. The question key may differ, as in the published runs with
+    paraphrased questions.
 
     Raises:
         InputError: names the first difference.
     """
+    if log.suite != suite:
+        raise InputError(f"{log.path}: is a log of suite {log.suite}, this run is {suite}")
     manifest = log.path.parent / "manifest.json"
     if manifest.exists():
         _check_manifest(log, read_json(manifest), passes)
     for name, read in _TEXTS.items():
         if name in log.entries and passes.missing(read) is None:
             _check_texts(log, name, log.entries[name], passes, read)
-    for found, split, what in _numbered(log):
-        if split in passes.splits:
-            _check_rows(log, found, passes.splits[split], what)
+    _check_rows(log, passes)
+    return log.complete
 
 
 def _check_manifest(log: EvaluationResult, manifest: object, passes: ModelPasses) -> None:
@@ -281,22 +265,16 @@ def _bare(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
-def _numbered(log: EvaluationResult) -> Iterator[tuple[MetricResult, str, str]]:
-    """Entries with rows, and the split whose row numbers they should have."""
-    for name, split in _ROWS.items():
-        if name in log.entries and log.suite == "tofu":
-            yield log.entries[name], split, name
-    attack = log.entries.get("mia_min_k")
-    if attack and attack.parts:
-        for side, split in zip(("forget", "holdout"), _SIDES[log.suite], strict=True):
-            yield attack.parts[side], split, f"mia_min_k.{side}"
-
-
-def _check_rows(log: EvaluationResult, entry: MetricResult, split: Split, what: str) -> None:
-    found = entry.records.keys() | entry.unscored.keys()
-    wanted = {row.idx for row in split.rows}
-    if found and found != wanted:
-        raise InputError(
-            f"{log.path}: made with another split: {what} has {len(found)} rows, {split.source} "
-            f"gives {len(wanted)} here; make the log with the same data and --limit"
-        )
+def _check_rows(log: EvaluationResult, passes: ModelPasses) -> None:
+    for (name, side), split in _ROWS[log.suite].items():
+        entry = log.entries.get(name)
+        entry = entry.parts.get(side) if entry and side else entry
+        if entry is None or split not in passes.splits:
+            continue
+        found, rows = entry.records.keys() | entry.unscored.keys(), passes.splits[split].rows
+        if found and found != {row.idx for row in rows}:
+            what, source = f"{name}.{side}" if side else name, passes.splits[split].source
+            raise InputError(
+                f"{log.path}: made with another split: {what} has {len(found)} rows, {source} "
+                f"gives {len(rows)} here; make the log with the same data and --limit"
+            )

@@ -11,8 +11,15 @@ from support import tiny_model
 from lensaudit.data.chat import Encoding
 from lensaudit.data.suites import Split
 from lensaudit.evaluation import forward
-from lensaudit.evaluation.forward import generations, gradient_norms, said, share_clean, traces
-from lensaudit.evaluation.texts import Tokenization, padded
+from lensaudit.evaluation.forward import (
+    Tokenization,
+    generations,
+    gradient_norm,
+    padded,
+    said,
+    share_clean,
+    traces,
+)
 from lensaudit.metrics.memorization import strength
 
 
@@ -212,9 +219,7 @@ def test_a_gradient_norm_is_that_of_backward(asked):
     logits = model(torch.tensor([text.ids])).logits[0, text.start - 1 : text.start - 1 + n_content]
     torch.nn.functional.cross_entropy(logits, torch.tensor(text.labels[:-1])).backward()
     wanted = np.mean([float(p.grad.norm()) for p in model.parameters() if p.grad is not None])
-    assert gradient_norms(tiny_model(), asked, [text, text]) == pytest.approx(
-        [wanted] * 2, rel=1e-5
-    )
+    assert gradient_norm(tiny_model(), asked, text) == pytest.approx(wanted, rel=1e-5)
 
 
 def test_a_tied_embedding_is_one_tensor_of_the_gradient_norm(asked):
@@ -222,11 +227,11 @@ def test_a_tied_embedding_is_one_tensor_of_the_gradient_norm(asked):
     tied = tiny_model(tie_word_embeddings=True)
     n_tensors = len({id(one) for one in tied.parameters()})
     assert n_tensors == len(list(tiny_model().parameters())) - 1
-    assert math.isfinite(gradient_norms(tied, asked, [text])[0])
+    assert math.isfinite(gradient_norm(tied, asked, text))
 
 
 def test_a_text_without_content_has_no_gradient_norm(asked):
-    assert math.isnan(gradient_norms(tiny_model(), asked, [Encoding((5, 6, 2), 2, (5, 6))])[0])
+    assert math.isnan(gradient_norm(tiny_model(), asked, Encoding((5, 6, 2), 2, (5, 6))))
 
 
 @pytest.mark.parametrize("seed", range(6))

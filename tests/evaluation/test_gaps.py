@@ -206,7 +206,7 @@ def test_an_absent_package_is_a_reason(tiny_tokenizer, monkeypatch):
 
 def test_a_prompt_that_is_not_a_prefix_is_reported(tiny_tokenizer):
     from lensaudit.data.chat import Encoding
-    from lensaudit.evaluation.texts import notes_on
+    from lensaudit.evaluation.forward import notes_on
 
     view = Measured({0: (Encoding((1, 5, 7), 2, (1, 6)),)}, {})
     fine = {"holdout.answer": Measured({0: (Encoding((1, 5), 1, (1,)),)}, {})}

@@ -138,8 +138,8 @@ def test_the_suite_agrees_with_the_uds_reference(model, shared):
 
     from lensaudit.data.chat import Template
     from lensaudit.data.suites import load_suite
+    from lensaudit.evaluation.forward import Tokenization
     from lensaudit.evaluation.passes import ModelPasses
-    from lensaudit.evaluation.texts import Tokenization
 
     golden = json.loads((shared / "golden" / "uds" / "mem_mia.json").read_text())
     splits = load_suite(

@@ -9,9 +9,9 @@ from metric_helpers import tiny_passes, tiny_split
 
 from lensaudit.data.chat import Template
 from lensaudit.errors import InputError
+from lensaudit.evaluation.forward import Tokenization
 from lensaudit.evaluation.log import read_log, recomputed, write_log
-from lensaudit.evaluation.suite import check_retain, conditions, evaluate, retain_reference
-from lensaudit.evaluation.texts import Tokenization
+from lensaudit.evaluation.suite import conditions, evaluate, retain_reference
 from lensaudit.metrics.registry import MetricResult
 
 
@@ -146,7 +146,7 @@ def test_a_retain_log_of_another_split_is_refused(log, tiny_tokenizer):
     moved = replace(split, rows=rows)
     other = tiny_passes(tiny_tokenizer, [moved, tiny_split("holdout")])
     with pytest.raises(InputError, match=r"another split: .* row 0 has the answer"):
-        check_retain(read_log(log), other)
+        retain_reference(read_log(log), other, "tofu")
 
 
 def test_a_retain_log_with_other_rows_is_refused(log, tiny_tokenizer):
@@ -156,8 +156,9 @@ def test_a_retain_log_with_other_rows_is_refused(log, tiny_tokenizer):
         if "ROUGE" in name:
             del content[name]
     log.write_text(json.dumps(content))
+    passes = tiny_passes(tiny_tokenizer, [short, tiny_split("holdout")])
     with pytest.raises(InputError, match="has 3 rows, forget gives 2 here"):
-        check_retain(read_log(log), tiny_passes(tiny_tokenizer, [short, tiny_split("holdout")]))
+        retain_reference(read_log(log), passes, "tofu")
 
 
 def test_a_retain_log_of_another_template_is_refused(log, tiny_tokenizer):
@@ -165,7 +166,7 @@ def test_a_retain_log_of_another_template_is_refused(log, tiny_tokenizer):
     changed = Template(**{**vars(passes.asked.template), "user_start_tag": "w8 w8 "})
     passes.asked = Tokenization(tiny_tokenizer, changed, "true")
     with pytest.raises(InputError, match="made with another template"):
-        check_retain(read_log(log), passes)
+        retain_reference(read_log(log), passes, "tofu")
 
 
 @pytest.mark.parametrize("key", ["mask", "template"])
@@ -173,7 +174,7 @@ def test_our_own_retain_log_tells_by_its_manifest(log, passes, key):
     made = {**conditions(passes), key: "another"}
     (log.parent / "manifest.json").write_text(json.dumps({"inputs": {"conditions": made}}))
     with pytest.raises(InputError, match=f"made with another {key}"):
-        check_retain(read_log(log), passes)
+        retain_reference(read_log(log), passes, "tofu")
 
 
 def test_a_log_of_the_other_suite_is_refused(log, passes):
