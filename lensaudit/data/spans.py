@@ -96,7 +96,7 @@ def following(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
 def way_of(tokenizer: Tokenizer) -> Way:
     """What keeps the text, found by trying; `apart`, the reference's way, where it does."""
     ways: tuple[Way, ...] = ("apart", "after a sign")
-    kept = [way for way in ways if all(_is_kept(tokenizer, *one, way) for one in _TRIED)]
+    kept: list[Way] = [way for way in ways if all(_is_kept(tokenizer, *one, way) for one in _TRIED)]
     return kept[0] if kept else "neither"
 
 
