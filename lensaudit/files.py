@@ -11,27 +11,14 @@ import shutil
 import stat
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from lensaudit.errors import InputError, TryAgainError, WorkError
 from lensaudit.partials import partial_path, sweep_partials
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
-
-def _flock(descriptor: int) -> bool:
-    """Take a folder for this process; False where another one has it."""
-    try:
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except (ImportError, OSError):  # a system or a disk without such locks
-        pass
-    return True
 
 
 @contextmanager
@@ -42,17 +29,20 @@ def alone(folder: Path) -> Iterator[None]:
         TryAgainError: another process works in it.
     """
     make_folder(folder)
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:  # Windows opens no folder
+    with ExitStack() as held:
+        try:
+            import fcntl
+
+            descriptor = os.open(folder, os.O_RDONLY)
+            held.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise TryAgainError(
+                f"{folder}: another process works in it; run again later"
+            ) from error
+        except (ImportError, OSError):  # a system or a disk without such locks
+            pass
         yield
-        return
-    try:
-        if not _flock(descriptor):
-            raise TryAgainError(f"{folder}: another process works in it; run again later")
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def os_error(error: OSError, path: Path) -> InputError | TryAgainError | WorkError:
@@ -68,6 +58,31 @@ def os_error(error: OSError, path: Path) -> InputError | TryAgainError | WorkErr
             return TryAgainError(f"{path}: {error.strerror}; run again later")
         case _:
             return WorkError(f"{path}: {error.strerror or error}")
+
+
+@contextmanager
+def os_errors(path: Path) -> Iterator[None]:
+    """Work on `path`: an error of the system becomes the user's line, see `os_error`."""
+    try:
+        yield
+    except OSError as error:
+        raise os_error(error, path) from error
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Read an ordinary file; what is none is refused before it is opened.
+
+    Raises:
+        InputError: there is no such file, or one of another kind.
+        InputError | TryAgainError | WorkError: by cause.
+    """
+    check_plain(path)
+    with os_errors(path):
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise InputError(f"{path}: no such file") from error
 
 
 _KINDS = {
@@ -89,9 +104,7 @@ def check_plain(path: Path) -> None:
     try:
         kind = _KINDS.get(stat.S_IFMT(path.stat().st_mode))
     except (OSError, ValueError) as error:  # not there, or opening it will say what is wrong
-        if isinstance(error, OSError) and error.errno == errno.ELOOP:
-            raise InputError(f"{path}: is a link to itself; name an ordinary file") from error
-        return
+        kind = "a link to itself" if getattr(error, "errno", None) == errno.ELOOP else None
     if kind is not None:
         raise InputError(f"{path}: is {kind}; name an ordinary file")
 
@@ -140,16 +153,15 @@ def make_folder(folder: Path) -> Path:
     Raises:
         InputError: the folder cannot be made or written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = partial_path(folder / ".probe")
-        probe.touch()
+    probe = partial_path(folder / ".probe")
+    with os_errors(folder):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            probe.touch()
+        except (FileExistsError, NotADirectoryError) as error:
+            raise InputError(f"{folder}: is a file; a folder is wanted here") from error
         probe.unlink()
         sweep_partials(folder)
-    except OSError as error:
-        if isinstance(error, FileExistsError | NotADirectoryError):
-            raise InputError(f"{folder}: is a file; a folder is wanted here") from error
-        raise os_error(error, folder) from error
     return folder
 
 
@@ -162,21 +174,38 @@ def write_bytes(path: Path, content: bytes) -> Path:
         InputError | TryAgainError | WorkError: by cause; the file is as it was before.
     """
     check_plain(path)
-    wanted, path = path, Path(os.path.realpath(path)) if path.is_symlink() else path
+    real = Path(os.path.realpath(path)) if path.is_symlink() else path
+    appear(real, lambda stream: stream.write(content))
+    return path
+
+
+def appear(
+    path: Path,
+    write: Callable[[BinaryIO], Any],
+    place: Callable[[Path, Path], Any] | None = None,
+) -> Any:
+    """Write and fsync a temporary file, then give it the name `path`; what `place` says of that.
+
+    Args:
+        path: of the file.
+        write: writes its content.
+        place: gives the first file the second one's name; None: in the place of what is there.
+
+    Raises:
+        InputError | TryAgainError | WorkError: by cause; the file is as it was before.
+    """
     partial = partial_path(path)
-    try:
+    with os_errors(path):
         try:
             with partial.open("xb") as stream:
-                stream.write(content)
+                write(stream)
                 stream.flush()
                 os.fsync(stream.fileno())
-            os.replace(partial, path)
-            sync_folder(path.parent)
+            placed = (place or os.replace)(partial, path)
+            sync_folder(path.absolute().parent)
         finally:
             partial.unlink(missing_ok=True)
-    except OSError as error:
-        raise os_error(error, path) from error
-    return wanted
+    return placed
 
 
 def remove_below(root: Path, path: Path) -> None:
@@ -187,19 +216,11 @@ def remove_below(root: Path, path: Path) -> None:
         TryAgainError | WorkError: by cause.
     """
     check_below(root, path)
-    try:
+    with os_errors(path), suppress(FileNotFoundError):  # another process may be faster
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
-            path.unlink(missing_ok=True)
-    except FileNotFoundError:  # another process was faster
-        return
-    except OSError as error:
-        raise os_error(error, path) from error
-
-
-_NAMED = 5
-"""Files of others that an error names."""
+            path.unlink()
 
 
 def files_below(folder: Path, ours: Callable[[Path], bool]) -> list[Path]:
@@ -223,9 +244,9 @@ def files_below(folder: Path, ours: Callable[[Path], bool]) -> list[Path]:
             else:
                 others.append(path.relative_to(folder).as_posix())
     if others:
-        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        more = f" and {len(others) - 5} more" if len(others) > 5 else ""
         raise InputError(
-            f"{folder}: holds {', '.join(others[:_NAMED])}{more}, which nothing of ours names; it "
+            f"{folder}: holds {', '.join(others[:5])}{more}, which nothing of ours names; it "
             "stays as it is: move that away, or delete the folder yourself"
         )
     return found
@@ -259,16 +280,12 @@ def check_below(root: Path, path: Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Make a rename in `folder` durable; a no-op where folders cannot be synced."""
-    try:
+    with suppress(OSError):  # Windows and some network mounts refuse to open a folder
         descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:  # Windows and some network mounts refuse to open a folder
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        pass
-    finally:
-        os.close(descriptor)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def canonical_json(value: Any) -> str:
@@ -336,32 +353,18 @@ def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """
     content = _lines(rows)
     check_plain(path)
-    try:
-        with path.open("ab+", buffering=0) as stream:
-            end = stream.seek(0, os.SEEK_END)
-            try:
-                _write_all(stream, _newline_if_torn(stream, end) + content)
-            except OSError:
-                stream.truncate(end)
-                raise
-    except OSError as error:
-        raise os_error(error, path) from error
-
-
-def _write_all(stream: io.FileIO, content: bytes) -> None:
-    """One call unless the disk fills up or the content is gigabytes."""
-    left = memoryview(content)
-    while left:
-        left = left[stream.write(left) :]
-    os.fsync(stream.fileno())
-
-
-def _newline_if_torn(stream: io.FileIO, end: int) -> bytes:
-    """A line cut by a kill gets its newline, so the next append does not extend it."""
-    if end == 0:
-        return b""
-    stream.seek(end - 1)
-    return b"" if stream.read(1) == b"\n" else b"\n"
+    with os_errors(path), path.open("ab+", buffering=0) as stream:
+        end = stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, end - 1))
+        # a line cut by a kill gets its newline, so the next append does not extend it
+        left = memoryview(content if stream.read(1) in (b"", b"\n") else b"\n" + content)
+        try:
+            while left:  # more than one call only if the disk fills up, or for gigabytes
+                left = left[stream.write(left) :]
+            os.fsync(stream.fileno())
+        except OSError:
+            stream.truncate(end)
+            raise
 
 
 def read_appended(path: Path) -> Iterator[dict[str, Any]]:
@@ -371,12 +374,9 @@ def read_appended(path: Path) -> Iterator[dict[str, Any]]:
         WorkError: the file exists but cannot be read.
     """
     for line in read_bytes(path).splitlines():
-        try:
-            row = parse_json(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            yield row
+        with suppress(ValueError):
+            if isinstance(row := parse_json(line), dict):
+                yield row
 
 
 def read_bytes(path: Path) -> bytes:
@@ -400,15 +400,11 @@ def read_text(path: Path) -> str:
     Raises:
         InputError: missing, no ordinary file, unreadable or not UTF-8.
     """
-    check_plain(path)
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text ({error.reason})") from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    with reading(path):
+        try:
+            return path.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: not UTF-8 text ({error.reason})") from error
 
 
 def read_json(path: Path) -> Any:
@@ -443,24 +439,17 @@ def parse_json(text: str | bytes) -> Any:
         value = json.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deep") from error
-    long = len(text) > 2 * MOST_NESTED
-    if long and isinstance(value, dict | list) and _is_deeper(value, MOST_NESTED):
-        raise ValueError(f"nested more than {MOST_NESTED} deep")
-    return value
-
-
-def _is_deeper(value: Any, most: int) -> bool:
-    level = [value]
-    for _ in range(most):
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(MOST_NESTED if len(text) > 2 * MOST_NESTED else 0):
         level = [
             inner
             for outer in level
             for inner in (outer.values() if isinstance(outer, dict) else outer)
             if isinstance(inner, dict | list)
         ]
-        if not level:
-            return False
-    return True
+    if level and len(text) > 2 * MOST_NESTED:
+        raise ValueError(f"nested more than {MOST_NESTED} deep")
+    return value
 
 
 def slug(name: str, limit: int = 40) -> str:

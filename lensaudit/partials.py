@@ -6,6 +6,7 @@ import platform
 import re
 import secrets
 import time
+from contextlib import suppress
 from pathlib import Path
 
 PARTIAL_AGE_S = 6 * 3600.0
@@ -38,23 +39,16 @@ def is_running(process: str) -> bool | None:
         return False
     if process != process_name(pid):
         return None
+    import psutil  # takes a tenth of a second
+
     try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
+        state = psutil.Process(pid).status()
+    except psutil.NoSuchProcess:
         return False
-    except OSError:  # it belongs to another user
+    except psutil.AccessDenied:
         return True
-    return not _is_zombie(pid)
-
-
-def _is_zombie(pid: int) -> bool:
-    """Has it ended, only that its parent never asked how? It writes nothing any more."""
-    try:
-        # the name before the state is in brackets, and may hold some itself
-        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    except (OSError, IndexError):  # not Linux, or gone by now
-        return False
-    return state in ("Z", "X")
+    # one whose parent never asked how it ended writes nothing any more
+    return state not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
 def partial_path(path: Path) -> Path:
@@ -68,20 +62,19 @@ def is_partial(path: Path) -> bool:
     return _PARTIAL.fullmatch(path.name) is not None
 
 
+def works_on(process: str, path: Path, age_s: float) -> bool:
+    """Whether a process still works on `path`; of another machine, whether `path` is younger."""
+    running = is_running(process)
+    return time.time() - path.stat().st_mtime < age_s if running is None else running
+
+
 def sweep_partials(folder: Path) -> list[Path]:
     """Remove what killed writers left in `folder`; files of living writers stay."""
     swept = []
     for path in folder.glob("*.partial"):
         match = _PARTIAL.fullmatch(path.name)
-        if match is None:
-            continue
-        try:
-            running = is_running(match[1])
-            if running is None:
-                running = time.time() - path.stat().st_mtime < PARTIAL_AGE_S
-            if not running:
+        with suppress(OSError):  # another process swept it first, or may and we may not
+            if match and not works_on(match[1], path, PARTIAL_AGE_S):
                 path.unlink()
                 swept.append(path)
-        except OSError:  # another process swept it first, or may and we may not
-            continue
     return swept
