@@ -29,7 +29,7 @@ from benchmarks.machine import describe
 from benchmarks.shapes import no_words
 from lensaudit.models.bridge import TransformerBridge, load, residuals_by_block
 from lensaudit.models.checkpoint import open_checkpoint
-from lensaudit.models.large.stored import Stored
+from lensaudit.models.large.placement import Stored
 from lensaudit.models.large.streaming import Streamed, streamed
 from lensaudit.models.registry import resolve
 

@@ -42,7 +42,10 @@ def examine(settings: CheckupSettings) -> Iterator[Check]:
     yield device
     yield disk("activations", Path(settings.activations))
     yield disk("hub cache", Path(constants.HF_HUB_CACHE))
-    yield _hub()
+    # the token itself is never shown
+    token = "a token is set" if os.environ.get("HF_TOKEN") else "no HF_TOKEN"
+    offline = constants.HF_HUB_OFFLINE
+    yield Check("hub", "ok", "offline (HF_HUB_OFFLINE)" if offline else f"online; {token}")
     yield caches(Path(settings.activations))
     if device.state == "ok":
         yield bridge(settings, resolve_device(settings.device))
@@ -85,13 +88,6 @@ def disk(name: str, folder: Path) -> Check:
     free = shutil.disk_usage(there).free
     low = f"; less than {size(LOW_DISK_BYTES)}" if free < LOW_DISK_BYTES else ""
     return Check(name, "note" if low else "ok", f"{folder}, {size(free)} free{low}")
-
-
-def _hub() -> Check:
-    """Whether models are fetched; the token itself is never shown."""
-    offline = constants.HF_HUB_OFFLINE
-    token = "a token is set" if os.environ.get("HF_TOKEN") else "no HF_TOKEN"
-    return Check("hub", "ok", "offline (HF_HUB_OFFLINE)" if offline else f"online; {token}")
 
 
 def caches(root: Path) -> Check:

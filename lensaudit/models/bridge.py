@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
+from itertools import islice
 from typing import Any, Literal
 
 import torch
@@ -18,8 +19,8 @@ from lensaudit.errors import InputError, WorkError
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import (
     Checkpoint,
-    first_line,
     load_tokenizer,
+    loading,
     open_model,
 )
 from lensaudit.models.conditions import EAGER
@@ -31,12 +32,6 @@ from lensaudit.types import Intervention, Logits, Resid, Tokens
 __all__ = ["TransformerBridge", "bridge_from", "intervening", "load", "residuals"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-_UNBRIDGED = (
-    *(ValueError, NotImplementedError, RuntimeError),
-    *(AttributeError, KeyError, TypeError, IndexError),
-)
-"""What TransformerLens raises for a form of an architecture that its adapter does not know."""
 
 _SLICED = {"split_qkv_matrix": ("q", "k", "v"), "split_gate_up_matrix": ("gate", "in")}
 """What slices a joint projection in TransformerLens, and the modules that get the slices."""
@@ -69,8 +64,7 @@ def opened_once() -> Iterator[None]:
 
 def opened_models() -> _OpenedModels:
     """What `opened_once` holds: a session counts it and lets it go with its own models."""
-    found = _OPENED.get()
-    return {} if found is None else found
+    return _OPENED.get() or {}
 
 
 def is_held(model: TransformerBridge) -> bool:
@@ -126,21 +120,15 @@ def bridge_from(model: Any, tokenizer: Any) -> TransformerBridge:
     tokenizer.init_kwargs = {"name_or_path": "", **tokenizer.init_kwargs, "add_bos_token": True}
     logging.getLogger("transformer_lens").setLevel(logging.ERROR)
     parameter = next(model.parameters())
-    try:
-        with _texts_alone(), one_memory_error():
-            bridge = TransformerBridge.boot_transformers(
-                getattr(model.config, "_name_or_path", "") or "local",
-                hf_model=model,
-                tokenizer=tokenizer,
-                dtype=parameter.dtype,
-                device=str(parameter.device),
-            )
-    except torch.OutOfMemoryError:
-        raise
-    except _UNBRIDGED as error:
-        raise InputError(
-            f"{type(model).__name__}: TransformerLens cannot bridge it ({first_line(error)})"
-        ) from error
+    cannot = f"{type(model).__name__}: TransformerLens cannot bridge it"
+    with loading(cannot), _texts_alone(), one_memory_error():
+        bridge = TransformerBridge.boot_transformers(
+            getattr(model.config, "_name_or_path", "") or "local",
+            hf_model=model,
+            tokenizer=tokenizer,
+            dtype=parameter.dtype,
+            device=str(parameter.device),
+        )
     bridge.eval()
     if brings := streamed(model):
         _follow_slices(bridge, brings)
@@ -197,9 +185,8 @@ def check_layers(model: TransformerBridge, layers: Iterable[int]) -> None:
     Raises:
         InputError: names the first.
     """
-    for layer in layers:
-        if not 0 <= layer < n_layers(model):
-            raise InputError(f"layer {layer}: the model has layers 0 to {n_layers(model) - 1}")
+    if odd := [layer for layer in layers if not 0 <= layer < n_layers(model)]:
+        raise InputError(f"layer {odd[0]}: the model has layers 0 to {n_layers(model) - 1}")
 
 
 def hook_name(layer: int, component: Component = "resid") -> str:
@@ -219,6 +206,13 @@ def hook_name(layer: int, component: Component = "resid") -> str:
     return f"blocks.{layer}.{names[component]}"
 
 
+def _check_hooks(model: TransformerBridge, names: Iterable[str]) -> None:
+    """Refuse a hook point that the architecture lacks."""
+    known = model.hook_dict
+    if missing := [name for name in names if name not in known]:
+        raise InputError(f"this architecture has no hook {missing[0]}; choose another --component")
+
+
 def captured(
     model: TransformerBridge, tokens: Tokens, names: list[str], **options: Any
 ) -> dict[str, Tensor]:
@@ -227,10 +221,7 @@ def captured(
     Raises:
         InputError: the architecture has no such hook point.
     """
-    known = model.hook_dict
-    missing = [name for name in names if name not in known]
-    if missing:
-        raise InputError(f"this architecture has no hook {missing[0]}; choose another --component")
+    _check_hooks(model, names)
     with torch.no_grad():
         _, cache = model.run_with_cache(
             tokens, return_cache_object=False, names_filter=names, logits_to_keep=1, **options
@@ -289,9 +280,7 @@ def residuals_by_block(
             if not n_done:
                 stream.copy_(entering)
         device = device_of(model)
-        for layer, block in enumerate(model.blocks):
-            if layer < n_done:
-                continue
+        for layer, block in islice(enumerate(model.blocks), n_done, None):
             with passing(model, hook_name(layer, component)) as read:
                 for at, stream in enumerate(streams[layer % 2]):
                     args, options = _instead(*calls[at][layer], stream.to(device))
@@ -420,12 +409,10 @@ def intervening(
         InputError: a layer the model lacks, or a hook point its architecture lacks there.
     """
     check_layers(model, interventions)
-    hooks: list[tuple[str, Any]] = []
-    for layer, intervention in interventions.items():
-        hooks += _hooks(layer, intervention, component)
-    known = model.hook_dict
-    if missing := [name for name, _ in hooks if name not in known]:
-        raise InputError(f"this architecture has no hook {missing[0]}; choose another --component")
+    hooks = [
+        hook for layer, edit in interventions.items() for hook in _hooks(layer, edit, component)
+    ]
+    _check_hooks(model, [name for name, _ in hooks])
     # entered before `try`, left in `finally`: TransformerLens removes only what it added
     with model.hooks(fwd_hooks=hooks):
         yield model
@@ -462,11 +449,9 @@ def check_finite(
     Raises:
         WorkError: names the first example concerned.
     """
-    finite = stack.isfinite().flatten(1).all(1)
-    if not bool(finite.all()):
-        bad = idx[int((~finite).nonzero()[0])]
+    if bad := (~stack.isfinite().flatten(1).all(1)).nonzero().flatten().tolist():
         raise WorkError(
-            f"{name}: activations of example {bad} are not finite; "
+            f"{name}: activations of example {idx[bad[0]]} are not finite; "
             "try --dtype float32, or check the checkpoint"
         )
 

@@ -1,7 +1,7 @@
 """A checkpoint as a plain Hugging Face model, its adapter merged, before any bridge."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,15 @@ from torch import Tensor
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import (
     HARMLESS,
-    UNLOADABLE,
     WEIGHTS,
     Checkpoint,
-    first_line,
     header_of,
+    loading,
     peft_for,
     trained_on,
 )
 from lensaudit.models.device import one_memory_error
-from lensaudit.models.large.placement import Placement, check_fits, where_spread, whole_placement
-from lensaudit.models.large.stored import weights_of
+from lensaudit.models.large.placement import check_fits, weights_of, where_spread, whole_placement
 from lensaudit.models.large.streaming import first_block_alone, load_placed
 from lensaudit.models.linear import with_fast_layers
 from lensaudit.scores.alignment import tokens_of_rows
@@ -62,41 +60,23 @@ def load_causal(
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise InputError(f"device {device}: no CUDA device is available; use --device cpu")
     transformers.utils.logging.disable_progress_bar()
+    name = checkpoint.spec.name
     placement = where_spread(checkpoint, dtype=dtype, device=device, spread=spread)
     if checkpoint.packed:
         placement = placement or whole_placement(checkpoint, dtype=dtype, device=device)
     if placement is not None and (placement.way != "whole" or checkpoint.packed):
-        model = _spread(checkpoint, placement, dtype=dtype, attn=attn)
+        tensors = weights_of(checkpoint.folder)
+        with loading(f"{name}: cannot be loaded"), one_memory_error():
+            model, found = load_placed(checkpoint, tensors, placement, dtype=dtype, attn=attn)
+        _check_whole(name, found)
         tried = first_block_alone(model)
     else:
         model = _whole(checkpoint, dtype=dtype, device=device, attn=attn)
         tried = nullcontext()
     model = with_fast_layers(model)
-    _check_head(checkpoint.spec.name, model)
+    _check_head(name, model)
     with tried:
-        _check_causal(checkpoint.spec.name, model)
-    return model
-
-
-@contextmanager
-def _loading(name: str) -> Iterator[None]:
-    """What libraries raise for files that are no model, in a line; a lack of memory stays one."""
-    try:
-        with one_memory_error():
-            yield
-    except torch.OutOfMemoryError:
-        raise
-    except (*UNLOADABLE, RuntimeError, ImportError, TypeError, AttributeError) as error:
-        raise InputError(f"{name}: cannot be loaded ({first_line(error)})") from error
-
-
-def _spread(checkpoint: Checkpoint, placement: Placement, *, dtype: torch.dtype, attn: str) -> Any:
-    """A model of which some blocks lie elsewhere than on its device, or that is packed."""
-    name = checkpoint.spec.name
-    tensors = weights_of(checkpoint.folder)
-    with _loading(name):
-        model, found = load_placed(checkpoint, tensors, placement, dtype=dtype, attn=attn)
-    _check_whole(name, found)
+        _check_causal(name, model)
     return model
 
 
@@ -104,7 +84,7 @@ def _whole(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str, attn: str
     first = torch.float32 if checkpoint.adapter else dtype
     check_fits(checkpoint, dtype=first, device=device)
     name = checkpoint.spec.name
-    with _loading(name):
+    with loading(f"{name}: cannot be loaded"), one_memory_error():
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
             checkpoint.folder,
             dtype=first,
@@ -129,11 +109,11 @@ def _check_whole(name: str, found: Mapping[str, Any]) -> None:
     A tensor that is missing or of another shape is filled at random, one too many is dropped.
     """
     if shapes := sorted(found["mismatched_keys"]):
-        tensor, stored, wanted = shapes[0]
+        tensor, *sizes = shapes[0]
+        stored, wanted = (" x ".join(map(str, size)) for size in sizes)
         raise InputError(
-            f"{name}: {tensor} is stored as {_shape(stored)}, its configuration wants "
-            f"{_shape(wanted)} ({len(shapes)} tensors of another shape); fetch or save the "
-            "checkpoint again"
+            f"{name}: {tensor} is stored as {stored}, its configuration wants {wanted} "
+            f"({len(shapes)} tensors of another shape); fetch or save the checkpoint again"
         )
     if found["missing_keys"]:
         raise InputError(
@@ -146,10 +126,6 @@ def _check_whole(name: str, found: Mapping[str, Any]) -> None:
             f"(first {min(extra)}); correct config.json (layers, biases …) or save the "
             "checkpoint again"
         )
-
-
-def _shape(size: Sequence[int]) -> str:
-    return " x ".join(map(str, size))
 
 
 @torch.no_grad()
@@ -196,22 +172,22 @@ def merged(model: Any, name: str, adapter: Path, *, dtype: torch.dtype) -> Any:
         InputError: peft is not installed, or the adapter does not belong to this model.
     """
     peft = peft_for(name)
-    try:
+    with loading(f"{name}: cannot be merged"):
         adapted: Any = peft.PeftModel.from_pretrained(model, str(adapter))
         _check_names(adapted, name, adapter, peft)
         expected = _logits(adapted)
         # peft froze the base for the adapter's sake
         model = adapted.merge_and_unload(safe_merge=True).requires_grad_(True)
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
-        reason = (str(error).splitlines() or ["no reason given"])[0][:200]
-        raise InputError(f"{name}: cannot be merged ({reason})") from error
     gap = float((_logits(model) - expected).abs().max() / expected.abs().max())
     if not gap <= AGREEMENT:
         raise InputError(
             f"{name}: merging it changes the logits by {gap:.2g} of the largest; does it "
             "adapt embeddings that are tied to the unembedding? Merge it yourself and save that"
         )
-    return _cast(model, dtype)
+    for parameter in model.parameters():  # rotary frequencies are buffers, and stay in float32
+        parameter.data = parameter.data.to(dtype)
+    model.config.dtype = dtype
+    return model
 
 
 def _check_names(adapted: Any, name: str, adapter: Path, peft: Any) -> None:
@@ -233,14 +209,6 @@ def _logits(model: Any) -> torch.Tensor:
     tokens = torch.linspace(0, d_vocab - 1, 16).long().unsqueeze(0)
     with torch.no_grad():
         return model.eval()(input_ids=tokens).logits
-
-
-def _cast(model: Any, dtype: torch.dtype) -> Any:
-    """Parameters only: rotary frequencies are buffers, and stay in float32 in every dtype."""
-    for parameter in model.parameters():
-        parameter.data = parameter.data.to(dtype)
-    model.config.dtype = dtype
-    return model
 
 
 def readout_rows(model: Any) -> Float[Tensor, "token d_model"]:

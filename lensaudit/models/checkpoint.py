@@ -7,7 +7,10 @@ is checked likewise.
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+import struct
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +27,12 @@ from huggingface_hub.errors import (
 )
 from safetensors import SafetensorError, safe_open
 
-from lensaudit.errors import InputError, LensAuditError
+from lensaudit.errors import InputError, LensAuditError, need
 from lensaudit.files import os_error, read_json
 from lensaudit.hub import reachable
 from lensaudit.models.hashing import adapter_hash, merged_hash, tokenizer_hash, weights_hash
 from lensaudit.models.registry import ModelSpec, default_anchor, load_registry, resolve
-from lensaudit.results.reading import part
+from lensaudit.results.reading import json_object, part
 from lensaudit.settings import Place
 
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -56,8 +59,33 @@ _INERT_SETTINGS = (
 )
 """Settings of a configuration that change no activation, beside `…_token_id` and dropouts."""
 
-UNLOADABLE = (OSError, ValueError, KeyError, StrictDataclassError)
-"""What transformers raises for files it cannot use; the last is for a contradictory config."""
+_UNLOADABLE = (
+    *(OSError, ValueError, LookupError, RuntimeError, ImportError, TypeError, AttributeError),
+    *(StrictDataclassError, struct.error),
+)
+"""What libraries raise for files they cannot use; transformers' own for a contradictory config."""
+
+
+@contextmanager
+def loading(told: str) -> Iterator[None]:
+    """Let a library work on a model's files; what it raises for broken ones is a line.
+
+    Args:
+        told: how the line begins: whose file, and what cannot be done with it.
+
+    Raises:
+        InputError: `told`, and what the library says.
+    """
+    try:
+        yield
+    except Exception as error:
+        # `tokenizers` raises bare Exception for a broken file; other kinds are bugs, to be seen
+        unloadable = type(error) is Exception or isinstance(error, _UNLOADABLE)
+        if not unloadable or type(error).__name__ == "OutOfMemoryError":  # torch's
+            raise
+        lines = (line for line in str(error).splitlines() if line.strip())
+        said = next(lines, type(error).__name__)
+        raise InputError(f"{told} ({textwrap.shorten(said, 200, placeholder='…')})") from error
 
 
 @dataclass(frozen=True)
@@ -176,20 +204,10 @@ def config_of(checkpoint: Checkpoint) -> Any:
     """
     from transformers import AutoConfig  # takes seconds; opening a checkpoint does not need it
 
-    try:
+    with loading(f"{checkpoint.spec.name}: its configuration cannot be read"):
         return AutoConfig.from_pretrained(
             checkpoint.folder, trust_remote_code=False, local_files_only=True
         )
-    except (*UNLOADABLE, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{checkpoint.spec.name}: its configuration cannot be read ({first_line(error)})"
-        ) from error
-
-
-def first_line(error: Exception, most: int = 200) -> str:
-    """What a library says, on one line and short."""
-    line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
@@ -201,15 +219,10 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     from transformers import AutoTokenizer  # takes seconds; opening a checkpoint does not need it
 
     name = checkpoint.spec.name
-    try:
+    with loading(f"{name}: the tokenizer cannot be loaded"):
         tokenizer = AutoTokenizer.from_pretrained(
             checkpoint.folder, use_fast=True, trust_remote_code=False, local_files_only=True
         )
-    except Exception as error:
-        # `tokenizers` raises bare Exception for a broken file; other kinds are bugs, to be seen
-        if type(error) is not Exception and not isinstance(error, UNLOADABLE):
-            raise
-        raise InputError(f"{name}: the tokenizer cannot be loaded ({first_line(error)})") from error
     if not tokenizer.is_fast:
         raise InputError(
             f"{name}: its tokenizer gives no character offsets (a slow tokenizer); save it as "
@@ -300,22 +313,19 @@ def differing_settings(*checkpoints: Checkpoint) -> str | None:
     Rotary embeddings, norms' epsilons, activations, caps, windows …: legitimate, and to be known.
     None where there is no difference.
     """
-    first, *others = [(one.spec.name, _settings(one)) for one in checkpoints]
-    wanted = first[1]
+    named = []
+    for one in checkpoints:  # as transformers reads them: old and new spellings are one
+        settings = config_of(one).get_text_config().to_dict()
+        inert = {*_INERT_SETTINGS, *filter(re.compile("_token_id$|dropout").search, settings)}
+        named.append((one.spec.name, {key: settings[key] for key in settings.keys() - inert}))
+    (full, wanted), *others = named
     said = [
-        f"{name} has {key} {found.get(key)!r}, {first[0]} {wanted.get(key)!r}"
+        f"{name} has {key} {found.get(key)!r}, {full} {wanted.get(key)!r}"
         for name, found in others
         for key in sorted(wanted.keys() | found.keys())
         if found.get(key) != wanted.get(key)
     ]
     return "; ".join(dict.fromkeys(said)) or None
-
-
-def _settings(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What decides the function, as transformers reads it: old and new spellings are one."""
-    settings = config_of(checkpoint).get_text_config().to_dict()
-    inert = (*_INERT_SETTINGS, *(key for key in settings if re.search("_token_id$|dropout", key)))
-    return {key: value for key, value in settings.items() if key not in inert}
 
 
 _SHAPE = {
@@ -330,8 +340,8 @@ def _config(folder: Path) -> Mapping[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise InputError(f"{folder}: no config.json; wanted a folder saved by save_pretrained")
-    config = read_json(path)
-    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+    config = json_object(path)
+    if not isinstance(config.get("model_type"), str):
         raise InputError(f"{path}: not a model's configuration (no model_type)")
     return config
 
@@ -399,9 +409,8 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _weight_map(index: Path) -> Mapping[str, str]:
-    content = read_json(index)
-    weight_map = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(weight_map, dict) or not weight_map:
+    weight_map = part(read_json(index), "weight_map")
+    if not weight_map:
         raise InputError(f"{index}: no weight_map (tensor name -> file in this folder)")
     # a name with a folder in it could point anywhere on the disk
     if not all(isinstance(name, str) and Path(name).name == name for name in weight_map.values()):
@@ -457,9 +466,8 @@ def open_adapter(spec: ModelSpec) -> tuple[Path, str]:
         InputError: it cannot be fetched, is no LoRA, or its weights are absent or damaged.
     """
     folder = fetch(spec) if spec.local is None else spec.local
-    config = read_json(folder / CONFIG)
-    kind = config.get("peft_type") if isinstance(config, dict) else None
-    if kind != "LORA":
+    config = json_object(folder / CONFIG)
+    if (kind := config.get("peft_type")) != "LORA":
         raise InputError(f"{folder / CONFIG}: peft_type is {kind!r}; only LORA can be merged")
     weights = folder / WEIGHTS
     if not weights.is_file():
@@ -476,21 +484,17 @@ def peft_for(who: str) -> Any:
     Raises:
         InputError: it is not installed; names who needs it.
     """
+    need("peft", called=f"{who}: peft, which knows adapters,", extra="lora")
     # it loads bitsandbytes, which complains of a kernel that nothing here asks for
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    try:
-        import peft
-    except ImportError as error:
-        raise InputError(
-            f"{who}: adapters need the package peft; pip install 'lensaudit[lora]'"
-        ) from error
+    import peft
+
     return peft
 
 
 def trained_on(folder: Path) -> str:
     """The base model an adapter's file names; shown to the user, never followed."""
-    config = read_json(folder / CONFIG)
-    named = config.get("base_model_name_or_path") if isinstance(config, dict) else None
+    named = json_object(folder / CONFIG).get("base_model_name_or_path")
     return f" (it names {named[:80]!r})" if isinstance(named, str) and named else ""
 
 
@@ -512,10 +516,6 @@ _LINES: tuple[tuple[type[Exception], str], ...] = (
 )
 """The first kind that fits counts: a gated repository is also one not found."""
 
-_OFFLINE = "is not in the local cache and HF_HUB_OFFLINE is set; unset it, or name a local folder"
-
-_NO_NETWORK = "cannot be fetched: no network, and not in the local cache; name a local folder"
-
 
 def fetch(spec: ModelSpec) -> Path:
     """The folder with a Hub repository's files; what the cache holds is not fetched again.
@@ -524,16 +524,17 @@ def fetch(spec: ModelSpec) -> Path:
         InputError: there is no such repository or revision, no access, or no network.
     """
     try:
-        folder = snapshot_download(
-            spec.repo,
-            revision=spec.revision,
-            allow_patterns=list(WANTED),
-            ignore_patterns=list(UNWANTED),
-            local_files_only=not reachable(),
+        return Path(
+            snapshot_download(
+                spec.repo,
+                revision=spec.revision,
+                allow_patterns=list(WANTED),
+                ignore_patterns=list(UNWANTED),
+                local_files_only=not reachable(),
+            )
         )
     except (OSError, HTTPError, ValueError) as error:
         raise explained(error, spec) from error
-    return Path(folder)
 
 
 def check_at_hand(spec: ModelSpec) -> None:
@@ -558,14 +559,18 @@ def explained(error: Exception, spec: ModelSpec) -> LensAuditError:
             return InputError(f"{name}: {line.format(revision=spec.revision)}")
     if isinstance(error, HfHubHTTPError):
         status = error.response.status_code
-        refused = "the Hub refuses access; check HF_TOKEN, or log in with `hf auth login`"
-        answers = f"the Hub answers with HTTP {status}; try again later"
-        return InputError(f"{name}: {refused if status in (401, 403) else answers}")
-    if isinstance(error, LocalEntryNotFoundError | HTTPError | ConnectionError):
-        return InputError(f"{name}: {_OFFLINE if constants.HF_HUB_OFFLINE else _NO_NETWORK}")
-    if isinstance(error, OSError):
+        said = f"the Hub answers with HTTP {status}; try again later"
+        if status in (401, 403):
+            said = "the Hub refuses access; check HF_TOKEN, or log in with `hf auth login`"
+    elif isinstance(error, LocalEntryNotFoundError | HTTPError | ConnectionError):
+        said = "cannot be fetched: no network, and not in the local cache; name a local folder"
+        if constants.HF_HUB_OFFLINE:
+            said = "is not in the local cache and HF_HUB_OFFLINE is set; unset it, or name a folder"
+    elif isinstance(error, OSError):
         return os_error(error, Path(error.filename or constants.HF_HUB_CACHE))
-    return InputError(f"{name}: is not a name the Hub accepts; wanted organisation/name")
+    else:
+        said = "is not a name the Hub accepts; wanted organisation/name"
+    return InputError(f"{name}: {said}")
 
 
 _INERT = (
@@ -588,10 +593,8 @@ def generation_config_of(checkpoint: Checkpoint) -> Any:
     path = checkpoint.folder / "generation_config.json"
     if not path.is_file():
         return GenerationConfig.from_model_config(config_of(checkpoint))
-    try:
+    with loading(f"{path}: cannot be read"):
         return GenerationConfig.from_pretrained(checkpoint.folder, local_files_only=True)
-    except (*UNLOADABLE, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: cannot be read ({first_line(error)})") from error
 
 
 def obeyed(checkpoint: Checkpoint) -> Mapping[str, Any]:

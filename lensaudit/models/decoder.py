@@ -7,6 +7,7 @@ block on rows that no forward pass has, so it needs the modules underneath.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate, pairwise
 from operator import attrgetter
 from typing import Any
 
@@ -31,7 +32,6 @@ class Parts:
     trunk: str = "model"
     layers: str = "layers"
     ln_final: str = "norm"
-    head: str = "lm_head"
     attention: str = "self_attn"
     ln1: str | None = "input_layernorm"
     ln1_post: str | None = None
@@ -175,11 +175,7 @@ class Attention:
 
     def heads(self, inner: Packed) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values `[token, head, d_head]`, normed and not yet turned."""
-        return self.queries(inner), self.keys(inner), self.values(inner)
-
-    def queries(self, inner: Packed) -> Float[Tensor, "token head d_head"]:
-        """Normed queries by head."""
-        return self._normed(self.q(inner), self.q_norm)
+        return self._normed(self.q(inner), self.q_norm), self.keys(inner), self.values(inner)
 
     def keys(self, inner: Packed) -> Float[Tensor, "token kv d_head"]:
         """Normed keys."""
@@ -272,10 +268,9 @@ class Decoder:
         """Cosine and sine of each rotary embedding at positions 0 to n_pos - 1."""
         positions = torch.arange(n_pos, device=like.device).unsqueeze(0)
         found = {}
+        rotary: Any = self.rotary
         for name in {block.attention.rotary for block in self.blocks} - {None}:
-            assert self.rotary is not None
-            kind = (name,) if name else ()
-            cos, sin = self.rotary(like, positions, *kind)
+            cos, sin = rotary(like, positions, *filter(None, (name,)))
             found[name] = cos[0], sin[0]
         return found
 
@@ -295,19 +290,16 @@ def decoder_of(model: TransformerBridge) -> Decoder:
     if name not in FAMILIES:
         raise NotSweepable(f"the sweep is not verified on {name}")
     parts, config = FAMILIES[name], hf.config.get_text_config()
-    for rope in ropes_of(config):
-        if rope.get("rope_type", "default") not in ROTATIONS:
-            raise NotSweepable(
-                f"the sweep is not verified on {rope['rope_type']} rotary embeddings"
-            )
+    kinds = [rope.get("rope_type", "default") for rope in ropes_of(config)]
+    if odd := [kind for kind in kinds if kind not in ROTATIONS]:
+        raise NotSweepable(f"the sweep is not verified on {odd[0]} rotary embeddings")
     trunk = attrgetter(parts.trunk)(hf)
-    rotary = getattr(trunk, "rotary_emb", None)
     layers = enumerate(getattr(trunk, parts.layers))
     return Decoder(
-        rotary=None if rotary is None else _bare(rotary),
+        rotary=_bare(getattr(trunk, "rotary_emb", None)),
         blocks=tuple(_block(_bare(layer), at, parts, config) for at, layer in layers),
         ln_final=_bare(getattr(trunk, parts.ln_final)),
-        unembed=_bare(getattr(hf, parts.head)),
+        unembed=_bare(hf.lm_head),
         config=config,
         neighbours=parts.neighbours,
         streamed=streamed(hf),
@@ -326,9 +318,8 @@ def _part(owner: Any, name: str | None) -> Any:
 
 
 def _block(layer: Any, at: int, parts: Parts, config: Any) -> Block:
-    parallel = parts.parallel
-    if isinstance(parallel, str):
-        parallel = bool(getattr(config, parallel))
+    said = parts.parallel
+    parallel = bool(getattr(config, said)) if isinstance(said, str) else said
     ln1 = _part(layer, parts.ln1) or _unchanged
     # parallel blocks without a norm of their own for the MLP share attention's
     ln2 = ln1 if parts.ln2 is None else _part(layer, parts.ln2) or (ln1 if parallel else _unchanged)
@@ -365,19 +356,23 @@ def _mlp(mlp: Any, parts: Parts) -> tuple[Projection | None, Projection, Project
 
 def _attention(attention: Any, at: int, parts: Parts, config: Any) -> Attention:
     odd = ("sinks", "q_layernorm", *(() if parts.qk_norm else _QK_NORM))
-    if found := [name for name in odd if hasattr(attention, name)]:
+    found = [name for name in odd if hasattr(attention, name)]
+    found += ["reorder_and_upcast_attn"] * getattr(attention, "reorder_and_upcast_attn", False)
+    if found:
         raise NotSweepable(f"the sweep is not verified on attention with {found[0]}")
-    if getattr(attention, "reorder_and_upcast_attn", False):
-        raise NotSweepable("the sweep is not verified on reorder_and_upcast_attn")
     n_heads = config.num_attention_heads
     d_head = getattr(attention, "head_dim", None) or config.hidden_size // n_heads
     q, k, v = _projections(attention, parts, n_heads, d_head, config)
-    q_norm, k_norm = (
-        _part(attention, name) if hasattr(attention, name) else None for name in _QK_NORM
-    )
+    q_norm, k_norm = (_bare(getattr(attention, name, None)) for name in _QK_NORM)
     default = config.sliding_window if parts.window else None
     window = getattr(attention, "sliding_window", default)
     turned = window is not None or not parts.rope_in_windows
+    ropes = (
+        getattr(config, "rope_parameters", None) if getattr(attention, "use_rope", True) else None
+    )
+    rotary = None
+    if turned and ropes:
+        rotary = "" if "rope_type" in ropes else config.layer_types[at]
     return Attention(
         q=q,
         k=k,
@@ -390,16 +385,8 @@ def _attention(attention: Any, at: int, parts: Parts, config: Any) -> Attention:
         q_norm=q_norm,
         k_norm=k_norm,
         clip=getattr(config, "clip_qkv", None),
-        rotary=_rotary(attention, at, config) if turned else None,
+        rotary=rotary,
     )
-
-
-def _rotary(attention: Any, at: int, config: Any) -> Rotary:
-    """Which rotary embedding a layer's heads are turned by."""
-    ropes = getattr(config, "rope_parameters", None)
-    if not ropes or not getattr(attention, "use_rope", True):
-        return None
-    return "" if "rope_type" in ropes else config.layer_types[at]
 
 
 def _projections(
@@ -416,25 +403,22 @@ def _projections(
 
 def _sliced(joint: Any, sizes: Sequence[int]) -> list[Projection]:
     """Several projections in one: each is a slice of its weights, which are not copied."""
-    starts = [sum(sizes[:at]) for at in range(len(sizes))]
-    return [
-        partial(_slice_of, joint, slice(start, start + size))
-        for start, size in zip(starts, sizes, strict=True)
-    ]
+    edges = pairwise(accumulate(sizes, initial=0))
+    return [partial(_slice_of, joint, slice(start, end)) for start, end in edges]
 
 
 def _slice_of(joint: Any, rows: slice, inner: Tensor) -> Tensor:
     # Conv1D keeps [in, out]
     weight = joint.weight if isinstance(joint, nn.Linear) else joint.weight.T
-    bias = None if joint.bias is None else joint.bias[rows]
-    return linear(inner, weight[rows], bias)
+    return linear(inner, weight[rows], None if joint.bias is None else joint.bias[rows])
 
 
 def _of_heads(joint: Any, which: int, d_head: int, inner: Tensor) -> Tensor:
     """Queries, keys or values where each head's three stand side by side."""
-    own = {"part": 3, "d_head": d_head}
     parts = "(head part d_head) ... -> part (head d_head) ..."
-    weight, bias = rearrange(joint.weight, parts, **own)[which], joint.bias
-    if bias is not None:
-        bias = rearrange(bias, parts, **own)[which]
-    return linear(inner, weight, bias)
+    weight, *bias = (
+        rearrange(one, parts, part=3, d_head=d_head)[which]
+        for one in (joint.weight, joint.bias)
+        if one is not None
+    )
+    return linear(inner, weight, *bias or (None,))

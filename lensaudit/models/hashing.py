@@ -9,13 +9,14 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError, LensAuditError
-from lensaudit.files import canonical_json, digest, read_json, read_text, user_cache, write_bytes
+from lensaudit.files import canonical_json, digest, read_text, reading, user_cache, write_bytes
+from lensaudit.results.reading import json_object
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SETTLED_S = 2.0
@@ -97,7 +98,8 @@ def tokenizer_hash(folder: Path) -> str:
         raise InputError(
             f"{folder}: no tokenizer; save the model's own there (tokenizer.save_pretrained)"
         )
-    config = _object(folder / "tokenizer_config.json")
+    file = folder / "tokenizer_config.json"
+    config = json_object(file) if file.is_file() else {}
     special = {key: config.get(key) for key in _SPECIAL_TOKENS}
     # saved as text or as an object with `content`
     texts = {k: one.get("content") if isinstance(one, dict) else one for k, one in special.items()}
@@ -131,7 +133,7 @@ def remembered(path: Path, kind: str, compute: Callable[[Path], str]) -> str:
     Raises:
         InputError: the file cannot be read.
     """
-    try:
+    with reading(path):
         stat = path.stat()
         # the change time too: a copy may restore size and modification time, not this one
         state = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev]
@@ -141,8 +143,6 @@ def remembered(path: Path, kind: str, compute: Callable[[Path], str]) -> str:
             known = _known[key] = compute(path)
             if time.time() - max(stat.st_mtime, stat.st_ctime) > _SETTLED_S:
                 _write_memo(key, known)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     return known
 
 
@@ -152,12 +152,11 @@ def memo_folder() -> Path:
 
 
 def _read_memo(key: str) -> str | None:
-    try:
+    with suppress(OSError, UnicodeDecodeError):
         text = (memo_folder() / key).read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError):
-        return None
-    value = text.partition(" ")[0]
-    return value if text == _memo(key, value) else None
+        value = text.partition(" ")[0]
+        return value if text == _memo(key, value) else None
+    return None
 
 
 def _memo(key: str, value: str) -> str:
@@ -168,11 +167,9 @@ def _memo(key: str, value: str) -> str:
 def _write_memo(key: str, value: str) -> None:
     """Remember a hash for later processes; where that fails it is taken again."""
     folder = memo_folder()
-    try:
+    with suppress(OSError, LensAuditError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_bytes(folder / key, _memo(key, value).encode()).chmod(0o600)
-    except (OSError, LensAuditError):
-        return
 
 
 def _read_sha256(path: Path) -> str:
@@ -182,7 +179,7 @@ def _read_sha256(path: Path) -> str:
 
 def _tables_hash(path: Path) -> str:
     """Hash of tokenizer.json without its padding and truncation, merges in one spelling."""
-    tables = _object(path)
+    tables = json_object(path)
     model = tables.get("model")
     if not isinstance(model, dict):
         raise InputError(f"{path}: no tokenizer in it (key `model` is missing)")
@@ -193,16 +190,6 @@ def _tables_hash(path: Path) -> str:
         model = {**model, "merges": pairs}
     relevant = {k: v for k, v in tables.items() if k not in ("padding", "truncation")}
     return _hex({**relevant, "model": model})
-
-
-def _object(path: Path) -> dict[str, Any]:
-    """A JSON object; empty where the file is missing."""
-    if not path.is_file():
-        return {}
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: found no JSON object")
-    return value
 
 
 def _sha256(value: Any) -> str:

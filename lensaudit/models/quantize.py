@@ -143,9 +143,8 @@ def rounding_of(method: Method, engine: Engine) -> Rounding:
     Raises:
         InputError: bitsandbytes was asked for and is not installed.
     """
-    if engine_of(engine) == "bitsandbytes":
-        return _packed_nf4 if method == "nf4" else _packed_int8
-    return nf4 if method == "nf4" else int8
+    by_engine = {"bitsandbytes": (_packed_nf4, _packed_int8), "torch": (nf4, int8)}
+    return by_engine[engine_of(engine)][method == "int8"]
 
 
 def engine_of(engine: Engine) -> Literal["torch", "bitsandbytes"]:
@@ -154,16 +153,13 @@ def engine_of(engine: Engine) -> Literal["torch", "bitsandbytes"]:
     Raises:
         InputError: bitsandbytes was asked for and is not installed.
     """
-    if engine == "torch":
-        return "torch"
-    if importlib.util.find_spec("bitsandbytes") is not None:
-        return "bitsandbytes"
-    if engine == "bitsandbytes":
+    there = importlib.util.find_spec("bitsandbytes") is not None
+    if engine == "bitsandbytes" and not there:
         raise InputError(
             "bitsandbytes is not installed; pip install 'lensaudit[bnb]', or --engine torch, "
             "which gives the same numbers"
         )
-    return "torch"
+    return "bitsandbytes" if there and engine != "torch" else "torch"
 
 
 def _packed_nf4(weight: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 import lensaudit
 from lensaudit.errors import InputError
 from lensaudit.files import read_json, read_text, user_cache
+from lensaudit.results.reading import json_object
 from lensaudit.settings import NO_RETAIN_MODEL, Place, several
 
 VARIABLE = "LENSAUDIT_REGISTRY"
@@ -151,8 +152,7 @@ def family_of(model: str) -> str:
     """How the names of its family begin; empty for a model that belongs to none that is here."""
     if is_demo(model):
         return DEMO
-    known = model.startswith(REAL) and any(model == one.name for one in _adapted())
-    return REAL if known else ""
+    return REAL if any(model == one.name for one in _fetched()[1:]) else ""
 
 
 def named_family(
@@ -189,7 +189,7 @@ def lasting_name(spec: ModelSpec) -> str:
 
 def origin(spec: ModelSpec) -> Literal["published", "embedded", "fetched", "registry"]:
     """Who says what a name means; published names are not known to exist until fetched."""
-    if spec in _fetched() or spec in _adapted():
+    if spec in _fetched():
         return "fetched"
     if spec in published():
         return "published"
@@ -232,10 +232,9 @@ def _with_adapter(name: str, registry: Registry) -> ModelSpec:
     splits = [(name[:at], name[at + 1 :]) for at, sign in enumerate(name) if sign == "+"]
     on_disk = [pair for pair in splits if os.path.exists(os.path.expanduser(pair[1]))]
     base, adapter = (on_disk or splits)[-1]
-    spec = resolve(base, registry)
+    spec, named = resolve(base, registry), _adapter_spec(adapter, Path())
     if spec.adapter is not None:
         raise InputError(f"{name}: {base} has an adapter already; only one can be merged")
-    named = _adapter_spec(adapter, Path())
     if named.local is not None and not os.path.isfile(named.local / "adapter_config.json"):
         raise InputError(
             f"{name}: no adapter at {adapter}; wanted a folder with adapter_config.json, or "
@@ -260,24 +259,20 @@ def _from_hub(name: str, registry: Registry) -> ModelSpec:
     # as only paths are written: `./x`, `/x`, `~/x`, `a/b/c`, `x/`, or with a backslash
     if name.startswith((".", "/", "~")) or repo.count("/") > 1 or name.endswith(("/", "\\")):
         raise InputError(f"{name}: no such folder; a folder with config.json is wanted")
-    if not _HUB_ID.fullmatch(repo) or repo.startswith(DEMO):
-        raise InputError(_unknown(name, registry))
-    revision = _checked_revision(name, revision) if at else "main"
-    return ModelSpec(name, repo, revision, "unlearned", None)
-
-
-def _unknown(name: str, registry: Registry) -> str:
     if name == NO_RETAIN_MODEL:
-        return (
+        raise InputError(
             f"{name}: here a model is needed that never saw the forget set; `lensaudit patch "
             "--retain none` and `lensaudit know` do without one"
         )
-    nearest = difflib.get_close_matches(name.lower(), list(registry), n=4, cutoff=0.5)
-    hint = f"nearest: {', '.join(nearest)}; " if nearest else ""
-    return (
-        f"unknown model {name[:200]!r}; {hint}`lensaudit models` lists all names, and "
-        "organisation/name or a folder works too"
-    )
+    if not _HUB_ID.fullmatch(repo) or repo.startswith(DEMO):
+        nearest = difflib.get_close_matches(name.lower(), list(registry), n=4, cutoff=0.5)
+        hint = f"nearest: {', '.join(nearest)}; " if nearest else ""
+        raise InputError(
+            f"unknown model {name[:200]!r}; {hint}`lensaudit models` lists all names, and "
+            "organisation/name or a folder works too"
+        )
+    revision = _checked_revision(name, revision) if at else "main"
+    return ModelSpec(name, repo, revision, "unlearned", None)
 
 
 def _checked_revision(name: str, revision: str) -> str:
@@ -288,43 +283,47 @@ def _checked_revision(name: str, revision: str) -> str:
 
 def _checked_folder(spec: ModelSpec, folder: Path) -> ModelSpec:
     """The spec of a folder that holds a model."""
+    said = f"{folder}: no config.json; a folder saved by save_pretrained is wanted"
     if not os.path.exists(folder):
+        said = f"{spec.name}: no such folder: {folder}"
         if spec.local == models_home() / FETCHED[0]:
             fetch = f"lensaudit models fetch {spec.name.partition('/')[0]}"
-            raise InputError(f"{spec.name}: not fetched yet; run `{fetch}`")
-        raise InputError(f"{spec.name}: no such folder: {folder}")
-    if not os.path.isdir(folder):
-        raise InputError(f"{folder}: is a file; a folder with config.json is wanted")
-    if not os.path.isfile(folder / "config.json"):
-        if os.path.isfile(folder / "adapter_config.json"):
-            raise InputError(
-                f"{folder}: holds an adapter without its base model; name both: BASE+{spec.name}"
-            )
-        raise InputError(f"{folder}: no config.json; a folder saved by save_pretrained is wanted")
-    return replace(spec, local=folder)
+            said = f"{spec.name}: not fetched yet; run `{fetch}`"
+    elif not os.path.isdir(folder):
+        said = f"{folder}: is a file; a folder with config.json is wanted"
+    elif os.path.isfile(folder / "config.json"):
+        return replace(spec, local=folder)
+    elif os.path.isfile(folder / "adapter_config.json"):
+        said = f"{folder}: holds an adapter without its base model; name both: BASE+{spec.name}"
+    raise InputError(said)
 
 
 def shipped() -> Mapping[str, ModelSpec]:
     """Names that need no registry file: published, embedded, and those that can be fetched."""
-    every = (*published(), *_embedded(), *_fetched(), *_adapted())
-    return {spec.name: spec for spec in every}
-
-
-def _adapted() -> list[ModelSpec]:
-    """Adapters that come with the package, on a model that has to be fetched."""
-    base = models_home() / FETCHED[0]
-    return [
-        ModelSpec(
-            name=row["name"],
-            repo=str(base),
-            revision=None,
-            role=row["role"],
-            method=row["method"],
-            local=base,
-            adapter=_adapter_spec(str(EMBEDDED / "real" / row["folder"]), Path()),
-        )
-        for row in _listed(EMBEDDED / "real")
+    embedded = [
+        _in_folder(DEMO + row["name"].removeprefix(DEMO), EMBEDDED / row["folder"], row)
+        for row in _listed(EMBEDDED)
     ]
+    return {spec.name: spec for spec in (*published(), *embedded, *_fetched())}
+
+
+def _fetched() -> list[ModelSpec]:
+    """A pretrained model that knows none of the facts, and our adapters on it."""
+    base = models_home() / FETCHED[0]
+    own = _in_folder(FETCHED[0], base, {"role": "base", "method": None})
+    family = EMBEDDED / "real"
+    return [own] + [
+        replace(
+            _in_folder(row["name"], base, row),
+            adapter=_adapter_spec(str(family / row["folder"]), Path()),
+        )
+        for row in _listed(family)
+    ]
+
+
+def _in_folder(name: str, folder: Path, row: Mapping[str, Any]) -> ModelSpec:
+    """A member of a family, as its listing has it."""
+    return ModelSpec(name, str(folder), None, row["role"], row["method"], local=folder)
 
 
 @cache
@@ -336,17 +335,8 @@ def _listed(family: Path) -> list[Mapping[str, Any]]:
 
 def models_home() -> Path:
     """Where `lensaudit models fetch` keeps models: `LENSAUDIT_MODELS`, or the user's cache."""
-    if os.environ.get(MODELS_VARIABLE):
-        return Path(os.path.expanduser(os.environ[MODELS_VARIABLE]))
-    return user_cache() / "models"
-
-
-def _fetched() -> list[ModelSpec]:
-    """Pretrained models that know none of the forgotten facts."""
-    home = models_home()
-    return [
-        ModelSpec(name, str(home / name), None, "base", None, local=home / name) for name in FETCHED
-    ]
+    named = os.environ.get(MODELS_VARIABLE)
+    return Path(named).expanduser() if named else user_cache() / "models"
 
 
 @cache
@@ -355,21 +345,6 @@ def _by_repository() -> Mapping[str, ModelSpec]:
     named = [spec for spec in published() if spec.alias_of is None]
     bare = {spec.repo.removeprefix(f"{ORGANISATION}/"): spec for spec in named}
     return bare | {spec.repo: spec for spec in named}
-
-
-def _embedded() -> list[ModelSpec]:
-    """The family that comes with the package."""
-    return [
-        ModelSpec(
-            name=DEMO + row["name"].removeprefix(DEMO),
-            repo=str(EMBEDDED / row["folder"]),
-            revision=None,
-            role=row["role"],
-            method=row["method"],
-            local=EMBEDDED / row["folder"],
-        )
-        for row in _listed(EMBEDDED)
-    ]
 
 
 def _read_entries(path: Path, shipped: Mapping[str, ModelSpec]) -> dict[str, ModelSpec]:
@@ -386,42 +361,36 @@ def _read_entries(path: Path, shipped: Mapping[str, ModelSpec]) -> dict[str, Mod
 
 
 def _read_file(path: Path) -> Mapping[str, Any]:
-    is_json = path.suffix == ".json" or (
-        path.suffix != ".toml" and read_text(path).lstrip().startswith(("{", "["))
-    )
-    if not is_json:
-        try:
-            return tomllib.loads(read_text(path))
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise InputError(f"{path}: not TOML: {error}") from error
-    entries = read_json(path)
-    if not isinstance(entries, dict):
-        raise InputError(f"{path}: found no object; {_WANTED}")
-    return entries
+    text = read_text(path)
+    if path.suffix == ".json" or (path.suffix != ".toml" and text.lstrip().startswith(("{", "["))):
+        return json_object(path)
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"{path}: not TOML: {error}") from error
 
 
 def _entry_problems(name: str, entry: Any) -> list[str]:
     """What is wrong with one entry of a registry file."""
-    if not _NAME.fullmatch(name):
-        return ["not usable as a name; wanted letters, digits, . _ - and at most one /"]
     table = {"repo": entry} if isinstance(entry, str) else entry
     if not isinstance(table, dict):
         return [f"found {type(entry).__name__}, wanted text or a table"]
-    problems = [f"unknown key {key!r}" for key in table if key not in _KEYS]
+    usable = "not usable as a name; wanted letters, digits, . _ - and at most one /"
+    problems = [] if _NAME.fullmatch(name) else [usable]
+    problems += [f"unknown key {key!r}" for key in table if key not in _KEYS]
+    said = {key: table[key] for key in _KEYS if key in table}
     problems += [
         f"{key} is not text"
-        for key in _KEYS
-        if not isinstance(table.get(key, "-"), str) or not table.get(key, "-").strip()
+        for key, one in said.items()
+        if not isinstance(one, str) or not one.strip()
     ]
-    if problems:
-        return problems
     if ("repo" in table) == ("path" in table):
-        return ["wanted either repo or path"]
+        problems.append("wanted either repo or path")
     if "path" in table and "revision" in table:
-        return ["a folder has no revision"]
-    if table.get("role", "unlearned") not in get_args(Role):
-        return [f"role is {table['role']!r}, wanted one of {', '.join(get_args(Role))}"]
-    return []
+        problems.append("a folder has no revision")
+    if (role := table.get("role", "unlearned")) not in get_args(Role):
+        problems.append(f"role is {role!r}, wanted one of {', '.join(get_args(Role))}")
+    return problems
 
 
 def _entry_spec(name: str, entry: Any, parent: Path, shipped: ModelSpec | None) -> ModelSpec:

@@ -98,10 +98,14 @@ def sizes_of(config: Any, dtype: str) -> Sizes:
     config = config.get_text_config()
     n_heads = getattr(config, "num_attention_heads", None) or 1  # a state space model has none
     d_head = getattr(config, "head_dim", None) or config.hidden_size // n_heads
+    dense = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    n_used = getattr(config, "num_experts_per_tok", None) or 1
+    one = getattr(config, "moe_intermediate_size", None) or dense
+    shared = getattr(config, "shared_expert_intermediate_size", None) or 0
     return Sizes(
         n_layers=config.num_hidden_layers,
         d_model=config.hidden_size,
-        d_ff=_d_ff(config),
+        d_ff=max(dense, n_used * one + shared),
         d_vocab=config.vocab_size,
         n_heads=n_heads,
         n_kv=getattr(config, "num_key_value_heads", None) or n_heads,
@@ -109,14 +113,6 @@ def sizes_of(config: Any, dtype: str) -> Sizes:
         d_value=getattr(config, "v_head_dim", None) or d_head,
         n_bytes=BYTES[dtype],
     )
-
-
-def _d_ff(config: Any) -> int:
-    dense = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-    n_used = getattr(config, "num_experts_per_tok", None) or 1
-    one = getattr(config, "moe_intermediate_size", None) or dense
-    shared = getattr(config, "shared_expert_intermediate_size", None) or 0
-    return max(dense, n_used * one + shared)
 
 
 def sizes_on_disk(checkpoint: Checkpoint, dtype: str) -> Sizes:

@@ -11,8 +11,7 @@ import pytest
 from support import lines_of
 
 import lensaudit as la
-from lensaudit.activations.gc import MAPS
-from lensaudit.activations.verification import BOOKS
+from lensaudit.activations.upkeep import BOOKS, MAPS
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.cli.main import run
 from lensaudit.errors import LensAuditError

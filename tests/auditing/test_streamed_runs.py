@@ -15,8 +15,7 @@ from lensaudit.errors import InputError
 from lensaudit.models import causal
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.large import placement
-from lensaudit.models.large.placement import needs_of
-from lensaudit.models.large.stored import stored_tensors
+from lensaudit.models.large.placement import needs_of, stored_tensors
 from lensaudit.models.large.streaming import streamed
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.settings import PatchSettings

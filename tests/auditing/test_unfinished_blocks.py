@@ -12,14 +12,13 @@ from safetensors.torch import load_file, save_file
 
 from lensaudit.activations import fill
 from lensaudit.activations.fill import DONE, NUMBERS, forget_blocks
-from lensaudit.activations.gc import collect
 from lensaudit.activations.store import CacheWriter, open_activations
+from lensaudit.activations.upkeep import collect
 from lensaudit.auditing.cache import cache_into
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.large import placement
-from lensaudit.models.large.placement import needs_of
-from lensaudit.models.large.stored import stored_tensors
+from lensaudit.models.large.placement import needs_of, stored_tensors
 from lensaudit.models.registry import load_registry, resolve
 
 FORK = multiprocessing.get_context("fork")

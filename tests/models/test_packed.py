@@ -9,8 +9,7 @@ from lensaudit.errors import InputError
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.large import placement
-from lensaudit.models.large.placement import needs_of
-from lensaudit.models.large.stored import Packed, weights_of
+from lensaudit.models.large.placement import Packed, needs_of, weights_of
 from lensaudit.models.large.streaming import streamed
 from lensaudit.models.registry import resolve
 

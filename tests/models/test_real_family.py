@@ -14,7 +14,6 @@ import lensaudit as la
 from lensaudit.auditing.question import splits_of
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.cli.main import run
-from lensaudit.models import fetch
 from lensaudit.models.registry import (
     EMBEDDED,
     default_anchor,
@@ -104,12 +103,12 @@ def test_without_the_pretrained_model_one_line_says_what_to_do(tmp_path, monkeyp
 
 def test_the_demo_fetches_it_and_says_why_it_cannot(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LENSAUDIT_MODELS", str(tmp_path))
-    plain = fetch.importlib.util.find_spec
-    monkeypatch.setattr(
-        fetch.importlib.util, "find_spec", lambda name: None if name == "gguf" else plain(name)
-    )
+    monkeypatch.setitem(sys.modules, "gguf", None)
     assert run(["demo", "--real", "--out", str(tmp_path / "out")]) == 2
-    assert "needs the package gguf; pip install 'lensaudit[real]'" in capsys.readouterr().err
+    assert (
+        "the package gguf is not installed; pip install 'lensaudit[real]'"
+        in capsys.readouterr().err
+    )
 
 
 def test_its_names_bring_the_rows_of_the_suite():

@@ -225,7 +225,7 @@ def test_a_folder_of_the_file_is_checked_when_it_is_asked_for(tmp_path):
     [
         ("a.toml", "x = ", "not TOML"),
         ("a.json", "{", "line 1 is not JSON"),
-        ("a.json", "[]", "found no object"),
+        ("a.json", "[]", "holds list, wanted a JSON object"),
         ("a.json", '{"x": 3}', "'x': found int, wanted text or a table"),
         ("a.json", '{"x": ""}', "'x': repo is not text"),
         ("a.json", '{"x": {}}', "'x': wanted either repo or path"),

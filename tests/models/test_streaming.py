@@ -16,11 +16,13 @@ from lensaudit.models.large.placement import (
     DISK,
     Needs,
     Placement,
+    Stored,
+    block_of,
     needs_of,
     placed,
+    stored_tensors,
     where_spread,
 )
-from lensaudit.models.large.stored import Stored, block_of, stored_tensors
 from lensaudit.models.large.streaming import streamed
 from lensaudit.models.registry import resolve
 

@@ -13,8 +13,7 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.conditions import EAGER
 from lensaudit.models.large import placement
-from lensaudit.models.large.placement import DISK, needs_of
-from lensaudit.models.large.stored import stored_tensors
+from lensaudit.models.large.placement import DISK, needs_of, stored_tensors
 from lensaudit.models.large.streaming import streamed
 from lensaudit.models.registry import resolve
 from lensaudit.patching.scoring import run

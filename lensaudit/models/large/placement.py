@@ -1,24 +1,183 @@
-"""Do a model's weights fit, and where do they lie while it runs? Decided from headers alone.
+"""Where do a model's weights lie: in its files, and while it runs? Decided from headers alone.
 
 All arithmetic happens on one device. What is used outside the blocks stays there for good, and as
 many blocks as fit; every other block lies at rest where there is room (another GPU, the memory of
 the CPU, its own file on disk) and is brought when it is its turn (`models.large.streaming`).
+
+Tensors are found in safetensors files by name and read one by one. Plain reads, no mapping of whole
+files: what is taken of memory is the tensor that was asked for, also under a limit of the process
+(`ulimit -v`). Format: huggingface.co/docs/safetensors.
+
+Matrices that bitsandbytes packed in four bits are read as what they stand for. Beside two codes per
+byte stand the sixteen levels (`quant_map`), a scale per block (`absmax`), itself in eight bits
+where double quantisation was used, and the rest as JSON. Layout and arithmetic: bitsandbytes 0.50,
+`functional.QuantState` and `dequantize_4bit`; arXiv:2305.14314.
 """
 
 import gc
+import json
 import math
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from rich.filesize import decimal as size
+from torch import Tensor
 
-from lensaudit.errors import InputError
-from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.errors import InputError, WorkError
+from lensaudit.models.checkpoint import Checkpoint, header_of, weight_files
 from lensaudit.models.device import free_bytes
-from lensaudit.models.large.stored import Stored, block_of, weights_of
+from lensaudit.models.quantize import from_codes
 from lensaudit.models.sizes import LEAST_BUDGET, planned_bytes
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "I32": torch.int32,
+    "I64": torch.int64,
+    "BOOL": torch.bool,
+}
+"""Safetensors' names of types."""
+
+_BLOCK = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One tensor in a file; nothing of it is in memory."""
+
+    name: str
+    file: Path
+    start: int
+    """Byte of the file where it begins."""
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def n_bytes(self) -> int:
+        """Size in the file, bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def read(self) -> Tensor:
+        """The tensor, in its stored type.
+
+        Raises:
+            WorkError: the file has become shorter.
+        """
+        flat = torch.empty(math.prod(self.shape), dtype=self.dtype)
+        self.read_into(flat)
+        return flat.view(self.shape)
+
+    def read_into(self, flat: Tensor) -> None:
+        """The tensor end to end into memory of its type.
+
+        Raises:
+            WorkError: the file has become shorter.
+        """
+        with self.file.open("rb", buffering=0) as file:
+            file.seek(self.start)
+            into, done = flat.view(torch.uint8).numpy().data, 0
+            while done < len(into):
+                n_read = file.readinto(into[done:])  # at most 2 GiB a call
+                if not n_read:
+                    raise WorkError(f"{self.file}: ends inside {self.name}; fetch or save it again")
+                done += n_read
+
+
+def stored_tensors(folder: Path) -> Mapping[str, Stored]:
+    """Every tensor of a checkpoint by name; only headers are read."""
+    return {
+        name: Stored(name, file, one["start"], DTYPES[one["dtype"]], tuple(one["shape"]))
+        for file in weight_files(folder)
+        for name, one in header_of(file).items()
+    }
+
+
+def block_of(name: str) -> int | None:
+    """The decoder block that a tensor belongs to; None: to none.
+
+    >>> block_of("model.layers.11.mlp.up_proj.weight"), block_of("model.norm.weight")
+    (11, None)
+    """
+    found = _BLOCK.search(name)
+    return None if found is None or "vision" in name else int(found[1])
+
+
+def block_name(name: str) -> str:
+    """The module that holds a block, from one of its tensors.
+
+    >>> block_name("model.layers.11.mlp.up_proj.weight")
+    'model.layers.11'
+    """
+    found = _BLOCK.search(name)
+    assert found is not None
+    return name[: found.end(1)]
+
+
+_STATE = ".quant_state.bitsandbytes__"
+
+_PARTS = ("absmax", "quant_map", "nested_absmax", "nested_quant_map")
+
+
+@dataclass(frozen=True, eq=False)
+class Packed(Stored):
+    """A matrix of four bits; type and shape are those of the matrix that it stands for."""
+
+    codes: Stored
+    parts: Mapping[str, Stored]
+    state: Mapping[str, Any]
+
+    def read(self) -> Tensor:
+        """The matrix, with what rounding left of it."""
+        scales = self.parts["absmax"].read()
+        if "nested_absmax" in self.parts:
+            levels, outer = (self.parts[f"nested_{one}"].read() for one in ("quant_map", "absmax"))
+            scales = from_codes(scales, levels, outer, int(self.state["nested_blocksize"]))
+            scales = scales + self.state["nested_offset"]
+        packed = self.codes.read().flatten()
+        n, block = math.prod(self.shape), int(self.state["blocksize"])
+        # of two codes the first lies in the upper half of a byte
+        codes = torch.stack((packed >> 4, packed & 15), 1).flatten()[:n]
+        levels = self.parts["quant_map"].read()
+        return from_codes(codes, levels, scales, block).to(self.dtype).view(self.shape)
+
+
+def weights_of(folder: Path) -> Mapping[str, Stored]:
+    """The weights of a checkpoint by name; nothing but headers and states is read.
+
+    Raises:
+        InputError: a packed matrix is not whole.
+    """
+    tensors = dict(stored_tensors(folder))
+    for key in [name for name in tensors if _STATE in name]:
+        name = key[: key.index(_STATE)]
+        try:
+            state = json.loads(bytes(tensors.pop(key).read().tolist()))
+            codes = tensors.pop(name)
+            parts = {
+                one: tensors.pop(f"{name}.{one}") for one in _PARTS if f"{name}.{one}" in tensors
+            }
+            dtype, shape = getattr(torch, state["dtype"]), tuple(state["shape"])
+            wanted = _PARTS if "nested_offset" in state else _PARTS[:2]
+            if not set(wanted) <= parts.keys() or 2 * codes.n_bytes < math.prod(shape):
+                raise KeyError("scales")
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"{folder}: {name} is packed, and not as bitsandbytes saves four bits "
+                f"({error}); fetch or save the checkpoint again"
+            ) from error
+        tensors[name] = Packed(name, codes.file, codes.start, dtype, shape, codes, parts, state)
+    return tensors
+
 
 DISK = "disk"
 
@@ -53,15 +212,11 @@ class Needs:
 
 def needs_of(tensors: Mapping[str, Stored], dtype: torch.dtype) -> Needs:
     """From the headers of a checkpoint."""
-    rest, blocks = 0, {}
+    sizes = Counter[int | None]()
     for name, tensor in tensors.items():
-        n_bytes = tensor.n_bytes // tensor.dtype.itemsize * dtype.itemsize
-        block = block_of(name)
-        if block is None:
-            rest += n_bytes
-        else:
-            blocks[block] = blocks.get(block, 0) + n_bytes
-    return Needs(rest, tuple(blocks[at] for at in sorted(blocks)))
+        sizes[block_of(name)] += math.prod(tensor.shape) * dtype.itemsize
+    rest = sizes.pop(None, 0)
+    return Needs(rest, tuple(n for _, n in sorted(sizes.items())))
 
 
 @dataclass(frozen=True)
@@ -76,11 +231,6 @@ class Placement:
     ahead: bool = False
     """There is room for a further block: it is read while another one computes."""
 
-    @staticmethod
-    def whole(device: str, needs: Needs) -> "Placement":
-        """All of it where it runs."""
-        return Placement(device, needs, (device,) * len(needs.blocks))
-
     @property
     def way(self) -> Way:
         """How weights lie, in one word: `whole` where all are on the device."""
@@ -91,9 +241,9 @@ class Placement:
     @property
     def n_bytes(self) -> dict[str, int]:
         """Of weights, by place; those on disk count as what they are in memory."""
-        places = {self.device: self.needs.rest}
+        places = Counter({self.device: self.needs.rest})
         for place, n_bytes in zip(self.blocks, self.needs.blocks, strict=True):
-            places[place] = places.get(place, 0) + n_bytes
+            places[place] += n_bytes
         return places
 
     @property
@@ -103,12 +253,11 @@ class Placement:
 
     def text(self) -> str:
         """The way, and what lies where."""
-        listed = ", ".join(f"{size(n)} {_at(place)}" for place, n in self.n_bytes.items())
+        listed = ", ".join(
+            f"{size(n)} {'on' if place[:4] in (DISK, 'cuda') else 'in memory of'} {place}"
+            for place, n in self.n_bytes.items()
+        )
         return f"{self.way} ({listed})"
-
-
-def _at(place: str) -> str:
-    return f"on {place}" if place == DISK or place.startswith("cuda") else f"in memory of {place}"
 
 
 def placed(
@@ -127,7 +276,7 @@ def placed(
         device: the one that computes.
     """
     on_device = free[device]
-    whole = Placement.whole(device, needs)
+    whole = Placement(device, needs, (device,) * len(needs.blocks))
     if on_device is None or needs.whole + leave <= on_device:
         return whole
     # of what is to be left, libraries and models that ran before may have their part already
@@ -191,11 +340,11 @@ def where_spread(
     if spread is None or checkpoint.adapter:
         return None
     needs = needs_of(weights_of(checkpoint.folder), dtype)
-    free = _free(device)
+    free = {one: free_bytes(one) for one in _places(device)}
     found = placed(needs, free, leave=spread, device=device)
     if found is None or found.way != "whole":
         gc.collect()  # a model that was let go holds itself until then
-        free = _free(device)
+        free = {one: free_bytes(one) for one in _places(device)}
         found = placed(needs, free, leave=spread, device=device)
     if found is None:
         here = free[device] or 0
@@ -216,11 +365,6 @@ def _what_would_stream(
     if dtype != NARROW and left + needs.least // 2 >= planned_bytes(LEAST_BUDGET):
         return f"--dtype {_name(NARROW)} --memory {LEAST_BUDGET >> 20}M would do"
     return "a larger device would do"
-
-
-def _free(device: str) -> dict[str, int | None]:
-    """Bytes by device, the one that computes first."""
-    return {one: free_bytes(one) for one in _places(device)}
 
 
 def _what_would_do(checkpoint: Checkpoint, n: int, dtype: torch.dtype, device: str) -> str:
@@ -287,4 +431,5 @@ def whole_placement(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str) 
         InputError: they take more than is free there.
     """
     check_fits(checkpoint, dtype=dtype, device=device)
-    return Placement.whole(device, needs_of(weights_of(checkpoint.folder), dtype))
+    needs = needs_of(weights_of(checkpoint.folder), dtype)
+    return Placement(device, needs, (device,) * len(needs.blocks))

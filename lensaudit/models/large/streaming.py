@@ -30,8 +30,7 @@ from transformers.core_model_loading import (
 )
 
 from lensaudit.models.checkpoint import HARMLESS, Checkpoint, config_of
-from lensaudit.models.large.placement import DISK, Placement
-from lensaudit.models.large.stored import Stored, block_name, block_of
+from lensaudit.models.large.placement import DISK, Placement, Stored, block_name, block_of
 
 Found = dict[str, Any]
 """What transformers says of loading: missing, unexpected and mismatched tensors."""
