@@ -27,8 +27,8 @@ from benchmarks import store_faults
 from benchmarks.machine import describe
 from benchmarks.store_cost import overhead, overhead_line
 from lensaudit.activations import store as module
+from lensaudit.activations.inventory import verify
 from lensaudit.activations.store import Activations, ActivationStore, ExampleActivations
-from lensaudit.activations.verification import verify
 from lensaudit.files import write_bytes
 
 N_EXAMPLES = 400

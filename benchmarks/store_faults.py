@@ -20,10 +20,10 @@ from pathlib import Path
 
 import torch
 
+from lensaudit.activations.inventory import verify
 from lensaudit.activations.shard import check_shard
 from lensaudit.activations.spec import Fingerprint, Shard
 from lensaudit.activations.store import ActivationStore, CacheWriter, ExampleActivations
-from lensaudit.activations.verification import verify
 from lensaudit.errors import LensAuditError
 
 FORK = multiprocessing.get_context("fork")

@@ -31,7 +31,6 @@ from benchmarks.shapes import (
 )
 from lensaudit.activations.fill import (
     cache_batch_that_fits,
-    call_tokens,
     fill,
     fingerprint_of_run,
 )
@@ -264,7 +263,6 @@ def source_padding(bench: Bench) -> float:
         for bucket in buckets(
             ordered[at : at + SHARD_EXAMPLES],
             bench.settings.cache_batch,
-            call_tokens=call_tokens(bench.model),
         ):
             computed += len(bucket) * max(e.end for e in bucket)
     return 1 - lengths_of(bench.encoded).read / computed

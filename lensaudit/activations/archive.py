@@ -1,14 +1,13 @@
 """Moving a cache between machines: one tar per cache, and a reader that trusts no tar.
 
 A foreign archive can name paths outside its folder, hold links, claim sizes it does not have, or
-hold HDF5 files made to crash or mislead their reader. So only plain members of the expected names,
-order and sizes pass, one after the other; the files are opened first by another process with
-bounded memory; and a cache appears in the store by one rename, or not at all.
+hold HDF5 files made to crash or mislead their reader. So only plain members of the expected names
+and order are taken, by tarfile's filter for data; the files are opened first by another process
+with bounded memory; and a cache appears in the store by one rename, or not at all.
 """
 
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -19,34 +18,31 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO
 
-from lensaudit.activations.gc import staging_name
-from lensaudit.activations.inventory import IMPORTED, folder_key, folder_of
-from lensaudit.activations.presence import RESERVE_BYTES, appear, check_space, check_trusted
+from lensaudit.activations.inventory import IMPORTED, folder_key, folder_of, verify
+from lensaudit.activations.presence import RESERVE_BYTES, check_space, check_trusted, link_new
 from lensaudit.activations.spec import (
     MAX_JSON_BYTES,
     REPAIR,
     SEAL,
     SPEC,
     Spec,
-    checked_seal,
     parse_spec,
     read_spec,
 )
-from lensaudit.activations.verification import verify
+from lensaudit.activations.upkeep import staging_name
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.files import (
-    check_plain,
+    appear,
     make_folder,
-    os_error,
+    os_errors,
     printable,
+    reading,
     sync_folder,
-    write_bytes,
     write_json,
 )
 
-COPY_BYTES = 1 << 20
 INSPECTION_S = 60.0
 INSPECTION_BYTES_PER_S = 20e6
 """A slower inspection is taken for hung."""
@@ -63,6 +59,11 @@ class Imported:
     """False if the store had it already; nothing was changed then."""
 
 
+def _members(spec: Spec) -> list[str]:
+    """Names of a cache's files, in the order in which an archive holds them."""
+    return [SPEC, SEAL, *(shard.file_name for shard in spec.shards())]
+
+
 def export(folder: Path, archive: Path) -> Path:
     """One tar of a complete cache, after checking every byte of it.
 
@@ -70,30 +71,24 @@ def export(folder: Path, archive: Path) -> Path:
         InputError: the cache is incomplete, or `archive` exists.
         VerificationError: the cache is damaged.
     """
-    if archive.exists():
-        raise InputError(f"{archive}: exists; name another file")
     found = verify(folder)
     if found.problems:
         raise VerificationError(f"not exported: {found.problems[0].what}")
     if not found.complete:
         raise InputError(f"{folder}: is not complete; run `lensaudit cache` for {found.name} first")
     check_space(archive.absolute().parent, found.n_bytes, reserve_bytes=0)
-    if not appear(archive, partial(_write_tar, folder)):
+    if archive.exists() or not appear(archive, partial(_pack, folder), link_new):
         raise InputError(f"{archive}: exists; name another file")
     return archive
 
 
-def _write_tar(folder: Path, path: Path) -> None:
-    shards = [folder / shard.file_name for shard in read_spec(folder / SPEC).shards()]
-    with path.open("xb") as stream:
-        with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as tar:
-            for member in (folder / SPEC, folder / SEAL, *shards):
-                info = tarfile.TarInfo(f"{folder.name}/{member.name}")
-                info.size, info.mode = member.stat().st_size, 0o600
-                with member.open("rb") as source:
-                    tar.addfile(info, source)
-        stream.flush()
-        os.fsync(stream.fileno())
+def _pack(folder: Path, stream: BinaryIO) -> None:
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for path in (folder / name for name in _members(read_spec(folder / SPEC))):
+            info = tarfile.TarInfo(f"{folder.name}/{path.name}")
+            info.size, info.mode = path.stat().st_size, 0o600
+            with path.open("rb") as source:
+                tar.addfile(info, source)
 
 
 def import_archive(archive: Path, root: Path, *, reserve_bytes: int = RESERVE_BYTES) -> Imported:
@@ -107,115 +102,70 @@ def import_archive(archive: Path, root: Path, *, reserve_bytes: int = RESERVE_BY
         VerificationError: something in it is damaged or hostile; nothing was imported.
     """
     with _opened(archive) as tar:
-        _spec_in(tar, archive)  # what is no archive makes no store
-    make_folder(root)
-    check_trusted(root)
-    with _staging(root) as staging:
-        folder, sha256 = _unpack(archive, staging, reserve_bytes)
-        n_bytes = _inspect(folder, archive)
-        record = {
-            "archive": printable(archive.name),
-            "sha256": sha256,
-            "imported": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
-        write_json(folder / IMPORTED, record)
-        new = _move_in(folder, root)
-    return Imported(str(root / folder.name), folder_key(folder), n_bytes, new)
-
-
-@contextmanager
-def _staging(root: Path) -> Iterator[Path]:
-    staging = root / staging_name("import")
-    try:
-        staging.mkdir(mode=0o700)
-    except OSError as error:
-        raise os_error(error, root) from error
-    try:
-        yield staging
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-
-
-def _unpack(archive: Path, staging: Path, reserve_bytes: int) -> tuple[Path, str]:
-    """Write an archive's members below `staging`: the cache's folder, the archive's SHA-256."""
-    with _opened(archive) as tar:
-        spec, content = _spec_in(tar, archive)
-        folder = staging / spec.folder_name()
-        folder.mkdir(mode=0o700)
-        write_bytes(folder / SPEC, content)
-        write_bytes(folder / SEAL, _small(*_next(tar, archive, f"{folder.name}/{SEAL}"), archive))
-        seal = checked_seal(folder, spec)
-        assert seal is not None
-        n_bytes = sum(shard.n_bytes for shard in seal.values())
-        check_space(staging, n_bytes, reserve_bytes=reserve_bytes)
-        for shard in spec.shards():
-            info, source = _next(tar, archive, f"{folder.name}/{shard.file_name}")
-            if info.size != (wanted := seal[shard.number].n_bytes):
-                raise VerificationError(
-                    f"{archive}: {shard.file_name} has {info.size} bytes, its seal says {wanted}"
-                )
-            with (folder / shard.file_name).open("xb") as stream:
-                shutil.copyfileobj(source, stream, COPY_BYTES)
-                stream.flush()
-                os.fsync(stream.fileno())
-        if tar.next() is not None:
-            raise InputError(f"{archive}: holds more than one cache")
-        with archive.open("rb") as stream:
-            return folder, hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _spec_in(tar: tarfile.TarFile, archive: Path) -> tuple[Spec, bytes]:
-    """The first member: what the cache holds, and in which folder all members lie."""
-    info, source = _next(tar, archive, SPEC)
-    content = _small(info, source, archive)
-    spec = parse_spec(content, source=f"{archive}: {SPEC}")
-    if info.name != (wanted := f"{spec.folder_name()}/{SPEC}"):
-        raise InputError(
-            f"{archive}: holds {printable(info.name)[:80]!r} where {wanted} is expected"
-        )
-    return spec, content
+        name = _folder_in(tar, archive)  # what is no archive makes no store
+        make_folder(root)
+        check_trusted(root)
+        check_space(root, archive.stat().st_size, reserve_bytes=reserve_bytes)
+        staging = root / staging_name("import")
+        try:
+            with os_errors(root):
+                staging.mkdir(mode=0o700)
+                tar.extractall(staging, filter="data")
+            folder = staging / name
+            folder.chmod(0o700)
+            for path in folder.iterdir():
+                sync_folder(path)
+            n_bytes = _inspect(folder, archive)
+            with archive.open("rb") as stream:
+                sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+            when = datetime.now(UTC).isoformat(timespec="seconds")
+            said = {"archive": printable(archive.name), "sha256": sha256, "imported": when}
+            write_json(folder / IMPORTED, said)
+            new = _move_in(folder, root)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    return Imported(str(root / name), folder_key(folder), n_bytes, new)
 
 
 @contextmanager
 def _opened(archive: Path) -> Iterator[tarfile.TarFile]:
     try:
-        check_plain(archive)
-        with tarfile.open(archive, "r:") as tar:
+        with reading(archive), tarfile.open(archive, "r:") as tar:
             yield tar
-    except FileNotFoundError as error:
-        raise InputError(f"{archive}: no such file") from error
     except (tarfile.TarError, EOFError, ValueError) as error:
         raise InputError(f"{archive}: not a tar that `export` wrote ({error})") from error
-    except OSError as error:
-        raise os_error(error, archive) from error
 
 
-def _next(tar: tarfile.TarFile, archive: Path, name: str) -> tuple[tarfile.TarInfo, IO[bytes]]:
-    """The next member, which must be a plain file of this name; the spec in any folder."""
-    info = tar.next()
-    if info is None:
-        raise InputError(f"{archive}: ends before {name}; copy it again")
-    source = tar.extractfile(info) if info.type == tarfile.REGTYPE else None
-    if source is None or name != (info.name.rpartition("/")[2] if name == SPEC else info.name):
+def _folder_in(tar: tarfile.TarFile, archive: Path) -> str:
+    """The one folder of an archive, all of whose members are the plain files of a cache.
+
+    Raises:
+        InputError: names the first member that is another.
+        VerificationError: its spec is damaged.
+    """
+    members = tar.getmembers()
+    if odd := [one for one in members if one.type != tarfile.REGTYPE]:
         raise InputError(
-            f"{archive}: holds {printable(info.name)[:80]!r} (type {info.type!r}) "
-            f"where {name} is expected"
+            f"{archive}: holds {printable(odd[0].name)[:80]!r} (type {odd[0].type!r}), wanted files"
         )
-    return info, source
-
-
-def _small(info: tarfile.TarInfo, source: IO[bytes], archive: Path) -> bytes:
-    if info.size > MAX_JSON_BYTES:
+    if any(one.size > MAX_JSON_BYTES for one in members[:2]):
+        raise InputError(f"{archive}: of {SPEC} and {SEAL} at most {MAX_JSON_BYTES} bytes are read")
+    first = tar.extractfile(members[0]) if members else None
+    spec = parse_spec(first.read() if first else b"", source=f"{archive}: {SPEC}")
+    wanted = [f"{spec.folder_name()}/{name}" for name in _members(spec)]
+    if (found := [one.name for one in members]) != wanted:
+        at = next(n for n, name in enumerate([*wanted, None]) if found[n : n + 1] != [name])
         raise InputError(
-            f"{archive}: {info.name} of {info.size} bytes; at most {MAX_JSON_BYTES} are read"
+            f"{archive}: holds {printable(str(found[at : at + 1]))[:80]} where "
+            f"{wanted[at : at + 1]} is expected; copy it again"
         )
-    return source.read()
+    return spec.folder_name()
 
 
 def _inspect(folder: Path, archive: Path) -> int:
     """Verify in another process: a file made to crash its reader crashes that one; shard bytes."""
     size = sum(path.stat().st_size for path in folder.iterdir())
-    command = [sys.executable, "-m", "lensaudit.activations.verification", str(folder)]
+    command = [sys.executable, "-m", "lensaudit.activations.inventory", str(folder)]
     timeout = INSPECTION_S + size / INSPECTION_BYTES_PER_S
     try:
         done = subprocess.run(command, capture_output=True, timeout=timeout, check=False)
@@ -235,16 +185,13 @@ def _inspect(folder: Path, archive: Path) -> int:
 def _move_in(folder: Path, root: Path) -> bool:
     """One rename; False if a complete cache of this key is there already."""
     there = folder_of(folder_key(folder), root)
-    if there is not None and (there / SEAL).exists():
-        return False
-    if there is not None:
+    if there is not None and not (there / SEAL).exists():
         raise InputError(
             f"{there}: an incomplete cache of this key is here; "
             "run `lensaudit cache` to fill it, or remove it, then import again"
         )
-    try:
-        folder.rename(root / folder.name)
-        sync_folder(root)
-    except OSError as error:
-        raise os_error(error, root / folder.name) from error
-    return True
+    if there is None:
+        with os_errors(root / folder.name):
+            folder.rename(root / folder.name)
+            sync_folder(root)
+    return there is None

@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import accumulate, chain, islice
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 
 import torch
 import xxhash
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from lensaudit.activations.presence import check_space, claim
@@ -34,7 +33,6 @@ from lensaudit.activations.spec import (
     hooked,
 )
 from lensaudit.activations.store import (
-    TORCH,
     Activations,
     ActivationStore,
     CacheWriter,
@@ -43,7 +41,7 @@ from lensaudit.activations.store import (
 from lensaudit.data.spans import PROMPT_TEMPLATE, Encoded, buckets, by_length, make_batch
 from lensaudit.data.tofu import DEMO, FORGET10
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import digest, os_error
+from lensaudit.files import digest, os_errors
 from lensaudit.models.bridge import (
     TransformerBridge,
     check_finite,
@@ -56,11 +54,10 @@ from lensaudit.models.conditions import conditions_of
 from lensaudit.models.decoder import VERIFIED
 from lensaudit.models.large.streaming import streamed
 from lensaudit.models.registry import ModelSpec, lasting_name
-from lensaudit.models.sizes import Sizes, budget_for, planned_bytes, sizes_of, sizes_on_disk
+from lensaudit.models.sizes import Sizes, budget_for, planned_bytes, sizes_on_disk
 from lensaudit.partials import partial_path
 from lensaudit.progress import Notice, Tick, unheard
 from lensaudit.results.keyed import write_keyed
-from lensaudit.results.reading import checked
 from lensaudit.results.records import code_digest, computed_by, signed_object
 from lensaudit.settings import Kept, Positions
 from lensaudit.types import Resid, Tokens
@@ -68,26 +65,17 @@ from lensaudit.types import Resid, Tokens
 NUMBERS, DONE = "unfinished-blocks.bin", "unfinished-blocks.json"
 
 
-@dataclass(frozen=True)
-class BlocksDone:
-    """What the numbers of an unfinished cache are."""
+def blocks_done(folder: Path) -> Mapping[str, Any]:
+    """What the numbers of an unfinished cache are, as its document says; empty: nothing is said.
 
-    key: str
-    """Of all that decides them, and where each lies."""
-    shards: list[int]
-    """That they are for, by number."""
-    layers: list[str]
-    """XXH3-128 of what is kept of each layer so far."""
-    streams: str
-    """XXH3-128 of the streams after the last of them."""
-
-
-def blocks_done(folder: Path) -> BlocksDone | None:
-    """What an interrupted run left in the folder of a cache; None: nothing that says what it is."""
+    The `key` of all that decides them and where each lies, the `shards` that they are for, by
+    number, an XXH3-128 of what is kept of each of the `layers` so far, and of the `streams` after
+    the last of them.
+    """
     try:
-        return checked(BlocksDone, signed_object(folder / DONE), folder / DONE)
+        return signed_object(folder / DONE)
     except InputError:
-        return None
+        return {}
 
 
 def forget_blocks(folder: Path) -> None:
@@ -96,11 +84,9 @@ def forget_blocks(folder: Path) -> None:
     Raises:
         LensAuditError: the system refuses.
     """
-    try:
+    with os_errors(folder):
         (folder / DONE).unlink(missing_ok=True)
         (folder / NUMBERS).unlink(missing_ok=True)
-    except OSError as error:
-        raise os_error(error, folder) from error
 
 
 class Scratch(AbstractContextManager):
@@ -133,7 +119,8 @@ class Scratch(AbstractContextManager):
         reserve_bytes: int,
         notice: Notice,
     ):
-        self._folder, self._said = folder, BlocksDone(key, [*shards], [], "")
+        self._folder = folder
+        self._said: dict[str, Any] = {"key": key, "shards": [*shards], "layers": [], "streams": ""}
         each = [math.prod(shape) for shape in shapes[2:]]
         sizes = [math.prod(shapes[0]), math.prod(shapes[1]), sum(each), sum(each)]
         with ExitStack() as held:
@@ -160,7 +147,7 @@ class Scratch(AbstractContextManager):
     @property
     def n_done(self) -> int:
         """Blocks that all examples went through."""
-        return len(self._said.layers)
+        return len(self._said["layers"])
 
     def __exit__(self, *error: object) -> None:
         if self._named and not self.n_done:
@@ -169,29 +156,26 @@ class Scratch(AbstractContextManager):
 
     def keep(self) -> None:
         """Another block is done: say so on disk."""
-        layers = [*self._said.layers, _hash(self.resid[self.n_done])]
-        streams = _hash(self._rooms[len(layers) % 2])
-        self._said = replace(self._said, layers=layers, streams=streams)
+        self._said["layers"] += [_hash(self.resid[self.n_done])]
+        self._said["streams"] = _hash(self._rooms[self.n_done % 2])
         if self._named:
-            write_keyed(self._folder / DONE, asdict(self._said))
+            write_keyed(self._folder / DONE, self._said)
 
     def _found(self, sizes: Sequence[int], n_layers: int, dtype: torch.dtype) -> Tensor | None:
         """The numbers of an interrupted run, where they are this one's and as written."""
         said, path = blocks_done(self._folder), self._folder / NUMBERS
-        n_bytes = sum(sizes) * dtype.itemsize
         if (
-            said is None
-            or (said.key, said.shards) != (self._said.key, self._said.shards)
+            any(said.get(name) != self._said[name] for name in ("key", "shards"))
             or not os.access(path, os.R_OK | os.W_OK)
-            or path.stat().st_size != n_bytes
+            or path.stat().st_size != sum(sizes) * dtype.itemsize
         ):
             return None
         numbers = torch.from_file(str(path), shared=True, size=sum(sizes), dtype=dtype)
         resid, _, *rooms = numbers.split([*sizes])
-        layers = [_hash(one) for one in resid.view(n_layers, -1)[: len(said.layers)]]
-        if layers != said.layers or _hash(rooms[len(layers) % 2]) != said.streams:
+        layers = [_hash(one) for one in resid.view(n_layers, -1)[: len(said["layers"])]]
+        if layers != said["layers"] or _hash(rooms[len(layers) % 2]) != said["streams"]:
             return None
-        self._said = said
+        self._said = dict(said)
         return numbers
 
 
@@ -205,31 +189,21 @@ def _mapped(folder: Path, n: int, dtype: torch.dtype, reserve_bytes: int, *, nam
     if named:
         forget_blocks(folder)
     check_space(folder, n_bytes, reserve_bytes=reserve_bytes)
-    try:
+    with os_errors(folder):
         try:
             with path.open("xb") as file:
                 if hasattr(os, "posix_fallocate"):
                     os.posix_fallocate(file.fileno(), 0, n_bytes)  # a full disk is told here
-                else:
-                    file.truncate(n_bytes)
             numbers = torch.from_file(str(path), shared=True, size=n, dtype=dtype)
             if named:
                 path.replace(folder / NUMBERS)
             return numbers
         finally:
             path.unlink(missing_ok=True)
-    except OSError as error:
-        raise os_error(error, folder) from error
 
 
 CACHE_BATCH = 16
 """Most examples per forward pass while caching; part of the fingerprint for half-precision."""
-
-CALL_FLOP = {"cpu": 1e9, "cuda": 1e13}
-"""What a forward pass costs beside its arithmetic: some 20 ms of Python."""
-
-FEW_TOKENS = 64.0
-"""Matrix products of fewer rows are no faster: the weights have to be read."""
 
 
 def encoded_hash(encoded: Sequence[Encoded]) -> str:
@@ -331,8 +305,7 @@ def fill(
     """
     by_idx = {e.idx: e for e in by_length(encoded)}
     what = name if fingerprint.part == "resid" else f"{fingerprint.part} of {name}"
-    complete = store.open(fingerprint)
-    if complete is not None:
+    if (complete := store.open(fingerprint)) is not None:
         return complete
     with store.writer(
         fingerprint, name=name, idx=list(by_idx), provenance=provenance or {}
@@ -343,18 +316,14 @@ def fill(
             if progress:
                 progress(f"caching {what}{how}", n_before + n, len(by_idx))
 
-        pending: Future[None] | None = None
+        pending = Future[None]()
+        pending.set_result(None)
         computing = _computed(writer, by_idx, load, name, batch_size, told, notice)
-        with (
-            ThreadPoolExecutor(max_workers=1) as background,
-            closing(computing) as computed,
-        ):
+        with ThreadPoolExecutor(max_workers=1) as background, closing(computing) as computed:
             for shard, done in computed:
-                if pending is not None:
-                    pending.result()
-                pending = background.submit(writer.publish, shard, done)
-            if pending is not None:
                 pending.result()
+                pending = background.submit(writer.publish, shard, done)
+            pending.result()
         forget_blocks(writer.folder)
         writer.seal()
     complete = store.open(fingerprint)
@@ -363,33 +332,31 @@ def fill(
     return complete
 
 
-Told = Callable[..., None]
-"""Of the number of examples done, and how."""
-
-
 def _computed(
     writer: CacheWriter,
     by_idx: Mapping[int, Encoded],
     load: Callable[[], TransformerBridge],
     name: str,
     batch_size: int,
-    told: Told,
+    told: Callable[..., None],
     notice: Notice,
 ) -> Generator[tuple[Shard, list[ExampleActivations]]]:
     """The missing shards with their examples, one after the other or all at the end."""
     model: TransformerBridge | None = None
     n_done, claims = 0, writer.claims()
+    length = partial(_n_run, fingerprint=writer.spec.fingerprint)
     for shard in claims:
         model = model or load()
-        shards, together, by_block = [shard], [shard], goes_by_block(model)
-        if by_block:
-            # what other processes hold is not waited for: they would wait for this one
-            shards = [shard, *islice(claims, writer.n_free())]
-            together = _together(shards, writer)
+        hf = model.original_model
+        # its blocks are brought one by one, and each is called alike whatever runs through it
+        by_block = streamed(hf) is not None and type(hf).__name__ in VERIFIED
+        # what other processes hold is not waited for: they would wait for this one
+        shards = [shard, *islice(claims, writer.n_free() if by_block else 0)]
+        together = _together(shards, writer) if by_block else shards
         batches = [
             batch
             for one in together
-            for batch in _batches(model, [by_idx[idx] for idx in one.idx], writer, batch_size)
+            for batch in buckets([by_idx[idx] for idx in one.idx], batch_size, length=length)
         ]
         if by_block:
             examples = _run_by_block(model, batches, writer, name, told, notice)
@@ -409,14 +376,13 @@ def _computed(
 def _together(shards: Sequence[Shard], writer: CacheWriter) -> Sequence[Shard]:
     """The shards, with those that an interrupted run computed beside them and published since."""
     said = blocks_done(writer.folder)
-    there = [one for one in writer.spec.shards() if said and one.number in said.shards]
+    there = [one for one in writer.spec.shards() if one.number in said.get("shards", ())]
     if there and not set(there) & {*writer.missing()}:
         forget_blocks(writer.folder)
     return there if all(one in there for one in shards) else shards
 
 
 Bucket = Sequence[Encoded]
-"""Examples that run together."""
 
 
 def _n_run(e: Encoded, fingerprint: Fingerprint) -> int:
@@ -434,19 +400,22 @@ def _tokens(bucket: Bucket, fingerprint: Fingerprint) -> Tokens:
     return make_batch(bucket).tokens[:, : max(_n_run(e, fingerprint) for e in bucket)]
 
 
-def _batches(
-    model: TransformerBridge, encoded: Sequence[Encoded], writer: CacheWriter, batch_size: int
-) -> Iterator[Bucket]:
-    length = partial(_n_run, fingerprint=writer.spec.fingerprint)
-    return buckets(encoded, batch_size, call_tokens=call_tokens(model), length=length)
-
-
 def _run(
     model: TransformerBridge, batches: Sequence[Bucket], writer: CacheWriter, name: str
 ) -> Iterator[ExampleActivations]:
+    """Every example of every batch; heads lie end to end, and only the stream has a final norm.
+
+    Raises:
+        InputError: the architecture has no such component, or not of this width.
+        WorkError: an activation is not finite.
+    """
     device, fingerprint = device_of(model), writer.spec.fingerprint
     for bucket in batches:
-        stack, final_norm = _read(model, _tokens(bucket, fingerprint).to(device), fingerprint)
+        tokens = _tokens(bucket, fingerprint).to(device)
+        stack, final_norm = residuals(model, tokens, component=hooked(fingerprint.part))
+        if fingerprint.part != "resid":
+            stack, final_norm = stack.flatten(3), final_norm[:, :0]
+            check_width(fingerprint, stack.shape[-1])
         check_finite(stack, tuple(e.idx for e in bucket), name)
         for row, e in enumerate(bucket):
             at = _kept(e, fingerprint)
@@ -459,43 +428,12 @@ def _run(
             )
 
 
-def _read(
-    model: TransformerBridge, tokens: Tokens, fingerprint: Fingerprint
-) -> tuple[Float[Tensor, "batch layer pos d_model"], Float[Tensor, "batch norm_pos d_model"]]:
-    """What the fingerprint names, heads end to end; the final norm's output beside the stream.
-
-    Raises:
-        InputError: the architecture has no such component, or not of this width.
-    """
-    part = fingerprint.part
-    stack, final_norm = residuals(model, tokens, component=hooked(part))
-    if part == "resid":
-        return stack, final_norm
-    stack = stack.flatten(3)
-    check_width(fingerprint, stack.shape[-1])
-    return stack, stack[:, 0, :0]
-
-
-def call_tokens(model: TransformerBridge) -> float:
-    """What a further forward pass costs, in tokens."""
-    sizes = sizes_of(model.original_model.config, "float32")
-    device = device_of(model)
-    flop = CALL_FLOP["cpu" if device.type == "cpu" else "cuda"]
-    return max(FEW_TOKENS, flop / sizes.per_token_flop)
-
-
-def goes_by_block(model: TransformerBridge) -> bool:
-    """Its blocks are brought one by one, and each is called alike whatever runs through it."""
-    hf = model.original_model
-    return streamed(hf) is not None and type(hf).__name__ in VERIFIED
-
-
 def _run_by_block(
     model: TransformerBridge,
     batches: Sequence[Bucket],
     writer: CacheWriter,
     name: str,
-    told: Told,
+    told: Callable[..., None],
     notice: Notice,
 ) -> Iterator[ExampleActivations]:
     """Every example of every batch, in their order, each weight brought once.
@@ -569,7 +507,7 @@ def _scratch_for(
             fingerprint.norm_shape(n_rows),
             *((*shape, d_stream) for shape in shapes),
         ],
-        TORCH[fingerprint.dtype],
+        getattr(torch, fingerprint.dtype),
         reserve_bytes=writer.reserve_bytes,
         notice=notice,
     )

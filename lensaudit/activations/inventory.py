@@ -1,23 +1,43 @@
-"""What is in a store, and which cache is meant by a name, a key or a path; no shard is read."""
+"""What is in a store, is every byte of it as it was written, and which cache does a name mean?
 
+Imports no torch: `import` runs it as a process.
+"""
+
+import json
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
-from lensaudit.activations.presence import users
-from lensaudit.activations.spec import SEAL, SPEC, Spec, checked_seal, read_spec
+from lensaudit.activations.presence import check_trusted, users
+from lensaudit.activations.shard import check_shard
+from lensaudit.activations.spec import (
+    SEAL,
+    SPEC,
+    Seal,
+    SealedShard,
+    Spec,
+    checked_seal,
+    read_spec,
+)
 from lensaudit.errors import InputError, LensAuditError, VerificationError
-from lensaudit.files import os_error, printable, read_json, slug
-from lensaudit.settings import Kept, Place, Positions
+from lensaudit.files import os_errors, printable, slug
+from lensaudit.results.reading import json_object
+from lensaudit.settings import Place
 
 QUARANTINE = "quarantine"
 """Where `repair` moves damaged files."""
 
 IMPORTED = "imported.json"
 """In a cache that was made elsewhere: from which archive it came."""
+
+OWN_BYTES = 4 << 30
+"""Address space of Python, numpy and HDF5; resident they take a hundredth of it."""
 
 
 @dataclass(frozen=True)
@@ -47,18 +67,23 @@ class CacheInfo:
 
 def describe(folder: Path) -> CacheInfo:
     """Name, size and state of a cache."""
-    spec, problem = None, None
-    sealed = False
+    spec, problem, sealed = None, None, False
     try:
         spec = read_spec(folder / SPEC)
         sealed = checked_seal(folder, spec) is not None
     except LensAuditError as error:
         problem = str(error)
     shards = spec.shards() if spec else ()
-    there = [shard for shard in shards if (folder / shard.file_name).exists()]
-    if sealed and len(there) < len(shards):
-        problem = f"{len(shards) - len(there)} sealed shards are gone"
-    n_bytes, last_used_s = _disk_use(folder)
+    n_published = sum((folder / shard.file_name).exists() for shard in shards)
+    if sealed and n_published < len(shards):
+        problem = f"{len(shards) - n_published} sealed shards are gone"
+    n_bytes, last_used_s = 0, 0.0  # opening a cache touches its seal
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # gone meanwhile
+            stat = path.lstat()
+            n_bytes += stat.st_size
+            if path.parent == folder and path.is_file():
+                last_used_s = max(last_used_s, stat.st_mtime)
     return CacheInfo(
         folder=str(folder),
         key=folder_key(folder),
@@ -67,7 +92,7 @@ def describe(folder: Path) -> CacheInfo:
         problem=problem,
         n_examples=len(spec.idx) if spec else 0,
         n_shards=len(shards),
-        n_published=len(there),
+        n_published=n_published,
         n_bytes=n_bytes,
         last_used_s=last_used_s,
         users=tuple(users(folder)),
@@ -79,25 +104,62 @@ def describe(folder: Path) -> CacheInfo:
 
 def _imported(path: Path) -> dict[str, Any] | None:
     """Where a cache came from; a damaged record says so, and blocks nothing."""
-    if not path.exists():
-        return None
     try:
-        found = read_json(path)
+        return json_object(path) if path.exists() else None
     except LensAuditError as error:
         return {"problem": str(error)}
-    return found if isinstance(found, dict) else {"problem": f"{path}: is no record of an import"}
 
 
-def _disk_use(folder: Path) -> tuple[int, float]:
-    """Bytes of everything, and when a file was last changed: opening a cache touches its seal."""
-    n_bytes, last = 0, 0.0
-    for path in folder.rglob("*"):
-        with suppress(OSError):  # gone meanwhile
-            stat = path.lstat()
-            n_bytes += stat.st_size
-            if path.parent == folder and path.is_file():
-                last = max(last, stat.st_mtime)
-    return n_bytes, last
+@dataclass(frozen=True)
+class Problem:
+    """A file of a cache that is not as it was written."""
+
+    file: str
+    what: str
+
+
+@dataclass(frozen=True)
+class VerifiedCache:
+    """What checking every byte of a cache found."""
+
+    folder: str
+    key: str
+    name: str | None
+    complete: bool
+    n_shards: int
+    n_bytes: int
+    """Of the shards that are whole."""
+    problems: tuple[Problem, ...]
+
+
+def verify(folder: Path) -> VerifiedCache:
+    """Read and check every byte of a cache."""
+    check_trusted(folder)
+    problems: list[Problem] = []
+
+    def whole(file: str, read: Callable[[], Any]) -> Any:
+        try:
+            return read()
+        except LensAuditError as error:
+            problems.append(Problem(file, str(error)))
+            return None
+
+    spec: Any = whole(SPEC, lambda: check_key(folder, read_spec(folder / SPEC)))
+    seal: Seal | None = spec and whole(SEAL, lambda: checked_seal(folder, spec))
+    found: list[SealedShard | None] = []
+    for shard in spec.shards() if spec else ():
+        path, said = folder / shard.file_name, (seal or {}).get(shard.number)
+        if seal or path.exists():
+            found.append(whole(path.name, partial(check_shard, path, spec, shard, said)))
+    return VerifiedCache(
+        folder=str(folder),
+        key=folder_key(folder),
+        name=spec.name if spec else None,
+        complete=seal is not None and not problems,
+        n_shards=len(found),
+        n_bytes=sum(one.n_bytes for one in found if one),
+        problems=tuple(problems),
+    )
 
 
 FOLDER = re.compile(r"[a-z0-9._-]{1,40}--[0-9a-f]{32}")
@@ -111,12 +173,8 @@ def is_cache(path: Path) -> bool:
 
 def cache_folders(root: Path) -> list[Path]:
     """The cache folders of a store, by name; none where there is no store yet."""
-    try:
-        return sorted(path for path in root.iterdir() if is_cache(path))
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise os_error(error, root) from error
+    with os_errors(root):
+        return sorted(filter(is_cache, root.iterdir())) if root.exists() else []
 
 
 def folder_key(folder: Path) -> str:
@@ -141,78 +199,80 @@ def check_key(folder: Path, spec: Spec) -> Spec:
 def folder_of(key: str, root: Path) -> Path | None:
     """The folder of a key, whatever its slug; a complete one if there are several."""
     found = [folder for folder in cache_folders(root) if folder_key(folder) == key]
-    return next((folder for folder in found if (folder / SEAL).exists()), next(iter(found), None))
+    return max(found, key=lambda folder: (folder / SEAL).exists(), default=None)
 
 
-def matching(text: str, *, root: Path) -> list[Path]:
+Found = Mapping[Path, Spec | None]
+"""Folders of caches with their specs; None where that is damaged."""
+
+
+def _spec(folder: Path) -> Spec | None:
+    try:
+        return read_spec(folder / SPEC)
+    except LensAuditError:  # damaged: still found by its key and slug, and repaired
+        return None
+
+
+def matching(text: str, *, root: Path) -> Found:
     """The caches that `text` means: a folder or key in full, a name, or the beginning of a key."""
-    folders = cache_folders(root)
+    specs = {folder: _spec(folder) for folder in cache_folders(root)}
     tests = (
         lambda folder: text in (folder.name, folder_key(folder)),
-        lambda folder: getattr(_spec(folder), "name", None) == text,
+        lambda folder: getattr(specs[folder], "name", None) == text,
         lambda folder: folder.name.rpartition("--")[0] == slug(text),
         lambda folder: len(text) >= 4 and folder_key(folder).startswith(text),
     )
-    for test in tests:
-        if found := [folder for folder in folders if test(folder)]:
-            return found
-    return []
+    found = ({folder: specs[folder] for folder in specs if test(folder)} for test in tests)
+    return next(filter(None, found), {})
 
 
 def find(
-    name_or_key_or_path: Place,
-    *,
-    root: Path,
-    data: Place | None = None,
-    limit: int | Literal["all"] | None = None,
-    positions: Positions | None = None,
-    component: Kept | None = None,
+    name_or_key_or_path: Place, *, root: Path, wanted: Mapping[str, Any] = MappingProxyType({})
 ) -> Path:
     """The one cache folder that is meant; of several that match, the one that holds what is wanted.
 
-    None says nothing of it; a component that is not named is the residual stream, where a name
-    stands for the cache; a key or a folder is what it is.
+    Args:
+        name_or_key_or_path: a name stands for the residual stream of all rows, where nothing else
+            is wanted; a key or a folder is what it is.
+        root: folder of the caches.
+        wanted: `data`, `limit`, `positions`, `component`; None says nothing of it.
 
     Raises:
         InputError: none or several match; says in what they differ.
     """
-    given = {"data": data, "limit": limit, "positions": positions, "component": component}
-    wanted = {name: one for name, one in given.items() if one is not None}
+    wanted = {name: one for name, one in wanted.items() if one is not None}
     path = Path(name_or_key_or_path)
     if (path / SPEC).is_file() or is_cache(path):
         return path
     text = str(name_or_key_or_path)
     named = matching(text, root=root)
     found = _fitting(text, named, wanted)
-    if named and not found:
+    if len(found) == 1:
+        return next(iter(found))
+    meant = f"{printable(text)[:60]!r}"
+    if found:
+        raise InputError(
+            f"{root}: {meant} means {len(found)} caches; give a key, or data, limit, positions and "
+            f"component in Python: {differences(found)}"
+        )
+    if named:
         said = ", ".join(f"{name}={one}" for name, one in wanted.items())
         raise InputError(
-            f"{root}: no cache of {printable(text)[:60]!r}{printable(said and f' with {said}')}; "
+            f"{root}: no cache of {meant}{printable(said and f' with {said}')}; "
             f"there are {differences(named)}"
         )
-    match found:
-        case [folder]:
-            return folder
-        case []:
-            known = ", ".join(folder.name for folder in cache_folders(root)[:8])
-            raise InputError(
-                f"{root}: no cache {printable(text)[:60]!r}; "
-                + (f"it holds {known}" if known else "it holds none; run `lensaudit cache`")
-            )
-        case several:
-            raise InputError(
-                f"{root}: {printable(text)[:60]!r} means {len(several)} caches; give a key, or "
-                f"data, limit, positions and component in Python: {differences(several)}"
-            )
+    known = ", ".join(folder.name for folder in cache_folders(root)[:8])
+    there = f"it holds {known}" if known else "it holds none; run `lensaudit cache`"
+    raise InputError(f"{root}: no cache {meant}; {there}")
 
 
-def differences(folders: Sequence[Path]) -> str:
+def differences(found: Found) -> str:
     """Keys of caches, each with what tells it from the others."""
-    said = [_said(_spec(folder)) for folder in folders]
+    said = [_said(spec) for spec in found.values()]
     differing = [name for name in said[0] if len({str(one.get(name)) for one in said}) > 1]
     differing = differing if said[1:] else list(said[0])
     parts = []
-    for folder, one in zip(folders, said, strict=True):
+    for folder, one in zip(found, said, strict=True):
         words = ", ".join(f"{name} {one[name]}" for name in differing if one.get(name) is not None)
         parts.append(f"{folder_key(folder)} ({printable(words) or 'damaged'})")
     return "; ".join(parts)
@@ -233,41 +293,48 @@ def _said(spec: Spec | None) -> dict[str, Any]:
     return {**recipe, "rows": len(spec.idx), **document}
 
 
-def _fitting(text: str, named: Sequence[Path], wanted: Mapping[str, Any]) -> Sequence[Path]:
+def _fitting(text: str, found: Found, wanted: Mapping[str, Any]) -> Found:
     """Those that hold what is wanted; of several that a name means, all rows' residual stream."""
-    found = [(folder, _spec(folder)) for folder in named]
     if wanted:
-        found = [(folder, spec) for folder, spec in found if spec and _holds(spec, **wanted)]
-    by_key = any(text == one.name or folder_key(one).startswith(text) for one, _ in found)
+        found = {one: spec for one, spec in found.items() if spec and _holds(spec, wanted)}
+    by_key = any(text == one.name or folder_key(one).startswith(text) for one in found)
     if "component" not in wanted and not by_key:
-        found = [(one, spec) for one, spec in found if not spec or spec.fingerprint.part == "resid"]
+        found = {
+            one: spec for one, spec in found.items() if not spec or spec.fingerprint.part == "resid"
+        }
     if "limit" not in wanted and not by_key:
-        whole = [one for one in found if (spec := one[1]) and not spec.provenance.get("limit", 1)]
+        whole = {
+            one: spec for one, spec in found.items() if spec and not spec.provenance.get("limit", 1)
+        }
         found = whole or found
-    return [folder for folder, _ in found]
+    return found
 
 
-def _holds(
-    spec: Spec,
-    data: Place | None = None,
-    limit: int | str | None = None,
-    positions: str | None = None,
-    component: str | None = None,
-) -> bool:
+def _holds(spec: Spec, wanted: Mapping[str, Any]) -> bool:
     """Was the cache made for exactly this?"""
     recipe = spec.provenance
-    rows = str(data), str(Path(data or "").expanduser().resolve())
-    n_rows = None if limit == "all" else limit
-    return (
-        (data is None or recipe.get("data") in rows)
-        and (limit is None or ("limit" in recipe and recipe["limit"] == n_rows))
-        and positions in (None, spec.fingerprint.positions)
-        and component in (None, spec.fingerprint.part)
-    )
+    said = {
+        "data": recipe.get("data"),
+        "limit": (recipe["limit"] or "all") if "limit" in recipe else None,
+        "positions": spec.fingerprint.positions,
+        "component": spec.fingerprint.part,
+    }
+    data = str(wanted.get("data", ""))
+    rows = {data: data, str(Path(data).expanduser().resolve()): data}
+    said["data"] = rows.get(str(said["data"]))
+    return all(str(said[name]) == str(one) for name, one in wanted.items())
 
 
-def _spec(folder: Path) -> Spec | None:
-    try:
-        return read_spec(folder / SPEC)
-    except LensAuditError:  # damaged: still found by its key and slug, and repaired
-        return None
+def main() -> None:
+    """Verify the folder named on the command line with bounded memory; print JSON."""
+    import resource  # not on every system; without it foreign archives are refused
+
+    folder = Path(sys.argv[1])
+    largest = max((path.stat().st_size for path in folder.iterdir()), default=0)
+    limit = OWN_BYTES + 2 * largest
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    print(json.dumps(asdict(verify(folder))))
+
+
+if __name__ == "__main__":
+    main()

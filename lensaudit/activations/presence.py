@@ -10,7 +10,7 @@ import shutil
 import stat
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
@@ -19,8 +19,8 @@ from filelock import FileLock, Timeout
 
 from lensaudit.activations.shard import hash_rest
 from lensaudit.errors import InputError, TryAgainError, WorkError
-from lensaudit.files import os_error, sync_folder
-from lensaudit.partials import is_running, partial_path, process_name
+from lensaudit.files import appear, os_errors
+from lensaudit.partials import process_name, works_on
 
 LOCKS = ".locks"
 
@@ -39,10 +39,8 @@ def check_trusted(folder: Path) -> None:
     """
     if not hasattr(os, "getuid") or os.environ.get(TRUST) == "1":
         return
-    try:
+    with os_errors(folder):
         found = folder.stat()
-    except OSError as error:
-        raise os_error(error, folder) from error
     if found.st_uid not in (os.getuid(), 0):
         raise InputError(
             f"{folder}: belongs to user {found.st_uid}, you are {os.getuid()}; "
@@ -99,19 +97,13 @@ def _remove(mark: Path) -> None:
         mark.unlink(missing_ok=True)
 
 
-def still_running(process: str, path: Path) -> bool:
-    """Whether a process works on `path`; of another machine, whether it was touched of late."""
-    running = is_running(process)
-    return time.time() - path.stat().st_mtime < USE_AGE_S if running is None else running
-
-
 def users(folder: Path) -> list[str]:
     """Processes that use a cache now; marks of dead ones are removed."""
     alive = []
     for path in (folder / LOCKS).glob("use.*"):
         process = path.name.removeprefix("use.").rpartition("-")[0]
         with suppress(OSError, ValueError):
-            if still_running(process, path):
+            if works_on(process, path, USE_AGE_S):
                 alive.append(process)
             else:
                 path.unlink()
@@ -132,24 +124,18 @@ def claim(folder: Path, name: str, *, patience_s: float, unlocked: bool = True) 
         path.parent.mkdir(mode=0o700, exist_ok=True)
         lock.acquire(timeout=0)
         os.utime(path)
+        ours = True
     except Timeout:
-        yield _age_s(path) > patience_s
-        return
+        ours = False
+        with suppress(OSError):  # released and removed since
+            ours = time.time() - path.stat().st_mtime > patience_s
     except (OSError, NotImplementedError):  # a disk without locks
-        yield unlocked
-        return
+        ours = unlocked
     try:
-        yield True
+        yield ours
     finally:
         with suppress(OSError):
             lock.release()
-
-
-def _age_s(path: Path) -> float:
-    try:
-        return time.time() - path.stat().st_mtime
-    except OSError:  # released and removed since
-        return 0.0
 
 
 RESERVE_BYTES = 2 << 30
@@ -166,10 +152,8 @@ def check_space(folder: Path, n_bytes: int, *, reserve_bytes: int = RESERVE_BYTE
     Raises:
         TryAgainError: there is not; says how many bytes are missing.
     """
-    try:
+    with os_errors(folder):
         free = shutil.disk_usage(folder).free
-    except OSError as error:
-        raise os_error(error, folder) from error
     missing = int(MARGIN * n_bytes) + reserve_bytes - free
     if missing > 0:
         raise TryAgainError(
@@ -189,49 +173,21 @@ def publish(path: Path, parts: Sequence[bytes | memoryview]) -> bool:
         WorkError: the bytes read back are not the bytes written.
         InputError | TryAgainError | WorkError: by cause of the operating system's refusal.
     """
-
-    def write(partial: Path) -> None:
-        with partial.open("xb") as stream:
-            for part in parts:
-                stream.write(part)
-            stream.flush()
-            os.fsync(stream.fileno())
-        _read_back(partial, parts)
-
-    return appear(path, write)
-
-
-def appear(path: Path, write: Callable[[Path], None]) -> bool:
-    """Write a temporary file, then give it the name `path`; False if that is taken, and stays.
-
-    Raises:
-        InputError | TryAgainError | WorkError: by cause of the operating system's refusal.
-    """
-    partial = partial_path(path)
-    try:
-        try:
-            write(partial)
-            made = link_new(partial, path)
-            sync_folder(path.absolute().parent)
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as error:
-        raise os_error(error, path) from error
-    return made
-
-
-def _read_back(partial: Path, parts: Sequence[bytes | memoryview]) -> None:
-    """Catches short writes, which some network disks report as success."""
     wanted = xxhash.xxh3_128()
     for part in parts:
         wanted.update(part)
-    with partial.open("rb", buffering=0) as stream:
-        found = hash_rest(stream)
-    if found != wanted.hexdigest():
-        raise WorkError(
-            f"{partial.name}: the disk returned other bytes than were written; "
-            "what was published before is kept; check the disk and run the same command again"
-        )
+
+    def place(partial: Path, path: Path) -> bool:
+        with partial.open("rb", buffering=0) as stream:
+            found = hash_rest(stream)
+        if found != wanted.hexdigest():  # some network disks report a short write as success
+            raise WorkError(
+                f"{partial.name}: the disk returned other bytes than were written; "
+                "what was published before is kept; check the disk and run the same command again"
+            )
+        return link_new(partial, path)
+
+    return appear(path, lambda stream: stream.writelines(parts), place)
 
 
 def link_new(partial: Path, path: Path) -> bool:

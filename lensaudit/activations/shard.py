@@ -13,8 +13,8 @@ ends the interpreter with a segmentation fault when it does, and a writer needs 
 
 import io
 import mmap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from io import RawIOBase
 from itertools import pairwise
@@ -27,8 +27,8 @@ import xxhash
 from jaxtyping import Int64, Shaped
 
 from lensaudit.activations.spec import FORMAT, REPAIR, SCHEMA, SealedShard, Shard, Spec
-from lensaudit.errors import InputError, VerificationError
-from lensaudit.files import check_plain, os_error
+from lensaudit.errors import VerificationError
+from lensaudit.files import os_errors, reading
 
 HASH_BLOCK_BYTES = 1 << 20
 
@@ -43,16 +43,10 @@ def check_bytes(path: Path, sealed: SealedShard | None = None) -> SealedShard:
         VerificationError: any byte differs from what was written.
         InputError | WorkError: the file is missing, no ordinary one, or cannot be read.
     """
-    check_plain(path)
-    try:
-        with path.open("rb", buffering=0) as stream:
-            first = stream.read(HEADER_BYTES)
-            found = hash_rest(stream)
-            n_bytes = stream.tell()
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such shard; {REPAIR}") from error
-    except OSError as error:
-        raise os_error(error, path) from error
+    with reading(path), path.open("rb", buffering=0) as stream:
+        first = stream.read(HEADER_BYTES)
+        found = hash_rest(stream)
+        n_bytes = stream.tell()
     if first != header(n_bytes, found):
         raise VerificationError(
             f"{path}: {n_bytes} bytes hash to {found}, its header says otherwise: damaged; {REPAIR}"
@@ -95,7 +89,6 @@ def check_shard(
 class Slabs:
     """One example as stored: numbers in the shard's stored type."""
 
-    idx: int
     token_ids: Int64[np.ndarray, " token"]
     positions: Int64[np.ndarray, " pos"]
     resid: Shaped[np.ndarray, "layer pos d_model"]
@@ -112,24 +105,17 @@ class ShardFile:
         Raises:
             VerificationError: the structure is not that of shard `shard` of `spec`.
         """
-        self.path, self.spec, self.shard = path, spec, shard
-        try:
-            # no lock call: published shards never change, and some network disks refuse locks
-            self._file = h5py.File(path, "r", locking=False)
-        except FileNotFoundError as error:
-            raise InputError(f"{path}: no such shard; {REPAIR}") from error
-        except OSError as error:
-            raise VerificationError(f"{path}: not HDF5 ({error}); {REPAIR}") from error
-        try:
-            self.index = read_index(self._file, spec, shard)
-            self._resid, self._final_norm = activation_arrays(self._file, spec, self.index)
-        except SHARD_ERRORS as error:
-            self.close()
-            raise VerificationError(f"{path}: not a shard of ours ({error}); {REPAIR}") from error
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        self.path, self.shard = path, shard
+        with ExitStack() as opened:
+            try:
+                # no lock call: published shards never change, and some network disks refuse locks
+                file = opened.enter_context(h5py.File(path, "r", locking=False))
+                self.index, self._resid, self._final_norm = read_arrays(file, spec, shard)
+            except SHARD_ERRORS as error:
+                raise VerificationError(
+                    f"{path}: not a shard of ours ({error}); {REPAIR}"
+                ) from error
+            self.close = opened.pop_all().close
 
     def read(self, idx: int, layers: Sequence[int], *, final_norm: bool = True) -> Slabs:
         """The rows of one example at `layers`, checked against their hashes.
@@ -140,53 +126,28 @@ class ShardFile:
         """
         slot = self.shard.idx.index(idx)
         start, end = self.index["offsets"][slot : slot + 2].tolist()
-        first, last = self.index["token_offsets"][slot : slot + 2].tolist()
-        try:
-            resid = self._rows(layers, start, end)
-            final = self._final_rows(start, end if final_norm and len(self._final_norm) else start)
-        except OSError as error:
-            raise os_error(error, self.path) from error
-        self._check(idx, layers, resid, final if final_norm else None)
+        tokens = slice(*self.index["token_offsets"][slot : slot + 2].tolist())
+        first, last = (layers[0], layers[-1] + 1) if layers else (0, 0)
+        with os_errors(self.path):
+            if list(layers) == list(range(first, last)):
+                resid = self._resid[first:last, start:end]
+            else:
+                resid = np.stack([self._resid[layer, start:end] for layer in layers])
+            final = self._final_norm[start : end if final_norm else start]
+        sums = self.index["checksums"][:, slot]
+        slabs = {f"layer {at}": (rows, sums[at]) for at, rows in zip(layers, resid, strict=True)}
+        slabs |= {"final_norm": (final, sums[-1])} if final_norm else {}
+        for place, (rows, wanted) in slabs.items():
+            if xxhash.xxh3_64_intdigest(rows.data) != wanted:
+                raise VerificationError(
+                    f"{self.path}: example idx {idx}, {place} is not what was written; {REPAIR}"
+                )
         return Slabs(
-            idx=idx,
-            token_ids=self.index["token_ids"][first:last].copy(),
+            token_ids=self.index["token_ids"][tokens].copy(),
             positions=self.index["positions"][start:end].copy(),
             resid=resid,
             final_norm=final,
         )
-
-    def _rows(self, layers: Sequence[int], start: int, end: int) -> np.ndarray:
-        rows = np.empty((len(layers), end - start, self._resid.shape[2]), self._resid.dtype)
-        if rows.size == 0:
-            return rows
-        if list(layers) == list(range(layers[0], layers[-1] + 1)):
-            self._resid.read_direct(rows, np.s_[layers[0] : layers[-1] + 1, start:end])
-        else:
-            for row, layer in enumerate(layers):
-                self._resid.read_direct(rows, np.s_[layer, start:end], np.s_[row])
-        return rows
-
-    def _final_rows(self, start: int, end: int) -> np.ndarray:
-        rows = np.empty((end - start, self._final_norm.shape[1]), self._final_norm.dtype)
-        if rows.size:
-            self._final_norm.read_direct(rows, np.s_[start:end])
-        return rows
-
-    def _check(
-        self, idx: int, layers: Sequence[int], resid: np.ndarray, final_norm: np.ndarray | None
-    ) -> None:
-        column = self.index["checksums"][:, self.shard.idx.index(idx)]
-        wanted, found = column[list(layers)], slab_hashes(resid)
-        places = [f"layer {layer}" for layer in layers]
-        if final_norm is not None:
-            wanted = np.append(wanted, column[-1])
-            found = np.append(found, slab_hashes([final_norm]))
-            places.append("final_norm")
-        if len(wrong := np.flatnonzero(wanted != found)):
-            raise VerificationError(
-                f"{self.path}: example idx {idx}, {places[wrong[0]]} is not what was written; "
-                f"{REPAIR}"
-            )
 
 
 STORED = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2"), "bfloat16": np.dtype("<u2")}
@@ -234,54 +195,45 @@ def attributes(spec: Spec, shard: Shard) -> dict[str, str | int]:
     }
 
 
-def read_index(file: h5py.File, spec: Spec, shard: Shard) -> Index:
-    """Check the layout, then read everything but the activations.
+def read_arrays(
+    file: h5py.File, spec: Spec, shard: Shard
+) -> tuple[Index, h5py.Dataset, h5py.Dataset]:
+    """Check the layout, then read the small arrays; with the activations and `final_norm`, unread.
 
     Raises:
         ValueError: what differs from a shard of ours, in words.
     """
-    hook = spec.fingerprint.hook
-    integers = ("example_ids", *_INTEGER_ARRAYS, NONFINITE)
-    check_names(file, {hook, "final_norm", "spec", "checksums", *integers})
+    identity, n = spec.fingerprint, len(shard.idx)
     check_attributes(file, attributes(spec, shard))
-    index = {name: _array(file, name, INTEGER, 1) for name in integers}
-    index["checksums"] = _array(file, "checksums", HASH, 2)
-    _array(file, "spec", BYTE, 1)
+    layout = {
+        "example_ids": (INTEGER, (n,)),
+        "offsets": (INTEGER, (n + 1,)),
+        "token_offsets": (INTEGER, (n + 1,)),
+        "token_ids": (INTEGER, (None,)),
+        "positions": (INTEGER, (None,)),
+        NONFINITE: (INTEGER, (None,)),
+        "checksums": (HASH, (identity.layers + 1, n)),
+        "spec": (BYTE, (None,)),
+    }
+    if len(file) != len(layout) + 2:
+        raise ValueError(f"holds {len(file)} objects, a shard has {len(layout) + 2}")
+    index = {name: check_array(file, name, *wanted)[...] for name, wanted in layout.items()}
     if tuple(index["example_ids"].tolist()) != shard.idx:
         raise ValueError(f"holds other examples than shard {shard.number} of its spec.json")
-    check_index(index, n_examples=len(shard.idx), n_slabs=spec.fingerprint.layers + 1)
-    return index
+    edges, token_edges = index["offsets"], index["token_offsets"]
+    for offsets, values in ((edges, index["positions"]), (token_edges, index["token_ids"])):
+        if (np.diff(offsets) < 0).any() or offsets[0] != 0 or offsets[-1] != len(values):
+            raise ValueError("offsets do not fit the rows or tokens")
+    for (start, end), n_tokens in zip(pairwise(edges), np.diff(token_edges), strict=True):
+        check_positions(index["positions"][start:end], int(n_tokens))
+    n_rows, stored = len(index["positions"]), STORED[identity.dtype]
+    shape = (identity.layers, n_rows, identity.d_model)
+    resid = check_array(file, identity.hook, stored, shape)
+    return index, resid, check_array(file, "final_norm", stored, identity.norm_shape(n_rows))
 
-
-def activation_arrays(
-    file: h5py.File, spec: Spec, index: Index
-) -> tuple[h5py.Dataset, h5py.Dataset]:
-    """The stream or component, and `final_norm`, of the type and shape that the spec implies.
-
-    Raises:
-        ValueError: they are not.
-    """
-    stored = STORED[spec.fingerprint.dtype]
-    shape = (spec.fingerprint.layers, len(index["positions"]), spec.fingerprint.d_model)
-    return (
-        check_array(file, spec.fingerprint.hook, stored, shape),
-        check_array(file, "final_norm", stored, spec.fingerprint.norm_shape(shape[1])),
-    )
-
-
-_INTEGER_ARRAYS = ("offsets", "token_offsets", "token_ids", "positions")
 
 NONFINITE = "nonfinite_rows"
 """Rows that hold NaN or infinity: the format has room for them, and none is ever written."""
-
-
-def check_names(file: h5py.File, wanted: set[str]) -> None:
-    """Exactly the wanted datasets, by hard links: no link that leaves the file."""
-    if len(file) != len(wanted):
-        raise ValueError(f"holds {len(file)} objects, a shard has {len(wanted)}")
-    for name in wanted:
-        if type(file.get(name, getlink=True)) is not h5py.HardLink:
-            raise ValueError(f"{name} is missing or a link")
 
 
 def check_attributes(file: h5py.File, wanted: Mapping[str, str | int]) -> None:
@@ -297,15 +249,17 @@ def check_attributes(file: h5py.File, wanted: Mapping[str, str | int]) -> None:
 
 
 def check_array(
-    file: h5py.File, name: str, dtype: np.dtype, shape: tuple[int, ...] | None = None
+    file: h5py.File, name: str, dtype: np.dtype, shape: tuple[int | None, ...]
 ) -> h5py.Dataset:
-    """A plain array whose bytes are all in this file.
+    """A plain array whose bytes are all in this file; None in its shape is any length.
 
     Raises:
-        ValueError: external, virtual, chunked, filtered, unallocated, or of another type or shape.
+        ValueError: a link, external, virtual, chunked, filtered, unallocated, or of another type or
+            shape.
     """
-    data = file[name]
-    if not isinstance(data, h5py.Dataset):
+    if type(file.get(name, getlink=True)) is not h5py.HardLink:
+        raise ValueError(f"{name} is missing or a link")
+    if not isinstance(data := file[name], h5py.Dataset):
         raise ValueError(f"{name} is not an array")
     create = data.id.get_create_plist()
     if data.is_virtual or data.external or create.get_nfilters():
@@ -314,37 +268,12 @@ def check_array(
         raise ValueError(f"{name} is not contiguous")
     if data.dtype != dtype:
         raise ValueError(f"{name} is of type {data.dtype}, wanted {dtype}")
-    if shape is not None and data.shape != shape:
+    wanted = [n if n is not None else found for n, found in zip(shape, data.shape, strict=False)]
+    if data.shape != tuple(wanted):
         raise ValueError(f"{name} has shape {data.shape}, wanted {shape}")
     if data.size and data.id.get_storage_size() != data.size * dtype.itemsize:
         raise ValueError(f"{name} claims more than it holds")
     return data
-
-
-def _array(file: h5py.File, name: str, dtype: np.dtype, n_axes: int) -> np.ndarray:
-    data = check_array(file, name, dtype)
-    if data.ndim != n_axes:
-        raise ValueError(f"{name} has {data.ndim} axes, wanted {n_axes}")
-    return data[...]
-
-
-def check_index(index: Index, *, n_examples: int, n_slabs: int) -> None:
-    """Offsets that rise from 0 to the end, ascending positions inside the sequence.
-
-    Raises:
-        ValueError: what is wrong.
-    """
-    edges, token_edges, checksums = (
-        index[name] for name in ("offsets", "token_offsets", "checksums")
-    )
-    for offsets, values in ((edges, index["positions"]), (token_edges, index["token_ids"])):
-        rises = len(offsets) == n_examples + 1 and bool((np.diff(offsets) >= 0).all())
-        if not rises or offsets[0] != 0 or offsets[-1] != len(values):
-            raise ValueError("offsets do not fit the rows or tokens")
-    if checksums.shape != (n_slabs, n_examples):
-        raise ValueError(f"checksums have shape {checksums.shape}")
-    for (start, end), n_tokens in zip(pairwise(edges), np.diff(token_edges), strict=True):
-        check_positions(index["positions"][start:end], int(n_tokens))
 
 
 def check_positions(positions: Int64[np.ndarray, " pos"], n_tokens: int) -> None:
@@ -353,9 +282,8 @@ def check_positions(positions: Int64[np.ndarray, " pos"], n_tokens: int) -> None
     Raises:
         ValueError: they are not.
     """
-    if len(positions) == 0:
-        return
-    if positions[0] < 0 or positions[-1] >= n_tokens or (np.diff(positions) <= 0).any():
+    steps = np.diff(positions, prepend=-1, append=n_tokens)
+    if (steps <= 0).any():
         raise ValueError(f"positions are not ascending inside {n_tokens} tokens")
 
 
@@ -392,24 +320,32 @@ def header(n_bytes: int, xxh3_128: str) -> bytes:
     return text.encode().ljust(HEADER_BYTES, b"\n")
 
 
-def slab_hashes(slabs: Iterable[np.ndarray]) -> Shaped[np.ndarray, " slab"]:
-    """XXH3-64 of each array's bytes."""
-    return np.array([xxhash.xxh3_64_intdigest(slab.data) for slab in slabs], HASH)
-
-
 def build(
     spec: Spec, shard: Shard, examples: Sequence[Slabs], *, n_large: int = 0
 ) -> tuple[memoryview, ...]:
     """The bytes of the file of `shard`, header first; views of the activations, not copies."""
-    fingerprint = spec.fingerprint
-    offsets = _edges([len(example.positions) for example in examples])
-    n_rows, stored = int(offsets[-1]), STORED[fingerprint.dtype]
-    small = _small_arrays(spec, shard, examples, offsets)
+    identity = spec.fingerprint
+    offsets = _edges([len(one.positions) for one in examples])
+    hashes = [
+        [xxhash.xxh3_64_intdigest(slab.data) for slab in (*one.resid, one.final_norm)]
+        for one in examples
+    ]
+    small = {
+        "example_ids": np.array(shard.idx, INTEGER),
+        "offsets": offsets,
+        "token_offsets": _edges([len(one.token_ids) for one in examples]),
+        "token_ids": np.concatenate([one.token_ids for one in examples]),
+        "positions": np.concatenate([one.positions for one in examples]),
+        "checksums": np.array(hashes, HASH).T,
+        NONFINITE: np.zeros(0, INTEGER),
+        "spec": np.frombuffer(spec.content(), np.uint8),
+    }
+    shape = (identity.layers, int(offsets[-1]), identity.d_model)
     large = {
-        "final_norm": (fingerprint.norm_shape(n_rows), [one.final_norm for one in examples]),
-        fingerprint.hook: (
-            (fingerprint.layers, n_rows, fingerprint.d_model),
-            [one.resid[layer] for layer in range(fingerprint.layers) for one in examples],
+        "final_norm": (identity.norm_shape(shape[1]), [one.final_norm for one in examples]),
+        identity.hook: (
+            shape,
+            [one.resid[layer] for layer in range(identity.layers) for one in examples],
         ),
     }
     room = sum(slab.nbytes for _, slabs in large.values() for slab in slabs)
@@ -420,7 +356,8 @@ def build(
         for name, array in small.items():
             file[name] = array
         reserved = {
-            _reserve(file, name, shape, stored): slabs for name, (shape, slabs) in large.items()
+            _reserve(file, name, shape, STORED[identity.dtype]): slabs
+            for name, (shape, slabs) in large.items()
         }
         file.flush()
         n_bytes = file.id.get_filesize()
@@ -432,24 +369,7 @@ def build(
 
 
 def _edges(lengths: Sequence[int]) -> Int64[np.ndarray, " edge"]:
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(INTEGER)
-
-
-def _small_arrays(
-    spec: Spec, shard: Shard, examples: Sequence[Slabs], offsets: Int64[np.ndarray, " edge"]
-) -> dict[str, np.ndarray]:
-    """Everything but the activations."""
-    hashes = [slab_hashes([*example.resid, example.final_norm]) for example in examples]
-    return {
-        "example_ids": np.array(shard.idx, INTEGER),
-        "offsets": offsets,
-        "token_offsets": _edges([len(example.token_ids) for example in examples]),
-        "token_ids": np.concatenate([example.token_ids for example in examples]),
-        "positions": np.concatenate([example.positions for example in examples]),
-        "checksums": np.stack(hashes, axis=1),
-        NONFINITE: np.zeros(0, INTEGER),
-        "spec": np.frombuffer(spec.content(), np.uint8),
-    }
+    return np.cumsum([0, *lengths], dtype=INTEGER)
 
 
 def _reserve(file: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype) -> int:
@@ -459,8 +379,7 @@ def _reserve(file: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype
     create.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     create.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     space, kind = h5py.h5s.create_simple(shape), h5py.h5t.py_create(dtype)
-    data = h5py.h5d.create(file.id, name.encode(), kind, space, dcpl=create)
-    offset = data.get_offset()
+    offset = h5py.h5d.create(file.id, name.encode(), kind, space, dcpl=create).get_offset()
     return -1 if offset is None else offset
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.files import check_plain, digest, printable, slug
+from lensaudit.files import check_size, digest, printable, reading, slug
 from lensaudit.groups import batched
 from lensaudit.models.conditions import Conditions
-from lensaudit.results.reading import checked
+from lensaudit.results.reading import checked, checked_as
 from lensaudit.settings import Kept, Positions
 
 if TYPE_CHECKING:  # a listing does without torch
@@ -100,7 +100,11 @@ class Fingerprint(Conditions):
 
 @dataclass(frozen=True)
 class Spec:
-    """What a cache folder holds or will hold; the same for every process that fills it."""
+    """What a cache folder holds or will hold; the same for every process that fills it.
+
+    Raises:
+        InputError: no examples, or one named twice.
+    """
 
     name: str
     """What the user called the model; cosmetic."""
@@ -108,6 +112,15 @@ class Spec:
     idx: tuple[int, ...]
     provenance: Mapping[str, Any]
     """How to make it again (`model`, `data`, `options`) and what it was made with."""
+
+    def __post_init__(self) -> None:
+        if not self.idx:
+            raise InputError(f"{self.name}: no examples to cache")
+        if len(set(self.idx)) != len(self.idx):
+            twice = next(number for number in self.idx if self.idx.count(number) > 1)
+            raise InputError(
+                f"{self.name}: example idx {twice} is named twice; each can be cached once"
+            )
 
     def shards(self) -> tuple[Shard, ...]:
         """The plan: consecutive examples, `SHARD_EXAMPLES` to a file."""
@@ -120,20 +133,22 @@ class Spec:
 
     def command(self, root: Path) -> str | None:
         """The command that fills this cache under `root`; None where its provenance tells none."""
-        recipe = self.provenance
+        recipe, identity = self.provenance, self.fingerprint
         if not {"model", "data", "limit"} <= set(recipe):  # made by a person or another command
             return None
-        words = CACHE.split()
-        for option in ("model", "data", "limit", "batch_size", "memory"):
-            if (value := recipe.get(option)) is not None:
-                words += [f"--{option.replace('_', '-')}", printable(str(value))]
-        for name in recipe.get("exclude") or ():
-            words += ["--exclude", printable(str(name))]
-        if self.fingerprint.part != "resid":
-            words += ["--component", self.fingerprint.part]
-        words += ["--positions", self.fingerprint.positions, "--dtype", self.fingerprint.dtype]
-        words += ["--device", self.fingerprint.device, "--activations", str(root)]
-        return shlex.join(words)
+        named = ("model", "data", "limit", "batch_size", "memory")
+        options = [(name, recipe.get(name)) for name in named]
+        options += [("exclude", name) for name in recipe.get("exclude") or ()]
+        options += [("component", None if identity.part == "resid" else identity.part)]
+        options += [("positions", identity.positions), ("dtype", identity.dtype)]
+        options += [("device", identity.device)]
+        words = [
+            word
+            for name, value in options
+            if value is not None
+            for word in (f"--{name.replace('_', '-')}", printable(str(value)))
+        ]
+        return shlex.join([*CACHE.split(), *words, "--activations", str(root)])
 
     def how_to_fill(self, root: Path) -> str:
         """What a person has to run to fill this cache."""
@@ -183,44 +198,32 @@ def _signed(**content: Any) -> bytes:
     return _json({**document, "digest": digest(document)})
 
 
-def plan(name: str, fingerprint: Fingerprint, idx: Sequence[int], provenance: Mapping) -> Spec:
-    """The spec of a new cache.
-
-    Raises:
-        InputError: no examples, or one named twice.
-    """
-    if not idx:
-        raise InputError(f"{name}: no examples to cache")
-    if len(set(idx)) != len(idx):
-        twice = next(number for number in idx if idx.count(number) > 1)
-        raise InputError(f"{name}: example idx {twice} is named twice; each can be cached once")
-    return Spec(
-        name=name, fingerprint=fingerprint, idx=tuple(map(int, idx)), provenance=dict(provenance)
-    )
+def _json(document: Mapping[str, Any]) -> bytes:
+    return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
 
 
 def read_spec(path: Path) -> Spec:
-    """The spec in a file that may be damaged or hostile.
-
-    Raises:
-        VerificationError: it does not agree with its own digest or key.
-        InputError: missing, or not a spec.
-    """
+    """The spec in a file that may be damaged or hostile; see `parse_spec`."""
     return parse_spec(_content(path), source=str(path))
 
 
 def parse_spec(content: bytes, *, source: str) -> Spec:
-    """The spec in some bytes that `source` holds; see `read_spec`."""
-    document = _document(content, source)
-    fingerprint = fingerprint_of(document.get("fingerprint"), source=source)
-    if document.get("key") != fingerprint.key():
-        raise VerificationError(
-            f"{source}: says key {document.get('key')!s:.32}, "
-            f"its identity gives {fingerprint.key()}; {REPAIR}"
+    """The spec in some bytes that `source` holds.
+
+    Raises:
+        VerificationError: it does not agree with its own digest.
+        InputError: missing, or not a spec of this version.
+    """
+    spec = checked(Spec, _document(content, source), source)
+    identity = spec.fingerprint
+    if identity.schema != SCHEMA:
+        raise InputError(
+            f"{source}: written with layout {identity.schema}, this version reads {SCHEMA}; "
+            "use the version that wrote it or cache again"
         )
-    said = checked(Spec, document, source)
-    spec = plan(said.name, fingerprint, said.idx, said.provenance)
-    if spec.content() != content:  # "16" passes for a number, an unknown field for none
+    bounded = 0 < identity.layers <= MAX_LAYERS and 0 < identity.d_model <= MAX_D_MODEL
+    # "16" passes for a number, an unknown field for none
+    if identity.hook not in PARTS or not bounded or spec.content() != content:
         raise InputError(f"{source}: is not as a spec of ours is written")
     return spec
 
@@ -229,37 +232,26 @@ def checked_seal(folder: Path, spec: Spec) -> Seal | None:
     """The seal of a folder, if it is one of `spec`; None where there is none.
 
     Raises:
-        VerificationError: damaged, malformed, or of another spec.json or other shards.
+        VerificationError: damaged, or of another spec.json or other shards.
+        InputError: not a seal.
     """
     path = folder / SEAL
     if not path.exists():
         return None
     document = _document(content := _content(path), str(path))
-    try:
-        shards = [SealedShard(**row) for row in document["shards"]]
-        whole = seal_content(spec, shards) == content
-    except (KeyError, TypeError) as error:
-        raise VerificationError(f"{path}: malformed; {REPAIR}") from error
-    if not whole:
-        raise VerificationError(f"{path}: seals another spec.json than is here; {REPAIR}")
-    if [shard.number for shard in shards] != [shard.number for shard in spec.shards()]:
-        raise VerificationError(f"{path}: seals other shards than spec.json; {REPAIR}")
+    shards = checked_as(list[SealedShard], document.get("shards"), path)
+    planned = [shard.number for shard in spec.shards()]
+    if seal_content(spec, shards) != content or [one.number for one in shards] != planned:
+        raise VerificationError(
+            f"{path}: seals another spec.json or shards than are here; {REPAIR}"
+        )
     return {shard.number: shard for shard in shards}
 
 
-def _json(document: Mapping[str, Any]) -> bytes:
-    return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
-
-
 def _content(path: Path) -> bytes:
-    check_plain(path)
-    try:
-        size = path.stat().st_size
-        if size > MAX_JSON_BYTES:
-            raise InputError(f"{path}: {size} bytes; at most {MAX_JSON_BYTES} are read")
+    check_size(path, MAX_JSON_BYTES)
+    with reading(path):
         return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def _document(content: bytes, source: str) -> dict[str, Any]:
@@ -297,30 +289,6 @@ _ORDER = (
     "schema",
 )
 """Of the fields in a document: spec.json is compared byte by byte."""
-
-
-def fingerprint_of(document: Any, *, source: str) -> Fingerprint:
-    """The fingerprint in an identity document that may come from anywhere.
-
-    Raises:
-        InputError: a field is missing, unknown, or of the wrong kind; names `source` and the field.
-    """
-    if not isinstance(document, Mapping) or document.get("format") != FORMAT:
-        raise InputError(f"{source}: not an identity document of {FORMAT}")
-    said = {name: value for name, value in document.items() if name != "format"}
-    found = checked(Fingerprint, said, source)
-    if digest(document) != found.key():  # "16" and True pass for numbers, an unknown field for none
-        raise InputError(f"{source}: an identity field is unknown or of another kind")
-    if found.schema != SCHEMA:
-        raise InputError(
-            f"{source}: written with layout {found.schema}, this version reads {SCHEMA}; "
-            "use the version that wrote it or cache again"
-        )
-    if found.hook not in PARTS:
-        raise InputError(f"{source}: identity field 'hook' is {found.hook!r:.60}")
-    if not (0 < found.layers <= MAX_LAYERS and 0 < found.d_model <= MAX_D_MODEL):
-        raise InputError(f"{source}: {found.layers} layers of {found.d_model} are out of bounds")
-    return found
 
 
 HOOKS: dict[Kept, str] = {

@@ -45,7 +45,6 @@ from lensaudit.activations.shard import (
     check_shard,
 )
 from lensaudit.activations.spec import (
-    REPAIR,
     SEAL,
     SPEC,
     Fingerprint,
@@ -54,13 +53,12 @@ from lensaudit.activations.spec import (
     Spec,
     check_part,
     checked_seal,
-    plan,
     read_spec,
     seal_content,
 )
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError, VerificationError, WorkError
-from lensaudit.files import make_folder, os_error, sync_folder, write_bytes
+from lensaudit.files import make_folder, os_errors, reading, sync_folder, write_bytes
 from lensaudit.partials import sweep_partials
 from lensaudit.settings import ACTIVATIONS, Kept, Place, Positions
 
@@ -142,8 +140,6 @@ class LayerRows:
         return self.resid[self.offsets[slot] : self.offsets[slot + 1]]
 
 
-TORCH = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-
 LARGE = 1e4
 """An activation above it is worth a look, and float16 ends at 65504."""
 
@@ -151,30 +147,14 @@ LARGE = 1e4
 def to_bits(tensor: Float[Tensor, "*shape"]) -> Shaped[np.ndarray, "*shape"]:
     """The tensor as numpy holds it: float32 and float16 as they are, bfloat16 as uint16 bits."""
     tensor = tensor.detach().cpu().contiguous()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(np.uint16)
-    return tensor.numpy()
+    half = tensor.dtype == torch.bfloat16
+    return tensor.view(torch.int16).numpy().view(np.uint16) if half else tensor.numpy()
 
 
 def from_bits(bits: Shaped[np.ndarray, "*shape"], dtype: str) -> Float[Tensor, "*shape"]:
     """The inverse of `to_bits`, sharing memory."""
-    if dtype == "bfloat16":
-        return torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(bits)
-
-
-def extremes(rows: Float[Tensor, "*any row d_model"]) -> tuple[set[int], int]:
-    """Rows that hold a NaN or an infinity at any layer, and the number of finite large values.
-
-    >>> extremes(torch.tensor([[0.0, 1.0], [torch.inf, 2e4]]))
-    ({1}, 1)
-    """
-    size = rows.abs()
-    if not size.numel() or bool(size.max() <= LARGE):
-        return set(), 0
-    finite = size.isfinite()
-    bad = (~finite).any(dim=-1).reshape(-1, rows.shape[-2]).any(dim=0)
-    return set(bad.nonzero().flatten().tolist()), int(((size > LARGE) & finite).sum())
+    plain = bits.view(np.int16) if dtype == "bfloat16" else bits
+    return torch.from_numpy(plain).view(getattr(torch, dtype))
 
 
 PATIENCE_S = 1800.0
@@ -199,11 +179,11 @@ class CacheWriter(InUse):
 
     def n_free(self) -> int:
         """Missing shards that nobody works on now."""
-        n = 0
-        for shard in self.missing():
-            with claim(self.folder, shard.file_name, patience_s=math.inf) as free:
-                n += free
-        return n
+        with ExitStack() as held:
+            return sum(
+                held.enter_context(claim(self.folder, shard.file_name, patience_s=math.inf))
+                for shard in self.missing()
+            )
 
     def claims(self, *, patience_s: float = PATIENCE_S) -> Iterator[Shard]:
         """Missing shards, each held until it is published; ends when nothing is left to do.
@@ -212,30 +192,22 @@ class CacheWriter(InUse):
         longer than `patience_s`, or by a process that died, is handed out as well. Publishing may
         lag behind, in another thread.
         """
-        handed: set[int] = set()
+        held: dict[Shard, ExitStack] = {}
         with ExitStack() as every:
-            held: dict[int, ExitStack] = {}
-            while missing := [shard for shard in self.missing() if shard.number not in handed]:
-                before = len(handed)
+            while missing := [shard for shard in self.missing() if shard not in held]:
+                before = len(held)
                 for shard in missing:
-                    self._release_published(held)
+                    for published in filter(lambda one: self.path(one).exists(), held):
+                        held[published].close()
                     hold = every.enter_context(ExitStack())
-                    ours = hold.enter_context(
-                        claim(self.folder, shard.file_name, patience_s=patience_s)
-                    )
-                    if not ours or self.path(shard).exists():
+                    claimed = claim(self.folder, shard.file_name, patience_s=patience_s)
+                    if not hold.enter_context(claimed) or self.path(shard).exists():
                         hold.close()
                         continue
-                    held[shard.number] = hold
-                    handed.add(shard.number)
+                    held[shard] = hold
                     yield shard
-                if len(handed) == before:
+                if len(held) == before:
                     time.sleep(POLL_S)
-
-    def _release_published(self, held: dict[int, ExitStack]) -> None:
-        for shard in self.spec.shards():
-            if shard.number in held and self.path(shard).exists():
-                held.pop(shard.number).close()
 
     def path(self, shard: Shard) -> Path:
         """Where a shard is, or will be."""
@@ -251,41 +223,44 @@ class CacheWriter(InUse):
         """
         if tuple(example.idx for example in examples) != shard.idx:
             raise ValueError(f"shard {shard.number} wants examples {shard.idx}")
-        checked = [self._slabs(example) for example in examples]
-        n_bytes = sum(slabs.resid.nbytes + slabs.final_norm.nbytes for slabs, _ in checked)
+        n_large = sum(map(self._check, examples))
+        n_bytes = sum(one.resid.nbytes + one.final_norm.nbytes for one in examples)
         check_space(self.folder, n_bytes, reserve_bytes=self.reserve_bytes)
         self.renew()
-        slabs, n_large = [slabs for slabs, _ in checked], sum(count for _, count in checked)
-        parts = build(self.spec, shard, slabs, n_large=n_large)
-        if not publish(self.path(shard), parts):
+        slabs = [
+            Slabs(
+                token_ids=one.token_ids.cpu().numpy().astype(np.int64),
+                positions=one.positions.cpu().numpy().astype(np.int64),
+                resid=to_bits(one.resid),
+                final_norm=to_bits(one.final_norm),
+            )
+            for one in examples
+        ]
+        if not publish(self.path(shard), build(self.spec, shard, slabs, n_large=n_large)):
             check_shard(self.path(shard), self.spec, shard)  # somebody was first: theirs counts
 
-    def _slabs(self, example: ExampleActivations) -> tuple[Slabs, int]:
+    def _check(self, example: ExampleActivations) -> int:
+        """Refuse what does not fit the plan, or is not finite; the number of large values."""
         identity = self.spec.fingerprint
         wanted = (identity.layers, len(example.positions), identity.d_model)
         dtypes = {example.resid.dtype, example.final_norm.dtype}
-        if tuple(example.resid.shape) != wanted or dtypes != {TORCH[identity.dtype]}:
+        if tuple(example.resid.shape) != wanted or dtypes != {getattr(torch, identity.dtype)}:
             raise ValueError(
                 f"example idx {example.idx}: {tuple(example.resid.shape)} {dtypes}, "
                 f"wanted {wanted} {identity.dtype}"
             )
         check_positions(example.positions.cpu().numpy(), len(example.token_ids))
-        odd, large = zip(*map(extremes, (example.resid, example.final_norm)), strict=True)
-        if bad := set().union(*odd):
+        norm = example.final_norm.unsqueeze(0)
+        layers = (example.resid, norm) if norm.shape[1] else (example.resid,)
+        size = torch.cat(layers).abs()
+        if bad := (~size.isfinite()).any(-1).any(0).nonzero().flatten().tolist():
             raise WorkError(
                 f"example idx {example.idx}: NaN or infinity at token position "
-                f"{int(example.positions[min(bad)])} "
+                f"{int(example.positions[bad[0]])} "
                 f"({len(bad)} of {len(example.positions)} rows) in {identity.dtype}; "
                 "nothing was written for its shard: cache it again with a wider --dtype"
             )
-        slabs = Slabs(
-            idx=example.idx,
-            token_ids=example.token_ids.cpu().numpy().astype(np.int64),
-            positions=example.positions.cpu().numpy().astype(np.int64),
-            resid=to_bits(example.resid),
-            final_norm=to_bits(example.final_norm),
-        )
-        return slabs, sum(large)
+        return int((size > LARGE).sum())
 
     def seal(self) -> None:
         """Write `SEAL.json`, from the bytes on disk, when every shard is there and whole.
@@ -310,10 +285,12 @@ class Activations(InUse):
         super().__init__(folder)
         self.spec, self.complete = spec, seal is not None
         self._sealed = seal or {}
-        self._shards: dict[int, Shard] = {}
-        for shard in spec.shards():
-            if seal or (folder / shard.file_name).exists():
-                self._shards.update(dict.fromkeys(shard.idx, shard))
+        self._shards = {
+            idx: shard
+            for shard in spec.shards()
+            if seal or (folder / shard.file_name).exists()
+            for idx in shard.idx
+        }
         self._open: OrderedDict[int, ShardFile] = OrderedDict()
         self._lock = threading.Lock()
         with suppress(OSError):  # when it was last used, for `gc`; a read-only disk keeps its own
@@ -363,7 +340,7 @@ class Activations(InUse):
     @property
     def dtype(self) -> torch.dtype:
         """Type of the tensors given back: that of the model that was cached."""
-        return TORCH[self.fingerprint.dtype]
+        return getattr(torch, self.fingerprint.dtype)
 
     def __len__(self) -> int:
         return len(self._shards)
@@ -380,8 +357,9 @@ class Activations(InUse):
     def close(self) -> None:
         """Close the shard files; reading again opens them again."""
         with self._lock:
-            while self._open:
-                self._open.popitem()[1].close()
+            for file in self._open.values():
+                file.close()
+            self._open.clear()
         super().close()
 
     def example(self, idx: int, *, layers: Sequence[int] | None = None) -> ExampleActivations:
@@ -416,45 +394,36 @@ class Activations(InUse):
         """One example's rows as they are stored; see `example`."""
         self._check_layers(layers)
         if idx not in self._shards:
-            raise InputError(f"{self.folder}: does not hold example idx {idx} ({self._holds()})")
+            there = (
+                f"{len(self)}, {min(self._shards)} to {max(self._shards)}" if self._shards else 0
+            )
+            state = "complete" if self.complete else "incomplete"
+            raise InputError(
+                f"{self.folder}: does not hold example idx {idx} (it holds {there}, {state})"
+            )
         with self._lock:
             return self._shard_file(self._shards[idx]).read(idx, layers, final_norm=final_norm)
 
     def _check_layers(self, layers: Sequence[int]) -> None:
-        for layer in layers:
-            if not 0 <= layer < self.n_layers:
-                raise InputError(
-                    f"{self.folder}: no layer {layer}; it holds 0 to {self.n_layers - 1}"
-                )
+        if odd := [layer for layer in layers if not 0 <= layer < self.n_layers]:
+            raise InputError(f"{self.folder}: no layer {odd[0]}; it holds 0 to {self.n_layers - 1}")
 
     def _shard_file(self, shard: Shard) -> ShardFile:
         """The open file of a shard; the least recently used one makes room."""
         if shard.number not in self._open:
             path = self.folder / shard.file_name
-            self._check_once(path, shard)
+            with reading(path):
+                stat = path.stat()
+            state = (str(path), stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            if state not in _whole:
+                check_bytes(path, self._sealed.get(shard.number))
+                _whole.add(state)
             self.renew()
             self._open[shard.number] = ShardFile(path, self.spec, shard)
             if len(self._open) > OPEN_SHARDS:
                 self._open.popitem(last=False)[1].close()
         self._open.move_to_end(shard.number)
         return self._open[shard.number]
-
-    def _check_once(self, path: Path, shard: Shard) -> None:
-        """Hash the whole file the first time this process opens it."""
-        try:
-            stat = os.stat(path)
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error.strerror}); {REPAIR}") from error
-        state = (str(path), stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
-        if state not in _whole:
-            check_bytes(path, self._sealed.get(shard.number))
-            _whole.add(state)
-
-    def _holds(self) -> str:
-        if not self._shards:
-            return "it is empty"
-        state = "complete" if self.complete else "incomplete"
-        return f"it holds {len(self)}, {min(self._shards)} to {max(self._shards)}, {state}"
 
 
 class ActivationStore:
@@ -482,13 +451,11 @@ class ActivationStore:
         """
         make_folder(self.root)
         check_trusted(self.root)
-        spec = plan(name, fingerprint, idx, provenance)
+        spec = Spec(name, fingerprint, tuple(map(int, idx)), dict(provenance))
         folder = folder_of(fingerprint.key(), self.root) or self.root / spec.folder_name()
-        try:
+        with os_errors(folder):
             folder.mkdir(mode=0o700, exist_ok=True)  # its owner alone can enter
             sync_folder(folder.parent)
-        except OSError as error:
-            raise os_error(error, folder) from error
         check_trusted(folder)
         sweep_partials(folder)
         if not (folder / SPEC).exists():
@@ -510,11 +477,11 @@ class ActivationStore:
             VerificationError: the folder of this key says it holds something else.
         """
         folder = folder_of(fingerprint.key(), self.root)
-        if folder is None or not (folder / SPEC).exists():
+        needed = (SPEC,) if allow_partial else (SPEC, SEAL)
+        if folder is None or not all((folder / name).exists() for name in needed):
             return None
         check_same(folder, read_spec(folder / SPEC), fingerprint)
-        sealed = (folder / SEAL).exists()
-        return open_folder(folder, allow_partial=allow_partial) if sealed or allow_partial else None
+        return open_folder(folder, allow_partial=allow_partial)
 
 
 def check_same(folder: Path, found: Spec, wanted: Fingerprint) -> None:
@@ -574,7 +541,7 @@ def open_activations(
     """
     check_part(component)
     wanted = {"data": data, "limit": limit, "positions": positions, "component": component}
-    folder = find(name_or_key_or_path, root=Path(root), **wanted)
+    folder = find(name_or_key_or_path, root=Path(root), wanted=wanted)
     return open_folder(folder, allow_partial=allow_partial)
 
 

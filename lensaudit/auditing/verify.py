@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lensaudit.activations.gc import MAPS
 from lensaudit.activations.inventory import is_cache
-from lensaudit.activations.verification import BOOKS
-from lensaudit.activations.verification import verify as verify_cache
+from lensaudit.activations.inventory import verify as verify_cache
+from lensaudit.activations.upkeep import BOOKS, MAPS
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.evaluation.store import damage_of
 from lensaudit.files import digest, parse_json, read_bytes

@@ -23,7 +23,7 @@ from lensaudit.screen.listings import (
 )
 
 if TYPE_CHECKING:
-    from lensaudit.activations.verification import VerifiedCache
+    from lensaudit.activations.inventory import VerifiedCache
     from lensaudit.results.ledger import VerifiedLedger
 
 CACHE = click.argument("cache", metavar="CACHE")
@@ -70,14 +70,15 @@ def verify(caches: tuple[str, ...], activations: Path, as_json: bool) -> None:
 
     Without CACHE all are checked, and every line of the books beside them.
     """
-    from lensaudit.activations import verification
+    from lensaudit.activations.inventory import verify as verified
+    from lensaudit.activations.upkeep import verify_books
 
     found: list[VerifiedCache] = []
     for folder in _folders(caches, activations):
-        found.append(verification.verify(folder))
+        found.append(verified(folder))
         if not as_json:
             tell(of_check(found[-1]))
-    books = [] if caches else verification.verify_books(activations)
+    books = [] if caches else verify_books(activations)
     if as_json:
         emit([asdict(one) for one in [*found, *books]], pretty=True)
     elif not found:
@@ -96,7 +97,7 @@ def repair(caches: tuple[str, ...], activations: Path, as_json: bool) -> None:
 
     The next `lensaudit cache` of the model computes what is missing, and only that.
     """
-    from lensaudit.activations.verification import repair as mend
+    from lensaudit.activations.upkeep import repair as mend
 
     done = [mend(folder) for folder in _folders(caches, activations)]
     lines = (line for one in done for line in of_repair(one))
@@ -122,7 +123,7 @@ def gc(
     wanted; books hold scores, texts and Fisher information. Caches that are named with --keep, and
     those in use, stay.
     """
-    from lensaudit.activations.gc import collect
+    from lensaudit.activations.upkeep import collect
 
     kept = [one for names in keep for one in names.split(",") if one]
     done = collect(activations, max_bytes=max_size, keep=kept, dry_run=dry_run)

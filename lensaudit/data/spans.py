@@ -12,8 +12,6 @@ text that way. Those of the SentencePiece kind may set a blank before whatever t
 that the answer would begin with two: they are asked for it after a sign that is then left out.
 """
 
-import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -24,6 +22,7 @@ import torch
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import is_whole
 from lensaudit.errors import InputError
+from lensaudit.groups import batched
 from lensaudit.settings import Scope
 from lensaudit.types import PosMask, Tokens, padded_rows
 
@@ -281,43 +280,14 @@ def buckets(
     encoded: Sequence[Encoded],
     batch_size: int,
     *,
-    call_tokens: float = math.inf,
     length: Callable[[Encoded], int] = lambda e: e.end,
-) -> Iterator[list[Encoded]]:
-    """Groups of at most `batch_size`, alike in length, with the least work.
-
-    A group costs its number of examples times its longest `length`, as padding is work too, and
-    `call_tokens` for being one more. With the default there are as few groups as possible.
-    """
-    ordered = sorted(encoded, key=lambda e: (length(e), *_place(e)))
-    if call_tokens == math.inf:
-        edges = [*range(0, len(ordered), batch_size), len(ordered)]
-    else:
-        edges = _cheapest([length(e) for e in ordered], batch_size, call_tokens)
-    for low, high in itertools.pairwise(edges):
-        yield ordered[low:high]
+) -> Iterator[Sequence[Encoded]]:
+    """As few groups of at most `batch_size` as there can be, alike in length."""
+    return batched(sorted(encoded, key=lambda e: (length(e), *_place(e))), batch_size)
 
 
 def _place(e: Encoded) -> tuple[int, int, int]:
     return e.end, len(e.token_ids), e.idx
-
-
-def _cheapest(lengths: Sequence[int], batch_size: int, call_tokens: float) -> list[int]:
-    """Edges of the cheapest partition of ascending lengths.
-
-    >>> _cheapest([3, 3, 9, 9], 4, call_tokens=5.0), _cheapest([3, 3, 9, 9], 4, call_tokens=20.0)
-    ([0, 2, 4], [0, 4])
-    """
-    cost, previous = [0.0], [0]
-    for end in range(1, len(lengths) + 1):
-        starts = range(max(0, end - batch_size), end)
-        sums = [cost[at] + (end - at) * lengths[end - 1] + call_tokens for at in starts]
-        cost.append(min(sums))
-        previous.append(starts[sums.index(cost[-1])])
-    edges = [len(lengths)]
-    while edges[-1]:
-        edges.append(previous[edges[-1]])
-    return edges[::-1]
 
 
 Places = Mapping[int, Mapping[int, int]]

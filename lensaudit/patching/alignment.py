@@ -19,9 +19,9 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from lensaudit.activations.gc import MAPS
 from lensaudit.activations.spec import Fingerprint
 from lensaudit.activations.store import Activations
+from lensaudit.activations.upkeep import MAPS
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import (
     Encoded,

@@ -13,9 +13,8 @@ from lensaudit.screen.cells import brief, fields, name
 from lensaudit.settings import results_folder
 
 if TYPE_CHECKING:
-    from lensaudit.activations.gc import Collected
-    from lensaudit.activations.inventory import CacheInfo
-    from lensaudit.activations.verification import Repaired, VerifiedCache
+    from lensaudit.activations.inventory import CacheInfo, VerifiedCache
+    from lensaudit.activations.upkeep import Collected, Repaired
     from lensaudit.results.ledger import VerifiedLedger
     from lensaudit.results.run_log import Comparison, Run
 

@@ -122,7 +122,8 @@ def test_a_bad_archive_changes_nothing(full, tmp_path, kind):
 def test_a_huge_spec_is_refused_unread(full, tmp_path):
     info = tarfile.TarInfo(f"{full.name}/spec.json")
     info.size = MAX_JSON_BYTES + 1
-    (tmp_path / "bad.tar").write_bytes(info.tobuf() + bytes(512))
+    (tmp_path / "bad.tar").write_bytes(info.tobuf())
+    os.truncate(tmp_path / "bad.tar", info.size + 4096)
     with pytest.raises(InputError, match="at most"):
         import_archive(tmp_path / "bad.tar", tmp_path / "store")
 
@@ -187,7 +188,7 @@ def test_an_export_replaces_no_file(full, tmp_path):
 def test_the_inspecting_process_has_bounded_memory(full):
     code = (
         "import resource\n"
-        "from lensaudit.activations import verification\n"
+        "from lensaudit.activations import inventory as verification\n"
         "verification.main()\n"
         "print(resource.getrlimit(resource.RLIMIT_AS)[0])"
     )

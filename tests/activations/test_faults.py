@@ -12,8 +12,8 @@ import pytest
 from store_cases import fill, make_example, writer
 
 from lensaudit.activations import presence
+from lensaudit.activations.inventory import verify
 from lensaudit.activations.shard import check_shard
-from lensaudit.activations.verification import verify
 from lensaudit.errors import LensAuditError, TryAgainError, VerificationError, WorkError
 
 FORK = multiprocessing.get_context("fork")

@@ -16,9 +16,9 @@ import torch
 import xxhash
 from store_cases import same
 
+from lensaudit.activations.inventory import verify
 from lensaudit.activations.spec import Fingerprint
 from lensaudit.activations.store import ActivationStore, ExampleActivations, open_activations
-from lensaudit.activations.verification import verify
 
 GOLDEN = Path(__file__).parent / "golden" / "release-0.1.0"
 FINGERPRINT = Fingerprint(

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from store_cases import copy, forge
 
+from lensaudit.activations.inventory import verify
 from lensaudit.activations.shard import check_bytes, check_shard
 from lensaudit.activations.spec import read_spec
-from lensaudit.activations.verification import repair, verify
+from lensaudit.activations.upkeep import repair
 from lensaudit.cli.main import run
 from lensaudit.errors import VerificationError
 

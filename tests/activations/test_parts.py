@@ -1,15 +1,17 @@
 """Components of every layer lie beside the residual stream, each under a key of its own."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
 import torch
 from store_cases import BASE, fill, flip, forge, make_example, same
 
-from lensaudit.activations.spec import HOOKS, fingerprint_of
+from lensaudit.activations.inventory import verify
+from lensaudit.activations.spec import HOOKS, _signed, parse_spec
 from lensaudit.activations.store import ActivationStore, open_activations
-from lensaudit.activations.verification import repair, verify
+from lensaudit.activations.upkeep import repair
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError, VerificationError
 
@@ -29,8 +31,30 @@ def root(tmp_path):
 def test_every_part_has_a_key_of_its_own_and_the_streams_is_as_before():
     assert len({one.key() for one in PARTS.values()}) == len(PARTS)
     assert BASE.document()["hook"] == "resid_post"
-    with pytest.raises(InputError, match="identity field 'hook' is 'checksums'"):
-        fingerprint_of(BASE.document() | {"hook": "checksums"}, source="it")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hook": "checksums"},
+        {"dtype": "int8"},
+        {"layers": "3"},
+        {"layers": True},
+        {"layers": 10**9},
+        {"d_model": 0},
+        {"schema": 99},
+        {"format": "other"},
+        {"extra": 1},
+    ],
+)
+def test_an_odd_identity_document_is_refused_though_its_digest_is_right(full, change):
+    document = json.loads((full / "spec.json").read_text())
+    del document["digest"], document["format"]
+    parse_spec(_signed(**document), source="x")
+    with pytest.raises(InputError, match=r"x: "):
+        parse_spec(
+            _signed(**document | {"fingerprint": document["fingerprint"] | change}), source="x"
+        )
 
 
 def test_what_was_written_is_read_to_the_last_bit(root):

@@ -9,9 +9,9 @@ import torch
 from store_cases import BASE, fill, flip, make_example, same
 
 from lensaudit.activations import store as module
+from lensaudit.activations.inventory import verify
 from lensaudit.activations.shard import check_bytes
 from lensaudit.activations.store import open_activations
-from lensaudit.activations.verification import verify
 from lensaudit.errors import VerificationError
 
 

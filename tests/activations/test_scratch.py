@@ -120,6 +120,9 @@ def test_where_locks_do_nothing_nothing_is_taken_and_nothing_left(tmp_path, monk
         def acquire(self, timeout):
             raise NotImplementedError
 
+        def release(self):
+            pass
+
     run(tmp_path, 2)
     with monkeypatch.context() as broken:
         broken.setattr(presence, "FileLock", NoLock)

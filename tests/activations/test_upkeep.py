@@ -9,12 +9,10 @@ import time
 import pytest
 from store_cases import BASE, copy, fill, flip, make_example, same, writer
 
-from lensaudit.activations import gc
-from lensaudit.activations import verification as module
-from lensaudit.activations.gc import collect, staging_name
-from lensaudit.activations.inventory import describe
+from lensaudit.activations import upkeep
+from lensaudit.activations.inventory import describe, verify
 from lensaudit.activations.store import open_activations
-from lensaudit.activations.verification import BOOKS, repair, verify
+from lensaudit.activations.upkeep import BOOKS, collect, repair, staging_name
 from lensaudit.auditing.verify import verify as verify_all
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
@@ -25,19 +23,10 @@ from lensaudit.results.ledger import Ledger
 OTHERS = [dataclasses.replace(BASE, weights=letter * 32) for letter in "def"]
 
 
-def recomputing(done):
-    def recompute(spec, shard):
-        assert spec.provenance["model"] == "full"
-        done.append(shard.number)
-        return [make_example(idx) for idx in shard.idx]
-
-    return recompute
-
-
 def test_fitted_maps_are_counted_and_go_before_caches(folder, tmp_path):
     root = tmp_path / "store"
     n_bytes = collect(root).n_bytes_left
-    maps = root / gc.MAPS
+    maps = root / upkeep.MAPS
     maps.mkdir()
     for age, letter in ((1, "a"), (3, "b"), (2, "c")):
         path = maps / f"{letter * 32}.safetensors"
@@ -58,7 +47,7 @@ def test_fitted_maps_are_counted_and_go_before_caches(folder, tmp_path):
 
 
 def test_what_speaks_of_a_map_that_is_gone_is_a_leftover(tmp_path):
-    path = tmp_path / gc.MAPS / f"{'a' * 32}.safetensors"
+    path = tmp_path / upkeep.MAPS / f"{'a' * 32}.safetensors"
     path.parent.mkdir()
     write_marked(path, bytes(10), "a" * 32)
     path.unlink()
@@ -90,22 +79,8 @@ def test_books_count_and_go_last_the_oldest_first(folder, tmp_path):
     assert [one for one in root.glob("*/*") if one.is_file()] == [foreign]
 
 
-def test_repair_makes_the_broken_shard_again_and_touches_no_other(folder):
+def test_repair_sets_the_broken_shard_aside_and_the_next_run_makes_that_alone(folder, tmp_path):
     others = {name: (folder / name).stat() for name in ("shard-000000.h5", "shard-000002.h5")}
-    flip(folder / "shard-000001.h5", 5000)
-    done = []
-    found = repair(folder, recompute=recomputing(done))
-    assert done == [1]
-    assert found.recomputed == ("shard-000001.h5",)
-    assert found.sealed
-    assert verify(folder).complete
-    for name, before in others.items():
-        assert (folder / name).stat().st_ino == before.st_ino
-    with open_activations(folder) as cache:
-        assert all(same(example, make_example(example.idx)) for example in cache.examples())
-
-
-def test_without_a_recipe_the_next_run_fills_exactly_what_was_set_aside(folder, tmp_path):
     flip(folder / "shard-000001.h5", 5000)
     found = repair(folder)
     assert found.quarantined == ("SEAL.json", "shard-000001.h5")
@@ -116,31 +91,35 @@ def test_without_a_recipe_the_next_run_fills_exactly_what_was_set_aside(folder, 
     )
     assert len(list((folder / "quarantine").iterdir())) == 2
     assert describe(folder).state == "incomplete"
-    with writer(tmp_path / "store") as filling:
-        assert [shard.number for shard in filling.missing()] == [1]
     fill(tmp_path / "store")
     assert verify(folder).complete
+    for name, before in others.items():
+        assert (folder / name).stat().st_ino == before.st_ino
+    with open_activations(folder) as cache:
+        assert all(same(example, make_example(example.idx)) for example in cache.examples())
 
 
 def test_repairing_a_whole_cache_does_nothing(folder):
     before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.*")}
-    found = repair(folder, recompute=recomputing([]))
+    found = repair(folder)
     assert (found.sealed, found.quarantined) == (True, ())
     assert {path.name: path.stat().st_mtime_ns for path in folder.glob("*.*")} == before
 
 
 @pytest.mark.parametrize("damage", ["flip", "gone"])
-@pytest.mark.parametrize(("name", "wanted"), [("SEAL.json", []), ("spec.json", [0])])
+@pytest.mark.parametrize("name", ["SEAL.json", "spec.json"])
 def test_a_damaged_seal_is_made_again_and_a_damaged_spec_taken_from_a_shard(
-    folder, name, wanted, damage
+    folder, tmp_path, name, damage
 ):
-    path, done = folder / name, []
+    path = folder / name
     before = path.read_bytes()
     flip(path, 100) if damage == "flip" else path.unlink()
-    if wanted:
+    if name == "spec.json":
         flip(folder / "shard-000000.h5", 5000)
-    assert repair(folder, recompute=recomputing(done)).sealed
-    assert done == wanted
+        assert repair(folder).missing == ("shard-000000.h5",)
+        fill(tmp_path / "store")
+    else:
+        assert repair(folder).sealed
     assert path.read_bytes() == before
     assert verify(folder).complete
 
@@ -158,29 +137,25 @@ def test_with_nothing_whole_everything_is_set_aside_and_can_be_filled(folder, tm
 def test_a_valid_shard_that_the_seal_does_not_know_is_sealed_again(folder, tmp_path):
     other = fill(tmp_path / "other", name="another")
     (other / "shard-000001.h5").replace(folder / "shard-000001.h5")
-    done = []
-    assert repair(folder, recompute=recomputing(done)).sealed
-    assert done == []
+    assert repair(folder).quarantined == ("SEAL.json",)
     assert verify(folder).complete
 
 
 def test_a_repair_killed_after_the_seal_went_leaves_an_incomplete_cache(folder, monkeypatch):
     flip(folder / "shard-000001.h5", 5000)
-
-    real, left = module._quarantine, [1]
+    real = upkeep._quarantine
 
     def killed(path):
-        if not left[0]:
+        if path.name != "SEAL.json":
             raise KeyboardInterrupt
-        left[0] -= 1
         return real(path)
 
-    monkeypatch.setattr(module, "_quarantine", killed)
+    monkeypatch.setattr(upkeep, "_quarantine", killed)
     with pytest.raises(KeyboardInterrupt):
         repair(folder)
     monkeypatch.undo()
     assert describe(folder).state == "incomplete"
-    assert repair(folder, recompute=recomputing([])).sealed
+    assert repair(folder).missing == ("shard-000001.h5",)
 
 
 def used_at(folder, seconds):
@@ -221,8 +196,8 @@ def test_opening_a_cache_counts_as_use(three):
 
 def test_gc_keeps_what_is_named_or_in_use(three, monkeypatch):
     root, folders = three
-    removed, real = [], gc.remove
-    monkeypatch.setattr(gc, "remove", lambda folder: removed.append(folder) or real(folder))
+    removed, real = [], upkeep.remove
+    monkeypatch.setattr(upkeep, "remove", lambda folder: removed.append(folder) or real(folder))
     with open_activations("retain", root=root) as cache:
         cache.example(0)
         done = collect(root, max_bytes=0, keep=["full"])
@@ -246,18 +221,18 @@ def test_gc_does_not_remove_under_a_filling_writer(three):
 def test_a_reader_that_comes_while_gc_looks_keeps_its_cache(three, monkeypatch):
 
     root, folders = three
-    real = gc.users
+    real = upkeep.users
     opened = []
 
     def late(folder):
         found = real(folder)
         if folder.name.startswith(".deleting"):
             (folder / ".locks").mkdir(exist_ok=True)
-            (folder / ".locks" / f"use.{gc.process_name()}-00000000").touch()
+            (folder / ".locks" / f"use.{upkeep.process_name()}-00000000").touch()
             opened.append(folder)
         return real(folder) or found
 
-    monkeypatch.setattr(gc, "users", late)
+    monkeypatch.setattr(upkeep, "users", late)
     done = collect(root, max_bytes=0)
     assert opened
     assert not done.removed
@@ -348,7 +323,7 @@ def test_leftovers_with_anything_of_others_stay_and_are_named(three):
     started = root / f"full--{'0' * 32}"
     (started / "sub").mkdir(parents=True)
     (started / "sub" / "notes.txt").write_text("mine")
-    used_at(root, time.time() - 2 * gc.EMPTY_AGE_S)
+    used_at(root, time.time() - 2 * upkeep.EMPTY_AGE_S)
     done = collect(root)
     assert done.leftovers == (str(ours),)
     assert {line.split(":")[0] for line in done.strange} == {str(mine), str(started)}
@@ -357,7 +332,7 @@ def test_leftovers_with_anything_of_others_stay_and_are_named(three):
 
 
 def test_tensors_and_documents_that_nothing_of_ours_names_stay(tmp_path):
-    maps = tmp_path / gc.MAPS
+    maps = tmp_path / upkeep.MAPS
     maps.mkdir()
     (maps / f"{'a' * 32}.safetensors").write_text("mine")
     (maps / f"{'b' * 32}.safetensors").write_text("mine")

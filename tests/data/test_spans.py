@@ -1,4 +1,3 @@
-import itertools
 import re
 
 import pytest
@@ -192,29 +191,3 @@ def test_buckets_hold_every_example_once_in_order_of_length(ends, size):
     assert sorted(e.idx for bucket in found for e in bucket) == list(range(len(ends)))
     assert [e.end for bucket in found for e in bucket] == sorted(ends)
     assert all(len(bucket) <= size for bucket in found)
-
-
-@settings(deadline=None, derandomize=True)
-@given(
-    ends=st.lists(st.integers(1, 90), min_size=1, max_size=9),
-    size=st.integers(1, 9),
-    call_tokens=st.floats(0, 200),
-)
-def test_buckets_with_a_price_are_the_cheapest_of_all_partitions(ends, size, call_tokens):
-    encoded = [Encoded(i, i, tuple([3] * (e + 1)), 1, 0, e) for i, e in enumerate(ends)]
-    found = list(buckets(encoded, size, call_tokens=call_tokens))
-    assert [e.end for bucket in found for e in bucket] == sorted(ends)
-    assert all(len(bucket) <= size for bucket in found)
-
-    def price(parts):
-        return sum(len(part) * max(part) + call_tokens for part in parts)
-
-    ordered, cuts = sorted(ends), range(1, len(ends))
-    every = [
-        [ordered[low:high] for low, high in itertools.pairwise((0, *chosen, len(ends)))]
-        for n in range(len(ends))
-        for chosen in itertools.combinations(cuts, n)
-    ]
-    allowed = [parts for parts in every if all(len(part) <= size for part in parts)]
-    cost = price([[e.end for e in bucket] for bucket in found])
-    assert cost == pytest.approx(min(map(price, allowed)))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import EMBEDDED
 
-from lensaudit.activations.verification import verify_books
+from lensaudit.activations.upkeep import verify_books
 from lensaudit.errors import InputError, WorkError
 from lensaudit.evaluation import depth
 from lensaudit.evaluation.depth import cka_layers, decoder_blocks, fisher, fisher_layers

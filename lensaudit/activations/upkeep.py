@@ -1,0 +1,345 @@
+"""What may go, and what is made whole: leftovers, maps, unused caches, books; damaged files.
+
+Each file that goes is named by a document of ours that fits its own checksum, or by the names that
+caches have. A folder with anything else in it stays whole, and what it holds is told.
+"""
+
+import re
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import h5py
+
+from lensaudit.activations.inventory import (
+    QUARANTINE,
+    CacheInfo,
+    cache_folders,
+    check_key,
+    describe,
+    matching,
+    verify,
+)
+from lensaudit.activations.presence import LOCKS, USE_AGE_S, check_trusted, users
+from lensaudit.activations.shard import BYTE, SHARD_ERRORS, check_array, check_bytes
+from lensaudit.activations.spec import SEAL, SPEC, Spec, parse_spec, read_spec
+from lensaudit.errors import InputError, LensAuditError, VerificationError
+from lensaudit.files import (
+    files_below,
+    os_errors,
+    read_bytes,
+    remove_files,
+    sync_folder,
+    write_bytes,
+)
+from lensaudit.partials import is_partial, process_name, sweep_partials, works_on
+from lensaudit.results.ledger import VerifiedLedger, is_ledger, verify_ledger
+from lensaudit.results.records import signed_object
+
+BOOKS = ("scores", "texts", "fisher", "said", "samples", "worst", "know")
+"""Folders of books in an activations folder."""
+MAPS = "maps"
+"""Folder of the maps that `lensaudit.patching.alignment` fits; each can be fitted again."""
+STAGED = re.compile(r"\.(?:deleting|import)-([0-9a-f]{8}-\d+)-[0-9a-f]{8}")
+"""A folder on its way out or in, with the process that moves it."""
+_TENSORS = re.compile(r"[0-9a-f]{32}\.safetensors")
+_BOOK = re.compile(r"[a-z0-9._-]+--[0-9a-f]{32}\.jsonl")
+_MARK = re.compile(r"[0-9a-f]{32}\.json")
+"""What says of tensors how they were written."""
+_OWN = {
+    QUARANTINE: re.compile(r"(?:spec\.json|SEAL\.json|shard-\d{6}\.h5)\.\d{8}T\d{6}Z-[0-9a-f]{4}"),
+    LOCKS: re.compile(r"use\.[0-9a-f]{8}-\d+-[0-9a-f]{8}|.*\.lock"),
+    "": re.compile(
+        r"spec\.json|SEAL\.json|imported\.json|shard-\d{6}\.h5|unfinished-blocks\.(?:bin|json)"
+    ),
+}
+"""Folder in a cache -> names of its files."""
+EMPTY_AGE_S = 3600.0
+"""A cache folder without a spec is a job that was killed at once, or one that starts now."""
+
+
+def verify_books(root: Path) -> list[VerifiedLedger]:
+    """Check every line of the books of scores, texts and Fisher information in `root`."""
+    return [verify_ledger(path) for kind in BOOKS for path in sorted((root / kind).glob("*.jsonl"))]
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """What a repair did."""
+
+    folder: str
+    name: str | None
+    quarantined: tuple[str, ...]
+    """Files moved to `quarantine/`."""
+    recomputed: tuple[str, ...] = ()
+    """None: `lensaudit cache` computes what is missing."""
+    missing: tuple[str, ...] = ()
+    """Shards that are still to be filled."""
+    sealed: bool = False
+    command: str | None = None
+    """Fills what is missing; None where the cache does not tell."""
+    how_to_fill: str = "run the command that made it again to fill it"
+    """For a person."""
+
+
+def repair(folder: Path) -> Repaired:
+    """Move what is damaged to `quarantine/`; the next `lensaudit cache` fills what is missing.
+
+    Whole shards stay. The seal goes first, so a repair that is killed leaves an incomplete cache,
+    not a wrong one.
+    """
+    from lensaudit.activations.store import CacheWriter  # imports torch
+
+    check_trusted(folder)
+    sweep_partials(folder)
+    moved: list[str] = []
+    spec = _repaired_spec(folder, moved)
+    if spec is None:
+        moved += [_quarantine(path) for path in sorted(folder.glob("*.h5"))]
+        return Repaired(folder=str(folder), name=None, quarantined=tuple(moved))
+    if verify(folder).complete:
+        return Repaired(str(folder), spec.name, tuple(moved), sealed=True)
+    if (folder / SEAL).exists():
+        moved.append(_quarantine(folder / SEAL))
+    # without its seal the cache holds what is there: a shard counts by its own checksums
+    moved += [_quarantine(folder / problem.file) for problem in verify(folder).problems]
+    with closing(CacheWriter(folder, spec)) as writer:
+        missing = tuple(shard.file_name for shard in writer.missing())
+        if not missing:
+            writer.seal()
+    return Repaired(
+        folder=str(folder),
+        name=spec.name,
+        quarantined=tuple(moved),
+        missing=missing,
+        sealed=not missing,
+        command=spec.command(folder.parent),
+        how_to_fill=spec.how_to_fill(folder.parent),
+    )
+
+
+def _repaired_spec(folder: Path, moved: list[str]) -> Spec | None:
+    """The spec; from a shard, each of which holds a copy, if `spec.json` is damaged."""
+    try:
+        return check_key(folder, read_spec(folder / SPEC))
+    except (VerificationError, InputError):
+        if (folder / SPEC).exists():
+            moved.append(_quarantine(folder / SPEC))
+    for path in sorted(folder.glob("shard-*.h5")):
+        with suppress(LensAuditError, *SHARD_ERRORS):
+            check_bytes(path)
+            with h5py.File(path, "r", locking=False) as file:
+                content = check_array(file, "spec", BYTE, (None,))[...].tobytes()
+            spec = check_key(folder, parse_spec(content, source=str(path)))
+            write_bytes(folder / SPEC, content)
+            return spec
+    return None
+
+
+def _quarantine(path: Path) -> str:
+    """Out of the way, not lost; `gc` removes it."""
+    target = path.parent / QUARANTINE
+    stamp = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(2)}"
+    with os_errors(path):
+        target.mkdir(mode=0o700, exist_ok=True)
+        path.rename(target / f"{path.name}.{stamp}")
+        sync_folder(path.parent)
+    return path.name
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a collection removed, or would remove."""
+
+    removed: tuple[CacheInfo, ...]
+    kept: tuple[CacheInfo, ...]
+    leftovers: tuple[str, ...]
+    """Temporary files, quarantined files, and folders of killed deletions and imports."""
+    maps: tuple[str, ...]
+    """Files of fitted maps that were removed."""
+    books: tuple[str, ...]
+    """Books of scores, texts and Fisher information that were removed."""
+    strange: tuple[str, ...]
+    """Lines about caches and leftovers that stay: what they hold that is not ours."""
+    n_bytes_left: int
+    n_bytes_over: int
+    """Still above the wanted size: everything else is named or in use."""
+
+
+def staging_name(kind: str) -> str:
+    """A hidden folder name that tells whose it is: `.deleting-…` or `.import-…`."""
+    return f".{kind}-{process_name()}-{secrets.token_hex(4)}"
+
+
+def collect(
+    root: Path, *, max_bytes: int | None = None, keep: Sequence[str] = (), dry_run: bool = False
+) -> Collected:
+    """Remove leftovers, then maps, then caches, then books, until `max_bytes` are left.
+
+    What was written or used longest ago goes first. Caches that `keep` names, and those that a
+    living process reads or fills, stay. Books are small and hold the most work.
+
+    Raises:
+        InputError: `keep` names a cache that is not there: a slip there would lose one.
+    """
+    if root.is_dir():
+        check_trusted(root)
+    named = {name: matching(name, root=root) for name in keep}
+    if unknown := [name for name, found in named.items() if not found]:
+        raise InputError(f"{root}: no cache {unknown[0]!r:.60} to keep; nothing was removed")
+    strange: list[str] = []
+    leftovers = _leftovers(root, strange, dry_run=dry_run)
+    infos = [describe(path) for path in cache_folders(root)]
+    caches = {Path(one.folder): one for one in sorted(infos, key=lambda one: one.last_used_s)}
+    maps, books = _made(root, MAPS), _made(root, *BOOKS)
+    sizes = {**maps, **{path: one.n_bytes for path, one in caches.items()}, **books}
+    total = sum(sizes.values())
+    wanted = total if max_bytes is None else max_bytes
+    spared, gone = {*chain(*named.values())}, list[Path]()
+    for path, n_bytes in sizes.items():
+        if total <= wanted:
+            break
+        info = caches.get(path)
+        stays = info and (path in spared or info.users or not _own_files(path, strange))
+        if stays or not (dry_run or _delete(path)):
+            continue
+        gone.append(path)
+        total -= n_bytes
+    return Collected(
+        removed=tuple(info for path, info in caches.items() if path in gone),
+        kept=tuple(info for path, info in caches.items() if path not in gone),
+        leftovers=tuple(leftovers),
+        maps=tuple(str(path) for path in maps if path in gone),
+        books=tuple(str(path) for path in books if path in gone),
+        strange=tuple(strange),
+        n_bytes_left=total,
+        n_bytes_over=max(0, total - wanted),
+    )
+
+
+def _made(root: Path, *kinds: str) -> dict[Path, int]:
+    """Files that are made again where they are wanted, the oldest first, with their bytes."""
+    found = [path for kind in kinds for path in _children(root / kind) if _is_made(path)]
+    return {
+        path: sum(one.lstat().st_size for one in _with_its_mark(path))
+        for path in sorted(found, key=lambda path: path.lstat().st_mtime)
+    }
+
+
+def _is_made(path: Path) -> bool:
+    """Tensors by what speaks of them, a ledger by its first line; nothing else is ours."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    if _TENSORS.fullmatch(path.name):
+        return _is_mark(path.with_suffix(".json"))
+    return _BOOK.fullmatch(path.name) is not None and is_ledger(read_bytes(path))
+
+
+def _with_its_mark(path: Path) -> list[Path]:
+    """A file, and before it what says how it was written: that never stays behind alone."""
+    return [*filter(_is_mark, [path.with_suffix(".json")]), path]
+
+
+def _is_mark(path: Path) -> bool:
+    """Does it say of tensors, under a checksum of ours, of which key and content they are?"""
+    if not _MARK.fullmatch(path.name) or path.is_symlink():
+        return False
+    with suppress(InputError):
+        return signed_object(path).keys() == {"key", "n_bytes", "blake2b"}
+    return False
+
+
+def _delete(path: Path) -> bool:
+    """Delete a cache, or a file with its mark; False if somebody uses it."""
+    if path.is_dir():
+        return remove(path)
+    for one in _with_its_mark(path):
+        one.unlink(missing_ok=True)
+    return True
+
+
+def remove(folder: Path) -> bool:
+    """Delete a cache: first out of sight in one step, then file by file; False if it is in use.
+
+    Raises:
+        InputError: names what it holds that is not ours; it stays where it is.
+    """
+    _cache_files(folder)
+    gone = folder.with_name(staging_name("deleting"))
+    with os_errors(folder):
+        folder.rename(gone)
+        if users(gone):  # somebody opened it since we looked
+            gone.rename(folder)
+            return False
+    # the spec last: it says whose the rest is
+    remove_files(gone, sorted(_cache_files(gone), key=lambda path: path == gone / SPEC))
+    return True
+
+
+def _cache_files(folder: Path) -> list[Path]:
+    """The files of a cache with a spec of ours, or of a killed start, import or deletion of one.
+
+    Raises:
+        LensAuditError: the spec is damaged or foreign, or something else lies there: it is named.
+    """
+    if (folder / SPEC).exists():
+        read_spec(folder / SPEC)
+    inner = [folder, *folder.glob("*--*")] if STAGED.fullmatch(folder.name) else [folder]
+
+    def ours(path: Path) -> bool:
+        kind = "" if path.parent in inner else path.parent.name
+        of = path.parent if kind == "" else path.parent.parent
+        names = _OWN.get(kind) if of in inner else None
+        return names is not None and bool(names.fullmatch(path.name) or is_partial(path))
+
+    return files_below(folder, ours)
+
+
+def _own_files(folder: Path, strange: list[str]) -> bool:
+    """Whether a folder holds what a cache holds and nothing else; if not, a line of what."""
+    try:
+        _cache_files(folder)
+    except LensAuditError as error:
+        strange.append(str(error))
+        return False
+    return True
+
+
+def _leftovers(root: Path, strange: list[str], *, dry_run: bool) -> list[str]:
+    folders, kept = cache_folders(root), [root / kind for kind in (MAPS, *BOOKS)]
+    abandoned = chain(filter(_is_abandoned, _children(root)), filter(_is_empty, folders))
+    whole = [path for path in abandoned if _own_files(path, strange)]
+    aside = (path for folder in folders for path in _children(folder / QUARANTINE))
+    single = [path for path in aside if _OWN[QUARANTINE].fullmatch(path.name)]
+    marks = (path for folder in kept for path in _children(folder) if _is_mark(path))
+    single += [path for path in marks if not path.with_suffix(".safetensors").exists()]
+    if dry_run:
+        return [str(path) for path in (*whole, *single)]
+    for path in whole:
+        remove_files(path, _cache_files(path))
+    for path in single:
+        path.unlink(missing_ok=True)
+    swept = [path for folder in (*folders, *kept) for path in sweep_partials(folder)]
+    return [str(path) for path in (*whole, *single, *swept)]
+
+
+def _children(folder: Path) -> list[Path]:
+    return [] if folder.is_symlink() or not folder.is_dir() else sorted(folder.iterdir())
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Is it a deletion or an import whose process ended?"""
+    match = STAGED.fullmatch(path.name)
+    with suppress(OSError):  # gone meanwhile
+        return bool(match and not path.is_symlink() and not works_on(match[1], path, USE_AGE_S))
+    return False
+
+
+def _is_empty(folder: Path) -> bool:
+    """Is it a cache of a job that was killed before the spec was there?"""
+    begun = (folder / SPEC).exists() or list(folder.glob("*.h5")) or users(folder)
+    return not begun and time.time() - folder.stat().st_mtime > EMPTY_AGE_S
