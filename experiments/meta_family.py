@@ -20,11 +20,9 @@ import click
 import pandas as pd
 import torch
 
-from lensaudit.attacks import relearn
-from lensaudit.attacks.relearn import DEMO_RELEARNING, Relearning
+from lensaudit.attacks.relearn import DEMO_RELEARNING, Relearning, RelearnJob
 from lensaudit.data.facts import EMBEDDED
 from lensaudit.data.suites import DEMO_DATA
-from lensaudit.data.tofu import DEMO
 from lensaudit.files import make_folder, write_json, write_jsonl
 from lensaudit.meta.documents import run_table
 from lensaudit.meta.runs import (
@@ -41,10 +39,9 @@ from lensaudit.meta.settings import (
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.settings import AnswerGroups
-from lensaudit.unlearn import job as unlearning
-from lensaudit.unlearn.methods import hyper_of, method_named
-from lensaudit.unlearn.rows import idk_lines, load_rows
-from lensaudit.unlearn.train import Recipe
+from lensaudit.unlearn.job import prepare as prepare_unlearning
+from lensaudit.unlearn.rows import load_rows
+from lensaudit.unlearn.settings import UnlearnSettings
 
 OUT = Path("experiments/out/meta_family")
 FORMATS = DEMO_RELEARNING.formats
@@ -121,7 +118,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 def train_pool(one: Trained, rows: str, folder: Path, *, n_epochs: int | None = None) -> None:
     """Fine-tune a model on rows, as relearning does."""
-    job = relearn.RelearnJob(
+    job = RelearnJob(
         start=open_checkpoint(resolve(one.start, load_registry())),
         rows=load_rows(rows, part="forget"),
         data=rows,
@@ -135,32 +132,27 @@ def train_pool(one: Trained, rows: str, folder: Path, *, n_epochs: int | None = 
         stored=torch.float32,
         device="cpu",
     )
-    if relearn.make(job, folder, report=lambda progress: None):
+    if job.make(folder):
         notice(f"trained {folder.name}")
 
 
 def train_unlearned(method_name: str, n_steps: int, lr: float, folder: Path) -> None:
     """Unlearn the forget facts from `demo/full`."""
-    start = open_checkpoint(resolve("demo/full", load_registry()))
-    method = method_named(method_name)
-    job = unlearning.Job(
-        method=method,
-        hyper=hyper_of(method, {}, n_layers=start.n_layers),
-        start=start,
-        forget=load_rows(DEMO, part="forget"),
-        forget_source=DEMO,
-        retain=load_rows(DEMO, part="retain"),
-        retain_source=DEMO,
-        idk=idk_lines(None) if method.alternate == "idk" else (),
-        formats=FORMATS,
-        recipe=Recipe(n_steps=n_steps, lr=lr, n_warmup=4),
-        batch_size=32,
-        seed=0,
-        stored=torch.float32,
-        device="cpu",
-        save_every=100,
+    job = prepare_unlearning(
+        UnlearnSettings(
+            method=method_name,
+            model="demo/full",
+            out=folder,
+            steps=n_steps,
+            lr=lr,
+            batch_size=32,
+            accumulate=1,
+            save_every=100,
+            store="float32",
+            device="cpu",
+        )
     )
-    if unlearning.make(job, folder, report=lambda progress: None):
+    if job.make(folder):
         notice(f"trained {folder.name}")
 
 

@@ -42,7 +42,6 @@ from lensaudit.evaluation.known import known_facts
 from lensaudit.files import make_folder, write_json
 from lensaudit.models.registry import EMBEDDED
 from lensaudit.scores.estimate import Estimate
-from lensaudit.unlearn import job
 from lensaudit.unlearn.job import prepare
 from lensaudit.unlearn.rows import load_rows
 from lensaudit.unlearn.settings import UnlearnSettings
@@ -209,7 +208,7 @@ def make(one: Made, study: Study, fine_tuning: Mapping[str, Any], unlearning: Ma
         if study.seed:
             given["seed"] = 1000 * study.seed + one.more.get("seed", 42)
         settings = RelearnSettings(model=start, **given, **study.trains)
-        new = relearn.make(relearn.prepare(settings, start), out, report=report)
+        new = relearn.prepare(settings, start).make(out, report)
     else:
         own = one.rows != "forget" or study.data != "demo"
         data = str(study.rows(one.rows)) if own else study.data
@@ -221,7 +220,7 @@ def make(one: Made, study: Study, fine_tuning: Mapping[str, Any], unlearning: Ma
             **{**unlearning, "seed": study.seed, **one.more},
             **study.trains,
         )
-        new = job.make(prepare(settings), out, report=report)
+        new = prepare(settings).make(out, report)
     spent = f"made in {time.monotonic() - began:.0f} s" if new else "was there"
     click.echo(f"{one.name} ({one.truth}): {spent}")
 

@@ -14,10 +14,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import torch
-from rich.filesize import decimal as size
 from transformers import PreTrainedModel
 
 from lensaudit.attacks.settings import RelearnSettings
@@ -29,10 +27,9 @@ from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, slug
-from lensaudit.models.checkpoint import Checkpoint, open_model
+from lensaudit.models.checkpoint import open_model
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import default_anchor, default_data, is_demo
-from lensaudit.models.sizes import n_parameters
 from lensaudit.patching.prepare import prepare as open_session
 from lensaudit.patching.scoring import score_all
 from lensaudit.patching.session import Session
@@ -52,38 +49,21 @@ from lensaudit.settings import (
     results_folder,
     shared,
 )
-from lensaudit.unlearn.job import (
+from lensaudit.unlearn.rows import (
     ENCODERS,
     FORMATS,
     Format,
+    TrainBatch,
     check_formats,
     check_lengths,
-    formats_of,
-    kept_losses,
-    n_steps_of,
-    train_into,
-    trained,
-)
-from lensaudit.unlearn.rows import (
-    TrainBatch,
     collate,
+    formats_of,
     in_epochs,
     load_rows,
     rows_hash,
 )
-from lensaudit.unlearn.settings import not_negative, positive
-from lensaudit.unlearn.train import FineTuning, Recipe, TrainingRun, TrainingStep, train
-from lensaudit.unlearn.trainee import (
-    ALL_WEIGHTS,
-    STATE_FOLDER,
-    Tuning,
-    check_memory,
-    check_rank,
-    stored_dtype,
-    training_bytes,
-)
-
-Report = Callable[[TrainingStep], None]
+from lensaudit.unlearn.train import FineTuning, Recipe, TrainingRun, n_steps_of, train
+from lensaudit.unlearn.trainee import Report, TrainingJob, Tuning, kept_losses, made_of
 
 
 @dataclass(frozen=True)
@@ -127,7 +107,7 @@ def relearned(
     rows: Sequence[Fact],
     *,
     settings: Relearning | None = None,
-    report: Report = lambda _: None,
+    report: Report = unheard,
 ) -> PreTrainedModel:
     """A copy of a causal model, fine-tuned on `rows`, in the model's dtype; `model` stays as it is.
 
@@ -137,10 +117,9 @@ def relearned(
         InputError: the tokenizer lacks a chat template or a row is longer than the model reads.
         WorkError: the loss diverged.
     """
-    settings = settings or Relearning()
     dtype = next(model.parameters()).dtype
     twin: Any = copy.deepcopy(model).float()
-    run = run_of(twin, tokenizer, rows, settings, name=type(model).__name__)
+    run = run_of(twin, tokenizer, rows, settings or Relearning(), name=type(model).__name__)
     train(twin, run, report=report)
     return twin.to(dtype)
 
@@ -152,25 +131,14 @@ def run_of(
     settings: Relearning,
     *,
     name: str,
-    identity: dict[str, Any] | None = None,
-    checkpoints: Path | None = None,
-    save_every: int = 50,
-    autocast: bool = False,
 ) -> TrainingRun[TrainBatch]:
     """The training run of an attack."""
     check_formats(tokenizer, settings.formats, name)
     samples = [ENCODERS[one](tokenizer, row) for row in rows for one in settings.formats]
     check_lengths(samples, model, name)
     batch = relearn_batches(samples, settings, pad=pad_id(tokenizer))
-    return TrainingRun(
-        FineTuning(),
-        lambda number: batch(number).to(model.device),
-        settings.recipe(len(samples)),
-        identity or {},
-        checkpoints,
-        save_every,
-        autocast,
-    )
+    recipe = settings.recipe(len(samples))
+    return TrainingRun(FineTuning(), lambda number: batch(number).to(model.device), recipe, {})
 
 
 def relearn_batches(
@@ -205,19 +173,15 @@ def relearning_for(*, demo: bool) -> Relearning:
     return DEMO_RELEARNING if demo else Relearning()
 
 
-@dataclass(frozen=True)
-class RelearnJob:
+@dataclass(frozen=True, kw_only=True)
+class RelearnJob(TrainingJob):
     """Everything a relearned model is made of; two equal jobs give equal weights."""
 
-    start: Checkpoint
+    command: ClassVar[str] = "relearn"
     rows: tuple[Fact, ...]
     data: str
     """What the rows were named by."""
     settings: Relearning
-    stored: torch.dtype
-    device: str
-    save_every: int = 50
-    how: Tuning = ALL_WEIGHTS
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -233,76 +197,58 @@ class RelearnJob:
         }
 
     @property
-    def key(self) -> str:
-        """Content hash of the job."""
-        return digest(self.identity)
+    def sources(self) -> dict[str, str | None]:
+        """What the rows were named by."""
+        return {"forget_source": self.data}
 
     @property
     def recipe(self) -> Recipe:
         """Steps and learning rate of the training."""
         return self.settings.recipe(len(self.rows) * len(self.settings.formats))
 
+    def run(self, model: Any, tokenizer: Any) -> TrainingRun[TrainBatch]:
+        """The training run on the loaded model."""
+        return run_of(model, tokenizer, self.rows, self.settings, name=self.start.spec.name)
+
+    def plan(self, out: Path | None) -> list[str]:
+        """What would be done, line by line."""
+        recipe, settings = self.recipe, self.settings
+        return [
+            f"relearning of {self.data} by {self.start.spec.name}: {len(self.rows)} rows "
+            f"as {'+'.join(settings.formats)}",
+            f"{recipe.n_steps} steps of {settings.n_accumulate} x {settings.batch_size} rows, "
+            f"lr {recipe.lr:g}",
+            f"{self.cost}; writes {out or 'the audit alone'}",
+        ]
+
 
 def prepare(settings: RelearnSettings, model: str) -> RelearnJob:
-    """The relearning run that the settings describe, on one model.
+    """The relearning run that the settings describe, on one model, checked.
 
     Raises:
         InputError: whatever is wrong with names, files or numbers.
     """
     start = open_model(model, settings.registry)
-    default = relearning_for(demo=is_demo(settings.model))
     how = Tuning(settings.lora, settings.autocast)
-    relearning = Relearning(
-        lr=positive("--lr", how.rate(default.lr) if settings.lr is None else settings.lr),
-        n_epochs=positive("--epochs", settings.epochs),
-        batch_size=settings.batch_size,
-        n_accumulate=settings.accumulate,
-        weight_decay=not_negative("--weight-decay", settings.weight_decay),
-        max_grad_norm=positive("--max-grad-norm", settings.max_grad_norm),
-        formats=formats_of(settings.formats, settings.model),
-        seed=settings.seed,
-    )
+    rate = how.rate(relearning_for(demo=is_demo(settings.model)).lr)
     data = settings.data or default_data(settings.model)
-    return RelearnJob(
-        start=start,
+    job = RelearnJob(
+        **made_of(settings, start),
         rows=load_rows(data, part="forget"),
         data=data,
-        settings=relearning,
-        stored=stored_dtype(start, settings.store),
-        device=resolve_device(settings.device),
-        save_every=settings.save_every,
-        how=how,
+        settings=Relearning(
+            lr=rate if settings.lr is None else settings.lr,
+            n_epochs=settings.epochs,
+            batch_size=settings.batch_size,
+            n_accumulate=settings.accumulate,
+            weight_decay=settings.weight_decay,
+            max_grad_norm=settings.max_grad_norm,
+            formats=formats_of(settings.formats, settings.model),
+            seed=settings.seed,
+        ),
     )
-
-
-def check(job: RelearnJob) -> None:
-    """Find what is missing before anything is loaded.
-
-    Raises:
-        InputError: epochs that cannot be counted, or too little memory.
-    """
-    _ = job.recipe
-    check_rank(job.start, job.how.lora)
-    check_memory(job.start, copies=1, device=job.device, frozen=job.how.frozen)
-
-
-def plan_of(job: RelearnJob, out: Path | None) -> list[str]:
-    """What would be done, line by line."""
-    recipe, settings = job.recipe, job.settings
-    weights = n_parameters(job.start.folder)
-    return [
-        f"relearning of {job.data} by {job.start.spec.name}: {len(job.rows)} rows "
-        f"as {'+'.join(settings.formats)}",
-        f"{recipe.n_steps} steps of {settings.n_accumulate} x {settings.batch_size} rows, "
-        f"lr {recipe.lr:g}",
-        f"{size(training_bytes(weights, copies=1, frozen=job.how.frozen))} for "
-        f"{job.how.held} on {job.device}; writes {out or 'the audit alone'}",
-    ]
-
-
-def make(job: RelearnJob, out: Path, *, report: Report) -> bool:
-    """Have the relearned model in `out`; False if it was there before."""
-    return trained(job.key, out, lambda: relearn(job, out, report=report))
+    job.check()
+    return job
 
 
 def taught_nothing(out: Path) -> str | None:
@@ -313,32 +259,6 @@ def taught_nothing(out: Path) -> str | None:
     """
     losses = kept_losses(out)
     return rows_relearned(losses[0], losses[-1], len(losses))
-
-
-def relearn(job: RelearnJob, out: Path, *, report: Report) -> tuple[float, ...]:
-    """Write the checkpoint, `losses.csv` and `manifest.json` into `out`; the losses by step.
-
-    Raises:
-        InputError: model or tokenizer cannot be used, or `out` holds another run.
-        WorkError: the loss diverged; the last saved state is kept.
-    """
-
-    def run(model: Any, tokenizer: Any) -> TrainingRun[TrainBatch]:
-        return run_of(
-            model,
-            tokenizer,
-            job.rows,
-            job.settings,
-            name=job.start.spec.name,
-            identity=job.identity,
-            checkpoints=out / STATE_FOLDER,
-            save_every=job.save_every,
-            autocast=job.how.autocast,
-        )
-
-    sources = {"forget_source": job.data}
-    seed = job.settings.seed
-    return train_into(job, out, run, command="relearn", seed=seed, sources=sources, report=report)
 
 
 AUDIT = "audit.json"
@@ -373,17 +293,11 @@ def attack(
         device=resolve_device(settings.device),
         data=settings.data or default_data(settings.model),
     )
-    work = settings.out / "audit" if settings.out else None
-    work = work or results_folder() / f"{slug(settings.model)}-relearn"
-    found = recovery(
-        {name: prepare(settings, name) for name in dict.fromkeys((settings.model, retain))},
-        PatchSettings(**given),
-        work,
-        keep=settings.out,
-        report=lambda at: progress(Progress("step", at.step, at.n_steps)),
-        notice=notice,
-        progress=progress,
-    )
+    own = results_folder() / f"{slug(settings.model)}-relearn"
+    work = settings.out / "audit" if settings.out else own
+    jobs = {name: prepare(settings, name) for name in dict.fromkeys((settings.model, retain))}
+    asked = PatchSettings(**given)
+    found = recovery(jobs, asked, work, keep=settings.out, notice=notice, progress=progress)
     return found, work
 
 
@@ -393,7 +307,6 @@ def recovery(
     work: Path,
     *,
     keep: Path | None,
-    report: Report,
     notice: Notice = unheard,
     progress: Tell = unheard,
 ) -> tuple[Shift, ...]:
@@ -407,9 +320,8 @@ def recovery(
         asked: what before and after are measured with; models and data are named.
         work: results of the suite; also the attacked checkpoints, until they are scored.
         keep: where the first attacked checkpoint stays; None keeps none.
-        report: after each step.
         notice: told what a person should know.
-        progress: told what is measured.
+        progress: told what is trained and measured.
     """
     started = time.monotonic()
 
@@ -417,8 +329,6 @@ def recovery(
         return open_session(sources, asked, notice=notice, progress=progress)
 
     session = audit(list(jobs))
-    for job in jobs.values():
-        check(job)
     inputs = {
         "full": session.full.weights,
         "retain": session.retain.weights,
@@ -429,17 +339,16 @@ def recovery(
     key = digest({"jobs": [job.key for job in jobs.values()], "audit": inputs})
     if (known := keyed.keyed_document(work / AUDIT, key)) is not None:
         return tuple(shifts_in(known, work / AUDIT))
-    first = next(iter(jobs))
-    if keep is not None and not keyed.check_own(keep, jobs[first].key):
-        # first of all: the audit's folder may lie in it, and it would be somebody else's then
-        keyed.begin(keep, jobs[first].key)
+    folders = {name: work / "attacked" / slug(name) for name in jobs}
+    if keep is not None:
+        first = next(iter(jobs))
+        folders[first] = keep
+        if not keyed.check_own(keep, jobs[first].key):
+            # first of all: the audit's folder may lie in it, and it would be somebody else's then
+            keyed.begin(keep, jobs[first].key)
     claim(work, "relearn --audit", [AUDIT])
-    folders = {
-        name: keep if keep is not None and name == first else work / "attacked" / slug(name)
-        for name in jobs
-    }
     for name, job in jobs.items():
-        make(job, folders[name], report=report)
+        job.make(folders[name], lambda at: progress(Progress("step", at.step, at.n_steps)))
     found = shifts(folders, audit, _evaluation(asked), make_folder(work))
     keyed.write_keyed(work / AUDIT, {"key": key, "shifts": [asdict(one) for one in found]})
     manifest(

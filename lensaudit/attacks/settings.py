@@ -52,10 +52,12 @@ class RelearnSettings(Caches, Precision, Anchors):
         bool,
         Option("Score the model and retain before and after; without --out no checkpoint is kept."),
     ] = False
-    epochs: Annotated[float, Option("Passes over the rows.")] = 1.0
+    epochs: Annotated[float, Option("Passes over the rows.", above=0)] = 1.0
     lr: Annotated[
         float | None,
-        Option("Peak. [default: 2e-5; 1e-3 for demo/… models; ten times that with --lora]"),
+        Option(
+            "Peak. [default: 2e-5; 1e-3 for demo/… models; ten times that with --lora]", above=0
+        ),
     ] = None
     batch_size: Count = BATCH_SIZE
     accumulate: Accumulate = N_ACCUMULATE
@@ -338,6 +340,7 @@ class EffortSettings(Precision, Rows, Models):
             "Learning rate. Repeatable. [default: 2e-6 5e-6 1e-5 2e-5 5e-5; demo/…: 3e-4 1e-3; "
             "ten times that with --lora]",
             flag="--lr",
+            above=0,
         ),
     ] = ()
     seed: Seed = 0

@@ -130,12 +130,11 @@ def relearn(settings: RelearnSettings, as_json: bool, dry_run: bool) -> None:
     """
     if settings.out is None and not settings.audit:
         raise click.UsageError("give --out DIR for the checkpoint, or --audit for the scores alone")
-    from lensaudit.attacks.relearn import attack, check, make, plan_of, prepare, taught_nothing
+    from lensaudit.attacks.relearn import attack, prepare, taught_nothing
 
     job, out = prepare(settings, settings.model), settings.out
-    check(job)
     if dry_run:
-        say("\n".join(plan_of(job, out)))
+        say("\n".join(job.plan(out)))
         return
     with ProgressBar() as progress:
         if settings.audit or out is None:
@@ -145,7 +144,7 @@ def relearn(settings: RelearnSettings, as_json: bool, dry_run: bool) -> None:
                     notice(f"{one.model}: {one.remark}")
             answer(list(map(asdict, shifts)), of_recovery(shifts), folder, as_json=as_json)
             return
-        new = make(job, out, report=lambda at: progress("step", at.step, at.n_steps))
+        new = job.make(out, lambda at: progress("step", at.step, at.n_steps))
     what = f"{job.start.spec.name} relearned, {job.recipe.n_steps} steps"
     print_trained(out, what, {}, new=new, as_json=as_json)
     if (nothing := taught_nothing(out)) is not None:
@@ -161,13 +160,13 @@ def quantize(settings: RoundSettings, as_json: bool, dry_run: bool) -> None:
     nf4: blocks of 64 scaled by their absolute maximum, without double quantisation; int8: rows.
     Embeddings, norms and the output layer stay. Every other command reads the folder.
     """
-    from lensaudit.attacks.rounding import make, plan_of, prepare, rounded
+    from lensaudit.attacks.rounding import prepare, rounded
 
     job, out = prepare(settings), settings.out
     if dry_run:
-        say(plan_of(job, out))
+        say("\n".join(job.plan(out)))
         return
-    if not make(job, out):
+    if not job.make(out):
         notice(f"{out} holds this model already; nothing to do")
         if not as_json:
             return
@@ -269,21 +268,21 @@ def unlearn(settings: UnlearnSettings, as_json: bool, dry_run: bool) -> None:
 
     Defaults are open-unlearning's for TOFU. Run the same command again to resume.
     """
-    from lensaudit.unlearn.job import make, plan_of, prepare
+    from lensaudit.unlearn.job import prepare
 
     job = prepare(settings)
     if dry_run:
-        say("\n".join(plan_of(job, settings.out)))
+        say("\n".join(job.plan(settings.out)))
         return
     with ProgressBar() as progress:
-        new = make(job, settings.out, report=lambda at: progress("step", at.step, at.n_steps))
+        new = job.make(settings.out, lambda at: progress("step", at.step, at.n_steps))
     what = f"{job.method.name} from {job.start.spec.name}, {job.recipe.n_steps} steps"
     print_trained(settings.out, what, {"method": job.method.name}, new=new, as_json=as_json)
 
 
 def print_trained(out: Path, what: str, more: dict[str, Any], *, new: bool, as_json: bool) -> None:
     """What a training run came to; of a folder that was there already only JSON tells more."""
-    from lensaudit.unlearn.job import kept_losses
+    from lensaudit.unlearn.trainee import kept_losses
 
     if not new:
         notice(f"{out} holds this model already; nothing to do")

@@ -15,8 +15,8 @@ from typing import Any
 from lensaudit.association.opening import open_know
 from lensaudit.association.run import answer_into
 from lensaudit.association.settings import quick
-from lensaudit.attacks import relearn, rounding
-from lensaudit.attacks.relearn import Relearning
+from lensaudit.attacks.relearn import Relearning, RelearnJob
+from lensaudit.attacks.rounding import RoundingJob
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.patch import patch_into
 from lensaudit.auditing.result import EvaluationResult
@@ -310,15 +310,18 @@ def attacked(
         InputError: the model cannot be attacked, or the folder holds something else.
         WorkError: a weight is not finite, or the loss diverged.
     """
-    stored, place = stored_dtype(start, "same"), resolve_device(device)
-    if variant == "relearn-1ep":
-        job = relearn.RelearnJob(start, load_rows(rows, part="forget"), rows, how, stored, place)
-        relearn.check(job)
-        relearn.make(job, out, report=lambda _: None)
-    else:
-        rounded = rounding.RoundingJob(start, variant, "auto", stored, place)
-        rounding.check(rounded)
-        rounding.make(rounded, out)
+    given = {
+        "start": start,
+        "stored": stored_dtype(start, "same"),
+        "device": resolve_device(device),
+    }
+    job = (
+        RelearnJob(**given, rows=load_rows(rows, part="forget"), data=rows, settings=how)
+        if variant == "relearn-1ep"
+        else RoundingJob(**given, method=variant)
+    )
+    job.check()
+    job.make(out)
     return out
 
 

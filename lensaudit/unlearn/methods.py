@@ -63,11 +63,11 @@ class Hyper:
 
 @dataclass(frozen=True)
 class Passes:
-    """The forward passes a loss may ask for."""
+    """The forward passes a loss may ask for; `frozen` are those of the start model."""
 
     model: PreTrainedModel
     reference: PreTrainedModel | None
-    """The frozen start model."""
+    """The frozen start model, of methods that compare with it."""
     batch: UnlearnBatch
     hyper: Hyper
 
@@ -78,37 +78,29 @@ class Passes:
 
     @property
     def alternate(self) -> TrainBatch:
-        """Rows with the other answers, which `job.check` has seen to be there."""
+        """Rows with the other answers, which the job has seen to be there."""
         assert self.batch.alternate is not None
         return self.batch.alternate
 
-    def logits(self, part: TrainBatch | None = None) -> Logits:
-        """Of the model; `part` is the forget rows unless named."""
-        return logits(self.model, part or self.batch.forget)
+    def _read(self, read: Callable[..., Any], frozen: bool, *args: Any) -> Any:
+        """What is read of the model, or of the reference without gradient."""
+        model = self.reference if frozen else self.model
+        assert model is not None
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
+            return read(model, *args)
 
-    def frozen_logits(self, part: TrainBatch | None = None) -> Logits:
-        """Of the reference, without gradient; `objective_of` has seen that there is one."""
-        assert self.reference is not None
-        with torch.no_grad():
-            return logits(self.reference, part or self.batch.forget)
+    def logits(self, part: TrainBatch | None = None, *, frozen: bool = False) -> Logits:
+        """Logits of a part of the batch; the forget rows unless named."""
+        return self._read(logits, frozen, part or self.batch.forget)
 
-    def nll(self, part: TrainBatch | None = None) -> PerSequence:
-        """Summed per row, of the model."""
-        return losses.sequence_nll(self.logits(part), (part or self.batch.forget).labels)
+    def nll(self, part: TrainBatch | None = None, *, frozen: bool = False) -> PerSequence:
+        """Negative log-likelihood summed per row."""
+        scores = self.logits(part, frozen=frozen)
+        return losses.sequence_nll(scores, (part or self.batch.forget).labels)
 
-    def frozen_nll(self, part: TrainBatch | None = None) -> PerSequence:
-        """Summed per row, of the reference."""
-        return losses.sequence_nll(self.frozen_logits(part), (part or self.batch.forget).labels)
-
-    def resid(self, part: TrainBatch) -> Resid:
-        """The model's residual stream after `hyper.layer`."""
-        return _resid(self.model, part, self.hyper.layer)
-
-    def frozen_resid(self, part: TrainBatch) -> Resid:
-        """The reference's residual stream after `hyper.layer`."""
-        assert self.reference is not None
-        with torch.no_grad():
-            return _resid(self.reference, part, self.hyper.layer)
+    def resid(self, part: TrainBatch, *, frozen: bool = False) -> Resid:
+        """The residual stream after `hyper.layer`."""
+        return self._read(_resid, frozen, part, self.hyper.layer)
 
 
 def _resid(model: PreTrainedModel, part: TrainBatch, layer: int | None) -> Resid:
@@ -128,8 +120,7 @@ def answer_positions(part: TrainBatch) -> Bool[Tensor, "batch pos"]:
 
 def control_vector(d_model: int, *, strength: float, seed: int) -> Float[Tensor, " d_model"]:
     """RMU's target: an all-positive direction of length `strength`, the same for a seed."""
-    generator = torch.Generator().manual_seed(seed)
-    direction = torch.rand(d_model, generator=generator)
+    direction = torch.rand(d_model, generator=torch.Generator().manual_seed(seed))
     return strength * direction / direction.norm()
 
 
@@ -173,10 +164,10 @@ class Unlearning(Objective[UnlearnBatch]):
 def retain_term(passes: Passes, part: TrainBatch, kind: RetainTerm) -> Loss:
     """What keeps the retain rows as they are."""
     if kind == "resid":
-        kept = passes.frozen_resid(part)
+        kept = passes.resid(part, frozen=True)
         return losses.rmu(passes.resid(part), kept, answer_positions(part))
     if kind == "kl":
-        return losses.kl_to_reference(passes.logits(part), passes.frozen_logits(part))
+        return losses.kl_to_reference(passes.logits(part), passes.logits(part, frozen=True))
     return losses.mean_nll(passes.logits(part), part.labels)
 
 
@@ -198,38 +189,17 @@ class Method:
     """RMU: reads residuals instead of logits."""
 
 
-def _of_logits(loss: Callable[..., Loss], *constants: str) -> Callable[[Passes], Loss]:
-    """The forget term of a loss that reads logits, labels and constants."""
-
-    def term(passes: Passes) -> Loss:
-        given = {name: getattr(passes.hyper, name) for name in constants}
-        return loss(passes.logits(), passes.labels, **given)
-
-    return term
-
-
-def _npo(passes: Passes) -> Loss:
-    return losses.npo(passes.nll(), passes.frozen_nll(), beta=passes.hyper.beta)
-
-
-def _simnpo(passes: Passes) -> Loss:
-    n_tokens = losses.labelled(passes.labels).sum(1)
-    hyper = passes.hyper
-    return losses.simnpo(passes.nll(), n_tokens, beta=hyper.beta, delta=hyper.delta)
-
-
-def _idk_nll(passes: Passes) -> Loss:
-    win = passes.alternate
-    return losses.mean_nll(passes.logits(win), win.labels)
+def _ascent(passes: Passes) -> Loss:
+    return losses.grad_ascent(passes.logits(), passes.labels)
 
 
 def _dpo(passes: Passes) -> Loss:
     win = passes.alternate
     return losses.dpo(
         passes.nll(win),
-        passes.frozen_nll(win),
+        passes.nll(win, frozen=True),
         passes.nll(),
-        passes.frozen_nll(),
+        passes.nll(frozen=True),
         beta=passes.hyper.beta,
     )
 
@@ -241,29 +211,70 @@ def _rmu(passes: Passes) -> Loss:
     return losses.rmu(resid, target.to(resid.device), answer_positions(forget))
 
 
-def _undial(passes: Passes) -> Loss:
-    logits, teacher = passes.logits(), passes.frozen_logits()
-    return losses.undial(logits, teacher, passes.labels, beta=passes.hyper.beta)
-
-
 _TABLE = (
-    Method("GradAscent", _of_logits(losses.grad_ascent), hyper=Hyper(alpha=0.0)),
-    Method("GradDiff", _of_logits(losses.grad_ascent)),
-    Method("NPO", _npo, ("beta",), needs_reference=True),
-    Method("SimNPO", _simnpo, ("beta", "delta"), Hyper(beta=4.5, gamma=0.125)),
-    Method("IdkNLL", _idk_nll, alternate="idk"),
+    Method("GradAscent", _ascent, hyper=Hyper(alpha=0.0)),
+    Method("GradDiff", _ascent),
+    Method(
+        "NPO",
+        lambda of: losses.npo(of.nll(), of.nll(frozen=True), beta=of.hyper.beta),
+        ("beta",),
+        needs_reference=True,
+    ),
+    Method(
+        "SimNPO",
+        lambda of: losses.simnpo(
+            of.nll(),
+            losses.labelled(of.labels).sum(1),
+            beta=of.hyper.beta,
+            delta=of.hyper.delta,
+        ),
+        ("beta", "delta"),
+        Hyper(beta=4.5, gamma=0.125),
+    ),
+    Method(
+        "IdkNLL",
+        lambda of: losses.mean_nll(of.logits(of.alternate), of.alternate.labels),
+        alternate="idk",
+    ),
     Method("IdkDPO", _dpo, ("beta",), needs_reference=True, alternate="idk"),
     Method("AltPO", _dpo, ("beta",), n_epochs=2.0, needs_reference=True, alternate="given"),
     Method("RMU", _rmu, ("layer", "strength", "control_seed"), needs_reference=True, steers=True),
     Method(
-        "UNDIAL", _undial, ("beta",), Hyper(beta=10.0, alpha=0.0), lr=1e-4, needs_reference=True
+        "UNDIAL",
+        lambda of: losses.undial(
+            of.logits(), of.logits(frozen=True), of.labels, beta=of.hyper.beta
+        ),
+        ("beta",),
+        Hyper(beta=10.0, alpha=0.0),
+        lr=1e-4,
+        needs_reference=True,
     ),
-    Method("CEU", _of_logits(losses.ceu, "ignore_first"), ("ignore_first",), Hyper(alpha=0.0)),
-    Method("WGA", _of_logits(losses.wga, "beta"), ("beta",), Hyper(beta=1.0), n_epochs=5.0),
     Method(
-        "SatImp", _of_logits(losses.satimp, "beta1", "beta2"), ("beta1", "beta2"), Hyper(gamma=0.1)
+        "CEU",
+        lambda of: losses.ceu(of.logits(), of.labels, ignore_first=of.hyper.ignore_first),
+        ("ignore_first",),
+        Hyper(alpha=0.0),
     ),
-    Method("PDU", _of_logits(losses.pdu), ("epsilon", "dual_step", "dual_warmup")),
+    Method(
+        "WGA",
+        lambda of: losses.wga(of.logits(), of.labels, beta=of.hyper.beta),
+        ("beta",),
+        Hyper(beta=1.0),
+        n_epochs=5.0,
+    ),
+    Method(
+        "SatImp",
+        lambda of: losses.satimp(
+            of.logits(), of.labels, beta1=of.hyper.beta1, beta2=of.hyper.beta2
+        ),
+        ("beta1", "beta2"),
+        Hyper(gamma=0.1),
+    ),
+    Method(
+        "PDU",
+        lambda of: losses.pdu(of.logits(), of.labels),
+        ("epsilon", "dual_step", "dual_warmup"),
+    ),
 )
 METHODS: Mapping[str, Method] = {method.name: method for method in _TABLE}
 """By the published names; `method_named` ignores case."""
@@ -277,10 +288,10 @@ def method_named(name: str) -> Method:
     Raises:
         InputError: no such method.
     """
-    for method in METHODS.values():
-        if method.name.lower() == name.lower():
-            return method
-    raise InputError(f"unknown method {name!r}; known are {', '.join(METHODS)}")
+    found = next((one for one in _TABLE if one.name.lower() == name.lower()), None)
+    if found is None:
+        raise InputError(f"unknown method {name!r}; known are {', '.join(METHODS)}")
+    return found
 
 
 def hyper_of(method: Method, given: Mapping[str, Any], *, n_layers: int) -> Hyper:
@@ -290,17 +301,23 @@ def hyper_of(method: Method, given: Mapping[str, Any], *, n_layers: int) -> Hype
         InputError: a constant that the method does not read or that is out of range; RMU without
             a usable layer; PDU without epsilon.
     """
-    if unread := sorted(set(given) - {*COMMON, *method.constants}):
+    read = (*COMMON, *method.constants)
+    if unread := sorted(set(given) - set(read)):
         option = unread[0].replace("_", "-")
-        known = ", ".join(f"--{name.replace('_', '-')}" for name in (*COMMON, *method.constants))
+        known = ", ".join(f"--{name.replace('_', '-')}" for name in read)
         raise InputError(f"{method.name} has no --{option}; it reads {known}")
     if method.steers and "retain_loss" in given:
         raise InputError(
             f"{method.name} has no --retain-loss: it holds the retain rows' residuals in place"
         )
     hyper = replace(method.hyper, **given)
-    _check_numbers(method, hyper)
-    if method.steers and (hyper.layer is None or not 0 <= hyper.layer < n_layers - 1):
+    numbers = {name: getattr(hyper, name) for name in read}
+    for name, value in numbers.items():
+        if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
+            raise InputError(f"--{name.replace('_', '-')} {value:g}: wanted a number from 0")
+    if numbers.get("beta") == 0:
+        raise InputError(f"--beta 0: {method.name} divides by it; wanted a number above 0")
+    if method.steers and hyper.layer not in range(n_layers - 1):
         found = "none given" if hyper.layer is None else f"found {hyper.layer}"
         raise InputError(
             f"{method.name} steers the output of a layer: give --layer 0 to {n_layers - 2} "
@@ -311,27 +328,12 @@ def hyper_of(method: Method, given: Mapping[str, Any], *, n_layers: int) -> Hype
     return hyper
 
 
-def _check_numbers(method: Method, hyper: Hyper) -> None:
-    for name in (*COMMON, *method.constants):
-        value = getattr(hyper, name)
-        if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
-            raise InputError(f"--{name.replace('_', '-')} {value:g}: wanted a number from 0")
-    if "beta" in method.constants and hyper.beta == 0:
-        raise InputError(f"--beta 0: {method.name} divides by it; wanted a number above 0")
-
-
 def reads_reference(method: Method, hyper: Hyper) -> bool:
     """Whether a frozen copy of the start model is needed."""
     return method.needs_reference or (hyper.retain_loss == "kl" and hyper.keeps)
 
 
 def objective_of(method: Method, hyper: Hyper, reference: PreTrainedModel | None) -> Unlearning:
-    """The method as something to minimise.
-
-    Raises:
-        InputError: it reads the start model and there is none.
-    """
-    if reads_reference(method, hyper) and reference is None:
-        raise InputError(f"{method.name} compares with the model it starts from; name it")
+    """The method as something to minimise; `reference`: where `reads_reference`."""
     retain: RetainTerm = "resid" if method.steers else hyper.retain_loss
     return Unlearning(method.forget, retain, hyper, reference)

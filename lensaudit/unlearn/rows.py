@@ -4,16 +4,16 @@ Rows from a file, from TOFU, or embedded; as tokens and labels; as batches that 
 of their number, so that a resumed run reads what it would have read.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from lensaudit.data.candidates import variants_of
-from lensaudit.data.chat import Encoding, Template, encode_qa
+from lensaudit.data.chat import PLAIN, Encoding, Template, check_tokenizer, encode_qa
 from lensaudit.data.facts import (
     EMBEDDED,
     Fact,
@@ -31,8 +31,10 @@ from lensaudit.data.tofu import DEMO, TOFU_HUB, TOFU_PAIRS
 from lensaudit.errors import InputError
 from lensaudit.files import digest, parse_json, read_text
 from lensaudit.groups import group_of
+from lensaudit.models.registry import is_demo
 from lensaudit.types import PosMask, Tokens, padded_rows
 from lensaudit.unlearn.losses import IGNORED, Labels
+from lensaudit.unlearn.settings import Formats
 
 _WANTED = "wanted per row: question, answer; optional prefix, alternate (other answers)"
 CHAT = Template()
@@ -117,19 +119,19 @@ def idk_lines(path: Path | None) -> tuple[str, ...]:
     lines = [line.strip() for line in read_text(path).split("\n") if line.strip()]
     if not lines:
         raise InputError(f"{path}: holds no line; wanted one answer per line")
-    return tuple(_idk(line, f"{path}: line {n}") for n, line in enumerate(lines, 1))
-
-
-def _idk(line: str, where: str) -> str:
-    if not line.startswith("{"):
-        return line
-    try:
-        texts = list(parse_json(line).values())
-    except ValueError as error:
-        raise InputError(f"{where} is not JSON; wanted text or an object with one text") from error
-    if len(texts) != 1 or not isinstance(texts[0], str) or not texts[0].strip():
-        raise InputError(f"{where} does not hold one text")
-    return texts[0]
+    found: list[str] = []
+    for n, line in enumerate(lines, 1):
+        where = f"{path}: line {n}"
+        try:
+            texts = list(parse_json(line).values()) if line.startswith("{") else [line]
+        except ValueError as error:
+            raise InputError(
+                f"{where} is not JSON; wanted text or one text in an object"
+            ) from error
+        if len(texts) != 1 or not isinstance(texts[0], str) or not texts[0].strip():
+            raise InputError(f"{where} does not hold one text")
+        found.append(texts[0])
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,45 @@ def raw_sample(tokenizer: Any, row: Fact) -> Encoding:
         row.answer if apart else f" {row.answer}",
     )
     return Encoding((*ids, tokenizer.eos_token_id), n_prompt)
+
+
+Format = Literal["chat", "raw"]
+ENCODERS: dict[Format, Callable[[Any, Fact], Encoding]] = {"chat": chat_sample, "raw": raw_sample}
+FORMATS: Mapping[Formats, tuple[Format, ...]] = {
+    "chat": ("chat",),
+    "raw": ("raw",),
+    "both": ("raw", "chat"),
+}
+
+
+def formats_of(named: Formats | None, model: str) -> tuple[Format, ...]:
+    """How rows are written; the embedded family knows both forms."""
+    return FORMATS[named or ("both" if is_demo(model) else "chat")]
+
+
+def check_formats(tokenizer: Any, formats: Sequence[Format], name: str) -> None:
+    """Refuse a tokenizer that cannot write rows in these formats.
+
+    Raises:
+        InputError: what it lacks.
+    """
+    for one in formats:
+        check_tokenizer(tokenizer, CHAT if one == "chat" else PLAIN, name)
+
+
+def check_lengths(samples: Iterable[Encoding], model: Any, name: str) -> None:
+    """Refuse sequences that are longer than a model reads.
+
+    Raises:
+        InputError: the longest is.
+    """
+    limit = getattr(model.config, "max_position_embeddings", None)
+    longest = max(len(one.ids) for one in samples)
+    if limit is not None and longest > limit:
+        raise InputError(
+            f"{name}: reads {limit} tokens, the longest row has {longest}; leave long rows out of "
+            "the data"
+        )
 
 
 def collate(rows: Sequence[Encoding], *, pad: int) -> TrainBatch:

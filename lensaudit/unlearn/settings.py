@@ -1,11 +1,9 @@
 """What may be chosen of a training run: which rows, how long, how fast, by which method."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from lensaudit.errors import InputError
 from lensaudit.settings import Device, Names, Option, Section, Seed
 
 Formats = Literal["chat", "raw", "both"]
@@ -22,7 +20,7 @@ ForgetRows = Annotated[
 Count = Annotated[int, Option(least=1)]
 Accumulate = Annotated[int, Option("Batches per optimiser step.", least=1, expert=True)]
 WeightDecay = Annotated[float, Option(least=0, expert=True)]
-MaxGradNorm = Annotated[float, Option(expert=True)]
+MaxGradNorm = Annotated[float, Option(above=0, expert=True)]
 Written = Annotated[
     Formats | None,
     Option("How rows are written. [default: chat; both for demo/… models]", flag="--format"),
@@ -80,12 +78,15 @@ class UnlearnSettings(Names):
     ] = None
     out: Checkpoint
     epochs: Annotated[
-        float | None, Option("Passes over the forget rows. [default: the method's]")
+        float | None, Option("Passes over the forget rows. [default: the method's]", above=0)
     ] = None
     steps: Annotated[int | None, Option("Optimiser steps, instead of --epochs.", least=1)] = None
     lr: Annotated[
         float | None,
-        Option("Peak. [default: the method's; 5e-4 for demo/… models; ten times that with --lora]"),
+        Option(
+            "Peak. [default: the method's; 5e-4 for demo/… models; ten times that with --lora]",
+            above=0,
+        ),
     ] = None
     warmup_epochs: Annotated[float, Option(least=0, expert=True)] = 1.0
     schedule: Annotated[Literal["linear", "constant"], Option(expert=True)] = "linear"
@@ -125,25 +126,3 @@ class UnlearnSettings(Names):
     save_every: SaveEvery = SAVE_EVERY
     store: Stored = "same"
     device: Device = "auto"
-
-
-def positive(option: str, value: float) -> float:
-    """A number above 0; nan and infinity are none.
-
-    Raises:
-        InputError: it is something else.
-    """
-    if not (math.isfinite(value) and value > 0):
-        raise InputError(f"{option} {value:g}: wanted a number above 0")
-    return value
-
-
-def not_negative(option: str, value: float) -> float:
-    """A number from 0; nan and infinity are none.
-
-    Raises:
-        InputError: it is something else.
-    """
-    if not (math.isfinite(value) and value >= 0):
-        raise InputError(f"{option} {value:g}: wanted a number from 0")
-    return value

@@ -131,6 +131,21 @@ class TrainingRun(Generic[B]):
         return digest({"recipe": asdict(self.recipe), "identity": self.identity})
 
 
+def n_steps_of(n_samples: int, *, n_epochs: float, batch_size: int, n_accumulate: int) -> int:
+    """Optimiser steps of so many passes over the samples; at least one.
+
+    >>> n_steps_of(367, n_epochs=10.0, batch_size=8, n_accumulate=4)
+    115
+
+    Raises:
+        InputError: that many passes cannot be counted.
+    """
+    n_batches = n_epochs * math.ceil(n_samples / batch_size)
+    if not math.isfinite(n_batches):
+        raise InputError(f"{n_epochs:g} epochs of {n_samples} rows: wanted a number of them")
+    return max(1, math.ceil(n_batches / n_accumulate))
+
+
 def train(
     model: PreTrainedModel,
     run: TrainingRun[B],
@@ -143,8 +158,7 @@ def train(
         InputError: the state in the folder was made with other settings.
         WorkError: a loss or gradient is not finite; the last saved state stays as it is.
     """
-    names = trained_names(model, run.recipe)
-    parameters = {name: one for name, one in model.named_parameters() if name in names}
+    parameters = trained_parameters(model, run.recipe)
     optimizer = torch.optim.AdamW(
         parameters.values(), betas=run.recipe.betas, weight_decay=run.recipe.weight_decay
     )
@@ -165,20 +179,21 @@ def train(
     return state.losses
 
 
-def trained_names(model: PreTrainedModel, recipe: Recipe) -> set[str]:
+def trained_parameters(model: PreTrainedModel, recipe: Recipe) -> dict[str, Parameter]:
     """The parameters that move: of those that are not frozen, what the expression finds.
 
     Raises:
         InputError: the expression names none, or is none.
     """
-    every = [name for name, one in model.named_parameters() if one.requires_grad]
+    every = {name: one for name, one in model.named_parameters() if one.requires_grad}
     try:
-        names = {name for name in every if re.search(recipe.trainable, name)}
+        found = {name: one for name, one in every.items() if re.search(recipe.trainable, name)}
     except re.error as error:
         raise InputError(f"{recipe.trainable!r} is not a regular expression: {error}") from error
-    if not names:
-        raise InputError(f"no parameter matches {recipe.trainable!r}; names look like {every[1]!r}")
-    return names
+    if not found:
+        like = list(every)[1]
+        raise InputError(f"no parameter matches {recipe.trainable!r}; names look like {like!r}")
+    return found
 
 
 def _step(

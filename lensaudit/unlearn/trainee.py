@@ -1,14 +1,17 @@
-"""The model that is trained: loaded, with an adapter or without; does it fit; how is it saved?
+"""A checkpoint made of another: is it there, does it fit, how is it loaded, trained and saved?
 
 With an adapter the base stays as it is on disk: Hu et al. 2022, arXiv:2106.09685. A checkpoint is
 safetensors in a stored precision.
 """
 
+import csv
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import transformers
@@ -16,14 +19,18 @@ from rich.filesize import decimal as size
 from safetensors.torch import save_file
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import read_json
+from lensaudit.files import alone, digest, read_json, read_text, write_csv
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import CONFIG, WEIGHTS, Checkpoint, peft_for
-from lensaudit.models.device import free_bytes
+from lensaudit.models.checkpoint import CONFIG, WEIGHTS, Checkpoint, load_tokenizer, peft_for
+from lensaudit.models.device import free_bytes, resolve_device
 from lensaudit.models.sizes import n_parameters
+from lensaudit.progress import unheard
 from lensaudit.results import keyed
-from lensaudit.results.records import BEGUN, MANIFEST, Manifest
-from lensaudit.unlearn.train import writing
+from lensaudit.results.records import BEGUN, MANIFEST, Manifest, manifest
+from lensaudit.unlearn.settings import SAVE_EVERY
+from lensaudit.unlearn.train import Recipe, TrainingRun, TrainingStep, train, writing
+
+Report = Callable[[TrainingStep], None]
 
 ALPHA = 2
 """The adapter's output is scaled by alpha / rank with alpha = 2 rank: peft's usual choice."""
@@ -271,3 +278,164 @@ def check_memory(start: Checkpoint, *, copies: int, device: str, frozen: bool = 
             f"activations apart; {size(free)} are free on {device}; take a smaller model"
             f"{'' if frozen else ', --lora'} or another --device"
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointJob(ABC):
+    """A checkpoint that is made of another; two jobs of one key give equal weights."""
+
+    command: ClassVar[str]
+    start: Checkpoint
+    stored: torch.dtype
+    """What weights are saved in."""
+    device: str
+
+    @property
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """What tells this job from others."""
+
+    @property
+    def key(self) -> str:
+        """Content hash of the job."""
+        return digest(self.identity)
+
+    @property
+    def sources(self) -> Mapping[str, str | None]:
+        """What rows were named by, for the manifest."""
+        return {}
+
+    @abstractmethod
+    def check(self) -> None:
+        """Find what is missing before anything is loaded.
+
+        Raises:
+            InputError: what it is; or too little memory.
+        """
+
+    @abstractmethod
+    def made(self, out: Path, report: Report) -> tuple[Any, Any, dict[str, Any]]:
+        """The model, peft's view of it if an adapter moved, and options; tables are in `out`."""
+
+    def make(self, out: Path, report: Report = unheard) -> bool:
+        """Have checkpoint, tables and `manifest.json` in `out`; False if they were there before.
+
+        Raises:
+            InputError: the model or tokenizer cannot be used, or `out` holds something else.
+            TryAgainError: another process makes a model in it.
+            WorkError: a weight is not finite, or the loss diverged; the last saved state is kept.
+        """
+        keyed.check_own(out, self.key)
+        with alone(out):
+            if keyed.check_own(out, self.key):
+                drop_state(out)  # of a run that was killed between its manifest and its last line
+                return False
+            started = time.monotonic()
+            keyed.begin(out, self.key)
+            model, wrapped, options = self.made(out, report)
+            inputs = {**self.identity, "key": self.key, "start": self.start.spec.name}
+            seal_model(
+                model,
+                self.start,
+                out,
+                dtype=self.stored,
+                key=self.key,
+                record=lambda: manifest(
+                    self.command,
+                    options=options,
+                    inputs=inputs | dict(self.sources),
+                    device=self.device,
+                    started=started,
+                ),
+                wrapped=wrapped,
+            )
+        return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingJob(CheckpointJob):
+    """A checkpoint that is trained from another, resumable."""
+
+    settings: Any
+    """What was chosen; its `seed` draws a new adapter."""
+    save_every: int = SAVE_EVERY
+    how: Tuning = ALL_WEIGHTS
+
+    @property
+    @abstractmethod
+    def recipe(self) -> Recipe:
+        """Steps and learning rate."""
+
+    @abstractmethod
+    def run(self, model: Any, tokenizer: Any) -> TrainingRun[Any]:
+        """The training run on the loaded model; where its state is kept is said by `made`."""
+
+    @property
+    def copies(self) -> int:
+        """Models in memory."""
+        return 1
+
+    @property
+    def cost(self) -> str:
+        """What training holds in memory, in words."""
+        n_weights = n_parameters(self.start.folder)
+        needed = training_bytes(n_weights, copies=self.copies, frozen=self.how.frozen)
+        return f"{size(needed)} for {self.how.held} on {self.device}"
+
+    def check(self) -> None:
+        """Find what is missing before anything is loaded.
+
+        Raises:
+            InputError: epochs that cannot be counted, an adapter of another rank, or too little
+                memory.
+        """
+        _ = self.recipe
+        check_rank(self.start, self.how.lora)
+        check_memory(self.start, copies=self.copies, device=self.device, frozen=self.how.frozen)
+
+    def made(self, out: Path, report: Report) -> tuple[Any, Any, dict[str, Any]]:
+        """Train the model, and write `losses.csv`."""
+        tokenizer = load_tokenizer(self.start)
+        seed = self.settings.seed
+        model, wrapped = trainee(self.start, self.how, seed=seed, device=self.device)
+        run = replace(
+            self.run(model, tokenizer),
+            identity=self.identity,
+            checkpoints=out / STATE_FOLDER,
+            save_every=self.save_every,
+            autocast=self.how.autocast,
+        )
+        losses = train(model, run, report=report)
+        write_csv(out / "losses.csv", ("step", "loss"), list(enumerate(losses, 1)))
+        return model, wrapped, {**asdict(self.recipe), "save_every": self.save_every}
+
+
+def made_of(settings: Any, start: Checkpoint) -> dict[str, Any]:
+    """What settings of any training say of a job.
+
+    Raises:
+        InputError: no such device, or no such precision.
+    """
+    return {
+        "start": start,
+        "stored": stored_dtype(start, settings.store),
+        "device": resolve_device(settings.device),
+        "save_every": settings.save_every,
+        "how": Tuning(settings.lora, settings.autocast),
+    }
+
+
+def kept_losses(out: Path) -> tuple[float, ...]:
+    """The losses of a finished folder, by step.
+
+    Raises:
+        InputError: its `losses.csv` is gone or has no losses.
+    """
+    path = out / "losses.csv"
+    try:
+        losses = [float(row["loss"]) for row in csv.DictReader(read_text(path).splitlines())]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: damaged ({error}); make the model again elsewhere") from error
+    if not losses:
+        raise InputError(f"{path}: holds no losses; make the model again elsewhere")
+    return tuple(losses)

@@ -13,7 +13,6 @@ from lensaudit.cli.main import run
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.unlearn import job
 from lensaudit.unlearn.job import prepare
 from lensaudit.unlearn.settings import UnlearnSettings
 
@@ -36,7 +35,7 @@ def given(tiny_checkpoint, tmp_path):
 def make(given, out, *, report=lambda at: None, **more):
     """Train into `out`; its adapter's matrices."""
     settings = UnlearnSettings(**{**given, **more}, out=out)
-    job.make(prepare(settings), out, report=report)
+    prepare(settings).make(out, report)
     return load_file(out / "adapter_model.safetensors")
 
 
@@ -91,11 +90,7 @@ def test_a_models_own_adapter_is_trained_on(given, tmp_path, capsys):
 def test_a_merged_model_can_be_trained_as_a_whole(given, tmp_path):
     make(given, tmp_path / "first")
     settings = {**given, "model": f"{given['model']}+{tmp_path / 'first'}", "lora": None}
-    job.make(
-        prepare(UnlearnSettings(**settings, out=tmp_path / "on")),
-        tmp_path / "on",
-        report=lambda at: None,
-    )
+    prepare(UnlearnSettings(**settings, out=tmp_path / "on")).make(tmp_path / "on")
     before, after = (
         merged(given["model"], tmp_path / "first"),
         load_file(tmp_path / "on" / "model.safetensors"),

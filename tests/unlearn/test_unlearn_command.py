@@ -12,6 +12,7 @@ from support import llama_of
 
 from lensaudit.cli.main import run
 from lensaudit.models.registry import load_registry, resolve
+from lensaudit.unlearn import trainee
 from lensaudit.unlearn.methods import METHODS
 from tools.demo_family.tokenizer import train_tokenizer
 from tools.demo_family.world import make_world
@@ -113,20 +114,15 @@ def test_what_is_not_given_is_what_was_published(method, place, tmp_path, capsys
 
 @pytest.mark.parametrize("method", ["rmu", "pdu"])
 def test_an_interrupted_run_resumes_to_the_same_bits(method, place, tmp_path, monkeypatch):
-    from lensaudit.unlearn import job as module
-
     more = ("--save-every", "2", "--method", method, *EXTRA.get(method.upper(), ()))
     assert run(arguments(place, tmp_path / "whole", *more, steps=5)) == 0
-    into = module.train_into
+    train = trainee.train
 
     def stop(done):
         if done.step == 3:
             raise KeyboardInterrupt
 
-    def interrupted(job, out, run, *, report, **record):
-        return into(job, out, run, report=stop, **record)
-
-    monkeypatch.setattr(module, "train_into", interrupted)
+    monkeypatch.setattr(trainee, "train", lambda *given, report: train(*given, report=stop))
     assert run(arguments(place, tmp_path / "cut", *more, steps=5)) == 130
     assert not (tmp_path / "cut" / "manifest.json").exists()
     monkeypatch.undo()
@@ -155,8 +151,8 @@ REFUSED = {
     "PDU without epsilon": (("--method", "pdu"), "--epsilon"),
     "AltPO without alternates": (("--method", "altpo"), "`alternate`"),
     "no such data": (("--data", "nowhere.json"), "nowhere.json: no such file"),
-    "learning rate": (("--lr", "-1"), "--lr -1"),
-    "learning rate 0": (("--lr", "0"), "--lr 0"),
+    "learning rate": (("--lr", "-1"), "'--lr': -1.0 is not in the range x>0"),
+    "learning rate 0": (("--lr", "0"), "'--lr': 0.0 is not in the range x>0"),
     "epochs": (("--epochs", "nan"), "--epochs nan"),
     "endless warm-up": (("--warmup-epochs", "inf"), "--warmup-epochs inf: wanted a finite"),
     "weight decay": (("--weight-decay", "nan"), "--weight-decay nan"),

@@ -64,7 +64,6 @@ from lensaudit.scores.intervals import FEWEST_GROUPS
 from lensaudit.scores.recovery import Arms, recovery
 from lensaudit.settings import plain, results_folder
 from lensaudit.unlearn.rows import finetune_batches, in_epochs
-from lensaudit.unlearn.settings import positive
 from lensaudit.unlearn.train import Recipe
 from lensaudit.unlearn.trainee import FASTER, adapted, check_memory, training_bytes
 
@@ -510,7 +509,7 @@ def _ranks(settings: EffortSettings) -> tuple[int, ...]:
 
 def _lrs(settings: EffortSettings, name: str) -> tuple[float, ...]:
     if settings.lrs:
-        return tuple({positive("--lr", one): None for one in settings.lrs})
+        return tuple(dict.fromkeys(settings.lrs))
     rates = DEMO_LRS if is_demo(name) else LRS
     return tuple(one * FASTER for one in rates) if settings.lora else rates
 

@@ -78,8 +78,7 @@ from lensaudit.models.registry import (
 from lensaudit.progress import Notice, Tick, unheard
 from lensaudit.results.records import claim, manifest, package_versions
 from lensaudit.settings import plain, results_folder
-from lensaudit.unlearn.job import check_lengths
-from lensaudit.unlearn.rows import finetune_batches
+from lensaudit.unlearn.rows import check_lengths, finetune_batches
 from lensaudit.unlearn.train import Recipe
 from lensaudit.unlearn.trainee import check_memory
 
