@@ -17,13 +17,13 @@ import lensaudit as la
 from lensaudit.attacks.effort.runs import PreparedEffort
 from lensaudit.attacks.effort.runs import prepare as prepare_effort
 from lensaudit.attacks.effort.runs import run as run_effort
+from lensaudit.attacks.elicit import chosen
 from lensaudit.attacks.rtt.log import read_log
 from lensaudit.attacks.settings import Arm, EffortSettings, WorstSettings
+from lensaudit.attacks.worst import Findings, open_worst, run_all
 from lensaudit.data.facts import Fact
 from lensaudit.models.bridge import TransformerBridge, device_of
 from lensaudit.models.checkpoint import Checkpoint
-from lensaudit.worstcase.attacks import chosen
-from lensaudit.worstcase.run import Findings, open_worst, run_all
 
 ELICIT = ("greedy", "paraphrase", "prefix", "few_shot", "leak64", "nf4")
 """Attacks of `worst` that look through nobody's eyes but the model's own."""

@@ -4,7 +4,7 @@ Question: how many facts come out of models that hide them, never saw them, or h
           named, and how often in error?
 Command:  python experiments/worst_case.py               (--only NAME for some of the models)
 Takes:    about a minute a model on one core, 4 for each further never-trained one. Expected: the
-          tables of docs/worst_case.md, what tests/worstcase/test_worst_planted.py asserts.
+          tables of docs/worst_case.md, what tests/attacks/test_worst_planted.py asserts.
 Writes:   experiments/out/worst_case/table.json and the models, as checkpoint folders.
 """
 
@@ -19,14 +19,9 @@ import numpy as np
 import torch
 from planted_models import Planted, folder_of, ground, planted, seeds_of_never
 
+from lensaudit.attacks.elicit import chosen, list_hash
 from lensaudit.attacks.settings import WorstSettings
-from lensaudit.data.tofu import forget_set
-from lensaudit.files import digest, make_folder, write_json
-from lensaudit.gym import edits
-from lensaudit.scores.naming import name_facts, strongest
-from lensaudit.scores.recovery import Arms
-from lensaudit.worstcase.attacks import chosen, list_hash
-from lensaudit.worstcase.run import (
+from lensaudit.attacks.worst import (
     Findings,
     Worst,
     WorstOutcome,
@@ -35,6 +30,11 @@ from lensaudit.worstcase.run import (
     open_worst,
     run_all,
 )
+from lensaudit.data.tofu import forget_set
+from lensaudit.files import digest, make_folder, write_json
+from lensaudit.gym import edits
+from lensaudit.scores.naming import name_facts, strongest
+from lensaudit.scores.recovery import Arms
 from tools.demo_family.stages import NEVER
 
 PARTIAL = ("partial", "partial_1", "partial_2")

@@ -36,7 +36,7 @@ from .auditing.calls import audit as audit, cache as cache, evaluate as evaluate
 from .attacks.effort.runs import effort as effort
 from .auditing.streams import lens as lens
 from .auditing.streams import last_prompt as last_prompt, preflight as preflight
-from .worstcase.run import worst as worst
+from .attacks.worst import worst as worst
 from .auditing.calls import know as know
 from .screen.show import show as show
 from .doors.trainer import AuditCallback as AuditCallback

@@ -22,7 +22,7 @@ def added(diff):
 
 def test_a_metric_an_attack_an_auditor_and_a_data_set_are_shown():
     rooms = [Path(path).parent.name for _, path, _ in DIFFS]
-    assert rooms == ["metrics", "worstcase", "gym", "data"]
+    assert rooms == ["metrics", "attacks", "gym", "data"]
 
 
 @pytest.mark.parametrize(("before", "path", "diff"), DIFFS[:3], ids=lambda one: str(one)[:40])

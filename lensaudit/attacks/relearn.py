@@ -63,7 +63,7 @@ from lensaudit.unlearn.rows import (
     rows_hash,
 )
 from lensaudit.unlearn.train import FineTuning, Recipe, TrainingRun, n_steps_of, train
-from lensaudit.unlearn.trainee import Report, TrainingJob, Tuning, kept_losses, made_of
+from lensaudit.unlearn.trainee import Report, TrainingJob, kept_losses, made_of, rate_of
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class RelearnJob(TrainingJob):
             "forget": rows_hash(self.rows),
             "settings": asdict(self.settings) | {"formats": list(self.settings.formats)},
             "stored": str(self.stored),
-            **self.how.identity,
+            **self.tuned,
         }
 
     @property
@@ -229,8 +229,7 @@ def prepare(settings: RelearnSettings, model: str) -> RelearnJob:
         InputError: whatever is wrong with names, files or numbers.
     """
     start = open_model(model, settings.registry)
-    how = Tuning(settings.lora, settings.autocast)
-    rate = how.rate(relearning_for(demo=is_demo(settings.model)).lr)
+    rate = rate_of(relearning_for(demo=is_demo(settings.model)).lr, settings.lora)
     data = settings.data or default_data(settings.model)
     job = RelearnJob(
         **made_of(settings, start),
@@ -252,11 +251,7 @@ def prepare(settings: RelearnSettings, model: str) -> RelearnJob:
 
 
 def taught_nothing(out: Path) -> str | None:
-    """What to know of a finished folder whose training changed next to nothing; None of others.
-
-    Raises:
-        InputError: its losses are gone.
-    """
+    """What to know of a finished folder whose training changed next to nothing; None of others."""
     losses = kept_losses(out)
     return rows_relearned(losses[0], losses[-1], len(losses))
 

@@ -134,20 +134,6 @@ class Cut:
     seed: Annotated[int, Option("Of authors, choices and the data order.", least=0)] = 0
 
 
-@dataclass(frozen=True)
-class Gate:
-    """When recovery means nothing; 0 switches a gate off."""
-
-    section: ClassVar[Section] = "Training"
-    min_baseline: Annotated[
-        float, Option("Gate: accuracy of the original; 0 is off.", least=0, most=1, expert=True)
-    ] = 0.3
-    """Below it the facts were never known; upstream fork's default."""
-    min_drop: Annotated[
-        float, Option("Gate: drop by unlearning, standard errors; 0 is off.", least=0, expert=True)
-    ] = 2.0
-
-
 @dataclass(frozen=True, kw_only=True)
 class StudySettings(Names):
     """A run of `rtt run`: one study for each unlearned model."""
@@ -229,7 +215,14 @@ class StudySettings(Names):
             expert=True,
         ),
     ] = False
-    gate: Gate = Gate()
+    min_baseline: Annotated[
+        float, Option("Gate: accuracy of the original; 0 is off.", least=0, most=1, expert=True)
+    ] = 0.3
+    """Below it the facts were never known; upstream fork's default."""
+    min_drop: Annotated[
+        float, Option("Gate: drop by unlearning, standard errors; 0 is off.", least=0, expert=True)
+    ] = 2.0
+    """Below it recovery means nothing."""
     selection: Selected = "per_v"
     rule: Rule = "max"
     out: Annotated[

@@ -47,8 +47,8 @@ def worst(
     same list of attacks is run on --full, which knows (the positive control), and on every
     --retain, which never knew (the control arm).
     """
-    from lensaudit.worstcase.attacks import chosen
-    from lensaudit.worstcase.run import open_worst, plan_text, worst_into
+    from lensaudit.attacks.elicit import chosen
+    from lensaudit.attacks.worst import open_worst, plan_text, worst_into
 
     if dry_run:
         attacks = chosen(settings.tier, settings.attack)
@@ -73,7 +73,7 @@ def sample(
     Writes leak.csv, facts.csv, samples.jsonl, summary.json and manifest.json. Each row draws the
     same random numbers for every model, in every batch and after a restart.
     """
-    from lensaudit.worstcase.sampling import open_sample, plan_text, sample_into
+    from lensaudit.attacks.sampling import open_sample, plan_text, sample_into
 
     if dry_run:
         say(plan_text(open_sample(source, settings, notice=notice)[0], settings))

@@ -35,10 +35,13 @@ from lensaudit.attacks import rtt as room
 from lensaudit.attacks.effort.runs import DEMO_LRS
 from lensaudit.attacks.effort.runs import prepare as prepare_effort
 from lensaudit.attacks.effort.runs import run as run_effort
+from lensaudit.attacks.elicit import chosen as attacks_of
 from lensaudit.attacks.relearn import DEMO_RELEARNING, relearned
 from lensaudit.attacks.rtt.data import load_statements
 from lensaudit.attacks.rtt.summary import as_json
 from lensaudit.attacks.settings import EffortSettings, WorstSettings
+from lensaudit.attacks.worst import compare, open_worst, run_all
+from lensaudit.attacks.worst import summary_of as summary_of_worst
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.neutral import neutral_of
@@ -74,9 +77,6 @@ from lensaudit.verdict.decide import HOLDS
 from lensaudit.verdict.depth import kept_for_verdict
 from lensaudit.verdict.thresholds import READABLE_BELOW, TAIL_BELOW
 from lensaudit.verdict.views import read_calibration
-from lensaudit.worstcase.attacks import chosen as attacks_of
-from lensaudit.worstcase.run import compare, open_worst, run_all
-from lensaudit.worstcase.run import summary_of as summary_of_worst
 
 Reads = Literal["stream", "aligned", "outputs", "training", "weights"]
 """What an auditor looks at: the stream through `full`; the stream carried to `full`'s basis, or in
@@ -197,7 +197,6 @@ ENGINE = (
     "scores",
     "unlearn",
     "verdict",
-    "worstcase",
     "gym/ground.py",
 )
 """Rooms and files of the package in which a score is made, whatever auditor says it."""

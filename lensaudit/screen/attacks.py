@@ -163,8 +163,8 @@ def _recovery(summary: "Summary") -> Table:
                     one.adjusted.ends,
                     one.adjusted.why or "" if one.adjusted.value is not None else "",
                 ),
-                number(one.recovery.value),
-                number(one.gap_closed.value),
+                number(one.ratios["recovery_rate"].value),
+                number(one.ratios["gap_closed"].value),
             )
             for one in (summary.main, *summary.others)
         ),

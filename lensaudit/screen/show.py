@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 
 from lensaudit.attacks.effort.runs import EffortResult
+from lensaudit.attacks.worst import WorstResult
 from lensaudit.auditing.result import AuditResult, EvaluationResult, PatchResult
 from lensaudit.files import printable
 from lensaudit.screen.attacks import of_effort, of_worst
 from lensaudit.screen.depth import of_runs
 from lensaudit.screen.evaluation import values
 from lensaudit.screen.tables import Part, console
-from lensaudit.worstcase.run import WorstResult
 
 Result = PatchResult | AuditResult | EvaluationResult | EffortResult | WorstResult
 """What `la.patch`, `la.audit`, `la.evaluate`, `la.effort` and `la.worst` return."""

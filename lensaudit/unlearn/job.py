@@ -39,7 +39,7 @@ from lensaudit.unlearn.rows import (
 )
 from lensaudit.unlearn.settings import UnlearnSettings
 from lensaudit.unlearn.train import Recipe, TrainingRun, n_steps_of
-from lensaudit.unlearn.trainee import TrainingJob, made_of
+from lensaudit.unlearn.trainee import TrainingJob, made_of, rate_of
 
 DEMO_LR = 5e-4
 """A model of a million weights needs steps that a model of a billion would not survive."""
@@ -90,7 +90,7 @@ class UnlearnJob(TrainingJob):
             "batch_size": self.settings.batch_size,
             "seed": self.settings.seed,
             "stored": str(self.stored),
-            **self.how.identity,
+            **self.tuned,
             # 2: the retain term is read at a multiplier of 0 too
             **({} if self.hyper.epsilon is None else {"dual": 2}),
         }
@@ -120,7 +120,7 @@ class UnlearnJob(TrainingJob):
         epochs = method.n_epochs if how.epochs is None else how.epochs
         n_steps = how.steps or n_steps_of(n_epochs=epochs, **rows)
         n_warmup = n_steps_of(n_epochs=how.warmup_epochs, **rows)
-        default = self.how.rate(DEMO_LR if is_demo(how.model) else method.lr)
+        default = rate_of(DEMO_LR if is_demo(how.model) else method.lr, self.lora)
         return Recipe(
             n_steps=n_steps,
             lr=default if how.lr is None else how.lr,

@@ -39,36 +39,9 @@ FASTER = 10
 2025, "LoRA Without Regret", thinkingmachines.ai)."""
 
 
-@dataclass(frozen=True)
-class Tuning:
-    """Which weights move, and in what the passes are computed."""
-
-    lora: int | None = None
-    """Rank of the adapter that moves; None: all weights do."""
-    autocast: bool = False
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What tells a run by this from others; nothing of what all runs were before."""
-        named = {"lora": self.lora, "autocast": self.autocast}
-        return {name: value for name, value in named.items() if value}
-
-    @property
-    def frozen(self) -> bool:
-        """Whether the weights that were loaded stay."""
-        return self.lora is not None
-
-    @property
-    def held(self) -> str:
-        """What training holds in memory, in words."""
-        return "weights" if self.lora else "weights, gradients and moments"
-
-    def rate(self, lr: float) -> float:
-        """The learning rate, where `lr` is that of all weights."""
-        return lr * FASTER if self.lora else lr
-
-
-ALL_WEIGHTS = Tuning()
+def rate_of(lr: float, lora: object) -> float:
+    """The learning rate of an adapter where there is one, `lr` being that of all weights."""
+    return lr * FASTER if lora else lr
 
 
 def adapted(model: Any, *, rank: int, seed: int) -> Any:
@@ -89,19 +62,19 @@ def adapted(model: Any, *, rank: int, seed: int) -> Any:
         return peft.get_peft_model(model, config)
 
 
-def trainee(start: Checkpoint, how: Tuning, *, seed: int, device: str) -> tuple[Any, Any]:
+def trainee(start: Checkpoint, lora: int | None, *, seed: int, device: str) -> tuple[Any, Any]:
     """The model that is trained, and peft's view of it where an adapter is.
 
-    An adapter is new, or the model's own, to be trained on.
+    An adapter is new and of rank `lora`, or the model's own, to be trained on.
 
     Raises:
         InputError: peft is not installed, or the model cannot be loaded.
     """
-    if how.lora is None:
+    if lora is None:
         return load_causal(start, device=device), None
     model = load_causal(replace(start, adapter=None), device=device)
     if start.adapter is None:
-        return model, adapted(model, rank=how.lora, seed=seed)
+        return model, adapted(model, rank=lora, seed=seed)
     peft = peft_for(start.spec.name)
     own = peft.PeftModel.from_pretrained(model, str(start.adapter), is_trainable=True)
     return model, own
@@ -359,7 +332,10 @@ class TrainingJob(CheckpointJob):
     settings: Any
     """What was chosen; its `seed` draws a new adapter."""
     save_every: int = SAVE_EVERY
-    how: Tuning = ALL_WEIGHTS
+    lora: int | None = None
+    """Rank of the adapter that moves; None: all weights do."""
+    autocast: bool = False
+    """Passes are computed in bfloat16."""
 
     @property
     @abstractmethod
@@ -378,9 +354,16 @@ class TrainingJob(CheckpointJob):
     @property
     def cost(self) -> str:
         """What training holds in memory, in words."""
-        n_weights = n_parameters(self.start.folder)
-        needed = training_bytes(n_weights, copies=self.copies, frozen=self.how.frozen)
-        return f"{size(needed)} for {self.how.held} on {self.device}"
+        n_weights, frozen = n_parameters(self.start.folder), self.lora is not None
+        held = "weights" if frozen else "weights, gradients and moments"
+        needed = training_bytes(n_weights, copies=self.copies, frozen=frozen)
+        return f"{size(needed)} for {held} on {self.device}"
+
+    @property
+    def tuned(self) -> dict[str, Any]:
+        """What tells a run of an adapter or in bfloat16 from others; nothing of what all were."""
+        named = {"lora": self.lora, "autocast": self.autocast}
+        return {name: value for name, value in named.items() if value}
 
     def check(self) -> None:
         """Find what is missing before anything is loaded.
@@ -390,20 +373,21 @@ class TrainingJob(CheckpointJob):
                 memory.
         """
         _ = self.recipe
-        check_rank(self.start, self.how.lora)
-        check_memory(self.start, copies=self.copies, device=self.device, frozen=self.how.frozen)
+        check_rank(self.start, self.lora)
+        frozen = self.lora is not None
+        check_memory(self.start, copies=self.copies, device=self.device, frozen=frozen)
 
     def made(self, out: Path, report: Report) -> tuple[Any, Any, dict[str, Any]]:
         """Train the model, and write `losses.csv`."""
         tokenizer = load_tokenizer(self.start)
         seed = self.settings.seed
-        model, wrapped = trainee(self.start, self.how, seed=seed, device=self.device)
+        model, wrapped = trainee(self.start, self.lora, seed=seed, device=self.device)
         run = replace(
             self.run(model, tokenizer),
             identity=self.identity,
             checkpoints=out / STATE_FOLDER,
             save_every=self.save_every,
-            autocast=self.how.autocast,
+            autocast=self.autocast,
         )
         losses = train(model, run, report=report)
         write_csv(out / "losses.csv", ("step", "loss"), list(enumerate(losses, 1)))
@@ -421,21 +405,12 @@ def made_of(settings: Any, start: Checkpoint) -> dict[str, Any]:
         "stored": stored_dtype(start, settings.store),
         "device": resolve_device(settings.device),
         "save_every": settings.save_every,
-        "how": Tuning(settings.lora, settings.autocast),
+        "lora": settings.lora,
+        "autocast": settings.autocast,
     }
 
 
 def kept_losses(out: Path) -> tuple[float, ...]:
-    """The losses of a finished folder, by step.
-
-    Raises:
-        InputError: its `losses.csv` is gone or has no losses.
-    """
-    path = out / "losses.csv"
-    try:
-        losses = [float(row["loss"]) for row in csv.DictReader(read_text(path).splitlines())]
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: damaged ({error}); make the model again elsewhere") from error
-    if not losses:
-        raise InputError(f"{path}: holds no losses; make the model again elsewhere")
-    return tuple(losses)
+    """The losses of a finished folder, by step."""
+    rows = csv.DictReader(read_text(out / "losses.csv").splitlines())
+    return tuple(float(row["loss"]) for row in rows)

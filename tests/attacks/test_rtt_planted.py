@@ -11,14 +11,14 @@ import torch
 from lensaudit.attacks import rtt
 from lensaudit.attacks.rtt.log import Finished, Point, Reading
 from lensaudit.attacks.rtt.summary import csv_row, gate_of
-from lensaudit.attacks.settings import Cut, Gate
+from lensaudit.attacks.settings import Cut
 from lensaudit.errors import InputError, PartialError, VerificationError
 from lensaudit.scores.intervals import clustered_mean
 
 QUICK = rtt.StudySettings(
     names=(), lrs=(1e-3,), epochs=1, batch_size=32, warmup=0, loss_on="answer", readout="answer"
 )
-UNGATED = Gate(0.0, 0.0)
+UNGATED = {"min_baseline": 0.0, "min_drop": 0.0}
 
 
 def study(unlearned=None, how=QUICK, **changes):
@@ -53,7 +53,7 @@ def test_hidden_knowledge_comes_back_and_absent_knowledge_does_not(log):
         assert a.adjusted.value > 0.9
         assert b.adjusted.value < 0.15
     # B / C alone has the floor f / C: why the control is needed
-    assert never.main.recovery.value > 0.25
+    assert never.main.ratios["recovery_rate"].value > 0.25
     assert never.main.adjusted.least < 0 < never.main.adjusted.most
 
 
@@ -120,9 +120,9 @@ def test_numbers_follow_from_the_marks(log):
         np.mean([marks.mean() for marks in hidden.main.chosen[name].marks]) for name in "BCN"
     )
     a = hidden.as_they_are["A"].value
-    assert hidden.main.recovery.value == pytest.approx(b / c)
+    assert hidden.main.ratios["recovery_rate"].value == pytest.approx(b / c)
     assert hidden.main.adjusted.value == pytest.approx((b - n) / (c - n))
-    assert hidden.main.gap_closed.value == pytest.approx((b - a) / (c - a))
+    assert hidden.main.ratios["gap_closed"].value == pytest.approx((b - a) / (c - a))
     marks = np.concatenate(hidden.main.chosen["N"].marks).astype(float)
     by_name = {split.name: split.groups for split in hidden.study.splits}
     groups = [group for name in hidden.study.held_out for group in by_name[name]]
@@ -172,14 +172,14 @@ def test_where_a_gate_fails_nothing_is_trained_and_a_gate_can_be_switched_off():
     assert all(one.curve[-1].epoch == 0 for one in log.finished.values())
     (summary,) = rtt.summarize(log)
     assert summary.failure
-    assert summary.main.recovery.value is None
-    assert "nothing is unlearned" in summary.main.recovery.why
+    assert summary.main.ratios["recovery_rate"].value is None
+    assert "nothing is unlearned" in summary.main.ratios["recovery_rate"].why
     with pytest.raises(VerificationError, match=r"stranger answers .* does not know"):
         rtt.run(study(original=rtt.in_memory("stranger", world.fresh(7))))
-    (summary,) = rtt.summarize(rtt.run(study(same, gate=UNGATED)))
-    assert summary.main.recovery.value == 1.0
-    assert summary.main.gap_closed.value is None
-    assert "C is not above A" in summary.main.gap_closed.why
+    (summary,) = rtt.summarize(rtt.run(study(same, **UNGATED)))
+    assert summary.main.ratios["recovery_rate"].value == 1.0
+    assert summary.main.ratios["gap_closed"].value is None
+    assert "C is not above A" in summary.main.ratios["gap_closed"].why
 
 
 @pytest.mark.parametrize(("n_lost", "passes"), [(1, False), (3, False), (5, True)])
@@ -207,8 +207,8 @@ def test_the_gate_looks_at_the_readout_that_is_reported(log):
         rtt.summarize(rtt.Log(studies=dict(log.studies), finished=finished), readout=one)[0]
         for one in ("answer", "letter")
     )
-    assert by_answer.main.recovery.value is not None
-    assert by_letter.main.recovery.value is None
+    assert by_answer.main.ratios["recovery_rate"].value is not None
+    assert by_letter.main.ratios["recovery_rate"].value is None
     assert "(readout letter)" in by_letter.failure
     # the log holds the fit to T by the study's own readout alone
     assert by_answer.checks["B"].t_accuracy == 1.0
@@ -225,7 +225,7 @@ def test_a_ceiling_below_the_floor_gives_no_ratio():
     one = study(
         original=rtt.in_memory("stranger", world.fresh(7)),
         control=rtt.in_memory("knows", world.knows()),
-        gate=UNGATED,
+        **UNGATED,
     )
     (summary,) = rtt.summarize(rtt.run(one))
     accuracies = summary.main.accuracies
@@ -237,7 +237,7 @@ def test_a_ceiling_below_the_floor_gives_no_ratio():
 def test_without_a_control_there_is_no_floor():
     one = study(control=None)
     (summary,) = rtt.summarize(rtt.run(one))
-    assert summary.main.recovery.value is not None
+    assert summary.main.ratios["recovery_rate"].value is not None
     assert summary.main.adjusted.value is None
     assert summary.main.adjusted.why == "condition N is missing"
     assert any("no negative control" in note for note in summary.notes)
@@ -269,7 +269,7 @@ def test_a_log_that_is_not_full_says_so(log):
         del partial.finished[job_id]
     summary = rtt.summarize(partial)[0]
     assert "B" not in summary.main.accuracies
-    assert summary.main.recovery.why == "condition B is missing"
+    assert summary.main.ratios["recovery_rate"].why == "condition B is missing"
     assert f"{len(gone)} of {len(hidden.places)} jobs are not done" in summary.notes[0]
 
 

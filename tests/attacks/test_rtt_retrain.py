@@ -1,18 +1,15 @@
 """One retraining: epochs, restored weights, divergence."""
 
 import copy
-from dataclasses import replace
 
 import pytest
 import rtt_support as world
 import torch
 
-from lensaudit.attacks.rtt import StudySettings, in_memory
-from lensaudit.attacks.rtt.readout import StartWeights, encode_split, read
-from lensaudit.attacks.rtt.study import retrain
+from lensaudit.attacks.rtt import in_memory
+from lensaudit.attacks.rtt.readout import StartWeights, encode_split, read, read_along
 from lensaudit.errors import InputError
-
-SWEEP = StudySettings(names=(), epochs=2, batch_size=5, warmup=3)
+from lensaudit.unlearn.train import Recipe
 
 
 @pytest.fixture(scope="module")
@@ -22,12 +19,22 @@ def splits():
     ]
 
 
-def attack(model, splits, *, lr=1e-3, **changes):
+def attack(model, splits, *, lr=1e-3, epochs=2, batch_size=5):
     def read_v():
         return read(model, splits[0].items, readouts=("answer",), letters=None, batch_size=32)
 
-    return retrain(
-        model, splits[1].samples, settings=replace(SWEEP, **changes), lr=lr, read_v=read_v
+    per_epoch = -(-len(splits[1].samples) // batch_size)
+    return read_along(
+        model,
+        splits[1].samples,
+        recipe=Recipe(
+            n_steps=epochs * per_epoch, lr=lr, n_warmup=3, schedule="constant", weight_decay=0.0
+        ),
+        batch_size=batch_size,
+        seed=0,
+        at=range(1, epochs + 1),
+        read_v=read_v,
+        unit=per_epoch,
     )
 
 

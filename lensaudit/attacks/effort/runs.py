@@ -63,9 +63,9 @@ from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import FEWEST_GROUPS
 from lensaudit.scores.recovery import Arms, recovery
 from lensaudit.settings import plain, results_folder
-from lensaudit.unlearn.rows import finetune_batches, in_epochs
+from lensaudit.unlearn.rows import in_epochs
 from lensaudit.unlearn.train import Recipe
-from lensaudit.unlearn.trainee import FASTER, adapted, check_memory, training_bytes
+from lensaudit.unlearn.trainee import adapted, check_memory, rate_of, training_bytes
 
 DEMO_LRS = (3e-4, 1e-3)
 """Of `rtt`'s for the embedded family; 3e-3 breaks `full` before it brings anything back."""
@@ -172,7 +172,7 @@ def do(attack: EffortJob, report: Callable[[int], None] = unheard) -> Finished:
         first = Point(0, read_v())
         made = read_along(
             model,
-            finetune_batches(attack.fold.samples, batch_size=how.rows, seed=how.seed, pad=0),
+            attack.fold.samples,
             recipe=Recipe(
                 n_steps=how.steps,
                 lr=attack.rate.lr,
@@ -180,6 +180,7 @@ def do(attack: EffortJob, report: Callable[[int], None] = unheard) -> Finished:
                 weight_decay=0.0,
                 trainable=r"lora_" if rank else "",
             ),
+            batch_size=how.rows,
             seed=how.seed,
             at=grid(how.steps)[1:],
             read_v=read_v,
@@ -511,7 +512,7 @@ def _lrs(settings: EffortSettings, name: str) -> tuple[float, ...]:
     if settings.lrs:
         return tuple(dict.fromkeys(settings.lrs))
     rates = DEMO_LRS if is_demo(name) else LRS
-    return tuple(one * FASTER for one in rates) if settings.lora else rates
+    return tuple(rate_of(one, settings.lora) for one in rates)
 
 
 def _dtype(settings: EffortSettings, device: str, notice: Notice) -> str:

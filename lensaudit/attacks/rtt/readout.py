@@ -21,8 +21,10 @@ from lensaudit.data.facts import answered
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest
 from lensaudit.groups import by_length
+from lensaudit.progress import unheard
+from lensaudit.types import Logits
 from lensaudit.unlearn.losses import labelled, token_nll
-from lensaudit.unlearn.rows import TrainBatch, collate, raw_sample
+from lensaudit.unlearn.rows import TrainBatch, collate, finetune_batches, raw_sample
 from lensaudit.unlearn.train import FineTuning, Recipe, TrainingRun, TrainingStep, logits, train
 
 Letters = tuple[tuple[int, ...], ...]
@@ -174,57 +176,50 @@ def read(
     Raises:
         WorkError: a score is not finite.
     """
-    return tuple(
-        _letter(model, items, letters or (), batch_size)
-        if readout == "letter"
-        else _answer(model, items, batch_size)
-        for readout in readouts
-    )
+
+    def by_letter(logits: Logits, batch: TrainBatch) -> Scores:
+        ends = batch.mask.sum(1) - 1
+        said = logits[torch.arange(len(ends), device=ends.device), ends].float().log_softmax(-1)
+        return torch.stack([said[:, list(ids)].logsumexp(-1) for ids in letters or ()], -1)
+
+    def by_answer(logits: Logits, batch: TrainBatch) -> Scores:
+        nll = token_nll(logits, batch.labels).sum(1)
+        per_token = nll / labelled(batch.labels).sum(1)
+        return -per_token.unsqueeze(-1)
+
+    found = []
+    for readout in readouts:
+        if readout == "answer":
+            options = [option for item in items for option in item.options]
+            flat = _scored(model, options, by_answer, batch_size)
+            found.append(Reading("answer", len(items), _correct(flat.view(len(items), -1), items)))
+            continue
+        prompts = [Encoding(item.prompt, len(item.prompt)) for item in items]
+        scores = _scored(model, prompts, by_letter, batch_size)
+        reading = Reading(
+            readout="letter",
+            n=len(items),
+            correct=_correct(scores, items),
+            calibrated=len(_correct(scores - scores.mean(0), items)) / len(items),
+            option_mass=scores.exp().sum(-1).mean().item(),
+        )
+        found.append(reading)
+    return tuple(found)
 
 
-def _letter(model: Any, items: Sequence[EncodedItem], letters: Letters, batch_size: int) -> Reading:
-    prompts = [Encoding(item.prompt, len(item.prompt)) for item in items]
+def _scored(
+    model: Any,
+    samples: Sequence[Encoding],
+    score: Callable[[Logits, TrainBatch], Scores],
+    batch_size: int,
+) -> Scores:
+    """What `score` makes of each sample, read in batches of samples alike in length."""
     parts: dict[int, Tensor] = {}
     with torch.no_grad():
-        for places, batch in _batches(prompts, batch_size, model.device):
-            ends = batch.mask.sum(1) - 1
-            rows = torch.arange(len(places), device=ends.device)
-            said = logits(model, batch)[rows, ends].float().log_softmax(-1)
-            by_letter = [said[:, list(ids)].logsumexp(-1) for ids in letters]
-            parts |= dict(zip(places, torch.stack(by_letter, -1).cpu(), strict=True))
-    scores = _finite(torch.stack([parts[place] for place in range(len(items))]))
-    centred = scores - scores.mean(0)
-    return Reading(
-        readout="letter",
-        n=len(items),
-        correct=_correct(scores, items),
-        calibrated=len(_correct(centred, items)) / len(items),
-        option_mass=scores.exp().sum(-1).mean().item(),
-    )
-
-
-def _answer(model: Any, items: Sequence[EncodedItem], batch_size: int) -> Reading:
-    options = [option for item in items for option in item.options]
-    parts: dict[int, Tensor] = {}
-    with torch.no_grad():
-        for places, batch in _batches(options, batch_size, model.device):
-            nll = token_nll(logits(model, batch), batch.labels).sum(1)
-            per_token = nll / labelled(batch.labels).sum(1)
-            parts |= dict(zip(places, -per_token.cpu(), strict=True))
-    flat = torch.stack([parts[place] for place in range(len(options))])
-    scores = _finite(flat.view(len(items), -1))
-    return Reading("answer", len(items), _correct(scores, items))
-
-
-def _batches(
-    samples: Sequence[Encoding], batch_size: int, device: torch.device
-) -> Iterator[tuple[Sequence[int], TrainBatch]]:
-    """Right-padded batches of samples alike in length, with their places."""
-    for places in by_length([one.ids for one in samples], batch_size):
-        yield places, collate([samples[place] for place in places], pad=0).to(device)
-
-
-def _finite(scores: Scores) -> Scores:
+        for places in by_length([one.ids for one in samples], batch_size):
+            batch = collate([samples[place] for place in places], pad=0).to(model.device)
+            parts |= dict(zip(places, score(logits(model, batch), batch).cpu(), strict=True))
+    scores = torch.stack([parts[place] for place in range(len(samples))])
     if not scores.isfinite().all():
         raise WorkError("the scores of the model are not finite")
     return scores
@@ -253,17 +248,30 @@ class StartWeights:
 
 def read_along(
     model: Any,
-    batches: Callable[[int], TrainBatch],
+    samples: Sequence[Encoding],
     *,
     recipe: Recipe,
+    batch_size: int,
     seed: int,
     at: Collection[int],
     read_v: Callable[[], tuple[Reading, ...]],
-    report: Callable[[int], None] = lambda step: None,
+    unit: int = 1,
+    report: Callable[[int], None] = unheard,
 ) -> Finished:
-    """Train `model` in place and read V after the steps `at`, which points count.
+    """Train `model` in place on `samples` and read V along the way, from the first step on.
 
-    A run that diverges ends with the points before.
+    A run that diverges is a result: it ends with the points before, and says at which step.
+
+    Args:
+        model: in float32, but for what is frozen.
+        samples: T.
+        recipe: how long and how fast.
+        batch_size: samples a step.
+        seed: of their order.
+        at: units after which V is read.
+        read_v: the readings of V by the model as it is.
+        unit: steps that points and reports count by.
+        report: told each finished unit.
     """
     points: list[Point] = []
     losses: list[float] = []
@@ -272,17 +280,18 @@ def read_along(
     def after(step: TrainingStep) -> None:
         nonlocal last
         losses.append(step.loss)
-        if step.step in at:
+        done, begun = divmod(step.step, unit)
+        if begun:
+            return
+        if done in at:
             model.eval()
-            mean = sum(losses[last:]) / (step.step - last)
-            points.append(Point(step.step, read_v(), mean))
+            points.append(Point(done, read_v(), sum(losses[last:]) / (step.step - last)))
             last = step.step
             model.train()
-        report(step.step)
+        report(done)
 
-    run = TrainingRun(
-        FineTuning(), lambda number: batches(number).to(model.device), recipe, identity={}
-    )
+    batches = finetune_batches(samples, batch_size=batch_size, seed=seed, pad=0)
+    run = TrainingRun(FineTuning(), lambda number: batches(number).to(model.device), recipe, {})
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)  # models with dropout draw from the global stream

@@ -9,7 +9,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, product
 from pathlib import Path
@@ -53,7 +53,6 @@ from lensaudit.attacks.rtt.readout import (
 from lensaudit.attacks.rtt.summary import SUMMARIES, Summarized, gate_of, summarize, write_summaries
 from lensaudit.attacks.settings import (
     Cut,
-    Gate,
     Readout,
     StudySettings,
     ValidationSettings,
@@ -78,7 +77,7 @@ from lensaudit.models.registry import (
 from lensaudit.progress import Notice, Tick, unheard
 from lensaudit.results.records import claim, manifest, package_versions
 from lensaudit.settings import plain, results_folder
-from lensaudit.unlearn.rows import check_lengths, finetune_batches
+from lensaudit.unlearn.rows import check_lengths
 from lensaudit.unlearn.train import Recipe
 from lensaudit.unlearn.trainee import check_memory
 
@@ -150,12 +149,8 @@ class Study:
     @property
     def subjects(self) -> dict[Role, StudySubject]:
         """The models that take part, by role."""
-        named: dict[Role, StudySubject | None] = {
-            "original": self.original,
-            "unlearned": self.unlearned,
-            "control": self.control,
-        }
-        return {role: one for role, one in named.items() if one is not None}
+        every = zip(CONDITIONS, (self.original, self.unlearned, self.control), strict=True)
+        return {role: one for role, one in every if one is not None}
 
     @property
     def readouts(self) -> tuple[Readout, ...]:
@@ -178,6 +173,11 @@ class Study:
             "trainable": how.trainable,
             "seed": how.cut.seed,
         }
+
+    @property
+    def gate(self) -> dict[str, float]:
+        """When recovery means nothing, as the log has it; 0 switches a gate off."""
+        return {name: getattr(self.settings, name) for name in ("min_baseline", "min_drop")}
 
     @cached_property
     def encoded(self) -> Mapping[str, EncodedSplit]:
@@ -241,6 +241,12 @@ class Study:
         n = min(len(items), len(self.encoded[held_out].items))
         return Random(self.settings.cut.seed).sample(items, n)
 
+    def read(self, model: Any, items: Sequence[EncodedItem]) -> tuple[Reading, ...]:
+        """The readings of a model in eval mode, the one that is reported first."""
+        return read(
+            model, items, readouts=self.readouts, letters=self.letters, batch_size=SCORE_BATCH
+        )
+
     @cached_property
     def original_readout(self) -> Tensor:
         """Readout of the original model, on the processor."""
@@ -267,7 +273,7 @@ class Study:
     def study_id(self) -> str:
         """Content hash of procedure, models and gates."""
         models = {role: one.weights for role, one in self.subjects.items()}
-        return digest([self.signature, models, asdict(self.settings.gate)])[:16]
+        return digest([self.signature, models, self.gate])[:16]
 
 
 Jobs = Mapping[Place, Mapping[str, Any]]
@@ -281,40 +287,38 @@ def job_id_of(identity: Mapping[str, Any]) -> str:
 
 def measuring(study: Study, role: Role) -> Jobs:
     """The model as it is, on every split."""
-    weights = study.subjects[role].weights
-    known = {name: job_identity(study, weights, name) for name in study.encoded}
-    return {
-        Place(CONDITIONS[role][0], name, None, job_id_of(identity)): identity
-        for name, identity in known.items()
-    }
+    found = {}
+    for name in study.encoded:
+        identity = job_identity(study, role, name)
+        found[Place(CONDITIONS[role][0], name, None, job_id_of(identity))] = identity
+    return found
 
 
 def retraining(study: Study, role: Role) -> Jobs:
     """The model retrained on T, for every held-out split and learning rate."""
-    weights = study.subjects[role].weights
     # the original's own rows are where they were: C is the same run with and without
     matched = {"readout_of": study.original.weights} if study.puts_back(role) else {}
     training = {key: value for key, value in study.sweep.items() if key != "lrs"}
-    jobs = {}
+    found = {}
     for name, lr in product(study.held_out, study.settings.lrs or LRS):
         others = [split for other, split in study.encoded.items() if other != name]
         identity = {
-            **job_identity(study, weights, name),
+            **job_identity(study, role, name),
             "t": [split.trained_digest for split in others],
             "t_read": [split.scored_digest for split in others],
             "lr": lr,
             "training": training,
             **matched,
         }
-        jobs[Place(CONDITIONS[role][1], name, lr, job_id_of(identity))] = identity
-    return jobs
+        found[Place(CONDITIONS[role][1], name, lr, job_id_of(identity))] = identity
+    return found
 
 
-def job_identity(study: Study, weights: str, split: str) -> dict[str, Any]:
+def job_identity(study: Study, role: Role, split: str) -> dict[str, Any]:
     """What tells a measurement of a model on a split from others."""
     return {
         "schema": SCHEMA,
-        "weights": weights,
+        "weights": study.subjects[role].weights,
         "v": study.encoded[split].scored_digest,
         "readouts": list(study.readouts),
         "letters": [list(ids) for ids in study.letters],
@@ -335,7 +339,8 @@ DEMO_STUDY = StudySettings(
     warmup=4,
     loss_on=DEMO_READS,
     readout=DEMO_READS,
-    gate=Gate(0.0, 0.0),
+    min_baseline=0.0,
+    min_drop=0.0,
 )
 """A short study of models of the embedded family in memory, whatever unlearning did to them."""
 
@@ -488,7 +493,16 @@ def plan_of(study: Study) -> Jobs:
     Raises:
         InputError: the data, the letters, the splits or the grid cannot be used.
     """
-    _check(study)
+    lrs = study.settings.lrs or LRS
+    if not all(math.isfinite(lr) and lr > 0 for lr in lrs) or len(set(lrs)) != len(lrs):
+        raise InputError(f"learning rates {lrs}: wanted one or more, above 0, each once")
+    if study.tokenizer.eos_token_id is None:
+        raise InputError(
+            "the tokenizer has no end-of-text token; set eos_token in its configuration"
+        )
+    _ = study.letters  # says what is wrong with it
+    if small := [name for name in study.held_out if len(study.encoded[name].items) < 2]:
+        raise InputError(f"split {small[0]} holds 1 item, wanted 2 or more to select by halves")
     return {
         place: identity
         for what in (measuring, retraining)
@@ -522,7 +536,29 @@ def run(
     log = Log() if log is None else log
     handled(study.data, defects)
     plan = plan_of(study)
-    log.open(_record(study, plan))
+    log.open(
+        StudyRecord(
+            study_id=study.study_id,
+            signature=study.signature,
+            data=study.data.name,
+            data_digest=study.data.digest,
+            n_choices=study.data.n_choices,
+            n_left_out=len(study.data.left_out),
+            defects=study.data.counts,
+            models={role: one.name for role, one in study.subjects.items()},
+            method=study.unlearned.method,
+            splits=tuple(
+                HeldSplit(name, tuple(one.idx for one in items), tuple(one.group for one in items))
+                for name, items in study.data.splits.items()
+            ),
+            held_out=study.held_out,
+            sweep=study.sweep,
+            readouts=study.readouts,
+            gate=study.gate,
+            places=tuple(plan),
+            versions=package_versions(),
+        )
+    )
     for role in study.subjects:
         _fill(study, role, measuring(study, role), log, report)
     if failure := gate_of(log.studies[study.study_id], log):
@@ -532,46 +568,16 @@ def run(
         )
     for role in study.subjects:
         _fill(study, role, retraining(study, role), log, report)
-    _complain(plan, log)
-    return log
-
-
-def _record(study: Study, plan: Jobs) -> StudyRecord:
-    """What the log notes of a study."""
-    return StudyRecord(
-        study_id=study.study_id,
-        signature=study.signature,
-        data=study.data.name,
-        data_digest=study.data.digest,
-        n_choices=study.data.n_choices,
-        n_left_out=len(study.data.left_out),
-        defects=study.data.counts,
-        models={role: one.name for role, one in study.subjects.items()},
-        method=study.unlearned.method,
-        splits=tuple(
-            HeldSplit(name, tuple(one.idx for one in items), tuple(one.group for one in items))
-            for name, items in study.data.splits.items()
-        ),
-        held_out=study.held_out,
-        sweep=study.sweep,
-        readouts=study.readouts,
-        gate=asdict(study.settings.gate),
-        places=tuple(plan),
-        versions=package_versions(),
-    )
-
-
-def _check(study: Study) -> None:
-    lrs = study.settings.lrs or LRS
-    if not all(math.isfinite(lr) and lr > 0 for lr in lrs) or len(set(lrs)) != len(lrs):
-        raise InputError(f"learning rates {lrs}: wanted one or more, above 0, each once")
-    if study.tokenizer.eos_token_id is None:
-        raise InputError(
-            "the tokenizer has no end-of-text token; set eos_token in its configuration"
+    trained = [one for one in plan if one.lr is not None]
+    lost = [one for one in trained if log.finished[one.job_id].status == "diverged"]
+    if lost:
+        listed = ", ".join(f"{one.condition} {one.split} lr {one.lr:g}" for one in lost[:8])
+        more = f" and {len(lost) - 8} more" if len(lost) > 8 else ""
+        raise PartialError(
+            f"{len(lost)} of {len(trained)} runs diverged: {listed}{more}\n"
+            "their epochs up to there are in the log and count; leave these learning rates out"
         )
-    _ = study.letters  # says what is wrong with it
-    if small := [name for name in study.held_out if len(study.encoded[name].items) < 2]:
-        raise InputError(f"split {small[0]} holds 1 item, wanted 2 or more to select by halves")
+    return log
 
 
 def _fill(study: Study, role: Role, jobs: Jobs, log: Log, report: Tick) -> None:
@@ -596,103 +602,52 @@ def _fill(study: Study, role: Role, jobs: Jobs, log: Log, report: Tick) -> None:
 
             tell(0)
             began = time.monotonic()
+            items = study.encoded[job.split].items
             if start is None:
-                done = Finished(job.job_id, "ok", (_as_it_is(study, job, model),))
+                done = Finished("", "ok", (Point(0, study.read(model, items)),))
             else:
                 start.restore(model)
-                moved = rows is not None and undo_exchange(model, rows) > 0
-                # a readout that was put back is not the one that was measured
-                measured = job_id_of(job_identity(study, subject.weights, job.split))
-                first = (_as_it_is(study, job, model),) if moved else log.finished[measured].curve
-                done = _retrain(study, job, model, first, tell)
+                if rows is not None and undo_exchange(model, rows) > 0:
+                    # a readout that was put back is not the one that was measured
+                    first = (Point(0, study.read(model, items)),)
+                else:
+                    measured = job_id_of(job_identity(study, role, job.split))
+                    first = log.finished[measured].curve
+                made = retrain(study, model, job, tell)
+                done = replace(made, curve=(*first, *made.curve))
             seconds = round(time.monotonic() - began, 3)
-            log.add(replace(done, seconds=seconds), jobs[job])
+            log.add(replace(done, job_id=job.job_id, seconds=seconds), jobs[job])
         report(what, len(left) * n_epochs, len(left) * n_epochs)
     finally:
         if start is not None:
             start.restore(model)
 
 
-def _as_it_is(study: Study, job: Place, model: Any) -> Point:
-    return Point(0, _readings(study, model, study.encoded[job.split].items))
-
-
-def _retrain(
-    study: Study,
-    job: Place,
-    model: Any,
-    first: tuple[Point, ...],
-    report: Callable[[int], None],
-) -> Finished:
-    assert job.lr is not None
-    made = retrain(
-        model,
-        study.trained_on(job.split),
-        settings=study.settings,
-        lr=job.lr,
-        read_v=lambda: _readings(study, model, study.encoded[job.split].items),
-        report=report,
-    )
-    done = replace(made, job_id=job.job_id, curve=(*first, *made.curve))
-    if done.status == "diverged":
-        return done
-    fit = _readings(study, model, study.sample_of_t(job.split))[0]
-    return replace(done, t_accuracy=fit.accuracy)
-
-
 def retrain(
-    model: Any,
-    samples: Sequence[Encoding],
-    *,
-    settings: StudySettings,
-    lr: float,
-    read_v: Callable[[], tuple[Reading, ...]],
-    report: Callable[[int], None] = unheard,
+    study: Study, model: Any, job: Place, report: Callable[[int], None] = unheard
 ) -> Finished:
-    """Train `model` in place on `samples` and read V after each epoch, from the first on.
-
-    A run that diverges is a result: it ends with the epochs before, and says at which step.
-    """
-    per_epoch, seed = math.ceil(len(samples) / settings.batch_size), settings.cut.seed
-    n_steps = settings.epochs * per_epoch
+    """Retrain `model` in place on T, and read V after each epoch; at last a sample of T."""
+    how, samples = study.settings, study.trained_on(job.split)
+    per_epoch = math.ceil(len(samples) / how.batch_size)
+    assert job.lr is not None
     made = read_along(
         model,
-        finetune_batches(samples, batch_size=settings.batch_size, seed=seed, pad=0),
+        samples,
         recipe=Recipe(
-            n_steps=n_steps,
-            lr=lr,
-            n_warmup=settings.warmup,
+            n_steps=how.epochs * per_epoch,
+            lr=job.lr,
+            n_warmup=how.warmup,
             schedule="constant",
-            weight_decay=settings.weight_decay,
-            trainable=settings.trainable,
+            weight_decay=how.weight_decay,
+            trainable=how.trainable,
         ),
-        seed=seed,
-        at=range(per_epoch, n_steps + 1, per_epoch),
-        read_v=read_v,
-        report=lambda step: report(step // per_epoch) if step % per_epoch == 0 else None,
+        batch_size=how.batch_size,
+        seed=how.cut.seed,
+        at=range(1, how.epochs + 1),
+        read_v=lambda: study.read(model, study.encoded[job.split].items),
+        unit=per_epoch,
+        report=report,
     )
-    curve = tuple(replace(one, epoch=one.epoch // per_epoch) for one in made.curve)
-    return replace(made, curve=curve)
-
-
-def _readings(study: Study, model: Any, items: Sequence[EncodedItem]) -> tuple[Reading, ...]:
-    return read(
-        model,
-        items,
-        readouts=study.readouts,
-        letters=study.letters,
-        batch_size=SCORE_BATCH,
-    )
-
-
-def _complain(plan: Jobs, log: Log) -> None:
-    """Tell which runs diverged, once all work is done."""
-    trained = [one for one in plan if one.lr is not None]
-    lost = [one for one in trained if log.finished[one.job_id].status == "diverged"]
-    if lost:
-        listed = ", ".join(f"{one.condition} {one.split} lr {one.lr:g}" for one in lost[:8])
-        more = f" and {len(lost) - 8} more" if len(lost) > 8 else ""
-        raise PartialError(
-            f"{len(lost)} of {len(trained)} runs diverged: {listed}{more}\n"
-            "their epochs up to there are in the log and count; leave these learning rates out"
-        )
+    if made.status == "diverged":
+        return made
+    return replace(made, t_accuracy=study.read(model, study.sample_of_t(job.split))[0].accuracy)

@@ -13,12 +13,12 @@ Accuracies of tables and JSON are fractions; names are those of the upstream for
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,6 +166,12 @@ def done(study: StudyRecord, log: Log, condition: Condition) -> list[tuple[Place
     ]
 
 
+RATIOS: Mapping[str, tuple[Condition, ...]] = {
+    "recovery_rate": ("B", "C"),
+    "recovery_adjusted": ("B", "C", "N"),
+    "gap_closed": ("B", "C", "A"),
+}
+"""What is divided by what, both measured from the third condition where there is one."""
 AS_IT_IS = GridCell(0.0, 0)
 """Of a model that was not retrained."""
 
@@ -226,12 +232,13 @@ class SelectionOutcome:
     """Of B, C and N, those that there are: means over the held-out splits, fractions; limits by
     groups, on all their items together."""
     chosen: Mapping[Condition, Selected]
-    recovery: Estimate
-    """B / C; limits by groups, the chosen cells held fixed."""
-    adjusted: Estimate
-    """(B - N) / (C - N)."""
-    gap_closed: Estimate
-    """(B - A) / (C - A)."""
+    ratios: Mapping[str, Estimate]
+    """By the names of `RATIOS`; limits by groups, the chosen cells held fixed."""
+
+    @property
+    def adjusted(self) -> Estimate:
+        """(B - N) / (C - N)."""
+        return self.ratios["recovery_adjusted"]
 
 
 @dataclass(frozen=True)
@@ -282,18 +289,15 @@ def _summary(
 ) -> Summary:
     readout = readout if readout in study.readouts else study.readouts[0]
     failure = gate_of(study, log, readout)
-    ways: list[tuple[Selection, EpochRule]] = [
-        (one, other) for one in ("per_v", "global", "nested") for other in ("max", "final")
-    ]
+    ways = product(get_args(Selection), get_args(EpochRule))
     outcomes = {way: _outcome(study, log, readout, *way, failure) for way in ways}
     main = outcomes.pop((selection, rule))
-    every = [split.name for split in study.splits]
     checks = checks_of(study, log, main.chosen, readout)
     return Summary(
         study=study,
         readout=readout,
         as_they_are=_measured(study, log, readout, study.held_out),
-        all_splits=_measured(study, log, readout, every),
+        all_splits=_measured(study, log, readout, [split.name for split in study.splits]),
         failure=failure,
         main=main,
         others=tuple(outcomes.values()),
@@ -329,24 +333,22 @@ def _outcome(
         if found is not None:
             chosen[condition] = found
     marks: dict[Condition, tuple[Marks, ...]] = {name: one.marks for name, one in chosen.items()}
+    groups = _groups(study, study.held_out)
+    accuracies: dict[Condition, Estimate] = {
+        name: _accuracy(one, groups) for name, one in marks.items()
+    }
     unlearned = measured(study, log, "A", readout, study.held_out)
     if unlearned is not None:
         marks["A"] = unlearned
-
-    def ratio(*names: Condition) -> Estimate:
-        return Estimate(None, why=failure) if failure else _ratio(study, marks, names)
-
     return SelectionOutcome(
         selection=selection,
         rule=rule,
-        accuracies={
-            name: _accuracy(one.marks, _groups(study, study.held_out))
-            for name, one in chosen.items()
-        },
+        accuracies=accuracies,
         chosen=chosen,
-        recovery=ratio("B", "C"),
-        adjusted=ratio("B", "C", "N"),
-        gap_closed=ratio("B", "C", "A"),
+        ratios={
+            name: Estimate(None, why=failure) if failure else _ratio(study, marks, conditions)
+            for name, conditions in RATIOS.items()
+        },
     )
 
 
@@ -366,7 +368,7 @@ def _ratio(
     marks: Mapping[Condition, tuple[Marks, ...]],
     names: Sequence[Condition],
 ) -> Estimate:
-    """B over C, both measured from the third condition where one is named."""
+    """B over C, both measured from the third condition where one is named; see `RATIOS`."""
     if missing := [name for name in names if name not in marks]:
         return Estimate(None, why=f"condition {missing[0]} is missing")
     # the mean over rows of a column is then its mean over splits
@@ -474,13 +476,10 @@ def notes_of(
     )
     if failure:
         return (failure, *_defects(study), *masses)
+    uncontrolled = ["no negative control: B may hold what T taught, and selection noise"]
     return (
         *_incomplete(study, log),
-        *(
-            []
-            if "control" in study.models
-            else ["no negative control: B may hold what T taught, and selection noise"]
-        ),
+        *([] if "control" in study.models else uncontrolled),
         *_defects(study),
         *_least(
             {name: one.t_accuracy for name, one in checks.items()},
@@ -550,11 +549,6 @@ def _edges(study: StudyRecord, chosen: Mapping[Condition, Selected]) -> Iterator
 
 ACCURACIES: Mapping[str, Condition] = {COLUMNS[name][1]: name for name in MEANINGS}
 """Column -> condition; `control` is new here, the rest are the upstream fork's."""
-RATIOS: Mapping[str, Callable[[SelectionOutcome], Estimate]] = {
-    "recovery_rate": lambda one: one.recovery,
-    "recovery_adjusted": lambda one: one.adjusted,
-    "gap_closed": lambda one: one.gap_closed,
-}
 SUMMARIES = ("summary.csv", "summary.json")
 RULE_NAMES = {"max": "max_epoch", "final": "final_epoch"}
 
@@ -590,12 +584,11 @@ def csv_row(summary: Summary, log: Log) -> dict[str, Any]:
     for name, condition in ACCURACIES.items():
         if condition in summary.all_splits:
             row[f"{name}_all_splits"] = summary.all_splits[condition].value
-    for name, of in RATIOS.items():
-        row |= _columns(name, of(main))
+    for name, ratio in main.ratios.items():
+        row |= _columns(name, ratio)
+    n_splits = len(study.held_out)
     runs = {
-        f"num_rtt_splits_{condition.lower()}": len(study.held_out)
-        if condition in main.accuracies
-        else 0
+        f"num_rtt_splits_{condition.lower()}": n_splits * (condition in main.accuracies)
         for condition in RETRAINED
     }
     failed = sum(
@@ -654,29 +647,29 @@ def _outcome_json(outcome: SelectionOutcome, n_splits: int) -> dict[str, Any]:
             ]
             for condition, selected in outcome.chosen.items()
         },
-        **{name: _ratio_json(of(outcome)) for name, of in RATIOS.items()},
+        **{name: _ratio_json(one) for name, one in outcome.ratios.items()},
     }
 
 
 def _accuracies(accuracies: Mapping[Condition, Estimate], n_splits: int) -> dict[str, Any]:
     return {
-        condition: _limits(one) | {"n": one.n, "n_splits": n_splits}
+        condition: {**_limits(one), "interval_why": one.why, "n": one.n, "n_splits": n_splits}
         for condition, one in accuracies.items()
     }
 
 
 def _ratio_json(one: Estimate) -> dict[str, Any]:
-    found = _limits(one)
-    why = found.pop("interval_why")
-    return found | {
-        "reason": "" if one.value is not None else one.why,
-        "interval_why": None if one.value is None else why,
+    known = one.value is not None
+    return {
+        **_limits(one),
+        "reason": "" if known else one.why,
+        "interval_why": one.why if known else None,
     }
 
 
 def _limits(one: Estimate) -> dict[str, Any]:
     ends = one.ends and dict(zip(("low", "high"), one.ends, strict=True))
-    return {"value": one.value, "interval": ends, "interval_why": one.why}
+    return {"value": one.value, "interval": ends}
 
 
 def _columns(name: str, one: Estimate | None) -> dict[str, float | None]:
@@ -720,9 +713,6 @@ def summarize_log(settings: SummarySettings) -> Summarized:
         raise InputError(f"{log.path}: holds no study; `lensaudit rtt run` writes them")
     write_summaries(found, log, folder)
     renew(folder, SUMMARIES)
-    failed = [
-        VerificationError(f"{one.study.models['unlearned']}: {one.failure}")
-        for one in found
-        if one.failure
-    ]
-    return Summarized(found, folder, failure=next(iter(failed), None))
+    lost = next((one for one in found if one.failure), None)
+    failed = lost and VerificationError(f"{lost.study.models['unlearned']}: {lost.failure}")
+    return Summarized(found, folder, failure=failed)

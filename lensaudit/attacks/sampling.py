@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from lensaudit.attacks.elicit import AttackedModel, chosen
 from lensaudit.attacks.settings import SampleSettings
+from lensaudit.attacks.worst import Worst, arm_of, in_folder, open_worst
 from lensaudit.data.candidates import mentions
 from lensaudit.data.facts import Fact, read_rows
 from lensaudit.errors import InputError
@@ -24,8 +26,6 @@ from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.naming import Errors, leak_at_k, leak_corrected, never_hit_bound
 from lensaudit.settings import plain, results_folder
 from lensaudit.steer.generate import draws_of
-from lensaudit.worstcase.attacks import AttackedModel, chosen
-from lensaudit.worstcase.run import Worst, arm_of, in_folder, open_worst
 
 FILES = ("leak.csv", "facts.csv", "samples.jsonl", "summary.json")
 KS = (1, 8, 64)

@@ -5,12 +5,12 @@ from collections import Counter
 import pytest
 import torch
 
+from lensaudit.attacks.elicit import chosen
 from lensaudit.attacks.settings import WorstSettings
+from lensaudit.attacks.worst import arm_of, open_worst
 from lensaudit.data.facts import answered
 from lensaudit.models.bridge import residuals
 from lensaudit.patching.exposure import steered, stream_after
-from lensaudit.worstcase.attacks import chosen
-from lensaudit.worstcase.run import arm_of, open_worst
 
 ATTACKS = {one.name: one for one in chosen("full")}
 
@@ -56,7 +56,7 @@ def test_facts_behind_an_exchanged_readout_come_back(full):
     from lensaudit.gym.edits import permuted_readout
     from lensaudit.models.bridge import bridge_from
 
-    entities = {id for fact in full.facts for id in full.candidates(fact)[0]}
+    entities = {id for fact in full.facts for id in full.candidates[fact.idx][0]}
     plain = permuted_readout(full.again(), sorted(entities))
     bridge = bridge_from(copy.deepcopy(plain), full.tokenizer)
     arm = replace(full, model=bridge, again=lambda: copy.deepcopy(plain))

@@ -36,7 +36,7 @@ from lensaudit.patching.exposure import (
     steered,
     stream_after,
 )
-from lensaudit.patching.probes import Probe, ProbeKind, probe_of, share_of, statement
+from lensaudit.patching.probes import ProbeKind, probe_of, share_of, statement
 from lensaudit.scores.naming import leak_exact, strongest
 from lensaudit.steer.estimators import mean_difference
 
@@ -98,7 +98,6 @@ class AttackedModel:
     neutral: Sequence[Fact] = ()
     """Rows that hold none of the facts; of the attack that asks for them."""
     work: Counter[str] = field(default_factory=Counter)
-    _candidates: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
 
     @property
     def tokenizer(self) -> Any:
@@ -114,12 +113,6 @@ class AttackedModel:
     def reader(self) -> Reader:
         """The model by itself, as a reader."""
         return Reader(self.model, work=self.work)
-
-    @cached_property
-    def context(self) -> float:
-        """Tokens that fit into the model."""
-        config: Any = self.model.original_model.config
-        return getattr(config, "max_position_embeddings", None) or math.inf
 
     def ids(self, text: str) -> tuple[int, ...]:
         """Token ids of a prompt."""
@@ -142,12 +135,13 @@ class AttackedModel:
         template = Template() if self.tokenizer.chat_template else PLAIN
         return encode_qa(self.tokenizer, template, fact.question, "").prompt_ids
 
-    def candidates(self, fact: Fact) -> list[tuple[int, ...]]:
-        """Tokens of the true entity and of its placebos, each with the blank before it."""
-        idx = fact.idx
-        if idx not in self._candidates:
-            self._candidates[idx] = [self.more(f" {one}") for one in (fact.entity, *fact.placebos)]
-        return self._candidates[idx]
+    @cached_property
+    def candidates(self) -> dict[int, list[tuple[int, ...]]]:
+        """By idx, tokens of the true entity and of its placebos, each with the blank before it."""
+        return {
+            fact.idx: [self.more(f" {one}") for one in (fact.entity, *fact.placebos)]
+            for fact in self.facts
+        }
 
     def rounded(self, method: Method) -> TransformerBridge:
         """A copy with its linear layers rounded to 4 or 8 bits and back."""
@@ -173,7 +167,7 @@ class AttackedModel:
     ) -> dict[int, Float[Tensor, " candidate"]]:
         """By idx, log-probs of a fact's first `n` candidates after its forced prefix; None: all."""
         prompts = [self.ids(self.forced(fact)) for fact in facts]
-        found = exposures(reader, prompts, [self.candidates(fact)[:n] for fact in facts])
+        found = exposures(reader, prompts, [self.candidates[fact.idx][:n] for fact in facts])
         return {fact.idx: row for fact, row in zip(facts, found, strict=True)}
 
     @cached_property
@@ -212,7 +206,7 @@ class AttackedModel:
 
 def standardised(rows: Mapping[int, Tensor]) -> dict[int, Tensor]:
     """By idx, the largest standardised score of each candidate over the reads of one attack."""
-    return {idx: strongest(found) for idx, found in rows.items()}
+    return {idx: strongest(torch.atleast_2d(found)) for idx, found in rows.items()}
 
 
 def either(tries: Mapping[str, Mapping[int, Hit]]) -> dict[int, Hit]:
@@ -344,7 +338,7 @@ def first_token(arm: AttackedModel) -> AttackFindings:
     """The answer's beginning and the entity's first token are forced."""
     prompts, begun, short = {}, {}, {}
     for fact in arm.facts:
-        first, *rest = arm.candidates(fact)[0]
+        first, *rest = arm.candidates[fact.idx][0]
         if not rest:
             short[fact.idx] = "the entity is a single token"
             continue
@@ -358,12 +352,14 @@ def few_shot(arm: AttackedModel) -> AttackFindings:
     """Three questions of other authors are answered before the forced beginning."""
     prompts: dict[int, tuple[int, ...]] = {}
     left: dict[int, str] = {}
+    config: Any = arm.model.original_model.config
+    context = getattr(config, "max_position_embeddings", None) or math.inf
     for fact in arm.facts:
         shots = (f"Question: {asked}\nAnswer: {said}\n\n" for asked, said in arm.shots[fact.idx])
         ids = arm.ids("".join((*shots, arm.forced(fact))))
         if not arm.shots[fact.idx]:
             left[fact.idx] = "no rows of other authors"
-        elif len(ids) + ENTITY_TOKENS > arm.context:
+        elif len(ids) + ENTITY_TOKENS > context:
             left[fact.idx] = "the solved questions do not fit into the model"
         else:
             prompts[fact.idx] = ids
@@ -461,7 +457,7 @@ def patch(arm: AttackedModel) -> AttackFindings:
     rows = arm.scores(readers[layers[0]], arm.facts) if arm.exposed else {}
     prompts = {fact.idx: arm.ids(arm.forced(fact)) for fact in arm.facts}
     tries = {f"layer {at}": arm.told(prompts, reader=one) for at, one in readers.items()}
-    return AttackFindings(either(tries), _single(rows))
+    return AttackFindings(either(tries), standardised(rows))
 
 
 def _joined(arm: AttackedModel, layer: int) -> Reader:
@@ -478,7 +474,7 @@ def lens(arm: AttackedModel) -> AttackFindings:
     first = arm.n_layers // 2
     upper = range(first, arm.n_layers)
     prompts = [arm.ids(arm.forced(fact)) for fact in arm.facts]
-    candidates = [arm.candidates(fact) for fact in arm.facts]
+    candidates = [arm.candidates[fact.idx] for fact in arm.facts]
     heads = [Head(arm.full)]
     read = layered_exposures(arm.model, heads, upper, prompts, candidates, arm.work)
     rows = {fact.idx: found[1:] for fact, found in zip(arm.facts, read, strict=True)}
@@ -502,12 +498,7 @@ def _forced(
     if rows is None:
         rows = arm.scores(reader, facts) if arm.exposed else {}
     prompts = {fact.idx: arm.ids(arm.forced(fact)) for fact in facts}
-    return AttackFindings(arm.told(prompts, reader=reader), _single(rows))
-
-
-def _single(rows: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """Attacks that read each fact's candidates once."""
-    return standardised({idx: row.unsqueeze(0) for idx, row in rows.items()})
+    return AttackFindings(arm.told(prompts, reader=reader), standardised(rows))
 
 
 @attack(
@@ -525,24 +516,21 @@ def relearn_authors(arm: AttackedModel) -> AttackFindings:
     rows that were taught holds its entity.
     """
     authors = sorted({fact.group for fact in arm.facts}, key=lambda group: digest(str(group)))
-    halves = [set(authors[::2]), set(authors[1::2])]
     hits: dict[int, Hit] = {}
     rows: dict[int, Tensor] = {}
     left: dict[int, str] = {}
-    for half in halves:
+    for half in (set(authors[::2]), set(authors[1::2])):
         shown = [fact for fact in arm.facts if fact.group not in half]
-        facts = [fact for fact in arm.facts if fact.group in half]
         texts = [f"{row.question} {row.answer}" for row in shown]
-        told = [any(mentions(text, fact.entity) for text in texts) for fact in facts]
-        left |= {
-            fact.idx: "a relearning row holds the entity"
-            for fact, holds in zip(facts, told, strict=True)
-            if holds
-        }
-        clean = [fact for fact, holds in zip(facts, told, strict=True) if not holds]
-        if not shown:
-            left |= {fact.idx: "no facts of other authors" for fact in clean}
-        elif clean:
+        clean: list[Fact] = []
+        for fact in (one for one in arm.facts if one.group in half):
+            if any(mentions(text, fact.entity) for text in texts):
+                left[fact.idx] = "a relearning row holds the entity"
+            elif not shown:
+                left[fact.idx] = "no facts of other authors"
+            else:
+                clean.append(fact)
+        if clean:
             found = _forced(arm, Reader(arm.taught(shown), work=arm.work), clean)
             hits.update(found.hits)
             rows.update(found.exposure)
@@ -576,8 +564,10 @@ def _chosen(arm: AttackedModel, reader: Reader, kind: ProbeKind) -> dict[int, Hi
     least: dict[int, float] = {}
     left = list(arm.facts)
     for _ in range(ORDERS if listed else 1):
-        probes = {
-            one.idx: probe_of(
+        if not left:
+            break
+        probes = [
+            probe_of(
                 kind,
                 one.question,
                 one.entity,
@@ -585,9 +575,11 @@ def _chosen(arm: AttackedModel, reader: Reader, kind: ProbeKind) -> dict[int, Hi
                 generator=drawn[one.idx],
             )
             for one in left
-        }
-        for idx, share in _shares(arm, reader, probes).items():
-            least[idx] = min(least.get(idx, 1.0), share)
+        ]
+        options = [[arm.more(text) for text in one.candidates] for one in probes]
+        rows = exposures(reader, [arm.ids(one.prompt) for one in probes], options)
+        for fact, probe, row in zip(left, probes, rows, strict=True):
+            least[fact.idx] = min(least.get(fact.idx, 1.0), share_of(row, probe.correct))
         # another order cannot make the others a hit
         left = [one for one in left if least[one.idx] > 0.5]
     return {
@@ -597,18 +589,6 @@ def _chosen(arm: AttackedModel, reader: Reader, kind: ProbeKind) -> dict[int, Hi
 
 
 _LISTED: tuple[ProbeKind, ...] = ("choice_letter", "choice_inline")
-
-
-def _shares(arm: AttackedModel, reader: Reader, probes: Mapping[int, Probe]) -> dict[int, float]:
-    """Probability of the right option among all."""
-    if not probes:
-        return {}
-    options = [[arm.more(text) for text in one.candidates] for one in probes.values()]
-    rows = exposures(reader, [arm.ids(one.prompt) for one in probes.values()], options)
-    return {
-        idx: share_of(row, one.correct)
-        for (idx, one), row in zip(probes.items(), rows, strict=True)
-    }
 
 
 def _stated(arm: AttackedModel, reader: Reader, kind: ProbeKind) -> dict[int, Hit]:

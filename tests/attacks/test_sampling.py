@@ -8,6 +8,15 @@ from dataclasses import asdict
 import pytest
 import torch
 
+from lensaudit.attacks.sampling import (
+    SamplerSetting,
+    drawing,
+    errors_of,
+    leak_row,
+    nucleus,
+    settings_grid,
+    specificity_of,
+)
 from lensaudit.attacks.settings import SampleSettings
 from lensaudit.cli.main import run
 from lensaudit.data.facts import Fact
@@ -17,15 +26,6 @@ from lensaudit.models.bridge import logits_of
 from lensaudit.models.registry import EMBEDDED
 from lensaudit.patching.exposure import Reader, sample
 from lensaudit.scores.naming import Errors
-from lensaudit.worstcase.sampling import (
-    SamplerSetting,
-    drawing,
-    errors_of,
-    leak_row,
-    nucleus,
-    settings_grid,
-    specificity_of,
-)
 
 PROMPT = [1, 8, 15, 22, 9]
 

@@ -12,7 +12,7 @@ both arms, so that what attacks elicit from a model that never knew is subtracte
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
@@ -24,6 +24,15 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lensaudit.attacks.elicit import (
+    LEAK_K,
+    Attack,
+    AttackedModel,
+    AttackFindings,
+    Hit,
+    chosen,
+    list_hash,
+)
 from lensaudit.attacks.relearn import relearning_for
 from lensaudit.attacks.settings import ControlArm, WorstSettings
 from lensaudit.auditing.calls import door, notice
@@ -57,15 +66,6 @@ from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.naming import Named, gaps, name_facts, never_hit_bound, strongest
 from lensaudit.scores.recovery import Arms
 from lensaudit.settings import Models, Precision, Rows, ScoreFiles, plain, results_folder, shared
-from lensaudit.worstcase.attacks import (
-    LEAK_K,
-    Attack,
-    AttackedModel,
-    AttackFindings,
-    Hit,
-    chosen,
-    list_hash,
-)
 
 ALGORITHM = 1
 """Raised when prompts, placebos or reading change."""
@@ -256,39 +256,39 @@ def in_folder(
 
 def run_all(worst: Worst, *, progress: Tell = unheard) -> "Arms[Findings]":
     """What every attack found on each model; what ledgers hold is not run again."""
-    opened = {weights: _known(worst, one) for weights, one in worst.arms.items()}
-    for ledger, known in opened.values() if worst.audit.settings.fresh else ():
-        ledger.clear()
-        known.clear()
-    found = {weights: known for weights, (_, known) in opened.items()}
+    found = {weights: _known(worst, one) for weights, one in worst.arms.items()}
     total = len(worst.arms) * len(worst.attacks)
     progress(Progress("attacks", sum(map(len, found.values())), total))
     for weights, checkpoint in worst.arms.items():
         todo = [one for one in worst.attacks if one.name not in found[weights]]
         if not todo:
             continue
-        arm = arm_of(worst, checkpoint, worst.models.full)
+        arm, ledger = arm_of(worst, checkpoint, worst.models.full), _ledger(worst, checkpoint)
+        if worst.audit.settings.fresh:
+            ledger.clear()
         for attack in todo:
-            ran = _ran(attack, arm)
-            line = _line(attack, ran, _made_of(worst, attack))
-            opened[weights][0].append([line])
+            started, before = time.monotonic(), arm.work.copy()
+            with torch.no_grad():
+                ran = attack.run(arm)
+            line = {
+                "attack": attack.name,
+                "hash": _made_of(worst, attack),
+                "hits": [[idx, one.hit, one.score, one.evidence] for idx, one in ran.hits.items()],
+                "exposure": [
+                    [idx, [round(value, _DIGITS) for value in row.tolist()]]
+                    for idx, row in ran.exposure.items()
+                ],
+                "unscored": [[idx, why] for idx, why in ran.unscored.items()],
+                "seconds": round(time.monotonic() - started, 3),
+                "forwards": arm.work["forwards"] - before["forwards"],
+                "tokens": arm.work["tokens"] - before["tokens"],
+            }
+            ledger.append([line])
             # as it is read another time: rounded
             found[weights][attack.name] = _of_line(line)
             done = sum(map(len, found.values()))
             progress(Progress("attacks", done, total, f"{attack.name} on {arm.name}"))
     return worst.models.each(lambda one: found[one.weights])
-
-
-def _ran(attack: Attack, arm: AttackedModel) -> AttackFindings:
-    started, before = time.monotonic(), arm.work.copy()
-    with torch.no_grad():
-        found = attack.run(arm)
-    return replace(
-        found,
-        seconds=round(time.monotonic() - started, 3),
-        forwards=arm.work["forwards"] - before["forwards"],
-        tokens=arm.work["tokens"] - before["tokens"],
-    )
 
 
 def arm_of(worst: Worst, checkpoint: Checkpoint, full: Checkpoint) -> AttackedModel:
@@ -320,31 +320,18 @@ def _made_of(worst: Worst, attack: Attack) -> str:
     return digest([attack.hash, [[one.question, one.answer] for one in worst.neutral]])
 
 
-def _line(attack: Attack, found: AttackFindings, made_of: str) -> dict[str, Any]:
-    return {
-        "attack": attack.name,
-        "hash": made_of,
-        "hits": [[idx, one.hit, one.score, one.evidence] for idx, one in found.hits.items()],
-        "exposure": [
-            [idx, [round(value, _DIGITS) for value in row.tolist()]]
-            for idx, row in found.exposure.items()
-        ],
-        "unscored": [[idx, why] for idx, why in found.unscored.items()],
-        "seconds": found.seconds,
-        "forwards": found.forwards,
-        "tokens": found.tokens,
-    }
-
-
-def _known(worst: Worst, arm: Checkpoint) -> tuple[Ledger, dict[str, AttackFindings]]:
-    """The ledger of an arm, and what it holds of this list; nothing where all is asked again."""
+def _ledger(worst: Worst, arm: Checkpoint) -> Ledger:
+    """What attacks found on a model of the run."""
     own = {"full": worst.models.full.weights, "exposed": worst.named(arm)}
-    ledger = worst.ledger("worst", arm, algorithm=ALGORITHM, **own)
+    return worst.ledger("worst", arm, algorithm=ALGORITHM, **own)
+
+
+def _known(worst: Worst, arm: Checkpoint) -> dict[str, AttackFindings]:
+    """What the ledger of an arm holds of this list; nothing where all is asked again."""
     wanted = {attack.name: _made_of(worst, attack) for attack in worst.attacks}
-    return ledger, {
-        row["attack"]: _of_line(row)
-        for row in ledger.rows
-        if wanted.get(row["attack"]) == row["hash"]
+    rows = [] if worst.audit.settings.fresh else _ledger(worst, arm).rows
+    return {
+        row["attack"]: _of_line(row) for row in rows if wanted.get(row["attack"]) == row["hash"]
     }
 
 
@@ -366,13 +353,10 @@ def plan_text(worst: Worst) -> str:
     asked = [fact for fact in worst.asked if fact.idx in encoded]
     n_prompt = sum(encoded[fact.idx].n_prompt for fact in asked)
     n_span = sum(len(tokenizer(fact.entity)["input_ids"]) for fact in asked)
+    known = {one.spec.name: _known(worst, one) for one in worst.arms.values()}
     todo = {
-        one.spec.name: [
-            attack
-            for attack in worst.attacks
-            if worst.audit.settings.fresh or attack.name not in _known(worst, one)[1]
-        ]
-        for one in worst.arms.values()
+        name: [attack for attack in worst.attacks if attack.name not in there]
+        for name, there in known.items()
     }
     lines, forwards, tokens = [], 0, 0
     for one in worst.attacks:

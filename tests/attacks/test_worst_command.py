@@ -6,11 +6,11 @@ import json
 import pytest
 
 import lensaudit as la
+from lensaudit.attacks.elicit import chosen
 from lensaudit.attacks.settings import WorstSettings
+from lensaudit.attacks.worst import FACTS, open_worst
 from lensaudit.cli.main import run
 from lensaudit.report.assemble import assemble
-from lensaudit.worstcase.attacks import chosen
-from lensaudit.worstcase.run import FACTS, open_worst
 
 SOME = ("greedy", "prefix", "leak64", "probe_choice_letter")
 GIVEN = ["worst", "--source", "demo/full", "--limit", "3"]

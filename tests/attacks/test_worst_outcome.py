@@ -3,13 +3,13 @@
 import pytest
 import torch
 
+from lensaudit.attacks.elicit import AttackFindings, Hit, chosen, list_hash
+from lensaudit.attacks.worst import compare, fact_rows
 from lensaudit.data.candidates import facts_of, kind_of, shots_of
 from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError
 from lensaudit.groups import own_group
 from lensaudit.scores.recovery import Arms
-from lensaudit.worstcase.attacks import AttackFindings, Hit, chosen, list_hash
-from lensaudit.worstcase.run import compare, fact_rows
 
 ATTACKS = chosen("cheap", ("greedy", "chat", "prefix"))
 

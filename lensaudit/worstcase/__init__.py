@@ -1,1 +1,0 @@
-"""Which facts come out? Many attacks on each, and the same ones on models that never knew."""
