@@ -67,11 +67,6 @@ class Assignment:
     """All were listed."""
 
 
-def log_assignment(logprob: Float[Tensor, "*reading subject value"]) -> Float[Tensor, "..."]:
-    """S: log-softmax over the values of summed log-probs, nats."""
-    return logprob.double().log_softmax(-1)
-
-
 def double_centred(table: Float[Tensor, "*reading subject value"]) -> Float[Tensor, "..."]:
     """Rows and columns with mean 0: how easy a value is, and how sure a prompt, cancel.
 
@@ -101,8 +96,10 @@ def assignment_test(
     tables = [one.double().numpy() for one in strata if one.shape[-1] > 1]
     if not tables:
         raise ValueError("assignment: no stratum has two subjects")
-    spread = _spread(tables)
-    statistic, reading = _largest(_true_traces(tables)[None], spread)
+    # standard deviation of the trace over permutations, by reading
+    spread = np.sqrt(sum((one**2).sum((1, 2)) / (one.shape[-1] - 1) for one in tables))
+    true = sum(np.trace(one, axis1=1, axis2=2) for one in tables)
+    statistic, reading = _largest(np.atleast_2d(true), spread)
     exact = math.prod(math.factorial(one.shape[-1]) for one in tables) <= LISTED
     drawn = _listed(tables) if exact else _drawn(tables, generator, n_draws)
     n_permutations, as_large = 0, 0
@@ -113,16 +110,6 @@ def assignment_test(
         as_large += int((_largest(traces, spread)[0] >= least).sum())
     p = as_large / n_permutations if exact else (1 + as_large) / (1 + n_permutations)
     return Assignment(p, float(statistic[0]), int(reading[0]), n_permutations, exact)
-
-
-def _true_traces(tables: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    return sum((np.trace(one, axis1=1, axis2=2) for one in tables), np.zeros(len(tables[0])))
-
-
-def _spread(tables: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Standard deviation of the trace over permutations: sum of squares / (n - 1), by reading."""
-    variance = sum((one**2).sum((1, 2)) / (one.shape[-1] - 1) for one in tables)
-    return np.sqrt(variance)
 
 
 def _largest(
@@ -176,7 +163,11 @@ def tilted_p(
 def _pairing_p(
     tables: Sequence[NDArray[np.float64]], gamma: float, generator: np.random.Generator
 ) -> float:
-    gains = np.concatenate([_gains(one, generator.permutation(len(one))) for one in tables])
+    parts = []
+    for table in tables:  # what the true assignment of each pair has over the exchanged one, nats
+        i, j = generator.permutation(len(table))[: len(table) // 2 * 2].reshape(2, -1)
+        parts.append(table[i, i] + table[j, j] - table[i, j] - table[j, i])
+    gains = np.concatenate(parts)
     if not len(gains):
         return 1.0
     share = gamma**2 / (1 + gamma**2)
@@ -189,13 +180,6 @@ def _pairing_p(
         weights = np.full(len(signs), 1 / len(signs))
     sums = signs @ abs(gains)
     return min(1.0, float(weights[sums >= gains.sum() - 1e-9].sum()))
-
-
-def _gains(table: NDArray[np.float64], order: NDArray[np.int64]) -> NDArray[np.float64]:
-    """What the true assignment of each pair has over the exchanged one, nats."""
-    half = len(order) // 2
-    i, j = order[:half], order[half : 2 * half]
-    return table[i, i] + table[j, j] - table[i, j] - table[j, i]
 
 
 def gamma_of(
@@ -221,16 +205,6 @@ def gamma_of(
         middle = math.sqrt(low * high)
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low
-
-
-def summed(
-    relations: Mapping[str, Float[Tensor, "reading subject value"]],
-) -> Traces:
-    """D of one stratum from log-probs of its relations, each of the same subjects in one order."""
-    return sum(
-        (double_centred(log_assignment(one)) for one in relations.values()),
-        start=torch.zeros(()),
-    )
 
 
 FLOOR = 0.02
@@ -281,10 +255,8 @@ def named_facts(e: Mapping[int, float], level: float) -> list[int]:
     ([1], [])
     """
     order = sorted(e, key=lambda idx: (-e[idx], idx))
-    kept = 0
-    for k, idx in enumerate(order, 1):
-        if e[idx] * k * level >= len(e) * (1 - 1e-12):
-            kept = k
+    least = len(e) * (1 - 1e-12) / level
+    kept = max((k for k, idx in enumerate(order, 1) if e[idx] * k >= least), default=0)
     return sorted(order[:kept])
 
 

@@ -37,11 +37,9 @@ class _Moments:
     mean: NDArray[np.float64]
     cov: NDArray[np.float64]
     df: float
-    sizes: NDArray[np.int64]
-
-    @property
-    def n(self) -> int:
-        return int(self.sizes.sum())
+    n: int
+    typical: float
+    """Rows of the group that a row is of, in the mean."""
 
 
 _A_NAN = "a score is NaN: no interval"
@@ -86,21 +84,13 @@ def clustered_mean(
             limits = _score_interval(rows / top, found, quantile)
             ends.append(limits and (limits[0] * top, limits[1] * top))
         else:
-            ends.append(_t_interval(found, quantile, bounds))
+            # mean +- quantile * standard error
+            half, mean = quantile * math.sqrt(float(found.cov[0, 0])), float(found.mean[0])
+            least, most = bounds or (-math.inf, math.inf)
+            ends.append((max(mean - half, least), min(mean + half, most)) if half else None)
     if ends[0] is None or ends[1] is None:
         return Estimate(value, n=n, why=f"every {unit} has the same mean: no interval")
     return Estimate.within(value, ends[0], ends[1], n=n)
-
-
-def _t_interval(
-    found: _Moments, quantile: float, bounds: tuple[float, float] | None
-) -> Ends | None:
-    """Mean +- quantile * standard error, cut at the bounds; None where nothing varies."""
-    mean, half = float(found.mean[0]), quantile * math.sqrt(float(found.cov[0, 0]))
-    if half == 0:
-        return None
-    low, high = mean - half, mean + half
-    return (low, high) if bounds is None else (max(low, bounds[0]), min(high, bounds[1]))
 
 
 def clustered_ratio(
@@ -216,15 +206,17 @@ def clustered_auc_limits(
         return Estimate(None, why=_A_NAN)
     sizes, freedoms = [], []
     for own, others, groups in ((knows, forgot, knows_groups), (forgot, knows, forgot_groups)):
-        placed = _column(_share_below(own, others), groups)
+        # for each value, the share of the others below it, ties counting one half
+        ranked = np.sort(others)
+        below = np.add(*(np.searchsorted(ranked, own, side) for side in ("left", "right")))
+        placed = _column(below / (2 * len(others)), groups)
         found = _moments(placed[:, None], groups, unit)
         if isinstance(found, str):
             return Estimate(estimate, why=found)
         alone = float(placed.var(ddof=1)) / found.n
-        typical = float((found.sizes**2).sum()) / found.n
-        effect = (
-            float(found.cov[0, 0]) / alone if alone > 0 else 1 + (typical - 1) * END_CORRELATION
-        )
+        effect = 1 + (found.typical - 1) * END_CORRELATION
+        if alone > 0:
+            effect = float(found.cov[0, 0]) / alone
         sizes.append(found.n / max(1.0, effect))
         freedoms.append(found.df)
     return _newcombe(estimate, sizes[0], sizes[1], float(stdtrit(min(freedoms), 0.975)))
@@ -250,13 +242,6 @@ def _newcombe(
     return Estimate(estimate, float(low), float(high))
 
 
-def _share_below(values: Values, others: Values) -> NDArray[np.float64]:
-    """For each value, the share of the others below it, ties counting one half."""
-    ranked = np.sort(others)
-    left, right = (np.searchsorted(ranked, values, side) for side in ("left", "right"))
-    return (left + right) / (2 * len(others))
-
-
 def _score_interval(rows: NDArray[np.float64], found: _Moments, quantile: float) -> Ends | None:
     """The means m with (estimate - m)^2 <= q^2 spread m (1 - m) / n_effective.
 
@@ -272,8 +257,7 @@ def _score_interval(rows: NDArray[np.float64], found: _Moments, quantile: float)
     spread = max(float(((rows - mean) ** 2).mean()) / coin if coin > 0 else 0.0, at_end)
     if spread == 0:
         return None
-    typical = float((found.sizes**2).sum()) / found.n
-    most = found.n / (1 + (typical - 1) * END_CORRELATION * at_end)
+    most = found.n / (1 + (found.typical - 1) * END_CORRELATION * at_end)
     n_effective = min(spread * coin / variance, most) if variance > 0 and coin > 0 else most
     widening = quantile * quantile * spread / n_effective
     centre = (mean + widening / 2) / (1 + widening)
@@ -321,7 +305,7 @@ def _moments(columns: NDArray[np.float64], groups: Sequence[Hashable], unit: str
         - 4 * float((diagonal * rank_one) @ weighted)
         - 4 * square * length * cross
     )
-    return _Moments(mean, cov, float(trace**2 / norm2), sizes)
+    return _Moments(mean, cov, float(trace**2 / norm2), n, square / n)
 
 
 def share_of(k: int, n: int) -> Estimate:
@@ -335,16 +319,15 @@ def share_of(k: int, n: int) -> Estimate:
     """
     if not 0 <= k <= n or n == 0:
         raise ValueError(f"share: {k} of {n}")
-    low, high = _exact(k, n, 0.025)
-    lower, upper = _exact(k, n, 0.05)
-    return Estimate(k / n, low, high, n, None, lower, upper)
-
-
-def _exact(k: int, n: int, tail: float) -> tuple[float, float]:
     # quantiles of beta distributions; `scipy.stats` takes half a second to import
-    low = 0.0 if k == 0 else float(betaincinv(k, n - k + 1, tail))
-    high = 1.0 if k == n else float(betaincinv(k + 1, n - k, 1 - tail))
-    return low, high
+    ends, one_sided = (
+        (
+            0.0 if k == 0 else float(betaincinv(k, n - k + 1, tail)),
+            1.0 if k == n else float(betaincinv(k + 1, n - k, 1 - tail)),
+        )
+        for tail in (0.025, 0.05)
+    )
+    return Estimate.within(k / n, ends, one_sided, n=n)
 
 
 def excess_of(own: Estimate, other: Estimate) -> Estimate:

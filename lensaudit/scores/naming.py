@@ -21,13 +21,12 @@ for k > n (OptimAI-Lab/Leak-k, TOFU/eval/whole_eval.py); here such a k has no va
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 from scipy.stats import false_discovery_control
 from torch import Tensor
 
@@ -41,6 +40,9 @@ Exposure = Float[Tensor, "attack candidate"]
 the attack does not score this fact."""
 
 
+Method = Literal["benjamini-hochberg", "target-decoy", "none"]
+
+
 @dataclass(frozen=True)
 class Named:
     """What may be said of the facts, in their order."""
@@ -51,7 +53,7 @@ class Named:
     """None where it was not scored, or has no placebos enough for a p-value."""
     q: tuple[float | None, ...]
     """Smallest false discovery rate at which the fact is named."""
-    method: Literal["benjamini-hochberg", "target-decoy", "none"]
+    method: Method
     level: float
     reason: str | None = None
     """Why nobody can be named at this level, whatever the models say; None where it can be."""
@@ -101,39 +103,39 @@ def name_facts(found: Sequence[Float[Tensor, " _"] | None], *, level: float = FD
     out where most have enough, and all facts compete with one decoy each, the first placebo, where
     most have not: one list, one guarantee.
     """
-    enough = [d is not None and len(d) > ENOUGH for d in found]
-    scored = [d is not None and len(d) > 1 for d in found]
+    enough, scored = (
+        {at: d for at, d in enumerate(found) if d is not None and len(d) > n} for n in (ENOUGH, 1)
+    )
+    none: list[float | None] = [None] * len(found)
+    if not scored:
+        named = (none, none, "none", "no fact has a placebo")
+    elif 2 * len(enough) > len(scored):
+        named = _by_rank(enough, none, level)
+    else:
+        named = _by_decoy(scored, none, level)
+    p, q, method, reason = named
     statistic = tuple(None if d is None else float(d[0]) for d in found)
-    if not any(scored):
-        none = (None,) * len(found)
-        return Named(statistic, none, none, "none", level, "no fact has a placebo")
-    if 2 * sum(enough) > sum(scored):
-        return _by_rank(found, statistic, enough, level)
-    return _by_decoy(found, statistic, scored, level)
+    return Named(statistic, tuple(p), tuple(q), method, level, reason)
 
 
-def _by_rank(
-    found: Sequence[Float[Tensor, " _"] | None],
-    statistic: tuple[float | None, ...],
-    enough: Sequence[bool],
-    level: float,
-) -> Named:
-    p = tuple(
-        (1 + int((d[1:] >= d[0]).sum())) / len(d) if d is not None and can else None
-        for d, can in zip(found, enough, strict=True)
-    )
-    given = [one for one in p if one is not None]
+Scored = Mapping[int, Float[Tensor, " _"]]
+"""D of the candidates of facts, by their place."""
+Marks = list[float | None]
+Found = tuple[Marks, Marks, Method, str | None]
+"""p, q, how they were found, and why nobody can be named."""
+
+
+def _by_rank(facts: Scored, none: Marks, level: float) -> Found:
+    given = [(1 + int((d[1:] >= d[0]).sum())) / len(d) for d in facts.values()]
     null = _share_unknown(given)
-    adjusted = iter(false_discovery_control(given, method="bh").tolist())
-    q = tuple(None if one is None else null * float(next(adjusted)) for one in p)
-    smallest = min(
-        1 / len(d) for d, can in zip(found, enough, strict=True) if can and d is not None
-    )
-    wanted = math.ceil(null * smallest * len(given) / level - 1e-9)
-    reason = None
+    p, q = none.copy(), none.copy()
+    for at, one, adjusted in zip(facts, given, false_discovery_control(given), strict=True):
+        p[at], q[at] = one, null * float(adjusted)
+    smallest = 1 / max(map(len, facts.values()))
+    wanted, reason = math.ceil(null * smallest * len(given) / level - 1e-9), None
     if wanted > len(given):
         reason = f"a p-value is at least {smallest:.3g}; {wanted} facts would be needed"
-    return Named(statistic, p, q, "benjamini-hochberg", level, reason)
+    return p, q, "benjamini-hochberg", reason
 
 
 def _share_unknown(p: Sequence[float]) -> float:
@@ -147,35 +149,19 @@ def _share_unknown(p: Sequence[float]) -> float:
     return min(1.0, (1 + sum(one > _NULL_FROM for one in p)) / (len(p) * (1 - _NULL_FROM)))
 
 
-def _by_decoy(
-    found: Sequence[Float[Tensor, " _"] | None],
-    statistic: tuple[float | None, ...],
-    scored: Sequence[bool],
-    level: float,
-) -> Named:
+def _by_decoy(facts: Scored, none: Marks, level: float) -> Found:
     """With W = D(true) - D(decoy) > 0, q = min over t <= W of (1 + #{W <= -t}) / #{W >= t}."""
-    gaps = np.array(
-        [
-            float(d[0] - d[1]) if d is not None and can else 0.0
-            for d, can in zip(found, scored, strict=True)
-        ]
-    )
-    q: list[float | None] = [None if not can else 1.0 for can in scored]
-    best = 1.0
-    for threshold in sorted({gap for gap in gaps.tolist() if gap > 0}):
-        best = min(best, _decoy_rate(gaps, threshold))
-        for at in (gaps == threshold).nonzero()[0]:
-            q[at] = best
-    n_facts, none = sum(scored), (None,) * len(found)
+    gaps = np.array([float(d[0] - d[1]) for d in facts.values()])
+    q, best = none.copy(), 1.0
+    for at, gap in sorted(zip(facts, gaps.tolist(), strict=True), key=lambda one: one[1]):
+        if gap > 0:
+            best = min(best, float((1 + (gaps <= -gap).sum()) / (gaps >= gap).sum()))
+        q[at] = best
     reason = None
-    if 1 / n_facts > level:
+    if 1 / len(facts) > level:
         wanted = math.ceil(1 / level)
-        reason = f"{n_facts} facts with fewer than {ENOUGH} placebos; {wanted} would be needed"
-    return Named(statistic, none, tuple(q), "target-decoy", level, reason)
-
-
-def _decoy_rate(gaps: NDArray[np.float64], threshold: float) -> float:
-    return min(1.0, float((1 + (gaps <= -threshold).sum()) / (gaps >= threshold).sum()))
+        reason = f"{len(facts)} facts with fewer than {ENOUGH} placebos; {wanted} would be needed"
+    return none, q, "target-decoy", reason
 
 
 ALPHA = 0.05
