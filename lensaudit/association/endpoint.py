@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from itertools import count, islice
+from itertools import islice, product
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -147,22 +147,21 @@ def calls_of(served: Served, reader: str, asked: Relation, shots: Sequence[Fact]
     """One a prompt, template after template; of log-probs in a chat, one more for each value."""
     path = path_of_reader(reader)
     fixed = {"model": served.model or ANY, **served.forms[path]}
-    for template in asked.templates:
-        for name in names_for(asked, reader):
-            question, prefix = template.asked(name)
-            text = prompt_text(question, prefix, shots if reader == "few_shot" else ())
-            bodies: list[dict[str, Any]]
-            if path == PATH and served.reading == "samples":
-                bodies = [{"messages": [user(question)]}]
-            elif path == PATH:
-                begun = [prefix, *(f"{prefix} {value}".strip() for value in asked.values)]
-                bodies = [_begun(question, one) for one in begun]
-            elif served.reading == "samples":
-                bodies = [{"prompt": text}]
-            else:
-                bodies = [{"prompt": [text, *(f"{text} {value}" for value in asked.values)]}]
-            for body in bodies:
-                yield Call(served.host, {**fixed, **body}, path=path, weights=served.weights)
+    for template, name in product(asked.templates, names_for(asked, reader)):
+        question, prefix = template.asked(name)
+        text = prompt_text(question, prefix, shots if reader == "few_shot" else ())
+        bodies: list[dict[str, Any]]
+        if path == PATH and served.reading == "samples":
+            bodies = [{"messages": [user(question)]}]
+        elif path == PATH:
+            begun = [prefix, *(f"{prefix} {value}".strip() for value in asked.values)]
+            bodies = [_begun(question, one) for one in begun]
+        elif served.reading == "samples":
+            bodies = [{"prompt": text}]
+        else:
+            bodies = [{"prompt": [text, *(f"{text} {value}" for value in asked.values)]}]
+        for body in bodies:
+            yield Call(served.host, {**fixed, **body}, path=path, weights=served.weights)
 
 
 def _begun(question: str, text: str) -> dict[str, Any]:
@@ -346,12 +345,11 @@ def heard_from(
 def _answered(client: JudgeClient, found: Found) -> dict[str, Reply]:
     """The replies by key, where nothing failed."""
     client.refuse_fatal()
-    replies = {key: one for key, one in found.items() if isinstance(one, Reply)}
-    failed = (one for one in found.values() if isinstance(one, CallFailure))
-    if one := next(failed, None):
-        kept = f"answers so far are kept in {client.cache.path}: run again to go on"
-        raise WorkError(f"{client.endpoint.host}: {one.reason}; {kept}")
-    return replies
+    for one in found.values():
+        if isinstance(one, CallFailure):
+            kept = f"answers so far are kept in {client.cache.path}: run again to go on"
+            raise WorkError(f"{client.endpoint.host}: {one.reason}; {kept}")
+    return {key: one for key, one in found.items() if isinstance(one, Reply)}
 
 
 def _scored(
@@ -410,11 +408,8 @@ def _echoed(choice: Mapping[str, Any], text: str) -> Scored:
 
 def _listed(rows: Sequence[Any]) -> Scored:
     """Of vLLM's list, whose first is null and whose others hold the prompt's own token alone."""
-    found: Scored = [(None, 0.0)]
-    for row in rows[1:]:
-        ((token, told),) = row.items()
-        found.append((token, told["logprob"]))
-    return _finite(found)
+    told = [(token, own["logprob"]) for row in rows[1:] for ((token, own),) in [row.items()]]
+    return _finite([(None, 0.0), *told])
 
 
 def _finite(tokens: Iterable[tuple[Any, Any]]) -> Scored:
@@ -426,19 +421,19 @@ def _finite(tokens: Iterable[tuple[Any, Any]]) -> Scored:
 
 def _sampled(client: JudgeClient, calls: Sequence[Call], served: Served) -> list[list[str]]:
     """By prompt as many answers as are wanted; a server may give one a request."""
+    n = served.settings.samples
 
     def so_far(call: Call, found: Found) -> tuple[list[str], Call | None]:
         """Answers to a prompt, and what is asked next."""
         texts: list[str] = []
-        for at in count():
-            more = replace(call, replicate=at)
+        more = call
+        while len(texts) < n:
             outcome = found.get(more.key)
             if not isinstance(outcome, Reply):
                 return texts, None if outcome else more
             texts += _texts(outcome)
-            if len(texts) >= served.settings.samples:
-                return texts[: served.settings.samples], None
-        raise AssertionError
+            more = replace(call, replicate=more.replicate + 1)
+        return texts[:n], None
 
     def pending(found: Found) -> list[Call]:
         return [one for call in calls if (one := so_far(call, found)[1])]

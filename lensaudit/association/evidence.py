@@ -8,6 +8,7 @@ bits beside invented subjects called alike), and is it likelier than other value
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from lensaudit.association.reading import OUTPUTS
 from lensaudit.data.relations import Relation
-from lensaudit.groups import Group, unit_of
+from lensaudit.groups import Group, grouped, unit_of
 from lensaudit.results.attacks import KnowPower
 from lensaudit.scores.assignment import (
     HEDGE,
@@ -61,12 +62,8 @@ class RelationReading:
         return rows[..., list(self.asked.true)]
 
 
-@dataclass(frozen=True)
-class Stratum:
-    """Subjects that are asked the same relations: their values may be exchanged."""
-
-    groups: tuple[Group, ...]
-    relations: tuple[int, ...]
+Strata = Mapping[tuple[int, ...], tuple[Group, ...]]
+"""Numbers of relations -> subjects that are asked all of them: their values may be exchanged."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +95,7 @@ class Binding:
     n_facts: int
 
 
-def strata_of(relations: Sequence[Sequence[Group]]) -> tuple[Stratum, ...]:
+def strata_of(relations: Sequence[Sequence[Group]]) -> Strata:
     """Blocks of subjects and relations, so that all subjects of a block stand in all of them.
 
     One permutation serves all relations only where the permuted subjects are asked the same.
@@ -106,60 +103,39 @@ def strata_of(relations: Sequence[Sequence[Group]]) -> tuple[Stratum, ...]:
     have, where (subjects - 1) times relations grows.
 
     >>> strata_of([["a", "b", "c"], ["a", "b"]])
-    (Stratum(groups=('a', 'b'), relations=(0, 1)),)
+    {(0, 1): ('a', 'b')}
     """
-    asked: dict[Group, frozenset[int]] = {}
-    for at, groups in enumerate(relations):
-        for group in groups:
-            asked[group] = asked.get(group, frozenset()) | {at}
-    blocks: dict[frozenset[int], list[Group]] = {}
-    for group, pattern in asked.items():
-        blocks.setdefault(pattern, []).append(group)
-    found = list(blocks.items())
-    while joined := _best_pair(found):
-        a, b = joined
-        (first, own), (second, others) = found[a], found[b]
-        found = [one for at, one in enumerate(found) if at not in (a, b)]
-        found.append((first & second, own + others))
-    return tuple(
-        Stratum(tuple(groups), tuple(sorted(pattern)))
-        for pattern, groups in found
+    asked = grouped((one, at) for at, groups in enumerate(relations) for one in groups)
+    blocks = grouped((frozenset(pattern), one) for one, pattern in asked.items())
+
+    def gain(pair: tuple[frozenset[int], frozenset[int]]) -> int:
+        """What two blocks are worth as one beyond what they are worth apart."""
+        a, b = pair
+        n_a, n_b = len(blocks[a]), len(blocks[b])
+        return (n_a + n_b - 1) * len(a & b) - (n_a - 1) * len(a) - (n_b - 1) * len(b)
+
+    while len(blocks) > 1 and gain(best := max(combinations(blocks, 2), key=gain)) > 0:
+        a, b = best
+        joined = blocks.pop(a) + blocks.pop(b)
+        blocks[a & b] = blocks.get(a & b, []) + joined
+    return {
+        tuple(sorted(pattern)): tuple(groups)
+        for pattern, groups in blocks.items()
         if len(groups) > 1 and pattern
-    )
-
-
-def _worth(pattern: frozenset[int], groups: Sequence[Group]) -> int:
-    return (len(groups) - 1) * len(pattern)
-
-
-def _best_pair(found: Sequence[tuple[frozenset[int], list[Group]]]) -> tuple[int, int] | None:
-    """The two blocks whose union gains most, if any gains."""
-    gains = {
-        (a, b): _worth(found[a][0] & found[b][0], found[a][1] + found[b][1])
-        - _worth(*found[a])
-        - _worth(*found[b])
-        for a in range(len(found))
-        for b in range(a + 1, len(found))
     }
-    best = max(gains, key=gains.__getitem__, default=None)
-    return best if best is not None and gains[best] > 0 else None
 
 
-def traces_of(read: Sequence[RelationReading]) -> tuple[list[Traces], tuple[Stratum, ...]]:
+def traces_of(read: Sequence[RelationReading]) -> tuple[list[Traces], Strata]:
     """D of every stratum, summed over its relations."""
     groups = [[fact.group for fact in one.asked.facts] for one in read]
-    strata = strata_of(groups)
-    return [_summed(read, groups, one) for one in strata], strata
-
-
-def _summed(
-    read: Sequence[RelationReading], groups: Sequence[Sequence[Group]], stratum: Stratum
-) -> Traces:
-    parts = []
-    for at in stratum.relations:
-        places = [groups[at].index(group) for group in stratum.groups]
-        parts.append(double_centred(read[at].table[:, places][..., places].double()))
-    return torch.stack(parts).sum(0)
+    traces, strata = [], strata_of(groups)
+    for relations, subjects in strata.items():
+        parts = []
+        for at in relations:
+            places = [groups[at].index(one) for one in subjects]
+            parts.append(double_centred(read[at].table[:, places][..., places].double()))
+        traces.append(torch.stack(parts).sum(0))
+    return traces, strata
 
 
 def binding_of(read: Sequence[RelationReading], *, seed: int) -> Binding:
@@ -172,8 +148,8 @@ def binding_of(read: Sequence[RelationReading], *, seed: int) -> Binding:
         test,
         gamma_of(alone, LEVEL, generator=generator),
         list(read[0].by_reader)[test.reading],
-        sum(len(one.groups) for one in strata),
-        sum(len(one.groups) * len(one.relations) for one in strata),
+        sum(map(len, strata.values())),
+        sum(len(subjects) * len(relations) for relations, subjects in strata.items()),
     )
 
 
@@ -199,8 +175,7 @@ def priors_of(
         never: of never-trained models, noisy guessers each.
     """
     n, n_values = len(own.asked.subjects), len(own.asked.values)
-    uniform = torch.full((n, n_values), 1 / n_values, dtype=torch.float64)
-    parts = [uniform]
+    parts = [torch.full((n, n_values), 1 / n_values, dtype=torch.float64)]
     parts += [one.by_reader[OUTPUTS][:n].exp() for one in others]
     if len(own.asked.invented) >= FEWEST_INVENTED and OUTPUTS in own.by_reader:
         parts.append(_alike(own.by_reader[OUTPUTS][n:].exp(), n))
@@ -271,18 +246,15 @@ def power_of(read: Sequence[RelationReading], *, seed: int, n_worlds: int = 40) 
     """
     generator = np.random.default_rng(seed)
     traces, _ = traces_of(read)
-    worlds = []
-    for _ in range(n_worlds):
-        order = [generator.permutation(one.shape[-1]) for one in traces]
-        worlds.append(
-            [one[..., torch.from_numpy(pi)] for one, pi in zip(traces, order, strict=True)]
-        )
-    n_relations = len(read)
+    worlds = [
+        [one[..., torch.from_numpy(generator.permutation(one.shape[-1]))] for one in traces]
+        for _ in range(n_worlds)
+    ]
     for nats in (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0):
         found = 0
         for world in worlds:
             planted = [
-                double_centred(one + nats * n_relations * torch.eye(one.shape[-1])) for one in world
+                double_centred(one + nats * len(read) * torch.eye(one.shape[-1])) for one in world
             ]
             test = assignment_test(planted, generator=generator, n_draws=400)
             found += test.p <= LEVEL

@@ -3,20 +3,21 @@
 import json
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from itertools import chain, islice, product, zip_longest
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from lensaudit.association.endpoint import Served, is_address, reached, served_at
-from lensaudit.association.reading import N_SHOTS
+from lensaudit.association.endpoint import Served, is_address, served_at
+from lensaudit.association.reading import N_SHOTS, prompt_text
 from lensaudit.association.settings import READERS, KnowSettings, ReaderName
 from lensaudit.data.candidates import facts_of
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import is_whole, neutral_of
 from lensaudit.data.relations import Relation, lines_of, relations_of
-from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
 from lensaudit.files import digest
@@ -83,11 +84,6 @@ class Know:
         """For people to read: what is asked, and how much is not and why."""
         return lines_of(self.asked, self.unscored)
 
-    @property
-    def key(self) -> str:
-        """Content hash of all that decides what comes out."""
-        return digest(self.identity())
-
     def identity(self) -> dict[str, Any]:
         """What tells this run from others."""
         served = {"served": self.source.identity} if isinstance(self.source, Served) else {}
@@ -151,8 +147,7 @@ def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
     checkpoint = served or open_checkpoint(spec)
     data = str(settings.data or default_data(source))
     every = forget_set(data, exclude=settings.exclude, limit=settings.limit)
-    neutral, remarks = _neutral(data, every, settings)
-    fit, validity = neutral
+    fit, validity, remarks = _neutral(data, every, settings)
     shots = tuple(row for row in fit if row.question)[:N_SHOTS]
     too_long = _too_long(every, shots, checkpoint) if isinstance(checkpoint, Checkpoint) else {}
     rows = [row for row in every if row.idx not in too_long]
@@ -166,7 +161,11 @@ def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
             "`relation`"
         )
     kept, _ = relations_of([row for row in validity if not is_whole(row)])
-    placebos = _placebos(data, rows, settings.placebos)
+    placebos: Mapping[int, Sequence[str]] = {}
+    if settings.placebos:
+        with suppress(InputError):
+            facts = facts_of(data, rows)[0]
+            placebos = {one.idx: one.placebos[: settings.placebos] for one in facts}
     readers: list[ReaderName] = [one for one in READERS if one in (settings.readers or READERS)]
     base, retains = _ignorant(checkpoint, settings, registry)
     remarks += list(_left_out(readers, checkpoint, (base, *retains), fit))
@@ -198,38 +197,26 @@ def _too_long(
     A text has no more tokens than bytes, so that short ones need no tokenizer.
     """
     context = context_of(config_of(checkpoint))
-    asked = {row.idx: PROMPT_TEMPLATE.format(**row.asked) for row in rows}
-    solved = "".join(f"{PROMPT_TEMPLATE.format(**row.asked)}{row.answer}\n\n" for row in shots)
-    entities = {row.idx: f" {row.entity.strip()}" for row in rows}
-    n_bytes = [max(len(one.encode()) for one in texts.values()) for texts in (asked, entities)]
-    if context.too_long(sum(n_bytes) + len(solved.encode())) is None:
+    texts = {
+        row.idx: (prompt_text(row.question, row.prefix, shots), f" {row.entity.strip()}")
+        for row in rows
+    }
+    if (
+        context.too_long(
+            sum(max(len(one.encode()) for one in own) for own in zip(*texts.values(), strict=True))
+        )
+        is None
+    ):
         return {}
     tokenizer = load_tokenizer(checkpoint)
-
-    def count(text: str) -> int:
-        return len(tokenizer(text)["input_ids"])
-
-    n_asked = {idx: count(solved + text) for idx, text in asked.items()}
-    n_value = {idx: count(text) for idx, text in entities.items()}
-    fits = [n for idx, n in n_asked.items() if not context.too_long(n + n_value[idx])]
-    longest = max(fits, default=0)
-    why = {idx: context.too_long(max(longest, n) + n_value[idx]) for idx, n in n_asked.items()}
+    n = {idx: [len(tokenizer(one)["input_ids"]) for one in pair] for idx, pair in texts.items()}
+    longest = max(
+        (n_asked for n_asked, more in n.values() if not context.too_long(n_asked + more)), default=0
+    )
+    why = {
+        idx: context.too_long(max(longest, n_asked) + more) for idx, (n_asked, more) in n.items()
+    }
     return {idx: f"with a prompt {one}" for idx, one in why.items() if one}
-
-
-def reached_know(know: Know, *, notice: Notice = unheard) -> Know:
-    """The run once the server of its source was asked how it can be read; others as they are.
-
-    Raises:
-        InputError: no such server or model, or one that can be read in no way.
-        TryAgainError: the server does not answer.
-    """
-    if not isinstance(know.source, Served):
-        return know
-    source, readers, remarks = reached(know.source, know.readers, know.asked, know.shots)
-    for line in remarks:
-        notice(line)
-    return replace(know, source=source, readers=tuple(readers), remarks=(*know.remarks, *remarks))
 
 
 def _ignorant(
@@ -252,7 +239,7 @@ def _ignorant(
 
 def _neutral(
     data: str, rows: Sequence[Fact], settings: KnowSettings
-) -> tuple[tuple[Sequence[Fact], Sequence[Fact]], list[str]]:
+) -> tuple[Sequence[Fact], Sequence[Fact], list[str]]:
     """Rows for shots and maps, rows for the control, and a remark where there are none."""
     given = path_of(settings.retain_data)
     try:
@@ -261,8 +248,8 @@ def _neutral(
         if given is not None:
             raise
         why = str(error).partition(";")[0]
-        return ((), ()), [f"no control on kept facts: {why}; name --retain-data"]
-    return (found.fit, found.validity), []
+        return (), (), [f"no control on kept facts: {why}; name --retain-data"]
+    return found.fit, found.validity, []
 
 
 def _left_out(
@@ -287,17 +274,6 @@ def _left_out(
         raise InputError("--reader: what is left has nothing to read with; see the lines above")
 
 
-def _placebos(data: str, rows: Sequence[Fact], n: int) -> Mapping[int, Sequence[str]]:
-    """Idx -> values of the same kind that are not the fact's, the likest first."""
-    if not n:
-        return {}
-    try:
-        facts, _ = facts_of(data, rows)
-    except InputError:
-        return {}
-    return {one.idx: one.placebos[:n] for one in facts}
-
-
 def _with_beside(relation: Relation, placebos: Mapping[int, Sequence[str]]) -> Relation:
     """A relation with invented namesakes of each subject, and further values."""
     own = {value.casefold() for value in relation.values}
@@ -308,14 +284,12 @@ def _with_beside(relation: Relation, placebos: Mapping[int, Sequence[str]]) -> R
         for name in invented_names(subject, each, others=relation.subjects)
     ]
     # turn by turn over the facts: no fact's likest values alone
-    turns: dict[str, None] = {}
     lists = [placebos.get(fact.idx, ()) for fact in relation.facts]
-    longest = max(map(len, lists), default=0)
-    for at in range(longest):
-        for one in lists:
-            if at < len(one) and one[at].casefold() not in own:
-                turns.setdefault(one[at])
-    return replace(relation, invented=tuple(invented), placebos=tuple(turns)[:longest])
+    turns = [
+        one for turn in zip_longest(*lists) for one in turn if one and one.casefold() not in own
+    ]
+    kept = tuple(dict.fromkeys(turns))[: max(map(len, lists), default=0)]
+    return replace(relation, invented=tuple(invented), placebos=kept)
 
 
 _DATA = Path(__file__).parent / "names.json"
@@ -336,15 +310,12 @@ def invented_names(name: str, n: int, *, others: Sequence[str] = ()) -> tuple[st
         others: names of all subjects: none of them is given out.
     """
     random = Random(digest(["invented", name, n]))
-    known, found = {one.casefold() for one in (*others, name)}, dict[str, None]()
+    known = {one.casefold() for one in (*others, name)}
     pairs = _pairs(*(_parts_like(name) or _parts_of([*others, name])))
     random.shuffle(pairs)
-    for one in (*pairs, *_varied(pairs, random)):
-        if one.casefold() not in known:
-            found[one] = None
-        if len(found) == n:
-            break
-    return tuple(found)
+    unique = list(dict.fromkeys(pairs))
+    free = (one for one in chain(unique, _varied(unique, random)) if one.casefold() not in known)
+    return tuple(islice(free, n))
 
 
 def _pairs(given: Sequence[str], family: Sequence[str]) -> list[str]:
@@ -385,10 +356,9 @@ def _parts_of(names: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _varied(pairs: Sequence[str], random: Random) -> Iterator[str]:
     """Names with an initial between: there are always enough."""
-    for letter in random.sample("ABCDEFGHJKLMNPRSTVW", 19):
-        for one in pairs:
-            first, _, last = one.partition(" ")
-            yield f"{first} {letter}. {last}".strip()
+    for letter, one in product(random.sample("ABCDEFGHJKLMNPRSTVW", 19), pairs):
+        first, _, last = one.partition(" ")
+        yield f"{first} {letter}. {last}".strip()
 
 
 def _folded(text: str) -> str:

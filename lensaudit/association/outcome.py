@@ -24,7 +24,7 @@ from lensaudit.association.evidence import (
 from lensaudit.association.opening import Know
 from lensaudit.association.reading import LENS, OUTPUTS, upper_layers
 from lensaudit.files import write_csv, write_json
-from lensaudit.groups import unit_of
+from lensaudit.groups import Group, unit_of
 from lensaudit.results.attacks import KnowControl, KnowMatrix, KnownRelation, KnowPower, KnowRun
 from lensaudit.results.records import signed
 from lensaudit.scores.assignment import double_centred
@@ -95,22 +95,26 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
     n_asked, seed = len(know.asked), know.settings.seed
     own, *never = ([counted(one) for one in read[:n_asked]] for read in heard)
     n_base = int(know.base is not None)
-    bases, retains = never[:n_base], never[n_base:]
     binding = binding_of(own, seed=seed)
     facts: list[FactEvidence] = []
     called: list[float] = []
-    for at, one in enumerate(own):
-        prior = priors_of(one, [rows[at] for rows in bases], [rows[at] for rows in retains])
+    for one, *others in zip(own, *never, strict=True):
+        prior = priors_of(one, others[:n_base], others[n_base:])
         facts += facts_of_read(one, prior)
-        for rows in retains:
-            called += [f.e for f in facts_of_read(rows[at], prior) if f.e is not None]
+        for rows in others[n_base:]:
+            called += [f.e for f in facts_of_read(rows, prior) if f.e is not None]
     groups = [one.group for one in facts]
     top = math.log2(max(len(one.asked.values) for one in own))
     bits = [one.associated for one in facts if one.associated is not None]
     named, naming = naming_of(facts, min(len(one.asked.values) for one in own))
     tests = [binding_of(rows, seed=seed) for rows in never]
     names = [one.spec.name for one in know.ignorant]
-    test, alone = binding.test, by_relation(own, seed=seed)
+    test, alone, power = binding.test, by_relation(own, seed=seed), KnowPower(None, POWER)
+    if test.p > LEVEL and isinstance(know.source, Served) and know.source.reading == "samples":
+        # it depends on answers that name no value
+        power = replace(power, why="what samples would have shown is not reckoned")
+    elif test.p > LEVEL:
+        power = power_of(own, seed=seed)
     run = KnowRun(
         source=know.source.spec.name,
         headline="",
@@ -124,15 +128,20 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
         gamma_controls=max([1.0, *(one.gamma for one in tests)]),
         bits=mean_of(bits, groups, top) if bits else None,
         bits_familiar=mean_of([one.familiar for one in facts], groups, top),
-        power=_power(know, own) if test.p > LEVEL else KnowPower(None, POWER),
+        power=power,
         named=named,
         naming=naming,
         controls=[
             *_kept(heard[0][n_asked:], seed),
             *(_never_bound(*one) for one in zip(names, tests, strict=True)),
-            *_fair(called, groups, len(retains)),
+            *_fair(called, groups * len(know.retains)),
         ],
-        priors=_prior_names(know),
+        priors=[
+            "uniform",
+            *([know.base.spec.name] if know.base else []),
+            "invented namesakes",
+            *(["mean of never-trained models"] if len(know.retains) > 1 else []),
+        ],
         readers=list(know.readers),
         n=binding.n_facts,
         n_subjects=binding.n_subjects,
@@ -173,13 +182,6 @@ def counted(read: RelationReading) -> RelationReading:
     return RelationReading(read.asked, kept)
 
 
-def _power(know: Know, own: Sequence[RelationReading]) -> KnowPower:
-    """What would have been found; of samples it depends on answers that name no value."""
-    if isinstance(know.source, Served) and know.source.reading == "samples":
-        return KnowPower(None, POWER, "what samples would have shown is not reckoned")
-    return power_of(own, seed=know.settings.seed)
-
-
 def _kept(read: Sequence[RelationReading], seed: int) -> list[KnowControl]:
     if not read:
         return []
@@ -200,13 +202,11 @@ def _never_bound(name: str, one: Binding) -> KnowControl:
     return KnowControl(f"never: {name}", passed, f"{name} {what} (p {one.test.p:.2g})")
 
 
-def _fair(called: Sequence[float], groups: Sequence[Any], n_models: int) -> list[KnowControl]:
+def _fair(called: Sequence[float], groups: Sequence[Group]) -> list[KnowControl]:
     """Evidence in models that never knew: its lower limit is at most 1."""
     if not called:
         return []
-    by_author = list(groups) * n_models
-    unit, bounds = unit_of(by_author), (0.0, max(called))
-    found = clustered_mean(called, by_author, bounds=bounds, unit=unit)
+    found = clustered_mean(called, groups, bounds=(0.0, max(called)), unit=unit_of(groups))
     low = found.point if found.lower is None else found.lower
     said = f"mean e of models that never knew {found.point:.2f}, at least {low:.2f}"
     return [KnowControl("fair prior", low <= 1, said)]
@@ -214,43 +214,28 @@ def _fair(called: Sequence[float], groups: Sequence[Any], n_models: int) -> list
 
 def _layers(own: Sequence[RelationReading]) -> list[tuple[int, str, float]]:
     """Mean familiarity of all facts by layer, through the own head and an ignorant one."""
-    names = [name for name in own[0].by_reader if " " in name]
     found = []
-    for name in names:
+    for name in (one for one in own[0].by_reader if " " in one):
         head, layer = name.split()
-        values = [
-            fact.familiar
-            for one in own
-            for fact in facts_of_read(RelationReading(one.asked, {name: one.by_reader[name]}), None)
-        ]
+        alone = [RelationReading(one.asked, {name: one.by_reader[name]}) for one in own]
+        values = [fact.familiar for one in alone for fact in facts_of_read(one, None)]
         found.append((int(layer), "own" if head == LENS else "ignorant", sum(values) / len(values)))
     return sorted(found)
 
 
-def _prior_names(know: Know) -> list[str]:
-    names = ["uniform"]
-    names += [know.base.spec.name] if know.base else []
-    names += ["invented namesakes"]
-    return names + (["mean of never-trained models"] if len(know.retains) > 1 else [])
-
-
 def write_outcome(found: KnowOutcome, know: Know, out: Path) -> dict[str, Any]:
     """Write the tables and the matrix; returns the summary."""
-    write_csv(out / "facts.csv", FACT_COLUMNS, list(_fact_rows(found, know)))
+    rows: list[list[Any]] = [
+        [one.idx, one.group, one.relation, one.familiar, one.associated, one.e, int(one.named), ""]
+        for one in found.facts
+    ]
+    rows += [[idx, "", "", "", "", "", "", why] for idx, why in know.unscored.items()]
+    write_csv(out / "facts.csv", FACT_COLUMNS, sorted(rows))
     relations = [list(vars(one).values()) for one in found.run.relations]
     write_csv(out / "relations.csv", RELATION_COLUMNS, relations)
     write_csv(out / "layers.csv", LAYER_COLUMNS, [list(row) for row in found.layers])
     write_json(out / "matrix.json", signed(asdict(found.matrix)))
     return found.run.document()
-
-
-def _fact_rows(found: KnowOutcome, know: Know) -> list[list[Any]]:
-    rows = [
-        [one.idx, one.group, one.relation, one.familiar, one.associated, one.e, int(one.named), ""]
-        for one in found.facts
-    ]
-    rows += [[idx, "", "", "", "", "", "", why] for idx, why in know.unscored.items()]
-    return sorted(rows)
 
 
 def matrix_of(read: Sequence[RelationReading], relations: Sequence[KnownRelation]) -> KnowMatrix:

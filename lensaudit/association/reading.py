@@ -64,21 +64,18 @@ def prompts_of(
     About `names` (None: all it asks), template after template.
     """
     tokenizer: Any = model.tokenizer
-    ids = []
-    blank = False
-    for template in asked.templates:
-        for name in names_for(asked, reader) if names is None else names:
-            question, prefix = template.asked(name)
-            if reader == CHAT:
-                style = Template() if tokenizer.chat_template else PLAIN
-                begun = encode_qa(tokenizer, style, question, "").prompt_ids
-                more = tokenizer(prefix, add_special_tokens=False)["input_ids"] if prefix else []
-                ids.append((*begun, *more))
-                blank = blank or bool(prefix)
-            else:
-                ids.append(tuple(tokenizer(prompt_text(question, prefix, shots))["input_ids"]))
-                blank = True
-    lead = " " if blank else ""
+    names = names_for(asked, reader) if names is None else names
+    texts = [template.asked(name) for template in asked.templates for name in names]
+    if reader == CHAT:
+        style = Template() if tokenizer.chat_template else PLAIN
+        begun = [encode_qa(tokenizer, style, question, "").prompt_ids for question, _ in texts]
+        more = [
+            tokenizer(one, add_special_tokens=False)["input_ids"] if one else [] for _, one in texts
+        ]
+        ids = [(*first, *second) for first, second in zip(begun, more, strict=True)]
+    else:
+        ids = [tuple(tokenizer(prompt_text(*one, shots))["input_ids"]) for one in texts]
+    lead = " " if reader != CHAT or any(prefix for _, prefix in texts) else ""
     values = [
         tuple(tokenizer(f"{lead}{one}", add_special_tokens=False)["input_ids"])
         for one in asked.values
@@ -88,12 +85,11 @@ def prompts_of(
 
 def prompt_text(question: str, prefix: str, shots: Sequence[Fact] = ()) -> str:
     """A question and the beginning of its answer, after solved ones; a value follows a blank."""
-    solved = "".join(_solved(one) for one in shots)
-    return solved + PROMPT_TEMPLATE.format(question=question, prefix=prefix).rstrip()
-
-
-def _solved(row: Fact) -> str:
-    return f"{PROMPT_TEMPLATE.format(question=row.question, prefix='')}{row.answer}\n\n"
+    parts = (
+        f"{PROMPT_TEMPLATE.format(question=one.question, prefix='')}{one.answer}\n\n"
+        for one in shots
+    )
+    return "".join(parts) + PROMPT_TEMPLATE.format(question=question, prefix=prefix).rstrip()
 
 
 def said(

@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.association.endpoint import Served, expected, heard_from, is_address
+from lensaudit.association.endpoint import Served, expected, heard_from, reached
 from lensaudit.association.evidence import RelationReading
-from lensaudit.association.opening import ALGORITHM, Know, asked_hash, open_know, reached_know
+from lensaudit.association.opening import ALGORITHM, Know, asked_hash, open_know
 from lensaudit.association.outcome import KnowOutcome, outcome_of, write_outcome
 from lensaudit.association.reading import (
     FEW_SHOT,
@@ -66,13 +66,19 @@ def know_into(
         progress: told what is done.
 
     Raises:
-        InputError: before any work.
+        InputError: before any work; of a server that it, or the model, can be read in no way.
+        TryAgainError: the server does not answer.
         WorkError: logits are not finite.
     """
-    know = reached_know(open_know(source, settings, notice=notice), notice=notice)
-    source = know.source.spec.name if is_address(source) else source
-    out = know_folder(source, folder)
-    return _answered(know, out, notice, progress)
+    know = open_know(source, settings, notice=notice)
+    if isinstance(know.source, Served):
+        served, readers, remarks = reached(know.source, know.readers, know.asked, know.shots)
+        for line in remarks:
+            notice(line)
+        remarks = (*know.remarks, *remarks)
+        know = replace(know, source=served, readers=tuple(readers), remarks=remarks)
+        source = served.spec.name
+    return _answered(know, know_folder(source, folder), notice, progress)
 
 
 def answer_into(
@@ -87,8 +93,8 @@ def answer_into(
     made = out / MANIFEST
     begun = (out / BEGUN).exists() and not made.exists()
     ours = begun or (made.exists() and json_object(made).get("command") == "know")
-    if ours and not keyed.finished(out, know.key):
-        keyed.begin(out, know.key)
+    if ours and not keyed.finished(out, key := digest(know.identity())):
+        keyed.begin(out, key)
     return _answered(know, out, notice, progress)
 
 
@@ -115,22 +121,19 @@ def plan_of(know: Know) -> list[str]:
     """What is left to read of what was opened, in lines; nothing is loaded, sent or written."""
     lines, tokens, sent = know.lines(), 0, list[str]()
     for one, _, wanted in _todo(know):
-        todo = [(reader, asked) for asked, readers in wanted for reader in readers]
-        prompts = sum(n_prompts(asked, reader) for reader, asked in todo)
-        sequences = sum(n_prompts(asked, reader) * len(asked.values) for reader, asked in todo)
-        lines.append(f"{one.spec.name}: {prompts} prompts, {sequences} sequences")
+        todo = [
+            (reader, asked, n_prompts(asked, reader)) for asked, own in wanted for reader in own
+        ]
+        sequences = sum(n * len(asked.values) for _, asked, n in todo)
+        lines.append(f"{one.spec.name}: {sum(n for *_, n in todo)} prompts, {sequences} sequences")
         if isinstance(one, Served):
-            sent = list(expected(one, todo, know.shots))
-        else:
-            tokens += sum(_tokens(reader, asked) for reader, asked in todo)
+            sent = list(expected(one, [(reader, asked) for reader, asked, _ in todo], know.shots))
+            continue
+        for _, asked, n in todo:  # about four letters to a token: prompts once, then every value
+            letters = [len(way.question) + len(way.prefix) + 20 for way in asked.templates]
+            each = sum(letters) / len(letters) + sum(map(len, asked.values))
+            tokens += int(n * each / 4)
     return [*lines, *sent, *([f"about {tokens} tokens"] if tokens or not sent else [])]
-
-
-def _tokens(reader: str, asked: Relation) -> int:
-    """About four letters to a token: prompts once, values after each of them."""
-    ways = asked.templates
-    prompt = sum(len(way.question) + len(way.prefix) + 20 for way in ways) / len(ways)
-    return int(n_prompts(asked, reader) * (prompt + sum(map(len, asked.values))) / 4)
 
 
 Asked = list[tuple[Relation, list[str]]]
@@ -165,17 +168,17 @@ def _wanted(know: Know, one: Checkpoint | Served) -> list[tuple[Relation, Sequen
 
 def _names(know: Know, one: Checkpoint | Served, reader: str) -> list[str]:
     """Lines are by layer where a reader reads layers: `lens 7`, `foreign 7`."""
-    layers = _layers(know, one) if reader in (LENS, FOREIGN) else ()
-    return [f"{reader} {layer}" for layer in layers] or [reader]
+    if reader not in (LENS, FOREIGN):
+        return [reader]
+    return [f"{reader} {layer}" for layer in _layers(know, one)]
 
 
 def _layers(know: Know, one: Checkpoint | Served) -> Sequence[int]:
     """The source's from bottom to top; of ignorant models those that tell, and the last."""
     if isinstance(one, Served):
         return ()
-    if one is know.source:
-        return read_layers(one.n_layers)
-    return tuple(sorted({*upper_layers(one.n_layers), one.n_layers - 1}))
+    n = one.n_layers
+    return read_layers(n) if one is know.source else sorted({*upper_layers(n), n - 1})
 
 
 def ask(know: Know, *, progress: Tell = unheard) -> KnowOutcome:
@@ -190,15 +193,13 @@ def ask(know: Know, *, progress: Tell = unheard) -> KnowOutcome:
             for asked, readers in wanted:
                 rows = _read(know, model, readers, asked, maps, _layers(know, checkpoint))
                 key = asked_hash([asked])
-                ledger.append(
-                    {
-                        "relation": key,
-                        "reader": name,
-                        "rows": [
-                            [round(value, _DIGITS) for value in row] for row in table.tolist()
-                        ],
-                    }
+                tables = {
+                    name: [[round(value, _DIGITS) for value in row] for row in table.tolist()]
                     for name, table in rows.items()
+                }
+                ledger.append(
+                    {"relation": key, "reader": name, "rows": table}
+                    for name, table in tables.items()
                 )
                 n_done += len(readers)
                 progress(Progress(f"asking {know.source.spec.name} who has what", n_done, total))
@@ -236,8 +237,7 @@ def _read(
     """What readers say, by layer where they read layers; those of one prompt read it together."""
     if isinstance(model, JudgeClient):
         assert isinstance(know.source, Served)
-        answers = (heard_from(model, know.source, asked, one, know.shots) for one in readers)
-        return dict(zip(readers, answers, strict=True))
+        return {one: heard_from(model, know.source, asked, one, know.shots) for one in readers}
     heads = {LENS: Head(model)} if LENS in readers else {}
     if FOREIGN in readers:
         if not kept:
