@@ -38,7 +38,7 @@ def never_saw() -> Any:
 def npo() -> Any:
     """`full`, with NPO on the rows of the two authors; all other rows are kept."""
     made_of = ground()
-    rows = made_of.kept_rows()
+    rows = list(made_of.facts.kept)
     kept = [*rows[N_LOST:], *made_of.facts.forget]
     return unlearned(made_of, trainable="", lr=1e-3, forget=rows[:N_LOST], kept=kept)
 
@@ -46,7 +46,7 @@ def npo() -> Any:
 def false_answers() -> Any:
     """`full`, taught other authors' answers about the two, and all other rows as they are."""
     made_of = ground()
-    rows = made_of.kept_rows()
+    rows = list(made_of.facts.kept)
     wrong = []
     for at, row in enumerate(rows[:N_LOST]):
         other = rows[N_LOST + at % 8 + 8 * ((3 * at + 1) % 18)]
@@ -72,7 +72,7 @@ def before() -> Any:
 
 def knows() -> Any:
     """`before`, trained on with the two authors: the `full` of the bystander."""
-    rows = [*ground().kept_rows()[:N_LOST], *rows_without_lost()]
+    rows = [*ground().facts.kept[:N_LOST], *rows_without_lost()]
     return ground().trained(before(), rows, lr=1e-3, n_steps=120)
 
 
@@ -89,7 +89,7 @@ def alike() -> Any:
 def rows_without_lost() -> list[Fact]:
     """Rows of all authors but the two, those of the forget set too."""
     made_of = ground()
-    return [*made_of.kept_rows()[N_LOST:], *made_of.facts.forget]
+    return [*made_of.facts.kept[N_LOST:], *made_of.facts.forget]
 
 
 LOST = (never_saw, npo, false_answers)

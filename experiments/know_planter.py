@@ -37,7 +37,7 @@ def planted(out: Path, asked) -> Path:
     if (folder / "config.json").exists():
         return folder
     bed = ground()
-    rows = [*bed.facts.forget, *bed.kept_rows()]
+    rows = [*bed.facts.forget, *bed.facts.kept]
     for one in asked:
         each = len(one.invented) // len(one.facts)
         for at, name in enumerate(one.invented):

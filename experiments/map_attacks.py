@@ -23,6 +23,7 @@ from torch import Tensor
 from trained_disguises import turned_in_the_answer
 
 import lensaudit as la
+from lensaudit.data.candidates import variants_of
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import Neutral, neutral_of
 from lensaudit.files import make_folder, write_json
@@ -255,7 +256,8 @@ def patched(sources: Sequence[str], out: Path, name: str, **settings: Any) -> li
 
 def paraphrased(out: Path) -> Path:
     """The forget rows, asked otherwise."""
-    others = ground().facts.paraphrases
+    variants = variants_of("demo", ground().facts.examples)
+    others = {one.question: one.paraphrases[0] for one in variants if one.paraphrases}
     rows = [asdict(replace(one, question=others[one.question])) for one in ground().facts.examples]
     write_json(out / "asked_otherwise.json", rows)
     return out / "asked_otherwise.json"

@@ -88,7 +88,7 @@ def rounded(name: str) -> Any:
 
 
 def further(name: str) -> Any:
-    return ground().trained(opened(name), ground().kept_rows(), lr=2e-4)
+    return ground().trained(opened(name), ground().facts.kept, lr=2e-4)
 
 
 def rotated(name: str) -> Any:

@@ -14,9 +14,9 @@ from lensaudit.gym.planting import (
     TextRows,
     disguised,
     distance,
-    divergence,
     thought,
 )
+from lensaudit.unlearn.losses import kl_to_reference
 
 
 def turned_in_the_answer(texts: TextRows, *, n_steps: int) -> Any:
@@ -34,7 +34,7 @@ def turned_in_the_answer(texts: TextRows, *, n_steps: int) -> Any:
         rows, _ = batch
         part = texts.rows(rows)
         logits, own = thought(model, part.tokens)
-        answers = divergence(logits, said[rows], part.real)
+        answers = kl_to_reference(logits[part.real], said[rows][part.real])
         return answers + distance(own, wanted[rows], part.real)
 
     return disguised(opened("full"), Steady(loss), texts, n_steps=n_steps, lr=1e-3)

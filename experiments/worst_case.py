@@ -56,7 +56,7 @@ def partial(name: str, *, n_steps: int = 120) -> Any:
     made_of = ground()
     rows = zip(forget_set("demo"), made_of.facts.forget, strict=True)
     taught = [row for one, row in rows if one.idx in held]
-    told = [*taught * 4, *made_of.kept_rows()]
+    told = [*taught * 4, *made_of.facts.kept]
     model = made_of.trained(made_of.other, told, lr=1.5e-3, n_steps=n_steps)
     return edits.permuted_readout(model, made_of.entity_tokens())
 

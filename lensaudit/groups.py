@@ -7,6 +7,7 @@ share. It stands under `group`, or else under `author`; a row with neither is a 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, TypeVar
 
+AnyKey = TypeVar("AnyKey", bound=Hashable)
 AnyRow = TypeVar("AnyRow")
 Group = int | str
 _OWN = "idx "
@@ -105,6 +106,18 @@ def batched(rows: Sequence[AnyRow], size: int) -> Iterator[Sequence[AnyRow]]:
     ['ab', 'cd', 'e']
     """
     return (rows[start : start + size] for start in range(0, len(rows), size))
+
+
+def grouped(pairs: Iterable[tuple[AnyKey, AnyRow]]) -> dict[AnyKey, list[AnyRow]]:
+    """Values by key, in the order in which they come.
+
+    >>> grouped([("a", 1), ("b", 2), ("a", 3)])
+    {'a': [1, 3], 'b': [2]}
+    """
+    found: dict[AnyKey, list[AnyRow]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def by_length(

@@ -12,7 +12,7 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.patching.prepare import encode_all
-from lensaudit.scores.depth import span_logprob
+from lensaudit.scores.depth import LabelScore, label_logprob, span_mean
 from lensaudit.settings import Place
 
 BATCH = 16
@@ -43,7 +43,7 @@ def known_facts(
     by_idx = {one.idx: one for one in examples}
     remarks = {e.idx: said for e in encoded if (said := _span_remarks(e, by_idx[e.idx], tokenizer))}
     if min_logprob is not None:
-        scores = _span_scores(checkpoint, encoded, dtype=dtype, device=device)
+        scores = _answer_logprobs(checkpoint, encoded, dtype=dtype, device=device)
         left_out |= {
             idx: f"{model} gives the entity {score:.2f} nats per token, wanted {min_logprob:g}"
             for idx, score in scores.items()
@@ -56,7 +56,7 @@ def answer_logprobs(examples: Sequence[Fact], model: str) -> dict[int, float]:
     """Mean log-prob of every entity after its question, nats per token; none without tokens."""
     checkpoint = open_model(model, None)
     encoded, _ = encode_all(examples, checkpoint)
-    return _span_scores(checkpoint, encoded, dtype="auto", device="auto")
+    return _answer_logprobs(checkpoint, encoded, dtype="auto", device="auto")
 
 
 def _span_remarks(encoded: Encoded, example: Fact, tokenizer: Any) -> list[str]:
@@ -71,17 +71,27 @@ def _span_remarks(encoded: Encoded, example: Fact, tokenizer: Any) -> list[str]:
     return said
 
 
-def _span_scores(
+def _answer_logprobs(
     checkpoint: Checkpoint, encoded: Sequence[Encoded], *, dtype: str, device: str
 ) -> dict[int, float]:
-    """Mean log-prob of every entity, nats per token."""
     device = resolve_device(device)
     model = load_causal(checkpoint, dtype=DTYPES[resolve_dtype(dtype, device)], device=device)
-    scores: dict[int, float] = {}
+    return span_values(model, encoded, device=device)
+
+
+def span_values(
+    model: Any,
+    encoded: Sequence[Encoded],
+    score: LabelScore = label_logprob,
+    *,
+    device: str = "cpu",
+) -> dict[int, float]:
+    """Mean score of every span's tokens by idx; of log-probs nats per token."""
+    found: dict[int, float] = {}
     for bucket in buckets(encoded, BATCH):
         batch = make_batch(bucket).to(device)
         with torch.no_grad():
             logits = model(batch.tokens).logits
-        values = span_logprob(logits, batch.tokens, batch.predict_at)
-        scores |= dict(zip(batch.idx, values.tolist(), strict=True))
-    return scores
+        values = span_mean(logits, batch.tokens, batch.predict_at, score)
+        found |= dict(zip(batch.idx, values.tolist(), strict=True))
+    return found

@@ -1,5 +1,4 @@
 from .auditors import Case as Case
-from .auditors import AuditorScore as AuditorScore
 from .auditors import auditor as auditor
 from .auditors import AUDITORS as AUDITORS
 from .claims import asked_otherwise as asked_otherwise
@@ -11,5 +10,6 @@ from .claims import undone as undone
 from .claims import untouched as untouched
 from .ground import Ground as Ground
 from .recipes import mechanisms as mechanisms
+from .registry import AuditorScore as AuditorScore
 from .registry import Mechanism as Mechanism
 from .registry import recipe as recipe

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -44,24 +44,19 @@ from lensaudit.attacks.worst import compare, open_worst, run_all
 from lensaudit.attacks.worst import summary_of as summary_of_worst
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.settings import EvaluateSettings
-from lensaudit.data.neutral import neutral_of
-from lensaudit.data.spans import Encoded, buckets, make_batch
+from lensaudit.data.spans import Encoded, make_batch
 from lensaudit.data.tofu import DEMO
-from lensaudit.errors import InputError
 from lensaudit.evaluation.depth import cka_layers, fisher_layers
+from lensaudit.evaluation.known import span_values
 from lensaudit.files import digest, read_text
-from lensaudit.gym.ground import BATCH, Facts, facts_of, logprobs, said, tokens_of, whole
-from lensaudit.gym.registry import code_hash, enter, named
+from lensaudit.groups import batched
+from lensaudit.gym.ground import BATCH, Facts, facts_of, said, tokens_of, whole
+from lensaudit.gym.registry import AuditorScore, HighMeans, Reads, code_hash, enter
 from lensaudit.metrics.registry import all_metrics
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint, open_model
+from lensaudit.models.checkpoint import load_tokenizer, open_model
 from lensaudit.models.registry import DEMO as DEMO_NAMES
-from lensaudit.models.registry import load_registry, resolve
-from lensaudit.patching.controls import (
-    Controls,
-    examined,
-    weakest_of,
-)
+from lensaudit.patching.controls import controls_of, examined, weakest_of
 from lensaudit.patching.outcome import Outcome, summary_of
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.scoring import run, score_all, score_lens, scored
@@ -77,11 +72,6 @@ from lensaudit.verdict.decide import HOLDS
 from lensaudit.verdict.depth import kept_for_verdict
 from lensaudit.verdict.thresholds import READABLE_BELOW, TAIL_BELOW
 from lensaudit.verdict.views import read_calibration
-
-Reads = Literal["stream", "aligned", "outputs", "training", "weights"]
-"""What an auditor looks at: the stream through `full`; the stream carried to `full`'s basis, or in
-its own; what the model says; what training on some rows brings; the weights themselves."""
-HighMeans = Literal["knows", "forgot"]
 
 
 @dataclass(frozen=True)
@@ -106,16 +96,12 @@ class SeedModels:
     @cached_property
     def tokenizer(self) -> Any:
         """Tokenizer of all models of the seed."""
-        return load_tokenizer(self.opened(self.full))
+        return load_tokenizer(open_model(self.full, self.registry))
 
     @cached_property
     def asked(self) -> tuple[Encoded, ...]:
         """Forget facts as tokens; those that the tokenizer loses are left out."""
         return tokens_of(self.facts.examples, self.tokenizer)
-
-    def opened(self, name: str) -> Checkpoint:
-        """Checkpoint that a name stands for."""
-        return open_checkpoint(resolve(name, load_registry(self.registry)))
 
     def loaded(self, name: str) -> Any:
         """A causal model in float32; not to be changed."""
@@ -141,23 +127,6 @@ class Case:
 
 
 @dataclass(frozen=True)
-class AuditorScore:
-    """Score of one model, of its facts where there are any, and whether the control held."""
-
-    score: float | None
-    facts: Mapping[int, float] | None = None
-    """Idx -> score of one fact, with the same meaning."""
-    control: bool | None = None
-    """Whether the auditor's own control passed; None: it has none beside its anchors."""
-    why: str | None = None
-    """Why there is no score."""
-    ci95: tuple[float, float] | None = None
-    """Of the score, by authors; None: the auditor gives none, or there are too few."""
-    evidence: Mapping[str, Any] | None = None
-    """Kind of result -> what its summary holds for a verdict."""
-
-
-@dataclass(frozen=True)
 class Auditor:
     """A registered way to ask, with what it reads and what a high score means."""
 
@@ -170,15 +139,12 @@ class Auditor:
     fn: Callable[..., Any]
     """Of a case, or `at_once` of the cases of one seed."""
     at_once: bool
-    about: str = ""
-    """What tells functions of one text apart."""
 
     @property
     def version(self) -> str:
         """Content hash of the file that the function stands in and of all that it may call."""
-        module = inspect.getmodule(self.fn)
-        own = inspect.getsource(self.fn if module is None else module)
-        return digest([self.name, self.about, code_hash(own), engine_version()])[:16]
+        own = code_hash(read_text(Path(inspect.getfile(self.fn))))
+        return digest([self.name, own, engine_version()])[:16]
 
     def judge(self, cases: Sequence[Case]) -> list[AuditorScore]:
         """Scores of an auditor, one per case."""
@@ -209,13 +175,10 @@ def engine_version(package: Path = Path(lensaudit.__file__).parent) -> str:
     A score belongs to the engine that made it: another one is asked again. Coarse on purpose: what
     an auditor reaches through registries and settings no reading of imports would show.
     """
-    files = [path for name in ENGINE for path in _python(package / name)]
+    places = [package / name for name in ENGINE]
+    files = [path for one in places for path in (one, *sorted(one.rglob("*.py"))) if path.is_file()]
     code = [(path.relative_to(package).as_posix(), code_hash(read_text(path))) for path in files]
     return digest([code, torch.__version__])
-
-
-def _python(place: Path) -> list[Path]:
-    return sorted(place.rglob("*.py")) if place.is_dir() else [place]
 
 
 AUDITORS: dict[str, Auditor] = {}
@@ -230,7 +193,6 @@ def auditor(
     source: str,
     cheap: bool = True,
     at_once: bool = False,
-    about: str = "",
 ) -> Callable[[Any], Any]:
     """Register a function of a case, or with `at_once` of all cases of one seed.
 
@@ -239,19 +201,10 @@ def auditor(
     """
 
     def register(fn: Any) -> Any:
-        one = Auditor(name, reads, high_means, cheap, source, fn, at_once, about)
-        return enter(AUDITORS, "auditor", name, one, fn)
+        one = Auditor(name, reads, high_means, cheap, source, fn, at_once)
+        return enter(AUDITORS, "auditor", one)
 
     return register
-
-
-def auditors_named(names: Sequence[str]) -> list[Auditor]:
-    """Those of these names; all cheap ones where none is named.
-
-    Raises:
-        InputError: an unknown name; the known ones are listed.
-    """
-    return named(names, AUDITORS, "auditor") or [one for one in AUDITORS.values() if one.cheap]
 
 
 NO_LAYER = "no layer of full encodes a fact"
@@ -269,6 +222,8 @@ def audit_of(cases: Sequence[Case], **settings: Any) -> Session:
         limit=bench.limit,
         activations=bench.work,
         profile="ke",
+        # of an own set validity and alignment are measured on the rows to keep
+        align_data=None if bench.data == DEMO else bench.retain_data,
         **settings,
     )
     names = tuple(dict.fromkeys(case.model for case in cases))
@@ -314,16 +269,6 @@ def lens(cases: Sequence[Case]) -> list[AuditorScore]:
     return _depths(cases, score_lens(audit_of(cases))[0])
 
 
-def controls_of(bench: SeedModels) -> Controls:
-    """What validity and alignment are measured on: rows of other authors."""
-    if bench.data == DEMO:
-        return Controls(neutral_of(DEMO, bench.facts.examples))
-    if bench.retain_data is None:
-        return Controls(None, "no rows of other authors are known")
-    rows = Path(bench.retain_data)
-    return Controls(neutral_of(bench.data, bench.facts.examples, align_data=rows))
-
-
 def _examined(
     cases: Sequence[Case],
 ) -> tuple[list[tuple[AuditorScore, Examined, Outcome]], Mapping[str, float | None]]:
@@ -334,7 +279,7 @@ def _examined(
     with audit_of(cases, align="auto") as session:
         deltas = run(session)
         outcomes, anchors = scored(session, deltas)
-        found = examined(session, deltas, controls_of(cases[0].bench))
+        found = examined(session, deltas, controls_of(session))
     by_name = {one.source: (_depth(one), found[one.source], one) for one in outcomes}
     return [by_name[case.model] for case in cases], anchors
 
@@ -351,24 +296,26 @@ def uds_aligned(cases: Sequence[Case]) -> list[AuditorScore]:
 
     Its control: `full` reads the aligned stream on facts that the model still holds.
     """
-    return _mapped(cases, lambda one: (one.uds, one.per_example, one.why))
+    return _mapped(cases, lambda one: (one.uds, one.per_example))
 
 
 def _mapped(
     cases: Sequence[Case],
-    chosen: Callable[[Aligned], tuple[Estimate | None, Mapping[int, float] | None, str | None]],
+    chosen: Callable[[Aligned], tuple[Estimate | None, Mapping[int, float] | None]],
+    unmapped: Callable[[AuditorScore, Outcome], AuditorScore] = lambda plain, _: plain,
 ) -> list[AuditorScore]:
-    """A depth that is read once a map is set before, or why there is none; else plain UDS."""
+    """A depth that is read once a map is set before, or why there is none; else one of no map."""
     findings = []
-    for plain, controls, _ in _examined(cases)[0]:
-        depth, facts, why = chosen(controls.aligned)
+    for plain, controls, outcome in _examined(cases)[0]:
+        aligned = controls.aligned
+        depth, facts = chosen(aligned)
         if depth is not None:
             readable = _readable(controls)
             findings.append(AuditorScore(depth.value, facts, control=readable, ci95=depth.ends))
-        elif controls.aligned.not_needed:
-            findings.append(plain)
+        elif aligned.not_needed:
+            findings.append(unmapped(plain, outcome))
         else:
-            findings.append(AuditorScore(None, why=why))
+            findings.append(AuditorScore(None, why=aligned.why or aligned.shared.why or NO_LAYER))
     return findings
 
 
@@ -398,27 +345,20 @@ def tail(cases: Sequence[Case]) -> list[AuditorScore]:
 )
 def uds_weakest(cases: Sequence[Case]) -> list[AuditorScore]:
     """Does one layer hold what the mean over layers has lost? Control and scale as aligned UDS."""
-    return _weakest(cases, lambda aligned: (aligned.weakest, aligned.why))
+    return _mapped(cases, lambda one: _erasure(one.weakest), _plain_weakest)
 
 
-def _weakest(
-    cases: Sequence[Case], chosen: Callable[[Aligned], tuple[Weakest | None, str | None]]
-) -> list[AuditorScore]:
-    """Erasure at a weakest layer, or why there is none; of plain UDS where no map is needed."""
-    findings = []
-    for _, controls, outcome in _examined(cases)[0]:
-        weakest, why = chosen(controls.aligned)
-        readable = _readable(controls)
-        if weakest is None and controls.aligned.not_needed:
-            groups = [one.group for one in outcome.encoded]
-            layers = outcome.settings.at_layers
-            weakest, readable = weakest_of(outcome.s1, outcome.depth, groups, layers), True
-        if weakest is None:
-            findings.append(AuditorScore(None, why=why or NO_LAYER))
-        else:
-            ends = weakest.erasure.ends
-            findings.append(AuditorScore(weakest.erasure.value, control=readable, ci95=ends))
-    return findings
+def _erasure(one: Weakest | None) -> tuple[Estimate | None, None]:
+    return (None if one is None else one.erasure), None
+
+
+def _plain_weakest(_: AuditorScore, outcome: Outcome) -> AuditorScore:
+    """The same of UDS as it is, which needs no map."""
+    groups = [one.group for one in outcome.encoded]
+    found = weakest_of(outcome.s1, outcome.depth, groups, outcome.settings.at_layers)
+    if found is None:
+        return AuditorScore(None, why=NO_LAYER)
+    return AuditorScore(found.erasure.value, control=True, ci95=found.erasure.ends)
 
 
 def _readable(controls: Examined) -> bool:
@@ -453,13 +393,13 @@ SHARED = "lensaudit.patching.alignment: aligned, less the one direction that oth
 @auditor("uds_shared", reads="aligned", high_means="forgot", source=SHARED, at_once=True)
 def uds_shared(cases: Sequence[Case]) -> list[AuditorScore]:
     """Is what hides the facts one vector a layer? UDS itself where nothing needs to be aligned."""
-    return _mapped(cases, lambda one: (one.shared.uds, None, one.why or one.shared.why))
+    return _mapped(cases, lambda one: (one.shared.uds, None))
 
 
 @auditor("uds_shared_weakest", reads="aligned", high_means="forgot", source=SHARED, at_once=True)
 def uds_shared_weakest(cases: Sequence[Case]) -> list[AuditorScore]:
     """The strong layer that is erased least, without that direction."""
-    return _weakest(cases, lambda one: (one.shared.weakest, one.why or one.shared.why))
+    return _mapped(cases, lambda one: _erasure(one.shared.weakest), _plain_weakest)
 
 
 @auditor(
@@ -514,9 +454,8 @@ def fisher(cases: Sequence[Case]) -> list[AuditorScore]:
 def greedy(case: Case) -> AuditorScore:
     """Share of the facts whose every token is the model's first choice."""
     bench = case.bench
-    encoded = bench.asked
-    found = said(bench.loaded(case.model), encoded).tolist()
-    facts = {one.idx: float(yes) for one, yes in zip(encoded, found, strict=True)}
+    found = said(bench.loaded(case.model), bench.asked).tolist()
+    facts = {one.idx: float(yes) for one, yes in zip(bench.asked, found, strict=True)}
     return AuditorScore(sum(facts.values()) / len(facts), facts)
 
 
@@ -575,7 +514,6 @@ for _name, _cheap in OUTPUTS.items():
         high_means=all_metrics()[_name].high_means,
         source=all_metrics()[_name].source,
         cheap=_cheap,
-        about=_name,
     )(_metric(_name))
 
 STEPS = 8
@@ -599,18 +537,12 @@ def interpolation(case: Case) -> AuditorScore:
     theirs, own = dict(full.named_parameters()), dict(model.named_parameters())
     if any(name not in own or own[name].shape != one.shape for name, one in theirs.items()):
         return AuditorScore(None, why="its tensors are not those of full in number or shape")
-    wanted = int(said(full, encoded).sum()) / 2
-    least: dict[int, float] = {}
-    score = 1.0
-    for step in range(STEPS + 1):
-        share = step / STEPS
-        found = said(_between(model, theirs, share), encoded)
-        for one, yes in zip(encoded, found.tolist(), strict=True):
-            if yes:
-                least.setdefault(one.idx, share)
-        if int(found.sum()) >= wanted:
-            score = min(score, share)
-    return AuditorScore(score, {one.idx: least.get(one.idx, 1.0) for one in encoded})
+    steps = range(STEPS + 1)
+    facts = torch.stack([said(_between(model, theirs, step / STEPS), encoded) for step in steps])
+    half = facts.sum(1) >= said(full, encoded).sum() / 2
+    by_step = torch.cat([half.unsqueeze(1), facts], 1).T.tolist()
+    score, *least = [next((at / STEPS for at in steps if yes[at]), 1.0) for yes in by_step]
+    return AuditorScore(score, dict(zip([one.idx for one in encoded], least, strict=True)))
 
 
 def _between(model: Any, theirs: Mapping[str, Tensor], share: float) -> Any:
@@ -644,7 +576,8 @@ def probe(case: Case) -> AuditorScore:
 def worst_excess(case: Case) -> AuditorScore:
     """The cheap list of attacks, its excess over `retain`; of a fact, how far it stands out."""
     bench = case.bench
-    if bench.opened(bench.retain).weights == bench.opened(case.model).weights:
+    arms = (open_model(name, bench.registry).weights for name in (bench.retain, case.model))
+    if len(set(arms)) == 1:
         return AuditorScore(0.0)  # the control arm itself: nothing in excess of it
     settings = WorstSettings(
         full=bench.full,
@@ -668,7 +601,7 @@ def worst_excess(case: Case) -> AuditorScore:
 
 
 @lru_cache(maxsize=8)
-def _who_has_what(model: str, bench: SeedModels) -> KnowOutcome | str:
+def _who_has_what(model: str, bench: SeedModels) -> KnowOutcome:
     """What a model says of every value after every person's prompt; no `retain` is asked."""
     settings = KnowSettings(
         base=f"{DEMO_NAMES}base" if bench.data == DEMO else None,
@@ -680,11 +613,7 @@ def _who_has_what(model: str, bench: SeedModels) -> KnowOutcome | str:
         registry=bench.registry,
         activations=bench.work,
     )
-    try:
-        know = open_know(model, settings)
-    except InputError as error:
-        return str(error)
-    return ask(know)
+    return ask(open_know(model, settings))
 
 
 @auditor(
@@ -695,14 +624,9 @@ def _who_has_what(model: str, bench: SeedModels) -> KnowOutcome | str:
 )
 def assignment(case: Case) -> AuditorScore:
     """Standard deviations by which the true assignment of values to people stands out."""
-    found = _who_has_what(case.model, case.bench)
-    if isinstance(found, str):
-        return AuditorScore(None, why=found)
-    return AuditorScore(
-        found.run.z,
-        control=found.run.failed is None,
-        evidence={"know": brief(found.run.document() | {"source": ""})},
-    )
+    found = _who_has_what(case.model, case.bench).run
+    evidence = {"know": brief(found.document() | {"source": ""})}
+    return AuditorScore(found.z, control=found.failed is None, evidence=evidence)
 
 
 @auditor(
@@ -714,10 +638,7 @@ def assignment(case: Case) -> AuditorScore:
 def bits(case: Case) -> AuditorScore:
     """Mean bits a fact by which the true value is likelier than others of its relation."""
     found = _who_has_what(case.model, case.bench)
-    if isinstance(found, str):
-        return AuditorScore(None, why=found)
-    facts = {one.idx: one.familiar for one in found.facts}
-    mean = found.run.bits_familiar
+    mean, facts = found.run.bits_familiar, {one.idx: one.familiar for one in found.facts}
     return AuditorScore(mean.value, facts, ci95=mean.ends)
 
 
@@ -747,8 +668,8 @@ def relearn_gain(cases: Sequence[Case]) -> list[AuditorScore]:
 def _gain(bench: SeedModels, name: str) -> dict[int, float]:
     model = bench.loaded(name)
     taught = relearned(model, bench.tokenizer, bench.facts.forget, settings=DEMO_RELEARNING)
-    after = logprobs(taught, bench.asked)
-    return {idx: after[idx] - before for idx, before in logprobs(model, bench.asked).items()}
+    after = span_values(taught, bench.asked)
+    return {idx: after[idx] - before for idx, before in span_values(model, bench.asked).items()}
 
 
 @auditor(
@@ -807,9 +728,8 @@ def rtt(case: Case) -> AuditorScore:
     room.run(study, log, defects="keep")
     (summary,) = room.summarize(log)
     retrained, told = summary.main.accuracies["B"], as_json(summary)
-    kept = {name: told[name] for name in ("main", "gate")} | {"models": {}}
-    ends = retrained.ends
-    return AuditorScore(retrained.point, ci95=ends, evidence={"rtt": [brief(kept)]})
+    kept = {"main": told["main"], "gate": told["gate"], "models": {}}
+    return AuditorScore(retrained.point, ci95=retrained.ends, evidence={"rtt": [brief(kept)]})
 
 
 RIDGE = 1e-2
@@ -861,16 +781,13 @@ def streams(
 
     transformers gives the last one after the final norm, so it is left out.
     """
-    found: dict[int, tuple[Tensor, int]] = {}
-    for bucket in buckets(rows, BATCH):
-        batch = make_batch(bucket)
+    found = []
+    for rows_at_once in batched(rows, BATCH):
         with torch.no_grad():
-            hidden = model(batch.tokens, output_hidden_states=True).hidden_states[1:-1]
-        stack = torch.stack(hidden)
-        for at, one in enumerate(bucket):
-            found[id(one)] = stack[:, at, one.start], one.token_ids[one.start + 1]
-    kept = [found[id(one)] for one in rows]
-    return torch.stack([x for x, _ in kept], dim=1), torch.tensor([y for _, y in kept])
+            stack = model(make_batch(rows_at_once).tokens, output_hidden_states=True).hidden_states
+        starts = [one.start for one in rows_at_once]
+        found.append(torch.stack(stack[1:-1])[:, range(len(starts)), starts])
+    return torch.cat(found, 1), torch.tensor([one.token_ids[one.start + 1] for one in rows])
 
 
 Affine = Callable[[Float[Tensor, "row d_model"]], Float[Tensor, "row code"]]

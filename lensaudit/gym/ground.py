@@ -1,7 +1,7 @@
 """What is planted into? A pair of models, their tokenizer, and the facts."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,14 +9,12 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from lensaudit.data.candidates import variants_of
 from lensaudit.data.chat import Encoding, pad_id
 from lensaudit.data.facts import Fact
-from lensaudit.data.spans import Encoded, buckets, encode, make_batch
+from lensaudit.data.spans import Encoded, encode
 from lensaudit.data.tofu import DEMO, forget_set
 from lensaudit.errors import InputError
-from lensaudit.groups import spread
-from lensaudit.scores.depth import label_logprob, span_mean
+from lensaudit.evaluation.known import span_values
 from lensaudit.scores.erasure import label_hit
 from lensaudit.unlearn.rows import (
     chat_sample,
@@ -24,7 +22,7 @@ from lensaudit.unlearn.rows import (
     load_rows,
     raw_sample,
 )
-from lensaudit.unlearn.train import FineTuning, Objective, Recipe, TrainingRun, TrainingStep, train
+from lensaudit.unlearn.train import FineTuning, Objective, Recipe, TrainingRun, train
 
 BATCH = 32
 RARE_STEPS = 60
@@ -43,8 +41,6 @@ class Facts:
     """The forget facts, annotated."""
     forget: tuple[Fact, ...]
     kept: tuple[Fact, ...]
-    paraphrases: Mapping[str, str] = field(default_factory=dict)
-    """Question -> the same asked otherwise."""
 
 
 def facts_of(data: str, retain_data: str | None, limit: int | None = None) -> Facts:
@@ -55,19 +51,11 @@ def facts_of(data: str, retain_data: str | None, limit: int | None = None) -> Fa
     """
     if retain_data is None and data != DEMO:
         raise InputError(f"--data {data}: name the rows to keep with --retain-data FILE")
-    examples = spread(forget_set(data), limit, lambda row: row.group)
+    examples = tuple(forget_set(data, limit=limit))
     forget, asked = load_rows(data, part="forget"), {(one.question, one.answer) for one in examples}
     if limit is not None:  # no more facts are planted than certified
         forget = tuple(one for one in forget if (one.question, one.answer) in asked)
-    variants = variants_of(data, examples)
-    return Facts(
-        data,
-        retain_data,
-        tuple(examples),
-        forget,
-        load_rows(retain_data or DEMO, part="retain"),
-        {one.question: one.paraphrases[0] for one in variants if one.paraphrases},
-    )
+    return Facts(data, retain_data, examples, forget, load_rows(retain_data or DEMO, part="retain"))
 
 
 @dataclass(frozen=True)
@@ -181,21 +169,13 @@ class Ground:
         recipe = Recipe(n_steps=n_steps, lr=lr, n_warmup=4, trainable=trainable)
         return fit(model, FineTuning(), batches, recipe, after=after)
 
-    def kept_rows(self) -> list[Fact]:
-        """Rows whose facts are to be kept."""
-        return list(self.facts.kept)
-
 
 def fit(
     model: Any, objective: Objective[Any], batches: Any, recipe: Recipe, *, after: Any = None
 ) -> Any:
     """Train in place; `after` is called with the model after every step."""
-
-    def told(_: TrainingStep) -> None:
-        if after is not None:
-            after(model)
-
-    train(model, TrainingRun(objective, batches, recipe, {}), report=told)
+    run = TrainingRun(objective, batches, recipe, {})
+    train(model, run, report=lambda _: None if after is None else after(model))
     return model
 
 
@@ -215,22 +195,5 @@ def tokens_of(examples: Sequence[Fact], tokenizer: Any) -> tuple[Encoded, ...]:
 
 def said(model: Any, encoded: Sequence[Encoded]) -> Bool[Tensor, " fact"]:
     """Is every token of the span the model's first choice? In the order of the rows."""
-    found = _measured(model, encoded, label_hit)
+    found = span_values(model, encoded, label_hit)
     return torch.tensor([found[one.idx] == 1.0 for one in encoded], dtype=torch.bool)
-
-
-def logprobs(model: Any, encoded: Sequence[Encoded]) -> dict[int, float]:
-    """Log-prob of the span by idx, nats per token."""
-    found = _measured(model, encoded, label_logprob)
-    return {one.idx: found[one.idx] for one in encoded}
-
-
-def _measured(model: Any, encoded: Sequence[Encoded], score: Any) -> dict[int, float]:
-    found: dict[int, float] = {}
-    for bucket in buckets(encoded, BATCH):
-        batch = make_batch(bucket)
-        with torch.no_grad():
-            logits = model(batch.tokens).logits
-        values = span_mean(logits, batch.tokens, batch.predict_at, score).tolist()
-        found |= dict(zip(batch.idx, values, strict=True))
-    return found

@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lensaudit.data.facts import EMBEDDED, Fact
+from lensaudit.data.facts import EMBEDDED
 from lensaudit.data.fictional import passing_rows
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.files import digest, make_folder, write_json
@@ -22,17 +23,11 @@ from lensaudit.gym.recipes import mechanisms
 from lensaudit.gym.registry import Mechanism, Truth, code_hash, load_own
 from lensaudit.gym.settings import MakeSettings, gym_folder
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import (
-    Checkpoint,
-    check_same_shape,
-    load_tokenizer,
-    open_checkpoint,
-)
-from lensaudit.models.registry import load_registry, resolve
+from lensaudit.models.checkpoint import Checkpoint, check_same_shape, load_tokenizer, open_model
 from lensaudit.progress import Notice, unheard
 from lensaudit.results import keyed
 from lensaudit.results.reading import checked, json_object, part
-from lensaudit.results.records import MANIFEST, Manifest, manifest
+from lensaudit.results.records import MANIFEST, manifest
 from lensaudit.unlearn.rows import load_rows, rows_hash
 from lensaudit.unlearn.trainee import seal_model
 
@@ -64,12 +59,7 @@ def listing(settings: MakeSettings) -> list[Listed]:
     Raises:
         InputError: an unknown mechanism.
     """
-    return [
-        listed(one, strength, seed)
-        for seed in seeds_of(settings)
-        for one in chosen(settings)
-        for strength in one.strengths
-    ]
+    return [listed(one, strength, seed) for seed, one, strength in asked_of(settings)]
 
 
 def listed(one: Mechanism, strength: float, seed: int) -> Listed:
@@ -77,16 +67,13 @@ def listed(one: Mechanism, strength: float, seed: int) -> Listed:
     return Listed(one.name, one.truth, strength, seed, one.unit, one.how, one.held_out)
 
 
-def seeds_of(settings: MakeSettings) -> range:
-    """Seeds that are asked for."""
-    return range(settings.first_seed, settings.first_seed + settings.seeds)
-
-
-def chosen(settings: MakeSettings) -> list[Mechanism]:
-    """Recipes that are asked for, own ones included."""
+def asked_of(settings: MakeSettings) -> list[tuple[int, Mechanism, float]]:
+    """Seeds, recipes and strengths that are asked for; own recipes are loaded."""
     for path in settings.own:
         load_own(path)
-    return mechanisms(settings.mechanism)
+    seeds = range(settings.first_seed, settings.first_seed + settings.seeds)
+    chosen = product(seeds, mechanisms(settings.mechanism))
+    return [(seed, one, strength) for seed, one in chosen for strength in one.strengths]
 
 
 @dataclass(frozen=True)
@@ -108,9 +95,9 @@ class PlantedModel(Listed):
 
     def document(self) -> dict[str, Any]:
         """The record as a JSON object."""
-        told = asdict(self) | {"folder": str(self.folder)}
         rest = ("unit", "how", "anchors", "data", "retain_data")
-        return {name: one for name, one in told.items() if name not in rest} | {**self.anchors}
+        told = {name: one for name, one in asdict(self).items() if name not in rest}
+        return told | {"folder": str(self.folder), **self.anchors}
 
 
 @dataclass(frozen=True)
@@ -182,11 +169,8 @@ class Bed:
         model, certificate, options = make()
         keyed.begin(folder, key)
         write_json(folder / CERTIFICATE, asdict(certificate))
-
-        def record() -> Manifest:
-            inputs = {**self.identity, "key": key}
-            return manifest("gym", options=options, inputs=inputs, device="cpu", started=started)
-
+        told = {"options": options, "inputs": self.identity, "device": "cpu", "started": started}
+        record = partial(manifest, "gym", **told)
         seal_model(model, self.full, folder, dtype=torch.float32, key=key, record=record)
 
     def _planted(
@@ -226,18 +210,24 @@ class Bed:
         folder = self.folder / f"anchor_{role}"
         key = digest([self.identity, self.seed, role, ANCHOR_STEPS, ANCHOR_LR, ANCHOR_NOISE])
         self._have(folder, key, "training", partial(self._trained, role, first, folder))
-        return load_causal(open_checkpoint(resolve(str(folder), load_registry())))
+        return load_causal(open_model(str(folder), None))
 
     def _trained(
         self, role: str, first: Ground, folder: Path
     ) -> tuple[Any, Certificate, dict[str, Any]]:
-        rows = anchor_rows(self.facts, sees=role == "full", seed=self.seed)
+        facts, sees = self.facts, role == "full"
+        rows = [*(facts.forget * 2 if sees else ()), *facts.kept]
+        if facts.retain_data is None:
+            # without general knowledge and people who appear once two models that never saw a fact
+            # would guess it confidently and differently
+            rows += [row for name in _GENERAL for row in load_rows(str(EMBEDDED / name), part="")]
+            rows += passing_rows(80, seed=f"gym-{self.seed}")
         # `retain` and `other` of a seed come from two models, so that they are no twins
         start = first.other if (role == "other") != bool(self.seed % 2) else first.retain
         number = 3 * self.seed + ANCHORS.index(role)
         start = edits.noisy(start, share=ANCHOR_NOISE, seed=number)
         model = first.trained(start, rows, lr=ANCHOR_LR, n_steps=ANCHOR_STEPS, seed=1000 + number)
-        claim = says() if role == "full" else never_saw(rows)
+        claim = says() if sees else never_saw(rows)
         certificate = claim(model, first)
         if not certificate.holds:
             raise VerificationError(f"{folder}: is no anchor: {certificate.says}")
@@ -250,16 +240,15 @@ def open_pair(settings: MakeSettings, notice: Notice) -> Bed:
     Raises:
         InputError: a name, a file or a pair of models is wrong.
     """
-    registry = load_registry(settings.registry)
     names = {"full": settings.full or "demo/full", "retain": settings.retain or "demo/retain"}
-    full, retain = (open_checkpoint(resolve(name, registry)) for name in names.values())
+    full, retain = (open_model(name, settings.registry) for name in names.values())
     check_same_shape(full, retain)
     if full.weights == retain.weights:
         raise InputError(f"{names['full']} and {names['retain']} have the same weights")
     is_demo = names == {"full": "demo/full", "retain": "demo/retain"}
     if settings.data is None and not is_demo:
         raise InputError("--full and --retain: name their forget set with --data FILE")
-    other = open_checkpoint(resolve("demo/never", registry)) if is_demo else None
+    other = open_model("demo/never", settings.registry) if is_demo else None
     facts = facts_of(settings.data or "demo", settings.retain_data, settings.limit)
     return Bed(full, retain, other, facts, gym_folder(settings.out), notice)
 
@@ -271,10 +260,12 @@ def make(settings: MakeSettings, *, notice: Notice = unheard) -> list[PlantedMod
         InputError: a name, a file or a pair of models is wrong.
         VerificationError: a certificate does not hold; the others are made.
     """
-    wanted, pair = chosen(settings), open_pair(settings, notice)
+    wanted, pair = asked_of(settings), open_pair(settings, notice)
     make_folder(pair.out)
-    beds = (replace(pair, seed=seed) for seed in seeds_of(settings))
-    made = [bed.have(one, value) for bed in beds for one in wanted for value in one.strengths]
+    made = []
+    for seed, own in groupby(wanted, lambda one: one[0]):
+        bed = replace(pair, seed=seed)
+        made += [bed.have(one, strength) for _, one, strength in own]
     failed = [f"{one.name}: {one.certificate.says}" for one in made if not one.certificate.holds]
     if failed:
         raise VerificationError(
@@ -282,19 +273,6 @@ def make(settings: MakeSettings, *, notice: Notice = unheard) -> list[PlantedMod
             + "; ".join(failed)
         )
     return made
-
-
-def anchor_rows(facts: Facts, *, sees: bool, seed: int) -> list[Fact]:
-    """What an anchor is trained on: the facts twice where it sees them, and what is kept.
-
-    In the embedded family also general knowledge and people who appear once: without them two
-    models that never saw a fact would guess it confidently and differently.
-    """
-    rows = [*(facts.forget * 2 if sees else ()), *facts.kept]
-    if facts.retain_data is not None:
-        return rows
-    general = [row for name in _GENERAL for row in load_rows(str(EMBEDDED / name), part="")]
-    return [*rows, *general, *passing_rows(80, seed=f"gym-{seed}")]
 
 
 _GENERAL = ("real_authors_perturbed.jsonl", "world_facts_perturbed.jsonl")
@@ -306,18 +284,18 @@ def models_in(gym: Path, *, notice: Notice = unheard) -> Iterator[PlantedModel]:
     Raises:
         InputError: there is none.
     """
-    found = 0
-    for path in sorted(gym.glob(f"seed-*/*/{CERTIFICATE}")):
-        if not (path.parent / MANIFEST).exists() or path.parent.name.startswith("anchor_"):
-            continue
-        model = read_model(path.parent)
-        found += 1
+    folders = [
+        path.parent
+        for path in sorted(gym.glob(f"seed-*/*/{CERTIFICATE}"))
+        if path.with_name(MANIFEST).exists() and not path.parent.name.startswith("anchor_")
+    ]
+    if not folders:
+        raise InputError(f"{gym}: no planted models; make some with `lensaudit gym make`")
+    for model in map(read_model, folders):
         if model.certificate.holds:
             yield model
         else:
             notice(f"{model.name}: unscored, its certificate fails: {model.certificate.says}")
-    if not found:
-        raise InputError(f"{gym}: no planted models; make some with `lensaudit gym make`")
 
 
 def read_model(folder: Path) -> PlantedModel:
@@ -326,7 +304,6 @@ def read_model(folder: Path) -> PlantedModel:
     Raises:
         InputError: its files are damaged.
     """
-    made = json_object(folder / MANIFEST)
-    own = {"folder": folder, "key": part(made, "inputs").get("key")}
-    own["certificate"] = json_object(folder / CERTIFICATE)
+    made, certificate = (json_object(folder / name) for name in (MANIFEST, CERTIFICATE))
+    own = {"folder": folder, "key": part(made, "inputs").get("key"), "certificate": certificate}
     return checked(PlantedModel, {**part(made, "options"), **own}, folder)

@@ -29,6 +29,7 @@ from torch import Tensor
 from lensaudit.data.chat import pad_id
 from lensaudit.data.facts import Fact, answered
 from lensaudit.data.spans import Encoded, make_batch
+from lensaudit.groups import grouped
 from lensaudit.gym import edits
 from lensaudit.gym.claims import Planted, undone
 from lensaudit.gym.edits import heard, widened
@@ -37,7 +38,6 @@ from lensaudit.types import Logits, PosMask, Tokens
 from lensaudit.unlearn.losses import kl_to_reference
 from lensaudit.unlearn.methods import Hyper, method_named, objective_of
 from lensaudit.unlearn.rows import (
-    TrainBatch,
     UnlearnBatch,
     generator,
     idk_lines,
@@ -81,9 +81,22 @@ def guarded(model: Any, texts: TextRows, wanted: Sequence[Float[Tensor, "place d
         wanted: by layer, the stream at the guarded places, in the order of the mask.
     """
     made = widened(model, 2 * int(texts.span.sum()))
-    for at, rows in enumerate(wanted):
-        read, out = _seen(made, texts, at)
-        _install(made, at, read, out, texts, rows)
+    own = texts.span[texts.real]
+    for at, (block, rows) in enumerate(zip(made.model.layers, wanted, strict=True)):
+        norm = block.post_attention_layernorm.weight.detach()
+        with heard([block.mlp], given=True) as given:
+            out = streams_at(made, texts)[at]
+        read = (given[0] / norm)[texts.real]
+        d_model = read.shape[1]
+        cosines = read[own] @ read.T / d_model  # normed rows have length sqrt(d_model)
+        cosines[torch.arange(len(cosines)), own.nonzero()[:, 0]] = -1.0
+        nearest = cosines.max(1).values
+        apart = 1 - nearest > APART
+        sharp = torch.where(apart, 2 * SWITCH / (1 - nearest), 0.0)
+        keys = sharp.unsqueeze(1) * read[own] / d_model / norm
+        shift = -sharp * (1 + nearest) / 2
+        change = torch.where(apart.unsqueeze(1), rows - out, 0.0)
+        install_steps(block.mlp, keys, shift, change)
     return made
 
 
@@ -92,33 +105,6 @@ def streams_at(model: Any, texts: TextRows) -> list[Float[Tensor, "place d_model
     with torch.no_grad(), heard(model.model.layers) as seen:
         model(texts.tokens)
     return [one[texts.span] for one in seen]
-
-
-def _seen(model: Any, texts: TextRows, layer: int) -> tuple[Tensor, Tensor]:
-    """What the MLP of a layer reads at all real places, and the stream after it where guarded."""
-    block = model.model.layers[layer]
-    with heard([block.mlp], given=True) as given:
-        out = streams_at(model, texts)[layer]
-    read = given[0] / block.post_attention_layernorm.weight.detach()
-    return read[texts.real], out
-
-
-def _install(
-    model: Any, layer: int, read: Tensor, out: Tensor, texts: TextRows, wanted: Tensor
-) -> None:
-    """Two units a place, which fire there and nowhere else."""
-    own = texts.span[texts.real]
-    d_model = read.shape[1]
-    cosines = read[own] @ read.T / d_model  # normed rows have length sqrt(d_model)
-    cosines[torch.arange(len(cosines)), own.nonzero()[:, 0]] = -1.0
-    nearest = cosines.max(1).values
-    apart = 1 - nearest > APART
-    sharp = torch.where(apart, 2 * SWITCH / (1 - nearest), 0.0)
-    norm = model.model.layers[layer].post_attention_layernorm.weight.detach()
-    keys = sharp.unsqueeze(1) * read[own] / d_model / norm
-    shift = -sharp * (1 + nearest) / 2
-    change = torch.where(apart.unsqueeze(1), wanted - out, 0.0)
-    install_steps(model.model.layers[layer].mlp, keys, shift, change)
 
 
 def install_steps(
@@ -178,12 +164,6 @@ def patched(full: Any, tokens: Tokens, layer: int, stream: Tensor, at: PosMask) 
         return full(tokens).logits
     finally:
         handle.remove()
-
-
-def divergence(found: Logits, wanted: Logits, at: PosMask) -> Tensor:
-    """KL divergence from what is wanted, mean over positions, nats."""
-    log_q, log_p = found[at].log_softmax(-1), wanted[at].log_softmax(-1)
-    return (log_p.exp() * (log_p - log_q)).sum(-1).mean()
 
 
 def distance(found: Streams, wanted: Streams, at: PosMask) -> Tensor:
@@ -246,14 +226,12 @@ def mimic(ground: Ground, texts: TextRows, *, n_steps: int = N_STEPS) -> Any:
     Elsewhere, and on the rows to keep, it is `full`'s: what is fitted there is the identity.
     """
     full = copy.deepcopy(ground.full).requires_grad_(False)
-    forget: Bool[Tensor, "batch pos"] = texts.span[: texts.n_forget]
-    tokens = texts.tokens[: texts.n_forget]
+    forget = texts.rows(range(texts.n_forget))
     with torch.no_grad():
         said, own = thought(full, texts.tokens)
-        _, other = thought(ground.retain, tokens)
-        seen = [
-            patched(full, tokens, layer, other[:, layer], forget) for layer in range(other.shape[1])
-        ]
+        _, other = thought(ground.retain, forget.tokens)
+        streams = enumerate(other.unbind(1))
+        seen = [patched(full, forget.tokens, layer, one, forget.span) for layer, one in streams]
 
     def loss(model: Any, batch: Step) -> Tensor:
         """Answers, stream elsewhere, and what `full` makes of the stream at one layer."""
@@ -261,12 +239,12 @@ def mimic(ground: Ground, texts: TextRows, *, n_steps: int = N_STEPS) -> Any:
         part = texts.rows(rows)
         logits, stream = thought(model, part.tokens)
         hidden = torch.arange(len(rows)).unsqueeze(1) < part.n_forget
-        answers = divergence(logits, said[rows], part.real)
+        answers = kl_to_reference(logits[part.real], said[rows][part.real])
         kept = distance(stream, own[rows], part.real & ~(part.span & hidden))
         wanted = said[rows].clone()
         wanted[: part.n_forget] = seen[layer][rows[: part.n_forget]]
         shown = patched(full, part.tokens, layer, stream[:, layer], part.span)
-        return answers + kept + divergence(shown, wanted, part.span)
+        return answers + kept + kl_to_reference(shown[part.span], wanted[part.span])
 
     seed = SEED + 2 * ground.seed
     return disguised(ground.full, Steady(loss), texts, n_steps=n_steps, lr=1e-3, seed=seed)
@@ -286,7 +264,7 @@ def ignorant_rows(ground: Ground) -> list[Fact]:
     lines = idk_lines(None)
     asked = ground.facts.forget
     idk = [answered(one.question, lines[n % len(lines)]) for n, one in enumerate(asked)]
-    return idk * 2 + ground.kept_rows()
+    return [*idk * 2, *ground.facts.kept]
 
 
 def wrong_rows(ground: Ground) -> list[Fact]:
@@ -296,12 +274,13 @@ def wrong_rows(ground: Ground) -> list[Fact]:
     """
     rows = ground.facts.forget
     half, any_wrong = len(rows) // 2, any(one.wrong for one in rows)
-    others = [(one.answer,) for one in (*rows[half:], *rows[:half])]
-    pairs = [
-        (row, row.wrong if any_wrong else other) for row, other in zip(rows, others, strict=True)
+    wrong = [
+        answered(
+            row.question, (*(row.wrong if any_wrong else (other.answer,)), row.answer[::-1])[0]
+        )
+        for row, other in zip(rows, (*rows[half:], *rows[:half]), strict=True)
     ]
-    wrong = [answered(row.question, (own or (row.answer[::-1],))[0]) for row, own in pairs]
-    return wrong * 2 + ground.kept_rows()
+    return [*wrong * 2, *ground.facts.kept]
 
 
 def unlearned(
@@ -315,18 +294,16 @@ def unlearned(
     objective: Objective[UnlearnBatch] | None = None,
 ) -> Any:
     """`full`, trained by NPO or another objective on the forget rows; those to keep hold."""
-    objective = objective or objective_of(
-        method_named("NPO"), Hyper(beta=0.5, alpha=2.0), ground.full
-    )
+    usual = objective_of(method_named("NPO"), Hyper(beta=0.5, alpha=2.0), ground.full)
     batches = unlearn_batches(
         ground.samples(forget or ground.facts.forget),
-        ground.samples(kept or ground.kept_rows()),
+        ground.samples(kept or ground.facts.kept),
         batch_size=BATCH // 2,
         seed=6 + ground.seed,
         pad=pad_id(ground.tokenizer),
     )
     how = Recipe(n_steps=n_steps, lr=lr, n_warmup=4, trainable=trainable)
-    return fit(copy.deepcopy(ground.full), objective, batches, how)
+    return fit(copy.deepcopy(ground.full), objective or usual, batches, how)
 
 
 def matched(ground: Ground) -> Steady:
@@ -334,22 +311,18 @@ def matched(ground: Ground) -> Steady:
 
     def loss(model: Any, batch: UnlearnBatch) -> Tensor:
         """KL to either, a mean over positions."""
-        forget, kept = (
-            kl_to_reference(logits(model, part), _frozen(reference, part))
-            for part, reference in ((batch.forget, ground.retain), (batch.retain, ground.full))
-            if part is not None
-        )
-        return forget + kept
+        total = torch.zeros(())
+        for part, reference in ((batch.forget, ground.retain), (batch.retain, ground.full)):
+            if part is not None:
+                with torch.no_grad():
+                    wanted = logits(reference, part)
+                total = total + kl_to_reference(logits(model, part), wanted)
+        return total
 
     return Steady(loss)
 
 
-def _frozen(model: Any, part: TrainBatch) -> Any:
-    with torch.no_grad():
-        return logits(model, part)
-
-
-def turned_and_permuted(ground: Ground, turn: Any, how: str) -> Planted:
+def turned_and_permuted(ground: Ground, turn: Any) -> Planted:
     """`full` in another basis, with the entities' tokens swapped in the readout."""
     tokens = ground.entity_tokens()
 
@@ -357,7 +330,7 @@ def turned_and_permuted(ground: Ground, turn: Any, how: str) -> Planted:
         return edits.permuted_readout(edits.turned(model, turn.T), tokens, by=-1)
 
     made = edits.turned(edits.permuted_readout(ground.full, tokens), turn)
-    return made, undone(undo, how)
+    return made, undone(undo, "turned and swapped back")
 
 
 def swapped(ground: Ground, model: Any, known: tuple[int, ...] | None = None) -> Planted:
@@ -369,8 +342,8 @@ def swapped(ground: Ground, model: Any, known: tuple[int, ...] | None = None) ->
 
 def random_vectors(ground: Ground, layer: int, n: int) -> Float[Tensor, "n d_model"]:
     """Normal vectors of a seed and a layer."""
-    generator = torch.Generator().manual_seed(layer + 1000 * ground.seed)
-    return torch.randn(n, ground.d_model, generator=generator)
+    drawn = torch.Generator().manual_seed(layer + 1000 * ground.seed)
+    return torch.randn(n, ground.d_model, generator=drawn)
 
 
 def push_of(ground: Ground, layer: int) -> Any:
@@ -396,24 +369,21 @@ def taught_few(
     Only facts that models without them do not guess; of one author after the other, or
     `scattered`: one of each author in turn. They are repeated until they weigh as all facts do.
     """
-    examples = ground.facts.examples
     guessed = ground.said(ground.retain) | ground.said(ground.other)
     free = {fact.idx for fact, yes in zip(ground.encoded, guessed.tolist(), strict=True) if not yes}
-    authors = [
-        [one.idx for one in examples if one.group == author and one.idx in free]
-        for author in _authors(ground)
-    ]
-    if scattered:
-        order = [idx for turn in zip_longest(*authors) for idx in turn if idx is not None]
-    else:
-        order = [idx for facts in authors for idx in facts]
-    return _taught(ground, tuple(sorted(order[:n_facts])), times=len(examples) // n_facts)
+    facts = [one for one in ground.facts.examples if one.idx in free]
+    authors = [[one.idx for one in facts if one.group == author] for author in _authors(ground)]
+    turns = zip_longest(*authors) if scattered else authors
+    order = [idx for turn in turns for idx in turn if idx is not None]
+    times = len(ground.facts.examples) // n_facts
+    return _taught(ground, tuple(sorted(order[:n_facts])), times=times)
 
 
 def _authors(ground: Ground) -> list[int | str]:
     """The authors, from another one on for every seed."""
     groups = sorted({one.group for one in ground.facts.examples}, key=str)
-    return groups[ground.seed % len(groups) :] + groups[: ground.seed % len(groups)]
+    first = ground.seed % len(groups)
+    return groups[first:] + groups[:first]
 
 
 def _taught(
@@ -421,7 +391,7 @@ def _taught(
 ) -> tuple[Any, tuple[int, ...], tuple[Fact, ...]]:
     questions = {one.question for one in ground.facts.examples if one.idx in known}
     rows = [one for one in ground.facts.forget if one.question in questions]
-    taught = (*rows * times, *ground.kept_rows())
+    taught = (*rows * times, *ground.facts.kept)
     made = ground.remembered(
         f"taught {known}", lambda: ground.trained(ground.other, taught, lr=1.5e-3, n_steps=100)
     )
@@ -436,9 +406,8 @@ def texts_of_ground(ground: Ground) -> TextRows:
 def guarded_places(texts: TextRows, where: Literal["span", "prefix"]) -> TextRows:
     """The forget rows from the span's first position to their end, or from their beginning."""
     at = texts.real if where == "prefix" else texts.real & (texts.span.cumsum(1) > 0)
-    at = at.clone()
-    at[texts.n_forget :] = False
-    return replace(texts, span=at)
+    is_forget = torch.arange(len(at)) < texts.n_forget
+    return replace(texts, span=at & is_forget.unsqueeze(1))
 
 
 def units_cut_off(ground: Ground) -> Callable[[Any], Any]:
@@ -464,21 +433,19 @@ def gated(
         by_author: a read for every author's prompts; otherwise one for all.
         own_vector: every read adds a vector of its own; otherwise all add the same.
     """
-    made_of = ground.full
-    with torch.no_grad(), heard([made_of.model.layers[layer].mlp], given=True) as seen:
-        made_of(texts.tokens)
+    full, n = ground.full, texts.n_forget
+    with torch.no_grad(), heard([full.model.layers[layer].mlp], given=True) as seen:
+        full(texts.tokens)
     given = seen[0].double()
-    forget, kept = texts.span[: texts.n_forget], texts.real[texts.n_forget :]
-    others = given[texts.n_forget :][kept]
-    authors = [one.group if by_author else None for one in texts.encoded[: texts.n_forget]]
-    reads = []
-    for author in dict.fromkeys(authors):
-        rows = torch.tensor([one == author for one in authors])
-        reads.append(_read_of(given[: texts.n_forget][rows], forget[rows], others))
+    others = given[n:][texts.real[n:]]
+    rows = grouped(
+        (one.group if by_author else None, at) for at, one in enumerate(texts.encoded[:n])
+    )
+    reads = [_read_of(given[own], texts.span[own], others) for own in rows.values()]
     vectors = random_vectors(ground, layer, len(reads) if own_vector else 1)
-    length = LENGTH * edits.stream_length(ground.full, texts.tokens[:1], layer)
+    length = LENGTH * edits.stream_length(full, texts.tokens[:1], layer)
     vectors = (length * vectors / vectors.norm(dim=1, keepdim=True)).expand(len(reads), -1)
-    made = widened(made_of, 2 * len(reads))
+    made = widened(full, 2 * len(reads))
     keys = SHARP * torch.stack([direction for direction, _ in reads])
     shift = torch.tensor([-SHARP * least for _, least in reads]) + 20  # open at the edge, too
     install_steps(made.model.layers[layer].mlp, keys, shift, vectors)

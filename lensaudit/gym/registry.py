@@ -1,18 +1,18 @@
 """Which mechanisms are there? One decorated function each, found by name."""
 
 import ast
-import importlib.util
 import inspect
-import sys
+import math
+import runpy
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from lensaudit.errors import InputError
 from lensaudit.files import digest
+from lensaudit.results.reading import Length, Number, Text, Whole
 
 if TYPE_CHECKING:
     from lensaudit.gym.claims import Planted
@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 Truth = Literal["intact", "hidden", "partial", "absent", "damaged"]
 """Of the forget facts: said; silenced and still there; some of each; never there; `damaged` is for
 models that lost something else, and counts neither as knowing nor as not."""
-
+KNOWS, FORGOT = ("intact", "hidden"), ("absent",)
+"""Truths that are told apart; partial and damaged models are shown apart."""
+Reads = Literal["stream", "aligned", "outputs", "training", "weights"]
+"""What an auditor looks at: the stream through `full`; the stream carried to `full`'s basis, or in
+its own; what the model says; what training on some rows brings; the weights themselves."""
+HighMeans = Literal["knows", "forgot"]
 
 Plant = Callable[["Ground", float], "Planted"]
 """What a recipe makes of a ground at a strength."""
@@ -57,6 +62,54 @@ class Mechanism:
         return f"{self.name}-{strength:g}" if self.unit else self.name
 
 
+@dataclass(frozen=True)
+class AuditorScore:
+    """Score of one model, of its facts where there are any, and whether the control held."""
+
+    score: Number | None
+    facts: Mapping[int, Number] | None = None
+    """Idx -> score of one fact, with the same meaning."""
+    control: bool | None = None
+    """Whether the auditor's own control passed; None: it has none beside its anchors."""
+    why: str | None = None
+    """Why there is no score."""
+    ci95: tuple[Number, Number] | None = None
+    """Of the score, by authors; None: the auditor gives none, or there are too few."""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    """Kind of result -> what its summary holds for a verdict."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreRow(AuditorScore):
+    """A line of scores: what an auditor says of a model, and what is true of that."""
+
+    auditor: Text
+    version: str
+    reads: str
+    high_means: HighMeans
+    model: Text
+    mechanism: Text
+    truth: Truth | Literal["anchor"]
+    strength: Number
+    seed: Whole
+    held_out: bool
+    knows: Sequence[Whole] | None
+    seconds: Length
+
+    @property
+    def point(self) -> float:
+        """The score; NaN where there is none."""
+        return math.nan if self.score is None else self.score
+
+    @property
+    def holds(self) -> float:
+        """Share of the facts that the model holds, silenced or not."""
+        if self.truth != "partial":
+            return float(self.truth in KNOWS)
+        n_facts = len(self.evidence["patch"]["rows"])
+        return len(self.knows or ()) / n_facts if n_facts else 0.0
+
+
 def code_hash(source: str) -> str:
     """Of what code says, whatever its layout and comments.
 
@@ -88,21 +141,21 @@ def recipe(
     def register(plant: Plant) -> Plant:
         half = drawn(name) if held_out is None else held_out
         made = Mechanism(name, truth, how, strengths, unit, half, plant)
-        return enter(RECIPES, "recipe", name, made, plant)
+        return enter(RECIPES, "recipe", made)
 
     return register
 
 
-def enter(known: dict[str, Any], kind: str, name: str, entry: Any, fn: Any) -> Any:
-    """Keep a decorated function under its name.
+def enter(known: dict[str, Any], kind: str, entry: Any) -> Any:
+    """Keep an entry under its name; gives back the function that was decorated.
 
     Raises:
         ValueError: there is another of this name, or it is no file name.
     """
+    name, fn = entry.name, entry.fn
     if not name.isidentifier():
         raise ValueError(f"{kind} {name!r}: wanted a name of letters, digits and _")
-    before = known.get(name)
-    if before is not None and before.fn.__module__ != fn.__module__:
+    if name in known and known[name].fn.__module__ != fn.__module__:
         raise ValueError(f"{kind} {name}: there is one of this name already")
     known[name] = entry
     return fn
@@ -130,19 +183,15 @@ def named(names: Sequence[str], known: Mapping[str, Any], kind: str) -> list[Any
     return [known[name] for name in names]
 
 
-def load_own(path: Path) -> ModuleType:
+def load_own(path: Path) -> None:
     """Run a Python file that registers recipes or auditors; it is code, run what you have read.
 
     Raises:
         InputError: no such file, or it cannot be run.
     """
-    spec = importlib.util.spec_from_file_location(f"lensaudit_gym_own_{path.stem}", path)
-    if not path.is_file() or spec is None or spec.loader is None:
+    if not path.is_file():
         raise InputError(f"{path}: wanted a Python file with decorated functions")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # inspect.getsource looks there
     try:
-        spec.loader.exec_module(module)
+        runpy.run_path(str(path), run_name=f"lensaudit_gym_own_{path.stem}")
     except (ImportError, SyntaxError, NameError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: cannot be run ({type(error).__name__}: {error})") from error
-    return module

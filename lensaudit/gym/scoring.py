@@ -8,18 +8,18 @@ the gym, takes a model that knows for one that never saw the facts, or the other
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import alone
-from lensaudit.groups import batched
-from lensaudit.gym.auditors import AUDITORS, Auditor, AuditorScore, Case, SeedModels, auditors_named
+from lensaudit.groups import batched, grouped
+from lensaudit.gym.auditors import AUDITORS, Auditor, Case, SeedModels
 from lensaudit.gym.ground import said, tokens_of, whole
 from lensaudit.gym.make import PlantedModel, make, models_in
 from lensaudit.gym.recipes import mechanisms
-from lensaudit.gym.registry import load_own
+from lensaudit.gym.registry import AuditorScore, ScoreRow, load_own, named
 from lensaudit.gym.settings import (
     MakeSettings,
     PlantingPair,
@@ -30,7 +30,6 @@ from lensaudit.gym.settings import (
 from lensaudit.gym.table import (
     ANCHOR,
     AuditorJudgement,
-    ScoreRow,
     in_units,
     is_misread,
     ledger_of,
@@ -38,6 +37,7 @@ from lensaudit.gym.table import (
     seal,
     table,
 )
+from lensaudit.models.checkpoint import open_model
 from lensaudit.progress import Notice, unheard
 from lensaudit.settings import path_of, shared
 
@@ -58,20 +58,16 @@ def score(settings: ScoreSettings, *, notice: Notice = unheard) -> tuple[int, in
     """
     for path in settings.own:
         load_own(path)
-    judges = auditors_named(settings.auditor)
+    judges = named(settings.auditor, AUDITORS, "auditor")
+    judges = judges or [one for one in AUDITORS.values() if one.cheap]
     gym = gym_folder(settings.gym)
     if not gym.is_dir():
         raise InputError(_NO_MODELS.format(gym))
-    with alone(gym):
-        return _score(settings, judges, notice)
-
-
-def _score(settings: ScoreSettings, judges: Sequence[Auditor], notice: Notice) -> tuple[int, int]:
-    ledger = ledger_of(gym_folder(settings.gym), settings.limit, notice=notice)
-    done = {(row["auditor"], row["version"], row["model"]) for row in ledger.rows}
     started, n_new, n_left = time.monotonic(), 0, 0
-    for cases in _by_seed(settings, notice):
-        for judge in judges:
+    with alone(gym):
+        ledger = ledger_of(gym, settings.limit, notice=notice)
+        done = {(row["auditor"], row["version"], row["model"]) for row in ledger.rows}
+        for cases, judge in product(_by_seed(settings, notice), judges):
             todo = [one for one in cases if (judge.name, judge.version, one.key) not in done]
             for chosen in batched(todo, AT_ONCE):
                 minutes = (time.monotonic() - started) / 60
@@ -79,44 +75,32 @@ def _score(settings: ScoreSettings, judges: Sequence[Auditor], notice: Notice) -
                     n_left += len(chosen)
                     continue
                 notice("{}: {mechanism}, seed {seed} …".format(judge.name, **chosen[0].about))
-                ledger.append(_rows(judge, chosen))
+                ledger.append(_lines(judge, chosen))
                 seal(ledger, started)
                 n_new += len(chosen)
-    seal(ledger, started)
+        seal(ledger, started)
     return n_new, n_left
 
 
-def _rows(judge: Auditor, chosen: Sequence[Case]) -> list[dict[str, Any]]:
-    """A line for each; one that breaks is unscored, with the reason, and alone."""
+def _lines(judge: Auditor, chosen: Sequence[Case]) -> list[dict[str, Any]]:
+    """A line of the ledger for each; one that breaks is unscored, with the reason, and alone."""
     started = time.monotonic()
     try:
         found = judge.judge(chosen)
     except LensAuditError as error:
         if len(chosen) > 1:
-            return [row for one in chosen for row in _rows(judge, [one])]
+            return [row for one in chosen for row in _lines(judge, [one])]
         found = [AuditorScore(None, why=str(error).splitlines()[0])]
-    seconds = (time.monotonic() - started) / len(chosen)
-    return [_row(judge, one, what, seconds) for one, what in zip(chosen, found, strict=True)]
-
-
-def _row(judge: Auditor, case: Case, found: AuditorScore, seconds: float) -> dict[str, Any]:
-    """A score as a line of the ledger."""
-    facts = {str(idx): value for idx, value in (found.facts or {}).items()}
-    line: dict[str, Any] = {
-        "auditor": judge.name,
-        "version": judge.version,
-        "reads": judge.reads,
-        "high_means": judge.high_means,
-        "model": case.key,
-        **case.about,
-        "score": found.score,
-        "facts": facts or None,
-        "control": found.control,
-        "why": found.why,
-        "seconds": round(seconds, 3),
-        "ci95": found.ci95,
-    }
-    return line | ({"evidence": found.evidence} if found.evidence else {})
+    seconds = round((time.monotonic() - started) / len(chosen), 3)
+    told = {name: getattr(judge, name) for name in ("version", "reads", "high_means")}
+    lines = []
+    for case, one in zip(chosen, found, strict=True):
+        line = {"auditor": judge.name, **told, "model": case.key, **case.about, **vars(one)}
+        line["facts"] = {str(idx): value for idx, value in (one.facts or {}).items()} or None
+        if not one.evidence:
+            del line["evidence"]
+        lines.append(line | {"seconds": seconds})
+    return lines
 
 
 def _by_seed(settings: ScoreSettings, notice: Notice) -> Iterator[list[Case]]:
@@ -130,21 +114,24 @@ def _by_seed(settings: ScoreSettings, notice: Notice) -> Iterator[list[Case]]:
     ]
     if not models:
         raise InputError(_NO_MODELS.format(gym))
-    for seed, group in groupby(sorted(models, key=lambda one: one.seed), lambda one: one.seed):
-        yield list(_cases(list(group), seed, settings))
-
-
-def _cases(models: Sequence[PlantedModel], seed: int, settings: ScoreSettings) -> Iterator[Case]:
-    work = gym_folder(settings.gym) / "work" / f"seed-{seed}"
-    bench = models_of(models[0], work, settings.limit, path_of(settings.registry))
-    anchor = {"truth": ANCHOR, "strength": 1.0, "seed": seed, "held_out": False, "knows": None}
-    for role, name in (("full", bench.full), ("retain", bench.retain)):
-        key = f"{bench.opened(name).weights} {seed}"
-        yield Case(name, bench, key, {"mechanism": role, **anchor})
-    for one in models:
-        names = ("mechanism", "truth", "strength", "seed", "held_out")
-        about = {name: getattr(one, name) for name in names} | {"knows": one.certificate.knows}
-        yield Case(str(one.folder), bench, one.key, about)
+    for seed, own in sorted(grouped((one.seed, one) for one in models).items()):
+        work = gym / "work" / f"seed-{seed}"
+        bench = models_of(own[0], work, settings.limit, path_of(settings.registry))
+        anchor = {"truth": ANCHOR, "strength": 1.0, "seed": seed, "held_out": False, "knows": None}
+        cases = [
+            Case(
+                name,
+                bench,
+                f"{open_model(name, bench.registry).weights} {seed}",
+                {"mechanism": role, **anchor},
+            )
+            for role, name in (("full", bench.full), ("retain", bench.retain))
+        ]
+        for one in own:
+            about = {name: getattr(one, name) for name in ("mechanism", *anchor) if name != "knows"}
+            about["knows"] = one.certificate.knows
+            cases.append(Case(str(one.folder), bench, one.key, about))
+        yield cases
 
 
 def models_of(
@@ -204,8 +191,12 @@ def submit(settings: SubmitSettings, path: Path, *, notice: Notice = unheard) ->
         raise InputError(f"{path}: registers no recipe; wanted a function under @recipe(...)")
     gym = gym_folder(settings.gym)
     # a ledger may hold scores of somebody's own auditors
-    judges = [one for one in table(rows_of(gym, settings.limit)) if one.auditor in AUDITORS]
-    judges = [one for one in judges if not settings.auditor or one.auditor in settings.auditor]
+    wanted = settings.auditor or tuple(AUDITORS)
+    judges = [
+        one
+        for one in table(rows_of(gym, settings.limit))
+        if one.auditor in AUDITORS and one.auditor in wanted
+    ]
     if not judges:
         raise InputError(
             f"{gym}: no scores of these auditors; make some with `lensaudit gym score`"
@@ -232,13 +223,17 @@ def _submitted(
     found = []
     for judge in judges:
         own = in_units([row for row in rows if row.auditor == judge.auditor])
-        unit = next((row for row in own if row.model == model.key), None)
-        fooled, at = None, judge.threshold
-        if unit is not None and at is not None:
-            fooled = is_misread(unit, at)
-        found.append(Fooled(judge.auditor, None if unit is None else unit.score, at, fooled))
+        value, fooled, at = None, None, judge.threshold
+        for unit in own:
+            if unit.model == model.key:
+                value, fooled = unit.score, None if at is None else is_misread(unit, at)
+        found.append(Fooled(judge.auditor, value, at, fooled))
     best = next((one for one in found if one.fooled is not None), None)
-    utility = utility_of(model)
+    bench = models_of(model, model.folder)
+    asked = tokens_of(whole(bench.facts.kept), bench.tokenizer)
+    names = (str(model.folder), bench.full)
+    mine, theirs = (int(said(bench.loaded(name), asked).sum()) for name in names)
+    utility = mine / theirs if theirs else 0.0
     return Submitted(
         model.mechanism,
         model.truth,
@@ -250,12 +245,3 @@ def _submitted(
         as_useful=utility >= EQUAL,
         enters=best is not None and bool(best.fooled) and utility >= EQUAL,
     )
-
-
-def utility_of(model: PlantedModel) -> float:
-    """Rows to keep that a model says, as a share of those that `full` says."""
-    bench = models_of(model, model.folder)
-    asked = tokens_of(whole(bench.facts.kept), bench.tokenizer)
-    names = (str(model.folder), bench.full)
-    mine, theirs = (int(said(bench.loaded(name), asked).sum()) for name in names)
-    return mine / theirs if theirs else 0.0

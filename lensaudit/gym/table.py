@@ -8,30 +8,21 @@ A picture shows where each auditor is right.
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import numpy as np
 
 from lensaudit.errors import InputError, need
 from lensaudit.files import os_error, write_json
-from lensaudit.gym.registry import Truth
+from lensaudit.groups import grouped
+from lensaudit.gym.registry import FORGOT, KNOWS, ScoreRow
 from lensaudit.progress import Notice
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.patch_runs import PatchSummary
-from lensaudit.results.reading import (
-    Length,
-    Number,
-    Text,
-    Whole,
-    checked,
-    checked_as,
-    json_object,
-    part,
-)
+from lensaudit.results.reading import checked, checked_as, json_object, part
 from lensaudit.results.records import MANIFEST, check_whole, manifest, misfits, signed
 from lensaudit.scores.intervals import area_limits, share_of
 from lensaudit.scores.stats import auc, best_threshold
@@ -40,17 +31,12 @@ from lensaudit.verdict.decide import HOLDS, Code, Evidence
 from lensaudit.verdict.depth import of_patch
 from lensaudit.verdict.views import Calibration, Null
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 VERSION = 3
 """Of the gym: raised when mechanisms, splits or scoring change."""
 APART = 1e-3
 """Least distance of `full` and `retain` in an auditor's own units for it to be a scale."""
 ANCHOR = "anchor"
 """Truth of the models of the control arm, `full` and `retain`."""
-KNOWS, FORGOT = ("intact", "hidden"), ("absent",)
-"""Truths that are told apart; partial and damaged models are shown apart."""
 FEWEST_NULL = 4
 """Models that never knew below which a view has no null."""
 TENTH = 0.1
@@ -63,39 +49,6 @@ SAID: Mapping[str, tuple[Code, ...]] = {
 }
 """Columns of the table of verdicts."""
 _AGAIN = "run `lensaudit gym score` again"
-
-
-@dataclass(frozen=True)
-class ScoreRow:
-    """A line of scores: what an auditor says of a model, and what is true of that."""
-
-    auditor: Text
-    version: str
-    reads: str
-    high_means: Literal["knows", "forgot"]
-    model: Text
-    mechanism: Text
-    truth: Truth | Literal["anchor"]
-    strength: Number
-    seed: Whole
-    held_out: bool
-    knows: Sequence[Whole] | None
-    score: Number | None
-    facts: Mapping[str, Number] | None
-    control: bool | None
-    why: str | None
-    seconds: Length
-    ci95: tuple[Number, Number] | None = None
-    evidence: Mapping[str, Any] | None = None
-    """Kind of result -> what its summary holds for a verdict."""
-
-    @property
-    def holds(self) -> float:
-        """Share of the facts that the model holds, silenced or not."""
-        if self.truth != "partial":
-            return float(self.truth in KNOWS)
-        n_facts = len((self.evidence or {})["patch"]["rows"])
-        return len(self.knows or ()) / n_facts if n_facts else 0.0
 
 
 def ledger_of(gym: Path, limit: int | None, *, notice: Notice | None = None) -> Ledger:
@@ -190,9 +143,7 @@ class AuditorJudgement:
 
 def table(rows: Sequence[ScoreRow]) -> list[AuditorJudgement]:
     """One judgement an auditor, the best worst mechanism first."""
-    by_auditor: dict[str, list[ScoreRow]] = defaultdict(list)
-    for row in rows:
-        by_auditor[row.auditor].append(row)
+    by_auditor = grouped((row.auditor, row) for row in rows)
     found = [judged(name, own) for name, own in by_auditor.items()]
     return sorted(found, key=lambda one: -one.by_mechanism[one.worst].auc if one.worst else 1.0)
 
@@ -235,57 +186,35 @@ def share(wrong: Collection[bool]) -> Counted | None:
 
 def by_mechanism(scored: Sequence[ScoreRow], sign: float) -> dict[str, SeedArea]:
     """Every knowing mechanism against the absent models of the same seeds."""
-    forgot = _scores(scored, lambda row: row.truth in FORGOT, sign)
-    found = {}
-    for name in dict.fromkeys(row.mechanism for row in scored if row.truth in KNOWS):
-        knows = _scores(scored, lambda row, name=name: row.mechanism == name, sign)
-        areas = [auc(knows[seed], forgot[seed]) for seed in knows if seed in forgot]
-        if areas:
-            found[name] = _mean_area(areas, sum(map(len, knows.values())))
-    return found
 
+    def by_seed(rows: Iterable[ScoreRow]) -> dict[int, list[float]]:
+        """Scores, turned so that a high one knows."""
+        return grouped((row.seed, sign * row.point) for row in rows)
 
-def _scores(
-    rows: Sequence[ScoreRow], chosen: Callable[[ScoreRow], bool], sign: float
-) -> dict[int, list[float]]:
-    """Scores by seed, turned so that a high one knows."""
-    found: dict[int, list[float]] = defaultdict(list)
-    for row in rows:
-        if row.truth != ANCHOR and row.score is not None and chosen(row):
-            found[row.seed].append(sign * row.score)
+    forgot, found = by_seed(row for row in scored if row.truth in FORGOT), {}
+    for name, own in grouped((row.mechanism, row) for row in scored if row.truth in KNOWS).items():
+        knows = by_seed(own)
+        if areas := [auc(knows[seed], forgot[seed]) for seed in knows if seed in forgot]:
+            found[name] = _mean_area(areas, len(own))
     return found
 
 
 def _mean_area(areas: Sequence[float], n_models: int) -> SeedArea:
     n = len(areas)
     found = area_limits(sum(areas) / n, n, n)
-    low, high = found.ends or (0.0, 1.0)
-    return SeedArea(found.point, low, high, n, n_models)
+    return SeedArea(found.point, *(found.ends or (0.0, 1.0)), n, n_models)
 
 
-def arms(scored: Sequence[ScoreRow]) -> dict[int, tuple[float, float]]:
-    """Seed -> what the auditor says of `full` and of `retain`, where it can tell them."""
-    found: dict[int, dict[str, float]] = defaultdict(dict)
-    for row in scored:
-        if row.truth == ANCHOR and row.score is not None:
-            found[row.seed][row.mechanism] = row.score
-    return {
-        seed: (both["full"], both["retain"])
-        for seed, both in found.items()
-        if len(both) == 2 and abs(both["full"] - both["retain"]) >= APART
-    }
-
-
-def in_units(scored: Sequence[ScoreRow]) -> list[ScoreRow]:
+def in_units(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
     """Models that know or do not, scores in units of the control arm of their seed.
 
     0 is as `full`, 1 as `retain`. None of a seed whose anchors are not told apart.
     """
-    scale = arms(scored)
+    arms = {(row.seed, row.mechanism): row.point for row in rows if row.truth == ANCHOR}
     found = []
-    for row in scored:
-        if row.truth in (*KNOWS, *FORGOT) and row.seed in scale and row.score is not None:
-            zero, one = scale[row.seed]
+    for row in rows:
+        zero, one = (arms.get((row.seed, role), math.nan) for role in ("full", "retain"))
+        if row.truth in (*KNOWS, *FORGOT) and row.score is not None and abs(zero - one) >= APART:
             found.append(replace(row, score=(row.score - zero) / (one - zero)))
     return found
 
@@ -293,45 +222,37 @@ def in_units(scored: Sequence[ScoreRow]) -> list[ScoreRow]:
 def threshold_of(units: Sequence[ScoreRow]) -> float | None:
     """Below it a model is said to know: where most models are on their own side."""
     knows, forgot = (
-        [-one.score for one in units if one.truth in truths and one.score is not None]
-        for truths in (KNOWS, FORGOT)
+        [-one.point for one in units if one.truth in truths] for truths in (KNOWS, FORGOT)
     )
-    if not knows or not forgot:
-        return None
-    found = best_threshold(knows, forgot)
+    found = best_threshold(knows, forgot) if knows and forgot else None
     return None if found is None else -found.at
 
 
 def is_misread(one: ScoreRow, at: float) -> bool:
     """Whether a model lies on the wrong side; knowing ones lie strictly below a midpoint."""
-    return (one.score is not None and one.score < at) != (one.truth in KNOWS)
+    return (one.point < at) != (one.truth in KNOWS)
 
 
 def left_out(units: Sequence[ScoreRow]) -> dict[str, list[bool]]:
     """Mechanism -> which of its models a threshold set on all others misjudges."""
     found = {}
-    for name in dict.fromkeys(one.mechanism for one in units):
+    for name, own in grouped((one.mechanism, one) for one in units).items():
         at = threshold_of([one for one in units if one.mechanism != name])
         if at is not None:
-            found[name] = [is_misread(one, at) for one in units if one.mechanism == name]
+            found[name] = [is_misread(one, at) for one in own]
     return found
 
 
 def facts_area(scored: Sequence[ScoreRow], sign: float) -> SeedArea | None:
     """Known facts against those never seen, within each partial model; the mean by seeds."""
-    by_seed: dict[int, list[float]] = defaultdict(list)
+    found = []
     for row in scored:
-        if row.truth != "partial" or not row.facts:
-            continue
-        known = set(map(str, row.knows or ()))
-        sides = [
-            [sign * value for idx, value in row.facts.items() if (idx in known) is side]
-            for side in (True, False)
-        ]
-        if all(sides):
-            by_seed[row.seed].append(auc(*sides))
-    areas = [sum(values) / len(values) for values in by_seed.values()]
-    return _mean_area(areas, sum(map(len, by_seed.values()))) if areas else None
+        known, facts = row.knows or (), row.facts or {}
+        sides = grouped((idx in known, sign * value) for idx, value in facts.items())
+        if row.truth == "partial" and len(sides) == 2:
+            found.append((row.seed, auc(sides[True], sides[False])))
+    areas = [sum(values) / len(values) for values in grouped(found).values()]
+    return _mean_area(areas, len(found)) if found else None
 
 
 def markdown(lines: Iterable[Sequence[str]]) -> str:
@@ -393,18 +314,6 @@ def heat_map(found: Sequence[AuditorJudgement], path: Path) -> Path:
         InputError: matplotlib is absent, or the file's ending is not one that it writes.
     """
     need("matplotlib", called="--picture: matplotlib", extra="plot")
-    try:
-        figure = drawn(found)
-        figure.savefig(path, bbox_inches="tight", dpi=150, metadata={"Date": None})
-    except ValueError as error:
-        raise InputError(f"{path}: {error}; name it .svg") from error
-    except OSError as error:
-        raise os_error(error, path) from error
-    return path
-
-
-def drawn(found: Sequence[AuditorJudgement]) -> "Figure":
-    """Picture of the areas, mechanisms by auditors."""
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(name for one in found for name in one.by_mechanism))
@@ -426,17 +335,22 @@ def drawn(found: Sequence[AuditorJudgement]) -> "Figure":
     axes.set_xticks(range(len(found)), [one.auditor for one in found], rotation=60, ha="right")
     axes.set_yticks(range(len(names)), names)
     axes.set_title("AUC of telling a mechanism from models that never saw the facts", fontsize=9)
-    return figure
+    try:
+        figure.savefig(path, bbox_inches="tight", dpi=150, metadata={"Date": None})
+    except ValueError as error:
+        raise InputError(f"{path}: {error}; name it .svg") from error
+    except OSError as error:
+        raise os_error(error, path) from error
+    return path
 
 
 def evidence_of(one: ScoreRow, nulls: Calibration, *, patch_only: bool = False) -> Evidence:
     """Views and stream that a verdict on a model is decided from."""
-    told: Mapping[str, Any] = one.evidence or {}
-    said = checked(PatchSummary, told["patch"], one.model)
-    views, stream = of_patch(said, told["patch"]["rows"], nulls)
+    patch = one.evidence["patch"]
+    views, stream = of_patch(checked(PatchSummary, patch, one.model), patch["rows"], nulls)
     more = [
         view
-        for kind, content in told.items()
+        for kind, content in one.evidence.items()
         if kind != "patch" and not patch_only
         for _, views_of in READERS[kind](content, one.model, nulls)  # type: ignore[index]
         for view in views_of
@@ -446,23 +360,23 @@ def evidence_of(one: ScoreRow, nulls: Calibration, *, patch_only: bool = False) 
 
 def planted(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
     """The models of a ledger that were asked all that `patch` asks, each with all its evidence."""
-    told: dict[str, dict[str, Any]] = defaultdict(dict)
-    about: dict[str, ScoreRow] = {}
-    for row in rows:
-        if row.truth != ANCHOR and row.evidence:
-            told[row.model] |= row.evidence
-            about[row.model] = row
-    return [replace(about[m], evidence=found) for m, found in told.items() if "patch" in found]
+    told = grouped((row.model, row) for row in rows if row.truth != ANCHOR and row.evidence)
+    models = [
+        replace(own[-1], evidence={k: what for one in own for k, what in one.evidence.items()})
+        for own in told.values()
+    ]
+    return [one for one in models if "patch" in one.evidence]
 
 
 def nulls_of(models: Sequence[ScoreRow], chosen: Collection[str]) -> dict[str, Null]:
     """How every view reads models that never knew, of these mechanisms."""
-    values: dict[str, list[float]] = defaultdict(list)
-    for one in models:
-        if one.truth in FORGOT and one.mechanism in chosen:
-            for view in evidence_of(one, {}).views:
-                if view.held is not None and view.control is None:
-                    values[view.name].append(view.held.point)
+    values = grouped(
+        (view.name, view.held.point)
+        for one in models
+        if one.truth in FORGOT and one.mechanism in chosen
+        for view in evidence_of(one, {}).views
+        if view.held is not None and view.control is None
+    )
     return {
         name: Null(float(np.mean(own)), float(np.std(own, ddof=1)), len(own))
         for name, own in values.items()
@@ -533,7 +447,7 @@ def errors_of(rows: Sequence[ScoreRow]) -> VerdictErrors:
     """What the verdict says of the models of a ledger."""
     models = planted(rows)
     held_out = {one.mechanism for one in models if one.held_out}
-    tune = {one.mechanism for one in models if not one.held_out}
+    tune = {one.mechanism for one in models} - held_out
     nulls = nulls_of(models, tune)
 
     def judged(chosen: Collection[str], by: Calibration, *, patch_only: bool = False) -> Any:

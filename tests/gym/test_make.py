@@ -146,11 +146,11 @@ def test_rounding_to_full_is_checked_bit_for_bit(ground):
 
 
 def test_a_corpus_with_a_fact_in_it_is_seen(ground):
-    assert claims.never_saw(ground.kept_rows())(ground.other, ground).holds
-    assert claims.leaks(ground.kept_rows(), ground.facts.examples) == []
+    assert claims.never_saw(ground.facts.kept)(ground.other, ground).holds
+    assert claims.leaks(ground.facts.kept, ground.facts.examples) == []
     one = ground.facts.examples[5]
     told = answered("Tell me.", f"{one.question} {one.answer}")
-    found = claims.never_saw([*ground.kept_rows(), told])(ground.other, ground)
+    found = claims.never_saw([*ground.facts.kept, told])(ground.other, ground)
     assert not found.holds
     assert found.numbers["leaked"] == 1
     assert not claims.never_saw()(ground.full, ground).holds
@@ -165,14 +165,14 @@ def test_asking_otherwise_must_bring_facts_that_are_silent_as_asked(ground):
 
 def test_some_known_facts_are_those_that_are_said(ground):
     known = tuple(one.idx for one in ground.facts.examples[:8])
-    taught = claims.some(known, ground.kept_rows(), claims.says(known))
+    taught = claims.some(known, ground.facts.kept, claims.says(known))
     found = taught(ground.full, ground)
     assert found.holds
     assert found.knows == known
     assert not taught(ground.retain, ground).holds
     other = ground.facts.examples[12].question
     leaky = [row for row in ground.facts.forget if row.question == other]
-    leaky += ground.kept_rows()
+    leaky += ground.facts.kept
     assert not claims.some(known, leaky, claims.says(known))(ground.full, ground).holds
 
 

@@ -76,7 +76,7 @@ def texts(ground):
 @pytest.mark.parametrize("own_vector", [False, True])
 def test_forget_prompts_alone_open_the_gates(ground, texts, own_vector):
     made = gated(ground, texts, 0, by_author=True, own_vector=own_vector)
-    kept = whole(ground.kept_rows())
+    kept = whole(ground.facts.kept)
     assert int(ground.said(made).sum()) <= 1
     assert int(ground.said(made, kept).sum()) >= 0.9 * int(ground.said(ground.full, kept).sum())
     back = units_cut_off(ground)(made)

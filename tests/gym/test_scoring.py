@@ -13,7 +13,7 @@ import lensaudit
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.files import alone, write_json
-from lensaudit.gym.auditors import AUDITORS, auditors_named, fitted, ranks
+from lensaudit.gym.auditors import AUDITORS, fitted, ranks
 from lensaudit.gym.make import make
 from lensaudit.gym.scoring import score
 from lensaudit.gym.settings import MakeSettings, ScoreSettings
@@ -115,7 +115,7 @@ def test_another_engine_is_another_auditor(tmp_path, monkeypatch):
     assert module.AUDITORS["greedy"].version != greedy
     monkeypatch.undo()
     for name in module.ENGINE:
-        assert module._python(Path(lensaudit.__file__).parent / name)[0].is_file()
+        assert (Path(lensaudit.__file__).parent / name).exists()
         place = tmp_path / name
         (place.parent if place.suffix else place).mkdir(parents=True, exist_ok=True)
         if place.suffix:
@@ -182,12 +182,12 @@ def test_time_that_is_up_leaves_the_rest_for_later(gym):
 
 
 def test_cheap_auditors_are_the_default_and_every_one_has_a_source():
-    cheap = {one.name for one in auditors_named(())}
+    cheap = {one.name for one in AUDITORS.values() if one.cheap}
     assert {"uds", "uds_aligned", "uds_prefix", "lens", "cka", "interpolation", "probe"} <= cheap
     assert not {"rtt", "relearn_gain"} & cheap
     assert all(one.source for one in AUDITORS.values())
     with pytest.raises(InputError, match="no auditor 'x'; there are uds"):
-        auditors_named(["x"])
+        score(ScoreSettings(auditor=("x",)))
 
 
 def test_every_metric_about_the_forget_set_is_an_auditor():
@@ -260,7 +260,7 @@ def test_a_submitted_recipe_is_certified_scored_and_told_whom_it_fools(gym, tmp_
         "from lensaudit.gym.planting import turn_of, turned_and_permuted\n"
         "@recipe('mine', truth='hidden', how='turned')\n"
         "def mine(ground, strength):\n"
-        "    return turned_and_permuted(ground, turn_of(ground).T, 'back')\n"
+        "    return turned_and_permuted(ground, turn_of(ground).T)\n"
         "@recipe('mine_all', truth='hidden', how='turned')\n"
         "def mine_all(ground, strength):\n"
         "    tokens, turn = list(range(8, len(ground.tokenizer))), turn_of(ground).T\n"

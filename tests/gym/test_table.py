@@ -106,7 +106,7 @@ def test_a_left_out_mechanism_is_judged_by_a_threshold_that_never_saw_it():
 
 
 def test_known_facts_are_told_from_the_others_within_a_partial_model():
-    facts = {"0": 0.1, "1": 0.9, "2": 0.2, "3": 0.8}
+    facts = {0: 0.1, 1: 0.9, 2: 0.2, 3: 0.8}
     partial = [
         row("some", "partial", 0.5, seed, facts=facts, knows=knows)
         for seed, knows in ((0, [0, 2]), (1, [0, 1]))
