@@ -122,7 +122,7 @@ class Case:
     bench: SeedModels
     key: str = ""
     """Content hash of what the model is made of."""
-    about: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """What a line of scores says of the model."""
 
 
@@ -269,12 +269,13 @@ def lens(cases: Sequence[Case]) -> list[AuditorScore]:
     return _depths(cases, score_lens(audit_of(cases))[0])
 
 
+@lru_cache(maxsize=16)
 def _examined(
-    cases: Sequence[Case],
+    cases: tuple[Case, ...],
 ) -> tuple[list[tuple[AuditorScore, Examined, Outcome]], Mapping[str, float | None]]:
     """UDS, the controls beside it, and the deltas behind it, of each case; the anchors' own.
 
-    A model of another depth has no UDS, and an aligned one.
+    Once for all auditors that read it. A model of another depth has no UDS, and an aligned one.
     """
     with audit_of(cases, align="auto") as session:
         deltas = run(session)
@@ -306,7 +307,7 @@ def _mapped(
 ) -> list[AuditorScore]:
     """A depth that is read once a map is set before, or why there is none; else one of no map."""
     findings = []
-    for plain, controls, outcome in _examined(cases)[0]:
+    for plain, controls, outcome in _examined(tuple(cases))[0]:
         aligned = controls.aligned
         depth, facts = chosen(aligned)
         if depth is not None:
@@ -377,7 +378,7 @@ def _readable(controls: Examined) -> bool:
 )
 def verdict(cases: Sequence[Case]) -> list[AuditorScore]:
     """Code of the package's own verdict as a number, with all that it is decided from."""
-    (examined, anchors), nulls, findings = _examined(cases), read_calibration(), []
+    (examined, anchors), nulls, findings = _examined(tuple(cases)), read_calibration(), []
     for _, controls, outcome in examined:
         summary = summary_of(outcome, anchors) | controls.document()
         rows = controls.beside(outcome.rows())
@@ -411,7 +412,7 @@ def uds_shared_weakest(cases: Sequence[Case]) -> list[AuditorScore]:
 )
 def validity(cases: Sequence[Case]) -> list[AuditorScore]:
     """Can `full` read the model at all? A control, entered to see whether it tells truth alone."""
-    found = [controls.validity for _, controls, _ in _examined(cases)[0]]
+    found = [controls.validity for _, controls, _ in _examined(tuple(cases))[0]]
     return [AuditorScore(one.d_share, why=one.why, ci95=one.ci95) for one in found]
 
 

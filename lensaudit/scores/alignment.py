@@ -53,11 +53,9 @@ class Moments:
     @staticmethod
     def empty(d_x: int, d_y: int) -> "Moments":
         """Moments of no pairs."""
-
-        def zeros(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=torch.float64)
-
-        return Moments(0, zeros(d_x), zeros(d_y), zeros(d_x, d_x), zeros(d_x, d_y), 0.0)
+        shapes = ((d_x,), (d_y,), (d_x, d_x), (d_x, d_y))
+        x, y, xx, xy = (torch.zeros(one, dtype=torch.float64) for one in shapes)
+        return Moments(0, x, y, xx, xy, 0.0)
 
     @staticmethod
     def of(x: Float[Tensor, "pair d_x"], y: Float[Tensor, "pair d_y"]) -> "Moments":
@@ -118,16 +116,14 @@ def fitted(moments: Moments, kind: MapClass) -> LinearMap:
         ValueError: shift between widths, no variance in x, or sums that cannot be solved.
     """
     d_x, d_y = moments.xy.shape
-    if kind == "shift":
-        if d_x != d_y:
-            raise ValueError(f"alignment: shift needs equal widths, found {d_x} and {d_y}")
-        return _map(moments, torch.eye(d_x, dtype=torch.float64))
-    turned = _turn(moments)
-    if kind == "procrustes":
-        return _map(moments, turned)
-    ridge = AFFINE_RIDGE * float(moments.xx.trace()) / d_x
-    left = moments.xx + ridge * torch.eye(d_x, dtype=torch.float64)
-    return _map(moments, torch.linalg.solve(left, moments.xy + ridge * turned))
+    eye = torch.eye(d_x, dtype=torch.float64)
+    if kind == "shift" and d_x != d_y:
+        raise ValueError(f"alignment: shift needs equal widths, found {d_x} and {d_y}")
+    matrix = eye if kind == "shift" else _turn(moments)
+    if kind == "affine":
+        ridge = AFFINE_RIDGE * float(moments.xx.trace()) / d_x
+        matrix = torch.linalg.solve(moments.xx + ridge * eye, moments.xy + ridge * matrix)
+    return LinearMap(moments.mean_x, moments.mean_y, matrix)
 
 
 def _turn(moments: Moments) -> Float[Tensor, "d_x d_y"]:
@@ -144,10 +140,6 @@ def _turn(moments: Moments) -> Float[Tensor, "d_x d_y"]:
     # the best scale for this Q; of a map between widths only what Q keeps of x counts
     kept = float((turn * (moments.xx @ turn)).sum())
     return turn * (float((turn * moments.xy).sum()) / kept if kept > 0 else 0.0)
-
-
-def _map(moments: Moments, matrix: Float[Tensor, "d_x d_y"]) -> LinearMap:
-    return LinearMap(moments.mean_x, moments.mean_y, matrix)
 
 
 def r_squared(found: LinearMap, held_out: Moments) -> float:
@@ -298,20 +290,14 @@ def _nearest(
     own: Float[Tensor, "moved d_model"], full: Float[Tensor, "moved d_model"]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Pairs of different tokens that may be each other's: row, column, cosine."""
-    rows, columns, cosines = [], [], []
-    step = max(1, CHUNK // len(full))
+    found, step = [], max(1, CHUNK // len(full))
     for low in range(0, len(own), step):
         near = (own[low : low + step] @ full.T).topk(min(N_NEAREST, len(full)), dim=1)
         row = torch.arange(low, low + len(near.values), device=own.device).unsqueeze(1)
         kept = (near.values >= SAME_FROM) & (near.indices != row)
-        rows.append(row.expand_as(kept)[kept].cpu())
-        columns.append(near.indices[kept].cpu())
-        cosines.append(near.values[kept].cpu())
-    return (
-        torch.cat(rows).numpy(),
-        torch.cat(columns).numpy(),
-        torch.cat(cosines).numpy(),
-    )
+        found.append((row.expand_as(kept)[kept], near.indices[kept], near.values[kept]))
+    rows, columns, cosines = (torch.cat(part).cpu().numpy() for part in zip(*found, strict=True))
+    return rows, columns, cosines
 
 
 def _assigned(
