@@ -1,21 +1,10 @@
 """Disguises leave every answer as it is; without what takes them back they do not."""
 
-import pytest
 import torch
 from llama_helpers import logits, streams
 
 from experiments import disguises
-from lensaudit.errors import InputError
 from lensaudit.gym import edits
-
-
-def test_a_signed_permutation_moves_every_dimension_and_keeps_its_size(full, text):
-    turn = disguises.signed_permutation(64, seed=0)
-    assert torch.equal(turn @ turn.T, torch.eye(64))
-    assert set(turn.sum(0).tolist()) == {-1.0, 1.0}
-    made = edits.turned(full, turn)
-    assert torch.allclose(logits(made, text), logits(full, text), atol=1e-4)
-    assert torch.allclose(streams(made, text)[9], streams(full, text)[9] @ turn, atol=1e-4)
 
 
 def test_one_scale_of_the_whole_stream_is_not_heard_and_several_are(full, text):
@@ -49,24 +38,6 @@ def test_another_basis_in_the_heads_moves_weights_and_no_stream(full, text):
         full.model.layers[3].self_attn.k_proj.state_dict()
     )
     assert (logits(made, text) - logits(full, text)).abs().max() > 0.1
-
-
-def test_an_idle_layer_does_nothing_and_is_refused_at_the_door(full, text, tmp_path):
-    from lensaudit.models.checkpoint import check_same_shape, open_checkpoint
-    from lensaudit.models.registry import load_registry, resolve
-    from lensaudit.unlearn.trainee import copy_tokenizer, save_model
-
-    made = disguises.with_idle_layers(full, [0, 9])
-    assert len(made.model.layers) == 18
-    assert torch.equal(logits(made, text), logits(full, text))
-    first = streams(made, text)
-    assert torch.equal(first[0], first[1])
-    registry = load_registry()
-    start = open_checkpoint(resolve("demo/full", registry))
-    copy_tokenizer(start.folder, tmp_path)
-    save_model(made, tmp_path, dtype=torch.float32)
-    with pytest.raises(InputError, match="layers 18, but demo/full has 16"):
-        check_same_shape(start, open_checkpoint(resolve(str(tmp_path), registry)))
 
 
 def test_layers_in_two_halves_say_the_same_and_are_twice_as_many(full, text):

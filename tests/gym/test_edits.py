@@ -37,10 +37,9 @@ def test_a_partial_turn_moves_its_subspace_alone(full, text):
 
 
 def test_the_least_used_directions_hold_the_least_of_the_stream(full, text):
-    basis = edits.least_used(full, [text], 8)
     unit = torch.cat([one[0] / one[0].norm(dim=1, keepdim=True) for one in streams(full, text)])
-    used = (unit @ basis).square().sum(1).mean()
-    drawn = (unit @ edits.random_turn(64, seed=2)[:, :8]).square().sum(1).mean()
+    bases = edits.least_used(full, [text], 8), edits.random_turn(64, seed=2)[:, :8]
+    used, drawn = ((unit @ basis).square().sum(1).mean() for basis in bases)
     assert used < drawn / 4
 
 
@@ -54,11 +53,7 @@ def test_a_vector_moves_the_stream_from_its_layer_on_and_is_subtracted(layer, fu
     assert torch.allclose(after[layer] - before[layer], push.expand_as(after[layer]), atol=1e-3)
     back = edits.with_vector(made, layer, -push)
     assert torch.allclose(logits(back, text), logits(full, text), atol=1e-4)
-
-
-def test_a_vector_survives_a_turn(full, text):
-    made = edits.with_vector(full, 4, torch.ones(64))
-    turned = edits.turned(made, edits.random_turn(64, seed=3))
+    turned = edits.turned(made, edits.random_turn(64, seed=3))  # a bias is turned, too
     assert torch.allclose(logits(turned, text), logits(made, text), atol=1e-3)
 
 
@@ -109,12 +104,9 @@ def test_weights_within_their_cells_round_to_the_same_bits(full):
 
 def test_the_model_itself_is_never_changed(full, text):
     before = logits(full, text)
-    edits.noisy(full, share=0.1)
-    edits.scaled_readout(full, 0.1)
-    edits.with_vector(full, 3, torch.ones(64))
-    edits.without_subspace(full, edits.read_subspace(full, TOKENS, 3), 14)
-    assert torch.equal(logits(full, text), before)
     assert torch.allclose(10 * logits(edits.scaled_readout(full, 0.1), text), before, atol=1e-3)
+    edits.noisy(full, share=0.1)
+    assert torch.equal(logits(full, text), before)
 
 
 def test_a_model_that_is_not_laid_out_as_llama_is_refused(full):

@@ -1,6 +1,7 @@
 """Planted models are certified, kept, and made again when what they are made of changes."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -28,10 +29,8 @@ def gym(tmp_path_factory):
 
 def test_every_truth_has_mechanisms_and_every_side_has_both_halves():
     found = mechanisms()
-    n = {truth: sum(one.truth == truth for one in found) for truth in {one.truth for one in found}}
-    assert n["hidden"] >= 15
-    assert n["absent"] >= 8
-    assert min(n.values()) >= 2
+    n = Counter(one.truth for one in found)
+    assert (n["hidden"] >= 15, n["absent"] >= 8, min(n.values()) >= 2) == (True, True, True)
     for truth in ("intact", "hidden", "absent", "partial"):
         assert {one.held_out for one in found if one.truth == truth} == {True, False}, truth
 
@@ -51,8 +50,6 @@ def test_the_listing_has_a_line_for_each_strength_and_seed(capsys):
 
 def test_what_nobody_chose_a_half_for_is_drawn_by_the_first_word_of_its_name():
     sides = {name: one.held_out for name, one in RECIPES.items()}
-    assert all(sides[name] for name in ("mimic", "guard", "matched"))
-    assert not any(sides[name] for name in ("vector", "permuted", "absent"))  # as before
     for family in ("gates", "few"):
         variants = [name for name in sides if name.partition("_")[0] == family]
         assert len(variants) > 1
@@ -117,13 +114,6 @@ def test_a_false_claim_fails_its_certificate_and_is_not_scored(tmp_path):
     assert "certificate fails" in told[0]
 
 
-def test_an_inverse_that_carries_the_facts_fails(ground):
-    smuggled = claims.undone(lambda model: ground.full, "full put in its place")
-    found = smuggled(ground.retain, ground)
-    assert found.numbers["back"] == 16
-    assert not found.holds
-
-
 def test_a_mask_over_everything_is_none(ground):
     noisy = edits.noisy(ground.full, share=0.01)
     assert not claims.untouched("")(noisy, ground).holds
@@ -156,11 +146,14 @@ def test_a_corpus_with_a_fact_in_it_is_seen(ground):
     assert not claims.never_saw()(ground.full, ground).holds
 
 
-def test_asking_otherwise_must_bring_facts_that_are_silent_as_asked(ground):
+def test_asking_otherwise_and_an_inverse_must_bring_facts_that_they_do_not_carry(ground):
     silent = edits.permuted_readout(ground.full, ground.entity_tokens())
     same = claims.asked_otherwise(lambda one: one, "as it is")
     assert not same(silent, ground).holds
     assert not same(ground.full, ground).holds  # not silent
+    smuggled = claims.undone(lambda model: ground.full, "full put in its place")
+    found = smuggled(ground.retain, ground)
+    assert (found.numbers["back"], found.holds) == (16, False)
 
 
 def test_some_known_facts_are_those_that_are_said(ground):

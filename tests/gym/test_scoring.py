@@ -21,7 +21,7 @@ from lensaudit.gym.table import rows_of
 from lensaudit.metrics.registry import all_metrics
 from lensaudit.results.records import signed
 
-MODELS = ("permuted", "permuted_turned", "absent")
+MODELS = ("permuted", "permuted_turned", "split_layers", "absent")
 
 
 @pytest.fixture(scope="module")
@@ -48,35 +48,26 @@ def test_hiding_is_seen_in_the_stream_and_not_in_the_outputs(gym):
 
 
 def test_every_fact_has_its_score_and_a_model_the_interval_of_its_authors(gym):
-    judged = [r for r in rows_of(gym, 8) if r.auditor in ("uds", "greedy")]
-    rows = [r for r in judged if r.mechanism == "permuted"]
-    # one of each author
-    assert [sorted(map(int, r.facts)) for r in rows] == [list(range(0, 64, 8))] * 2
-    for one in rows:
+    rows = {(r.auditor, r.mechanism): r for r in rows_of(gym, 8)}
+    for one in (rows["uds", "permuted"], rows["greedy", "permuted"]):
+        assert sorted(one.facts) == list(range(0, 64, 8))  # one of each author
         assert one.score == pytest.approx(sum(one.facts.values()) / 8)
-    for one in judged:
-        if (one.auditor, one.mechanism) == ("uds", "absent"):
-            assert one.ci95[0] < one.score < one.ci95[1]
+    absent = rows["uds", "absent"]
+    assert absent.ci95[0] < absent.score < absent.ci95[1]
 
 
 def test_two_processes_do_not_judge_the_same_models(gym, capsys):
     with alone(gym):
         assert run(["gym", "score", "--gym", str(gym), "--limit", "8"]) == 75
     assert "another process works in it; run again later" in capsys.readouterr().err
-    # and of a folder that is not there none is made
-    with pytest.raises(InputError, match="no certified models"):
-        score(ScoreSettings(gym=gym / "none"))
-    assert not (gym / "none").exists()
 
 
 def test_the_way_to_full_is_no_way_for_a_model_that_says_the_facts(gym):
     score(ScoreSettings(gym=gym, auditor=("interpolation",), limit=8))
-    found = scores(gym, "interpolation")
-    assert found["full"] == 0
-    assert 0 < found["permuted"] < 1
-    assert 0 < found["retain"] <= 1
     rows = {r.mechanism: r for r in rows_of(gym, 8) if r.auditor == "interpolation"}
-    assert set(rows["full"].facts.values()) == {0.0}
+    assert (rows["full"].score, set(rows["full"].facts.values())) == (0, {0.0})
+    assert 0 < rows["permuted"].score < 1
+    assert 0 < rows["retain"].score <= 1
     assert all(0 <= value <= 1 for value in rows["retain"].facts.values())
 
 
@@ -114,24 +105,20 @@ def test_another_engine_is_another_auditor(tmp_path, monkeypatch):
     assert module.AUDITORS["uds"].version != first != greedy
     assert module.AUDITORS["greedy"].version != greedy
     monkeypatch.undo()
-    for name in module.ENGINE:
-        assert (Path(lensaudit.__file__).parent / name).exists()
-        place = tmp_path / name
-        (place.parent if place.suffix else place).mkdir(parents=True, exist_ok=True)
-        if place.suffix:
-            place.write_text("x = 1\n")
+    assert all((Path(lensaudit.__file__).parent / name).exists() for name in module.ENGINE)
     deep = tmp_path / "attacks" / "rtt"
-    deep.mkdir()
+    deep.mkdir(parents=True)
     versions = []
     for text in ("x = 1\n", "x = 1  # of one\n", "x = 2\n"):
         (deep / "study.py").write_text(text)
         module.engine_version.cache_clear()
         versions.append(module.engine_version(tmp_path))
+    module.engine_version.cache_clear()
     assert versions[0] == versions[1] != versions[2]
 
 
 def test_views_of_the_aligned_stream_are_scored_where_no_map_is_needed_too(gym):
-    views = ("uds_aligned", "uds_shared", "uds_shared_weakest", "tail")
+    views = ("uds_aligned", "uds_shared", "uds_shared_weakest", "tail", "verdict")
     score(ScoreSettings(gym=gym, auditor=views, limit=8))
     for view in views[:3]:
         assert scores(gym, view)["permuted"] < 0.05  # plain UDS says so
@@ -140,17 +127,13 @@ def test_views_of_the_aligned_stream_are_scored_where_no_map_is_needed_too(gym):
     left = scores(gym, "tail")
     assert left["permuted"] == left["permuted_turned"] == left["full"] == 8
     assert left["absent"] <= 1
-
-
-def test_a_model_of_another_depth_has_an_aligned_depth_and_no_other(gym, tmp_path):
-    make(MakeSettings(mechanism=("split_layers",), limit=8, out=tmp_path))
-    score(ScoreSettings(gym=tmp_path, auditor=("uds", "uds_aligned", "tail", "verdict"), limit=8))
-    rows = {r.auditor: r for r in rows_of(tmp_path, 8) if r.mechanism == "split_layers"}
-    assert rows["uds"].score is None
-    assert "layers 32" in rows["uds"].why
-    assert rows["uds_aligned"].score < 0.1
-    assert rows["tail"].score == 8
-    assert rows["verdict"].score in (0.0, 0.5)  # not erased
+    # a model of another depth has an aligned depth and no other
+    deeper = {r.auditor: r for r in rows_of(gym, 8) if r.mechanism == "split_layers"}
+    assert deeper["uds"].score is None
+    assert "layers 32" in deeper["uds"].why
+    assert deeper["uds_aligned"].score < 0.1
+    assert deeper["tail"].score == 8
+    assert deeper["verdict"].score in (0.0, 0.5)  # not erased
 
 
 def test_an_own_auditor_is_one_function_in_a_file(gym, tmp_path):
@@ -167,7 +150,7 @@ def test_an_own_auditor_is_one_function_in_a_file(gym, tmp_path):
     )
     try:
         settings = ScoreSettings(gym=gym, own=(path,), auditor=("length",), limit=8)
-        assert score(settings) == (5, 0)
+        assert score(settings) == (6, 0)
         rows = {r.mechanism: r for r in rows_of(gym, 8) if r.auditor == "length"}
         assert rows["permuted"].score == pytest.approx(rows["full"].score)
         assert rows["absent"].score is None
@@ -177,7 +160,7 @@ def test_an_own_auditor_is_one_function_in_a_file(gym, tmp_path):
 
 
 def test_time_that_is_up_leaves_the_rest_for_later(gym):
-    assert score(ScoreSettings(gym=gym, auditor=("greedy",), limit=7, minutes=0.0)) == (0, 5)
+    assert score(ScoreSettings(gym=gym, auditor=("greedy",), limit=7, minutes=0.0)) == (0, 6)
     assert not (gym / "scores-7.jsonl").exists()
 
 
@@ -206,8 +189,10 @@ def test_every_metric_about_the_forget_set_is_an_auditor():
 
 
 def test_a_gym_without_models_or_scores_is_refused(tmp_path):
-    with pytest.raises(InputError, match="gym make"):
-        score(ScoreSettings(gym=tmp_path))
+    for gym, said in ((tmp_path, "gym make"), (tmp_path / "none", "no certified models")):
+        with pytest.raises(InputError, match=said):
+            score(ScoreSettings(gym=gym))
+    assert not (tmp_path / "none").exists()
     with pytest.raises(InputError, match="gym score"):
         rows_of(tmp_path, None)
 
@@ -226,10 +211,8 @@ def test_a_linear_code_is_read_and_a_shuffled_one_is_not():
 
 
 def test_the_rank_of_an_answer_is_the_share_of_others_that_it_beats():
-    code = torch.eye(3)
-    probe = fitted(torch.eye(3), torch.eye(3))
-    x = torch.tensor([[0.9, 0.5, 0.1], [0.9, 0.5, 0.1], [0.9, 0.5, 0.1]])
-    found = ranks(probe, x, torch.tensor([0, 1, 2]), code)
+    x = torch.tensor([[0.9, 0.5, 0.1]] * 3)
+    found = ranks(fitted(torch.eye(3), torch.eye(3)), x, torch.tensor([0, 1, 2]), torch.eye(3))
     assert found.tolist() == pytest.approx([1.0, 0.5, 0.0])
 
 
@@ -309,6 +292,7 @@ EDITED = {
     "a line gone": (lambda text: text[: text.rindex("\n", 0, -1) + 1], "the manifest says"),
     "the header gone": (lambda text: text.partition("\n")[2], "its header is"),
     "all gone": (lambda text: "", "no scores; make some"),
+    "no manifest": (None, r"no manifest\.json to compare it with"),
 }
 
 
@@ -319,7 +303,10 @@ def test_no_table_is_made_of_edited_scores(gym, tmp_path, capsys, how):
     assert run(table) == 0
     change, said = EDITED[how]
     path = tmp_path / "scores-8.jsonl"
-    path.write_text(change(path.read_text()))
+    if change is None:
+        (tmp_path / "scores-8_manifest.json").unlink()
+    else:
+        path.write_text(change(path.read_text()))
     capsys.readouterr()
     assert run([*table, "--calibration", str(tmp_path / "calibration.json")]) == 2
     error = capsys.readouterr().err
@@ -333,10 +320,3 @@ def test_no_table_is_made_of_edited_scores(gym, tmp_path, capsys, how):
         again = ScoreSettings(gym=tmp_path / "gym", auditor=("uds", "greedy"), limit=8)
         assert score(again) == (1, 0)
         assert len(rows_of(tmp_path / "gym", 8)) == len(rows_of(gym, 8))
-
-
-def test_scores_without_their_manifest_are_believed_by_nobody(gym, tmp_path):
-    copy_of_scores(gym, tmp_path)
-    (tmp_path / "scores-8_manifest.json").unlink()
-    with pytest.raises(InputError, match=r"no manifest\.json to compare it with"):
-        rows_of(tmp_path, 8)
