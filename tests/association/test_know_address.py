@@ -49,13 +49,6 @@ def summary(out="o"):
         return json.load(stream)
 
 
-def local(name, *given):
-    """What the model says on this machine."""
-    own = ["--source", name, "--base", "demo/never", *given, "-o", "local"]
-    assert run(["know", *own, *WHAT]) == 0
-    return summary("local")
-
-
 @pytest.mark.parametrize("way", ["echo", "prompt_logprobs"])
 def test_by_log_probs_an_address_says_what_the_model_itself_says(way):
     with ServedModel(EMBEDDED / "graddiff", can={"completions": ("samples", way)}) as stub:
@@ -63,7 +56,9 @@ def test_by_log_probs_an_address_says_what_the_model_itself_says(way):
         n = len(stub.bodies)
         assert asked(stub, "--reader", "outputs") == 0  # finished: only what it is known by
         assert len(stub.bodies) - n <= 5
-    own, found = local("demo/graddiff", "--reader", "outputs"), summary()
+    own = ["--source", "demo/graddiff", "--base", "demo/never", "--reader", "outputs"]
+    assert run(["know", *own, *WHAT, "-o", "local"]) == 0
+    own, found = summary("local"), summary()
     assert found["p"] == own["p"] < 1e-3
     assert found["z"] == pytest.approx(own["z"], abs=1e-3)
     assert found["bits_familiar"]["value"] == pytest.approx(own["bits_familiar"]["value"], abs=1e-3)
@@ -71,17 +66,6 @@ def test_by_log_probs_an_address_says_what_the_model_itself_says(way):
     assert any("nothing vouches for the model" in one for one in found["remarks"])
     made = json.loads(Path("o/manifest.json").read_text())["inputs"]["source"]
     assert (made["vouched_for"], made["address"], made["model"]) == (False, stub.url, "served")
-
-
-def test_a_model_that_never_saw_the_facts_is_not_convicted():
-    with ServedModel(EMBEDDED / "base") as stub:
-        assert asked(stub, "--reader", "outputs", "--retain", "demo/retain") == 0
-    found = summary()
-    assert found["finds"] is False
-    assert found["p"] == pytest.approx(local("demo/base", "--reader", "outputs")["p"], abs=1e-3)
-    assert found["p"] > 0.05
-    assert "no evidence found" in found["headline"]
-    assert found["controls"][0]["name"] == "never: demo/retain"
 
 
 def test_chat_and_solved_questions_are_read_where_the_server_continues_an_answer():
@@ -100,9 +84,9 @@ def test_samples_convict_too_and_say_that_no_power_is_reckoned(monkeypatch):
     monkeypatch.setitem(ANSWER_TOKENS, "/completions", 12)
     said = {}
     for name in ("full", "base"):
-        with ServedModel(EMBEDDED / name, most=5, can={"completions": ("samples",)}) as stub:
-            assert asked(stub, "--reader", "outputs", "--samples", "6", out=name) == 0
-        # two requests a prompt, as the server gives five answers; one to try
+        with ServedModel(EMBEDDED / name, most=2, can={"completions": ("samples",)}) as stub:
+            assert asked(stub, "--reader", "outputs", "--samples", "3", out=name) == 0
+        # two requests a prompt, as the server gives two answers; one to try
         sampled = [body["prompt"] for _, body in stub.bodies if body.get("n")]
         assert len(sampled) == 2 * len(set(sampled)) + 1 == 2 * 38 + 1
         said[name] = summary(name)
@@ -143,14 +127,20 @@ def test_what_was_read_is_not_asked_again_and_a_failure_is_one_line(capsys):
     assert summary()["p"] < 1e-3
 
 
-def test_another_model_behind_the_name_is_another_run(capsys):
+def test_another_model_behind_the_name_is_another_run_and_one_that_never_saw_is_not_convicted(
+    capsys,
+):
+    given = ("--reader", "outputs", "--retain", "demo/retain")
     with ServedModel(EMBEDDED / "full") as stub:
-        assert asked(stub, "--reader", "outputs") == 0
+        assert asked(stub, *given) == 0
         stub.serve(EMBEDDED / "base")
-        assert asked(stub, "--reader", "outputs") == 2
+        assert asked(stub, *given) == 2
         assert "holds a run with other settings" in capsys.readouterr().err
-        assert asked(stub, "--reader", "outputs", out="other") == 0
-    assert (summary()["finds"], summary("other")["finds"]) == (True, False)
+        assert asked(stub, *given, out="other") == 0
+    found = summary("other")
+    assert (summary()["finds"], found["finds"], found["p"] > 0.05) == (True, False, True)
+    assert "no evidence found" in found["headline"]
+    assert found["controls"][0]["name"] == "never: demo/retain"
 
 
 @pytest.mark.parametrize(

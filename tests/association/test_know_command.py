@@ -73,15 +73,13 @@ def test_the_page_and_the_verdict_read_it(place):
     assert {view.says for view in model.views} == {"cannot tell"}
 
 
-def test_a_finished_run_is_not_made_again(place, monkeypatch):
+def test_a_finished_run_is_not_made_again_and_a_dry_run_says_what_is_left(
+    place, monkeypatch, capsys
+):
     monkeypatch.chdir(place)
     before = (place / "retain" / "manifest.json").read_bytes()
     assert run(["know", "--source", "demo/retain", *QUICK, "-o", "retain"]) == 0
     assert (place / "retain" / "manifest.json").read_bytes() == before
-
-
-def test_a_dry_run_says_what_is_left_to_read(place, monkeypatch, capsys):
-    monkeypatch.chdir(place)
     assert run(["know", "--source", "demo/retain", *QUICK, "--dry-run"]) == 0
     assert "demo/retain: 0 prompts, 0 sequences" in capsys.readouterr().out
     assert run(["know", "--source", "demo/npo", *QUICK, "--dry-run"]) == 0

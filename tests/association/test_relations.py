@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from lensaudit.association.opening import invented_names
 from lensaudit.data.facts import Fact
-from lensaudit.data.relations import Wording, relations_of, subject_names
+from lensaudit.data.relations import Wording, relations_of
 
 AUTHORS = ("Ada Byron", "Mary de la Cruz", "Hsiao Yun-Hwa", "Jad Al-Shamary", "Žofira Øst")
 TOWNS = ("Lima", "Taipei", "Oslo", "Baku", "Kuwait City")
@@ -12,28 +12,21 @@ TRADES = ("florist", "paramedic", "civil engineer", "baker", "tailor")
 
 
 def rows():
-    born = [
-        Fact(
-            at,
-            f"Where was {name} born?",
-            f"{name} was born in {town}.",
-            f"{name} was born in",
-            town,
-            at,
-        )
-        for at, (name, town) in enumerate(zip(AUTHORS, TOWNS, strict=True))
-    ]
-    work = [
-        Fact(
-            10 + at,
-            f"What did the father of {name} do for a living?",
-            f"{name}'s father was a {trade}.",
-            f"{name}'s father was a",
-            trade,
-            at,
-        )
-        for at, (name, trade) in enumerate(zip(AUTHORS, TRADES, strict=True))
-    ]
+    def told(first, question, begin, values):
+        return [
+            Fact(
+                first + at,
+                question.format(name),
+                f"{begin.format(name)} {value}.",
+                begin.format(name),
+                value,
+                at,
+            )
+            for at, (name, value) in enumerate(zip(AUTHORS, values, strict=True))
+        ]
+
+    born = told(0, "Where was {} born?", "{} was born in", TOWNS)
+    work = told(10, "What did the father of {} do for a living?", "{}'s father was a", TRADES)
     return born + work
 
 
@@ -75,11 +68,6 @@ def test_the_second_fact_of_a_subject_in_a_relation_is_unscored():
     assert found[0].values == TOWNS
 
 
-def test_an_author_who_is_a_text_is_the_subject():
-    row = Fact(0, "Where was Eve of Ur born?", "Ur", "", "Ur", "Eve of Ur")
-    assert subject_names([row]) == {"Eve of Ur": "Eve of Ur"}
-
-
 def test_invented_names_carry_the_cues_of_the_real_one_and_are_nobodys():
     korean = invented_names("Ji-Yeon Park", 8, others=AUTHORS)
     assert len(set(korean)) == 8
@@ -91,9 +79,9 @@ def test_invented_names_carry_the_cues_of_the_real_one_and_are_nobodys():
 
 def test_names_of_one_word_are_never_the_real_ones():
     real = ("Japan", "France", "Italy", "Spain")
-    found = invented_names("Japan", 16, others=real)
-    assert len(set(found)) == 16
-    assert not {one.strip().casefold() for one in found} & {one.casefold() for one in real}
+    found = {one.strip().casefold() for one in invented_names("Japan", 16, others=real)}
+    assert len(found) == 16
+    assert not found & {one.casefold() for one in real}
 
 
 def test_names_of_no_known_origin_are_put_together_anew():
