@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from lensaudit.scores.erasure import (
     erasure_score,
     exact_match,
-    first_sentence,
     label_hit,
     layer_status,
     tally,
@@ -24,20 +23,6 @@ def test_exact_match_by_hand():
     assert exact_match([], [1]) == 0.0
     with pytest.raises(ValueError, match="at least one reference token"):
         exact_match([1], [])
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        (" Ada Lovelace. More.", "Ada Lovelace"),
-        ("\n\nAda\nQuestion: Who", "Ada"),
-        ("J.K. Rowling", "J"),
-        (" . Ada", ""),
-        ("", ""),
-    ],
-)
-def test_a_text_is_cut_before_the_first_full_stop_and_line_end(text, wanted):
-    assert first_sentence(text) == wanted
 
 
 def test_a_hit_is_the_most_likely_label_and_broken_logits_have_none():

@@ -76,11 +76,6 @@ def test_the_share_of_unknown_facts_sharpens_q():
     assert found.q[0] == pytest.approx(20 * 0.01 / 15 * (1 + above) / 10)
 
 
-def test_p_counts_placebos_at_least_as_far_out():
-    d = torch.cat((torch.tensor([2.0]), torch.tensor([3.0, 2.0]), torch.zeros(97)))
-    assert name_facts([d]).p == ((1 + 2) / 100,)
-
-
 def test_q_is_benjamini_hochberg():
     facts = null(4, 99, 0)
     for fact, rank in zip(facts, (0, 1, 3, 50), strict=True):

@@ -33,15 +33,6 @@ def test_harmonic_mean_equals_scipy(values):
     assert harmonic_mean(values) == pytest.approx(scipy_stats.hmean(values), rel=1e-12)
 
 
-@quick
-@given(positive, st.randoms(use_true_random=False))
-def test_harmonic_mean_lies_between_the_extremes_in_any_order(values, random):
-    shuffled = random.sample(values, len(values))
-    mean = harmonic_mean(values)
-    assert min(values) * (1 - 1e-12) <= mean <= max(values) * (1 + 1e-12)
-    assert harmonic_mean(shuffled) == pytest.approx(mean, rel=1e-12)
-
-
 def test_harmonic_mean_by_hand():
     # 2 / (1 / (0 + 1e-12) + 1 / (1 + 1e-12))
     assert harmonic_mean([0.0, 1.0], eps=1e-12) == pytest.approx(2e-12, rel=1e-9)
@@ -71,14 +62,6 @@ def test_published_aggregates_are_reproduced_to_the_bit():
 def test_auc_equals_sklearn_with_ties(knows, forgot):
     labels = [1] * len(knows) + [0] * len(forgot)
     assert auc(knows, forgot) == pytest.approx(roc_auc_score(labels, knows + forgot), abs=1e-12)
-
-
-@quick
-@given(scores, scores)
-def test_auc_of_reversed_scores_is_one_minus_auc(knows, forgot):
-    reverse = auc([-score for score in knows], [-score for score in forgot])
-    assert reverse == pytest.approx(1 - auc(knows, forgot), abs=1e-12)
-    assert auc(forgot, knows) == pytest.approx(1 - auc(knows, forgot), abs=1e-12)
 
 
 def test_auc_worked_by_hand():
