@@ -290,7 +290,7 @@ def _reference(settings: EvaluateSettings, place: Path) -> dict[str, str | None]
     if log is None:
         return {}
     file = log / f"{settings.suite.upper()}_EVAL.json" if log.is_dir() else log
-    return {"retain_log": mark_of(file).blake2b if file.is_file() else None}
+    return {"retain_log": mark_of(file)["blake2b"] if file.is_file() else None}
 
 
 def _options(

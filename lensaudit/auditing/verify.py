@@ -124,7 +124,7 @@ def _document(path: Path) -> CheckedPlace | None:
     whole = not is_signed or signed(content)["check"] == content["check"]
     marks = {name: value for name, value in content.items() if name not in ("key", "check")}
     if marks.keys() == {"n_bytes", "blake2b"}:
-        whole = whole and tensors.is_file() and vars(mark_of(tensors)) == marks
+        whole = whole and tensors.is_file() and mark_of(tensors) == marks
         return _one(tensors, "tensors", [None if whole else _CHANGED])
     if path.parent.name == MAPS:
         return _one(tensors, "tensors", [f"{path.name} does not speak of it"])

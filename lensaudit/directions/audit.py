@@ -60,8 +60,7 @@ from lensaudit.results.records import RunResult, claim, manifest
 from lensaudit.results.sentences import (
     WEAK,
     component_clamped,
-    direction_ablated,
-    direction_added,
+    direction_edited,
 )
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.recovery import recovery
@@ -569,4 +568,4 @@ def reading(kind: Kind, summary: Mapping[str, Any], found: Mapping[str, Recovery
         drawn = known.get("random_sufficiency")
         into_full = {"random directions into full": drawn} if drawn else {}
         return component_clamped(main, known.get("sufficiency"), controls, into_full, general)
-    return (direction_added if kind == "add" else direction_ablated)(main, controls, general)
+    return direction_edited(kind, main, controls, general)

@@ -172,12 +172,11 @@ def read_meta(path: Path) -> dict[str, Any]:
     Raises:
         InputError: no rows.
     """
-    rows = _rows(path, "metrics", "metric")
     joined = [
         {**row, "notes": "; ".join(map(str, row["notes"]))}
         if isinstance(row.get("notes"), list)
         else row
-        for row in rows
+        for row in _rows(path, "metrics", "metric")
     ]
     return brief({"folder": str(path.parent), "rows": joined})
 
@@ -273,30 +272,28 @@ def read_directions(path: Path) -> dict[str, Any]:
     need(content, path, "source", "experiments")
     where = f"{path}: experiments"
     experiments = checked_as(dict[str, dict[str, Any]], content["experiments"], where)
-    found = [_experiment(kind, one) for kind, one in experiments.items()]
+    found = [
+        {
+            "kind": kind,
+            "unscored": one.get("unscored"),
+            "reading": one.get("reading"),
+            "warnings": one.get("warnings") or [],
+            "above_control": one.get("recovery_above_control"),
+            "kl_retain": one.get("kl_retain"),
+            "utility_delta": one.get("utility_delta"),
+            "arms": [
+                {
+                    "arm": name,
+                    **{key: scored.get(key) for key in ("recovery", "ci95", "ci95_why", "n_items")},
+                }
+                for name in part(one, "arms")
+                if (scored := part(one, "arms", name, str(one.get("score", "em"))))
+            ],
+        }
+        for kind, one in experiments.items()
+    ]
     counts = {name: content.get(name) for name in ("n_items", "n_groups", "n_folds", "score")}
     return brief(
         {"kind": "directions", "folder": str(path.parent), "source": str(content["source"])}
         | {"head": counts, "experiments": found}
     )
-
-
-def _experiment(kind: str, one: JsonObject) -> dict[str, Any]:
-    score = str(one.get("score", "em"))
-    return {
-        "kind": kind,
-        "unscored": one.get("unscored"),
-        "reading": one.get("reading"),
-        "warnings": one.get("warnings") or [],
-        "above_control": one.get("recovery_above_control"),
-        "kl_retain": one.get("kl_retain"),
-        "utility_delta": one.get("utility_delta"),
-        "arms": [
-            {
-                "arm": name,
-                **{key: scored.get(key) for key in ("recovery", "ci95", "ci95_why", "n_items")},
-            }
-            for name in part(one, "arms")
-            if (scored := part(one, "arms", name, score))
-        ],
-    }

@@ -26,29 +26,46 @@ def summaries(*places: Place) -> pd.DataFrame:
 
     `full` and `retain` are the scores of the two anchors: 0 and 1 where everything is right.
     """
-    return _frame([_summary(run) for run in _patches(places)])
+    settings = ("scope", "component", "last_layer", "engine")
+    return _frame(
+        [
+            {
+                "source": run.source,
+                "score": run.score,
+                "value": run.estimate.value,
+                "low": run.estimate.low,
+                "high": run.estimate.high,
+                "n": run.said.n,
+                "n_scored": run.said.n_scored,
+                **{name: run.said.calibration.get(name) for name in ("full", "retain")},
+                **{name: run.summary.get(name) for name in settings},
+                "folder": str(run.folder),
+            }
+            for run in _patches(places)
+        ]
+    )
 
 
 def examples(*places: Place) -> pd.DataFrame:
     """One row per source and example: its text, its score, or why it has none."""
-    rows = []
-    for run in _patches(places):
-        asked = zip(run.examples, run.rows, run.scores, run.baseline, strict=True)
-        rows += [
-            {
-                "source": run.source,
-                "score": run.score,
-                "idx": text.idx,
-                "group": row.get("group"),
-                "question": text.question,
-                "entity": text.entity,
-                "baseline": baseline,
-                "value": value,
-                "n_ke": len(row.get("ke", ())),
-                "unscored": row.get("unscored"),
-            }
-            for text, row, value, baseline in asked
-        ]
+    rows = [
+        {
+            "source": run.source,
+            "score": run.score,
+            "idx": text.idx,
+            "group": row.get("group"),
+            "question": text.question,
+            "entity": text.entity,
+            "baseline": baseline,
+            "value": value,
+            "n_ke": len(row.get("ke", ())),
+            "unscored": row.get("unscored"),
+        }
+        for run in _patches(places)
+        for text, row, value, baseline in zip(
+            run.examples, run.rows, run.scores, run.baseline, strict=True
+        )
+    ]
     return _frame(rows)
 
 
@@ -90,21 +107,19 @@ def efforts(*places: Place) -> pd.DataFrame:
 
     `right`, `right_full` and `right_retain` are shares of the facts answered rightly.
     """
-    rows = []
-    for one in _found(places, "effort"):
-        run = effort_run(one.path)
-        rows += [
-            {
-                "source": run.model,
-                "arm": name,
-                **{key: getattr(point, key) for key in ("c", "tokens", "flop", "rho", "low")},
-                "right": point.source,
-                "right_full": point.full,
-                "right_retain": point.retain,
-            }
-            for name, arm in run.arms.items()
-            for point in arm.curve
-        ]
+    rows = [
+        {
+            "source": run.model,
+            "arm": name,
+            **{key: getattr(point, key) for key in ("c", "tokens", "flop", "rho", "low")},
+            "right": point.source,
+            "right_full": point.full,
+            "right_retain": point.retain,
+        }
+        for run in (effort_run(one.path) for one in _found(places, "effort"))
+        for name, arm in run.arms.items()
+        for point in arm.curve
+    ]
     return _frame(rows)
 
 
@@ -120,21 +135,6 @@ def curves(*places: Place) -> pd.DataFrame:
     return _frame(points)
 
 
-def _summary(run: PatchRun) -> dict[str, Any]:
-    return {
-        "source": run.source,
-        "score": run.score,
-        "value": run.estimate.value,
-        "low": run.estimate.low,
-        "high": run.estimate.high,
-        "n": run.said.n,
-        "n_scored": run.said.n_scored,
-        **{name: run.said.calibration.get(name) for name in ("full", "retain")},
-        **{name: run.summary.get(name) for name in ("scope", "component", "last_layer", "engine")},
-        "folder": str(run.folder),
-    }
-
-
 def _patches(places: tuple[Place, ...]) -> list[PatchRun]:
     return _readable(_found(places, "patch", "counterfactual"), lambda path: read_patch(path, {}))
 
@@ -145,15 +145,15 @@ def _readable(found: list[Found], read: Callable[[Path], Run]) -> list[Run]:
     Raises:
         InputError: none can; says why the first cannot.
     """
-    runs, first = [], None
+    runs, refused = [], []
     for one in found:
         try:
             runs.append(read(one.path))
         except InputError as error:
-            first = first or error
+            refused.append(error)
             warnings.warn(str(error), stacklevel=4)
-    if first is not None and not runs:
-        raise first
+    if refused and not runs:
+        raise refused[0]
     return runs
 
 

@@ -11,6 +11,7 @@ same again is given what the files say, and no model library is imported for it.
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,10 +58,9 @@ def seal(folder: Path, made: Manifest, *, key: str, files: Iterable[str]) -> Pat
 
 def finished(folder: Path, key: str) -> bool:
     """Whether `folder` holds the finished work of this very run, each file as it was written."""
-    try:
+    with suppress(InputError):
         return check_own(folder, key)
-    except InputError:
-        return False
+    return False
 
 
 def check_own(folder: Path, key: str) -> bool:
@@ -115,15 +115,9 @@ def in_folder(
         notice(f"{out} holds this run already; nothing to do")
         return json_object(path)
     begin(out, key)
-    summary = work()
+    summary, command, inputs = work(), identity["command"], {**identity, **inputs}
     write_json(path, summary)
-    made = manifest(
-        identity["command"],
-        options=options,
-        inputs={**identity, **inputs},
-        device=device,
-        started=started,
-    )
+    made = manifest(command, options=options, inputs=inputs, device=device, started=started)
     seal(out, made, key=key, files=files)
     return summary
 
@@ -136,24 +130,22 @@ def write_keyed(path: Path, document: Mapping[str, Any]) -> Path:
 def write_marked(path: Path, content: bytes, key: str) -> None:
     """Write a file, and last of all a JSON beside it that says of which key and content it is."""
     write_bytes(path, content)
-    write_json(path.with_suffix(".json"), signed({"key": key, **vars(mark_of(path))}))
+    write_keyed(path.with_suffix(".json"), {"key": key, **mark_of(path)})
 
 
 def read_marked(path: Path, key: str) -> bytes | None:
     """The content of a file, if it was made under `key` and is as it was written; else None."""
     said = keyed_document(path.with_suffix(".json"), key)
-    if said is None or not path.is_file() or said != {"key": key, **vars(mark_of(path))}:
-        return None
-    return path.read_bytes()
+    whole = said is not None and path.is_file() and said == {"key": key, **mark_of(path)}
+    return path.read_bytes() if whole else None
 
 
 def keyed_document(path: Path, key: str) -> dict[str, Any] | None:
     """The JSON object in a file, if it was made under `key` and is as it was written; else None."""
-    try:
+    with suppress(InputError):
         found = signed_object(path)
-    except InputError:
-        return None
-    return found if found.get("key") == key else None
+        return found if found.get("key") == key else None
+    return None
 
 
 Key = Callable[[], str]
@@ -185,19 +177,16 @@ class Question:
         Args:
             manifests: every one that the run wrote.
         """
-        if self._asked is None:
-            return None
-        said: list[Any] = []
-        try:
+        said: dict[str, Any] = {}
+        with suppress(LensAuditError, OSError):
             for path in manifests:
-                said.append(json_object(path).get("asked"))
+                said = part(json_object(path), "asked")
                 begun = (path.parent / BEGUN).exists()
-                if said[-1] != said[0] or begun or misfits(path.parent, name=path.name):
+                other = self._asked is None or said.get("hash") != self._asked
+                if other or begun or misfits(path.parent, name=path.name):
                     return None
-        except (LensAuditError, OSError):
-            return None
-        first = said[0] if said and isinstance(said[0], Mapping) else {}
-        return list(first["told"]) if first.get("hash") == self._asked else None
+            return said.get("told")
+        return None
 
     def settle(self, manifests: Iterable[Path]) -> None:
         """Say in the manifests of the finished run what it was asked, that it may answer again.
@@ -215,7 +204,6 @@ class Question:
 
 def _known(key: Key) -> str | None:
     """None where something is wrong, which the run says itself."""
-    try:
+    with suppress(LensAuditError):
         return key()
-    except LensAuditError:
-        return None
+    return None

@@ -10,6 +10,7 @@ The first line that is added after that writes the ledger anew without them.
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,16 +40,6 @@ _NAMED_FOR = re.compile(r".*--([0-9a-f]{32})\.jsonl")
 def _bond(kind: Any, key: Any) -> str:
     """What ties a line to its ledger: the content hash of the header."""
     return digest([kind, key])
-
-
-def checksum(bond: str, row: Mapping[str, Any]) -> str:
-    """Of a line's values under the bond of its header: 64 bits, 16 hex digits."""
-    return digest([bond, row])[:16]
-
-
-def _values(row: LedgerLine) -> LedgerLine:
-    """A line without its checksum."""
-    return {name: value for name, value in row.items() if name != CHECK}
 
 
 def _object(line: bytes) -> LedgerLine:
@@ -85,7 +76,7 @@ class Ledger:
         self._bond = _bond(kind, self.key)
         found = [_object(line) for line in read_bytes(path).splitlines()]
         lines = [row for row in found if row != self.header]
-        self.rows: list[LedgerLine] = [_values(r) for r in lines if r and self._accepts(r)]
+        self.rows: list[LedgerLine] = list(filter(None, map(self._read, lines)))
         self._n_lines, self._n_dropped = len(lines), len(lines) - len(self.rows)
         self._is_sound = found[:1] == [self.header] and not self._n_dropped
         if notice is not None and self.problem is not None:
@@ -97,25 +88,22 @@ class Ledger:
         return {_LEDGER: self.kind, "key": dict(self.key), CHECK: self._bond}
 
     def signed(self, row: Mapping[str, Any]) -> LedgerLine:
-        """A line with its checksum."""
-        return {**row, CHECK: checksum(self._bond, row)}
+        """A line with its checksum, of its values under the header: 64 bits, 16 hex digits."""
+        return {**row, CHECK: digest([self._bond, row])[:16]}
 
-    def _accepts(self, row: LedgerLine) -> bool:
-        """Was this line written under this header, with these very values?"""
-        try:
-            return row.get(CHECK) == checksum(self._bond, _values(row))
-        except (ValueError, RecursionError):  # NaN, or a nesting that nobody wrote
-            return False
+    def _read(self, row: LedgerLine) -> LedgerLine | None:
+        """The values of a line; None if it was not written under this header, with these."""
+        values = {name: value for name, value in row.items() if name != CHECK}
+        with suppress(ValueError, RecursionError):  # NaN, or a nesting that nobody wrote
+            return values if self.signed(values) == row else None
+        return None
 
     @property
     def problem(self) -> str | None:
         """What did not count when the file was read, in one line; None where all did."""
-        if self._n_dropped == 0:
-            return None
-        return (
-            f"{self.path}: {self._n_dropped} of {self._n_lines} lines are damaged or of another "
-            "run; they are left out, and computed again where they are wanted"
-        )
+        dropped = f"{self._n_dropped} of {self._n_lines} lines are damaged or of another run"
+        after = "they are left out, and computed again where they are wanted"
+        return f"{self.path}: {dropped}; {after}" if self._n_dropped else None
 
     def check(self, remedy: str) -> None:
         """Refuse a ledger from which numbers are read and nothing is computed again.
@@ -197,31 +185,17 @@ def verify_ledger(path: Path) -> VerifiedLedger:
     Raises:
         WorkError: the file cannot be read.
     """
-    content = read_bytes(path)
-    try:
-        found = _opened(path, content)
-    except InputError as error:
-        return VerifiedLedger(str(path), None, 0, (str(error),))
-    problems = tuple(filter(None, (found.problem,)))
-    return VerifiedLedger(str(path), found.kind, len(found.rows), problems)
-
-
-def _opened(path: Path, content: bytes) -> Ledger:
-    """A ledger under the header in its first line.
-
-    Raises:
-        InputError: that is none, or not the one that the file is named for.
-    """
-    row = _object(content.partition(b"\n")[0])
-    kind, key = row.get(_LEDGER), row.get("key")
+    row = _object(read_bytes(path).partition(b"\n")[0])
+    kind, key, named = row.get(_LEDGER), row.get("key"), _NAMED_FOR.fullmatch(path.name)
     if not isinstance(kind, str) or not isinstance(key, dict):
-        raise InputError(f"{path}: its first line is not a header; it is written again when used")
-    if row.get(CHECK) != _bond(kind, key):
-        raise InputError(f"{path}: its header is damaged; it is written again when used")
-    named = _NAMED_FOR.fullmatch(path.name)
-    if named and named[1] != digest(key):
-        raise InputError(
-            f"{path}: is named for key {named[1][:8]}…, its header says {digest(key)[:8]}…; what "
-            "it holds is computed again when used"
-        )
-    return Ledger(path, kind, key)
+        why = "its first line is not a header; it is written again when used"
+    elif row.get(CHECK) != _bond(kind, key):
+        why = "its header is damaged; it is written again when used"
+    elif named and named[1] != digest(key):
+        own = f"its header says {digest(key)[:8]}…; what it holds is computed again when used"
+        why = f"is named for key {named[1][:8]}…, {own}"
+    else:
+        found = Ledger(path, kind, key)
+        problems = tuple(filter(None, (found.problem,)))
+        return VerifiedLedger(str(path), kind, len(found.rows), problems)
+    return VerifiedLedger(str(path), None, 0, (f"{path}: {why}",))

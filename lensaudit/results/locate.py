@@ -102,12 +102,17 @@ def locate(paths: Iterable[Path]) -> tuple[list[Found], list[LeftOut]]:
     for path in paths:
         if not path.exists():
             raise InputError(f"{path}: no such file or folder; {WANTED}")
-        here, missed = _in_folder(path) if path.is_dir() else _file(path)
+        here, missed = _in_folder(path) if path.is_dir() else (_marked(path), [])
+        if not here and not missed:
+            why = (
+                "holds no result of lensaudit"
+                if path.is_dir()
+                else f"is no result of lensaudit; {WANTED}"
+            )
+            missed = [LeftOut(str(path), why)]
         left += missed
         for one in here:
             found.setdefault(one.path.resolve(), one)
-        if not here and not missed:
-            left.append(LeftOut(str(path), "holds no result of lensaudit"))
     return list(found.values()), left
 
 
@@ -146,40 +151,30 @@ def folders_below(
 
 def _marked(path: Path) -> list[Found]:
     """The result that a file marks."""
-    kinds = {".json": _json_kind, ".csv": _csv_kind}
-    kind = kinds[path.suffix](path) if path.suffix in kinds and path.is_file() else None
+    read = {".json": _json_kind, ".csv": _csv_kind}.get(path.suffix)
+    kind = read(path) if read and path.is_file() else None
     return [Found(kind, path)] if kind else []
-
-
-def _file(path: Path) -> tuple[list[Found], list[LeftOut]]:
-    found = _marked(path)
-    return found, [] if found else [LeftOut(str(path), f"is no result of lensaudit; {WANTED}")]
 
 
 def _json_kind(path: Path) -> Kind | None:
     """By name, unless the file says of itself what it is."""
     named = NAMES.get(path.name)
-    if named == "eval" or (named is None and not _says_something(path)):
+    with path.open("rb") as stream:
+        start = stream.read(4096)
+    says_something = b'"schema"' in start or b'"kind"' in start
+    if named == "eval" or (named is None and not says_something):
         return named
     try:
         content = read_json(path)
     except InputError:
         return named  # reading it again says what is wrong with it
-    if isinstance(content, list):
-        is_study = bool(content) and isinstance(content[0], dict) and "study_id" in content[0]
-        return "rtt" if is_study else named
-    said = content if isinstance(content, dict) else {}
-    for field in ("kind", "schema"):
-        word = str(said.get(field, "")).partition("/")[0]
-        if word in SCHEMAS:
-            return SCHEMAS[word]
-    return named
-
-
-def _says_something(path: Path) -> bool:
-    with path.open("rb") as stream:
-        start = stream.read(4096)
-    return b'"schema"' in start or b'"kind"' in start
+    if not isinstance(content, dict):
+        first = content[0] if isinstance(content, list) and content else None
+        return "rtt" if isinstance(first, dict) and "study_id" in first else named
+    kinds: list[Kind | None] = [
+        SCHEMAS.get(str(content.get(field, "")).partition("/")[0]) for field in ("kind", "schema")
+    ]
+    return kinds[0] or kinds[1] or named
 
 
 def _csv_kind(path: Path) -> Kind | None:

@@ -16,6 +16,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from importlib import metadata
@@ -34,7 +35,7 @@ MANIFESTS = "manifests"
 BEGUN = "begun.json"
 """In a folder whose run has begun and is not finished."""
 AGAIN = "run the command that made it again"
-PACKAGES = ("lensaudit", "torch", "transformers", "transformer-lens", "numpy", "h5py", "tokenizers")
+PACKAGES = ("torch", "transformers", "transformer-lens", "numpy", "h5py", "tokenizers")
 _NUMERIC = ("lensaudit", "torch", "transformers", "transformer-lens")
 
 
@@ -96,17 +97,8 @@ def model_in(manifest: Any, role: str, where: object = MANIFEST) -> NamedModel:
     return checked(NamedModel, part(manifest, "inputs", role), f"{where}: inputs.{role}")
 
 
-@dataclass(frozen=True)
-class FileMark:
-    """What a manifest says of a file."""
-
-    n_bytes: int
-    blake2b: str
-    """128 bits, 32 hex digits."""
-
-
-def mark_of(path: Path) -> FileMark:
-    """Size and content hash of a file.
+def mark_of(path: Path) -> dict[str, Any]:
+    """What a manifest says of a file: `n_bytes`, and `blake2b`, 128 bits as 32 hex digits.
 
     Raises:
         InputError | TryAgainError | WorkError: it cannot be read.
@@ -115,13 +107,13 @@ def mark_of(path: Path) -> FileMark:
     try:
         with path.open("rb") as stream:
             found = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16))
-        return FileMark(path.stat().st_size, found.hexdigest())
+        return {"n_bytes": path.stat().st_size, "blake2b": found.hexdigest()}
     except OSError as error:
         raise os_error(error, path) from error
 
 
 def _marks(folder: Path, files: Iterable[str]) -> dict[str, Any]:
-    return {name: vars(mark_of(folder / name)) for name in sorted(files)}
+    return {name: mark_of(folder / name) for name in sorted(files)}
 
 
 def signed(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,12 +195,11 @@ def check_result(path: Path) -> None:
         InputError: names the first file that does not fit.
     """
     for name in _manifests(path):
-        try:
-            ours = not {"files", "check"}.isdisjoint(json_object(path.parent / name))
-        except InputError:  # a damaged one counts as ours
-            ours = True
-        if ours:
-            check_whole(path)
+        # a damaged one counts as ours
+        with suppress(InputError):
+            if {"files", "check"}.isdisjoint(json_object(path.parent / name)):
+                return
+        check_whole(path)
 
 
 def _manifests(place: Path) -> list[str]:
@@ -279,26 +270,39 @@ def misfits(
     said = content.get("files")
     if not isinstance(said, Mapping) or not _fits(content):
         return [f"{name}: was changed after the run wrote it"]
-    found = (
-        _misfit(folder / one, one, mark, largest)
+    found = {
+        one: _misfit(folder, one, mark, largest)
         for one, mark in said.items()
         if only in (None, one)
-    )
-    return [line for line in found if line]
+    }
+    return [f"{one}: {what}" for one, what in found.items() if what]
+
+
+def _misfit(folder: Path, name: str, mark: Any, largest: int | None) -> str | None:
+    path = folder / name
+    if not isinstance(mark, Mapping) or _is_away(name):
+        return "the manifest does not say what it was"
+    if not path.is_file():
+        return "is gone"
+    n_bytes = path.stat().st_size
+    if n_bytes != mark.get("n_bytes"):
+        return f"has {n_bytes} bytes, the manifest says {mark.get('n_bytes')}"
+    same = (largest is not None and n_bytes > largest) or mark_of(path) == mark
+    return None if same else "was changed after the run wrote it"
 
 
 def answered_for(path: Path) -> list[Path]:
     """The files of which a manifest says how a run of ours wrote them, there or not.
 
     Raises:
-        InputError: it was edited, or or is another program's.
+        InputError: it was edited, or is another program's.
     """
     content = signed_object(path)
     files, wanted = content.get("files"), {one.name for one in fields(Manifest)}
     if not isinstance(files, Mapping) or not wanted <= content.keys():
         raise InputError(f"{path}: is no manifest of a run of ours")
-    if away := [name for name in files if _is_away(name)]:
-        raise InputError(f"{path}: names {away[0][:80]!r}, which is not below its folder")
+    if away := next(filter(_is_away, files), None):
+        raise InputError(f"{path}: names {away[:80]!r}, which is not below its folder")
     at = path.parent
     folder = at.parent.parent if at.parent.name == MANIFESTS else at
     return [folder / name for name in files]
@@ -308,26 +312,11 @@ def _is_away(name: str) -> bool:
     return Path(name).is_absolute() or ".." in Path(name).parts
 
 
-def is_whole(folder: Path, *, largest: int | None = None) -> bool:
+def is_whole(folder: Path) -> bool:
     """Whether a folder has its manifest, and each file is as it was written."""
-    try:
-        return not misfits(folder, largest=largest)
-    except InputError:
-        return False
-
-
-def _misfit(path: Path, name: str, mark: Any, largest: int | None) -> str | None:
-    if not isinstance(mark, Mapping) or _is_away(name):
-        return f"{name}: the manifest does not say what it was"
-    if not path.is_file():
-        return f"{name}: is gone"
-    n_bytes = path.stat().st_size
-    if n_bytes != mark.get("n_bytes"):
-        return f"{name}: has {n_bytes} bytes, the manifest says {mark.get('n_bytes')}"
-    if largest is not None and n_bytes > largest:
-        return None
-    same = mark_of(path).blake2b == mark.get("blake2b")
-    return None if same else f"{name}: was changed after the run wrote it"
+    with suppress(InputError):
+        return not misfits(folder)
+    return False
 
 
 def manifest(
@@ -353,13 +342,8 @@ def manifest(
 
 def package_versions() -> dict[str, str]:
     """Versions of Python and of the packages a number may depend on."""
-    versions = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
+    found = {one: metadata.version(one) for one in PACKAGES}
+    return {"python": platform.python_version(), "lensaudit": lensaudit.__version__, **found}
 
 
 @functools.cache
@@ -370,7 +354,7 @@ def computed_by() -> str:
     by more than its last bits raises the key's algorithm.
     """
     known = package_versions()
-    return ", ".join(f"{name} {known[name]}" for name in _NUMERIC if name in known)
+    return ", ".join(f"{name} {known[name]}" for name in _NUMERIC)
 
 
 @functools.cache
@@ -384,19 +368,13 @@ def code_digest() -> str:
 def git_commit() -> str | None:
     """Commit of the checkout this package runs from; None in an installed wheel."""
     root = Path(lensaudit.__file__).resolve().parent.parent
-    if not (root / ".git").exists():
-        return None
-    try:
-        answer = subprocess.run(
-            ["git", "-C", str(root), "rev-parse", "HEAD"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return answer.stdout.strip() or None
+    asked = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    with suppress(OSError, subprocess.SubprocessError):
+        if (root / ".git").exists():
+            return subprocess.check_output(
+                asked, stderr=subprocess.DEVNULL, text=True, timeout=5
+            ).strip()
+    return None
 
 
 Run = Mapping[str, Any]
@@ -414,12 +392,12 @@ def folders_for(sources: Sequence[str], out: Path | None) -> dict[str, Path]:
     >>> [path.as_posix() for path in folders_for(["demo/npo", "./runs/npo"], None).values()]
     ['experiments/out/demo-npo', 'experiments/out/npo']
     """
-    base = out or results_folder()
     if len(sources) == 1 and out is not None:
         return {sources[0]: out}
     names = [slug(_named(source)) for source in sources]
     return {
-        source: base / (name if names.count(name) == 1 else f"{name}-{digest(source)[:8]}")
+        source: (out or results_folder())
+        / (name if names.count(name) == 1 else f"{name}-{digest(source)[:8]}")
         for source, name in zip(sources, names, strict=True)
     }
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from lensaudit.errors import InputError
 from lensaudit.files import files_below, read_bytes, remove_files
@@ -29,6 +29,7 @@ from lensaudit.results.records import (
     signed_object,
 )
 
+T = TypeVar("T")
 Weight = Literal["explains", "may explain", "does not matter"]
 
 _DEPTH = 10
@@ -115,19 +116,8 @@ class Run:
         }
 
 
-@dataclass(frozen=True)
-class Differing:
-    """Something recorded of two runs that is not alike."""
-
-    name: str
-    """As `options.tau` or `inputs.source.weights`."""
-    first: str | None
-    """None: not recorded there."""
-    second: str | None
-    weight: Weight
-
-    def __str__(self) -> str:
-        return f"{self.name}: {_short(self.first)} -> {_short(self.second)}"
+Pair = tuple[T | None, T | None]
+"""Of either run; None where it has none."""
 
 
 @dataclass(frozen=True)
@@ -136,13 +126,18 @@ class Comparison:
 
     first: Run
     second: Run
-    values: Mapping[str, tuple[float | None, float | None]]
+    values: Mapping[str, Pair[float]]
     """Numbers that differ."""
-    differing: tuple[Differing, ...]
+    differing: Mapping[str, Pair[str]]
+    """What was recorded and differs, as `options.tau` or `inputs.source.weights`."""
 
-    def of(self, weight: Weight) -> tuple[Differing, ...]:
-        """What explains the numbers, what may, or what does not matter."""
-        return tuple(one for one in self.differing if one.weight == weight)
+    def of(self, weight: Weight) -> list[str]:
+        """What explains the numbers, what may, or what does not matter, a line each."""
+        return [
+            f"{name}: {' -> '.join(map(_short, pair))}"
+            for name, pair in self.differing.items()
+            if _weight(name) == weight
+        ]
 
     def document(self) -> dict[str, object]:
         """As `runs diff --json` tells it."""
@@ -150,7 +145,10 @@ class Comparison:
             "first": str(self.first.folder),
             "second": str(self.second.folder),
             "values": {key: list(pair) for key, pair in self.values.items()},
-            "differing": [vars(one) for one in self.differing],
+            "differing": [
+                {"name": name, "first": one, "second": other, "weight": _weight(name)}
+                for name, (one, other) in self.differing.items()
+            ],
             "sentence": self.sentence(),
         }
 
@@ -179,13 +177,11 @@ def find_runs(places: Sequence[Path]) -> list[Run]:
     for place in places:
         if not place.is_dir():
             raise InputError(f"{place}: no such folder; wanted one with results")
-        for folder, names in folders_below(place, _DEPTH):
+        for folder, _ in folders_below(place, _DEPTH):
             with suppress(InputError):
-                if MANIFEST in names:
-                    found[folder.resolve()] = read_run(folder)
-    return sorted(
-        found.values(), key=lambda run: (run.made.finished, str(run.folder)), reverse=True
-    )
+                found[folder.resolve()] = read_run(folder)
+    runs = found.values()
+    return sorted(runs, key=lambda run: (run.made.finished, str(run.folder)), reverse=True)
 
 
 def read_run(folder: Path, *, whole: bool = False) -> Run:
@@ -204,25 +200,28 @@ def read_run(folder: Path, *, whole: bool = False) -> Run:
         check_whole(folder, largest=LOOKED_AT_BYTES)
     manifest = json_object(folder / MANIFEST)
     made = checked(Manifest, manifest, folder / MANIFEST)
-    values, score = _values(folder)
+    content: JsonObject = {}
+    with suppress(InputError):
+        found = (folder / name for name in _VALUES if (folder / name).is_file())
+        content = next(map(json_object, found), {})
+    values = {
+        key: float(value)
+        for key, value in content.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    }
+    score = SCORES.get(str(content.get("score")))
     return Run(folder, made, _models(made.inputs, made.options), values, score, manifest)
 
 
 def compare(first: Run, second: Run) -> Comparison:
     """What differs between two runs, and which of it can move a number."""
-    flat = [_flat(run.manifest) for run in (first, second)]
-    names = list(dict.fromkeys([*flat[0], *flat[1]]))
-    differing = [
-        Differing(name, flat[0].get(name), flat[1].get(name), _weight(name))
-        for name in names
-        if flat[0].get(name) != flat[1].get(name)
-    ]
-    moved = {
-        name: (first.values.get(name), second.values.get(name))
-        for name in dict.fromkeys([*first.values, *second.values])
-        if first.values.get(name) != second.values.get(name)
-    }
-    return Comparison(first, second, moved, tuple(differing))
+    recorded = _unlike(_flat(first.manifest), _flat(second.manifest))
+    return Comparison(first, second, _unlike(first.values, second.values), recorded)
+
+
+def _unlike(one: Mapping[str, T], other: Mapping[str, T]) -> dict[str, Pair[T]]:
+    pairs = {name: (one.get(name), other.get(name)) for name in dict.fromkeys([*one, *other])}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def remove(run: Run, *, dry_run: bool = False) -> int:
@@ -237,10 +236,15 @@ def remove(run: Run, *, dry_run: bool = False) -> int:
     folder = run.folder
     if folder.is_symlink():
         raise InputError(f"{folder}: is a link; name the folder it leads to")
-    named, manifests = _named_in(folder)
+    named, manifests = {*answered_for(folder / MANIFEST)}, {folder / MANIFEST}
+    for path in folder.rglob(f"*{MANIFEST}"):
+        with suppress(InputError):  # another program's, which is told with other foreign files
+            named.update(answered_for(path))
+            manifests.add(path)
     for one in (path for name in _CONFIGS for path in folder.rglob(name)):
         if any(path.suffix in _WEIGHTS for path in one.parent.iterdir()):
             raise InputError(f"{one.parent}: holds a model, not results; delete it yourself")
+    named |= manifests
     files = files_below(folder, lambda path: path in named or is_kept(path))
     n_bytes = sum(one.stat().st_size for one in files)
     if not dry_run:
@@ -249,16 +253,6 @@ def remove(run: Run, *, dry_run: bool = False) -> int:
             folder, sorted(files, key=lambda path: (path in manifests, path == folder / MANIFEST))
         )
     return n_bytes
-
-
-def _named_in(folder: Path) -> tuple[set[Path], set[Path]]:
-    """The files that manifests below a folder name, those included; and the manifests."""
-    named, manifests = set(answered_for(folder / MANIFEST)), {folder / MANIFEST}
-    for path in folder.rglob(f"*{MANIFEST}"):
-        with suppress(InputError):  # another program's, which is told with other foreign files
-            named.update(answered_for(path))
-            manifests.add(path)
-    return named | manifests, manifests
 
 
 def is_kept(path: Path) -> bool:
@@ -272,20 +266,6 @@ def is_kept(path: Path) -> bool:
     with suppress(InputError):
         return path.suffix == ".json" and bool(signed_object(path))
     return False
-
-
-def _values(folder: Path) -> tuple[dict[str, float], str | None]:
-    """The numbers of a run's summary, and which of them is its score."""
-    content: JsonObject = {}
-    with suppress(InputError):
-        found = (folder / name for name in _VALUES if (folder / name).is_file())
-        content = next(map(json_object, found), {})
-    values = {
-        key: float(value)
-        for key, value in content.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-    }
-    return values, SCORES.get(str(content.get("score")))
 
 
 def _models(inputs: JsonObject, options: JsonObject) -> dict[str, str]:
@@ -338,6 +318,6 @@ def _short(text: str | None) -> str:
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
-def _listed(things: Sequence[Differing]) -> str:
-    shown = "; ".join(map(str, things[:5]))
-    return shown + (f"; and {len(things) - 5} more" if len(things) > 5 else "")
+def _listed(lines: Sequence[str]) -> str:
+    shown = "; ".join(lines[:5])
+    return shown + (f"; and {len(lines) - 5} more" if len(lines) > 5 else "")

@@ -8,7 +8,7 @@ of a model stands in `lensaudit.verdict`.
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from lensaudit.scores.estimate import Estimate
 
@@ -41,44 +41,52 @@ def shown(one: Estimate, digits: int = 2) -> str:
     return f"{value} [{one.low:.{digits}f}, {one.high:.{digits}f}]"
 
 
-def direction_added(
-    found: Estimate, controls: Mapping[str, Estimate], general: Estimate | None = None
+_EDITED = {
+    "add": (
+        "A direction from other authors brings the answers back: hidden, not erased.",
+        f"No one direction brings the answers back; {NO_PROOF}.",
+    ),
+    "ablate": (
+        "Without the direction the answers are there: suppressed at the output.",
+        f"Taking the direction away brings no answers; {NO_PROOF}.",
+    ),
+}
+"""What is done with a direction -> what all of the recovery shows, and what none of it does."""
+
+
+def direction_edited(
+    kind: Literal["add", "ablate"],
+    found: Estimate,
+    controls: Mapping[str, Estimate],
+    general: Estimate | None = None,
 ) -> str:
-    """Does one direction from other authors bring the answers back?
+    """Does one direction, added or taken away, bring the answers back?
 
     Args:
+        kind: whether the direction is added or taken away.
         found: recovery under the direction.
         controls: what holds nothing of the facts' hiding: random directions, another model.
         general: under a direction from retain questions. It holds none of the facts, so answers
             that it brings back were there as well; but then the direction is not of these facts.
 
-    >>> direction_added(Estimate(0.28, -0.3, 0.81), {}, Estimate(0.4))
+    >>> direction_edited("add", Estimate(0.28, -0.3, 0.81), {}, Estimate(0.4))
     'Undecided: recovery 0.28 [-0.30, 0.81] holds 0.'
-    """
-    return _recovered(
-        found,
-        controls,
-        general,
-        strong="A direction from other authors brings the answers back: hidden, not erased.",
-        weak=f"No one direction brings the answers back; {NO_PROOF}.",
-    )
-
-
-def direction_ablated(
-    found: Estimate, controls: Mapping[str, Estimate], general: Estimate | None = None
-) -> str:
-    """Does taking one direction away bring the answers back?
-
-    >>> direction_ablated(Estimate(0.1, 0.05, 0.15), {})
+    >>> direction_edited("ablate", Estimate(0.1, 0.05, 0.15), {})
     'Taking the direction away brings no answers; that is no proof of erasure.'
     """
-    return _recovered(
-        found,
-        controls,
-        general,
-        strong="Without the direction the answers are there: suppressed at the output.",
-        weak=f"Taking the direction away brings no answers; {NO_PROOF}.",
-    )
+    strong, weak = _EDITED[kind]
+    as_well, of_others = _as_well(found, controls), _as_well(found, _named(general))
+    if as_well is None and _is_strong(found, controls):
+        said = strong if of_others is None else f"{strong} So does {of_others}."
+    elif found.most <= WEAK:
+        said = weak
+    elif found.least <= 0:
+        said = f"Undecided: recovery {shown(found)} holds 0."
+    elif (less := as_well or of_others) is not None:
+        said = f"Recovery {shown(found)} is not shown to be more than under {less}."
+    else:
+        said = f"Part of the answers comes back: {shown(found)}, more than under any control."
+    return _said(said, found)
 
 
 def component_clamped(
@@ -186,28 +194,6 @@ def labels_agreed(spearman: float | None, n: int) -> str | None:
     return f"not shown to agree with the labels: Spearman {rho} holds 0"
 
 
-def _recovered(
-    found: Estimate,
-    controls: Mapping[str, Estimate],
-    general: Estimate | None,
-    *,
-    strong: str,
-    weak: str,
-) -> str:
-    as_well, of_others = _as_well(found, controls), _as_well(found, _named(general))
-    if as_well is None and _is_strong(found, controls):
-        said = strong if of_others is None else f"{strong} So does {of_others}."
-    elif found.most <= WEAK:
-        said = weak
-    elif found.least <= 0:
-        said = f"Undecided: recovery {shown(found)} holds 0."
-    elif (less := as_well or of_others) is not None:
-        said = f"Recovery {shown(found)} is not shown to be more than under {less}."
-    else:
-        said = f"Part of the answers comes back: {shown(found)}, more than under any control."
-    return _said(said, found)
-
-
 def _named(general: Estimate | None) -> dict[str, Estimate]:
     return {} if general is None else {"a direction from retain questions": general}
 
@@ -225,10 +211,8 @@ def _as_well(found: Estimate, controls: Mapping[str, Estimate]) -> str | None:
         for name, one in controls.items()
         if one.most >= found.least or found.point - one.point <= WEAK
     }
-    if not near:
-        return None
-    name = max(near, key=lambda one: near[one].point)
-    return f"{name} ({shown(near[name])})"
+    name = max(near, key=lambda one: near[one].point, default=None)
+    return None if name is None else f"{name} ({shown(near[name])})"
 
 
 def _said(sentence: str, evidence: Estimate) -> str:

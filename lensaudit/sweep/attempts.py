@@ -462,7 +462,7 @@ def publish(sweep: Sweep, unit: Unit, record: Mapping[str, Any] | None) -> None:
     """
     work, done = sweep.work(unit.id), sweep.unit(unit.id)
     if record is not None:
-        files = {path.relative_to(work).as_posix(): vars(mark_of(path)) for path in _kept(work)}
+        files = {path.relative_to(work).as_posix(): mark_of(path) for path in _kept(work)}
         identity = {"schema": SCHEMA, "key": unit.id, "unit": unit.id, "target": unit.target}
         write_keyed(work / RESULT, {**identity, "variant": unit.variant, **record, "files": files})
     for name in _SCRATCH:

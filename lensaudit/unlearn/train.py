@@ -292,7 +292,7 @@ def save_state(
     file = f"training-{state.step:08d}.safetensors"
     _write_tensors(tensors, folder / file)
     numbers = {name: getattr(state, name) for name in ("step", "n_steps", "multiplier", "losses")}
-    mark = vars(mark_of(folder / file))
+    mark = mark_of(folder / file)
     write_json(folder / STATE, signed({"key": key, "file": file, "mark": mark, **numbers}))
     for old in folder.glob("training-*.safetensors"):
         if old.name != file:
@@ -334,7 +334,7 @@ def load_state(
     path = folder / content["file"]
     if not path.exists():
         raise InputError(f"{path}: is gone; {advice}")
-    if vars(mark_of(path)) != content["mark"]:
+    if mark_of(path) != content["mark"]:
         raise InputError(f"{path}: is damaged; {advice}")
     tensors = load_file(path)
     with torch.no_grad():

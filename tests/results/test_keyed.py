@@ -62,21 +62,11 @@ def test_a_folder_with_somebodys_files_is_refused_and_an_empty_one_is_not(tmp_pa
         check_own(tmp_path, "k")
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda file: file.write_text("two"), "changed"),
-        (lambda file: file.write_text("more"), "has 4 bytes, the manifest says 3"),
-        (lambda file: file.unlink(), "gone"),
-    ],
-)
-def test_a_file_that_was_changed_is_named(tmp_path, change, said):
+def test_a_file_that_was_changed_is_named(tmp_path):
+    """What else can be wrong with a file: `test_records.SPOILT`."""
     run(tmp_path, "k")
-    assert misfits(tmp_path) == []
-    change(tmp_path / "losses.csv")
-    (line,) = misfits(tmp_path)
-    assert line.startswith("losses.csv: ")
-    assert said in line
+    (tmp_path / "losses.csv").write_text("more")
+    assert misfits(tmp_path) == ["losses.csv: has 4 bytes, the manifest says 3"]
     assert not finished(tmp_path, "k")
     with pytest.raises(InputError, match=r"losses\.csv"):
         check_own(tmp_path, "k")

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from lensaudit.errors import InputError, TryAgainError
-from lensaudit.files import alone, append_jsonl, check_output, parse_json, read_text, write_bytes
+from lensaudit.files import alone, append_jsonl, check_output, read_text, write_bytes
 from lensaudit.results.records import (
     BEGUN,
     MANIFEST,
@@ -193,11 +193,3 @@ def test_an_output_is_new_or_empty_or_ours(tmp_path):
     with pytest.raises(InputError, match="--force"):
         check_output(path, ours=ours)
     check_output(path, ours=ours, force=True)
-
-
-@pytest.mark.parametrize("depth", [101, 500, 100_000])
-@pytest.mark.parametrize(("start", "end"), ["[]", ('{"a":', "}")])
-def test_what_is_nested_too_deep_is_no_json(start, end, depth):
-    with pytest.raises(ValueError, match="nested"):
-        parse_json(start * depth + "1" + end * depth)
-    assert parse_json("[" * 100 + "]" * 100)

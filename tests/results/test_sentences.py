@@ -4,8 +4,7 @@ import pytest
 
 from lensaudit.results.sentences import (
     component_clamped,
-    direction_ablated,
-    direction_added,
+    direction_edited,
     facts_retrained,
     labels_agreed,
     pools_told_apart,
@@ -19,48 +18,58 @@ KEPT = "a direction from retain questions"
 
 def test_a_wide_interval_and_a_better_control_bring_nothing_back():
     # what a user saw: "Part of the answers comes back (0.29 above …)"
-    said = direction_added(Estimate(0.28, -0.30, 0.81), {}, Estimate(0.397, -0.1, 0.9))
+    said = direction_edited("add", Estimate(0.28, -0.30, 0.81), {}, Estimate(0.397, -0.1, 0.9))
     assert said == "Undecided: recovery 0.28 [-0.30, 0.81] holds 0."
-    said = direction_added(Estimate(0.28, 0.1, 0.5), {}, Estimate(0.397, 0.2, 0.6))
+    said = direction_edited("add", Estimate(0.28, 0.1, 0.5), {}, Estimate(0.397, 0.2, 0.6))
     assert said.startswith("Recovery 0.28 [0.10, 0.50] is not shown to be more than under")
     assert said.endswith(f"{KEPT} (0.40 [0.20, 0.60]).")
 
 
-@pytest.mark.parametrize("sentence", [direction_added, direction_ablated])
-def test_answers_come_back_only_above_zero_and_above_every_control(sentence):
+@pytest.mark.parametrize("kind", ["add", "ablate"])
+def test_answers_come_back_only_above_zero_and_above_every_control(kind):
     found = Estimate(0.5, 0.4, 0.6)
-    assert "Part of the answers comes back" in sentence(found, {KEPT: Estimate(0.1, 0.0, 0.2)})
+    assert "Part of the answers comes back" in direction_edited(
+        kind, found, {KEPT: Estimate(0.1, 0.0, 0.2)}
+    )
     for control in (Estimate(0.45, 0.3, 0.6), Estimate(0.2, 0.0, 0.41), Estimate(0.35)):
-        assert "comes back" not in sentence(found, {KEPT: control})
+        assert "comes back" not in direction_edited(kind, found, {KEPT: control})
 
 
 @pytest.mark.parametrize(
-    ("sentence", "words"),
-    [(direction_added, "hidden, not erased"), (direction_ablated, "answers are there")],
+    ("kind", "words"),
+    [("add", "hidden, not erased"), ("ablate", "answers are there")],
 )
-def test_all_of_it_is_said_of_a_lower_limit_and_not_of_a_point(sentence, words):
-    assert words in sentence(Estimate(0.97, 0.93, 1.0), {KEPT: Estimate(0.05, -0.1, 0.1)})
-    assert words not in sentence(Estimate(0.97, 0.6, 1.2), {KEPT: Estimate(0.05, -0.1, 0.1)})
-    assert words not in sentence(Estimate(0.97, 0.93, 1.0), {KEPT: Estimate(0.3, 0.1, 0.5)})
+def test_all_of_it_is_said_of_a_lower_limit_and_not_of_a_point(kind, words):
+    assert words in direction_edited(
+        kind, Estimate(0.97, 0.93, 1.0), {KEPT: Estimate(0.05, -0.1, 0.1)}
+    )
+    assert words not in direction_edited(
+        kind, Estimate(0.97, 0.6, 1.2), {KEPT: Estimate(0.05, -0.1, 0.1)}
+    )
+    assert words not in direction_edited(
+        kind, Estimate(0.97, 0.93, 1.0), {KEPT: Estimate(0.3, 0.1, 0.5)}
+    )
 
 
 def test_what_retain_questions_bring_back_too_was_there_and_is_told():
-    said = direction_added(Estimate(0.97, 0.93, 1.0), {}, Estimate(0.95, 0.9, 1.0))
+    said = direction_edited("add", Estimate(0.97, 0.93, 1.0), {}, Estimate(0.95, 0.9, 1.0))
     assert "hidden, not erased. So does a direction from retain questions (0.95" in said
-    assert "So does" not in direction_added(Estimate(0.97, 0.93, 1.0), {}, Estimate(0.1, 0.0, 0.2))
+    assert "So does" not in direction_edited(
+        "add", Estimate(0.97, 0.93, 1.0), {}, Estimate(0.1, 0.0, 0.2)
+    )
 
 
-@pytest.mark.parametrize("sentence", [direction_added, direction_ablated])
-def test_nothing_of_it_is_said_of_an_upper_limit(sentence):
-    assert "no proof of erasure" in sentence(Estimate(0.05, -0.05, 0.15), {})
-    assert "no proof of erasure" not in sentence(Estimate(0.05, -0.5, 0.6), {})
+@pytest.mark.parametrize("kind", ["add", "ablate"])
+def test_nothing_of_it_is_said_of_an_upper_limit(kind):
+    assert "no proof of erasure" in direction_edited(kind, Estimate(0.05, -0.05, 0.15), {})
+    assert "no proof of erasure" not in direction_edited(kind, Estimate(0.05, -0.5, 0.6), {})
 
 
 def test_without_an_interval_a_sentence_speaks_of_its_rows_alone():
-    said = direction_added(Estimate(0.95, why=FEW), {})
+    said = direction_edited("add", Estimate(0.95, why=FEW), {})
     assert "hidden, not erased." in said
     assert said.endswith("3 authors: no interval; this describes these rows only.")
-    assert "these rows" not in direction_added(Estimate(0.95, 0.9, 1.0), {})
+    assert "these rows" not in direction_edited("add", Estimate(0.95, 0.9, 1.0), {})
 
 
 def test_a_mechanism_needs_both_directions_and_both_intervals():
