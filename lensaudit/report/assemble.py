@@ -17,7 +17,6 @@ from lensaudit.report.shelf import (
     PageModel,
     condition_of,
     depth_of,
-    fullest,
     kinds_of,
     models_of,
     paired,
@@ -128,8 +127,15 @@ class Document:
 
     @cached_property
     def evaluated(self) -> Mapping[str, EvalRun]:
-        """Weights -> the evaluation that is shown."""
-        return fullest(self.evals)
+        """Weights -> of its evaluations the one that holds most."""
+        # a retain reference made on the way holds only what others were compared with
+        return {
+            weights: max(
+                (run for run in self.evals if run.weights == weights),
+                key=lambda run: len(run.entries),
+            )
+            for weights in dict.fromkeys(run.weights for run in self.evals)
+        }
 
     @cached_property
     def models(self) -> Mapping[str, PageModel]:

@@ -168,11 +168,6 @@ class ModelRow:
     cells: Mapping[str, Cell] = field(default_factory=dict)
 
     @property
-    def depth(self) -> float | None:
-        """Its UDS."""
-        return self.cells["uds"].sort if "uds" in self.cells else None
-
-    @property
     def is_anchor(self) -> bool:
         """`full` or `retain`."""
         return self.role in ANCHORS
@@ -201,7 +196,9 @@ def rows_of(
         for one in _shown(known, place) or (None,)
     ]
     rows = [row for row in rows if row.cells or row.code]
-    rows.sort(key=lambda row: math.inf if (at := row.depth) is None else at)
+    rows.sort(
+        key=lambda row: math.inf if (at := row.cells.get("uds", Cell("")).sort) is None else at
+    )
     return [*_anchors(models, first), *rows] if rows else []
 
 
@@ -291,10 +288,7 @@ def _read(one: Evidence) -> tuple[Sequence[tuple[Texts, float]] | None, int]:
 
 def _cell(column: TableColumn, views: Sequence[View]) -> Cell | None:
     """Of the first view of a column that has a number; None where nothing was asked."""
-    own = sorted(
-        (view for view in views if view.name in column.views),
-        key=lambda view: column.views.index(view.name),
-    )
+    own = [view for name in column.views for view in views if view.name == name]
     if not own:
         return None
     if column.id == "weakest":
@@ -342,9 +336,8 @@ def _beside_full(model: PageModel, first: Keeps, *others: Keeps) -> Cell:
     """What a model keeps of what `full` has, of the metrics that both have on the same rows."""
     _, low, high, n, _, why = model.metrics[first.metric]
     number = limits(Estimate(first.own, low, high, n or None, why))
-    whole = f"of {hundredths(first.full)} in full"
-    told = (one.told for one in others)
-    return Cell(hundredths(first.own), (whole, *number, *told), first.own, title=first.told)
+    beside = (f"of {hundredths(first.full)} in full", *number, *(one.told for one in others))
+    return Cell(hundredths(first.own), beside, first.own, title=first.told)
 
 
 def _anchors(models: Mapping[str, PageModel], first: Sequence[PatchRun]) -> Iterator[ModelRow]:

@@ -50,12 +50,9 @@ def write_figures(places: Iterable[Path], folder: Path, *, force: bool = False) 
     evals = [read_eval(one.path) for one in found if one.kind == "eval"]
     if not runs and not evals:
         raise InputError("no figures: none of these is a result of `lensaudit patch` or `eval`")
-    made: dict[str, bytes] = {}
-    if evals:
-        made["metrics.tex"] = metrics_table(evals).encode()
+    made = {"metrics.tex": metrics_table(evals).encode()} if evals else {}
     if runs:
-        made["depth.tex"] = depth_table(runs).encode()
-        made |= _pictures(runs)
+        made |= {"depth.tex": depth_table(runs).encode(), **_pictures(runs)}
     make_folder(folder)
     for name in made:  # before the first is written
         check_output(folder / name, ours=lambda content: _MADE_BY.encode() in content, force=force)

@@ -7,7 +7,7 @@ data stays text, bounded, and nothing in it is hidden.
 import base64
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -119,10 +119,16 @@ def token_table(run: PatchRun) -> tuple[dict[str, Any], int]:
 
     `texts` by example, `base64` probabilities that `full` reads: example, then layer, then token.
     """
-    read = list(map(_of_row, run.rows))
-    values = [one for _, table in read for layer in table for one in layer]
-    found = {"texts": [texts for texts, _ in read], "base64": shares(values)} if values else {}
-    return found, len(values)
+    tables = [[layer[:MOST_TOKENS] for layer in row.get("lens_by_token") or ()] for row in run.rows]
+    # where only means were read there are no tokens
+    texts = [
+        [visible(one, LONGEST_TOKEN) for one in row.get("span_tokens", ())[:MOST_TOKENS]]
+        if table
+        else []
+        for row, table in zip(run.rows, tables, strict=True)
+    ]
+    values = [math.exp(one) for table in tables for layer in table for one in layer]
+    return {"texts": texts, "base64": shares(values)} if values else {}, len(values)
 
 
 def token_tables(runs: Sequence[PatchRun]) -> Iterator[dict[str, Any]]:
@@ -133,11 +139,3 @@ def token_tables(runs: Sequence[PatchRun]) -> Iterator[dict[str, Any]]:
         kept = n_values <= left
         left -= n_values * kept
         yield found if kept else {}
-
-
-def _of_row(row: Mapping[str, Any]) -> tuple[list[str], list[list[float]]]:
-    """Texts and probabilities by layer and token; nothing where only means were read."""
-    table = [layer[:MOST_TOKENS] for layer in row.get("lens_by_token") or ()]
-    texts = row.get("span_tokens", ())[: MOST_TOKENS if table else 0]
-    kept = [[math.exp(one) for one in layer] for layer in table]
-    return [visible(text, LONGEST_TOKEN) for text in texts], kept

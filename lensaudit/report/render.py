@@ -78,8 +78,7 @@ def is_page(content: bytes) -> bool:
 
 def render(document: Document) -> str:
     """The page. Every text of a model or a data set in it is text, whatever it spells."""
-    script = "\n".join(["'use strict';", *map(asset, SCRIPTS)])
-    script = f"(() => {{\n{script}\n}})();\n"
+    script = "\n".join(["(() => {", "'use strict';", *map(asset, SCRIPTS), "})();\n"])
     style = asset("page.css")
     first, codes, data = document.first, document.codes(), document.data()
     groups = ([one.group for one in runs[0].examples] for runs in document.conditions)
@@ -101,7 +100,13 @@ def render(document: Document) -> str:
         limits=LIMITS,
         script=Markup(script),
         style=Markup(style),
-        data=Markup(as_script_data(_shown(data))),
+        # manifests keep every digit
+        data=Markup(
+            as_script_data(
+                visible_values({**data, "manifests": []}, DIGITS)
+                | {"manifests": visible_values(data["manifests"]), "limits": LIMITS, "words": WORDS}
+            )
+        ),
         policy=policy(script, style),
     )
 
@@ -145,15 +150,6 @@ def _hash(text: str) -> str:
 def asset(name: str) -> str:
     """The text of a script or a style sheet."""
     return (resources.files("lensaudit.report") / "assets" / name).read_text(encoding="utf-8")
-
-
-def _shown(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The document as the script reads it: visible texts, short numbers, packed tables as is.
-
-    Manifests keep every digit.
-    """
-    kept = {"manifests": visible_values(data["manifests"]), "limits": LIMITS, "words": WORDS}
-    return visible_values({**data, "manifests": []}, DIGITS) | kept
 
 
 MOST_READ = 8

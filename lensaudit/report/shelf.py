@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import combinations, zip_longest
+from itertools import combinations, count, zip_longest
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -43,6 +43,8 @@ AGGREGATES = {
 NO_LIMITS = "from other metrics: no interval"
 METRIC_OF = {"uds": "uds", "lens": "logit_lens"}
 """Score of a run -> the metric of the suite that is the same number."""
+IN_SUITE = {"scope": "span", "component": "resid", "last_layer": "resid_post"}
+"""Settings of the suite, which are the defaults of `patch`."""
 
 
 @dataclass(frozen=True)
@@ -65,19 +67,6 @@ class PageModel:
     def is_anchor(self) -> bool:
         """`full` or `retain`."""
         return self.role in ANCHORS
-
-
-def fullest(evals: Sequence[EvalRun]) -> dict[str, EvalRun]:
-    """Weights -> of its evaluations the one that holds most.
-
-    A retain reference made on the way holds only what others were compared with.
-    """
-    found: dict[str, EvalRun] = {}
-    for run in evals:
-        known = found.get(run.weights)
-        if known is None or len(run.entries) > len(known.entries):
-            found[run.weights] = run
-    return found
 
 
 def models_of(
@@ -111,24 +100,23 @@ def models_of(
         if known
     }
     codes: dict[str, Code] = {one.weights: one.code for one in judged if one.measured}
-    shown, found, n_manifests = _shown(names, folders), {}, len(runs)
+    shown, manifests, found = _shown(names, folders), count(len(runs)), {}
     for weights, name in names.items():
         row, run, spec = rows.get(name, {}), evals.get(weights), shipped().get(name)
         role = anchors.get(weights) or anchors.get(name) or (spec and spec.role)
         method = spec.method if spec else method_in(Path(name))
         epoch = spec and _EPOCH.search(spec.alias_of or spec.name)
-        kept = run is not None and run.manifest is not None
+        digits = "".join(filter(str.isdigit, str(row.get("epoch") or "")))
         found[weights] = PageModel(
             name=name,
             label=shown[weights],
             method=method or (None if role in ANCHORS else row.get("method")),
-            epoch=epoch[1] if epoch else _digits(row.get("epoch")),
+            epoch=epoch[1] if epoch else digits or None,
             role=role,
             metrics=_metrics(row, run, [one for one in runs if one.weights == weights]),
-            manifest=n_manifests if kept else None,
+            manifest=next(manifests) if run and run.manifest is not None else None,
             verdict=None if role in ANCHORS else codes.get(weights),
         )
-        n_manifests += kept
     return found
 
 
@@ -160,7 +148,8 @@ def _metrics(
     for one in patched:
         # a suite that had no retain model says so
         metric = METRIC_OF.get(one.score, "")
-        if metric in found and found[metric][0] is None and _as_in_suite(one):
+        as_in_suite = IN_SUITE.items() <= one.summary.items()
+        if metric in found and found[metric][0] is None and as_in_suite:
             found[metric] = _listed(one.estimate, one.said.n - one.said.n_scored)
     return found
 
@@ -169,12 +158,6 @@ def _listed(one: Estimate, n_unscored: int) -> list[Any]:
     """As the page reads it: value, low, high, scored, unscored, why something is missing."""
     why = one.why or (None if one.value is None or one.ends else NO_LIMITS)
     return [one.value, one.low, one.high, one.n, n_unscored, why]
-
-
-def _as_in_suite(run: PatchRun) -> bool:
-    """Under the defaults, which are the suite's settings, too."""
-    asked = [run.summary.get(name) for name in ("scope", "component", "last_layer")]
-    return asked == ["span", "resid", "resid_post"]
 
 
 def kinds_of(runs: Sequence[EvalRun], aggregates: Sequence[JsonObject]) -> list[Mapping[str, Any]]:
@@ -188,10 +171,6 @@ def kinds_of(runs: Sequence[EvalRun], aggregates: Sequence[JsonObject]) -> list[
         if name not in kinds and any(name in row for row in aggregates):
             kinds[name] = MetricKind(name, "aggregate", high, "lensaudit meta aggregate")
     return [asdict(kind) for kind in sorted(kinds.values(), key=lambda k: (k.family, k.name))]
-
-
-def _digits(epoch: Any) -> str | None:
-    return "".join(filter(str.isdigit, str(epoch))) or None if epoch else None
 
 
 _EPOCH = re.compile(r"(?:^|[_-])(?:ep|epoch)_?(\d+)(?=$|[_-])")
