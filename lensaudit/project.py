@@ -119,8 +119,11 @@ def strangeness(file: Path) -> str | None:
     Raises:
         InputError: it is ours and cannot be read.
     """
-    if (owner := _other_owner(file)) is not None:
-        return f"it belongs to another user (uid {owner})"
+    # of the file, or of a link to it; a system may be without owners
+    owners = (file.lstat().st_uid, file.stat().st_uid) if hasattr(os, "getuid") else ()
+    for owner in owners:
+        if owner != os.getuid():
+            return f"it belongs to another user (uid {owner})"
     base = file.parent.resolve()
     # what commands write to where the file names nothing else
     usual = {"out": str(RESULTS), "activations": str(ACTIVATIONS)}
@@ -128,14 +131,6 @@ def strangeness(file: Path) -> str | None:
         if place := next((text for text in _texts(value) if _leaves(text, base)), None):
             return f"{key} names {place}, which lies outside its folder"
     return None
-
-
-def _other_owner(file: Path) -> int | None:
-    """Who else owns the file, or a link to it; None: nobody, or a system without owners."""
-    if not hasattr(os, "getuid"):
-        return None
-    owners = (file.lstat().st_uid, file.stat().st_uid)
-    return next((one for one in owners if one != os.getuid()), None)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -216,13 +211,10 @@ def _problems(key: str, value: Any) -> list[str]:
 
 def _tables(name: str, table: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The options of a command, and of its sub-commands; of the file itself under no name."""
-    own = {
-        key.replace("-", "_"): value for key, value in table.items() if not isinstance(value, dict)
-    }
-    inner = {key: value for key, value in table.items() if isinstance(value, dict)}
+    own = {k.replace("-", "_"): value for k, value in table.items() if not isinstance(value, dict)}
     found: dict[str, Mapping[str, Any]] = {name: own} if own else {}
-    for key, value in inner.items():
-        found |= _tables(f"{name} {key}".lstrip(), value)
+    for key, value in table.items():
+        found |= _tables(f"{name} {key}".lstrip(), value) if isinstance(value, dict) else {}
     return found
 
 
@@ -241,10 +233,9 @@ def _value(key: str, value: Any, base: Path) -> Any:
 
 def _model(text: str, base: Path) -> str:
     """A name, or a folder written so that no name can be meant; also the parts of BASE+ADAPTER."""
-    if not _is_place(text, base) and "+" in text:
-        return "+".join(_model(part, base) for part in text.split("+"))
     if not _is_place(text, base):
-        return text
+        parts = text.split("+")
+        return "+".join(_model(one, base) for one in parts) if parts[1:] else text
     place = seen(text, base)
     return place if place.startswith((".", "/")) else f"./{place}"
 
@@ -255,8 +246,6 @@ def _is_place(text: str, base: Path) -> bool:
 
 def seen(text: str, base: Path) -> str:
     """A place relative to the working folder where one of both holds the other, else absolute."""
-    path, here = Path(base / Path(text).expanduser()).absolute(), Path.cwd()
-    base = base.absolute()
-    if here.is_relative_to(base) or base.is_relative_to(here):
-        return os.path.relpath(path, here)
-    return os.path.normpath(path)
+    path, base, here = (base / Path(text).expanduser()).absolute(), base.absolute(), Path.cwd()
+    within = here.is_relative_to(base) or base.is_relative_to(here)
+    return os.path.relpath(path, here) if within else os.path.normpath(path)

@@ -57,10 +57,6 @@ Model = Annotated[str, Option("Name, Hub id[@revision] or folder.", is_a="model"
 Sources = Annotated[
     tuple[str, ...], Option("Model to audit. Repeatable.", flag="--source", is_a="model")
 ]
-Retain = Annotated[
-    str | None,
-    Option("Model that never saw the forget set. [default: retain]", is_a="model"),
-]
 Retains = Annotated[
     str | tuple[str, ...] | None,
     Option(
@@ -68,14 +64,6 @@ Retains = Annotated[
         "[default: retain]",
         flag="--retain",
         is_a="model",
-    ),
-]
-Data = Annotated[
-    str | None,
-    Option(
-        "Forget set: forget10, demo, or a JSON/JSONL file. "
-        "[default: forget10; demo for demo/… models]",
-        metavar="NAME|FILE",
     ),
 ]
 Limit = Annotated[
@@ -207,7 +195,9 @@ class Models(Names):
 class Anchors(Models):
     """The same where one retain model is enough."""
 
-    retain: Retain = None
+    retain: Annotated[
+        str | None, Option("Model that never saw the forget set. [default: retain]", is_a="model")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +206,14 @@ class Rows:
 
     section: ClassVar[Section] = MODELS
     limit: Limit = None
-    data: Data = None
+    data: Annotated[
+        str | None,
+        Option(
+            "Forget set: forget10, demo, or a JSON/JSONL file. "
+            "[default: forget10; demo for demo/… models]",
+            metavar="NAME|FILE",
+        ),
+    ] = None
     exclude: Annotated[
         tuple[str, ...],
         Option(
