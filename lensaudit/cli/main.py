@@ -14,16 +14,28 @@ from typing import Any
 import click
 
 from lensaudit import __version__
-from lensaudit.cli.terminal import announce
+from lensaudit.cli.terminal import announce, lazily
 from lensaudit.errors import LensAuditError
 from lensaudit.files import os_error, printable
 
+with lazily():
+    from lensaudit.cli import options, project
+
 COMMANDS = {
     "init": ("lensaudit.cli.setup:init", "Write lensaudit.toml: models and rows, named once."),
-    "audit": ("lensaudit.cli.measure:audit", "Audit models in one go: everything, to one page."),
-    "cache": ("lensaudit.cli.measure:cache", "Cache a model's residual streams."),
-    "patch": ("lensaudit.cli.measure:patch", "Patch residuals into full; score unlearning depth."),
-    "eval": ("lensaudit.cli.measure:evaluate", "Compute every metric of a suite in one pass."),
+    "audit": (
+        "lensaudit.cli.measure:audit_command",
+        "Audit models in one go: everything, to one page.",
+    ),
+    "cache": ("lensaudit.cli.measure:cache_command", "Cache a model's residual streams."),
+    "patch": (
+        "lensaudit.cli.measure:patch_command",
+        "Patch residuals into full; score unlearning depth.",
+    ),
+    "eval": (
+        "lensaudit.cli.measure:evaluate_command",
+        "Compute every metric of a suite in one pass.",
+    ),
     "activations": (
         "lensaudit.cli.activations:activations",
         "List, check, repair, prune and move activation caches.",
@@ -41,19 +53,25 @@ COMMANDS = {
         "lensaudit.cli.setup:annotate",
         "Propose which part of each answer is scored, for an own forget set.",
     ),
-    "data": ("lensaudit.cli.setup:data", "Make rows of other people's data sets."),
+    "data": ("lensaudit.cli.setup:data_command", "Make rows of other people's data sets."),
     "report": ("lensaudit.cli.results:report", "Write one HTML page of results on disk."),
     "runs": ("lensaudit.cli.results:runs", "What was run: list, show, compare, delete."),
     "meta": ("lensaudit.cli.many:meta", "Judge the metrics themselves, over many models."),
-    "steer": ("lensaudit.cli.measure:steer", "Find directions, steer with them, audit by them."),
+    "steer": (
+        "lensaudit.cli.measure:steer_command",
+        "Find directions, steer with them, audit by them.",
+    ),
     "judge": ("lensaudit.cli.judge:judge", "Judge answers by a language model or word lists."),
     "worst": (
         "lensaudit.cli.attacks:worst",
         "Attack every fact: which come out?",
     ),
-    "know": ("lensaudit.cli.measure:know", "Who has what? An exact test without a retain model."),
+    "know": (
+        "lensaudit.cli.measure:know_command",
+        "Who has what? An exact test without a retain model.",
+    ),
     "canaries": (
-        "lensaudit.cli.measure:canaries",
+        "lensaudit.cli.measure:people_command",
         "Invented people, taught by coin: an exact test.",
     ),
     "sample": (
@@ -69,12 +87,12 @@ COMMANDS = {
     "watch": ("lensaudit.cli.many:watch", "Audit each new checkpoint of a training run."),
     "verdict": ("lensaudit.cli.results:verdict", "One verdict from all that was measured."),
     "export": (
-        "lensaudit.cli.results:export",
+        "lensaudit.cli.results:export_command",
         "Write results as every_eval_ever, the Hub, Inspect and CI read them.",
     ),
     "gym": ("lensaudit.cli.many:gym", "Judge auditors on models of planted truth."),
     "verify": (
-        "lensaudit.cli.results:verify",
+        "lensaudit.cli.results:verify_command",
         "Compare results, models, passes, books and caches with their checksums.",
     ),
     "doctor": (
@@ -95,6 +113,16 @@ GROUPS = {
     "Housekeeping": ("cache", "runs", "doctor", "more"),
 }
 """Heading of the help -> commands; what stands nowhere is listed by `lensaudit more`."""
+USERS = (
+    LensAuditError,
+    click.ClickException,
+    KeyboardInterrupt,
+    MemoryError,
+    RuntimeError,
+    OSError,
+    UnicodeEncodeError,
+)
+"""Errors of which some or all are no bugs."""
 SILENT = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TRANSFORMERS_VERBOSITY": "error",
@@ -117,17 +145,14 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, attribute = COMMANDS[cmd_name][0].split(":")
-        command = getattr(importlib.import_module(module), attribute)
-        alike = importlib.import_module("lensaudit.cli.options").with_vocabulary(command)
-        return importlib.import_module("lensaudit.cli.project").with_project(alike, cmd_name)
+        return project.as_all(getattr(importlib.import_module(module), attribute), cmd_name)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """The command that is named; an unknown one is answered with the nearest."""
         if args[0] not in COMMANDS and not args[0].startswith("-"):
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            ctx.fail(
-                f"No such command '{args[0]}'." + "".join(f" Did you mean '{n}'?" for n in near)
-            )
+            meant = "".join(f" Did you mean '{one}'?" for one in near)
+            ctx.fail(f"No such command '{args[0]}'.{meant}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -176,21 +201,38 @@ def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code; see the table in docs/terminal.md."""
     try:
         answer: Any = cli.main(args=arguments, prog_name="lensaudit", standalone_mode=False)
-    except (LensAuditError, click.ClickException, KeyboardInterrupt, MemoryError) as error:
-        return complain(*_said(error))
-    except RuntimeError as error:
-        # torch says so of a lack of memory, and click of an interrupt
-        known = isinstance(error, RecursionError | click.exceptions.Abort)
-        if not known and "memory" not in str(error):
-            raise
-        return complain(*_said(error))
     except BrokenPipeError:
         # the reader of stdout left (`| head`): end as a pipe's writer does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
-    except (OSError, UnicodeEncodeError) as error:
-        return complain(*_of_the_system(error))
+    except USERS as error:
+        if (said := _said(error)) is None:
+            raise
+        return complain(*said)
     return answer if isinstance(answer, int) else 0
+
+
+def _said(error: BaseException) -> tuple[str, int] | None:
+    """The line for an error, and the exit code; None of a bug."""
+    match error:
+        case LensAuditError():
+            return str(error), error.exit_code
+        case click.NoSuchOption():
+            return options.suggestion(error), 2
+        case click.MissingParameter():
+            return project.lacking(error), 2
+        case click.ClickException():
+            return error.format_message(), 2
+        case click.exceptions.Abort() | KeyboardInterrupt():
+            return "interrupted; finished batches are kept, run the same command again", 130
+        case RecursionError():
+            return "an input is nested too deep; nothing was written", 2
+        case OSError() | UnicodeEncodeError() if getattr(error, "errno", None) != errno.ENOMEM:
+            return _of_the_system(error)
+    # torch says a lack of memory in a RuntimeError
+    what = "out of memory; finished batches are kept, run again with a smaller --batch-size"
+    is_bug = isinstance(error, RuntimeError) and "memory" not in str(error)
+    return None if is_bug else (f"{what} or --memory", 1)
 
 
 def _of_the_system(error: OSError | UnicodeEncodeError) -> tuple[str, int]:
@@ -198,8 +240,6 @@ def _of_the_system(error: OSError | UnicodeEncodeError) -> tuple[str, int]:
     if isinstance(error, UnicodeEncodeError):
         name = printable(str(error.object)[:80])
         return f"{name!r}: the file system's encoding lacks a character of it", 2
-    if error.errno == errno.ENOMEM:
-        return _said(MemoryError())
     if error.filename is None and not _has_place():
         return "the working folder was deleted; change into one that is there", 2
     said = os_error(error, Path(str(error.filename or "?")))
@@ -209,36 +249,9 @@ def _of_the_system(error: OSError | UnicodeEncodeError) -> tuple[str, int]:
 def _has_place() -> bool:
     """Is the working folder still there?"""
     try:
-        os.getcwd()
+        return bool(os.getcwd())
     except FileNotFoundError:
         return False
-    return True
-
-
-def _said(error: BaseException) -> tuple[str, int]:
-    """The line for an error, and the exit code."""
-    match error:
-        case LensAuditError():
-            return str(error), error.exit_code
-        case click.NoSuchOption():
-            from lensaudit.cli.options import suggestion
-
-            return suggestion(error), 2
-        case click.MissingParameter():
-            from lensaudit.cli.project import lacking
-
-            return lacking(error), 2
-        case click.ClickException():
-            return error.format_message(), 2
-        case click.exceptions.Abort() | KeyboardInterrupt():
-            return "interrupted; finished batches are kept, run the same command again", 130
-        case RecursionError():
-            return "an input is nested too deep; nothing was written", 2
-        case _:
-            return (
-                "out of memory; finished batches are kept, run again with a smaller --batch-size "
-                "or --memory"
-            ), 1
 
 
 def complain(message: str, exit_code: int) -> int:

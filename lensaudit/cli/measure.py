@@ -2,31 +2,23 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 
 from lensaudit.association.settings import KnowSettings
-from lensaudit.auditing.settings import (
-    AuditSettings,
-    CacheSettings,
-    EvaluateSettings,
-)
-from lensaudit.cli.options import (
-    ModelName,
-    SettingOption,
-    options,
-    result_folder,
-    shared,
-)
+from lensaudit.auditing.settings import AuditSettings, CacheSettings, EvaluateSettings
+from lensaudit.cli.options import ModelName, SettingOption, options, result_folder, shared
 from lensaudit.cli.project import is_typed
 from lensaudit.cli.terminal import (
     ProgressBar,
     answer,
     during,
     is_quiet,
+    lazily,
     notice,
     one_or_all,
     say,
@@ -35,7 +27,6 @@ from lensaudit.cli.terminal import (
 from lensaudit.errors import InputError, PartialError, VerificationError, WorkError, need
 from lensaudit.evaluation.settings import HarnessSettings
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.results.records import answered_for, renew
 from lensaudit.screen.cells import number
 from lensaudit.settings import MODELS, results_folder
 from lensaudit.steer.settings import (
@@ -45,21 +36,28 @@ from lensaudit.steer.settings import (
     LayerSettings,
 )
 
-if TYPE_CHECKING:
-    from lensaudit.auditing.audit import AuditPlan
-    from lensaudit.auditing.result import Audited
-    from lensaudit.screen.tables import Part
-    from lensaudit.steer.evaluate import Steering
+with lazily():
+    from lensaudit.association import canaries, opening, run
+    from lensaudit.auditing import audit, cache, evaluate, patch, result, reuse
+    from lensaudit.directions import audit as directions
+    from lensaudit.evaluation import lmeval
+    from lensaudit.report import render
+    from lensaudit.results import records
+    from lensaudit.screen import depth, evaluation, know, steer
+    from lensaudit.steer import evaluate as steering
+    from lensaudit.steer import extract
+    from lensaudit.verdict import keeps
 
 PAGE = "audit.html"
+LOOKING = "looking for a finished run"
 
 
-@click.command()
+@click.command("patch")
 @shared("sources")
 @options(PatchSettings)
 @result_folder("experiments/out/<source>")
 @shared("json", "dry_run")
-def patch(
+def patch_command(
     sources: tuple[str, ...],
     settings: PatchSettings,
     out: Path | None,
@@ -71,47 +69,38 @@ def patch(
     Writes manifest.json, summary.json, results.jsonl and layers.csv per source. UDS 0: the
     knowledge is intact; 1: erased to the level of a model that never saw it.
     """
-    with during("looking for a finished run"):
-        from lensaudit.auditing.result import comparison_of
-        from lensaudit.auditing.reuse import patched
-
     if dry_run:
-        from lensaudit.auditing.patch import plan_patch  # seconds to import
-
-        say(plan_patch(sources, settings, notice=notice).text())
+        say(patch.plan_patch(sources, settings, notice=notice).text())
         return
+    with during(LOOKING):
+        patched = reuse.patched
     with ProgressBar() as bar:
         found = patched(sources, settings, out, notice=notice, progress=bar.tell)
-    from lensaudit.screen.depth import of_runs
-
     summaries = [one.summary for one in found]
     folders = (f"written: {one.folder}" for one in found)
-    shown = chain(of_runs(summaries, comparison_of(found)), folders)
+    shown = chain(depth.of_runs(summaries, result.comparison_of(found)), folders)
     answer(one_or_all(summaries), shown, as_json=as_json)
-    if off := next(filter(None, (one.off for one in found)), None):
-        raise VerificationError(off)
+    _check_scale(one.off for one in found)
     if empty := [one for one in found if one.found_nothing]:
         raise WorkError(f"{', '.join(one.source for one in empty)}: {empty[0].reason}")
 
 
-@click.command()
+@click.command("cache")
 @shared("model")
 @options(CacheSettings)
 @shared("json", "dry_run")
-def cache(model: str, settings: CacheSettings, as_json: bool, dry_run: bool) -> None:
+def cache_command(model: str, settings: CacheSettings, as_json: bool, dry_run: bool) -> None:
     """Cache the residual stream after every block, with run_with_cache, as HDF5.
 
     A cache is found again by its content: weights, tokenizer, examples, type, attention. With a
     complete cache nothing is loaded. `--component` caches that instead; `patch --component` reads
     it where it is there, and runs the model where it is not. `heads` serves every `head:N`.
     """
-    from lensaudit.auditing.cache import cache_into, plan_cache
-
     if dry_run:
-        say(plan_cache(model, settings).text())
+        say(cache.plan_cache(model, settings).text())
         return
     with ProgressBar() as bar:
-        found = cache_into(model, settings, progress=bar.tell, notice=notice)
+        found = cache.cache_into(model, settings, progress=bar.tell, notice=notice)
     folders = [str(one.folder) for one in found.parts.values()]
     answer(found.summary, folders, as_json=as_json)
 
@@ -133,7 +122,7 @@ def cache(model: str, settings: CacheSettings, as_json: bool, dry_run: bool) -> 
     help="Recompute the aggregates of a log; no model is needed.",
 )
 @shared("json", "dry_run")
-def evaluate(
+def evaluate_command(
     model: str | None,
     settings: EvaluateSettings,
     out: Path | None,
@@ -150,30 +139,22 @@ def evaluate(
         raise click.UsageError("give --model NAME, or --from-log FILE")
     if dry_run and log is not None:
         raise InputError("--from-log computes at once; there is no plan to print")
-    if log is not None:
-        from lensaudit.auditing.evaluate import aggregate_log
-
-        found = aggregate_log(log, settings, out)
-    elif dry_run:
-        from lensaudit.auditing.evaluate import plan_evaluation
-
-        say(plan_evaluation(model or "", settings, out).text())
+    if dry_run:
+        say(evaluate.plan_evaluation(model or "", settings, out).text())
         return
+    if log is not None:
+        found = evaluate.aggregate_log(log, settings, out)
     else:
-        from lensaudit.auditing.reuse import evaluated
-
-        found = evaluated(
+        found = reuse.evaluated(
             model or "", settings, out, notice=notice, progress=lambda one: notice(one.piece)
         ).checked()
-    from lensaudit.screen.evaluation import values
-
     for note in found.notes:
         notice(note)
     folder = found.folder if log is None else out
-    answer(dict(found.summary), values(found), folder, as_json=as_json)
+    answer(dict(found.summary), evaluation.values(found), folder, as_json=as_json)
 
 
-@click.command()
+@click.command("audit")
 @shared("sources")
 @options(AuditSettings)
 @click.option(
@@ -183,7 +164,7 @@ def evaluate(
     help="Folder of all results and of audit.html. [default: experiments/out/audit-<source>]",
 )
 @shared("json", "dry_run")
-def audit(
+def audit_command(
     sources: tuple[str, ...],
     settings: AuditSettings,
     out: Path | None,
@@ -195,18 +176,11 @@ def audit(
     The plan is printed first. What is finished is kept and found again by content: after an
     interruption run the same command again. --fresh computes everything anew.
     """
-    with during("looking for a finished run"):
-        from lensaudit.auditing.result import AUDIT_MANIFEST
-        from lensaudit.auditing.reuse import audited
-
-    def lines(plan: "AuditPlan") -> str:
-        return f"{plan.text()}\nreport: {plan.folder / PAGE}"
-
     if dry_run:
-        from lensaudit.auditing.audit import plan_audit  # seconds to import
-
-        say(lines(plan_audit(sources, settings, out, notice=notice)))
+        say(_plan(audit.plan_audit(sources, settings, out, notice=notice)))
         return
+    with during(LOOKING):
+        audited = reuse.audited
     with ProgressBar() as bar:
         found = audited(
             sources,
@@ -214,18 +188,26 @@ def audit(
             out,
             notice=notice,
             progress=bar.tell,
-            planned=lambda plan: None if is_quiet() else say(lines(plan), err=True),
+            planned=lambda plan: None if is_quiet() else say(_plan(plan), err=True),
         )
-    page, sealed = found.folder / PAGE, found.folder / AUDIT_MANIFEST
-    if not sealed.exists() or page not in answered_for(sealed):
-        from lensaudit.report.render import write_report
-
-        left_out = write_report(found.folders, page)
+    page, sealed = found.folder / PAGE, found.folder / result.AUDIT_MANIFEST
+    if not sealed.exists() or page not in records.answered_for(sealed):
+        left_out = render.write_report(found.folders, page)
         for one in left_out:
             notice(f"not in the report: {one.path}: {one.reason}")
         if not left_out:
-            renew(found.folder, [PAGE], AUDIT_MANIFEST)
+            records.renew(found.folder, [PAGE], result.AUDIT_MANIFEST)
     print_audited(found, page, as_json=as_json)
+
+
+def _plan(plan: "audit.AuditPlan") -> str:
+    return f"{plan.text()}\nreport: {plan.folder / PAGE}"
+
+
+def _check_scale(off: Iterable[str | None]) -> None:
+    """Refuse a run whose anchors do not read as they should, after it was told."""
+    if said := next(filter(None, off), None):
+        raise VerificationError(said)
 
 
 def _brief(known: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -234,29 +216,25 @@ def _brief(known: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if known is None else {key: known[key] for key in shown}
 
 
-def print_audited(found: "Audited", page: Path, *, as_json: bool) -> None:
+def print_audited(found: "result.Audited", page: Path, *, as_json: bool) -> None:
     """The scores, and where the page is.
 
     Raises:
         PartialError: a step failed.
         VerificationError: the scale is off.
     """
-    from lensaudit.screen.depth import of_audit
-    from lensaudit.verdict.keeps import keeps_document
-
     shown = ("source", "uds", "ci95", "n", "n_scored", "calibration")
     sources = [
         {key: one.summary.get(key) for key in shown}
-        | {"verdict": one.verdict.document(), "association": _brief(one.association)}
-        | ({"keeps": keeps_document(one.keeps)} if one.keeps else {})
+        | {"verdict": asdict(one.verdict), "association": _brief(one.association)}
+        | ({"keeps": keeps.keeps_document(one.keeps)} if one.keeps else {})
         for one in found.results
     ]
     document = {"report": str(page), "sources": sources}
     if as_json:  # statistics of all models take half a second to import
         document["all_views"] = found.verdicts.document()
-    answer(document, chain(of_audit(found.results), [f"report: {page}"]), as_json=as_json)
-    if off := next(filter(None, (one.patch.off for one in found.results)), None):
-        raise VerificationError(off)
+    answer(document, chain(depth.of_audit(found.results), [f"report: {page}"]), as_json=as_json)
+    _check_scale(one.patch.off for one in found.results)
     if found.failures:
         listed = "; ".join(f"{one.model}: {one.message}" for one in found.failures)
         n = len(found.failures)
@@ -277,26 +255,22 @@ def demo(real: bool, out: Path | None, activations: Path, as_json: bool) -> None
     No GPU, and without --real no network. The family was trained on fictional authors, so the truth
     is known.
     """
-    from lensaudit.auditing.audit import demo_into
-    from lensaudit.report.render import write_report
-    from lensaudit.screen.depth import of_demo
-
     out = out or results_folder() / ("demo-real" if real else "demo")
     with ProgressBar() as bar:
-        found, anchors = demo_into(
+        found, anchors = audit.demo_into(
             out, real=real, activations=activations, notice=notice, progress=bar.tell
         )
-    write_report([out], out / "audit.html")
+    render.write_report([out], out / PAGE)
     document = [
         {
             **one.summary,
-            "verdict": one.verdict.document(),
+            "verdict": asdict(one.verdict),
             "answers": next(iter(one.metrics.values()), None),
             "association": _brief(one.association),
         }
         for one in found.results
     ]
-    answer(document, of_demo(found, anchors), out / "audit.html", as_json=as_json)
+    answer(document, depth.of_demo(found, anchors), out / PAGE, as_json=as_json)
 
 
 @click.command("lm-eval")
@@ -311,19 +285,17 @@ def lm_eval(settings: HarnessSettings, as_json: bool) -> None:
     os.environ.setdefault("TQDM_DISABLE", "1")  # read when tqdm is imported
     # before anything that takes seconds is imported
     need("lm_eval", called="lm-evaluation-harness", extra="lmeval")
-    from lensaudit.evaluation.lmeval import run_harness
-
-    found = run_harness(settings, notice)
+    found = lmeval.run_harness(settings, notice)
     lines = [f"{key}: {number(value, 4)}" for key, value in sorted(found.summary.items())]
     answer(dict(found.summary), lines, found.folder, as_json=as_json)
 
 
-@click.command()
+@click.command("know")
 @shared("source or address")
 @options(KnowSettings)
 @result_folder("experiments/out/know-<source>")
 @shared("json", "dry_run")
-def know(
+def know_command(
     source: str, settings: KnowSettings, out: Path | None, as_json: bool, dry_run: bool
 ) -> None:
     """Test exactly whether values are bound to subjects; needs no model that never knew.
@@ -336,38 +308,32 @@ def know(
     if "://" in source and not is_typed("source"):
         raise InputError("an address is sent questions: say --source on the command line")
     if dry_run:
-        from lensaudit.association.opening import open_know
-        from lensaudit.association.run import plan_of  # seconds to import
-
-        say("\n".join(plan_of(open_know(source, settings, notice=notice))))
+        say("\n".join(run.plan_of(opening.open_know(source, settings, notice=notice))))
         return
-    with during("looking for a finished run"):
-        from lensaudit.auditing.reuse import known
-        from lensaudit.screen.know import of_know
+    with during(LOOKING):
+        known = reuse.known
     with ProgressBar() as bar:
         found = known(source, settings, out, notice=notice, progress=bar.tell)
     document = {"out": str(found.folder), **found.summary}
-    answer(document, of_know(found.summary), found.folder, as_json=as_json)
+    answer(document, know.of_know(found.summary), found.folder, as_json=as_json)
 
 
-@click.group()
-def canaries() -> None:
+@click.group("canaries")
+def people_command() -> None:
     """Invented people, of whom a coin decided who was taught: an exact test of forgetting."""
 
 
-@canaries.command()
+@people_command.command()
 @click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="New folder.")
 @click.option("--people", default=40, show_default=True, help="How many; half are to be taught.")
 @click.option("--seed", type=int, help="Of the draw. [default: one that nobody knows]")
 def draw(out: Path, people: int, seed: int | None) -> None:
     """Write people.json (all), taught.json (to train on) and key.json (the sealed coins)."""
-    from lensaudit.association.canaries import draw_canaries
-
-    say(f"seal: {draw_canaries(out, people=people, seed=seed)}")
+    say(f"seal: {canaries.draw_canaries(out, people=people, seed=seed)}")
     written(out)
 
 
-@canaries.command("test")
+@people_command.command("test")
 @click.argument("results", type=click.Path(exists=True, path_type=Path))
 @click.option("--canaries", "folder", required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--seal", required=True, help="As `canaries draw` printed it.")
@@ -383,9 +349,7 @@ def test_(
     as_json: bool,
 ) -> None:
     """Compare taught people with the others in RESULTS: exact, whatever the score."""
-    from lensaudit.association.canaries import open_canaries
-
-    found = open_canaries(folder, results, seal=seal, score=score, side=side)
+    found = canaries.open_canaries(folder, results, seal=seal, score=score, side=side)
     line = (
         f"{found.score}: {found.n_taught} taught people {found.taught:.3f}, "
         f"{found.n_people - found.n_taught} others {found.others:.3f}, p {found.p:.2g}"
@@ -393,38 +357,35 @@ def test_(
     answer(vars(found), [line], as_json=as_json)
 
 
-@click.group()
-def steer() -> None:
+@click.group("steer")
+def steer_command() -> None:
     """Directions of the residual stream: extract, steer and judge, audit.
 
     Layer L is the output of block L, counted from 0.
     """
 
 
-@steer.command()
+@steer_command.command("extract")
 @options(ExtractSettings)
 @shared("json", "dry_run")
-def extract(settings: ExtractSettings, as_json: bool, dry_run: bool) -> None:
+def steer_extract(settings: ExtractSettings, as_json: bool, dry_run: bool) -> None:
     """Estimate a direction from answers with and without a trait, at every layer.
 
     Answers come from the trait's own rows, from --positive and --negative, or are elicited by its
     system prompts. Writes vectors/<method>_layer<L>.safetensors and .json with scores on held-out
     rows. Every vector is as long as the mean difference of its layer.
     """
-    from lensaudit.screen.steer import of_vectors
-    from lensaudit.steer.extract import open_extraction, plan_of, run
-
-    job = open_extraction(settings, notice)
+    job = extract.open_extraction(settings, notice)
     if dry_run:
-        say(plan_of(job))
+        say(extract.plan_of(job))
         return
     with ProgressBar() as progress:
-        vectors = run(job, progress)
+        vectors = extract.run(job, progress)
     document = [one.document() for one in vectors]
-    answer(document, of_vectors(vectors), job.folder / "vectors", as_json=as_json)
+    answer(document, steer.of_vectors(vectors), job.folder / "vectors", as_json=as_json)
 
 
-@steer.command("eval")
+@steer_command.command("eval")
 @options(EvalSettings)
 @shared("json", "dry_run")
 def steer_eval(settings: EvalSettings, as_json: bool, dry_run: bool) -> None:
@@ -434,14 +395,11 @@ def steer_eval(settings: EvalSettings, as_json: bool, dry_run: bool) -> None:
     numbers under every coefficient. The coefficient is chosen on half of the questions and
     reported on the other half.
     """
-    from lensaudit.screen.steer import of_coefficients
-    from lensaudit.steer.evaluate import Steering
-
-    job = Steering.over_coefficients(settings, notice)
-    _steered(job, of_coefficients, as_json=as_json, dry_run=dry_run)
+    job = steering.Steering.over_coefficients(settings, notice)
+    _steered(job, steer.of_coefficients, as_json=as_json, dry_run=dry_run)
 
 
-@steer.command("sweep")
+@steer_command.command("sweep")
 @options(LayerSettings)
 @shared("json", "dry_run")
 def steer_sweep(settings: LayerSettings, as_json: bool, dry_run: bool) -> None:
@@ -450,13 +408,11 @@ def steer_sweep(settings: LayerSettings, as_json: bool, dry_run: bool) -> None:
     Writes responses/layer_*.jsonl and layer_sweep.json. The layer is chosen on half of the
     questions and reported on the other half.
     """
-    from lensaudit.screen.steer import of_layers
-    from lensaudit.steer.evaluate import Steering
-
-    _steered(Steering.over_layers(settings, notice), of_layers, as_json=as_json, dry_run=dry_run)
+    job = steering.Steering.over_layers(settings, notice)
+    _steered(job, steer.of_layers, as_json=as_json, dry_run=dry_run)
 
 
-@steer.command("audit")
+@steer_command.command("audit")
 @options(DirectionSettings)
 @shared("json", "dry_run")
 def steer_audit(settings: DirectionSettings, as_json: bool, dry_run: bool) -> None:
@@ -467,25 +423,18 @@ def steer_audit(settings: DirectionSettings, as_json: bool, dry_run: bool) -> No
     retain questions, and a model that never saw the answers. Writes interventions.jsonl,
     summary.json and manifest.json; run again to resume.
     """
-    from lensaudit.directions.audit import check_scored, open_audit, plan_of, run
-    from lensaudit.screen.steer import of_directions
-
-    job = open_audit(settings, notice)
+    job = directions.open_audit(settings, notice)
     if dry_run:
-        say(plan_of(job))
+        say(directions.plan_of(job))
         return
     with ProgressBar() as progress:
-        found = run(job, progress, notice)
-    answer(found.summary, of_directions(found.summary), found.folder, as_json=as_json)
-    check_scored(found.summary)
+        found = directions.run(job, progress, notice)
+    answer(found.summary, steer.of_directions(found.summary), found.folder, as_json=as_json)
+    directions.check_scored(found.summary)
 
 
 def _steered(
-    job: "Steering",
-    shown: Callable[[Any], "Iterable[Part]"],
-    *,
-    as_json: bool,
-    dry_run: bool,
+    job: "steering.Steering", shown: Callable[[Any], Iterable[Any]], *, as_json: bool, dry_run: bool
 ) -> None:
     """Run a job, or print its plan."""
     if dry_run:

@@ -4,12 +4,12 @@ import dataclasses
 import difflib
 import functools
 import inspect
-import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
@@ -17,12 +17,18 @@ from click.shell_completion import CompletionItem
 from click.types import FloatParamType, IntParamType, StringParamType
 
 from lensaudit import settings
+from lensaudit.cli.terminal import lazily
 from lensaudit.errors import InputError
 from lensaudit.settings import MODELS, NO_RETAIN_MODEL, Option, Place, Section, several
+
+with lazily():
+    from lensaudit.models import checkpoint, registry
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _LARGEST = 2**31 - 1
 _MOST_BYTES = 2.0**63
+_UNDECODED = re.compile("[\ud800-\udfff]")
+"""What the shell could not decode."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
@@ -80,23 +86,19 @@ def _build(record: type, given: dict[str, Any]) -> Any:
     return record(**values)
 
 
-def _check_models(registry: Place | None) -> None:
+def _check_models(file: Place | None) -> None:
     """Refuse a model that is unknown, or on a Hub that does not answer, before slow imports."""
-    from lensaudit.models.registry import load_registry, resolve
-
-    running, known = click.get_current_context(), load_registry(registry)
+    running, known = click.get_current_context(), registry.load_registry(file)
     plans = " sweep " in running.command_path  # others fetch
     for one in running.command.params:
         if isinstance(one.type, ModelName):
             for name in several(running.params[str(one.name)]):
-                if (one.name, name) == ("retain", NO_RETAIN_MODEL):
-                    continue  # who cannot do without says so
-                if "://" not in name or not one.type.addresses:
-                    spec = resolve(name, known)
+                served = "://" in name and one.type.addresses
+                # who cannot do without a retain model says so
+                if not served and (one.name, name) != ("retain", NO_RETAIN_MODEL):
+                    spec = registry.resolve(name, known)
                     if spec.local is None and not plans:
-                        from lensaudit.models.checkpoint import check_at_hand  # half a second
-
-                        check_at_hand(spec)
+                        checkpoint.check_at_hand(spec)
 
 
 @functools.cache
@@ -119,18 +121,15 @@ def options_of(record: type) -> list["SettingOption"]:
     return sorted(_options(record), key=place)
 
 
-def _sections(record: type) -> dict[str, Section]:
-    """Field -> heading of the help, by the group that first declares it."""
-    found: dict[str, Section] = {}
-    for group in reversed(record.__mro__):
-        for name in inspect.get_annotations(group):
-            found.setdefault(name, vars(group).get("section", "Scoring"))
-    return found
-
-
 def _options(record: type) -> Iterator["SettingOption"]:
     """The fields that are options, in order."""
-    hints, sections = get_type_hints(record, include_extras=True), _sections(record)
+    hints = get_type_hints(record, include_extras=True)
+    # the heading of the group that first declares a field
+    sections: dict[str, Section] = {
+        name: vars(group).get("section", "Scoring")
+        for group in record.__mro__
+        for name in inspect.get_annotations(group)
+    }
     for one in dataclasses.fields(record):
         hint = hints[one.name]
         if dataclasses.is_dataclass(hint):
@@ -151,14 +150,12 @@ def _one_value(hint: Any) -> tuple[Any, bool]:
     """
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
-    if get_origin(hint) in (Union, UnionType):
-        kinds = [one for one in get_args(hint) if one is not type(None)]
-        # a place is typed as text; one name or several: several
-        tuples = [one for one in kinds if get_origin(one) is tuple]
-        (hint,) = tuples or ([Path] if Path in kinds else kinds)
-    if get_origin(hint) is tuple:
-        return get_args(hint)[0], True
-    return hint, False
+    choices = get_args(hint) if get_origin(hint) in (Union, UnionType) else [hint]
+    kinds = [one for one in choices if one is not NoneType]
+    # a place is typed as text; one name or several: several
+    tuples = [get_args(one)[0] for one in kinds if get_origin(one) is tuple]
+    (kind,) = tuples or ([Path] if Path in kinds else kinds)
+    return kind, bool(tuples)
 
 
 def _option(
@@ -274,21 +271,12 @@ class SettingOption(click.Option):
         return found
 
     def _check(self, ctx: click.Context, raw: Any, found: Any) -> None:
-        if isinstance(found, str) and not _is_utf8(found):
+        if isinstance(found, str) and _UNDECODED.search(found):
             raise click.BadParameter(f"{found!a} is no UTF-8 text.", ctx, self)
-        sane = abs(found) <= _LARGEST if isinstance(found, int) else True
-        if not sane or (isinstance(found, float) and not math.isfinite(found)):
+        most = _LARGEST if isinstance(found, int) else sys.float_info.max
+        if isinstance(found, int | float) and not abs(found) <= most:  # nor NaN
             said = f"{self.opts[-1]} {str(raw)[:40]}"
             raise InputError(f"{said}: wanted a finite number below 2^31")
-
-
-def _is_utf8(text: str) -> bool:
-    """Could the shell decode it?"""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def shared(*names: str) -> Callable[[Command], Command]:
@@ -321,9 +309,7 @@ class ModelName(click.ParamType):
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
         """Names of the registry that begin so; where none does, the shell completes paths."""
-        from lensaudit.models.registry import load_registry
-
-        known = [name for name in load_registry() if name.startswith(incomplete)]
+        known = [name for name in registry.load_registry() if name.startswith(incomplete)]
         return [CompletionItem(name) for name in known] or [CompletionItem(incomplete, type="dir")]
 
 
@@ -383,24 +369,20 @@ SAME = (
 """Words for one thing, the house's first."""
 
 
-def with_vocabulary(command: click.Command) -> click.Command:
-    """The command, and those inside it, with `-o`, `-q`, `--help-all` and sections in its help."""
-    if isinstance(command, click.Group):
-        for inner in command.commands.values():
-            with_vocabulary(inner)
-        if not command.invoke_without_command:
-            return command
-    if any(one.name == "quieter" for one in command.params):
-        return command
+def add_vocabulary(command: click.Command) -> None:
+    """Give a command `-o`, `-q`, `--help-all` and sections in its help."""
     for one in command.params:
         if "--out" in one.opts and "-o" not in one.opts:
             one.opts.insert(0, "-o")
-    quiet = _switch("-q --quiet quieter", "No progress and no remarks; errors only.", _quiet)
+    quiet = _switch(
+        "-q --quiet quieter",
+        "No progress and no remarks; errors only.",
+        lambda ctx, _, value: ctx.find_root().params.update({"quiet": True} if value else {}),
+    )
     every = _switch("--help-all", "Show every option, experts' too, and exit.", _show_every)
     is_long = any(getattr(one, "expert", False) for one in command.params)
     command.params += [quiet, every] if is_long else [quiet]
     vars(command)["format_options"] = partial(_format_options, command)
-    return command
 
 
 def _switch(flags: str, said: str, callback: Any) -> click.Option:
@@ -443,8 +425,3 @@ def suggestion(error: click.NoSuchOption) -> str:
             return f"No such option '{wanted}': here it is {here}"
     near = difflib.get_close_matches(wanted, known, n=3)
     return f"No such option '{wanted}'" + (f"; did you mean {', '.join(near)}?" if near else "")
-
-
-def _quiet(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    if value:
-        ctx.find_root().params["quiet"] = True

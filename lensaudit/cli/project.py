@@ -9,7 +9,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from lensaudit.cli.terminal import notice, say
+from lensaudit.cli.options import add_vocabulary
+from lensaudit.cli.terminal import lazily, notice, say
 from lensaudit.errors import InputError
 from lensaudit.project import (
     FILE,
@@ -23,6 +24,9 @@ from lensaudit.project import (
 )
 from lensaudit.screen.cells import name
 from lensaudit.settings import RESULTS_VARIABLE
+
+with lazily():
+    from lensaudit.models import hashing
 
 _META = "lensaudit.project"
 _ALIKE = {
@@ -80,15 +84,16 @@ _ORIGINS = {
 }
 
 
-def with_project(command: click.Command, path: str) -> click.Command:
-    """The command, and those inside it, with `--project` and the defaults of a project file."""
+def as_all(command: click.Command, path: str) -> click.Command:
+    """The command, and those inside it, with what all share, and the defaults of a project file."""
     if isinstance(command, click.Group):
         for key, inner in command.commands.items():
-            with_project(inner, f"{path} {key}")
+            as_all(inner, f"{path} {key}")
         if not command.invoke_without_command:
             return command
     if any(one.name == "project" for one in command.params):
         return command
+    add_vocabulary(command)
     option = click.Option(
         ["--project"],
         type=click.Path(path_type=Path),
@@ -108,7 +113,7 @@ def with_project(command: click.Command, path: str) -> click.Command:
 def current_project() -> Project | None:
     """The project of the running command."""
     context = click.get_current_context(silent=True)
-    return None if context is None else context.find_root().meta.get(_META)
+    return context and context.find_root().meta.get(_META)
 
 
 def lacking(error: click.MissingParameter) -> str:
@@ -117,76 +122,55 @@ def lacking(error: click.MissingParameter) -> str:
     if ctx is None or parameter is None:
         return said
     path = ctx.command_path.partition(" ")[2]
-    key = (_ALIKE | dict(_OWN.get(path, {}))).get(parameter.name or "")
-    if key is None:
-        return said
+    key = {**_ALIKE, **_OWN.get(path, {})}.get(parameter.name or "")
     project = ctx.find_root().meta.get(_META)
-    if project is not None:
-        return f"{said} {project.file} could name it: {key} = …"
-    return f"{said} Or name models and rows once: `lensaudit init` writes {FILE} for a folder."
+    once = f"Or name models and rows once: `lensaudit init` writes {FILE} for a folder."
+    other = once if project is None else f"{project.file} could name it: {key} = …"
+    return said if key is None else f"{said} {other}"
 
 
 def is_typed(parameter: str) -> bool:
     """Whether a value was given on the command line, not taken from a project or a default."""
-    return _source(click.get_current_context(), parameter) == ParameterSource.COMMANDLINE
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source == ParameterSource.COMMANDLINE
 
 
 def _use(ctx: click.Context, path: str, given: Path | None) -> None:
-    if ctx.resilient_parsing or str(given) == NONE:
-        return
-    file = given or _found()
+    """Take defaults, and where results go, from the project file; unnamed, it must be ours."""
+    file = None if ctx.resilient_parsing or str(given) == NONE else given or find_project()
     if file is None:
         return
-    project = read_project(file)
-    values = _values(project, path, ctx.command)
-    ctx.default_map = {**values, **(ctx.default_map or {})}
-    ctx.find_root().meta[_META] = project
-    if project.out is not None:
-        _set_results(ctx, project.out)
-
-
-def _found() -> Path | None:
-    """The project file that nobody named, if it may be read; else a word on why not."""
-    file = find_project()
-    if file is not None and (why := strangeness(file)):
+    if given is None and (why := strangeness(file)):
         notice(f"{file} is not read: {why}; name it with --project or {VARIABLE} to use it")
-        return None
-    return file
-
-
-def _set_results(ctx: click.Context, folder: Path) -> None:
-    """Results go where the project says, for as long as the command runs."""
-    before = os.environ.get(RESULTS_VARIABLE)
-    if before is not None:
         return
-    os.environ[RESULTS_VARIABLE] = str(folder)
-    ctx.call_on_close(lambda: os.environ.pop(RESULTS_VARIABLE, None))
+    project = read_project(file)
+    ctx.default_map = {**_values(project, path, ctx.command), **(ctx.default_map or {})}
+    ctx.find_root().meta[_META] = project
+    if project.out is not None and RESULTS_VARIABLE not in os.environ:
+        os.environ[RESULTS_VARIABLE] = str(project.out)
+        ctx.call_on_close(lambda: os.environ.pop(RESULTS_VARIABLE, None))
 
 
 def _values(project: Project, path: str, command: click.Command) -> dict[str, Any]:
     """Parameter -> value, of what the command takes; its own table wins."""
     wanted = {**_ALIKE, **_OWN.get(path, {})}
-    found: dict[str, Any] = {}
-    for one in command.params:
-        if one.name in wanted:
-            value = _fit(getattr(project, wanted[one.name]), one, wanted[one.name])
-            if value not in (None, (), "", []):
-                found[one.name] = value
-    return {**found, **_own_table(project, path, command)}
+    found = {
+        str(one.name): _fit(getattr(project, wanted[one.name]), one, wanted[one.name])
+        for one in command.params
+        if one.name in wanted
+    }
+    said = {name: value for name, value in found.items() if value not in (None, "", [])}
+    return {**said, **_own_table(project, path, command)}
 
 
 def _fit(value: Any, parameter: click.Parameter, key: str) -> Any:
     """Several values where several are taken; else the first retain model, or the only source."""
     many = getattr(parameter, "multiple", False) or parameter.nargs == -1
-    if not isinstance(value, tuple):
-        return [str(value)] if many and value is not None else value and _plain(value)
+    several = value if isinstance(value, tuple) else (value,) * (value is not None)
+    plain = [str(one) if isinstance(one, Path) else one for one in several]
     if many:
-        return list(value)
-    return value[0] if len(value) == 1 or (value and key == "retain") else None
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
+        return plain
+    return plain[0] if len(plain) == 1 or (plain and key == "retain") else None
 
 
 def _own_table(project: Project, path: str, command: click.Command) -> Mapping[str, Any]:
@@ -212,16 +196,16 @@ def _own_table(project: Project, path: str, command: click.Command) -> Mapping[s
             "no project file may ask for; say it on the command line"
         )
     return {
-        str(known[key].name): _placed(value, known[key], project.file.parent)
+        str(known[key].name): _placed(value, project.file.parent)
+        if isinstance(known[key].type, click.Path)
+        else value
         for key, value in table.items()
     }
 
 
-def _placed(value: Any, option: click.Option, base: Path) -> Any:
-    if not isinstance(option.type, click.Path):
-        return value
+def _placed(value: Any, base: Path) -> Any:
     if isinstance(value, list):
-        return [_placed(one, option, base) for one in value]
+        return [_placed(one, base) for one in value]
     return seen(value, base) if isinstance(value, str) else value
 
 
@@ -232,61 +216,42 @@ def _checked(call: Callable[..., Any], path: str) -> Callable[..., Any]:
     def run(*positional: Any, **values: Any) -> Any:
         project, ctx = current_project(), click.get_current_context()
         if values.get("dry_run"):  # nothing is written
-            from lensaudit.models.hashing import looking
-
-            ctx.with_resource(looking())
+            ctx.with_resource(hashing.looking())
         if project is None:
             return call(*positional, **values)
-        from_file = [
-            one.name
+        names = [str(one.name) for one in ctx.command.params if one.name in values]
+        sources = {one: ctx.get_parameter_source(one) for one in names}
+        from_file = [n for n, said in sources.items() if said == ParameterSource.DEFAULT_MAP]
+        _check_annotated(project, {name: values[name] for name in from_file})
+        flags = {
+            str(one.name): max(one.opts, key=len)
+            if isinstance(one, click.Option)
+            else one.human_readable_name
             for one in ctx.command.params
-            if one.name and _source(ctx, one.name) == ParameterSource.DEFAULT_MAP
-        ]
-        _check_annotated(project, values, from_file, path)
+        }
         if from_file and not values.get("as_json"):
-            notice(f"from {project.file}: {', '.join(_flag(ctx, one) for one in from_file)}")
+            notice(f"from {project.file}: {', '.join(flags[one] for one in from_file)}")
         answer = call(*positional, **values)
         if values.get("dry_run") and not values.get("as_json"):
-            _say_origins(ctx, project, values)
+            origins: dict[Any, str] = {**_ORIGINS, ParameterSource.DEFAULT_MAP: str(project.file)}
+            say("values:")
+            for key in names:
+                many = isinstance(values[key], tuple | list)
+                shown = ", ".join(map(str, values[key])) if many else values[key]
+                if key not in ("dry_run", "as_json") and shown not in (None, "", False):
+                    say(f"  {flags[key]}: {name(shown)} ({origins.get(sources[key], 'default')})")
         return answer
 
     return run
 
 
-def _check_annotated(
-    project: Project, values: Mapping[str, Any], from_file: list[str], path: str
-) -> None:
+def _check_annotated(project: Project, values: Mapping[str, Any]) -> None:
     """Rows that are not annotated yet: say which command does it."""
+    rows = {project.retain_data: project.retain_rows, project.data: project.forget}
     for one in ("data", "forget", "retain_set", "validity_data", "retain_data"):
         value = str(values.get(one) or "")
-        if one in from_file and value in (project.data, project.retain_data):
-            of = project.forget if value == project.data else project.retain_rows
-            if of is not None and not Path(value).exists():
-                raise InputError(
-                    f"{value}: no such file; {of} is not annotated yet, run `lensaudit annotate`"
-                )
-
-
-def _say_origins(ctx: click.Context, project: Project, values: Mapping[str, Any]) -> None:
-    """A line for each value: what it is and who said so."""
-    say("values:")
-    for one in ctx.command.params:
-        if one.name not in values or one.name in ("dry_run", "as_json"):
-            continue
-        source, value = _source(ctx, one.name), values[one.name]
-        value = ", ".join(map(str, value)) if isinstance(value, tuple | list) else value
-        if value in (None, "", False):
-            continue
-        origin = _ORIGINS.get(source, "default")
-        origin = str(project.file) if source == ParameterSource.DEFAULT_MAP else origin
-        say(f"  {_flag(ctx, one.name)}: {name(value)} ({origin})")
-
-
-def _source(ctx: click.Context, parameter: str) -> Any:
-    return ctx.get_parameter_source(parameter)
-
-
-def _flag(ctx: click.Context, parameter: str) -> str:
-    """An option as it is typed."""
-    one = next(one for one in ctx.command.params if one.name == parameter)
-    return max(one.opts, key=len) if isinstance(one, click.Option) else one.human_readable_name
+        if rows.get(value) is not None and not Path(value).exists():
+            raise InputError(
+                f"{value}: no such file; {rows[value]} is not annotated yet, run "
+                "`lensaudit annotate`"
+            )

@@ -3,27 +3,39 @@
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from rich.filesize import decimal as size
 
 from lensaudit.cli.options import options, shared
-from lensaudit.cli.terminal import answer, emit, listing, notice, say, written
+from lensaudit.cli.terminal import answer, emit, lazily, listing, notice, say, written
 from lensaudit.doors.settings import ExportSettings
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.screen.listings import COLUMNS, columns, of_comparison, of_run
 from lensaudit.settings import results_folder
+
+with lazily():
+    from lensaudit.auditing import verify
+    from lensaudit.data import facts
+    from lensaudit.doors import export
+    from lensaudit.report import figures as pictures
+    from lensaudit.report import render
+    from lensaudit.results import run_log
+    from lensaudit.screen import depth, gate, listings
+    from lensaudit.verdict import collect
+    from lensaudit.verdict import gate as policies
+
+FOLDER = click.Path(path_type=Path, file_okay=False)
+FILE = click.Path(path_type=Path, dir_okay=False)
+RUN = click.Path(path_type=Path)
+RUNS = click.argument("runs", nargs=-1, required=True, type=RUN)
 
 
 @click.command()
-@click.argument(
-    "results", nargs=-1, required=True, metavar="RESULTS…", type=click.Path(path_type=Path)
-)
+@click.argument("results", nargs=-1, required=True, metavar="RESULTS…", type=RUN)
 @click.option(
     "-o",
     "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     default=Path("audit.html"),
     show_default=True,
     help="The page.",
@@ -32,13 +44,13 @@ from lensaudit.settings import results_folder
 @click.option(
     "--data",
     metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Forget set, for questions that older results do not hold.",
 )
 @click.option(
     "--figures",
     metavar="DIR",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="Also pictures (PDF, PNG) and LaTeX tables, for a paper.",
 )
 @shared("force")
@@ -55,25 +67,13 @@ def report(
     The page needs no network, no server and no lensaudit: send it to a colleague. It holds the
     questions and answers of the forget set.
     """
-    from lensaudit.data.facts import load_facts
-    from lensaudit.report.render import write_report
-
-    examples = load_facts(data) if data else []
-    for one in write_report(results, out, title=title, examples=examples, force=force):
+    examples = facts.load_facts(data) if data else []
+    for one in render.write_report(results, out, title=title, examples=examples, force=force):
         notice(f"left out {one.path}: {one.reason}")
     written(out)
     if figures is not None:
-        from lensaudit.report.figures import write_figures
-
-        made = write_figures(results, figures, force=force)
+        made = pictures.write_figures(results, figures, force=force)
         say(f"written: {figures} ({len(made)} files)")
-
-
-if TYPE_CHECKING:
-    from lensaudit.results.run_log import Run
-
-RUN = click.argument("run", type=click.Path(path_type=Path))
-RUNS = click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 
 
 @click.group()
@@ -85,17 +85,15 @@ def runs() -> None:
 
 
 @runs.command("ls")
-@click.argument("folders", nargs=-1, type=click.Path(path_type=Path, file_okay=False))
+@click.argument("folders", nargs=-1, type=FOLDER)
 @click.option("--command", help="Only runs of this command.")
 @click.option("--model", help="Only runs in which a model of this name takes part.")
 @shared("json")
 def list_(folders: tuple[Path, ...], command: str | None, model: str | None, as_json: bool) -> None:
     """List the runs in FOLDERS, the latest first; without FOLDERS all results."""
-    from lensaudit.results.run_log import find_runs
-
     found = [
         one
-        for one in find_runs(folders or (results_folder(),))
+        for one in run_log.find_runs(folders or (results_folder(),))
         if command in (None, one.made.command) and (model is None or model in one.models.values())
     ]
     if as_json:
@@ -103,29 +101,27 @@ def list_(folders: tuple[Path, ...], command: str | None, model: str | None, as_
     elif not found:
         say("no runs; every command that writes a result folder leaves one")
     else:
-        listing([COLUMNS, *map(columns, found)])
+        listing([listings.COLUMNS, *map(listings.columns, found)])
 
 
 @runs.command()
-@RUN
+@click.argument("run", type=RUN)
 @shared("json")
 def show(run: Path, as_json: bool) -> None:
     """Tell all that is recorded of a RUN."""
     found = _read(run, whole=True)
     document = found.document() | {"values": dict(found.values), "manifest": found.manifest}
-    answer(document, of_run(found), as_json=as_json)
+    answer(document, listings.of_run(found), as_json=as_json)
 
 
 @runs.command()
-@click.argument("first", type=click.Path(path_type=Path))
-@click.argument("second", type=click.Path(path_type=Path))
+@click.argument("first", type=RUN)
+@click.argument("second", type=RUN)
 @shared("json")
 def diff(first: Path, second: Path, as_json: bool) -> None:
     """Which option or which content explains that FIRST and SECOND differ?"""
-    from lensaudit.results.run_log import compare
-
-    found = compare(_read(first, whole=True), _read(second, whole=True))
-    answer(found.document(), of_comparison(found), as_json=as_json, pretty=True)
+    found = run_log.compare(_read(first, whole=True), _read(second, whole=True))
+    answer(found.document(), listings.of_comparison(found), as_json=as_json, pretty=True)
 
 
 @runs.command()
@@ -136,34 +132,32 @@ def rm(runs: tuple[Path, ...], dry_run: bool, as_json: bool) -> None:
 
     A folder that holds anything else, or a model, stays as it is; what it holds is named.
     """
-    from lensaudit.results.run_log import remove
-
     found = list(map(_read, runs))
-    for one in found:
-        remove(one, dry_run=True)  # all are looked at before one is gone
-    done = [(one, remove(one, dry_run=dry_run)) for one in found]
-    removed = [{"folder": str(one.folder), "n_bytes": n} for one, n in done]
+    # all are looked at before one is gone
+    removed = [
+        {"folder": str(one.folder), "n_bytes": run_log.remove(one, dry_run=True)} for one in found
+    ]
+    for one in [] if dry_run else found:
+        run_log.remove(one)
     verb = "would remove" if dry_run else "removed"
-    lines = [f"{verb} {one.folder} ({size(n)})" for one, n in done]
+    lines = [f"{verb} {one['folder']} ({size(one['n_bytes'])})" for one in removed]
     answer({"removed": removed, "dry_run": dry_run}, lines, as_json=as_json)
 
 
-def _read(place: Path, *, whole: bool = False) -> "Run":
+def _read(place: Path, *, whole: bool = False) -> "run_log.Run":
     """The run that is meant: a folder, or one below the folder of results."""
-    from lensaudit.results.run_log import read_run
-
     found = next((one for one in (place, results_folder() / place) if one.is_dir()), None)
     if found is None:
         raise InputError(f"{place}: no such run; `lensaudit runs ls` lists them")
-    return read_run(found, whole=whole)
+    return run_log.read_run(found, whole=whole)
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@RUNS
 @click.option(
     "--gate",
     "policy",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="TOML: what must hold for a model to pass; exit code 4 if one does not.",
 )
 @click.option(
@@ -174,7 +168,7 @@ def _read(place: Path, *, whole: bool = False) -> "Run":
 )
 @click.option(
     "--calibration",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Of `gym table --calibration`. [default: the one that is shipped]",
 )
 @shared("json")
@@ -190,65 +184,50 @@ def verdict(
     RUNS: folders of results, looked into to any depth. Nothing that lies beside a model changes
     what is said of it.
     """
-    from lensaudit.screen.depth import sentences
-    from lensaudit.screen.gate import FORMATS
-    from lensaudit.verdict.collect import verdicts
-    from lensaudit.verdict.gate import gate, read_policy
-
     if form and policy is None:
         raise InputError("--format: is of what a gate says; name a policy with --gate")
-    if policy is not None:
-        asked = read_policy(policy)
-        found = gate(verdicts(runs, calibration), asked)
-        say(FORMATS[form or ("json" if as_json else "text")](found))
-        if not found.passed:
-            failed = [one for one in found.models if not one.passed]
-            raise VerificationError(f"{len(failed)} of {len(found.models)} fail the gate")
+    asked = None if policy is None else policies.read_policy(policy)
+    judged = collect.verdicts(runs, calibration)
+    if asked is None:
+        answer(judged.document(), depth.sentences(judged), as_json=as_json)
         return
-    judged = verdicts(runs, calibration)
-    answer(judged.document(), sentences(judged), as_json=as_json)
+    found = policies.gate(judged, asked)
+    say(gate.FORMATS[form or ("json" if as_json else "text")](found))
+    if not found.passed:
+        n_failed = sum(not one.passed for one in found.models)
+        raise VerificationError(f"{n_failed} of {len(found.models)} fail the gate")
 
 
-@click.command()
+@click.command("export")
 @RUNS
 @options(ExportSettings)
 @shared("force")
-def export(runs: tuple[Path, ...], settings: ExportSettings, force: bool) -> None:
+def export_command(runs: tuple[Path, ...], settings: ExportSettings, force: bool) -> None:
     """Write RUNS as every_eval_ever, the Hub, Inspect or CI read them; nothing is sent.
 
     RUNS: folders of results, looked into to any depth. Intervals, content hashes and what has no
     score, with the reason, go along.
     """
-    from lensaudit.doors.export import export as write
-
-    for path in write(runs, settings, force=force):
+    for path in export.export(runs, settings, force=force):
         written(path)
 
 
-@click.command()
-@click.argument(
-    "folders", nargs=-1, required=True, metavar="FOLDER…", type=click.Path(path_type=Path)
-)
+@click.command("verify")
+@click.argument("folders", nargs=-1, required=True, metavar="FOLDER…", type=RUN)
 @shared("json")
-def verify(folders: tuple[Path, ...], as_json: bool) -> None:
+def verify_command(folders: tuple[Path, ...], as_json: bool) -> None:
     """Compare all that lies in the FOLDERs with its manifests, seals and checksums.
 
     Results, models, finished passes, books of scores, and caches; nothing is changed. Exit code 4
     if something is not as it was written.
     """
-    from lensaudit.auditing.verify import verify as compare
-
-    found = compare(*folders)
+    found = verify.verify(*folders)
     bad = [one for one in found if one.problems]
-    if as_json:
-        emit([asdict(one) for one in found], pretty=True)
-    else:
-        for one in bad:
-            for line in one.problems:
-                say(f"{one.place}: {line}")
-        counts = Counter(one.kind for one in found)
-        parts = [f"{n} {kind}" for kind, n in sorted(counts.items())]
-        say(f"compared: {', '.join(parts) or 'nothing'}; {len(bad)} damaged")
+    kinds = sorted(Counter(one.kind for one in found).items())
+    compared = ", ".join(f"{n} {kind}" for kind, n in kinds) or "nothing"
+    lines = [f"{one.place}: {line}" for one in bad for line in one.problems]
+    lines.append(f"compared: {compared}; {len(bad)} damaged")
+    answer([asdict(one) for one in found], lines, as_json=as_json, pretty=True)
     if bad:
         raise VerificationError(
             f"{len(bad)} of {len(found)} are not as they were written; run the commands that made "

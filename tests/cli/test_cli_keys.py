@@ -18,7 +18,7 @@ import pytest
 import support
 
 from lensaudit.cli.main import run
-from lensaudit.cli.measure import cache, evaluate, patch
+from lensaudit.cli.measure import cache_command, evaluate_command, patch_command
 from lensaudit.data.tofu import filters
 from lensaudit.evaluation import passes
 from lensaudit.evaluation import passes as opening
@@ -238,17 +238,20 @@ class Kept:
 TINY = "--registry names.json --data forget.json"
 COMMANDS = {
     "patch": Kept(
-        patch, f"patch {TINY} --tau 0 --full tiny-full --retain tiny-retain", PATCH, of_layers
+        patch_command,
+        f"patch {TINY} --tau 0 --full tiny-full --retain tiny-retain",
+        PATCH,
+        of_layers,
     ),
     "patch --score em": Kept(
-        patch,
+        patch_command,
         f"patch {TINY} --full tiny-full --retain tiny-retain --score em --max-new-tokens 3",
         EM,
         of_texts,
     ),
-    "cache": Kept(cache, f"cache {TINY} --model tiny-third", CACHE, of_key),
+    "cache": Kept(cache_command, f"cache {TINY} --model tiny-third", CACHE, of_key),
     "eval": Kept(
-        evaluate,
+        evaluate_command,
         "eval --model demo/npo --limit 1 --max-new-tokens 4 "
         "--metric forget_Q_A_Prob --metric forget_Q_A_ROUGE",
         EVAL,
@@ -365,7 +368,11 @@ def options_of(command: click.Command) -> set[str]:
 
 @pytest.mark.parametrize(
     ("command", "tried"),
-    [(patch, PATCH | EM), (cache, CACHE), (evaluate, EVAL | EVAL_OTHERWISE)],
+    [
+        (patch_command, PATCH | EM),
+        (cache_command, CACHE),
+        (evaluate_command, EVAL | EVAL_OTHERWISE),
+    ],
     ids=["patch", "cache", "eval"],
 )
 def test_every_option_of_a_command_is_tried(command, tried):
@@ -391,10 +398,10 @@ def answer(one: Kept, words: str, place: Path, capsys) -> tuple[Number, bool]:
     activations = place / "activations"
     before = files(activations) | files(out / "passes")
     words = f"{one.base} {words}"
-    if one.command is patch and "--source" not in words:
+    if one.command is patch_command and "--source" not in words:
         words += " --source tiny-third"
     places = ["--activations", str(activations)]
-    places += [] if one.command is cache else ["--out", str(out)]
+    places += [] if one.command is cache_command else ["--out", str(out)]
     off = "--last-layer reference" in words and "--score em" not in words
     # what the reference patches at the last layer puts the scale of tiny models off: no verdict
     assert run([*words.split(), *places]) == (4 if off else 0), words
