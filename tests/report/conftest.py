@@ -1,28 +1,21 @@
 """Pages in a real browser, where this machine has one."""
 
 import chromium
-import firefox as gecko
 import pytest
 from report_cases import ERRORS, sweep
 
 from lensaudit.report.render import write_report
 
 
-def started(make, program: str | None, profile, package: str):
-    """A browser; where this machine has none that starts, the test is skipped."""
-    if program is None:
-        pytest.skip(f"not on this machine: apt-get install {package}")
-    try:
-        return make(program, profile)
-    except (AssertionError, OSError) as error:
-        pytest.skip(f"{program} does not start: {error}")
-
-
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory):
-    """A headless Chromium, shared by all tests of this folder."""
-    profile = tmp_path_factory.mktemp("chromium")
-    found = started(chromium.Chromium, chromium.find(), profile, "chromium")
+    """A headless Chromium, shared by all tests of this folder; skipped where there is none."""
+    if (program := chromium.find()) is None:
+        pytest.skip("not on this machine: apt-get install chromium")
+    try:
+        found = chromium.Chromium(program, tmp_path_factory.mktemp("chromium"))
+    except (AssertionError, OSError) as error:
+        pytest.skip(f"{program} does not start: {error}")
     yield found
     found.close()
 
@@ -38,15 +31,6 @@ def shown(browser, tmp_path):
 
     yield show
     assert browser.heard(*ERRORS) == []
-
-
-@pytest.fixture(scope="session")
-def firefox(tmp_path_factory):
-    """A headless Firefox, shared by all tests of this folder."""
-    profile = tmp_path_factory.mktemp("firefox")
-    found = started(gecko.Firefox, gecko.find(), profile, "firefox-esr")
-    yield found
-    found.close()
 
 
 @pytest.fixture(scope="session")

@@ -34,7 +34,7 @@ def write(path: Path, value) -> None:
 def seal(folder: Path, **changes) -> None:
     """Let the manifest of a folder answer for its files; `changes`: of the manifest."""
     made = json.loads((folder / MANIFEST).read_text()) | changes
-    files = {one.name: vars(mark_of(one)) for one in folder.iterdir() if one.name != MANIFEST}
+    files = {one.name: mark_of(one) for one in folder.iterdir() if one.name != MANIFEST}
     write(folder / MANIFEST, signed({**made, "files": files}))
 
 

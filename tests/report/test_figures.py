@@ -52,9 +52,3 @@ def test_the_table_holds_the_scores_and_nothing_latex_would_read(results):
     assert latex(["A"], [["50% of a_b & c\\d"]], "l").splitlines()[5] == (
         r"50\% of a\_b \& c\textbackslash{}d \\"
     )
-
-
-def test_nothing_to_draw_is_said(tmp_path):
-    with pytest.raises(InputError, match="no figures"):
-        write_figures([tmp_path], tmp_path / "out")
-    assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""Nothing on the page is crushed, broken or hidden unsaid: two browsers measure its boxes."""
+"""Nothing on the page is crushed, broken or hidden unsaid: a browser measures its boxes."""
 
 from pathlib import Path
 
@@ -50,14 +50,6 @@ def test_every_text_has_room_and_no_column_is_hidden(browser, page, width, theme
             assert "\n".join(browser.run(BOXES)) == ""
     finally:
         browser.size(1280)
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_same_in_firefox(firefox, page, width):
-    for chosen in CHOSEN:
-        firefox.open(f"{page}#{chosen}", width=width)
-        assert firefox.run("innerWidth") == width
-        assert "\n".join(firefox.run(BOXES)) == ""
 
 
 def test_the_measure_finds_what_is_wrong(browser, page):

@@ -1,19 +1,12 @@
 """The page as a reader meets it: opened from disk in Chromium, clicked and typed at."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 
 import pytest
-from page_reader import Answers
 from report_cases import ERRORS, eval_run, patch_run
 
 from lensaudit.report.render import write_report
-from lensaudit.verdict.collect import verdicts
-from lensaudit.verdict.decide import WORDS
-from lensaudit.verdict.views import hundredths
 
 MEBIBYTE = 1 << 20
 
@@ -136,38 +129,6 @@ def test_the_map_sorts_by_the_layer_that_is_clicked(browser, small):
     assert browser.run("document.querySelector('.detail p').textContent") != top
 
 
-def test_hovering_the_map_says_question_fact_and_deltas(browser, small):
-    browser.hover("#examples .heat-scroll", 0.5, 0.02)
-    said = browser.run("document.querySelector('#tip').textContent")
-    row = json.loads((small / "out" / "keeps" / "results.jsonl").read_text().splitlines()[0])
-    assert "Which book by author" in said
-    assert re.search(r"layer \d: S1 \d\.\d{3}, S2 -?\d\.\d{3} nats, erasure \d\.\d\d", said), said
-    assert row["entity"].split()[0] in said
-
-
-def test_the_page_shows_the_numbers_of_the_results(browser, small):
-    summary = json.loads((small / "out" / "half" / "summary.json").read_text())
-    row = browser.run(
-        "[...document.querySelectorAll('#models tbody')]"
-        ".find(row => row.innerText.startsWith('half')).innerText"
-    ).split()
-    assert hundredths(summary["uds"]) in row
-    assert row[row.index("n") + 1] == "23"
-    anchors = browser.run(
-        "[...document.querySelectorAll('#models tbody.anchor')].map(row => row.innerText)"
-    )
-    assert [one.split()[:4] for one in anchors] == [
-        ["full", "anchor", ".00", "calibration:"],
-        ["retain", "anchor", "1.00", "calibration:"],
-    ]
-    browser.open((small / "audit.html").as_uri() + "#model=keeps")
-    metrics = browser.run("document.querySelector('#metrics table').textContent")
-    assert "forget_Q_A_Probhigh = knows0.950.85 to 1.051 of 2 rows" in metrics
-    assert "forget_quality" not in metrics
-    folded = browser.run("document.querySelector('#metrics details').textContent")
-    assert folded == "1 not measured: no retain referenceforget_quality"
-
-
 def test_two_models_are_compared_on_the_same_examples_with_an_interval(browser, small):
     browser.open((small / "audit.html").as_uri() + "#model=keeps&with=loses")
     said = browser.run(
@@ -264,60 +225,6 @@ def test_dark_follows_the_system_and_the_choice_and_print_is_light(browser, smal
     assert browser.run(paper) == "rgb(255, 255, 255)"
     assert browser.run("getComputedStyle(document.querySelector('.top')).display") == "none"
     browser.media()
-
-
-def test_one_model_and_no_metrics_make_a_page_without_empty_parts(browser, shown, tmp_path):
-    patch_run(tmp_path / "out", "only", held=0.02)
-    shown(tmp_path / "out")
-    assert browser.run("document.querySelector('h1').textContent") == (
-        "only: not decided whether it holds what it was made to forget."
-    )
-    shown = browser.run(
-        "[...document.querySelectorAll('main > section')].filter(s => !s.hidden).map(s => s.id)"
-    )
-    assert shown == ["verdict", "models", "layers", "examples", "extremes", "reading", "record"]
-
-
-@pytest.mark.slow
-def test_the_page_of_the_embedded_family(browser, tmp_path):
-    program = "from lensaudit.cli.main import main; main()"
-
-    def call(*arguments: str) -> None:
-        subprocess.run(
-            [sys.executable, "-c", program, *arguments],
-            cwd=tmp_path,
-            check=True,
-            capture_output=True,
-            env=os.environ | {"HF_HUB_OFFLINE": "1"},
-        )
-
-    call("demo", "--out", "family")
-    call("patch", "--source", "demo/npo", "--score", "em", "--out", "em")
-    call("eval", "--model", "demo/npo", "--retain", "demo/retain", "--limit", "8", "--out", "ev")
-    call("report", "family", "em", "ev", "-o", "audit.html")
-    assert browser.open((tmp_path / "audit.html").as_uri()) < 2
-    assert browser.heard(*ERRORS) == []
-    assert browser.run("document.querySelector('h1').textContent") == (
-        "3 of 7 models still hold what they were made to forget."
-    )
-    assert browser.run("document.querySelectorAll('#categories tbody tr').length") == 3
-    answers, found = Answers(tmp_path / "audit.html"), verdicts([tmp_path / "family"]).models
-    judged = {one.source: WORDS[one.code][0] for one in found}
-    assert answers.verdicts == {name: judged[name] for name in answers.verdicts}
-    assert len(answers.verdicts) == 7
-    summary = json.loads((tmp_path / "family" / "demo-npo" / "summary.json").read_text())
-    low, high = map(hundredths, summary["ci95"])
-    assert f"[{low}, {high}] n 64" in answers.number("demo/npo", "UDS")
-    assert answers.facts("demo/graddiff")[0].startswith("5 of 64 facts")
-    assert set(answers.not_asked) >= {"retraining", "attacks on every fact"}
-    # of two evaluations of one model the one that holds more
-    browser.open((tmp_path / "audit.html").as_uri() + "#model=demo%2Fnpo")
-    folded = "[...document.querySelectorAll('#metrics summary')].map(one => one.textContent)"
-    assert browser.run(folded) == [
-        "1 not measured: no reference model; name one with --reference",
-        "1 not measured: no text classifier; name one with --classifier",
-    ]
-    assert browser.run("document.querySelectorAll('#metrics tr[data-metric]').length") > 30
 
 
 def test_the_keyboard_keeps_its_place_when_a_part_is_drawn_again(browser, small):

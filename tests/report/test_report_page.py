@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 import verdict_support as made
-from report_cases import change, eval_run, manifest, other_results, patch_run, seal, write
+from report_cases import change, eval_run, manifest, patch_run, seal, write
 from verdict_support import page_data
 
 from lensaudit.cli.main import run
@@ -122,19 +122,6 @@ def test_the_difference_of_two_models_is_paired_and_has_an_interval(tmp_path):
     assert pair["low"] < pair["difference"] < pair["high"] < 0
 
 
-def test_results_of_one_model_are_joined_by_weights(tmp_path):
-    patch_run(tmp_path / "uds", "npo")
-    eval_run(tmp_path / "eval", "npo", model_utility=0.5)
-    eval_run(tmp_path / "eval" / "retain", "retain", forget_truth_ratio=0.7)
-    models = [*assemble([tmp_path]).models.values()]
-    assert [(one.name, one.role) for one in models] == [
-        ("npo", "unlearned"),
-        ("retain", "retain"),
-    ]
-    assert models[0].metrics["model_utility"][:4] == [0.5, 0.4, 0.6, 1]
-    assert models[0].method == "NPO"
-
-
 def test_a_folder_is_no_published_model_whatever_its_last_part_spells(tmp_path):
     mine = tmp_path / "mine" / "npo_lr5e5_b05_a1_ep10"
     patch_run(tmp_path / "out" / "a", "demo/npo")
@@ -231,22 +218,6 @@ def test_nothing_to_report_is_an_error_in_one_line(tmp_path, capsys, what):
     assert not (tmp_path / "audit.html").exists()
 
 
-def test_a_page_that_cannot_be_written_is_an_error_in_one_line(tmp_path, capsys):
-    patch_run(tmp_path / "out", "a")
-    assert run(["report", str(tmp_path / "out"), "-o", str(tmp_path / "no" / "audit.html")]) == 1
-    assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_a_folder_s_name_cannot_colour_the_terminal(tmp_path, capsys):
-    patch_run(tmp_path / "out", "a")
-    (tmp_path / "\x1b[31mred").mkdir()
-    (tmp_path / "\x1b[31mred" / "manifest.json").write_text("{}")
-    assert run(["report", str(tmp_path), "-o", str(tmp_path / "audit.html")]) == 0
-    said = capsys.readouterr().err
-    assert "[31mred: unfinished" in said
-    assert "\x1b" not in said
-
-
 def test_a_checkpoint_is_not_taken_for_an_unfinished_result(tmp_path, capsys):
     for name in ("manifest.json", "model.safetensors"):
         (tmp_path / name).write_text("{}")
@@ -325,11 +296,3 @@ def test_one_name_with_other_weights_is_told_apart_by_folder(tmp_path):
         "npo · base",
         "npo · nf4",
     }
-
-
-def test_manifests_of_attacks_are_in_the_record(tmp_path):
-    other_results(tmp_path)
-    write(tmp_path / "rtt" / "manifest.json", {"command": "rtt run"})
-    assert [one["content"]["command"] for one in assemble([tmp_path]).data()["manifests"]] == [
-        "rtt run"
-    ]

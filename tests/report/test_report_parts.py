@@ -73,27 +73,11 @@ def test_an_example_says_what_the_models_said_and_its_category(browser, page):
     assert browser.heard(*ERRORS) == []
 
 
-def test_an_exact_match_run_alone_makes_a_page(browser, shown, tmp_path):
-    em_run(tmp_path / "out", "npo")
-    shown(tmp_path / "out")
-    assert "UDR" in text(browser, "#categories thead")
-    assert browser.run("document.querySelector('#models')") is None
-
-
 def test_the_meta_table_sorts_with_gaps_last(browser, page):
     first = "[...document.querySelectorAll('#meta tbody tr')].map(row => row.cells[0].textContent)"
     assert browser.run(first) == ["UDS", "ES", "CKA"]
     browser.click("#meta [data-sort=overall]")
     assert browser.run(first) == ["ES", "UDS", "CKA"]
-
-
-def test_steering_is_in_order_of_strength_and_directions_say_their_reading(browser, page):
-    said = text(browser, "#steering")
-    assert "A direction from other authors brings the answers back." in said
-    assert "streams differ" in said
-    assert "nothing to restore" in said
-    trait = next(one for one in assemble([page.parent / "out"]).steering if "points" in one)
-    assert [point["x"] for point in trait["points"]] in ([0.0, 2.0, 10.0], [0.0, 1.0])
 
 
 def test_attacks_show_accuracies_ratios_and_reasons(browser, page):
@@ -103,11 +87,6 @@ def test_attacks_show_accuracies_ratios_and_reasons(browser, page):
     assert "N is missing" in said
     assert "0.500 → 0.200" in said
     assert "1.000 → –" in said
-
-
-def test_evaluations_inside_an_attack_are_not_models_of_their_own(tmp_path):
-    other_results(tmp_path)
-    assert [one.name for one in assemble([tmp_path]).models.values()] == ["npo"]
 
 
 def test_a_table_of_another_tool_s_retraining_is_read(tmp_path):

@@ -187,10 +187,3 @@ def test_nothing_of_the_page_may_run_but_its_own_script(page):
     (style,) = re.findall(r"<style>(.*?)</style>", text, re.S)
     assert said.replace("&#39;", "'") == policy(script, style)
     assert not re.search(r"(?:src|href)=[\"']?(?:https?:)?//", text)
-
-
-def test_a_file_of_somebody_else_is_not_written_over(page, capsys):
-    page.write_text("mine")
-    assert run(["annotate", "qa.jsonl", "-o", "forget.json", "--page"]) == 2
-    assert "exists, and this command did not write it" in capsys.readouterr().err
-    assert page.read_text() == "mine"
