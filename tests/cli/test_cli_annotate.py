@@ -77,21 +77,6 @@ def test_a_span_is_by_rule_until_somebody_corrects_or_confirms_it(pairs, tmp_pat
     assert json.loads(out.read_text()) == rows
 
 
-def test_a_model_tells_which_spans_its_tokenizer_changes_and_which_facts_it_lacks(
-    pairs, tmp_path, capsys
-):
-    out = tmp_path / "forget.json"
-    arguments = ["annotate", str(pairs), "-o", str(out), "--json", "--min-logprob", "-2"]
-    assert run([*arguments, "--model", "demo/full"]) == 0
-    known = json.loads(capsys.readouterr().out)
-    assert run([*arguments, "--model", "demo/never"]) in (0, 2)
-    said = capsys.readouterr()
-    n_never = json.loads(said.out)["n"] if said.out else 0
-    assert known["n"] > 6
-    assert known["n"] > n_never + 4
-    assert any("nats per token" in why for why in known["left_out"].values()) or known["n"] == 12
-
-
 def test_a_corrected_review_and_the_pairs_are_never_written_over(pairs, tmp_path, capsys):
     out, review = tmp_path / "forget.json", tmp_path / "forget.review.txt"
     command = ["annotate", str(pairs), "-o", str(out)]

@@ -74,15 +74,6 @@ def test_inside_metrics_are_added_and_the_retain_model_speaks_once(tmp_path, cap
     assert len(made) == len(set(made))
 
 
-@pytest.mark.slow
-def test_an_own_forget_set_without_output_metrics(tmp_path, capsys):
-    place = ["-o", str(tmp_path / "out"), "--activations", str(tmp_path / "activations")]
-    command = ["audit", "--source", "demo/graddiff", "--data", own_rows(tmp_path), *place]
-    assert run([*command, "--suite", "none", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["sources"][0]["n"] == 2
-    assert not (tmp_path / "out" / "eval").exists()
-
-
 def test_an_own_forget_set_is_planned_for_both_steps(tmp_path, capsys):
     command = ["audit", "--source", "demo/graddiff", "--data", own_rows(tmp_path), "--dry-run"]
     place = ["-o", str(tmp_path / "out"), "--activations", str(tmp_path / "activations")]

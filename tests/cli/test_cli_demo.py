@@ -1,5 +1,7 @@
 """What is released: wheel and sdist, built, installed apart from the checkout; and its demo."""
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -17,11 +19,11 @@ from click.testing import CliRunner
 import lensaudit
 from experiments import uds_by_hand
 from lensaudit.cli.main import run
+from lensaudit.models.registry import load_registry
 
 HIDING = {"demo/masked_readout", "demo/masked_upper"}
-PARTLY = {"demo/npo", "demo/simnpo", "demo/graddiff"}
-
-
+AUDITED = {*HIDING, "demo/idknll", "demo/never", "demo/full", "demo/retain"}
+"""Models whose truth is planted, and one that refuses; the golden `demo` has the others too."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -65,15 +67,16 @@ def installed(built, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def demo(installed, tmp_path_factory):
-    """The summaries of the demo that the wheel ran, by model."""
-    folder = tmp_path_factory.mktemp("demo")
+def demo(tmp_path_factory):
+    """Summaries of the demo by model, its folders, and what it said."""
+    folder, said = tmp_path_factory.mktemp("demo"), io.StringIO()
     out, activations = folder / "out", folder / "activations"
-    done = installed("demo", "--out", str(out), "--activations", str(activations))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == f"written: {out / 'audit.html'}"
-    found = {path.parent.name: path for path in out.glob("*/summary.json")}
-    return {name: json.loads(path.read_text()) for name, path in found.items()}, out, activations
+    some = {name: one for name, one in load_registry().items() if name in AUDITED}
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
+        patch.setattr("lensaudit.auditing.audit.load_registry", lambda: some)
+        assert run(["demo", "--out", str(out), "--activations", str(activations)]) == 0
+    found = {one.parent.name: json.loads(one.read_text()) for one in out.glob("*/summary.json")}
+    return found, out, activations, said.getvalue()
 
 
 def test_wheel_and_sdist_hold_the_same_package_and_nothing_of_the_tests(built):
@@ -100,24 +103,25 @@ def test_versions_agree(installed):
     assert said.stdout.split()[-1] == lensaudit.__version__, said.stderr
 
 
-def test_the_wheel_runs_away_from_the_checkout(installed, demo):
+def test_the_wheel_runs_away_from_the_checkout(installed):
     words = [str(installed.python), "-c", "import lensaudit; print(lensaudit.__file__)"]
     where = subprocess.run(
         words, cwd=installed.work, env=installed.environment, capture_output=True, text=True
     )
     assert Path(where.stdout.strip()).is_relative_to(installed.python.parents[1])
-    manifests = list(demo[1].rglob("manifest.json"))
-    versions = {json.loads(one.read_text())["versions"]["lensaudit"] for one in manifests}
-    assert versions == {lensaudit.__version__}
+    # the embedded family is found, and patched
+    small = ("--limit", "2", "--layers", "15", "--align", "none")
+    done = installed("patch", "--source", "demo/masked_readout", *small, "--out", "out")
+    assert done.returncode == 0, done.stderr
+    made = json.loads((installed.work / "out" / "manifest.json").read_text())
+    assert made["versions"]["lensaudit"] == lensaudit.__version__
 
 
 def test_the_planted_truth_is_found(demo):
-    summaries, _, _ = demo
-    uds = {name.removeprefix("demo-"): s["uds"] for name, s in summaries.items()}
+    uds = {name.removeprefix("demo-"): one["uds"] for name, one in demo[0].items()}
     assert uds["masked_readout"] == pytest.approx(0, abs=1e-6)
     assert uds["masked_upper"] < 0.15
-    assert uds["never"] > 0.85
-    assert uds["idknll"] < uds["npo"] < uds["graddiff"] < uds["never"]
+    assert uds["idknll"] < 0.85 < uds["never"]
 
 
 def test_the_calibration_rows_read_zero_and_one(demo):
@@ -127,28 +131,21 @@ def test_the_calibration_rows_read_zero_and_one(demo):
 
 
 def test_a_model_changed_only_above_a_layer_has_no_delta_below_it(demo):
-    _, out, _ = demo
-    rows = [
-        json.loads(line)
-        for line in (out / "demo-masked_upper" / "results.jsonl").read_text().splitlines()
-    ]
+    rows = [json.loads(line) for line in (demo[1] / "demo-masked_upper/results.jsonl").open()]
     changed = {layer for row in rows for layer, delta in enumerate(row["s2"]) if abs(delta) > 1e-4}
     assert changed
     assert min(changed) >= 12
     assert any(abs(delta) > 1e-4 for row in rows for delta in row["s1"][:8])
 
 
-def test_the_demo_says_in_words_what_it_found(demo, capsys):
-    _, out, activations = demo
-    capsys.readouterr()
-    assert run(["demo", "--out", str(out), "--activations", str(activations)]) == 0
-    text = capsys.readouterr().out
-
+def test_the_demo_says_in_words_what_it_found(demo):
+    _, out, _, text = demo
+    assert text.splitlines()[-1] == f"written: {out / 'audit.html'}"
     rows = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split("  ") if cell.strip()]
         rows[cells[0] if cells else ""] = cells[1:]
-    for word, names in (("hidden", HIDING), ("partly erased", PARTLY), ("erased", {"demo/never"})):
+    for word, names in (("hidden", HIDING), ("erased", {"demo/never"})):
         assert {name for name, cells in rows.items() if cells[:1] == [word]} == names
     # trained to refuse, it answers nothing, and says 86 % of the facts once an answer has begun
     assert rows["demo/idknll"][:3] == ["answers", "0.025", "86%"]
@@ -158,7 +155,7 @@ def test_the_demo_says_in_words_what_it_found(demo, capsys):
 
 
 def test_a_row_derived_by_hand_equals_the_engine(demo):
-    arguments = ["--source", "demo/npo", "--activations", str(demo[2])]
+    arguments = ["--source", "demo/idknll", "--activations", str(demo[2])]
     done = CliRunner().invoke(uds_by_hand.main, arguments, catch_exceptions=False)
     by_hand, engine = (float(line.split("UDS ")[1]) for line in done.stdout.splitlines()[-2:])
     assert 0 < by_hand < 1

@@ -18,24 +18,6 @@ def listed(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
-def test_json_is_a_list_of_objects(capsys):
-    rows = listed(capsys)
-    by_name = {row["name"]: row for row in rows}
-    assert by_name["npo"] == {
-        "name": "npo",
-        "repo": "open-unlearning/unlearn_tofu_Llama-3.2-1B-Instruct_forget10_"
-        "NPO_lr5e-05_beta0.5_alpha1_epoch10",
-        "revision": "main",
-        "role": "unlearned",
-        "method": "NPO",
-        "alias_of": "npo_lr5e5_b05_a1_ep10",
-        "origin": "published",
-        "adapter": None,
-    }
-    assert by_name["full"]["method"] is None
-    assert len(by_name) == len(rows)
-
-
 @pytest.mark.parametrize(
     ("role", "count"), [("unlearned", 398), ("pool_knows", 30), ("pool_forgot", 30), ("scale", 8)]
 )
@@ -73,11 +55,6 @@ def test_a_wrong_registry_file_ends_with_2_and_few_lines(capsys, tmp_path, conte
     assert captured.err.startswith("lensaudit: ")
     assert claim in captured.err
     assert len(captured.err.splitlines()) <= 3
-
-
-def test_an_unknown_role_ends_with_2(capsys):
-    assert run(["models", "--role", "teacher"]) == 2
-    assert "pool_knows" in capsys.readouterr().err
 
 
 def test_listing_loads_no_heavy_package():

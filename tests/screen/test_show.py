@@ -2,28 +2,21 @@
 
 from pathlib import Path
 
-import pytest
-
 import lensaudit as la
 from lensaudit.auditing.result import PatchResult
 from lensaudit.cli.main import run
 
 
-@pytest.mark.parametrize("score", ["uds", "em"])
-def test_a_result_reads_as_its_command_prints_it(tmp_path, capsys, score):
-    settings = {"limit": 2, "score": score, "activations": tmp_path / "a"}
-    la.show(la.patch("demo/npo", tmp_path / "out", **settings))
+def test_a_result_reads_as_its_command_prints_it_and_others_follow(tmp_path, capsys):
+    settings = {"limit": 2, "align": "none", "activations": tmp_path / "a"}
+    found = la.patch("demo/npo", tmp_path / "out", **settings)
+    la.show(found)
     shown = capsys.readouterr().out
     options = [f"--{key}={value}" for key, value in settings.items()]
     assert run(["patch", "--source=demo/npo", *options, f"--out={tmp_path / 'out'}"]) == 0
     *printed, written = capsys.readouterr().out.splitlines()
     assert shown.splitlines() == printed
     assert written == f"written: {tmp_path / 'out'}"
-
-
-def test_other_results_follow_the_depths(tmp_path, capsys):
-    plain = {"limit": 2, "activations": tmp_path / "a", "align": "none"}
-    found = la.patch("demo/npo", tmp_path / "out", **plain)
     said = la.evaluate("demo/npo", tmp_path / "eval", metrics=("forget_Q_A_Prob",), limit=2)
     la.show([said, found])
     text = capsys.readouterr().out
