@@ -243,7 +243,17 @@ def _row(
         model.role,
         None if one.run is None and one.verdict.code == "unscored" else one.verdict.code,
         one.verdict.sentence,
-        (*_chain(views), ("What was lost besides?", _lost(one.run, cells.get("keeps")))),
+        (
+            *(
+                (
+                    QUESTIONS[group],
+                    [view.told for view in views if view.group == group]
+                    or [f"not asked: {NOT_TRIED[group]}"],
+                )
+                for group in GROUPS
+            ),
+            ("What was lost besides?", _lost(one.run, cells.get("keeps"))),
+        ),
         read,
         n,
         cells,
@@ -257,12 +267,6 @@ def _measured(
     if keeps:
         found["keeps"] = _beside_full(model, *keeps)
     return {name: cell for name, cell in found.items() if cell is not None}
-
-
-def _chain(views: Sequence[View]) -> Iterator[tuple[str, Sequence[str]]]:
-    for group in GROUPS:
-        said = [view.told for view in views if view.group == group]
-        yield QUESTIONS[group], said or [f"not asked: {NOT_TRIED[group]}"]
 
 
 def _lost(run: PatchRun | None, keeps: Cell | None) -> Sequence[str]:

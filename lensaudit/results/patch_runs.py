@@ -368,6 +368,14 @@ def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
     found = checked(PatchSummary, summary, summary_file)
     rows = tuple(json_lines(folder / "results.jsonl"))
     models = {role: model_in(manifest, role, folder) for role in ("full", "retain")}
+    shared = [
+        [one.weights for one in models.values()],
+        {name: summary.get(name) for name in _SAME},
+        summary["score"],
+        manifest["options"].get("dtype"),
+        [row.get("idx") for row in rows],
+        part(manifest, "inputs", "examples").get("hash"),
+    ]
     delta = "_em" if found.score == "em" else ""
     return PatchRun(
         folder=folder,
@@ -386,7 +394,7 @@ def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
         s2=_numbers(rows, f"s2{delta}", len(found.layers)),
         scores=_numbers(rows, SCORES[found.score]),
         baseline=_numbers(rows, "baseline"),
-        condition=_condition(summary, manifest, models, rows),
+        condition=digest(shared),
     )
 
 
@@ -402,17 +410,3 @@ def _texts(row: JsonObject, known: Texts | None) -> Texts:
     words = {name: str(row.get(name) or (getattr(known, name) if known else "")) for name in names}
     group = str(row.get("group", known.group if known else ""))
     return Texts(idx=row["idx"], group=group, **words)
-
-
-def _condition(
-    summary: JsonObject,
-    manifest: JsonObject,
-    models: Mapping[str, NamedModel],
-    rows: Sequence[JsonObject],
-) -> str:
-    """Runs with the same hash share S1, baseline and examples."""
-    weights = [one.weights for one in models.values()]
-    settings = {name: summary.get(name) for name in _SAME}
-    dtype, content = manifest["options"].get("dtype"), part(manifest, "inputs", "examples")
-    idx = [row.get("idx") for row in rows]
-    return digest([weights, settings, summary["score"], dtype, idx, content.get("hash")])
