@@ -222,13 +222,12 @@ def _suite(evals: Sequence[EvalRun]) -> list[Measure]:
     readings = []
     for run in evals:
         for name, entry in run.entries.items():
-            kind, found = run.kinds[name], entry.estimate
-            kept = name.startswith(_OF_KEPT) or kind.family == "utility"
-            undirected = kind.high_means is None or _TWO_SIDED.fullmatch(name)
-            lower = None if undirected else (kind.high_means == "knows") != kept
+            kept = name.startswith(_OF_KEPT) or entry.family == "utility"
+            undirected = entry.high_means is None or _TWO_SIDED.fullmatch(name)
+            lower = None if undirected else (entry.high_means == "knows") != kept
             missing = {"n_unscored": str(entry.n_unscored)} if entry.n_unscored else {}
-            more = {"source": kind.source, **missing} if kind.source else missing
-            readings.append(Measure(f"{run.suite}.{name}", name, found, lower, more=more))
+            more = {"source": entry.source, **missing} if entry.source else missing
+            readings.append(Measure(f"{run.suite}.{name}", name, entry.estimate, lower, more=more))
     return readings
 
 

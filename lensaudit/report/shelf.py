@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import combinations, count, zip_longest
 from pathlib import Path, PurePath
@@ -14,7 +15,7 @@ from lensaudit.files import read_json
 from lensaudit.groups import unit_of
 from lensaudit.models.registry import shipped
 from lensaudit.report.packing import floats, shares, stepped
-from lensaudit.results.eval_runs import EvalRun, MetricKind
+from lensaudit.results.eval_runs import EvalRun, LogEntry
 from lensaudit.results.patch_runs import PatchRun
 from lensaudit.results.reading import JsonObject, Number, checked_as, part
 from lensaudit.results.records import MANIFEST
@@ -162,15 +163,21 @@ def _listed(one: Estimate, n_unscored: int) -> list[Any]:
 
 def kinds_of(runs: Sequence[EvalRun], aggregates: Sequence[JsonObject]) -> list[Mapping[str, Any]]:
     """Every metric once; a log that says its direction wins over one that does not."""
-    kinds: dict[str, MetricKind] = {}
+    known: dict[str, LogEntry] = {}
     for run in runs:
-        for name, kind in run.kinds.items():
-            if name not in kinds or kinds[name].high_means is None:
-                kinds[name] = kind
-    for name, high in AGGREGATES.items():
-        if name not in kinds and any(name in row for row in aggregates):
-            kinds[name] = MetricKind(name, "aggregate", high, "lensaudit meta aggregate")
-    return [asdict(kind) for kind in sorted(kinds.values(), key=lambda k: (k.family, k.name))]
+        for name, one in run.entries.items():
+            if name not in known or known[name].high_means is None:
+                known[name] = one
+    told = {name: (one.family, one.high_means, one.source) for name, one in known.items()} | {
+        name: ("aggregate", high, "lensaudit meta aggregate")
+        for name, high in AGGREGATES.items()
+        if name not in known and any(name in row for row in aggregates)
+    }
+    kinds = [
+        {"name": name, "family": family, "high_means": high, "source": source}
+        for name, (family, high, source) in told.items()
+    ]
+    return sorted(kinds, key=lambda kind: (kind["family"], kind["name"]))
 
 
 _EPOCH = re.compile(r"(?:^|[_-])(?:ep|epoch)_?(\d+)(?=$|[_-])")
@@ -181,11 +188,10 @@ def method_in(folder: Path) -> str | None:
 
     A folder may have any name: nothing is read off it.
     """
-    try:
+    with suppress(InputError):
         method = part(read_json(folder / MANIFEST), "inputs").get("method")
-    except InputError:
-        return None
-    return method if isinstance(method, str) else None
+        return method if isinstance(method, str) else None
+    return None
 
 
 def labels(names: Iterable[str]) -> dict[str, str]:
@@ -258,8 +264,20 @@ def depth_of(
 
     `profile` has the columns of `per_layer`; `scores` are float32 per example, `s2` as `s1`.
     """
-    em, per_layer = run.score == "em", run.said.per_layer
-    beside = _em_extra(run, with_texts) if em else _controls_extra(run)
+    em, per_layer, floor = run.score == "em", run.said.per_layer, run.said.floor
+    unscored = run.said.unscored
+    names = ("retention", "retention_ci95", "retention_ci95_why", "categories")
+    # what models say, where those that never knew lie, what was lost of facts to keep
+    beside = {
+        "outputs": part(run.summary, "outputs"),
+        "floor": floor and [floor.low, floor.high],
+        "collateral": part(run.summary, "collateral"),
+    }
+    extra = {name: one for name, one in beside.items() if one}
+    if em:
+        extra = {name: run.summary[name] for name in names if name in run.summary}
+        extra["category"] = [row.get("category") for row in run.rows]
+        extra |= {"texts": [part(row, "texts") for row in run.rows]} if with_texts else {}
     return {
         "value": run.estimate.value,
         "low": run.estimate.low,
@@ -270,14 +288,17 @@ def depth_of(
         "n_scored": run.said.n_scored,
         "verdict": verdict.code if verdict and run.score == "uds" else None,
         "because": "\n".join([verdict.sentence, *verdict.because]) if verdict else "",
-        "unscored": run.said.by_reason,
+        "unscored": {
+            why: [int(idx) for idx, one in unscored.items() if one == why]
+            for why in dict.fromkeys(unscored.values())
+        },
         "profile": {
             name: [row.get(name) for row in per_layer] for name in next(iter(per_layer), {})
         },
         "bands": {} if em else _bands(run),
         "scores": floats(run.scores),
         "s2": shares(run.s2) if em else stepped(run.s2),
-        "extra": beside | ({"tokens": tokens} if tokens else {}),
+        "extra": extra | ({"tokens": tokens} if tokens else {}),
     }
 
 
@@ -298,29 +319,6 @@ def _bands(run: PatchRun) -> dict[str, list[list[float | None]]]:
         means = [clustered_mean(v[rows], list(groups[rows]), bounds=None) for v, rows in columns]
         found[name] = [[one.value, one.low, one.high] for one in means]
     return found
-
-
-def _controls_extra(run: PatchRun) -> dict[str, Any]:
-    """What models say, where those that never knew lie, what was lost of facts to keep.
-
-    Absent where it was not measured.
-    """
-    floor = run.said.floor
-    found = {
-        "outputs": part(run.summary, "outputs"),
-        "floor": floor and [floor.low, floor.high],
-        "collateral": part(run.summary, "collateral"),
-    }
-    return {name: one for name, one in found.items() if one}
-
-
-def _em_extra(run: PatchRun, with_texts: bool) -> dict[str, Any]:
-    names = ("retention", "retention_ci95", "retention_ci95_why", "categories")
-    extra = {name: run.summary[name] for name in names if name in run.summary}
-    extra["category"] = [row.get("category") for row in run.rows]
-    if with_texts:
-        extra["texts"] = [part(row, "texts") for row in run.rows]
-    return extra
 
 
 MOST_RUNS = 16

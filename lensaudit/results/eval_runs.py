@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Len
 from pydantic import Strict
@@ -33,19 +33,8 @@ _SHARE = re.compile(
 
 
 @dataclass(frozen=True)
-class MetricKind:
-    """What a metric is, whatever the model."""
-
-    name: str
-    family: str
-    high_means: str | None
-    """`knows`, `forgot`, or None where the log does not say."""
-    source: str
-
-
-@dataclass(frozen=True)
 class LogEntry:
-    """A metric as a log in open-unlearning's layout has it."""
+    """A metric as a log in open-unlearning's layout has it, and what its manifest says of it."""
 
     agg_value: Annotated[float, Strict()] | None
     """NaN and null are no value."""
@@ -58,6 +47,10 @@ class LogEntry:
     interval_95_why: str | None = None
     forget: "LogEntry | None" = None
     holdout: "LogEntry | None" = None
+    family: str = "other"
+    high_means: Literal["knows", "forgot"] | None = None
+    """None where no manifest says."""
+    source: str = ""
 
     @property
     def sides(self) -> "tuple[LogEntry, ...]":
@@ -94,7 +87,6 @@ class EvalRun:
     weights: str
     suite: str
     entries: Mapping[str, LogEntry]
-    kinds: Mapping[str, MetricKind]
     manifest: JsonObject | None
     """None for a log of another tool, which has none."""
 
@@ -137,14 +129,18 @@ def read_eval(log_file: Path) -> EvalRun:
     manifest_file = log_file.parent / "manifest.json"
     manifest = json_object(manifest_file) if manifest_file.exists() else None
     model = model_in(manifest, "model", manifest_file)
-    said = part(manifest, "inputs", "metrics")
+    for name, one in entries.items():
+        told = part(manifest, "inputs", "metrics", name)
+        high, family = told.get("high_means"), str(told.get("family", one.family))
+        high = high if high in ("knows", "forgot") else None
+        source = str(told.get("source", ""))
+        entries[name] = replace(one, family=family, high_means=high, source=source)
     return EvalRun(
         folder=log_file.parent,
         model=model.name or log_file.parent.name,
         weights=model.weights or model.name or log_file.parent.name,
         suite=log_file.name.partition("_")[0].lower(),
         entries=entries,
-        kinds={name: _kind(name, part(said, name)) for name in entries},
         manifest=manifest,
     )
 
@@ -158,12 +154,6 @@ def answers_in(run: EvalRun) -> dict[int, tuple[str, str]]:
         for idx, row in rows.items()
         if idx.isdecimal() and isinstance(row, Mapping) and "generation" in row
     }
-
-
-def _kind(name: str, told: JsonObject) -> MetricKind:
-    high, family = told.get("high_means"), str(told.get("family", "other"))
-    high = high if high in ("knows", "forgot") else None
-    return MetricKind(name, family, high, str(told.get("source", "")))
 
 
 def read_meta(path: Path) -> dict[str, Any]:

@@ -44,11 +44,10 @@ def _bond(kind: Any, key: Any) -> str:
 
 def _object(line: bytes) -> LedgerLine:
     """The object in a line; an empty one where there is none."""
-    try:
+    with suppress(ValueError):
         row = parse_json(line)
-    except ValueError:
-        return {}
-    return row if isinstance(row, dict) else {}
+        return row if isinstance(row, dict) else {}
+    return {}
 
 
 class Ledger:

@@ -153,11 +153,6 @@ class Aligned:
 
     _read = gathering("uds")
 
-    @property
-    def not_needed(self) -> bool:
-        """No alignment ran, because UDS itself is low."""
-        return (self.why or "").startswith(NOT_NEEDED)
-
     def document(self) -> dict[str, Any]:
         """As summary.json holds it."""
         return {
@@ -312,14 +307,6 @@ class PatchSummary(Examined):
         """The score over all examples, `n` of which are scored."""
         value = getattr(self, SCORES[self.score])
         return Estimate.within(value, self.ci95, self.ci90, n=self.n_scored, why=self.ci95_why)
-
-    @property
-    def by_reason(self) -> dict[str, list[int]]:
-        """Examples without a score, by reason."""
-        reasons: dict[str, list[int]] = {}
-        for idx, reason in self.unscored.items():
-            reasons.setdefault(reason, []).append(int(idx))
-        return reasons
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, need
 from lensaudit.results.frames import Place, curves, efforts, layers, summaries
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.settings import COUNTERFACTUAL
@@ -175,8 +175,7 @@ def _text(source: Any) -> str:
 def _axes(ax: "Axes | None") -> "Axes":
     if ax is not None:
         return ax
-    try:
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise InputError("plots need matplotlib; pip install 'lensaudit[plot]'") from error
+    need("matplotlib", called="matplotlib", extra="plot")
+    from matplotlib import pyplot
+
     return pyplot.subplots(layout="constrained")[1]

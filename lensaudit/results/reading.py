@@ -138,6 +138,7 @@ _WANTED = {
     "dataclass_type": "an object",
     "dataclass_exact_type": "an object",
 }
+_SEVERAL = "another number of values"
 _SHOWN = 40
 """Characters of a value that an error quotes."""
 
@@ -195,14 +196,9 @@ def _said(error: Any) -> str:
     found, limits = error["input"], error.get("ctx", {})
     if "error" in limits:  # what a record says of its fields together
         return f"{place}{': ' if place else ''}{limits['error']}"
-    wanted = _WANTED.get(error["type"]) or limits.get("expected") or _bounds(limits)
+    bounds = (f"at {w} {limits[k]:g}" for k, w in (("ge", "least"), ("le", "most")) if k in limits)
+    wanted = _WANTED.get(error["type"]) or limits.get("expected") or next(bounds, _SEVERAL)
     return f"{place}{': ' if place else ''}found {repr(found)[:_SHOWN]}, wanted {wanted}"
-
-
-def _bounds(limits: Mapping[str, Any]) -> str:
-    if "ge" in limits:
-        return f"at least {limits['ge']:g}"
-    return f"at most {limits['le']:g}" if "le" in limits else "another number of values"
 
 
 def _place(parts: Sequence[Any]) -> str:

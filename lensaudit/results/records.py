@@ -25,7 +25,7 @@ from typing import Any
 
 import lensaudit
 from lensaudit.errors import InputError, shortened
-from lensaudit.files import check_plain, digest, make_folder, os_error, read_json, slug, write_json
+from lensaudit.files import check_plain, digest, make_folder, os_errors, read_json, slug, write_json
 from lensaudit.results.reading import Number, checked, json_object, part
 from lensaudit.settings import results_folder
 
@@ -104,12 +104,9 @@ def mark_of(path: Path) -> dict[str, Any]:
         InputError | TryAgainError | WorkError: it cannot be read.
     """
     check_plain(path)
-    try:
-        with path.open("rb") as stream:
-            found = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16))
+    with os_errors(path), path.open("rb") as stream:
+        found = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16))
         return {"n_bytes": path.stat().st_size, "blake2b": found.hexdigest()}
-    except OSError as error:
-        raise os_error(error, path) from error
 
 
 def _marks(folder: Path, files: Iterable[str]) -> dict[str, Any]:
@@ -127,10 +124,9 @@ def signed(content: Mapping[str, Any]) -> dict[str, Any]:
 def _fits(content: Mapping[str, Any]) -> bool:
     """Whether a JSON object has the checksum of its other fields."""
     rest = {name: value for name, value in content.items() if name != "check"}
-    try:
+    with suppress(ValueError, RecursionError):  # NaN, or a nesting that nobody wrote
         return content.get("check") == digest(rest)
-    except (ValueError, RecursionError):  # NaN, or a nesting that nobody wrote
-        return False
+    return False
 
 
 def signed_object(path: Path) -> dict[str, Any]:
@@ -165,10 +161,9 @@ def claim(folder: Path, command: str, files: Iterable[str], name: str = MANIFEST
     make_folder(folder)
     there = [one for one in files if (folder / one).exists()]
     made = folder / name if (folder / name).exists() else folder / BEGUN
-    try:
+    found = command  # of a damaged one: the command that made it is told to run again
+    with suppress(InputError):
         found = json_object(made).get("command") if made.exists() else None
-    except InputError:  # damaged: the command that made it is told to run again
-        found = command
     if there and found != command:
         wrote = f"`lensaudit {found}`" if isinstance(found, str) else "no command that is known"
         raise InputError(f"{folder / there[0]}: was written by {wrote}; name another --out")
