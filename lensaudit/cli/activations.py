@@ -4,27 +4,18 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from rich.filesize import decimal as size
 
 from lensaudit.cli.options import ByteSize, SettingOption, shared
-from lensaudit.cli.terminal import answer, emit, listing, say, tell
+from lensaudit.cli.terminal import answer, emit, lazily, listing, say, tell
 from lensaudit.errors import VerificationError
-from lensaudit.screen.listings import (
-    CACHE_COLUMNS,
-    cache_columns,
-    of_books,
-    of_cache,
-    of_check,
-    of_removal,
-    of_repair,
-)
 
-if TYPE_CHECKING:
-    from lensaudit.activations.inventory import VerifiedCache
-    from lensaudit.results.ledger import VerifiedLedger
+with lazily():
+    from lensaudit.activations import archive, inventory, upkeep
+    from lensaudit.results import ledger
+    from lensaudit.screen import listings
 
 CACHE = click.argument("cache", metavar="CACHE")
 CACHES = click.argument("caches", metavar="[CACHE]...", nargs=-1)
@@ -39,15 +30,13 @@ def activations() -> None:
 @shared("activations", "json")
 def list_(activations: Path, as_json: bool) -> None:
     """List the caches: name, key, state, component, size, last use."""
-    from lensaudit.activations.inventory import cache_folders, describe
-
-    infos = [describe(folder) for folder in cache_folders(activations)]
+    infos = [inventory.describe(folder) for folder in inventory.cache_folders(activations)]
     if as_json:
         emit([asdict(one) for one in infos], pretty=True)
     elif not infos:
         say("no caches; `lensaudit cache` makes one")
     else:
-        listing([CACHE_COLUMNS, *map(cache_columns, infos)])
+        listing([listings.CACHE_COLUMNS, *map(listings.cache_columns, infos)])
         say(f"{len(infos)} caches, {size(sum(one.n_bytes for one in infos))}")
 
 
@@ -56,10 +45,8 @@ def list_(activations: Path, as_json: bool) -> None:
 @shared("activations", "json")
 def info(cache: str, activations: Path, as_json: bool) -> None:
     """Tell all about one CACHE: a name, a key or its beginning, or a folder."""
-    from lensaudit.activations.inventory import describe, find
-
-    found = describe(find(cache, root=activations))
-    answer(asdict(found), of_cache(found), as_json=as_json, pretty=True)
+    found = inventory.describe(inventory.find(cache, root=activations))
+    answer(asdict(found), listings.of_cache(found), as_json=as_json, pretty=True)
 
 
 @activations.command()
@@ -70,21 +57,18 @@ def verify(caches: tuple[str, ...], activations: Path, as_json: bool) -> None:
 
     Without CACHE all are checked, and every line of the books beside them.
     """
-    from lensaudit.activations.inventory import verify as verified
-    from lensaudit.activations.upkeep import verify_books
-
-    found: list[VerifiedCache] = []
+    found: list[inventory.VerifiedCache] = []
     for folder in _folders(caches, activations):
-        found.append(verified(folder))
+        found.append(inventory.verify(folder))
         if not as_json:
-            tell(of_check(found[-1]))
-    books = [] if caches else verify_books(activations)
+            tell(listings.of_check(found[-1]))
+    books = [] if caches else upkeep.verify_books(activations)
     if as_json:
         emit([asdict(one) for one in [*found, *books]], pretty=True)
     elif not found:
         say(f"{activations}: no caches")
     if books and not as_json:
-        tell(of_books(books))
+        tell(listings.of_books(books))
     if said := "; ".join(_damage(found, books, activations)):
         raise VerificationError(said)
 
@@ -97,10 +81,8 @@ def repair(caches: tuple[str, ...], activations: Path, as_json: bool) -> None:
 
     The next `lensaudit cache` of the model computes what is missing, and only that.
     """
-    from lensaudit.activations.upkeep import repair as mend
-
-    done = [mend(folder) for folder in _folders(caches, activations)]
-    lines = (line for one in done for line in of_repair(one))
+    done = [upkeep.repair(folder) for folder in _folders(caches, activations)]
+    lines = (line for one in done for line in listings.of_repair(one))
     answer([asdict(one) for one in done], lines, as_json=as_json, pretty=True)
 
 
@@ -123,12 +105,10 @@ def gc(
     wanted; books hold scores, texts and Fisher information. Caches that are named with --keep, and
     those in use, stay.
     """
-    from lensaudit.activations.upkeep import collect
-
     kept = [one for names in keep for one in names.split(",") if one]
-    done = collect(activations, max_bytes=max_size, keep=kept, dry_run=dry_run)
+    done = upkeep.collect(activations, max_bytes=max_size, keep=kept, dry_run=dry_run)
     document = {**asdict(done), "dry_run": dry_run}
-    answer(document, of_removal(done, dry_run=dry_run), as_json=as_json, pretty=True)
+    answer(document, listings.of_removal(done, dry_run=dry_run), as_json=as_json, pretty=True)
 
 
 @activations.command()
@@ -144,34 +124,29 @@ def gc(
 @shared("activations", "json")
 def export(cache: str, output: Path, activations: Path, as_json: bool) -> None:
     """Write a complete CACHE to one tar file, after checking it."""
-    from lensaudit.activations import archive
-    from lensaudit.activations.inventory import find
-
-    path = archive.export(find(cache, root=activations), output)
+    path = archive.export(inventory.find(cache, root=activations), output)
     document = {"archive": str(path), "n_bytes": path.stat().st_size}
     answer(document, [str(path)], as_json=as_json, pretty=True)
 
 
 @activations.command("import")
-@click.argument("archive", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", metavar="ARCHIVE", type=click.Path(path_type=Path, dir_okay=False))
 @shared("activations", "json")
-def import_(archive: Path, activations: Path, as_json: bool) -> None:
+def import_(file: Path, activations: Path, as_json: bool) -> None:
     """Take in a cache that `export` wrote elsewhere; it is treated as hostile."""
-    from lensaudit.activations.archive import import_archive
-
-    imported = import_archive(archive, activations)
+    imported = archive.import_archive(file, activations)
     note = "" if imported.new else "  (was there already; nothing changed)"
     answer(asdict(imported), [f"{imported.folder}{note}"], as_json=as_json, pretty=True)
 
 
 def _folders(caches: Sequence[str], root: Path) -> list[Path]:
-    from lensaudit.activations.inventory import cache_folders, find
-
-    return [find(cache, root=root) for cache in caches] or cache_folders(root)
+    return [inventory.find(one, root=root) for one in caches] or inventory.cache_folders(root)
 
 
 def _damage(
-    found: "Sequence[VerifiedCache]", books: "Sequence[VerifiedLedger]", root: Path
+    found: "Sequence[inventory.VerifiedCache]",
+    books: "Sequence[ledger.VerifiedLedger]",
+    root: Path,
 ) -> Iterator[str]:
     """What is not as it was written, and what to do about it."""
     if bad := [verified for verified in found if verified.problems]:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from dataclasses import fields as fields_of
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +12,7 @@ from lensaudit.cli.terminal import (
     ProgressBar,
     answer,
     emit,
+    lazily,
     notice,
     say,
 )
@@ -25,8 +25,10 @@ from lensaudit.judge.settings import (
 )
 from lensaudit.screen.cells import brief, fields
 
-if TYPE_CHECKING:
-    from lensaudit.judge.jobs import JudgeJob
+with lazily():
+    from lensaudit.judge import batches, client, jobs
+    from lensaudit.judge import calibrate as agreement
+    from lensaudit.screen import evaluation
 
 _PATH = click.Path(path_type=Path)
 _LOG = click.argument("log", type=_PATH)
@@ -49,10 +51,8 @@ def run(settings: LogSettings, as_json: bool, dry_run: bool) -> None:
     Writes scores.csv, summary.csv, results.jsonl, raw.jsonl, summary.json and manifest.json. Every
     answer is kept as it comes: the same command again repeats no paid call.
     """
-    from lensaudit.judge.jobs import plan_job, run_job
-
     if dry_run:
-        plan = plan_job(settings)
+        plan = jobs.plan_job(settings)
         answer(asdict(plan), _fields(asdict(plan)), as_json=as_json)
         if not as_json and not plan.probed:
             notice(
@@ -61,7 +61,7 @@ def run(settings: LogSettings, as_json: bool, dry_run: bool) -> None:
             )
         return
     with ProgressBar() as bar:
-        job = run_job(settings, bar, notice)
+        job = jobs.run_job(settings, bar, notice)
     print_judged(job, as_json=as_json)
 
 
@@ -70,10 +70,8 @@ def run(settings: LogSettings, as_json: bool, dry_run: bool) -> None:
 @shared("json")
 def probe(settings: JudgeSettings, as_json: bool) -> None:
     """Ask a model a few tiny questions to see how it can be asked; ignores earlier answers."""
-    from lensaudit.judge.client import open_client
-
-    with open_client(settings, settings.model, fresh=True) as client:
-        found, endpoint = client.capability(), client.endpoint
+    with client.open_client(settings, settings.model, fresh=True) as asked:
+        found, endpoint = asked.capability(), asked.endpoint
     if as_json:
         emit(asdict(found))
         return
@@ -89,20 +87,18 @@ def probe(settings: JudgeSettings, as_json: bool) -> None:
 @shared("json")
 def calibrate(settings: CalibrationSettings, as_json: bool) -> None:
     """Compare a judge with labels set by hand: rank correlation, error, what length does."""
-    from lensaudit.judge.calibrate import calibrate_model, calibrate_words
-
     with ProgressBar() as bar:
         if settings.words is not None:
-            agreement = calibrate_words(settings.by, settings.words)
+            agreed = agreement.calibrate_words(settings.by, settings.words)
         else:
-            agreement = calibrate_model(settings, bar)
-    found = asdict(agreement) | {"reading": agreement.reading}
+            agreed = agreement.calibrate_model(settings, bar)
+    found = asdict(agreed) | {"reading": agreed.reading}
     shown = {
         key: brief(value) if isinstance(value, float) or value is None else value
         for key, value in found.items()
     }
     answer(found, _fields(shown), as_json=as_json)
-    agreement.checked()
+    agreed.checked()
 
 
 @judge.group()
@@ -117,9 +113,7 @@ def batch() -> None:
 @shared("json")
 def batch_run(settings: LogSettings, how: BatchSettings, as_json: bool) -> None:
     """Send LOG off; the same command again collects. Exit code 75 while a batch is not over."""
-    from lensaudit.judge.batches import batch_job
-
-    job, lines, n_sent = batch_job(settings, how=how, tell=notice)
+    job, lines, n_sent = batches.batch_job(settings, how=how, tell=notice)
     if job is not None:
         print_judged(job, as_json=as_json)
         return
@@ -136,9 +130,7 @@ def batch_run(settings: LogSettings, how: BatchSettings, as_json: bool) -> None:
 @options(JudgeSettings)
 def batch_cancel(folder: Path, settings: JudgeSettings) -> None:
     """Stop the batches sent from FOLDER, an --out of `batch run`; collect with `batch run`."""
-    from lensaudit.judge.batches import cancel_job
-
-    say("\n".join(cancel_job(settings, folder)) or "nothing to stop")
+    say("\n".join(batches.cancel_job(settings, folder)) or "nothing to stop")
 
 
 @batch.command("export")
@@ -148,9 +140,7 @@ def batch_cancel(folder: Path, settings: JudgeSettings) -> None:
 @shared("force")
 def batch_export(settings: LogSettings, target: Path, force: bool) -> None:
     """Write what is not answered yet to TARGET, a batch file for any server; sends nothing."""
-    from lensaudit.judge.batches import export_job
-
-    n_calls = export_job(settings, target, force=force)
+    n_calls = batches.export_job(settings, target, force=force)
     say(f"written: {target}, {n_calls} requests")
 
 
@@ -161,18 +151,13 @@ def batch_export(settings: LogSettings, target: Path, force: bool) -> None:
 @shared("json")
 def batch_import(settings: LogSettings, results: Path, as_json: bool) -> None:
     """Read RESULTS, a batch's output file, and write what follows for LOG; asks nobody."""
-    from lensaudit.judge.batches import import_job
-
-    print_judged(import_job(settings, results), as_json=as_json)
+    print_judged(batches.import_job(settings, results), as_json=as_json)
 
 
-def print_judged(job: "JudgeJob", *, as_json: bool) -> None:
+def print_judged(job: "jobs.JudgeJob", *, as_json: bool) -> None:
     """The table or the summary, where the files are, and what is unfinished."""
-    from lensaudit.judge.jobs import refuse_unfinished, summary_of
-    from lensaudit.screen.evaluation import of_judged
-
-    answer(summary_of(job), of_judged(job), job.folder, as_json=as_json)
-    refuse_unfinished(job)
+    answer(jobs.summary_of(job), evaluation.of_judged(job), job.folder, as_json=as_json)
+    jobs.refuse_unfinished(job)
 
 
 def _fields(values: Mapping[str, object]) -> Iterator[str]:

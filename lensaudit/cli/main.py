@@ -84,7 +84,7 @@ COMMANDS = {
         "lensaudit.cli.setup:connect",
         "Make lensaudit an evaluator of an open-unlearning checkout.",
     ),
-    "watch": ("lensaudit.cli.many:watch", "Audit each new checkpoint of a training run."),
+    "watch": ("lensaudit.cli.many:watch_command", "Audit each new checkpoint of a training run."),
     "verdict": ("lensaudit.cli.results:verdict", "One verdict from all that was measured."),
     "export": (
         "lensaudit.cli.results:export_command",

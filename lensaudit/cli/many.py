@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.filesize import decimal as size
 
 from lensaudit.cli.options import ByteSize, SettingOption, options, shared
-from lensaudit.cli.terminal import answer, emit, notice, say, tell, written
+from lensaudit.cli.terminal import answer, emit, lazily, notice, say, tell, written
 from lensaudit.errors import PartialError
 from lensaudit.files import read_json
 from lensaudit.gym.settings import (
@@ -27,20 +27,24 @@ from lensaudit.meta.settings import (
     RobustnessSettings,
 )
 from lensaudit.screen.cells import number
-from lensaudit.screen.meta import (
-    aggregate_table,
-    faithfulness_table,
-    meta_table,
-    of_plan,
-    of_submission,
-    ranking_table,
-    robustness_table,
-)
 from lensaudit.sweep.settings import CheckSettings, PlanSettings, RunSettings, WatchSettings
 
-if TYPE_CHECKING:
-    from lensaudit.screen.tables import Part
-    from lensaudit.sweep.plan import Sweep
+with lazily():
+    from lensaudit.gym import make, scoring, table
+    from lensaudit.meta import documents, runs
+    from lensaudit.screen import meta as shown
+    from lensaudit.sweep import (
+        collect,
+        engines,
+        plan,
+        planning,
+        run,
+        unit,
+        upkeep,
+        watch,
+        weights,
+    )
+    from lensaudit.verdict import keeps
 
 RESULTS = click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
 
@@ -59,11 +63,9 @@ def faithfulness(settings: FaithfulnessSettings, as_json: bool, dry_run: bool) -
     Models are measured one at a time and finished ones are not measured again. A model that
     cannot be measured stays to do: it is named, no AUC is given without it, and the exit code is 3.
     """
-    from lensaudit.meta import runs
-
     prepared = runs.prepare_faithfulness(settings, notice)
     path = None if dry_run else runs.run_faithfulness(settings, prepared)
-    _tell(prepared, path, faithfulness_table, as_json=as_json)
+    _tell(prepared, path, shown.faithfulness_table, as_json=as_json)
 
 
 @meta.command()
@@ -75,11 +77,9 @@ def robustness(settings: RobustnessSettings, as_json: bool, dry_run: bool) -> No
     Every metric is judged on the models its own filter leaves; n is always shown, and the value on
     the models that all metrics share.
     """
-    from lensaudit.meta import runs
-
     prepared = runs.prepare_robustness(settings, notice)
     path = None if dry_run else runs.run_robustness(settings, prepared)
-    _tell(prepared, path, robustness_table, as_json=as_json)
+    _tell(prepared, path, shown.robustness_table, as_json=as_json)
 
 
 @meta.command()
@@ -92,11 +92,9 @@ def aggregate(settings: AggregateSettings, as_json: bool) -> None:
     RESULTS: folders of lensaudit eval and patch, ep5/ and ep10/ of the UDS repository, or
     method_results.json.
     """
-    from lensaudit.meta.documents import run_aggregate
-
-    document = run_aggregate(settings)
-    shown = [ranking_table(document), aggregate_table(document)]
-    answer(document, shown, settings.out, as_json=as_json)
+    document = documents.run_aggregate(settings)
+    tables = [shown.ranking_table(document), shown.aggregate_table(document)]
+    answer(document, tables, settings.out, as_json=as_json)
 
 
 @meta.command("table")
@@ -108,24 +106,20 @@ def table_(settings: MetaTableSettings, as_json: bool) -> None:
 
     RESULTS: folders of meta faithfulness and robustness, their files, or meta_eval.json.
     """
-    from lensaudit.meta.documents import run_table
-
-    document = run_table(settings)
-    answer(document, [meta_table(document)], settings.out, as_json=as_json)
+    document = documents.run_table(settings)
+    answer(document, [shown.meta_table(document)], settings.out, as_json=as_json)
 
 
 def _tell(
-    prepared: Any, path: Path | None, table: Callable[[Any], "Part"], *, as_json: bool
+    prepared: Any, path: Path | None, shown_as: Callable[[Any], Any], *, as_json: bool
 ) -> None:
     """The plan of a run that wrote nothing; else its table, and the models still to do."""
-    from lensaudit.meta.runs import unfinished
-
     if path is None:
         say("\n".join(prepared.plan()))
         return
     document = read_json(path)
-    answer(document, [table(document)], path.parent, as_json=as_json)
-    if error := unfinished(document, path.parent):
+    answer(document, [shown_as(document)], path.parent, as_json=as_json)
+    if error := runs.unfinished(document, path.parent):
         raise error
 
 
@@ -139,24 +133,20 @@ def gym() -> None:
 @shared("json")
 def ls(settings: MakeSettings, as_json: bool) -> None:
     """List the models that `gym make` plants: mechanism, truth, strength and seed."""
-    from lensaudit.gym.make import listing
-
-    found = listing(settings)
-    answer([asdict(one) for one in found], of_plan(found), as_json=as_json)
+    found = make.listing(settings)
+    answer([asdict(one) for one in found], shown.of_plan(found), as_json=as_json)
 
 
-@gym.command()
+@gym.command("make")
 @options(MakeSettings)
 @shared("json")
-def make(settings: MakeSettings, as_json: bool) -> None:
+def make_command(settings: MakeSettings, as_json: bool) -> None:
     """Plant models into a pair, with a certificate of truth each; those there are kept.
 
     Seed 0 plants into the pair as it is; each further seed retrains both anchors and all that is
     trained. A model whose certificate fails is named, is not scored, and the exit code is 4.
     """
-    from lensaudit.gym.make import make as made
-
-    found = made(settings, notice=notice)
+    found = make.make(settings, notice=notice)
     lines = (
         f"{one.folder}: {one.truth}; {one.certificate.kind}: {one.certificate.says}"
         for one in found
@@ -169,11 +159,8 @@ def make(settings: MakeSettings, as_json: bool) -> None:
 @shared("json")
 def score(settings: ScoreSettings, as_json: bool) -> None:
     """Let auditors judge the planted models; what is judged already is kept."""
-    from lensaudit.gym.scoring import score as scored
-    from lensaudit.gym.table import ledger_of
-
-    new, left = scored(settings, notice=notice)
-    path = ledger_of(gym_folder(settings.gym), settings.limit).path
+    new, left = scoring.score(settings, notice=notice)
+    path = table.ledger_of(gym_folder(settings.gym), settings.limit).path
     document = {"ledger": str(path), "new": new, "left": left}
     more = f", {left} left to do" if left else ""
     answer(document, [f"{path}: {new} new scores{more}"], as_json=as_json)
@@ -184,11 +171,9 @@ def score(settings: ScoreSettings, as_json: bool) -> None:
 @shared("json")
 def gym_table(settings: GymTableSettings, as_json: bool) -> None:
     """Judge the auditors: by mechanism, left out in turn, held out, fact by fact."""
-    from lensaudit.gym.table import document, rows_of, text
-
-    rows = rows_of(gym_folder(settings.gym), settings.limit)
-    found = document(rows, calibration=settings.calibration, picture=settings.picture)
-    answer(asdict(found), [text(found)], as_json=as_json)
+    rows = table.rows_of(gym_folder(settings.gym), settings.limit)
+    found = table.document(rows, calibration=settings.calibration, picture=settings.picture)
+    answer(asdict(found), [table.text(found)], as_json=as_json)
 
 
 @gym.command()
@@ -201,10 +186,8 @@ def submit(settings: SubmitSettings, recipe: Path, as_json: bool) -> None:
     A recipe enters the next version if its certificate holds and the best auditor is fooled by a
     model as useful as full.
     """
-    from lensaudit.gym.scoring import submit as submitted
-
-    found = submitted(settings, recipe, notice=notice)
-    answer([asdict(one) for one in found], of_submission(found), as_json=as_json)
+    found = scoring.submit(settings, recipe, notice=notice)
+    answer([asdict(one) for one in found], shown.of_submission(found), as_json=as_json)
 
 
 FOLDER = click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
@@ -225,18 +208,15 @@ def sweep() -> None:
 @click.argument("models", nargs=-1)
 @options(PlanSettings)
 @shared("json", "dry_run")
-def plan(settings: PlanSettings, as_json: bool, dry_run: bool) -> None:
+def plan_command(settings: PlanSettings, as_json: bool, dry_run: bool) -> None:
     """Write the plan of a sweep: MODELS are names, folders, patterns or role:NAME.
 
     idknll_*_ep10 is a pattern, role:pool_knows all of a role. The anchors are added. A plan never
     changes; the same command gives the same plan.
     """
-    from lensaudit.sweep.plan import write_plan
-    from lensaudit.sweep.planning import plan_of
-
-    made = plan_of(settings, notice)
+    made = planning.plan_of(settings, notice)
     if not dry_run:
-        write_plan(made)
+        plan.write_plan(made)
     print_plan(made, as_json=as_json)
     if not dry_run and not as_json:
         written(made.file)
@@ -246,36 +226,31 @@ def plan(settings: PlanSettings, as_json: bool, dry_run: bool) -> None:
 @FOLDER
 @options(RunSettings)
 @shared("json", "dry_run")
-def run(folder: Path, settings: RunSettings, as_json: bool, dry_run: bool) -> None:
+def run_command(folder: Path, settings: RunSettings, as_json: bool, dry_run: bool) -> None:
     """Do what is left of a sweep. Run it again after an interruption, or beside another run."""
-    from lensaudit.sweep.engines import engine_of
-    from lensaudit.sweep.run import run_sweep
-
-    planned = _opened(folder)
+    planned = plan.read_plan(folder)
     if dry_run:
         print_plan(planned, as_json=as_json)
         return
-    engine = engine_of(settings, planned, report=notice)
+    engine = engines.engine_of(settings, planned, report=notice)
     try:
-        run_sweep(folder, engine, settings, notice)
+        run.run_sweep(folder, engine, settings, notice)
     finally:  # whatever the end is
         print_status(planned, as_json=as_json)
 
 
 @sweep.command("status")
 @FOLDER
-@click.option("--watch", is_flag=True, help="Again every 10 seconds until nothing runs.")
+@click.option("--watch", "again", is_flag=True, help="Again every 10 seconds until nothing runs.")
 @shared("json")
-def status(folder: Path, watch: bool, as_json: bool) -> None:
+def status(folder: Path, again: bool, as_json: bool) -> None:
     """Say how many units are done, running, failed and left, and why some failed."""
-    from lensaudit.sweep.upkeep import problem_lines
-
-    planned = _opened(folder)
+    planned = plan.read_plan(folder)
     while True:
         found = print_status(planned, as_json=as_json)
-        for line in [] if as_json else problem_lines(found, SHOWN):
+        for line in [] if as_json else upkeep.problem_lines(found, SHOWN):
             say(line)
-        if not watch or not found["running"]:
+        if not again or not found["running"]:
             return
         time.sleep(WATCH_S)
 
@@ -292,9 +267,7 @@ def status(folder: Path, watch: bool, as_json: bool) -> None:
 )
 def retry(folder: Path, models: tuple[str, ...], redo: bool) -> None:
     """Let failed units be tried again by the next run: all, or those of MODELS."""
-    from lensaudit.sweep.upkeep import retry as set_back
-
-    chosen = set_back(_opened(folder), models, redo=redo)
+    chosen = upkeep.retry(plan.read_plan(folder), models, redo=redo)
     tell([f"{len(chosen)} units will be tried again", *(f"  {unit.label}" for unit in chosen)])
 
 
@@ -303,17 +276,17 @@ def retry(folder: Path, models: tuple[str, ...], redo: bool) -> None:
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="[default: FOLDER/results]")
 @click.option("--allow-missing", is_flag=True, help="Go on where planned units have no result.")
 @shared("json")
-def collect(folder: Path, out: Path | None, allow_missing: bool, as_json: bool) -> None:
+def collect_command(folder: Path, out: Path | None, allow_missing: bool, as_json: bool) -> None:
     """Write one table of all numbers, and the folders that `meta` and `report` read."""
-    from lensaudit.sweep.collect import COLLECTED, VERDICTS
-    from lensaudit.sweep.collect import collect as gather
-    from lensaudit.verdict.keeps import keeps_line, keeps_of
-
-    place = gather(_opened(folder), out, allow_missing=allow_missing, notice=notice)
-    found, verdicts = read_json(place / COLLECTED), read_json(place / VERDICTS)
+    planned = plan.read_plan(folder)
+    place = collect.collect(planned, out, allow_missing=allow_missing, notice=notice)
+    found = read_json(place / collect.COLLECTED)
+    verdicts = read_json(place / collect.VERDICTS)
     document = {key: found[key] for key in ("n_planned", "n_done", "missing")}
     said = [one["sentence"] for one in verdicts]
-    said += [keeps_line(label, keeps_of(one)) or "" for label, one in found["keeps"].items()]
+    said += [
+        keeps.keeps_line(label, keeps.keeps_of(one)) or "" for label, one in found["keeps"].items()
+    ]
     said.append(f"{found['n_done']} of {found['n_planned']} planned units")
     answer(document | {"verdicts": verdicts}, said, place, as_json=as_json)
 
@@ -329,13 +302,11 @@ def gc(folder: Path, others: bool, dry_run: bool) -> None:
 
     A leftover that holds a file of others stays whole, and that is named.
     """
-    from lensaudit.sweep.upkeep import garbage, remove
-
-    planned = _opened(folder)
-    left = garbage(planned, others=others, report=say)
+    planned = plan.read_plan(folder)
+    left = upkeep.garbage(planned, others=others, report=say)
     verb = "would remove" if dry_run else "removed"
     tell([f"{verb}: {path}" for path in left])
-    freed = "" if dry_run else f", {size(remove(planned, left))} freed"
+    freed = "" if dry_run else f", {size(upkeep.remove(planned, left))} freed"
     say(f"{len(left)} leftovers{freed}")
 
 
@@ -344,9 +315,7 @@ def gc(folder: Path, others: bool, dry_run: bool) -> None:
 @click.option("--quota", type=ByteSize(), help="At most. [default: all that is needed]")
 def fetch(folder: Path, quota: int | None) -> None:
     """Fetch the checkpoints of all units that are left, for `run --offline` without a network."""
-    from lensaudit.sweep.weights import fetch_left
-
-    failed = fetch_left(_opened(folder), quota, notice)
+    failed = weights.fetch_left(plan.read_plan(folder), quota, notice)
     if failed:
         named = "; ".join(failed.values())
         raise PartialError(f"{len(failed)} checkpoints were not fetched: {named}")
@@ -358,60 +327,44 @@ def fetch(folder: Path, quota: int | None) -> None:
 @shared("json")
 def verify(folder: Path, settings: CheckSettings, as_json: bool) -> None:
     """Compute random finished units again from nothing and compare. Exit code 4: they differ."""
-    from lensaudit.sweep.unit import refuse, verify_sweep
-
-    found = verify_sweep(_opened(folder), **vars(settings), report=notice)
+    found = unit.verify_sweep(plan.read_plan(folder), **vars(settings), report=notice)
     lines = (
         f"{one.unit}: {one.n_values} values, largest difference "
         + (f"{one.worst:.2e} at {one.metric}" if one.metric else "none")
         for one in found
     )
     answer([asdict(one) for one in found], lines, as_json=as_json)
-    refuse(found)
+    unit.refuse(found)
 
 
-def _opened(folder: Path) -> "Sweep":
-    from lensaudit.sweep.plan import read_plan
-
-    return read_plan(folder)
-
-
-def print_plan(planned: "Sweep", *, as_json: bool) -> None:
+def print_plan(planned: "plan.Sweep", *, as_json: bool) -> None:
     """What a run would do."""
-    from lensaudit.sweep.planning import forecast_of, lines_of
-
-    forecast = forecast_of(planned)
-    emit(forecast) if as_json else say("\n".join(lines_of(forecast)))
+    forecast = planning.forecast_of(planned)
+    emit(forecast) if as_json else say("\n".join(planning.lines_of(forecast)))
 
 
-def print_status(planned: "Sweep", *, as_json: bool) -> dict[str, Any]:
+def print_status(planned: "plan.Sweep", *, as_json: bool) -> dict[str, Any]:
     """One line, or the document; returned too."""
-    from lensaudit.sweep.upkeep import line_of, status_of
-
-    found = status_of(planned)
-    emit(found) if as_json else say(line_of(found))
+    found = upkeep.status_of(planned)
+    emit(found) if as_json else say(upkeep.line_of(found))
     return found
 
 
-@click.command()
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.command("watch")
+@FOLDER
 @options(WatchSettings)
 @shared("json")
-def watch(settings: WatchSettings, as_json: bool) -> None:
+def watch_command(settings: WatchSettings, as_json: bool) -> None:
     """Audit each new checkpoint-N, step_N or epoch-N under FOLDER as it appears.
 
     Keeps curve.csv and curve.json: UDS, erasure, utility and the other metrics by step. Run it
     again to go on; what is audited is not audited again.
     """
-    from lensaudit.sweep.watch import follow_run
-
-    rows, folder = follow_run(settings, notice)
+    rows, folder = watch.follow_run(settings, notice)
     answer(rows, map(_step, rows), folder, as_json=as_json)
 
 
 def _step(row: Mapping[str, Any]) -> str:
     """A checkpoint of a watched run, in a line."""
-    from lensaudit.sweep.watch import CURVE
-
-    shown = [f"{key} {number(row[key])}" for key in CURVE if row.get(key) is not None]
-    return f"step {row['step']}: {row['failure'] or ', '.join(shown)}"
+    known = [f"{key} {number(row[key])}" for key in watch.CURVE if row.get(key) is not None]
+    return f"step {row['step']}: {row['failure'] or ', '.join(known)}"
