@@ -281,17 +281,16 @@ def percent(share: float | None) -> str:
 
 def remarks(summary: Mapping[str, Any]) -> list[str]:
     """What a reader should know before using the numbers."""
-    said = []
-    if n := len(summary["unscored"]):
-        said.append(f"{n} unscored; reasons in summary.json")
-    if n := summary.get("n_reference_cut"):
-        said.append(
-            f"{n} references are longer than --max-new-tokens {summary['max_new_tokens']}: "
-            "their match stays below 1"
-        )
-    if n := summary.get("n_full_lost"):
-        said.append(f"{n} answers full itself does not give: LOST there says nothing")
-    return said
+    counted = (
+        (len(summary["unscored"]), "unscored; reasons in summary.json"),
+        (
+            summary.get("n_reference_cut"),
+            f"references are longer than --max-new-tokens {summary.get('max_new_tokens')}: "
+            "their match stays below 1",
+        ),
+        (summary.get("n_full_lost"), "answers full itself does not give: LOST there says nothing"),
+    )
+    return [f"{n} {what}" for n, what in counted if n]
 
 
 def erasures(summaries: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
