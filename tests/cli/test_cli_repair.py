@@ -45,16 +45,6 @@ def own_caches(root):
         ("cache --model demo/npo --limit 2", 1),
         ("cache --model mine --registry names.json --data own.json --positions all --limit 3", 1),
         (f"patch --source mine {ANCHORS} --registry names.json --data own.json --limit 2", 3),
-        pytest.param(
-            "patch --source demo/npo --limit 2 --layers 3 --score em --max-new-tokens 2",
-            3,
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            "patch --source demo/npo --limit 2 --layers 3 --dtype bfloat16 --memory 1G",
-            3,
-            marks=pytest.mark.slow,
-        ),
     ],
 )
 def test_the_printed_command_fills_the_cache(place, monkeypatch, capsys, command, n_caches):

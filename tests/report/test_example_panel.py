@@ -131,27 +131,6 @@ def test_a_yes_is_marked_as_the_first_word_alone_and_signs_mean_nothing(browser,
     assert marks(browser, ".answer") == ["C++ (1.0"]
 
 
-def test_the_page_opens_on_the_model_and_the_example_in_the_middle(browser, page):
-    browser.open(page)
-    assert browser.run("document.querySelector('#models .chosen button').textContent") == "half"
-    scores = np.sort([one for one in run_scores(browser) if one is not None])
-    shown = float(browser.run("document.querySelector('.detail .big').textContent"))
-    assert np.searchsorted(scores.round(3), shown) in (11, 12)
-
-
-def run_scores(browser) -> list[float | None]:
-    """Scores of the chosen model, from the table that the page offers."""
-    browser.run(
-        "window.saved = []; URL.createObjectURL = blob => { saved.push(blob); return 'blob:x' };"
-        "HTMLAnchorElement.prototype.click = () => {};"
-        "document.querySelectorAll('#downloads button')[1].click()"
-    )
-    text = browser.run("saved[0].text()")
-    header, *rows = [line.split(",") for line in text.strip().split("\n")]
-    at = header.index("uds")
-    return [float(row[at]) if row[at] else None for row in rows]
-
-
 @pytest.mark.parametrize(
     ("held", "titles"),
     [
