@@ -265,7 +265,6 @@ def depth_of(
     `profile` has the columns of `per_layer`; `scores` are float32 per example, `s2` as `s1`.
     """
     em, per_layer, floor = run.score == "em", run.said.per_layer, run.said.floor
-    unscored = run.said.unscored
     names = ("retention", "retention_ci95", "retention_ci95_why", "categories")
     # what models say, where those that never knew lie, what was lost of facts to keep
     beside = {
@@ -288,10 +287,7 @@ def depth_of(
         "n_scored": run.said.n_scored,
         "verdict": verdict.code if verdict and run.score == "uds" else None,
         "because": "\n".join([verdict.sentence, *verdict.because]) if verdict else "",
-        "unscored": {
-            why: [int(idx) for idx, one in unscored.items() if one == why]
-            for why in dict.fromkeys(unscored.values())
-        },
+        "unscored": run.said.by_reason,
         "profile": {
             name: [row.get(name) for row in per_layer] for name in next(iter(per_layer), {})
         },

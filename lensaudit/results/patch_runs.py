@@ -308,6 +308,14 @@ class PatchSummary(Examined):
         value = getattr(self, SCORES[self.score])
         return Estimate.within(value, self.ci95, self.ci90, n=self.n_scored, why=self.ci95_why)
 
+    @property
+    def by_reason(self) -> dict[str, list[int]]:
+        """Examples without a score, by reason."""
+        reasons: dict[str, list[int]] = {}
+        for idx, reason in self.unscored.items():
+            reasons.setdefault(reason, []).append(int(idx))
+        return reasons
+
 
 @dataclass(frozen=True)
 class PatchRun:
