@@ -99,7 +99,7 @@ def measured(engine: str, runner: str, n: int) -> dict[str, float]:
             sys.exit(f"{engine}: {errors.decode()[-500:]}")
         ended = time.time()
         starts = sorted(_starts(root))
-        assert len(list(read_plan(root).published.iterdir())) == n + 2
+        assert len(list((root / "units").iterdir())) == n + 2
         return {
             "first unit after, s": starts[0] - begun,
             # the anchors are two runs of their own

@@ -26,6 +26,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -49,11 +50,8 @@ from lensaudit.files import (
     sync_folder,
 )
 from lensaudit.partials import is_running, process_name
-from lensaudit.results.eval_runs import check_share
 from lensaudit.results.keyed import keyed_document, write_keyed
-from lensaudit.results.reading import Number, Whole, check_inside
 from lensaudit.results.records import mark_of
-from lensaudit.scores.estimate import Estimate
 from lensaudit.sweep.plan import Sweep, Unit
 
 Row = dict[str, Any]
@@ -91,138 +89,45 @@ class AttemptFailure:
 
 def failure_of(error: BaseException) -> AttemptFailure:
     """The class of an error, by what caused it."""
-    reason = printable(_line(error))[:_REASON]
-    chain = list(_causes(error))
+    text = next(iter(str(error).splitlines()), "")
+    named = text if isinstance(error, LensAuditError) else f"{type(error).__name__}: {text}"
+    reason = printable(named)[:_REASON]
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None:
+        chain.append(cause)
     if any(isinstance(one, Preempted | KeyboardInterrupt | SystemExit) for one in chain):
         return AttemptFailure("preempted", reason or "interrupted")
-    if any(_is_memory(one) for one in chain):
+    if any(map(_is_memory, chain)):
         return AttemptFailure("resource", reason)
     for one in chain:
         if isinstance(one, HfHubHTTPError) and one.response.status_code in _PASSING:
-            return AttemptFailure("transient", reason, _retry_after(one))
-    if any(_is_passing(one) for one in chain):
-        return AttemptFailure("transient", reason)
-    return AttemptFailure("permanent", reason)
-
-
-def _line(error: BaseException) -> str:
-    text = next(iter(str(error).splitlines()), "")
-    return text if isinstance(error, LensAuditError) else f"{type(error).__name__}: {text}"
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    one: BaseException | None = error
-    while one is not None:
-        yield one
-        one = one.__cause__
+            return AttemptFailure("transient", reason, _retry_after(one.response.headers))
+    return AttemptFailure("transient" if any(map(_is_passing, chain)) else "permanent", reason)
 
 
 def _is_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError):
-        return True
     text = str(error).lower()
-    return isinstance(error, RuntimeError | LensAuditError) and any(w in text for w in _MEMORY)
+    said = isinstance(error, RuntimeError | LensAuditError) and any(w in text for w in _MEMORY)
+    return said or isinstance(error, MemoryError)
 
 
 def _is_passing(error: BaseException) -> bool:
-    if isinstance(error, OfflineModeIsEnabled):
-        return False
-    if isinstance(error, TryAgainError | ConnectionError | TimeoutError):
-        return True
     # the Hub library says so when it could not ask: no network, or it answered too late
-    return isinstance(error, LocalEntryNotFoundError) and error.__cause__ is not None
+    unasked = isinstance(error, LocalEntryNotFoundError) and error.__cause__ is not None
+    passing = isinstance(error, TryAgainError | ConnectionError | TimeoutError) or unasked
+    return passing and not isinstance(error, OfflineModeIsEnabled)
 
 
-def _retry_after(error: HfHubHTTPError) -> float:
-    """Seconds that the server asks for; it may say so as a number or as a date."""
-    text = error.response.headers.get("Retry-After", "")
-    try:
+def _retry_after(headers: Mapping[str, str]) -> float:
+    """Seconds that a server asks for: a number, or two dates of its own, so no clock of ours."""
+    text = headers.get("Retry-After", "")
+    with contextlib.suppress(ValueError):
         seconds = float(text)
-    except ValueError:
-        return _until(text, error.response.headers.get("Date", ""))
-    return seconds if math.isfinite(seconds) and seconds > 0 else 0.0
-
-
-def _until(then: str, now: str) -> float:
-    """Seconds between two dates of one server, so that no clock of ours matters."""
-    try:
-        gap = parsedate_to_datetime(then) - parsedate_to_datetime(now)
-    except ValueError:
-        return 0.0
-    return max(0.0, gap.total_seconds())
-
-
-@dataclass(frozen=True)
-class History:
-    """What a unit's log says since it was last set back by `retry`."""
-
-    n_attempts: int = 0
-    n_killed: int = 0
-    """Attempts without an end whose worker is gone, and which nobody told to stop."""
-    n_halvings: int = 0
-    """Attempts that ran out of memory."""
-    n_transient: int = 0
-    """Of the run that is asked about."""
-    n_done: int = 0
-    """Attempts that ended well: more than one, where results were damaged since."""
-    last: AttemptFailure | None = None
-    seconds: float | None = None
-    """Of the last attempt that ended well."""
-
-    @property
-    def failed(self) -> AttemptFailure | None:
-        """Why the unit is not tried again; None where it is."""
-        if self.n_killed >= MAX_KILLS:
-            return AttemptFailure("poison", f"its worker was killed {self.n_killed} times")
-        if self.n_done >= MAX_TRIES:
-            return AttemptFailure(
-                "permanent", f"it ended well {self.n_done} times, and has no result"
-            )
-        if self.last is None:
-            return None
-        over = {
-            "permanent": True,
-            "transient": self.n_transient >= MAX_TRIES,
-            "resource": self.n_halvings > MAX_HALVINGS,
-        }
-        return self.last if over.get(self.last.kind) else None
-
-
-def history(path: Path, *, run: str = "", is_claimed: bool = False) -> History:
-    """Attempts at a unit so far, counted from its log.
-
-    Args:
-        path: its log.
-        run: the run whose transient failures count.
-        is_claimed: somebody works on it, so that an attempt without an end is not a death.
-    """
-    rows: list[Row] = []
-    for row in filter(_is_whole, read_appended(path)):
-        rows = [] if row.get("event") == "retry" else [*rows, row]
-    ends = {row.get("attempt"): row for row in rows if row.get("event") == "end"}
-    told = {row.get("attempt") for row in rows if row.get("event") == "told to stop"}
-    starts = [row for row in rows if row.get("event") == "start"]
-    n_done = sum(row["outcome"] == "done" for row in ends.values())
-    open_ = [row for row in starts if row["attempt"] not in ends]
-    # of another machine nobody can say whether it runs: the claim counts
-    here = [row for row in open_ if is_claimed and is_running(row["process"]) is not False]
-    killed = [row for row in open_ if row["attempt"] not in told and row not in here]
-    kinds = [row.get("outcome") for row in ends.values()]
-    recent = [r for r in ends.values() if r.get("run") == run and r.get("outcome") == "transient"]
-    end: Row = next(reversed(ends.values()), {"outcome": "done"})
-    last = None
-    if end["outcome"] != "done":
-        asked_s = float(end.get("retry_after_s") or 0)
-        last = AttemptFailure(end["outcome"], str(end.get("reason", "")), asked_s)
-    return History(
-        n_attempts=len(starts),
-        n_killed=len(killed),
-        n_halvings=kinds.count("resource"),
-        n_transient=len(recent),
-        n_done=n_done,
-        last=last,
-        seconds=next((r.get("seconds") for r in ends.values() if r.get("outcome") == "done"), None),
-    )
+        return seconds if math.isfinite(seconds) and seconds > 0 else 0.0
+    with contextlib.suppress(ValueError):
+        now = parsedate_to_datetime(headers.get("Date", ""))
+        return max(0.0, (parsedate_to_datetime(text) - now).total_seconds())
+    return 0.0
 
 
 def _is_whole(row: Row) -> bool:
@@ -258,9 +163,8 @@ class Attempt:
         self._started = time.monotonic()
 
     def __enter__(self) -> "Attempt":
-        """Log the start; signals that ask for an end are answered from now on."""
+        """Log the start."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._started = time.monotonic()
         self._log(
             "start",
             process=process_name(),
@@ -278,14 +182,14 @@ class Attempt:
         trace: TracebackType | None,
     ) -> bool:
         """Log the end. A failure of the unit is kept in `failure` and does not go on."""
-        self.failure = failure_of(error) if error is not None else None
         found: Row = {"outcome": "done"}
-        if self.failure is not None:
+        if error is not None:
+            self.failure = failure_of(error)
             found = {
                 "outcome": self.failure.kind,
                 "reason": self.failure.reason,
                 "retry_after_s": self.failure.retry_after_s,
-                "traceback": [] if error is None else traceback.format_tb(error.__traceback__)[-6:],
+                "traceback": traceback.format_tb(trace)[-6:],
             }
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         self._log(
@@ -341,37 +245,42 @@ class StopSignals:
 def holder(path: Path) -> str | None:
     """The process that holds a claim; None where nobody does."""
     try:
-        found: Any = parse_json(read_bytes(path))
-        age = _now(path.parent) - path.stat().st_mtime
-        process = str(found["process"])
+        age_s = _now(path.parent) - path.stat().st_mtime
+    except OSError:
+        return None
+    try:
+        process = str(parse_json(read_bytes(path))["process"])
         running = is_running(process)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, LensAuditError):
+    except (ValueError, KeyError, TypeError, LensAuditError):
         # being written, or torn by a full disk: old ones count as nobody's
-        with contextlib.suppress(OSError):
-            return "unreadable" if _now(path.parent) - path.stat().st_mtime < STALE_S else None
-        return None
+        process, running = "unreadable", None
     # a process number may have been given to another process since: the heartbeat counts here too
-    return process if running is not False and age < STALE_S else None
+    return process if running is not False and age_s < STALE_S else None
 
 
 @contextlib.contextmanager
 def claimed(path: Path) -> Iterator[bool]:
     """Hold a claim for the body; False where somebody else does."""
-    nonce = secrets.token_hex(8)
+    nonce, stop = secrets.token_hex(8), threading.Event()
     if not _take(path, nonce):
         yield False
         return
-    stop = threading.Event()
-    beat = threading.Thread(target=_beat, args=(path, stop), daemon=True)
-    beat.start()
+
+    def beat() -> None:
+        while not stop.wait(BEAT_S):
+            with contextlib.suppress(OSError):
+                os.utime(path)
+
+    heart = threading.Thread(target=beat, daemon=True)
+    heart.start()
     try:
         yield True
     finally:
         stop.set()
-        beat.join()
-        _give_back(path, nonce)
+        heart.join()
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            if json.loads(path.read_bytes())["nonce"] == nonce:
+                path.unlink()
 
 
 def _take(path: Path, nonce: str) -> bool:
@@ -386,18 +295,6 @@ def _take(path: Path, nonce: str) -> bool:
     except (FileExistsError, Timeout):
         return False
     return True
-
-
-def _give_back(path: Path, nonce: str) -> None:
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        if json.loads(path.read_bytes())["nonce"] == nonce:
-            path.unlink()
-
-
-def _beat(path: Path, stop: threading.Event) -> None:
-    while not stop.wait(BEAT_S):
-        with contextlib.suppress(OSError):
-            os.utime(path)
 
 
 def _now(folder: Path) -> float:
@@ -423,32 +320,6 @@ def finished(sweep: Sweep, unit: Unit) -> Mapping[str, Any] | None:
     return keyed_document(sweep.unit(unit.id) / RESULT, unit.id)
 
 
-@dataclass(frozen=True)
-class UnitValue:
-    """A metric of a unit: its value with limits, or the reason why there is none."""
-
-    value: Number | None
-    low: Number | None
-    high: Number | None
-    n_scored: Whole
-    n_unscored: Whole
-    reason: str | None
-    high_means: str | None
-    family: str
-
-
-def check_values(unit: Unit, result: Mapping[str, Any]) -> None:
-    """Refuse a value that no unit can have.
-
-    Raises:
-        InputError: it lies outside its own interval, or UDS outside 0 to 1.
-    """
-    for name, one in result["values"].items():
-        where = f"{unit.label}: {name}"
-        check_inside(Estimate.within(one["value"], (one["low"], one["high"])), where)
-        check_share(name, one["value"], where)
-
-
 def publish(sweep: Sweep, unit: Unit, record: Mapping[str, Any] | None) -> None:
     """Make a unit's work its result: one rename, after everything is on disk.
 
@@ -462,31 +333,26 @@ def publish(sweep: Sweep, unit: Unit, record: Mapping[str, Any] | None) -> None:
     """
     work, done = sweep.work(unit.id), sweep.unit(unit.id)
     if record is not None:
-        files = {path.relative_to(work).as_posix(): mark_of(path) for path in _kept(work)}
+        below = [one for part in PARTS for one in sorted((work / part).rglob("*")) if one.is_file()]
+        marks = {path.relative_to(work).as_posix(): path for path in below}
+        scratch = tuple(f"{name}/" for name in _SCRATCH)
+        files = {k: mark_of(v) for k, v in marks.items() if not k.startswith(scratch)}
         identity = {"schema": SCHEMA, "key": unit.id, "unit": unit.id, "target": unit.target}
         write_keyed(work / RESULT, {**identity, "variant": unit.variant, **record, "files": files})
     for name in _SCRATCH:
         remove_below(work, work / name)
     try:
-        sweep.published.mkdir(parents=True, exist_ok=True)
+        done.parent.mkdir(parents=True, exist_ok=True)
         if finished(sweep, unit) is not None:  # another worker was faster; both hold the same
             remove_below(sweep.root, work)
             return
-        remove_below(sweep.published, done)
+        remove_below(done.parent, done)
         os.rename(work, done)
-        sync_folder(sweep.published)
+        sync_folder(done.parent)
     except OSError as error:
         raise os_error(error, done) from error
     if finished(sweep, unit) is None:
         raise WorkError(f"{unit.label}: its published result cannot be read back from {done}")
-
-
-def _kept(work: Path) -> Iterator[Path]:
-    for part in PARTS:
-        for path in sorted((work / part).rglob("*")):
-            below = path.relative_to(work).as_posix()
-            if path.is_file() and not below.startswith(("eval/passes/", "eval/retain/")):
-                yield path
 
 
 StateName = Literal["done", "running", "failed", "to do"]
@@ -494,33 +360,71 @@ StateName = Literal["done", "running", "failed", "to do"]
 
 @dataclass(frozen=True)
 class UnitState:
-    """State of one unit at the moment, and what is known of its attempts."""
+    """State of one unit at the moment, and what its log says since it was last set back."""
 
     unit: Unit
     name: StateName
-    history: History
-    worker: str | None = None
+    failure: AttemptFailure | None
+    """Why it failed for good, or what stopped its last attempt."""
+    n_attempts: int
+    n_killed: int
+    """Attempts without an end whose worker is gone, and which nobody told to stop."""
+    n_halvings: int
+    """Attempts that ran out of memory."""
+    n_transient: int
+    """Of the run that is asked about."""
+    worker: str | None
     """Who works on it."""
-    result: Mapping[str, Any] | None = None
-
-    @property
-    def failure(self) -> AttemptFailure | None:
-        """Why it failed for good, or what stopped its last attempt."""
-        if self.name in ("done", "running"):
-            return None
-        return self.history.failed or self.history.last
+    result: Mapping[str, Any] | None
 
 
-def state_of(sweep: Sweep, unit: Unit, *, run: str = "") -> UnitState:
-    """The state of a unit; transient failures count against it only within `run`."""
+def state_of(sweep: Sweep, unit: Unit, *, run: str = "", mine: bool = False) -> UnitState:
+    """The state of a unit, from its result, its claim and its log.
+
+    Args:
+        sweep: in its folder.
+        unit: the unit.
+        run: transient failures count against it only within this run.
+        mine: the claim is the caller's, so that nobody else works on it.
+    """
     result = finished(sweep, unit)
-    if result is not None:
-        return UnitState(unit, "done", history(sweep.attempts(unit.id), run=run), result=result)
-    worker = holder(sweep.claim(unit.id))
-    past = history(sweep.attempts(unit.id), run=run, is_claimed=worker is not None)
-    if worker is not None:
-        return UnitState(unit, "running", past, worker)
-    return UnitState(unit, "failed" if past.failed else "to do", past)
+    worker = None if mine or result is not None else holder(sweep.claim(unit.id))
+    rows: list[Row] = []
+    for row in filter(_is_whole, read_appended(sweep.attempts(unit.id))):
+        rows = [] if row["event"] == "retry" else [*rows, row]
+    starts, ends, told = (
+        {row["attempt"]: row for row in rows if row["event"] == event}
+        for event in ("start", "end", "told to stop")
+    )
+    killed = [
+        row
+        for row in starts.values()
+        if row["attempt"] not in told and row["attempt"] not in ends
+        # of another machine nobody can say whether it runs: the claim counts
+        if worker is None or is_running(row["process"]) is False
+    ]
+    outcomes = Counter(row["outcome"] for row in ends.values())
+    recent = [one for one in ends.values() if (one["run"], one["outcome"]) == (run, "transient")]
+    last, failed = None, False
+    end: Row = next(reversed(ends.values()), {"outcome": "done"})
+    if end["outcome"] != "done":
+        asked_s = float(end.get("retry_after_s") or 0)
+        last = AttemptFailure(end["outcome"], str(end.get("reason", "")), asked_s)
+        failed = {
+            "permanent": True,
+            "transient": len(recent) >= MAX_TRIES,
+            "resource": outcomes["resource"] > MAX_HALVINGS,
+        }.get(last.kind, False)
+    if len(killed) >= MAX_KILLS:
+        failed, last = True, AttemptFailure("poison", f"its worker was killed {len(killed)} times")
+    elif outcomes["done"] >= MAX_TRIES:
+        reason = f"it ended well {outcomes['done']} times, and has no result"
+        failed, last = True, AttemptFailure("permanent", reason)
+    name: StateName = "failed" if failed else "to do"
+    if result is not None or worker is not None:
+        name, last = "running" if result is None else "done", None
+    counts = (len(starts), len(killed), outcomes["resource"], len(recent))
+    return UnitState(unit, name, last, *counts, worker, result)
 
 
 def states_of(sweep: Sweep, *, run: str = "") -> list[UnitState]:
@@ -528,8 +432,13 @@ def states_of(sweep: Sweep, *, run: str = "") -> list[UnitState]:
     return [state_of(sweep, unit, run=run) for unit in sweep.units]
 
 
+def why_missing(state: UnitState) -> str:
+    """Reason why a planned unit has no result."""
+    if state.name == "running":
+        return f"running ({state.worker})"
+    return f"{state.failure.kind}: {state.failure.reason}" if state.failure else "not begun"
+
+
 def strangers(sweep: Sweep) -> list[str]:
     """Results in the folder that are of no unit of the plan."""
-    if not sweep.published.is_dir():
-        return []
-    return sorted(one.name for one in sweep.published.iterdir() if one.name not in sweep.by_id)
+    return sorted(one.name for one in sweep.root.glob("units/*") if one.name not in sweep.by_id)

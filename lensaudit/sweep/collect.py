@@ -11,18 +11,28 @@ import importlib.util
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import PartialError, VerificationError, shortened
 from lensaudit.files import make_folder, os_error, remove_below, slug, write_csv, write_json
 from lensaudit.progress import Notice, unheard
+from lensaudit.results.eval_runs import check_share
+from lensaudit.results.reading import check_inside
 from lensaudit.results.records import misfits
-from lensaudit.sweep.attempts import PARTS, RESULT, UnitState, check_values, states_of, strangers
+from lensaudit.scores.estimate import Estimate
+from lensaudit.sweep.attempts import (
+    PARTS,
+    RESULT,
+    UnitState,
+    states_of,
+    strangers,
+    why_missing,
+)
 from lensaudit.sweep.plan import Sweep, Unit
 from lensaudit.verdict.collect import verdicts
-from lensaudit.verdict.keeps import Keeps, keeps_document, kept
+from lensaudit.verdict.keeps import keeps_document, kept
 
 COLUMNS = (
     "model",
@@ -46,6 +56,8 @@ COLUMNS = (
 COLLECTED, VERDICTS = "collected.json", "verdicts.json"
 TableRow = Mapping[str, Any]
 """Column -> value."""
+Results = Mapping[Unit, Mapping[str, Any]]
+"""Finished unit -> its result."""
 _SHOWN = 5
 
 
@@ -77,42 +89,71 @@ def collect(
             f"{len(missing)} of {len(states)} planned units have no result: {named}\n"
             "run the sweep again, or collect what is there with --allow-missing"
         )
-    done = [one for one in states if one.result is not None]
-    for one in done:
-        if bad := misfits(sweep.unit(one.unit.id), name=RESULT):
-            raise VerificationError(
-                f"{one.unit.label}: {sweep.unit(one.unit.id)}: {bad[0]}; `lensaudit sweep retry "
-                "--redo` computes the unit again"
-            )
-        check_values(one.unit, one.result or {})
-    folder = make_folder(out or sweep.results)
-    _clear(folder)
+    done = _finished(sweep, states)
+    folder = make_folder(out or sweep.root / "results")
+    # an earlier collection goes: what is here belongs to one plan
+    for name in (COLLECTED, VERDICTS, "table.csv", "table.json", "table.parquet"):
+        (folder / name).unlink(missing_ok=True)
+    for earlier in [path.parent for path in folder.glob("*/to_do.json")]:
+        remove_below(folder, earlier)
     _folders(sweep, done, folder)
-    _to_do(states, folder)
-    rows = [row for one in done for row in table_rows(one.unit, one.result or {})]
+    for variant in dict.fromkeys(one.unit.variant for one in states):
+        own = [one for one in states if one.unit.variant == variant and one.result is None]
+        to_do = {one.unit.target: why_missing(one) for one in own}
+        write_json(make_folder(folder / variant) / "to_do.json", to_do)
+    rows = [row for unit, result in done.items() for row in table_rows(unit, result)]
     _table(folder, rows)
-    told = {label: keeps_document(one) for label, one in kept_of_units(sweep, done).items()}
-    write_json(folder / COLLECTED, summary(sweep, states, rows, missing) | {"keeps": told})
+    write_json(
+        folder / COLLECTED, summary(sweep, states, rows, missing) | {"keeps": keeps(sweep, done)}
+    )
     write_json(folder / VERDICTS, judged(folder))
-    for line in (*notes(sweep, rows), *(f"missing: {one}: {why}" for one, why in missing.items())):
+    for line in (*_notes(sweep, rows), *(f"missing: {one}: {why}" for one, why in missing.items())):
         notice(line)
     return folder
 
 
-def kept_of_units(sweep: Sweep, done: Sequence[UnitState]) -> dict[str, Sequence[Keeps]]:
+def _finished(sweep: Sweep, states: Sequence[UnitState]) -> Results:
+    """The results of finished units, whose files are as they were written."""
+    done = {one.unit: one.result for one in states if one.result is not None}
+    for unit, result in done.items():
+        if bad := misfits(sweep.unit(unit.id), name=RESULT):
+            raise VerificationError(
+                f"{unit.label}: {sweep.unit(unit.id)}: {bad[0]}; `lensaudit sweep retry --redo` "
+                "computes the unit again"
+            )
+        for name, one in result["values"].items():
+            where = f"{unit.label}: {name}"
+            check_inside(Estimate(one["value"], one["low"], one["high"]), where)
+            check_share(name, one["value"], where)
+    return done
+
+
+def _notes(sweep: Sweep, rows: Sequence[TableRow]) -> Iterator[str]:
+    """What a reader of the table has to know."""
+    for column in ("dtype", "device"):
+        kinds = sorted({str(row[column]) for row in rows})
+        if len(kinds) > 1:
+            yield f"units were measured with different {column}: {', '.join(kinds)}"
+    if others := strangers(sweep):
+        yield (
+            f"{len(others)} results of another plan are not collected; "
+            "`lensaudit sweep gc --others` removes them"
+        )
+
+
+def keeps(sweep: Sweep, done: Results) -> dict[str, Any]:
     """What every model but the anchors keeps beside `full`: all were asked the same rows."""
     values = {
-        one.unit: {name: value["value"] for name, value in (one.result or {})["values"].items()}
-        for one in done
+        unit: {name: value["value"] for name, value in result["values"].items()}
+        for unit, result in done.items()
     }
-    base = {unit.target: own for unit, own in values.items() if unit.variant == "base"}
-    full, anchors = base.get(sweep.anchors["full"], {}), sweep.anchors.values()
+    retain, full = sweep.anchor_units()
     found = {
-        unit.label: kept(own, full)
+        unit.label: keeps_document(kept(own, values.get(full, {})))
         for unit, own in values.items()
-        if unit.variant != "base" or unit.target not in anchors
+        if unit not in (full, retain)
     }
-    return {label: keeps for label, keeps in found.items() if keeps}
+    return {label: kept_rows for label, kept_rows in found.items() if kept_rows}
 
 
 def judged(folder: Path) -> list[dict[str, Any]]:
@@ -126,27 +167,12 @@ def judged(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def why_missing(state: UnitState) -> str:
-    """Reason why a planned unit has no result."""
-    if state.name == "running":
-        return f"running ({state.worker})"
-    if state.failure is None:
-        return "not begun"
-    return f"{state.failure.kind}: {state.failure.reason}"
-
-
 def table_rows(unit: Unit, result: Mapping[str, Any]) -> Iterator[TableRow]:
     """One row per metric of a unit, in the order of `COLUMNS`."""
     of_unit = {key: result.get(key) for key in ("role", "method", "weights", "dtype", "device")}
+    of_unit |= {"model": unit.target, "variant": unit.variant, "unit": unit.id}
     for metric, value in result["values"].items():
-        row = {
-            **of_unit,
-            **value,
-            "model": unit.target,
-            "variant": unit.variant,
-            "metric": metric,
-            "unit": unit.id,
-        }
+        row = {**of_unit, **value, "metric": metric}
         yield {column: row[column] for column in COLUMNS}
 
 
@@ -173,48 +199,19 @@ def summary(
     }
 
 
-def notes(sweep: Sweep, rows: Sequence[TableRow]) -> tuple[str, ...]:
-    """What a reader of the table has to know."""
-    said = []
-    for column in ("dtype", "device"):
-        kinds = sorted({str(row[column]) for row in rows})
-        if len(kinds) > 1:
-            said.append(f"units were measured with different {column}: {', '.join(kinds)}")
-    if others := strangers(sweep):
-        said.append(
-            f"{len(others)} results of another plan are not collected; "
-            "`lensaudit sweep gc --others` removes them"
-        )
-    return tuple(said)
-
-
-def _clear(folder: Path) -> None:
-    """Take away an earlier collection: what is here belongs to one plan."""
-    for name in (COLLECTED, VERDICTS, "table.csv", "table.json", "table.parquet"):
-        (folder / name).unlink(missing_ok=True)
-    for variant in folder.iterdir():
-        if variant.is_dir() and (variant / "to_do.json").is_file():
-            remove_below(folder, variant)
-
-
-def _folders(sweep: Sweep, done: Sequence[UnitState], folder: Path) -> None:
+def _folders(sweep: Sweep, done: Iterable[Unit], folder: Path) -> None:
+    """Files of units, as links where the disk can: a copy of what is never changed is waste."""
     names = [slug(target.name) for target in sweep.targets]
-    for state in done:
-        unit = state.unit
+    for unit in done:
         name = slug(unit.target)
-        name = name if names.count(name) == 1 else f"{name}-{unit.id[:8]}"
+        place = name if names.count(name) == 1 else f"{name}-{unit.id[:8]}"
         for part in PARTS:
-            source = sweep.unit(unit.id) / part
-            if source.is_dir():
-                _copy(source, folder / unit.variant / name / part)
-
-
-def _copy(source: Path, to: Path) -> None:
-    """Files of a unit, as links where the disk can: a copy of what is never changed is waste."""
-    try:
-        shutil.copytree(source, to, copy_function=_link)
-    except OSError as error:
-        raise os_error(error, to) from error
+            source, to = sweep.unit(unit.id) / part, folder / unit.variant / place / part
+            try:
+                if source.is_dir():
+                    shutil.copytree(source, to, copy_function=_link)
+            except OSError as error:
+                raise os_error(error, to) from error
 
 
 def _link(source: str, to: str) -> str:
@@ -223,16 +220,6 @@ def _link(source: str, to: str) -> str:
     except OSError:  # another disk, or one without links
         shutil.copy2(source, to)
     return to
-
-
-def _to_do(states: Sequence[UnitState], folder: Path) -> None:
-    for variant in dict.fromkeys(one.unit.variant for one in states):
-        missing = {
-            one.unit.target: why_missing(one)
-            for one in states
-            if one.unit.variant == variant and one.result is None
-        }
-        write_json(make_folder(folder / variant) / "to_do.json", missing)
 
 
 def _table(folder: Path, rows: Sequence[TableRow]) -> None:

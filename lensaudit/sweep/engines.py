@@ -22,7 +22,7 @@ from typing import Any
 
 from lensaudit.errors import InputError, TryAgainError, need
 from lensaudit.sweep.attempts import MAX_KILLS, Preempted
-from lensaudit.sweep.plan import Sweep
+from lensaudit.sweep.plan import Sweep, read_plan
 from lensaudit.sweep.run import RUNNER, SHARE, Engine, Order, Report, said, work
 from lensaudit.sweep.settings import RunSettings
 
@@ -51,36 +51,24 @@ def engine_of(settings: RunSettings, sweep: Sweep, *, report: Report) -> Engine:
     Raises:
         InputError: it is not installed, or has not what is asked for.
     """
-    name, device = settings.engine, sweep.conditions.device
+    name = settings.engine
     options = ("workers", "gpus", "per_gpu", "address", "slurm", "cluster")
     changed = [one for one in options if getattr(settings, one) != getattr(RunSettings, one)]
-    _check_options(name, [one.replace("_", "-") for one in changed])
+    # refused is what the engine would not look at
+    for option in (one.replace("_", "-") for one in changed):
+        if option not in _TAKES[name]:
+            engines = [engine for engine, takes in _TAKES.items() if option in takes]
+            raise InputError(
+                f"--{option} means nothing to --engine {name}; leave it out, or take --engine "
+                f"{' or '.join(engines)}"
+            )
     if name in _PACKAGES:
         package, extra = _PACKAGES[name]
         called = f"--engine {name}: the package {package}, which --engine pool does without,"
         need(package, called=called, extra=extra)
     if name in ("serial", "pool"):
         check_gpu(sweep, settings.gpus)
-    if name == "pool":
-        indices = [one.strip() for one in (settings.gpus or "").split(",") if one.strip()]
-        slots = slots_for(workers=settings.workers, gpus=indices, per_gpu=settings.per_gpu)
-        return partial(run_pool, slots=slots, report=report)
-    if name == "ray":
-        return partial(run_ray, settings=settings, device=device, report=report)
-    if name == "slurm":
-        parameters = parameters_of(settings.slurm, workers=settings.workers)
-        return partial(run_slurm, cluster=settings.cluster, parameters=parameters, report=report)
-    return partial(run_serial, report=report)
-
-
-def _check_options(name: str, given: Sequence[str]) -> None:
-    """Refuse what the engine would not look at."""
-    if unused := [option for option in given if option not in _TAKES[name]]:
-        engines = [engine for engine, takes in _TAKES.items() if unused[0] in takes]
-        raise InputError(
-            f"--{unused[0]} means nothing to --engine {name}; leave it out, or take --engine "
-            f"{' or '.join(engines)}"
-        )
+    return partial(_RUN[name], settings=settings, report=report)
 
 
 def check_gpu(sweep: Sweep, gpus: str | None = None) -> None:
@@ -89,34 +77,35 @@ def check_gpu(sweep: Sweep, gpus: str | None = None) -> None:
     Raises:
         InputError: there is no CUDA device.
     """
-    if gpus is None and not sweep.conditions.device.startswith("cuda"):
+    device = sweep.conditions.device
+    if gpus is None and not device.startswith("cuda"):
         return
     import torch
 
-    if torch.cuda.is_available():
-        return
-    if gpus is not None:
-        raise InputError(f"--gpus {gpus}: no CUDA device is available here; give --workers instead")
-    raise InputError(
-        f"the plan says --device {sweep.conditions.device}, and no CUDA device is available "
-        "here; run it where there is one, or plan again with --device cpu"
-    )
+    if not torch.cuda.is_available():
+        asked = f"the plan says --device {device}" if gpus is None else f"--gpus {gpus}"
+        raise InputError(
+            f"{asked}: no CUDA device is available here; run it where there is one, or plan again "
+            "with --device cpu and give --workers"
+        )
 
 
-def run_serial(orders: Sequence[Order], *, report: Report) -> None:
+def run_serial(orders: Sequence[Order], *, settings: RunSettings, report: Report) -> None:
     """Do the orders in turn, in this process."""
     for order in orders:
         work(order, report)
 
 
-def slots_for(*, workers: int | None, gpus: Sequence[str], per_gpu: int) -> list[Mapping[str, str]]:
+def slots_for(settings: RunSettings) -> list[Mapping[str, str]]:
     """The environment of each worker.
 
     Raises:
         InputError: more workers than slots on the named GPUs.
     """
+    workers, per_gpu = settings.workers, settings.per_gpu
+    gpus = [one.strip() for one in (settings.gpus or "").split(",") if one.strip()]
     if not gpus:
-        return [{} for _ in range(workers or max(1, (os.cpu_count() or 1) // CORES_PER_WORKER))]
+        return [{}] * (workers or max(1, (os.cpu_count() or 1) // CORES_PER_WORKER))
     share = {SHARE: f"{GPU_PART / per_gpu:.4f}"} if per_gpu > 1 else {}
     slots = [{"CUDA_VISIBLE_DEVICES": gpu, **share} for _ in range(per_gpu) for gpu in gpus]
     if workers is not None and workers > len(slots):
@@ -124,14 +113,14 @@ def slots_for(*, workers: int | None, gpus: Sequence[str], per_gpu: int) -> list
     return list(slots[:workers])
 
 
-def run_pool(
-    orders: Sequence[Order], *, slots: Sequence[Mapping[str, str]], report: Report
-) -> None:
+def run_pool(orders: Sequence[Order], *, settings: RunSettings, report: Report) -> None:
     """Do the orders, at most one per slot at a time.
 
     Raises:
+        InputError: more workers than slots on the named GPUs.
         Preempted: a worker was told to stop, or is out of time.
     """
+    slots = slots_for(settings)
     free: SimpleQueue[Mapping[str, str]] = SimpleQueue()
     for slot in slots:
         free.put(slot)
@@ -208,25 +197,37 @@ def _end_with_parent() -> None:
         time.sleep(LAST_PASS_S)
 
 
-def run_ray(orders: Sequence[Order], *, settings: RunSettings, device: str, report: Report) -> None:
+def run_ray(orders: Sequence[Order], *, settings: RunSettings, report: Report) -> None:
     """Do the orders as tasks; a task whose worker dies is begun again by Ray.
-
-    Args:
-        orders: what is done.
-        settings: which Ray, and how many workers a GPU has; a figure for placement, Ray does not
-            limit memory.
-        device: of the plan: one that needs a GPU is refused where the cluster has none.
-        report: told how far it is.
 
     Raises:
         InputError: no GPU in the cluster where one is needed, or it cannot be reached.
-        Preempted: a worker was told to stop, or is out of time.
+        TryAgainError: a worker was told to stop, or is out of time.
     """
     ray: Any = _connected(settings)
+    device = read_plan(Path(orders[0].root)).conditions.device
+    # a figure for placement: Ray does not limit memory
     share = gpu_share(settings, device, ray.cluster_resources().get("GPU", 0))
-    tasks = [_task(ray, order, share) for order in orders]
+    waiting, stopped = [], None
+    for order in orders:
+        # every unit of the order may be killed as often as makes it poison
+        tries = (MAX_KILLS + 1) * len(order.units)
+        more = {"num_cpus": 1, "num_gpus": share, "max_retries": tries, "retry_exceptions": False}
+        waiting.append(ray.remote(**more)(work).remote(order))
+    while waiting:
+        (ended, *_), waiting = ray.wait(waiting, num_returns=1)
+        try:
+            ray.get(ended)
+        except ray.exceptions.RayTaskError as error:
+            stopped = error.as_instanceof_cause()
+            if not isinstance(stopped, Preempted):
+                raise
+        except ray.exceptions.WorkerCrashedError:
+            report("a worker died too often; its unit is not tried again in this run")
+        report(f"{len(orders) - len(waiting)} of {len(orders)} checkpoints are through")
     # a new Ray stays for the next round, and ends with this process
-    _finish(ray, tasks, report)
+    if stopped is not None:
+        raise TryAgainError(str(stopped))
 
 
 def gpu_share(settings: RunSettings, device: str, n_gpus: float) -> float:
@@ -235,102 +236,60 @@ def gpu_share(settings: RunSettings, device: str, n_gpus: float) -> float:
     Raises:
         InputError: the plan needs one, and there is none.
     """
-    if not device.startswith(("cuda", "auto")):
-        return 0.0
     share = 1 / settings.per_gpu
-    if n_gpus >= share:
-        # Ray hides all GPUs from a task that asks for none: `auto` asks where there are some
-        return share
-    if device.startswith("cuda"):
+    if device.startswith("cuda") and n_gpus < share:
         raise InputError(
             "--engine ray: the plan needs a GPU and the cluster has none; a task would wait "
             "for ever"
         )
-    return 0.0
+    # Ray hides all GPUs from a task that asks for none: `auto` asks where there are some
+    return share if device.startswith(("cuda", "auto")) and n_gpus >= share else 0.0
 
 
 def _connected(settings: RunSettings) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray  # pyright: ignore[reportMissingImports]
 
-    if ray.is_initialized():
-        return ray
+    own = {} if settings.address else {"num_cpus": settings.workers, "include_dashboard": False}
     try:
-        ray.init(
-            address=settings.address,
-            num_cpus=None if settings.address else settings.workers,
-            include_dashboard=None if settings.address else False,
-            log_to_driver=False,
-            configure_logging=False,
-        )
+        if not ray.is_initialized():
+            ray.init(settings.address, log_to_driver=False, configure_logging=False, **own)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"--engine ray: cannot connect ({reason}); check --address") from error
+        raise InputError(
+            f"--engine ray: cannot connect ({_first_line(error)}); check --address"
+        ) from error
     return ray
 
 
-def _task(ray: Any, order: Order, share: float) -> Any:
-    # every unit of the order may be killed as often as makes it poison
-    tries = (MAX_KILLS + 1) * len(order.units)
-    remote = ray.remote(num_cpus=1, num_gpus=share, max_retries=tries, retry_exceptions=False)
-    return remote(work).remote(order)
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
-def _finish(ray: Any, tasks: Sequence[Any], report: Report) -> None:
-    waiting, stopped = list(tasks), None
-    while waiting:
-        (ended, *_), waiting = ray.wait(waiting, num_returns=1)
-        try:
-            ray.get(ended)
-        except ray.exceptions.RayTaskError as error:
-            cause = error.as_instanceof_cause()
-            if not isinstance(cause, Preempted):
-                raise
-            stopped = cause
-        except ray.exceptions.WorkerCrashedError:
-            report("a worker died too often; its unit is not tried again in this run")
-        report(f"{len(tasks) - len(waiting)} of {len(tasks)} checkpoints are through")
-    if stopped is not None:
-        raise TryAgainError(str(stopped))
-
-
-def parameters_of(given: Sequence[str], *, workers: int | None) -> dict[str, Any]:
-    """Parameters for submitit from `key=value` texts.
-
-    Raises:
-        InputError: a text is not of this form.
-    """
-    found: dict[str, Any] = {"timeout_min": TIMEOUT_MIN}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not equals or not key.isidentifier():
-            raise InputError(f"--slurm {text}: wanted KEY=VALUE, e.g. slurm_partition=a100")
-        found[key] = int(value) if value.isdigit() else value
-    if workers is not None:
-        found["slurm_array_parallelism"] = workers
-    return found
-
-
-def run_slurm(
-    orders: Sequence[Order], *, cluster: str, parameters: Mapping[str, Any], report: Report
-) -> None:
+def run_slurm(orders: Sequence[Order], *, settings: RunSettings, report: Report) -> None:
     """Submit one job per order and wait for all.
 
     Raises:
-        InputError: there is no Slurm here, or a parameter it does not know.
+        InputError: there is no Slurm here, or a parameter it does not know, or that is none.
     """
+    parameters: dict[str, Any] = {"timeout_min": TIMEOUT_MIN}
+    for text in settings.slurm:
+        key, equals, value = text.partition("=")
+        if not equals or not key.isidentifier():
+            raise InputError(f"--slurm {text}: wanted KEY=VALUE, e.g. slurm_partition=a100")
+        parameters[key] = int(value) if value.isdigit() else value
+    if settings.workers is not None:
+        parameters["slurm_array_parallelism"] = settings.workers
     # its import would log to stdout, which holds results alone; NOCONFIG leaves logging as it is
     os.environ.setdefault("SUBMITIT_LOG_LEVEL", "NOCONFIG")
     import submitit
 
-    folder = Path(orders[0].root) / "slurm"
     try:
-        executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
+        folder = Path(orders[0].root) / "slurm"
+        executor = submitit.AutoExecutor(folder=folder, cluster=settings.cluster)
         executor.update_parameters(**parameters)
     except (RuntimeError, NameError, TypeError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"--engine slurm: {reason}") from error
-    if cluster == "slurm":
+        raise InputError(f"--engine slurm: {_first_line(error)}") from error
+    if settings.cluster == "slurm":
         with executor.batch():
             jobs = [executor.submit(order) for order in orders]
         for job in jobs:
@@ -351,4 +310,7 @@ def _wait(job: Any, report: Report) -> None:
     try:
         job.result()
     except (FailedJobError, UncompletedJobError) as error:
-        report(f"job {job.job_id}: {(str(error).splitlines() or ['ended'])[0][:200]}")
+        report(f"job {job.job_id}: {_first_line(error)}")
+
+
+_RUN = {"serial": run_serial, "pool": run_pool, "ray": run_ray, "slurm": run_slurm}

@@ -30,17 +30,6 @@ ANCHORS = ("retain", "full")
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
-def checked_id(text: str) -> str:
-    """A unit's id, which names folders: a hash and nothing else.
-
-    Raises:
-        InputError: it is something else, as a path that leads elsewhere.
-    """
-    if not is_id(text):
-        raise InputError(f"unit id {text[:60]!r}: wanted 32 hex digits; make the plan again")
-    return text
-
-
 def is_id(text: str) -> bool:
     """Is it what a unit's folders are called?"""
     return _ID.fullmatch(text) is not None
@@ -145,40 +134,25 @@ class Sweep:
         return self.root / PLAN
 
     @property
-    def published(self) -> Path:
-        """One folder per finished unit; a folder that is here is complete."""
-        return self.root / "units"
-
-    @property
-    def activations(self) -> Path:
-        """Caches and scorebooks that the units share."""
-        return self.root / "activations"
-
-    @property
     def weights(self) -> Path:
         """Checkpoints fetched for this sweep."""
         return self.root / "weights"
 
-    @property
-    def results(self) -> Path:
-        """Folder of what `collect` writes."""
-        return self.root / "results"
-
     def unit(self, unit_id: str) -> Path:
-        """Folder of a finished unit."""
-        return self.published / checked_id(unit_id)
+        """Folder of a finished unit; where it is there it is complete."""
+        return self.root / "units" / unit_id
 
     def work(self, unit_id: str) -> Path:
         """Where a unit is worked on; what is finished in it is kept for the next attempt."""
-        return self.root / "work" / checked_id(unit_id)
+        return self.root / "work" / unit_id
 
     def attempts(self, unit_id: str) -> Path:
         """Log of who tried a unit, and how that ended."""
-        return self.root / "attempts" / f"{checked_id(unit_id)}.jsonl"
+        return self.root / "attempts" / f"{unit_id}.jsonl"
 
     def claim(self, unit_id: str) -> Path:
         """File that says who works on a unit."""
-        return self.root / "claims" / f"{checked_id(unit_id)}.json"
+        return self.root / "claims" / f"{unit_id}.json"
 
     @cached_property
     def by_name(self) -> Mapping[str, Target]:
@@ -192,9 +166,8 @@ class Sweep:
 
     def anchor_units(self) -> list[Unit]:
         """The units that all others wait for, in order."""
-        names = [self.anchors[role] for role in ANCHORS]
         base = {unit.target: unit for unit in self.units if unit.variant == "base"}
-        return [base[name] for name in names]
+        return [base[self.anchors[role]] for role in ANCHORS]
 
     @cached_property
     def content(self) -> dict[str, Any]:
@@ -233,77 +206,58 @@ def make_plan(
     """
     if not targets:
         raise InputError("the plan is empty: name a model, a pattern, a role or a list")
-    everyone = _unique([*(anchors[role] for role in ANCHORS), *targets])
-    by_identity = {tuple(target.identity): target for target in everyone}
-    named = {role: by_identity[tuple(anchors[role].identity)].name for role in ANCHORS}
+    everyone: dict[tuple[str | None, ...], Target] = {}
+    for one in (*(anchors[role] for role in ANCHORS), *targets):
+        if one.name in {other.name for other in everyone.values()}:
+            one = replace(one, name=f"{one.name}-{digest(one.identity)[:8]}")
+        everyone.setdefault(tuple(one.identity), one)
+    named = {role: everyone[tuple(anchors[role].identity)].name for role in ANCHORS}
     if named["full"] == named["retain"]:
         raise InputError(
             f"full and retain are the same checkpoint ({named['full']}); retain must be a model "
             "that never saw the forget set"
         )
-    chosen = {tuple(target.identity) for target in targets}
+    asked = {everyone[tuple(target.identity)].name for target in targets} | {named["retain"]}
     keys = [[anchors[role].identity for role in ANCHORS], data, conditions.identity, ALGORITHM]
-    units = []
-    for target in everyone:
-        asked = tuple(target.identity) in chosen
-        wanted: set[str] = set(variants) if asked or target.name == named["retain"] else set()
-        wanted |= {"base"} if target.name in named.values() else set()
-        units += [
-            Unit(digest([target.identity, one, attacks.get(one), *keys]), target.name, one)
-            for one in VARIANTS
-            if one in wanted
-        ]
+    units = [
+        Unit(digest([target.identity, one, attacks.get(one), *keys]), target.name, one)
+        for target in everyone.values()
+        for one in VARIANTS
+        if (one in variants and target.name in asked)
+        or (one == "base" and target.name in named.values())
+    ]
     return Sweep(
         conditions,
         data,
         named,
-        everyone,
+        tuple(everyone.values()),
         tuple(units),
         {one: attacks[one] for one in VARIANTS if one in attacks and one in variants},
         root=root,
     )
 
 
-def _unique(targets: Sequence[Target]) -> tuple[Target, ...]:
-    """Each checkpoint once, in order, under names that differ."""
-    by_identity: dict[tuple[str | None, ...], Target] = {}
-    for target in targets:
-        by_identity.setdefault(tuple(target.identity), target)
-    names: set[str] = set()
-    found = []
-    for target in by_identity.values():
-        clash = target.name in names
-        name = f"{target.name}-{digest(target.identity)[:8]}" if clash else target.name
-        names.add(name)
-        found.append(replace(target, name=name))
-    return tuple(found)
-
-
 def target_of(spec: ModelSpec, weights: str | None) -> Target:
     """Record of a checkpoint in a plan."""
     inner = spec.adapter
-    adapter = None
-    if inner is not None:
-        adapter = str(inner.local) if inner.local else f"{inner.repo}@{inner.revision}"
     return Target(
         name=_name_of(spec),
-        repo=str(spec.local) if spec.local else spec.repo,
+        repo=str(spec.local or spec.repo),
         revision=spec.revision,
         role=spec.role,
         method=spec.method,
         is_folder=spec.local is not None,
         weights=weights,
-        adapter=adapter,
+        adapter=inner and str(inner.local or f"{inner.repo}@{inner.revision}"),
     )
 
 
 def _name_of(spec: ModelSpec) -> str:
     """A name that a registry file accepts and a reader knows."""
-    if spec.name.startswith(DEMO):
-        return spec.name
-    plain = spec.alias_of or spec.name
-    known = all(sign not in plain for sign in "/@+~\\")
-    if known and slug(plain) == plain.lower():
+    plain = spec.name if spec.name.startswith(DEMO) else spec.alias_of or spec.name
+    if spec.name.startswith(DEMO) or (
+        slug(plain) == plain.lower() and not set("/@+~\\") & set(plain)
+    ):
         return plain
     if spec.local is None or spec.adapter is not None:
         return slug(plain[-40:])
@@ -352,26 +306,15 @@ def read_plan(root: Path) -> Sweep:
     if unknown := sorted(part(content, "conditions").keys() - known):
         raise InputError(f"{path}: has the condition {unknown[0]!r}; another version wrote it")
     sweep = replace(checked(Sweep, content, path), root=root)
-    _check_whole(sweep)
-    return sweep
-
-
-def _check_whole(sweep: Sweep) -> None:
-    """Refuse a plan that no `sweep plan` makes, whoever hashed it.
-
-    Raises:
-        InputError: an id is no hash or not unique, or a checkpoint or an anchor is missing.
-    """
-    ids = [checked_id(unit.id) for unit in sweep.units]
     base = {unit.target for unit in sweep.units if unit.variant == "base"}
     problems = {
-        "two units have one id": len(set(ids)) < len(ids),
+        "a unit's id is no hash": not all(is_id(unit.id) for unit in sweep.units),
+        "two units have one id": len(sweep.by_id) < len(sweep.units),
         "two checkpoints have one name": len(sweep.by_name) < len(sweep.targets),
         "a unit is of no checkpoint": any(one.target not in sweep.by_name for one in sweep.units),
         "an anchor is missing": any(sweep.anchors.get(role) not in base for role in ANCHORS),
     }
-    for what, found in problems.items():
-        if found:
-            raise InputError(
-                f"{sweep.file}: {what}; make the plan again with `lensaudit sweep plan`"
-            )
+    # no `sweep plan` makes such a plan, whoever hashed it
+    if wrong := [what for what, found in problems.items() if found]:
+        raise InputError(f"{path}: {wrong[0]}; make the plan again with `lensaudit sweep plan`")
+    return sweep

@@ -3,6 +3,7 @@
 import fnmatch
 import glob
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -12,12 +13,12 @@ from rich.filesize import decimal as size
 
 from lensaudit.attacks.relearn import Relearning, relearning_for
 from lensaudit.auditing.question import annotated_set, splits_of
-from lensaudit.data.suites import DEMO_DATA, Split
+from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO, forget_set
 from lensaudit.errors import InputError, shortened
 from lensaudit.evaluation.passes import PASS_VERSION
 from lensaudit.files import digest, read_text
-from lensaudit.metrics.registry import ANNOTATED, Read, ordered
+from lensaudit.metrics.registry import ANNOTATED, ordered
 from lensaudit.models.checkpoint import check_same_shape, open_checkpoint
 from lensaudit.models.quantize import BLOCK
 from lensaudit.models.registry import DEMO as DEMO_NAMES
@@ -31,7 +32,7 @@ from lensaudit.models.registry import (
     resolve,
     retains_for,
 )
-from lensaudit.models.sizes import BYTES, Sizes, sizes_on_disk
+from lensaudit.models.sizes import BYTES, sizes_on_disk
 from lensaudit.progress import Notice
 from lensaudit.settings import Place, Questions
 from lensaudit.sweep.attempts import states_of
@@ -61,16 +62,20 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Sweep:
     Raises:
         InputError: a name, a variant, a metric or the data is wrong; nothing was fetched.
     """
-    registry, chosen = load_registry(settings.registry), checked_variants(named(settings.variants))
+    registry, variants = load_registry(settings.registry), named(settings.variants)
+    chosen: tuple[Variant, ...] = tuple(one for one in VARIANTS if one in variants)
+    if not chosen or len(chosen) < len({*variants}):
+        raise InputError(f"--variants {settings.variants!r}: wanted some of {', '.join(VARIANTS)}")
     names = [*settings.models, *(name for file in settings.files for name in listed(file))]
     specs = select(names, registry)
     if not specs:
         raise InputError("the plan is empty: name a model, a pattern, a role or a list")
     models = [spec.name for spec in specs]
-    anchors = {
-        role: resolve(getattr(settings, role) or _anchor(role, models, registry), registry)
-        for role in ANCHORS
+    usual = {
+        "retain": retains_for(models, None, registry)[0],
+        "full": default_anchor("full", models),
     }
+    anchors = {role: resolve(getattr(settings, role) or usual[role], registry) for role in ANCHORS}
     conditions = with_data(conditions_of(settings), models)
     ordered(conditions.suite, conditions.metrics)
     # what cannot be patched into each other is refused before anything is planned
@@ -88,47 +93,22 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Sweep:
     )
 
 
-def _anchor(role: str, models: Sequence[str], registry: Registry) -> str:
-    if role == "retain":
-        return retains_for(models, None, registry)[0]
-    return default_anchor(role, models)
-
-
 def conditions_of(settings: PlanSettings | WatchSettings) -> UnitConditions:
     """What is measured and how: the fields that conditions share with the settings."""
-    own = {one.name for one in fields(settings)}
-    given = {
-        one.name: getattr(settings, one.name) for one in fields(UnitConditions) if one.name in own
-    }
-    metrics = named(settings.metrics)
+    metrics, names = named(settings.metrics), {one.name for one in fields(UnitConditions)}
+    given = {key: value for key, value in vars(settings).items() if key in names}
     given["association"] = settings.association or ("none" if metrics else "quick")
     return UnitConditions(**{**given, "metrics": metrics})
 
 
-def checked_variants(variants: Sequence[str]) -> tuple[Variant, ...]:
-    """The variants in the order they are done.
-
-    Raises:
-        InputError: none, or an unknown one.
-    """
-    if unknown := [one for one in variants if one not in VARIANTS]:
-        raise InputError(f"variant {unknown[0]!r}: wanted {', '.join(VARIANTS)}")
-    chosen: tuple[Variant, ...] = tuple(one for one in VARIANTS if one in variants)
-    if not chosen:
-        raise InputError(f"no variant; wanted some of {', '.join(VARIANTS)}")
-    return chosen
-
-
 def with_data(conditions: UnitConditions, names: Sequence[str]) -> UnitConditions:
     """The conditions with absolute paths, and the embedded data for the embedded family."""
-    changes: dict[str, Any] = {}
     if conditions.data is None and all(name.startswith(DEMO_NAMES) for name in names):
-        changes["data"] = DEMO_DATA
-    for key in ("forget", "holdout", "retain_set", "data", "relearn_on"):
-        value = changes.get(key, getattr(conditions, key))
-        if value is not None and os.path.exists(value):
-            changes[key] = os.path.abspath(value)
-    return replace(conditions, **changes)
+        conditions = replace(conditions, data=DEMO_DATA)
+    keys = ("forget", "holdout", "retain_set", "data", "relearn_on")
+    given = {key: getattr(conditions, key) for key in keys}
+    places = {key: one for key, one in given.items() if one is not None and os.path.exists(one)}
+    return replace(conditions, **{key: os.path.abspath(one) for key, one in places.items()})
 
 
 def planned(spec: ModelSpec) -> Target:
@@ -166,10 +146,7 @@ def data_digest(conditions: UnitConditions) -> str:
 
 def attacks_of(conditions: UnitConditions, variants: Sequence[Variant]) -> Mapping[str, Any]:
     """The settings that make each variant, the relearned rows' content included."""
-    found: dict[str, Any] = {
-        "nf4": {"method": "nf4", "block": BLOCK},
-        "int8": {"method": "int8"},
-    }
+    found: dict[str, Any] = {"nf4": {"method": "nf4", "block": BLOCK}, "int8": {"method": "int8"}}
     if "relearn-1ep" in variants:
         from lensaudit.unlearn.rows import load_rows, rows_hash
 
@@ -235,36 +212,24 @@ def listed(path: Path) -> list[str]:
 
 
 def _matching(name: str, registry: Registry) -> Iterable[ModelSpec]:
+    own = [spec for spec in registry.values() if spec.alias_of is None]
     if name.startswith(ROLE):
-        return _of_role(name.removeprefix(ROLE), registry)
+        role, roles = name.removeprefix(ROLE), get_args(Role)
+        found = [one for one in own if one.role == role and not family_of(one.name)]
+        if not found:
+            raise InputError(f"{name}: no model has this role; roles are {', '.join(roles)}")
+        return found
     if not _WILD & set(name):
         return [resolve(name, registry)]
-    matches = [
-        spec
-        for key, spec in registry.items()
-        if fnmatch.fnmatchcase(key, name) and spec.alias_of is None
-    ]
-    folders = sorted(glob.glob(os.path.expanduser(name)))
-    matches += [resolve(path, registry) for path in folders if os.path.isdir(path)]
+    folders = filter(os.path.isdir, sorted(glob.glob(os.path.expanduser(name))))
+    matches = [spec for spec in own if fnmatch.fnmatchcase(spec.name, name)]
+    matches += [resolve(path, registry) for path in folders]
     if not matches:
         raise InputError(
             f"pattern {name!r} matches no model; `lensaudit models` lists all names, and a "
             "pattern of folders needs folders that exist"
         )
     return matches
-
-
-def _of_role(role: str, registry: Registry) -> list[ModelSpec]:
-    if role not in get_args(Role):
-        raise InputError(f"{ROLE}{role}: no such role; wanted one of {', '.join(get_args(Role))}")
-    specs = [
-        spec
-        for spec in registry.values()
-        if spec.role == role and spec.alias_of is None and not family_of(spec.name)
-    ]
-    if not specs:
-        raise InputError(f"{ROLE}{role}: no model has this role")
-    return specs
 
 
 def _identity(spec: ModelSpec) -> str:
@@ -276,29 +241,29 @@ def _identity(spec: ModelSpec) -> str:
 def forecast_of(sweep: Sweep) -> dict[str, Any]:
     """Everything a person asks before a long run, as plain JSON. Unknown numbers are null."""
     states = states_of(sweep)
+    names = [one.name for one in states]
     left = [one.unit for one in states if one.name == "to do"]
-    waiting = list(dict.fromkeys(unit.target for unit in left))
-    to_fetch = bytes_to_fetch(sweep, waiting)
-    work = work_of(sweep.conditions)
-    sizes = _sizes(sweep)
-    examples = work["patched_examples"]
-    caches = None
-    if sizes is not None:
-        caches = len(left) * sizes.residual_bytes(examples * SPAN_TOKENS)
+    work, sizes = work_of(sweep.conditions), None
+    # shape of the models, from one that is on this disk
+    if local := next((target for target in sweep.targets if target.is_folder), None):
+        dtype = sweep.conditions.dtype
+        checkpoint = open_checkpoint(resolve(local.repo, {}))
+        sizes = sizes_on_disk(checkpoint, dtype if dtype in BYTES else "float32")
+    n_patched = work["patched_examples"] * len(left)
     return {
         "plan": sweep.hash,
         "n_units": len(states),
         "n_checkpoints": len(sweep.targets),
-        "done": sum(one.name == "done" for one in states),
-        "failed": sum(one.name == "failed" for one in states),
+        "done": names.count("done"),
+        "failed": names.count("failed"),
         "to_do": len(left),
         "units_left": [unit.label for unit in left],
-        "checkpoints_to_fetch": to_fetch,
+        "checkpoints_to_fetch": bytes_to_fetch(sweep, dict.fromkeys(unit.target for unit in left)),
         "per_unit": work,
         "texts_left": {key: count * len(left) for key, count in work.items()},
-        "layers": sizes.n_layers if sizes else None,
-        "patched_forwards_left": examples * sizes.n_layers * len(left) if sizes else None,
-        "caches_bytes": caches,
+        "layers": sizes and sizes.n_layers,
+        "patched_forwards_left": sizes and n_patched * sizes.n_layers,
+        "caches_bytes": sizes and sizes.residual_bytes(n_patched * SPAN_TOKENS),
     }
 
 
@@ -307,45 +272,30 @@ def work_of(conditions: UnitConditions) -> dict[str, int]:
     splits = splits_of("", conditions)
     metrics = ordered(conditions.suite, conditions.metrics)
     reads = {read for one in metrics for read in one.reads[conditions.suite]}
-    asked = _asked(reads, conditions)
+    counted: Counter[str] = Counter()
+    for read in (one for one in reads if one.split in splits):
+        answers = (row.answers.get(read.field, ()) for row in splits[read.split].rows)
+        counted[read.kind] += sum(1 if isinstance(one, str) else len(one) for one in answers)
+    # one generation a question, whatever field is compared
+    kinds = {"text": "text", "jailbreak": "jailbreak"}
+    kinds |= {"fluency": "text"} if conditions.classifier else {}
+    asked = {(kinds[r.kind], r.split) for r in reads if r.kind in kinds and r.split in splits}
     annotated = patched_data(conditions)
-    n_annotated = len(forget_set(annotated, limit=conditions.limit)) if annotated else 0
     return {
-        "scored": sum(_n_texts(read, splits) for read in reads if read.kind == "trace"),
-        "differentiated": sum(_n_texts(r, splits) for r in reads if r.kind == "gradient"),
-        "generated": sum(len(splits[split].rows) for _, split in asked if split in splits),
-        "patched_examples": n_annotated,
+        "scored": counted["trace"],
+        "differentiated": counted["gradient"],
+        "generated": sum(len(splits[split].rows) for _, split in asked),
+        "patched_examples": len(forget_set(annotated, limit=conditions.limit)) if annotated else 0,
     }
-
-
-def _asked(reads: set[Read], conditions: UnitConditions) -> set[tuple[str, str]]:
-    """Generations that are needed: one per question, whatever field is compared."""
-    kinds = ("text", "jailbreak", *(("fluency",) if conditions.classifier else ()))
-    return {("text" if r.kind == "fluency" else r.kind, r.split) for r in reads if r.kind in kinds}
-
-
-def _n_texts(read: Read, splits: Mapping[str, Split]) -> int:
-    if read.split not in splits:
-        return 0
-    answers = [
-        row.answers[read.field] for row in splits[read.split].rows if read.field in row.answers
-    ]
-    return sum(1 if isinstance(one, str) else len(one) for one in answers)
-
-
-def _sizes(sweep: Sweep) -> Sizes | None:
-    """Shape of the models, from one that is on this disk."""
-    local = [target for target in sweep.targets if target.is_folder]
-    if not local:
-        return None
-    checkpoint = open_checkpoint(resolve(local[0].repo, {}))
-    dtype = sweep.conditions.dtype
-    return sizes_on_disk(checkpoint, dtype if dtype in BYTES else "float32")
 
 
 def lines_of(forecast: Mapping[str, Any]) -> list[str]:
     """Costs of a sweep as lines for a person."""
-    per_unit, fetch = forecast["per_unit"], forecast["checkpoints_to_fetch"]
+    per_unit, fetch = forecast["per_unit"], forecast["checkpoints_to_fetch"].values()
+    known = [one for one in fetch if one is not None]
+    fetched = f"{len(fetch)} checkpoints, {size(sum(known))}" if fetch else "nothing"
+    if unknown := len(fetch) - len(known):
+        fetched += f" and {unknown} of unknown size (the Hub cannot be asked)"
     lines = [
         f"plan {forecast['plan'][:12]}: {forecast['n_units']} units of "
         f"{forecast['n_checkpoints']} checkpoints, {forecast['done']} done, "
@@ -353,7 +303,7 @@ def lines_of(forecast: Mapping[str, Any]) -> list[str]:
         f"to do: {shortened(forecast['units_left'], 12, ', ') or 'nothing'}",
         f"each: {per_unit['scored']} texts scored, {per_unit['differentiated']} differentiated, "
         f"{per_unit['generated']} generated, {per_unit['patched_examples']} examples patched",
-        f"to fetch: {_fetched(fetch)}",
+        f"to fetch: {fetched}",
     ]
     if forecast["patched_forwards_left"] is not None:
         lines.append(
@@ -361,12 +311,3 @@ def lines_of(forecast: Mapping[str, Any]) -> list[str]:
             f"caches: {size(forecast['caches_bytes'])}"
         )
     return lines
-
-
-def _fetched(sizes: Mapping[str, int | None]) -> str:
-    if not sizes:
-        return "nothing"
-    known = [one for one in sizes.values() if one is not None]
-    unknown = len(sizes) - len(known)
-    said = f"{len(sizes)} checkpoints, {size(sum(known))}"
-    return said + (f" and {unknown} of unknown size (the Hub cannot be asked)" if unknown else "")

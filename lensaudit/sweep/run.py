@@ -27,8 +27,9 @@ from lensaudit.sweep.attempts import (
     claimed,
     state_of,
     states_of,
+    why_missing,
 )
-from lensaudit.sweep.plan import Sweep, Unit, read_plan
+from lensaudit.sweep.plan import Sweep, Target, Unit, read_plan
 from lensaudit.sweep.settings import RunSettings
 
 RUNNER = "lensaudit.sweep.unit:run_unit"
@@ -119,21 +120,19 @@ def attempt(
     with claimed(sweep.claim(unit.id)) as mine:
         if not mine:
             return None
-        # the claim is ours, so a state of "running" would be our own
-        past = state_of(sweep, unit, run=order.run)
-        if past.result is not None or past.history.failed:
-            return past.history.failed
+        past = state_of(sweep, unit, run=order.run, mine=True)
+        if past.name != "to do":
+            return past.failure
         report(f"{unit.label}: begins")
-        path, engine = sweep.attempts(unit.id), order.settings.engine
-        with Attempt(path, run=order.run, engine=engine) as trying:
+        engine = order.settings.engine
+        with Attempt(sweep.attempts(unit.id), run=order.run, engine=engine) as trying:
             signals.attempt = trying
             # seconds to import; a worker that finds nothing to do needs none of it
             module, _, function = order.runner.partition(":")
             run_unit = getattr(importlib.import_module(module), function)
             _take_share()
-            weights = _weights(sweep, order.settings)
-            halvings, look = past.history.n_halvings, lambda _: order.check_time(signals)
-            run_unit(sweep, unit, weights.obtain, halvings, look)
+            obtain = _weights(sweep, order.settings).obtain
+            run_unit(sweep, unit, obtain, past.n_halvings, lambda _: order.check_time(signals))
         signals.attempt = None
         failure = trying.failure
         report(f"{unit.label}: {f'{failure.kind}: {failure.reason}' if failure else 'done'}")
@@ -155,14 +154,6 @@ def _take_share() -> None:
 
     if torch.cuda.is_available():
         torch.cuda.set_per_process_memory_fraction(float(share))
-
-
-def groups(units: Sequence[Unit]) -> list[tuple[str, ...]]:
-    """Ids of units by checkpoint, in order: one worker, one download."""
-    found: dict[str, list[str]] = {}
-    for unit in units:
-        found.setdefault(unit.target, []).append(unit.id)
-    return [tuple(ids) for ids in found.values()]
 
 
 def run_sweep(
@@ -192,7 +183,19 @@ def run_sweep(
     for name in sweep.anchors.values() if sweep.weights.is_dir() else ():
         # the fetched anchors go, if no unit is left that reads them
         _weights(sweep, settings).release(sweep.by_name[name])
-    return concluded(states_of(sweep, run=run))
+    states = states_of(sweep, run=run)
+    named = [f"{one.unit.label}: {why_missing(one)}" for one in states if one.name == "failed"]
+    if named:
+        raise PartialError(
+            f"{len(named)} of {len(states)} units failed: {shortened(named, _SHOWN)}\n"
+            "all finished units are kept; `lensaudit sweep retry` lets failed ones be tried again"
+        )
+    if left := [one.name for one in states if one.name != "done"]:
+        raise TryAgainError(
+            f"{len(left)} of {len(states)} units are not done ({left.count('running')} running "
+            "elsewhere); run the sweep again"
+        )
+    return states
 
 
 def check_anchor(state: UnitState) -> None:
@@ -202,40 +205,11 @@ def check_anchor(state: UnitState) -> None:
         TryAgainError: another process works on it.
         WorkError: it failed.
     """
-    if state.name == "done":
-        return
     if state.name == "running":
         raise TryAgainError(f"{state.unit.label} is worked on by {state.worker}; run again later")
-    reason = state.failure.reason if state.failure else "it was not done"
-    raise WorkError(f"the anchor {state.unit.label} failed, all other units wait for it: {reason}")
-
-
-def concluded(states: list[UnitState]) -> list[UnitState]:
-    """The states, or the error that says what is missing.
-
-    Raises:
-        PartialError: units failed; names them.
-        TryAgainError: units are left that another try may do.
-    """
-    failed = [one for one in states if one.name == "failed"]
-    left = [one for one in states if one.name in ("to do", "running")]
-    if failed:
-        named = [
-            f"{one.unit.label}: {one.failure.kind}: {one.failure.reason}"
-            for one in failed
-            if one.failure
-        ]
-        raise PartialError(
-            f"{len(failed)} of {len(states)} units failed: {shortened(named, _SHOWN)}\n"
-            "all finished units are kept; `lensaudit sweep retry` lets failed ones be tried again"
-        )
-    if left:
-        running = sum(one.name == "running" for one in left)
-        raise TryAgainError(
-            f"{len(left)} of {len(states)} units are not done ({running} running elsewhere); "
-            "run the sweep again"
-        )
-    return states
+    if state.name != "done":
+        why = state.failure.reason if state.failure else "it was not done"
+        raise WorkError(f"the anchor {state.unit.label} failed, all other units wait for it: {why}")
 
 
 def _rounds(
@@ -247,36 +221,39 @@ def _rounds(
     pause_s: float,
 ) -> None:
     """Order what is left, again and again, until a round changes nothing."""
-    before = None
+    before: list[UnitState] = []
     while True:
         states = [state_of(sweep, unit, run=order.run) for unit in units]
         todo = [one for one in states if one.name == "to do"]
-        if not todo or before == [one.history for one in states]:
+        if not todo or before == states:
             return
-        before = [one.history for one in states]
-        asked = [one.failure for one in todo if one.failure and one.history.n_transient]
-        if asked:
-            wait = max(pause_s, *(one.retry_after_s for one in asked))
+        before = states
+        passing = [one.failure.retry_after_s for one in todo if one.failure and one.n_transient]
+        if passing:
+            wait = max(pause_s, *passing)
             report(f"waits {wait:.0f} s before {len(todo)} units are tried again")
             time.sleep(min(wait, LONGEST_PAUSE_S))
             pause_s *= 2
-        orders = [replace(order, units=ids) for ids in groups([one.unit for one in todo])]
-        with _fetching(sweep, orders):
+        # one worker, one download a checkpoint
+        ids: dict[str, list[str]] = {}
+        for one in todo:
+            ids.setdefault(one.unit.target, []).append(one.unit.id)
+        orders = [replace(order, units=tuple(own)) for own in ids.values()]
+        with _fetching(sweep, [sweep.by_name[name] for name in ids], order):
             engine(orders)
 
 
 @contextmanager
-def _fetching(sweep: Sweep, orders: Sequence[Order]) -> Iterator[None]:
+def _fetching(sweep: Sweep, targets: Sequence[Target], order: Order) -> Iterator[None]:
     """Fetch the next checkpoints while the engine works."""
-    targets = [sweep.by_name[sweep.by_id[one.units[0]].target] for one in orders]
     remote = [target for target in targets if not target.is_folder]
-    if not remote or orders[0].settings.offline or orders[0].runner != RUNNER:
+    if not remote or order.settings.offline or order.runner != RUNNER:
         yield
         return
     from lensaudit.sweep.weights import Weights, fetch_ahead
 
     stop = threading.Event()
-    weights = Weights(sweep, orders[0].settings.quota, pause=stop.wait)
+    weights = Weights(sweep, order.settings.quota, pause=stop.wait)
     thread = threading.Thread(target=fetch_ahead, args=(weights, remote, stop.is_set), daemon=True)
     thread.start()
     try:

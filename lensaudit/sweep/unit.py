@@ -19,7 +19,6 @@ from lensaudit.attacks.relearn import Relearning, RelearnJob
 from lensaudit.attacks.rounding import RoundingJob
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.patch import patch_into
-from lensaudit.auditing.result import EvaluationResult
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import InputError, TryAgainError, VerificationError, WorkError
 from lensaudit.files import make_folder, read_json, write_json
@@ -29,7 +28,7 @@ from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.options import parse_memory
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.progress import Tell, unheard
+from lensaudit.progress import unheard
 from lensaudit.results.keyed import keyed_document
 from lensaudit.results.records import git_commit
 from lensaudit.scores.estimate import Estimate
@@ -43,7 +42,7 @@ from lensaudit.settings import (
     Rows,
     shared,
 )
-from lensaudit.sweep.attempts import RESULT, UnitState, UnitValue, publish, states_of
+from lensaudit.sweep.attempts import RESULT, finished, publish
 from lensaudit.sweep.plan import AttackVariant, Sweep, Target, Unit, UnitConditions
 from lensaudit.sweep.planning import patched_data, relearned_rows, relearning_of
 from lensaudit.sweep.run import Report
@@ -77,19 +76,20 @@ def run_unit(sweep: Sweep, unit: Unit, obtain: Obtain, halvings: int, report: Re
         publish(sweep, unit, None)
         return
     work = make_folder(sweep.work(unit.id))
-    settings = stage(sweep, unit, work, obtain, sweep.activations, halvings)
+    settings = stage(sweep, unit, work, obtain, sweep.root / "activations", halvings)
     values = measure(unit.target, settings, sweep.conditions, work, report)
-    target = sweep.by_name[unit.target]
+    target = vars(sweep.by_name[unit.target])
+    manifest = read_json(work / "eval" / "manifest.json")
     publish(
         sweep,
         unit,
         {
             "plan": sweep.hash,
-            "role": target.role,
-            "method": target.method,
-            "repo": target.repo,
-            "revision": target.revision,
-            **resolved(work),
+            **{key: target[key] for key in ("role", "method", "repo", "revision")},
+            # what `auto` meant, and the weights that were measured
+            **{key: manifest["options"][key] for key in ("dtype", "device", "attn", "batch_size")},
+            "weights": manifest["inputs"]["model"]["weights"],
+            "versions": manifest["versions"],
             "halvings": halvings,
             "values": values,
             "seconds": round(time.monotonic() - started, 3),
@@ -107,25 +107,26 @@ def stage(
         InputError: a checkpoint is missing, or is not the planned one.
         TryAgainError: the retain model is not done yet.
     """
-    target = sweep.by_name[unit.target]
-    names = {role: sweep.anchors[role] for role in ("full", "retain")}
-    anchors = {role: sweep.by_name[name] for role, name in names.items()}
-    folders = {one.name: obtain(one) for one in (*anchors.values(), target)}
-    entries = {one.name: one.entry(folders[one.name]) for one in (*anchors.values(), target)}
+    target, conditions = sweep.by_name[unit.target], sweep.conditions
+    names = dict(sweep.anchors)
+    read = [*(sweep.by_name[name] for name in names.values()), target]
+    entries = {one.name: one.entry(obtain(one)) for one in read}
     registry = write_json(work / "registry.json", entries)
-    known = load_registry(registry)
-    for one in (*anchors.values(), target):
-        _check(one, open_checkpoint(resolve(one.name, known)))
+    opened = {name: open_checkpoint(resolve(name, load_registry(registry))) for name in entries}
+    for one in read:
+        if one.weights not in (None, opened[one.name].weights):
+            raise InputError(
+                f"{one.name}: {opened[one.name].folder} holds other weights than when the plan was "
+                "made; plan again, in another folder"
+            )
     if unit.variant != "base":
-        start = open_checkpoint(resolve(target.name, known))
-        out = work / "checkpoint"
         folder = attacked(
-            start,
+            opened[target.name],
             unit.variant,
-            out,
-            device=sweep.conditions.device,
-            how=relearning_of(sweep.conditions),
-            rows=relearned_rows(sweep.conditions, sweep.conditions.relearn_on),
+            work / "checkpoint",
+            device=conditions.device,
+            how=relearning_of(conditions),
+            rows=relearned_rows(conditions, conditions.relearn_on),
         )
         for role, name in names.items():
             if name == target.name:  # the attacked anchor is not the anchor any more
@@ -133,10 +134,10 @@ def stage(
                 entries[names[role]] = entries[name]
         # an adapter is merged into what was attacked
         entries[target.name] = replace(target, adapter=None).entry(folder)
-        registry = write_json(work / "registry.json", entries)
+        write_json(registry, entries)
     return EvaluateSettings(
-        **shared(halved(sweep.conditions, halvings), Questions, Machine),
-        metrics=sweep.conditions.metrics,
+        **shared(halved(conditions, halvings), Questions, Machine),
+        metrics=conditions.metrics,
         retain_log=_retain_log(sweep, unit),
         full=names["full"],
         retain=names["retain"],
@@ -157,23 +158,13 @@ def halved(conditions: UnitConditions, times: int) -> UnitConditions:
 def _retain_log(sweep: Sweep, unit: Unit) -> Path | None:
     """The log that comparisons with the retain model read; None for the unit that makes it."""
     anchor = sweep.anchor_units()[0]
-    if unit == anchor:
-        return None
     log = sweep.unit(anchor.id) / "eval" / f"{sweep.conditions.suite.upper()}_EVAL.json"
-    if not log.exists():
+    if unit != anchor and not log.exists():
         raise TryAgainError(
             f"{unit.label}: waits for the retain model {anchor.target}, which is not done; "
             "run the sweep again"
         )
-    return log
-
-
-def _check(target: Target, found: Checkpoint) -> None:
-    if target.weights is not None and found.weights != target.weights:
-        raise InputError(
-            f"{target.name}: {found.folder} holds other weights than when the plan was made; "
-            "plan again, in another folder"
-        )
+    return None if unit == anchor else log
 
 
 def measure(
@@ -188,38 +179,31 @@ def measure(
         LensAuditError: the unit has no result; finished passes are kept in `out`.
     """
     values: dict[str, Any] = {}
+    heard: Any = {"progress": lambda progress: report(progress.piece)}
     data = patched_data(conditions)
     if data is not None:
         if conditions.association != "none":
-            values |= _association(model, settings, data, out / "know", report)
+            values |= _association(model, settings, data, out / "know", heard)
         given = shared(settings, Rows, Machine, Anchors, Caches, data=data, batch_size=None)
         asked = PatchSettings(**given, lens=conditions.lens, also=conditions.also)
-        (found,) = patch_into([model], asked, out / "patch", notice=report, progress=tell(report))
+        (found,) = patch_into([model], asked, out / "patch", notice=report, **heard)
         values |= _depths(found.summary)
     folder = out / "eval"
-    if settings.retain_log is None:
-        # the retain model itself: its log is its own reference; no pass is run twice
-        wanted = retain_names(ordered(settings.suite, settings.metrics))
-        if wanted:
-            own = replace(settings, retain=None, metrics=tuple(wanted))
-            _evaluated(model, own, folder, report)
-            settings = replace(settings, retain_log=folder)
-    result = _evaluated(model, settings, folder, report)
-    if broken := next(iter(result.failures), None):
-        raise WorkError(f"{broken.step}: {broken.message}")
+    # the retain model's own log is its own reference; no pass is run twice
+    wanted = retain_names(ordered(settings.suite, settings.metrics))
+    if settings.retain_log is None and wanted:
+        own = replace(settings, retain=None, metrics=tuple(wanted))
+        evaluate_into(model, own, folder, notice=report, **heard).checked()
+        settings = replace(settings, retain_log=folder)
+    result = evaluate_into(model, settings, folder, notice=report, **heard).checked()
+    if result.failures:
+        raise WorkError(f"{result.failures[0].step}: {result.failures[0].message}")
     known, entries = all_metrics(), sorted(result.entries.items())
     return {**{name: _value(known[name], one) for name, one in entries}, **values}
 
 
-def _evaluated(
-    model: str, settings: EvaluateSettings, folder: Path, report: Report
-) -> EvaluationResult:
-    found = evaluate_into(model, settings, folder, notice=report, progress=tell(report))
-    return found.checked()
-
-
 def _association(
-    model: str, asked: EvaluateSettings, data: str, out: Path, report: Report
+    model: str, asked: EvaluateSettings, data: str, out: Path, heard: Any
 ) -> dict[str, Any]:
     """P of the assignment test and bits a fact as plain JSON; the reason where nobody is asked."""
     retains = () if asked.retain in (None, model) else (asked.retain,)
@@ -227,7 +211,7 @@ def _association(
     unknown = Estimate(None, n=0, why="no model that never knew was asked: no prior")
     p, bits, unscored = unknown, unknown, 0
     try:
-        known = answer_into(open_know(model, settings), out, progress=tell(report)).summary
+        known = answer_into(open_know(model, settings), out, **heard).summary
     except InputError as error:
         p = bits = replace(unknown, why=str(error))
     else:
@@ -241,16 +225,18 @@ def _association(
     }
 
 
-def tell(report: Report) -> Tell:
-    """What reports each finished piece of work."""
-    return lambda progress: report(progress.piece)
-
-
 def _row(found: Estimate, n_unscored: int, pole: str | None, family: str) -> dict[str, Any]:
     """A value with its limits, or the reason why there is none, as plain JSON."""
-    why = found.why if found.value is None else None
-    limits = (found.value, found.low, found.high)
-    return vars(UnitValue(*limits, found.n or 0, n_unscored, why, pole, family))
+    return {
+        "value": found.value,
+        "low": found.low,
+        "high": found.high,
+        "n_scored": found.n or 0,
+        "n_unscored": n_unscored,
+        "reason": found.why if found.value is None else None,
+        "high_means": pole,
+        "family": family,
+    }
 
 
 def _depths(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -278,17 +264,6 @@ def _value(metric: Metric, entry: MetricResult) -> dict[str, Any]:
     ends = None if entry.value is None else entry.ends
     found = Estimate.within(entry.value, ends, n=n, why=entry.reason or "no value")
     return _row(found, n_unscored, metric.high_means, metric.fn.__module__.rpartition(".")[2])
-
-
-def resolved(out: Path) -> Mapping[str, Any]:
-    """What `auto` meant, and the weights that were measured."""
-    manifest = read_json(out / "eval" / "manifest.json")
-    options = {key: manifest["options"][key] for key in ("dtype", "device", "attn", "batch_size")}
-    return {
-        **options,
-        "weights": manifest["inputs"]["model"]["weights"],
-        "versions": manifest["versions"],
-    }
 
 
 def attacked(
@@ -356,47 +331,42 @@ def verify_sweep(
     Raises:
         InputError: nothing is finished.
     """
-    done = [one for one in states_of(sweep) if one.result is not None]
+    done = {unit.id: unit for unit in sweep.units if finished(sweep, unit) is not None}
     if not done:
         raise InputError(f"{sweep.root}: no unit is finished; run the sweep first")
     # the seed chooses among units by id, so that the order of a plan does not matter
-    done.sort(key=lambda one: one.unit.id)
-    chosen = random.Random(seed).sample(done, min(sample, len(done)))
+    chosen = random.Random(seed).sample(sorted(done), min(sample, len(done)))
     found = []
-    for state in chosen:
-        report(f"{state.unit.label}: computed again")
-        found.append(_compared(sweep, state, tolerance))
+    for unit in (done[one] for one in chosen):
+        report(f"{unit.label}: computed again")
+        found.append(_compared(sweep, unit, tolerance))
     return found
 
 
-def _compared(sweep: Sweep, state: UnitState, tolerance: float | None) -> Compared:
-    result: Mapping[str, Any] = state.result or {}
-    weights = Weights(sweep)
+def _compared(sweep: Sweep, unit: Unit, tolerance: float | None) -> Compared:
+    result = finished(sweep, unit) or {}
     # beside the sweep: an attacked checkpoint may be too large for a folder in memory
     with tempfile.TemporaryDirectory(prefix="verify-", dir=sweep.root.resolve()) as folder:
-        work = Path(folder)
+        work, obtain = Path(folder), Weights(sweep).obtain
         own, halvings = work / "activations", int(result["halvings"])
-        settings = stage(sweep, state.unit, work, weights.obtain, own, halvings)
-        again = measure(state.unit.target, settings, sweep.conditions, work, unheard)
+        settings = stage(sweep, unit, work, obtain, own, halvings)
+        again = measure(unit.target, settings, sweep.conditions, work, unheard)
     allowed = TOLERANCES[result["dtype"]] if tolerance is None else tolerance
-    return compare(state.unit, result["values"], again, allowed)
+    return compare(unit, result["values"], again, allowed)
 
 
 def compare(
     unit: Unit, before: Mapping[str, Any], again: Mapping[str, Any], tolerance: float
 ) -> Compared:
     """The largest difference of two measurements; a value on one side only is infinite."""
-    gaps = {name: _gap(before.get(name), again.get(name)) for name in {*before, *again}}
-    worst = max(gaps, key=lambda name: gaps[name]) if gaps else ""
+    gaps: dict[str, float] = {}
+    for name in before.keys() | again.keys():
+        a, b = (one.get(name, {}).get("value") for one in (before, again))
+        one_sided = 0.0 if a is b else math.inf
+        gaps[name] = one_sided if a is None or b is None else abs(a - b) / max(1.0, abs(a))
+    worst = max(gaps, key=lambda name: gaps[name], default="")
     value = gaps.get(worst, 0.0)
     return Compared(unit.label, len(gaps), value, worst if value else "", tolerance)
-
-
-def _gap(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> float:
-    a, b = ((one or {}).get("value") for one in (first, second))
-    if a is None or b is None:
-        return 0.0 if a is b else math.inf
-    return abs(a - b) / max(1.0, abs(a))
 
 
 def refuse(found: Sequence[Compared]) -> None:

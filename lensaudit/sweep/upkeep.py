@@ -8,9 +8,11 @@ import contextlib
 import os
 import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,6 @@ from lensaudit.results.run_log import is_kept
 from lensaudit.sweep.attempts import (
     PARTS,
     RESULT,
-    UnitState,
     holder,
     set_back,
     states_of,
@@ -73,7 +74,7 @@ def retry(sweep: Sweep, names: Sequence[str] = (), *, redo: bool = False) -> lis
     chosen = [s for s in chosen if s.name == "failed" or (redo and s.name == "done")]
     for state in chosen:
         if state.name == "done":
-            remove_below(sweep.published, sweep.unit(state.unit.id))
+            remove_below(sweep.root, sweep.unit(state.unit.id))
         set_back(sweep.attempts(state.unit.id))
     return [state.unit for state in chosen]
 
@@ -88,12 +89,9 @@ def garbage(sweep: Sweep, *, others: bool, report: Notice) -> dict[Path, Sequenc
         try:
             if path.is_symlink():
                 raise InputError(f"{path}: is a link, which nothing of ours is; it stays")
-            if path.is_dir():
-                found[path] = files_below(path, ours)
-            elif ours(path):
-                found[path] = [path]
-            else:
+            if not path.is_dir() and not ours(path):
                 raise InputError(f"{path}: nothing of ours names it; it stays as it is")
+            found[path] = files_below(path, ours) if path.is_dir() else [path]
         except LensAuditError as error:
             report(str(error))
     return found
@@ -115,42 +113,37 @@ def remove(sweep: Sweep, found: Mapping[Path, Sequence[Path]]) -> int:
 
 def _leftovers(sweep: Sweep, *, others: bool) -> Iterator[tuple[Path, Ours]]:
     """What nobody needs, each with what its files may be."""
-    states = states_of(sweep)
+    root, states = sweep.root, states_of(sweep)
     idle = {state.unit.id for state in states if state.name != "running"}
     done = {state.unit.id for state in states if state.name == "done"}
     all_done = len(done) == len(states)
-    for path in _children(sweep.root / "claims"):
+    for path in sorted(root.glob("claims/*")):
         # a claim or its lock, of a unit nobody works on
         if path.stem in idle and holder(path.with_suffix(".json")) is None:
             yield path, lambda path: path.suffix in (".json", ".lock")
-    for path in _children(sweep.root / "work"):
+    for path in sorted(root.glob("work/*")):
         if path.name in done or (others and path.name not in sweep.by_id):
-            yield path, _of_work(path)
-    yield from _fetched(sweep, all_done=all_done)
-    for path in _children(sweep.root / "slurm") if all_done else ():
-        yield path, lambda path: _SUBMITTED.fullmatch(path.name) is not None
-    for name in strangers(sweep) if others else ():
-        yield sweep.published / name, _of_unit(sweep.published / name)
+            yield path, partial(_is_of_work, path)
+    # checkpoints that were on their way out, or all, where no unit needs one any more
+    fetched = partial(_is_fetched, sweep.weights, {folder_name(one) for one in sweep.targets})
+    yield from ((path, fetched) for path in sorted(root.glob("weights/trash/*")))
+    if all_done:
+        here = set(root.glob("weights/*")) - {sweep.weights / "trash"}
+        yield from ((path, fetched) for path in sorted(here))
+        yield from ((path, _is_submitted) for path in sorted(root.glob("slurm/*")))
+    for unit in map(sweep.unit, strangers(sweep) if others else ()):
+        yield unit, partial(_is_of_unit, unit, _named_by(unit))
 
 
-def _fetched(sweep: Sweep, *, all_done: bool) -> Iterator[tuple[Path, Ours]]:
-    """Checkpoints that were on their way out, or all, where no unit needs one any more."""
-    names = {folder_name(target) for target in sweep.by_name.values()}
-
-    def of_a_checkpoint(path: Path) -> bool:
-        below = path.relative_to(sweep.weights).parts
-        if below[0] == "trash":
-            gone = _TRASH.fullmatch(below[1])
-            below = (gone[1] if gone else "", *below[2:])
-        if below[0].removesuffix(".partial") not in names:
-            return len(below) == 1 and below[0] in _JOURNAL
-        return below[1:3] == (".cache", "huggingface") or (len(below) == 2 and _is_wanted(path))
-
-    for path in _children(sweep.weights / "trash"):
-        yield path, of_a_checkpoint
-    for path in _children(sweep.weights) if all_done else ():
-        if path.name != "trash":
-            yield path, of_a_checkpoint
+def _is_fetched(weights: Path, names: Set[str], path: Path) -> bool:
+    """Is it of a fetched checkpoint, or of what says which there are?"""
+    below = path.relative_to(weights).parts
+    if below[0] == "trash":
+        gone = _TRASH.fullmatch(below[1])
+        below = (gone[1] if gone else "", *below[2:])
+    if below[0].removesuffix(".partial") not in names:
+        return len(below) == 1 and below[0] in _JOURNAL
+    return below[1:3] == (".cache", "huggingface") or (len(below) == 2 and _is_wanted(path))
 
 
 def _is_wanted(path: Path) -> bool:
@@ -158,73 +151,69 @@ def _is_wanted(path: Path) -> bool:
     return any(fnmatchcase(path.name, pattern) for pattern in WANTED)
 
 
-def _of_work(work: Path) -> Ours:
-    """What a unit writes while it is worked on."""
-
-    def ours(path: Path) -> bool:
-        kind = path.relative_to(work).parts[0]
-        if not is_id(work.name) or is_partial(path):
-            return is_id(work.name)
-        if kind in PARTS:
-            return _WRITTEN.fullmatch(path.name) is not None or is_kept(path)
-        if kind == "checkpoint":
-            return _ATTACKED.fullmatch(path.name) is not None or _is_wanted(path)
-        return kind in (RESULT, "registry.json")
-
-    return ours
+def _is_of_work(work: Path, path: Path) -> bool:
+    """Does a unit write it while it is worked on?"""
+    kind = path.relative_to(work).parts[0]
+    if not is_id(work.name) or is_partial(path):
+        return is_id(work.name)
+    if kind in PARTS:
+        return _WRITTEN.fullmatch(path.name) is not None or is_kept(path)
+    if kind == "checkpoint":
+        return _ATTACKED.fullmatch(path.name) is not None or _is_wanted(path)
+    return kind in (RESULT, "registry.json")
 
 
-def _of_unit(unit: Path) -> Ours:
+def _is_submitted(path: Path) -> bool:
+    return _SUBMITTED.fullmatch(path.name) is not None
+
+
+def _is_of_unit(unit: Path, names: Set[str], path: Path) -> bool:
+    return path.relative_to(unit).as_posix() in names
+
+
+def _named_by(unit: Path) -> Set[str]:
     """What the result of a unit names, and itself."""
     try:
         named = signed_object(unit / RESULT).get("files") if is_id(unit.name) else None
     except InputError:
         named = None
-    names = {RESULT, *named} if isinstance(named, Mapping) else ()
-    return lambda path: path.relative_to(unit).as_posix() in names
-
-
-def _children(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir()) if folder.is_dir() else []
+    return {RESULT, *named} if isinstance(named, Mapping) else set()
 
 
 def status_of(sweep: Sweep) -> dict[str, Any]:
     """Counts, times and states of all units, as plain JSON."""
     states = states_of(sweep)
-    names = [one.name for one in states]
+    n = Counter(one.name for one in states)
     seconds = [float(one.result["seconds"]) for one in states if one.result]
-    running = [one for one in states if one.name == "running"]
     typical = statistics.median(seconds) if seconds else None
-    left = names.count("to do") + len(running)
-    eta = typical * left / max(1, len(running)) if typical is not None and left else None
+    left = n["to do"] + n["running"]
     return {
         "schema": 1,
         "plan": sweep.hash,
         "n_units": len(states),
-        "done": names.count("done"),
-        "running": len(running),
-        "failed": names.count("failed"),
-        "to_do": names.count("to do"),
+        "done": n["done"],
+        "running": n["running"],
+        "failed": n["failed"],
+        "to_do": n["to do"],
         "seconds_per_unit": typical,
-        "eta_s": eta,
+        "eta_s": typical * left / max(1, n["running"]) if typical is not None and left else None,
         "weights_bytes": folder_bytes(sweep, "weights"),
         "activations_bytes": folder_bytes(sweep, "activations"),
         "other_results": len(strangers(sweep)),
-        "units": [_row(one) for one in states],
-    }
-
-
-def _row(state: UnitState) -> dict[str, Any]:
-    return {
-        "id": state.unit.id,
-        "model": state.unit.target,
-        "variant": state.unit.variant,
-        "state": state.name,
-        "n_attempts": state.history.n_attempts,
-        "n_killed": state.history.n_killed,
-        "worker": state.worker,
-        "failure": asdict(state.failure) if state.failure else None,
-        "seconds": state.result["seconds"] if state.result else None,
+        "units": [
+            {
+                "id": one.unit.id,
+                "model": one.unit.target,
+                "variant": one.unit.variant,
+                "state": one.name,
+                "n_attempts": one.n_attempts,
+                "n_killed": one.n_killed,
+                "worker": one.worker,
+                "failure": one.failure and asdict(one.failure),
+                "seconds": one.result["seconds"] if one.result else None,
+            }
+            for one in states
+        ],
     }
 
 
@@ -241,10 +230,10 @@ def folder_bytes(sweep: Sweep, name: str) -> int:
 def line_of(status: dict[str, Any]) -> str:
     """`done 112/150 · running 4 · failed 2 (1 permanent) · 37 s/unit · ETA 6 min …`."""
     parts = [f"done {status['done']}/{status['n_units']}", f"running {status['running']}"]
-    kinds = [row["failure"]["kind"] for row in status["units"] if row["state"] == "failed"]
+    kinds = Counter(row["failure"]["kind"] for row in status["units"] if row["state"] == "failed")
     if kinds:
-        counted = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))
-        parts.append(f"failed {len(kinds)} ({counted})")
+        counted = ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items()))
+        parts.append(f"failed {kinds.total()} ({counted})")
     if status["seconds_per_unit"] is not None:
         parts.append(f"{status['seconds_per_unit']:.0f} s/unit")
     if status["eta_s"] is not None:

@@ -13,10 +13,10 @@ from lensaudit.data.suites import DEMO_DATA
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import alone, digest, read_json, slug, write_csv, write_json
 from lensaudit.metrics.registry import ordered
-from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.registry import DEMO, load_registry, resolve
 from lensaudit.results.attacks import CurveRow
-from lensaudit.results.reading import checked_as
+from lensaudit.results.reading import checked_as, part
 from lensaudit.settings import results_folder
 from lensaudit.sweep.attempts import StopSignals, state_of
 from lensaudit.sweep.plan import (
@@ -64,8 +64,9 @@ def follow_run(
         while True:
             goes_on = not settings.once and (end is None or time.monotonic() < end)
             for step, folder in steps_of(settings.folder).items():
-                if is_complete(folder, settings.settled_s):
-                    sweep = _audited(sweep, step, folder, order, report)
+                checkpoint = _complete(folder, settings.settled_s)
+                if checkpoint is not None:
+                    sweep = _audited(sweep, step, checkpoint, order, report)
                     write_curve(sweep, {step: epoch_of(folder)})
                 elif not goes_on:
                     report(
@@ -88,7 +89,6 @@ def _begun(settings: WatchSettings) -> Sweep:
     steps_of(settings.folder)
     ordered(asked.suite, asked.metrics)
     asked = with_data(asked, [settings.folder.name])
-    data = data_digest(asked)
     name = f"watch-{slug(settings.folder.resolve().name)}"
     return make_plan(
         settings.out or results_folder() / name,
@@ -96,7 +96,7 @@ def _begun(settings: WatchSettings) -> Sweep:
         anchors=anchors,
         variants=("base",),
         conditions=asked,
-        data=data,
+        data=data_digest(asked),
         attacks={},
     )
 
@@ -140,36 +140,27 @@ def epoch_of(folder: Path) -> float | None:
 
     `trainer_state.json` is transformers' own; `options.epoch` of `manifest.json` is for others.
     """
-    for name, keys in (("trainer_state.json", ("epoch",)), ("manifest.json", ("options", "epoch"))):
+    for name, parts in (("trainer_state.json", ()), ("manifest.json", ("options",))):
         with contextlib.suppress(InputError):
-            found: Any = read_json(folder / name)
-            for key in keys:
-                found = found.get(key) if isinstance(found, dict) else None
+            found: Any = part(read_json(folder / name), *parts).get("epoch")
             if isinstance(found, int | float) and not isinstance(found, bool):
                 return float(found)
     return None
 
 
-def is_complete(folder: Path, settled_s: float) -> bool:
-    """Is nobody writing a checkpoint any more? Its files are whole, and quiet for a while."""
+def _complete(folder: Path, settled_s: float) -> Checkpoint | None:
+    """The checkpoint that nobody writes any more: its files are whole, and quiet for a while."""
     with contextlib.suppress(OSError, LensAuditError):
         latest = max(path.stat().st_mtime for path in folder.iterdir() if path.is_file())
-        if time.time() - latest < settled_s:
-            return False
-        open_checkpoint(resolve(str(folder), {}))
-        return True
-    return False
+        if time.time() - latest >= settled_s:
+            return open_checkpoint(resolve(str(folder), {}))
+    return None
 
 
 def _audited(
-    sweep: Sweep,
-    step: int,
-    folder: Path,
-    order: Order,
-    report: Callable[[str], None],
+    sweep: Sweep, step: int, checkpoint: Checkpoint, order: Order, report: Callable[[str], None]
 ) -> Sweep:
     """The plan with a checkpoint as the unit of its step, which is tried if it is to be tried."""
-    checkpoint = open_checkpoint(resolve(str(folder), {}))
     target = replace(target_of(checkpoint.spec, checkpoint.weights), name=f"{_TARGET}{step}")
     anchors = [one.id for one in sweep.anchor_units()]
     unit = Unit(digest([step, target.identity, anchors]), target.name, "base")
@@ -179,7 +170,7 @@ def _audited(
         sweep = replace(sweep, targets=(*targets, target), units=(*units, unit))
         write_json(sweep.file, sweep.content | {"hash": sweep.hash})
     if state_of(sweep, unit, run=order.run).name == "to do":
-        report(f"step {step}: {folder.name}")
+        report(f"step {step}: {checkpoint.folder.name}")
         failure = attempt(sweep, unit, order, StopSignals(install=False))
         if failure is not None:
             report(f"step {step}: {failure.kind}: {failure.reason}")
@@ -201,18 +192,15 @@ def write_curve(sweep: Sweep, epochs: Mapping[int, float | None]) -> list[dict[s
     values = {step: (one.result or {}).get("values", {}) for step, one in states.items()}
     found = dict.fromkeys(key for row in values.values() for key in row)
     metrics = [key for key in CURVE if key in found] + [k for k in found if k not in CURVE]
-    with_epochs = any(epochs.get(step) is not None for step in states)
-    table = [
-        {
-            "step": step,
-            **({"epoch": epochs.get(step)} if with_epochs else {}),
-            **{key: values[step].get(key, {}).get("value") for key in metrics},
-            "failure": one.failure.reason if one.failure else None,
-        }
-        for step, one in states.items()
-    ]
-    header = ("step", *(["epoch"] if with_epochs else []), *metrics, "failure")
-    cells = [["" if row[key] is None else row[key] for key in header] for row in table]
+    known = any(epochs.get(step) is not None for step in states)
+    header = ("step", *(["epoch"] if known else []), *metrics, "failure")
+    table = []
+    for step, one in states.items():
+        row = {"step": step, "epoch": epochs.get(step)}
+        row |= {key: values[step].get(key, {}).get("value") for key in metrics}
+        row |= {"failure": one.failure.reason if one.failure else None}
+        table.append({key: row[key] for key in header})
+    cells = [["" if value is None else value for value in row.values()] for row in table]
     write_csv(sweep.root / "curve.csv", header, cells)
     write_json(path, table)
     return table

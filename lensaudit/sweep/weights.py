@@ -11,7 +11,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -75,48 +75,39 @@ def bytes_of(there: ModelInfo) -> int:
 
 
 def download(target: Target, there: ModelInfo, folder: Path) -> None:
-    """Fetch the files of a listing into `folder`, and check them against it.
+    """Fetch the files of a listing into `folder`, and compare sizes and hashes with it.
 
     Raises:
         LensAuditError: it cannot be fetched; what is there is used by the next try.
         TryAgainError: a file is not what the Hub says it is; it is removed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(folder).free
-    if free < bytes_of(there):
+    free, needed = shutil.disk_usage(folder).free, bytes_of(there)
+    if free < needed:
         raise TryAgainError(
-            f"{target.name}: needs {size(bytes_of(there))} in {folder.parent}, "
-            f"{size(free)} are free; free some and run again"
+            f"{target.name}: needs {size(needed)} in {folder.parent}, {size(free)} are free; free "
+            "some and run again"
         )
+    files = there.siblings or ()
     try:
         snapshot_download(
             target.repo,
             revision=there.sha,
             local_dir=folder,
-            allow_patterns=[one.rfilename for one in there.siblings or ()],
+            allow_patterns=[one.rfilename for one in files],
             max_workers=THREADS,
             endpoint=os.environ.get("HF_ENDPOINT"),
         )
     except (OSError, HTTPError, ValueError) as error:
         raise explained(error, spec_of(target)) from error
-    check(target, there, folder)
-
-
-def check(target: Target, there: ModelInfo, folder: Path) -> None:
-    """Compare sizes, and hashes where the Hub names them.
-
-    Raises:
-        TryAgainError: a file differs; it is removed, so that it is fetched again.
-    """
-    for one in there.siblings or ():
+    for one in files:
         name, path = one.rfilename, folder / one.rfilename
         if not path.is_file():
             raise WorkError(f"{target.name}: {name} was not fetched")
         differs = path.stat().st_size != (one.size or 0)
         if not differs and one.lfs is not None:  # of small files the Hub names no SHA-256
             with path.open("rb") as stream:
-                found = hashlib.file_digest(stream, "sha256").hexdigest()
-            differs = found != one.lfs.sha256
+                differs = hashlib.file_digest(stream, "sha256").hexdigest() != one.lfs.sha256
         if differs:
             path.unlink()
             raise TryAgainError(f"{target.name}: {name} is not the file the Hub names; run again")
@@ -124,41 +115,18 @@ def check(target: Target, there: ModelInfo, folder: Path) -> None:
 
 def cached(target: Target) -> Path | None:
     """The folder of a checkpoint that is whole in the user's own cache; nothing is written."""
-    try:
-        folder = Path(
-            snapshot_download(
-                target.repo,
-                revision=target.revision,
-                local_files_only=True,
-                allow_patterns=list(WANTED),
-            )
-        )
-    except (OSError, ValueError):
-        return None
-    with contextlib.suppress(InputError):
-        open_checkpoint(resolve(str(folder), {}))
-        return folder
+    wanted = {"revision": target.revision, "allow_patterns": list(WANTED)}
+    with contextlib.suppress(OSError, ValueError, InputError):
+        folder = snapshot_download(target.repo, local_files_only=True, **wanted)
+        open_checkpoint(resolve(folder, {}))
+        return Path(folder)
     return None
-
-
-def removed(path: Path, trash: Path) -> None:
-    """Remove a folder: renamed first, so that nothing half-deleted looks complete."""
-    trash.mkdir(parents=True, exist_ok=True)
-    gone = trash / f"{path.name}-{os.urandom(4).hex()}"
-    try:
-        os.rename(path, gone)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise os_error(error, path) from error
-    shutil.rmtree(gone, ignore_errors=True)
 
 
 @dataclass(frozen=True)
 class Weights:
     """Fetched checkpoints of a sweep, within a quota."""
 
-    sweep: Sweep
     sweep: Sweep
     quota_bytes: int | None = None
     offline: bool = False
@@ -225,19 +193,20 @@ class Weights:
             if not self._is_needed(target) and not _living(row["users"]):
                 self._drop(rows, own.name)
 
-    def check_room(self, target: Target) -> None:
-        """Refuse a checkpoint that does not fit beside what is kept.
+    def fetch(self, target: Target) -> None:
+        """Fetch a checkpoint that is not here, beside all that is kept.
 
         Raises:
             InputError: the quota is too small.
+            LensAuditError: it cannot be fetched.
         """
+        if self.is_here(target):
+            return
         n_bytes, used = bytes_of(self._listed(target)), self.used_bytes()
         if self.quota_bytes is not None and used + n_bytes > self.quota_bytes:
-            raise InputError(
-                f"the quota of {size(self.quota_bytes, precision=2)} has no room for "
-                f"{size(n_bytes, precision=2)} beside {size(used, precision=2)}; "
-                "give a larger --quota"
-            )
+            raise self._too_small(n_bytes, self.quota_bytes, f"beside {size(used, precision=2)}")
+        # ahead: nothing makes room for another, all of it is wanted
+        self.obtain(target, ahead=True)
 
     def used_bytes(self) -> int:
         """What fetched checkpoints take, those under way included."""
@@ -297,36 +266,27 @@ class Weights:
         row = rows.get(name)
         if row is not None and row["state"] == "fetching" and _living(row["users"]):
             return False
-        others = {key: one for key, one in rows.items() if key != name}
-        quota = self.quota_bytes or DEFAULT_CHECKPOINTS * max(
-            [n_bytes, *(one["bytes"] for one in others.values())]
-        )
-        if not ahead:
-            self._make_room(rows, name, quota - n_bytes)
-        if sum(one["bytes"] for key, one in rows.items() if key != name) + n_bytes > quota:
-            self._check_stuck(rows, name, n_bytes, quota)
+        others = {key: one["bytes"] for key, one in rows.items() if key != name}
+        quota = self.quota_bytes or DEFAULT_CHECKPOINTS * max([n_bytes, *others.values()])
+        # what nobody works on makes room, the latest first: it was fetched too early
+        for other in () if ahead else [key for key in reversed(others) if key not in self._pinned]:
+            if sum(others.values()) + n_bytes > quota and not _living(rows[other]["users"]):
+                self._drop(rows, other)
+                others.pop(other)
+        if sum(others.values()) + n_bytes > quota:
+            kept = sum(others[key] for key in self._pinned & others.keys())
+            if kept + n_bytes > quota:  # waiting would never end
+                where = f"beside the anchors' {size(kept, precision=2)}"
+                raise self._too_small(n_bytes, quota, where)
             return False
         rows[name] = {"state": "fetching", "bytes": n_bytes, "users": [process_name()]}
         return True
 
-    def _make_room(self, rows: Rows, name: str, room: int) -> None:
-        """Remove what nobody works on, the latest first: it was fetched too early."""
-        for other in reversed([key for key in rows if key not in self._pinned and key != name]):
-            if sum(one["bytes"] for key, one in rows.items() if key != name) <= room:
-                return
-            if not _living(rows[other]["users"]):
-                self._drop(rows, other)
-
-    def _check_stuck(self, rows: Rows, name: str, n_bytes: int, quota: int) -> None:
-        """Refuse what the anchors alone leave no room for: waiting would never end."""
-        kept = self._pinned - {name}
-        pinned = sum(row["bytes"] for key, row in rows.items() if key in kept)
-        if pinned + n_bytes > quota:
-            raise InputError(
-                f"the quota of {size(quota, precision=2)} has no room for "
-                f"{size(n_bytes, precision=2)} beside the anchors' {size(pinned, precision=2)}; "
-                "give a larger --quota"
-            )
+    def _too_small(self, n_bytes: int, quota: int, where: str) -> InputError:
+        return InputError(
+            f"the quota of {size(quota, precision=2)} has no room for {size(n_bytes, precision=2)} "
+            f"{where}; give a larger --quota"
+        )
 
     def _fetched(self, target: Target, there: ModelInfo, own: Path) -> None:
         """Download into a folder of another name, which becomes the checkpoint's when checked."""
@@ -343,16 +303,21 @@ class Weights:
                 rows[own.name] |= {"state": state, "users": []}
 
     def _drop(self, rows: Rows, name: str) -> None:
+        """Remove a checkpoint: renamed first, so that nothing half-deleted looks complete."""
+        trash = make_folder(self.sweep.weights / "trash")
         for folder in (self.sweep.weights / name, self.sweep.weights / f"{name}.partial"):
-            if folder.exists():
-                removed(folder, self.sweep.weights / "trash")
+            gone = trash / f"{folder.name}-{os.urandom(4).hex()}"
+            try:
+                if folder.exists():
+                    os.rename(folder, gone)
+            except OSError as error:
+                raise os_error(error, folder) from error
+            shutil.rmtree(gone, ignore_errors=True)
         rows.pop(name, None)
 
     def _is_needed(self, target: Target) -> bool:
-        anchors = self.sweep.anchors.values()
-        units = self.sweep.units
-        if target.name not in anchors:
-            units = [unit for unit in units if unit.target == target.name]
+        is_anchor = target.name in self.sweep.anchors.values()
+        units = (one for one in self.sweep.units if is_anchor or one.target == target.name)
         return any(state_of(self.sweep, one).name in ("to do", "running") for one in units)
 
 
@@ -408,7 +373,7 @@ def fetch_ahead(
             continue
 
 
-def bytes_to_fetch(sweep: Sweep, names: Sequence[str]) -> dict[str, int | None]:
+def bytes_to_fetch(sweep: Sweep, names: Iterable[str]) -> dict[str, int | None]:
     """Checkpoints that are not here, and their sizes; None where the Hub cannot be asked."""
     found: dict[str, int | None] = {}
     for name in names:
@@ -429,17 +394,13 @@ def fetch_left(
     sweep: Sweep, quota_bytes: int | None, report: Callable[[str], None]
 ) -> dict[str, str]:
     """Fetch the checkpoints of all units that are left; name -> why one was not fetched."""
-    left = [unit for unit in sweep.units if state_of(sweep, unit).name != "done"]
-    names = dict.fromkeys([*sweep.anchors.values(), *(unit.target for unit in left)])
+    left = [unit.target for unit in sweep.units if state_of(sweep, unit).name != "done"]
+    names = [*dict.fromkeys([*sweep.anchors.values(), *left])] if left else []
     weights = Weights(sweep, NO_QUOTA if quota_bytes is None else quota_bytes)
     failed: dict[str, str] = {}
-    for at, name in enumerate(names if left else (), 1):
-        target = sweep.by_name[name]
+    for at, name in enumerate(names, 1):
         try:
-            # fetched ahead: nothing makes room for another, all of it is wanted
-            if not weights.is_here(target):
-                weights.check_room(target)
-                weights.obtain(target, ahead=True)
+            weights.fetch(sweep.by_name[name])
             report(f"{at}/{len(names)} {name}")
         except LensAuditError as error:
             failed[name] = f"{name}: {error}"

@@ -13,8 +13,8 @@ from huggingface_hub.errors import HfHubHTTPError
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError, TryAgainError, WorkError
 from lensaudit.progress import unheard
-from lensaudit.sweep.attempts import UnitValue, publish, states_of
-from lensaudit.sweep.engines import run_pool, run_serial
+from lensaudit.sweep.attempts import publish, states_of
+from lensaudit.sweep.engines import run_serial
 from lensaudit.sweep.plan import Target, UnitConditions, make_plan, write_plan
 from lensaudit.sweep.run import run_sweep
 from lensaudit.sweep.settings import RunSettings
@@ -65,7 +65,8 @@ def names(sweep) -> dict[str, str]:
     return {one.unit.label: one.name for one in states_of(sweep)}
 
 
-VALUE = vars(UnitValue(0.5, None, None, 1, 0, None, "knows", "toy"))
+VALUE = {"value": 0.5, "low": None, "high": None, "n_scored": 1, "n_unscored": 0, "reason": None}
+VALUE |= {"high_means": "knows", "family": "toy"}
 
 
 def toy_run_unit(sweep, unit, obtain=None, halvings=0, report=unheard):
@@ -152,12 +153,8 @@ ERRORS = {
 UNRULY = "sweep_helpers:unruly_run_unit"
 
 
-def swept(root: Path, engine=None, *, runner=UNRULY, pause_s=0.0, **settings) -> list:
+def swept(root: Path, engine=run_serial, *, runner=UNRULY, **settings) -> list:
     """Run a toy sweep; pauses cost nothing."""
-    engine = engine or functools.partial(run_serial, report=lambda line: None)
     told = RunSettings(**settings)
-    return run_sweep(root, engine, told, lambda line: None, runner=runner, pause_s=pause_s)
-
-
-def run_pool_of(n: int):
-    return functools.partial(run_pool, slots=[{}] * n, report=lambda line: None)
+    engine = functools.partial(engine, settings=told, report=unheard)
+    return run_sweep(root, engine, told, unheard, runner=runner, pause_s=0.0)

@@ -135,7 +135,7 @@ def test_every_engine_survives_kills_and_gives_the_same_table(
     assert all("m07" in label for label in missing)
     for state in states.values():
         # nothing is begun twice but what was interrupted
-        assert state.history.n_attempts == (3 if state.unit.id == unit.id else 1)
+        assert state.n_attempts == (3 if state.unit.id == unit.id else 1)
     found = table_of(root, "--allow-missing")
     wanted = {key: row for key, row in undisturbed.items() if "m07" not in key[0]}
     assert found.keys() == wanted.keys()

@@ -20,7 +20,7 @@ def collected(root, metric="toy", **changed):
         result["values"][metric] = VALUE | changed.get(unit.target, {})
         path.write_text(json.dumps(signed(result)))
     collect(sweep)
-    return sweep.results
+    return sweep.root / "results"
 
 
 def test_a_model_without_a_value_is_not_behind_the_number(tmp_path):

@@ -1,6 +1,5 @@
 """Units in processes that are killed: all others complete, nothing is done twice."""
 
-import functools
 import os
 import signal
 import subprocess
@@ -13,32 +12,20 @@ from support import without
 from sweep_helpers import behave, calls, command, names, swept, toy_sweep
 
 from lensaudit.errors import InputError, PartialError
+from lensaudit.progress import unheard
 from lensaudit.sweep.attempts import MAX_KILLS, states_of
-from lensaudit.sweep.engines import engine_of, gpu_share, run_pool, slots_for
+from lensaudit.sweep.engines import (
+    engine_of,
+    gpu_share,
+    run_pool,
+    run_ray,
+    run_slurm,
+    slots_for,
+)
 from lensaudit.sweep.plan import UnitConditions
 from lensaudit.sweep.settings import RunSettings
 
 HERE = Path(__file__).parent
-QUIET = functools.partial(print, file=sys.stderr)
-
-
-def pool(n):
-    return functools.partial(run_pool, slots=[{}] * n, report=QUIET)
-
-
-def ray_engine(n):
-    pytest.importorskip("ray")
-    from lensaudit.sweep.engines import run_ray
-
-    return functools.partial(run_ray, settings=RunSettings(workers=n), device="cpu", report=QUIET)
-
-
-def slurm_engine(n):
-    pytest.importorskip("submitit")
-    from lensaudit.sweep.engines import parameters_of, run_slurm
-
-    given = parameters_of([], workers=n)
-    return functools.partial(run_slurm, cluster="local", parameters=given, report=QUIET)
 
 
 @pytest.fixture
@@ -51,22 +38,23 @@ KILLED = ["retain", "full", "m0", "m1 die", "m1 die", "m1", "m2", "m3 404", "m4"
 
 
 @pytest.mark.parametrize(
-    "engine",
+    ("engine", "package"),
     [
-        pytest.param(pool, id="pool"),
-        pytest.param(ray_engine, id="ray", marks=pytest.mark.slow),
-        pytest.param(slurm_engine, id="submitit", marks=pytest.mark.slow),
+        (run_pool, "concurrent"),
+        pytest.param(run_ray, "ray", marks=pytest.mark.slow),
+        pytest.param(run_slurm, "submitit", marks=pytest.mark.slow),
     ],
 )
-def test_killed_workers_cost_only_what_they_were_doing(tmp_path, importable, engine):
+def test_killed_workers_cost_only_what_they_were_doing(tmp_path, importable, engine, package):
+    pytest.importorskip(package)
     sweep = toy_sweep(tmp_path, n=5)
     behave(tmp_path, "m1", "die", "die")
     behave(tmp_path, "m3", "404")
     with pytest.raises(PartialError, match="1 of 7 units failed: m3: permanent"):
-        swept(tmp_path, engine(2))
+        swept(tmp_path, engine, workers=2, cluster="local")
     assert sorted(calls(tmp_path)) == sorted(KILLED)
     assert [one for one, state in names(sweep).items() if state != "done"] == ["m3"]
-    killed = {one.unit.label: one.history.n_killed for one in states_of(sweep)}
+    killed = {one.unit.label: one.n_killed for one in states_of(sweep)}
     assert killed == {name: 2 if name == "m1" else 0 for name in killed}
 
 
@@ -74,18 +62,19 @@ def test_a_unit_that_kills_its_workers_is_poison_and_the_others_go_on(tmp_path):
     sweep = toy_sweep(tmp_path, n=2)
     behave(tmp_path, "m0", *["die"] * 9)
     with pytest.raises(PartialError, match="m0: poison: its worker was killed 3 times"):
-        swept(tmp_path, pool(1))
+        swept(tmp_path, run_pool, workers=1)
     assert calls(tmp_path).count("m0 die") == MAX_KILLS
     assert names(sweep)["m1"] == "done"
 
 
-def start(root, *more):
+def start(root):
     """A driver in a process of its own, on the pool, with toy units."""
     code = (
         "import sys, functools; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path\n"
-        "from sweep_helpers import swept, run_pool_of\n"
-        "swept(Path(sys.argv[2]), run_pool_of(1))\n"
+        "from lensaudit.sweep.engines import run_pool\n"
+        "from sweep_helpers import swept\n"
+        "swept(Path(sys.argv[2]), run_pool, workers=1)\n"
     )
     return subprocess.Popen(
         [sys.executable, "-c", code, str(HERE), str(root)], stderr=subprocess.PIPE, text=True
@@ -135,16 +124,16 @@ def test_a_worker_told_to_stop_ends_the_run_without_blame(tmp_path):
     _, errors = driver.communicate(timeout=60)
     assert "Preempted: told to stop" in errors
     state = next(one for one in states_of(sweep) if one.unit.label == "m0")
-    assert (state.name, state.failure.kind, state.history.n_killed) == ("to do", "preempted", 0)
+    assert (state.name, state.failure.kind, state.n_killed) == ("to do", "preempted", 0)
 
 
 def test_slots_share_gpus_and_their_memory():
-    slots = slots_for(workers=None, gpus=["0", "1"], per_gpu=2)
+    slots = slots_for(RunSettings(gpus="0,1", per_gpu=2))
     assert [slot["CUDA_VISIBLE_DEVICES"] for slot in slots] == ["0", "1", "0", "1"]
     assert {slot["LENSAUDIT_GPU_SHARE"] for slot in slots} == {"0.4750"}
-    assert slots_for(workers=3, gpus=[], per_gpu=1) == [{}, {}, {}]
+    assert slots_for(RunSettings(workers=3)) == [{}, {}, {}]
     with pytest.raises(InputError, match="--workers 5"):
-        slots_for(workers=5, gpus=["0"], per_gpu=4)
+        slots_for(RunSettings(workers=5, gpus="0", per_gpu=4))
 
 
 def test_an_engine_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch, capsys):
@@ -164,9 +153,9 @@ def test_a_plan_for_cuda_and_workers_on_gpus_are_refused_where_there_is_none(tmp
     object.__setattr__(sweep, "conditions", UnitConditions(device="cuda"))
     for engine in ("serial", "pool"):
         with pytest.raises(InputError, match="no CUDA device is available"):
-            engine_of(RunSettings(engine=engine), sweep, report=QUIET)
+            engine_of(RunSettings(engine=engine), sweep, report=unheard)
     with pytest.raises(InputError, match="--gpus 0,1: no CUDA device is available here"):
-        engine_of(RunSettings(engine="pool", gpus="0,1"), sweep, report=QUIET)
+        engine_of(RunSettings(engine="pool", gpus="0,1"), sweep, report=unheard)
 
 
 @pytest.mark.parametrize(

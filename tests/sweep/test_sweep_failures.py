@@ -32,7 +32,6 @@ from lensaudit.sweep.attempts import (
     claimed,
     failure_of,
     finished,
-    history,
     holder,
     state_of,
 )
@@ -165,7 +164,7 @@ def test_a_worker_killed_often_is_poison_unless_it_was_told_to_stop(tmp_path):
     unit = sweep.units[3]
     for n in range(MAX_KILLS):
         assert state_of(sweep, unit).name == "to do"
-        assert history(sweep.attempts(unit.id)).n_killed == n
+        assert state_of(sweep, unit).n_killed == n
         dead_attempt(sweep.attempts(unit.id))
     assert state_of(sweep, unit).name == "failed"
     assert state_of(sweep, unit).failure.kind == "poison"

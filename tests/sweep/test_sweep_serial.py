@@ -79,9 +79,9 @@ def test_the_parquet_table_is_the_same(collected):
 
 def test_meta_and_report_read_the_collected_folder(swept, collected, tmp_path):
     values = read_values([collected / "base"])
-    assert set(values.by_model) == {"demo/retain", "demo/full", "demo/npo"}
+    assert set(values.rows) == {"demo/retain", "demo/full", "demo/npo"}
     wanted = result(swept, "demo/npo")["values"]["uds"]["value"]
-    assert values.by_model["demo/npo"]["uds"] == wanted
+    assert values.rows["demo/npo"]["uds"] == wanted
     page = tmp_path / "page.html"
     assert command("report", collected / "base", "-o", page) == 0
     assert "demo/npo" in page.read_text()
