@@ -17,6 +17,7 @@ EPS = 1e-12
 """On each term: a component of 0 gives about n * 1e-12, not 0."""
 MEMORIZATION = ("es", "em", "paraprob", "truth_ratio")
 ATTACKS = ("s_mia_loss", "s_mia_zlib", "s_mia_min_k", "s_mia_min_kpp")
+READ = (*MEMORIZATION, *ATTACKS, "uds", *UTILITY_PARTS, FLUENCY)
 SCORES = (
     "mem",
     "privacy_mia",
@@ -68,8 +69,23 @@ def aggregated(values: Values, *, full: str = "full", fluency: bool = True) -> l
         fluency: False where no text classifier rated the generations: utility is then the
             model utility alone, for the full model too.
     """
-    reference = _full_utility(values, full, fluency=fluency) | dict(values.full_utility)
-    return [_aggregate(model, values, reference, fluency=fluency) for model in values.models]
+    reference: dict[str | None, float] = {}
+    for epoch in (None, *EPOCHS):
+        for name in (f"{full}_{epoch}", full):
+            found, _ = _aggregate(name, values, math.nan, fluency=fluency)
+            if math.isfinite(found["utility"]):
+                reference.setdefault(epoch, found["utility"])
+    reference |= values.full_utility
+    rows = []
+    for model in values.models:
+        epoch = epoch_of(model)
+        of_full = reference.get(epoch, reference.get(None, math.nan))
+        found, reasons = _aggregate(model, values, of_full, fluency=fluency)
+        # the method that a name begins with
+        method = model.rpartition("/")[2].partition("_")[0]
+        numbers = {name: found[name] for name in ("uds", *SCORES)}
+        rows.append(Aggregate(model, method, epoch, **numbers, reasons=reasons))
+    return rows
 
 
 def ranking(rows: Sequence[Aggregate]) -> list[dict[str, Any]]:
@@ -93,11 +109,8 @@ def ranking(rows: Sequence[Aggregate]) -> list[dict[str, Any]]:
                 "uds_high": max(depths, default=None),
             }
         )
-    return sorted(ranked, key=lambda one: -_overall(one["best_without_uds"]))
-
-
-def _overall(best: Mapping[str, Any] | None) -> float:
-    return best["overall_without_uds"] if best else -1.0
+    none = {"overall_without_uds": -1.0}
+    return sorted(ranked, key=lambda one: -(one["best_without_uds"] or none)["overall_without_uds"])
 
 
 def _best(rows: Sequence[Aggregate], by: str) -> dict[str, Any] | None:
@@ -107,91 +120,50 @@ def _best(rows: Sequence[Aggregate], by: str) -> dict[str, Any] | None:
     return None if best is None else null({name: getattr(best, name) for name in kept})
 
 
-class _Parts:
-    """Collects the harmonic means of one model, and why one of them fails."""
-
-    def __init__(self, model: str, values: Values):
-        self.model, self.values = model, values
-        self.found: dict[str, float] = {}
-        self.reasons: dict[str, str] = {}
-
-    def value(self, key: str) -> float:
-        """A measured value or an aggregate that is already there."""
-        return self.found[key] if key in self.found else self.values.value(self.model, key)
-
-    def why_not(self, key: str) -> str:
-        """Reason why `value` is NaN."""
-        return self.reasons[key] if key in self.reasons else self.values.why_not(self.model, key)
-
-    def mean(self, name: str, parts: Sequence[str], *, inverted: bool = False) -> None:
-        """`name` = harmonic mean of `parts`, or of 1 - each, which then has no eps."""
-        self.found[name], components = math.nan, {}
-        for part in parts:
-            value = self.value(part)
-            if math.isnan(value):
-                self.reasons[name] = f"{part}: {self.why_not(part)}"
-                return
-            components[part] = 1 - value if inverted else value
-        low, value = min((value, part) for part, value in components.items())[::-1]
-        shown = f"1 - {low}" if inverted else low
-        if value < 0 or (inverted and value == 0):
-            self.reasons[name] = f"{shown} is {value:.3g}: no harmonic mean"
-            return
-        self.found[name] = harmonic_mean(list(components.values()), eps=0.0 if inverted else EPS)
-
-
 def _aggregate(
-    model: str, values: Values, full_utility: Mapping[str | None, float], *, fluency: bool
-) -> Aggregate:
-    epoch, method = epoch_of(model), method_of(model)
-    parts = _utilities(model, values, fluency=fluency)
-    parts.mean("mem", MEMORIZATION, inverted=True)
-    parts.mean("privacy_mia", ATTACKS)
-    parts.mean("privacy", ("privacy_mia", "uds"))
-    _relative(parts, full_utility.get(epoch, full_utility.get(None, math.nan)), epoch)
-    parts.mean("overall", ("mem", "privacy", "utility_rel"))
-    parts.mean("overall_without_uds", ("mem", "privacy_mia", "utility_rel"))
-    numbers = {name: parts.found[name] for name in SCORES}
-    return Aggregate(
-        model, method, epoch, values.value(model, "uds"), **numbers, reasons=parts.reasons
-    )
+    model: str, values: Values, full_utility: float, *, fluency: bool
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Values and aggregates of a model by name, and why an aggregate is NaN."""
+    found = {key: values.value(model, key) for key in READ}
+    reasons: dict[str, str] = {}
 
+    def mean(name: str, parts: Sequence[str], *, inverted: bool = False) -> None:
+        """`name` = harmonic mean of `parts`, or of 1 - each, which then has no eps."""
+        found[name] = math.nan
+        if missing := next((part for part in parts if math.isnan(found[part])), None):
+            why = reasons[missing] if missing in reasons else values.why_not(model, missing)
+            reasons[name] = f"{missing}: {why}"
+            return
+        components = [1 - found[part] if inverted else found[part] for part in parts]
+        low, part = min(zip(components, parts, strict=True))
+        if low < 0 or (inverted and low == 0):
+            shown = f"1 - {part}" if inverted else part
+            reasons[name] = f"{shown} is {low:.3g}: no harmonic mean"
+            return
+        found[name] = harmonic_mean(components, eps=0.0 if inverted else EPS)
 
-def _utilities(model: str, values: Values, *, fluency: bool) -> _Parts:
-    parts = _Parts(model, values)
-    parts.mean("model_utility", tuple(UTILITY_PARTS))
+    mean("mem", MEMORIZATION, inverted=True)
+    mean("privacy_mia", ATTACKS)
+    mean("privacy", ("privacy_mia", "uds"))
+    mean("model_utility", tuple(UTILITY_PARTS))
     if fluency:
-        parts.mean("utility", ("model_utility", FLUENCY))
+        mean("utility", ("model_utility", FLUENCY))
     else:
-        parts.found["utility"] = parts.found["model_utility"]
-        if "model_utility" in parts.reasons:
-            parts.reasons["utility"] = parts.reasons["model_utility"]
-    return parts
-
-
-def _relative(parts: _Parts, full: float, epoch: str | None) -> None:
-    utility = parts.found["utility"]
-    parts.found["utility_rel"] = min(1.0, utility / (full + EPS))
-    if math.isnan(utility):
-        parts.found["utility_rel"] = math.nan
-        parts.reasons["utility_rel"] = parts.reasons["utility"]
-    elif not (math.isfinite(full) and full > 0):
-        parts.found["utility_rel"] = math.nan
-        parts.reasons["utility_rel"] = (
+        found["utility"] = found["model_utility"]
+        if "model_utility" in reasons:
+            reasons["utility"] = reasons["model_utility"]
+    found["utility_rel"] = min(1.0, found["utility"] / (full_utility + EPS))
+    if math.isnan(found["utility"]):
+        found["utility_rel"], reasons["utility_rel"] = math.nan, reasons["utility"]
+    elif not full_utility > 0:
+        epoch = epoch_of(model)
+        reasons["utility_rel"] = (
             f"no utility of the full model{f' of {epoch}' if epoch else ''} to divide by"
         )
-
-
-def _full_utility(values: Values, full: str, *, fluency: bool) -> dict[str | None, float]:
-    """The full model's own utility, per epoch where it has a row of that epoch."""
-    found = {}
-    for epoch in (None, *EPOCHS):
-        for name in (f"{full}_{epoch}", full):
-            utility = _utilities(name, values, fluency=fluency).found["utility"]
-            if math.isfinite(utility):
-                found[epoch] = utility
-                break
-    return found
+        found["utility_rel"] = math.nan
+    mean("overall", ("mem", "privacy", "utility_rel"))
+    mean("overall_without_uds", ("mem", "privacy_mia", "utility_rel"))
+    return found, reasons
 
 
 def epoch_of(model: str) -> str | None:
@@ -202,12 +174,3 @@ def epoch_of(model: str) -> str | None:
     """
     ending = model.rpartition("_")[2]
     return ending if ending in EPOCHS else None
-
-
-def method_of(model: str) -> str:
-    """The method that a name begins with; `full` and `retain` for the two anchors.
-
-    >>> method_of("npo_lr5e5_b01_a1_ep10"), method_of("full_ep5"), method_of("demo/idknll")
-    ('npo', 'full', 'idknll')
-    """
-    return model.rpartition("/")[2].partition("_")[0]

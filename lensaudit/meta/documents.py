@@ -8,6 +8,7 @@ of different models; the columns named `common` are means over the models that a
 `docs/meta.md` says what each field means.
 """
 
+import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -133,20 +134,13 @@ def read_sources(paths: Sequence[Path]) -> Sources:
         InputError: a file is none of these.
     """
     found = Sources()
-    for path in _documents(paths):
-        _read_into(found, path)
-    return found
-
-
-def _documents(paths: Sequence[Path]) -> list[Path]:
-    """Files named, and those of ours in the folders named."""
-    files: list[Path] = []
     for path in paths:
         inside = [*path.glob("faithfulness.json"), *sorted(path.glob("robustness-*.json"))]
         if path.is_dir() and not inside:
             raise InputError(f"{path}: holds no faithfulness.json and no robustness-….json")
-        files += inside if path.is_dir() else [path]
-    return files
+        for file in inside if path.is_dir() else [path]:
+            _read_into(found, file)
+    return found
 
 
 def _read_into(found: Sources, path: Path) -> None:
@@ -205,11 +199,9 @@ def read_thresholds(path: Path) -> dict[str, float]:
     Raises:
         InputError: another kind of file.
     """
-    path = path / "faithfulness.json" if path.is_dir() else path
-    content = read_json(path)
-    if not isinstance(content, dict) or content.get("kind") != "faithfulness":
+    rows = read_sources([path]).faithfulness
+    if not rows:
         raise InputError(f"{path}: wanted a faithfulness.json of `lensaudit meta faithfulness`")
-    rows = _rows(Faithfulness, content, path)
     return {key: row.threshold for key, row in rows.items() if row.threshold is not None}
 
 
@@ -239,8 +231,7 @@ def run_aggregate(settings: AggregateSettings) -> dict[str, Any]:
         [*(one[name] for name in header[:-1]), "; ".join(map(": ".join, one["reasons"].items()))]
         for one in document["models"]
     ]
-    _kept(settings, "aggregate", document, (header, lines), started)
-    return document
+    return _kept(settings, "aggregate", document, (header, lines), started)
 
 
 def run_table(settings: MetaTableSettings) -> dict[str, Any]:
@@ -254,8 +245,8 @@ def run_table(settings: MetaTableSettings) -> dict[str, Any]:
         "metrics": table_rows(sources),
     }
     joined = [row | {"notes": "; ".join(row["notes"])} for row in document["metrics"]]
-    _kept(settings, "meta_table", document, (COLUMNS, [[*row.values()] for row in joined]), started)
-    return document
+    lines = [[*row.values()] for row in joined]
+    return _kept(settings, "meta_table", document, (COLUMNS, lines), started)
 
 
 def _kept(
@@ -264,14 +255,15 @@ def _kept(
     document: Document,
     table: Lines,
     started: float,
-) -> None:
-    """The files of `name`, where a folder is named."""
+) -> Document:
+    """The document, with its files written where a folder is named."""
     if settings.out is not None:
         options = plain(settings, without=("out", "results"))
         inputs = {"results": [str(one) for one in settings.results]}
         write_document(
             settings.out, name, document, table, options=options, inputs=inputs, started=started
         )
+    return document
 
 
 def write_document(
@@ -331,12 +323,7 @@ def table_rows(sources: Sources) -> list[Document]:
 
     A row has `COLUMNS`; null where there is no number, and then a note says why.
     """
-    keys = dict.fromkeys(
-        [
-            *sources.faithfulness,
-            *(key for results in sources.robustness.values() for key in results),
-        ]
-    )
+    keys = dict.fromkeys(itertools.chain(sources.faithfulness, *sources.robustness.values()))
     rows = [_row(key, sources) for key in keys]
     return sorted(rows, key=lambda row: math.inf if row["overall"] is None else -row["overall"])
 
@@ -351,24 +338,25 @@ def _row(key: str, sources: Sources) -> Document:
         for attack in ATTACKS
     )
     robustness = combined(quantize.value, relearn.value)
+    low, high = faith.interval.ends or (None, None)
     found = {"faithfulness": faith, "quantize": quantize, "relearn": relearn}
-    values = (
-        *metric.named.values(),
-        faith.auc,
-        *(faith.interval.ends or (None, None)),
-        faith.n_knows,
-        faith.n_forgot,
-        quantize.value,
-        quantize.n,
-        relearn.value,
-        relearn.n,
-        robustness,
-        combined(faith.auc, robustness),
-        quantize.common_value,
-        relearn.common_value,
-        combined(quantize.common_value, relearn.common_value),
-        quantize.n_common,
-        relearn.n_common,
-        [f"{name}: {one.reason}" for name, one in found.items() if one.reason],
-    )
-    return dict(zip(COLUMNS, map(null, values), strict=True))
+    row = metric.named | {
+        "faithfulness": faith.auc,
+        "faithfulness_low": low,
+        "faithfulness_high": high,
+        "n_knows": faith.n_knows,
+        "n_forgot": faith.n_forgot,
+        "quantization": quantize.value,
+        "n_quantization": quantize.n,
+        "relearning": relearn.value,
+        "n_relearning": relearn.n,
+        "robustness": robustness,
+        "overall": combined(faith.auc, robustness),
+        "common_quantization": quantize.common_value,
+        "common_relearning": relearn.common_value,
+        "common_robustness": combined(quantize.common_value, relearn.common_value),
+        "n_common_quantization": quantize.n_common,
+        "n_common_relearning": relearn.n_common,
+        "notes": [f"{name}: {one.reason}" for name, one in found.items() if one.reason],
+    }
+    return {column: null(row[column]) for column in COLUMNS}

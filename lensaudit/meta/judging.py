@@ -20,7 +20,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -129,17 +129,22 @@ def usable(
     to_do = {m: values.why_not(m, own.key) for m in models if values.is_to_do(m, own.key)}
     out: dict[str, str] = {}
     measured = [model for model in models if model not in to_do]
-    for model in measured:
+    for model in measured if by != "none" else ():
         utility = utility_rel.get(model, math.nan)
-        if by != "none" and not utility >= LEAST_UTILITY:
+        if not utility >= LEAST_UTILITY:
             shown = "unknown" if math.isnan(utility) else f"{utility:.3f} < {LEAST_UTILITY}"
             out[model] = f"relative utility {shown}"
     n_utility = len(measured) - len(out)
-    for model in measured:
-        if by == "both" and model not in out:
-            why = _on_the_wrong_side(own, values, model, threshold)
-            if why:
-                out[model] = why
+    for model in measured if by == "both" else ():
+        value = values.value(model, own.key)
+        forgot = value <= threshold if own.high_means == "knows" else value >= threshold
+        if model in out or forgot:
+            continue
+        out[model] = f"{own.key} {value:.4f} is on the side that knows"
+        if math.isnan(threshold):
+            out[model] = f"{own.key} has no faithfulness threshold"
+        elif math.isnan(value):
+            out[model] = f"{own.key}: {values.why_not(model, own.key)}"
     return Stability(
         **metric.named,
         n_candidates=len(models),
@@ -153,18 +158,6 @@ def usable(
 def left(models: Sequence[str], chosen: Stability) -> list[str]:
     """The candidates that a metric is judged on."""
     return [m for m in models if m not in chosen.filtered_out and m not in chosen.to_do]
-
-
-def _on_the_wrong_side(
-    metric: JudgedMetric, values: Values, model: str, threshold: float
-) -> str | None:
-    if math.isnan(threshold):
-        return f"{metric.key} has no faithfulness threshold"
-    value = values.value(model, metric.key)
-    if math.isnan(value):
-        return f"{metric.key}: {values.why_not(model, metric.key)}"
-    forgot = value <= threshold if metric.high_means == "knows" else value >= threshold
-    return None if forgot else f"{metric.key} {value:.4f} is on the side that knows"
 
 
 def stability(
@@ -190,21 +183,24 @@ def stability(
         retain: the retain model's name, for R.
         form: see the module.
     """
-    shift, reason, waits = None, None, False
-    if attack == "relearn":
-        shift, reason, waits = _shift(metric, retain, before, after)
+    shift, reason = None, None
     per_model: dict[str, float] = {}
     excluded: dict[str, str] = {}
     to_do: dict[str, str] = dict(chosen.to_do)
-    if retain is not None and reason is not None and waits:
-        to_do[retain] = reason.removeprefix(f"retain model {retain}: ")
+
+    if attack == "relearn" and retain is None:
+        reason = "relearning needs the retain model's own shift; name it with --retain"
+    elif attack == "relearn" and retain is not None:
+        gaps: dict[str, str] = {}
+        if pair := _pair(metric, retain, (before, after), to_do, gaps):
+            shift = pair[1] - pair[0]
+        else:
+            reason = f"retain model {retain}: {(to_do | gaps)[retain]}"
     used = left(models, chosen)
     for model in used:
-        gap, is_to_do = _gap(metric, model, before, after)
-        if gap is not None:
-            (to_do if is_to_do else excluded)[model] = gap
-        elif reason is None:
-            b, a = (metric.knowledge(v.value(model, metric.key)) for v in (before, after))
+        pair = _pair(metric, model, (before, after), to_do, excluded)
+        if pair and reason is None:
+            b, a = pair
             per_model[model] = (
                 quantization(b, a, form) if shift is None else relearning(a - b, shift, form)
             )
@@ -218,46 +214,38 @@ def stability(
         per_model=per_model,
         excluded=excluded,
         to_do=to_do,
-        reason=reason or _reason(len(models), used, per_model, to_do),
+        reason=reason or _reason(len(models), len(used), per_model, to_do),
     )
 
 
-def _shift(
-    metric: JudgedMetric, retain: str | None, before: Values, after: Values
-) -> tuple[float | None, str | None, bool]:
-    """The retain model's own shift, or why there is none, and whether it is only to do."""
-    if retain is None:
-        return None, "relearning needs the retain model's own shift; name it with --retain", False
-    gap, is_to_do = _gap(metric, retain, before, after)
-    if gap is not None:
-        return None, f"retain model {retain}: {gap}", is_to_do
-    b, a = (metric.knowledge(v.value(retain, metric.key)) for v in (before, after))
-    return a - b, None, False
-
-
-def _gap(
-    metric: JudgedMetric, model: str, before: Values, after: Values
-) -> tuple[str | None, bool]:
-    """Why a model has no pair of values, and whether it only waits to be measured."""
-    for when, values in (("before", before), ("after", after)):
+def _pair(
+    metric: JudgedMetric,
+    model: str,
+    tables: tuple[Values, Values],
+    to_do: dict[str, str],
+    gaps: dict[str, str],
+) -> list[float]:
+    """Knowledge before and after; nothing where one is missing, and `to_do` or `gaps` says why."""
+    for when, values in zip(("before", "after"), tables, strict=True):
         if math.isnan(values.value(model, metric.key)):
-            return f"{when}: {values.why_not(model, metric.key)}", values.is_to_do(
-                model, metric.key
-            )
-    return None, False
+            told = to_do if values.is_to_do(model, metric.key) else gaps
+            told[model] = f"{when}: {values.why_not(model, metric.key)}"
+            return []
+    return [metric.knowledge(values.value(model, metric.key)) for values in tables]
 
 
 def _reason(
-    n_candidates: int,
-    used: Sequence[str],
-    per_model: Mapping[str, float],
-    to_do: Mapping[str, str],
+    n: int, n_used: int, per_model: Mapping[str, float], to_do: Mapping[str, str]
 ) -> str | None:
     if to_do:
-        return f"{len(to_do)} to do: {', '.join(to_do)}"
-    if not used:
-        return f"none of {n_candidates} models passes the filter"
-    return None if per_model else f"none of {len(used)} usable models has both values"
+        return _to_do(to_do)
+    if not n_used:
+        return f"none of {n} models passes the filter"
+    return None if per_model else f"none of {n_used} usable models has both values"
+
+
+def _to_do(models: Mapping[str, str]) -> str:
+    return f"{len(models)} to do: {', '.join(models)}"
 
 
 def on_common(found: Sequence[Stability]) -> tuple[tuple[str, ...], list[Stability]]:
@@ -291,15 +279,6 @@ LEAST_RANGE = 1e-9
 """Values closer than this are drawn as one: floats cannot hold the edges of bins so narrow."""
 
 
-@dataclass(frozen=True)
-class Histogram:
-    """Values of both pools, as the metric gives them, in the same bins."""
-
-    edges: tuple[float, ...]
-    knows: tuple[int, ...]
-    forgot: tuple[int, ...]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Faithfulness:
     """One metric over two pools, a row of `faithfulness.json`; null where there is no number."""
@@ -324,7 +303,8 @@ class Faithfulness:
     threshold: Number | None = None
     """On the metric's own values; null while a model is to do."""
     threshold_accuracy: Share | None = None
-    histogram: Histogram | None = None
+    histogram: Mapping[str, tuple[Number, ...]] | None = None
+    """`edges` of bins, and how many values of each pool lie in each, as the metric gives them."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Model -> why it has no value of this metric."""
     to_do: Mapping[str, str] = field(default_factory=dict)
@@ -352,11 +332,8 @@ def check_pools(knows: Sequence[str], forgot: Sequence[str], values: Values) -> 
     if both := sorted(set(knows) & set(forgot)):
         raise InputError(f"the pools overlap: {', '.join(both)} is in both")
     owner: dict[str, str] = {}
-    for model in (*knows, *forgot):
-        weights = values.weights.get(model)
-        if weights is None:
-            continue
-        other = owner.setdefault(weights, model)
+    for model in (one for one in (*knows, *forgot) if one in values.weights):
+        other = owner.setdefault(values.weights[model], model)
         if other != model:
             what = "the pools overlap" if (other in knows) != (model in knows) else "counted twice"
             raise InputError(f"{what}: {other} and {model} have the same weights")
@@ -366,7 +343,10 @@ def faithfulness(
     metric: JudgedMetric, knows: Sequence[str], forgot: Sequence[str], values: Values
 ) -> Faithfulness:
     """AUC, interval, threshold, means and histogram of one metric."""
-    raw = [_present(pool, metric.key, values) for pool in (knows, forgot)]
+    raw = [
+        [v for v in (values.value(model, metric.key) for model in pool) if not math.isnan(v)]
+        for pool in (knows, forgot)
+    ]
     turned = [[metric.knowledge(value) for value in pool] for pool in raw]
     missing = [m for m in (*knows, *forgot) if math.isnan(values.value(m, metric.key))]
     to_do = {m: values.why_not(m, metric.key) for m in missing if values.is_to_do(m, metric.key)}
@@ -374,6 +354,16 @@ def faithfulness(
     area = auc(*turned) if enough else None
     limits = auc_limits(*turned) if enough else Estimate(None, why="too few models: no interval")
     best = best_threshold(*turned) if enough and not to_do else None
+    reason = pools_told_apart(limits) if limits.ends else None
+    if to_do:
+        reason = _to_do(to_do)
+    elif not enough:
+        reason = (
+            f"{len(raw[0])} that know and {len(raw[1])} that forgot have a value, "
+            f"wanted at least {LEAST} each"
+        )
+    elif len({value for pool in raw for value in pool}) == 1:
+        reason = "the metric has one value on every model: it tells nothing apart"
     return Faithfulness(
         **metric.named,
         auc=None if to_do else area,
@@ -389,39 +379,21 @@ def faithfulness(
         histogram=_histogram(*raw),
         excluded={m: values.why_not(m, metric.key) for m in missing if m not in to_do},
         to_do=to_do,
-        reason=_why_no_area(raw, to_do) or (pools_told_apart(limits) if limits.ends else None),
+        reason=reason,
     )
-
-
-def _present(pool: Sequence[str], key: str, values: Values) -> list[float]:
-    found = [values.value(model, key) for model in pool]
-    return [value for value in found if not math.isnan(value)]
 
 
 def _mean(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def _why_no_area(raw: Sequence[Sequence[float]], to_do: Mapping[str, str]) -> str | None:
-    if to_do:
-        return f"{len(to_do)} to do: {', '.join(to_do)}"
-    if min(map(len, raw)) < LEAST:
-        return (
-            f"{len(raw[0])} that know and {len(raw[1])} that forgot have a value, "
-            f"wanted at least {LEAST} each"
-        )
-    if len({value for pool in raw for value in pool}) == 1:
-        return "the metric has one value on every model: it tells nothing apart"
-    return None
-
-
-def _histogram(knows: Sequence[float], forgot: Sequence[float]) -> Histogram | None:
+def _histogram(knows: Sequence[float], forgot: Sequence[float]) -> Mapping[str, Any] | None:
     both = [*knows, *forgot]
     if not both or not all(map(math.isfinite, both)):
         return None
     low, high = min(both), max(both)
     margin = 0.5 if high - low < LEAST_RANGE else 0.0
     edges = np.linspace(low - margin, high + margin, N_BINS + 1)
-    counts = [tuple(np.histogram(pool, bins=edges)[0].tolist()) for pool in (knows, forgot)]
-    assert all(low < high for low, high in pairwise(edges))
-    return Histogram(tuple(edges.tolist()), *counts)
+    counts = {"knows": knows, "forgot": forgot}
+    counted = {side: np.histogram(pool, bins=edges)[0] for side, pool in counts.items()}
+    return {key: tuple(one.tolist()) for key, one in {"edges": edges, **counted}.items()}

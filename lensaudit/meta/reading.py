@@ -15,7 +15,7 @@ its own name.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -125,24 +125,20 @@ def judged(names: Iterable[str]) -> list[JudgedMetric]:
     Raises:
         InputError: neither the catalogue nor the suite has the name.
     """
-    by_suite = {one.suite: one for one in _ROWS}
-    found = {}
-    for name in names or CATALOGUE:
-        one = CATALOGUE.get(name) or by_suite.get(name) or _of_suite(name)
-        found[one.key] = one
-    return list(found.values())
+    asked = [*(names or CATALOGUE)]
+    known = {**CATALOGUE, **{one.suite: one for one in _ROWS}}
+    if not known.keys() >= {*asked}:
+        from lensaudit.metrics.registry import all_metrics  # imports torch
 
-
-def _of_suite(name: str) -> JudgedMetric:
-    from lensaudit.metrics.registry import all_metrics  # imports torch
-
-    metric = all_metrics().get(name)
-    if metric is None or "tofu" not in metric.reads:
+        for name, one in all_metrics().items():
+            if "tofu" in one.reads:
+                known.setdefault(name, JudgedMetric(name, name, "other", name, one.high_means))
+    if unknown := [name for name in asked if name not in known]:
         raise InputError(
-            f"no metric {name!r} to judge; known: {', '.join(CATALOGUE)}, and every metric of "
-            "`lensaudit eval --suite tofu`"
+            f"no metric {unknown[0]!r} to judge; known: {', '.join(CATALOGUE)}, and every metric "
+            "of `lensaudit eval --suite tofu`"
         )
-    return JudgedMetric(name, name, "other", name, metric.high_means)
+    return list({known[name].key: known[name] for name in asked}.values())
 
 
 TOLERANCE = 1e-9
@@ -153,55 +149,49 @@ TOLERANCE = 1e-9
 class Values:
     """Sparse table of values, model by metric, with a reason for each gap."""
 
-    by_model: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Model -> metric key -> value, as the metric gives it; never NaN."""
-    reasons: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Model -> metric key -> why there is no value."""
+    rows: Mapping[str, Mapping[str, float | str]] = field(default_factory=dict)
+    """Model -> metric key -> value, as the metric gives it and never NaN, or why there is none."""
     to_do: Mapping[str, str] = field(default_factory=dict)
     """Model -> why nothing was measured yet: it failed to load, or its run failed."""
     weights: Mapping[str, str] = field(default_factory=dict)
     """Model -> content hash of its weights, where known."""
     full_utility: Mapping[str | None, float] = field(default_factory=dict)
     """Epoch -> utility of the full model, where the results name it; None is any epoch."""
-    broken: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    broken: Mapping[str, Set[str]] = field(default_factory=dict)
     """Model -> metrics whose pass broke: their reasons are no answers, they are worth a try."""
 
     def value(self, model: str, key: str) -> float:
         """The value, or NaN."""
-        return self.by_model.get(model, {}).get(key, math.nan)
+        found = self.rows.get(model, {}).get(key)
+        return found if isinstance(found, float) else math.nan
 
     def why_not(self, model: str, key: str) -> str:
         """Why `value` is NaN."""
-        if model in self.to_do:
-            return f"to do: {self.to_do[model]}"
-        if model not in self.by_model and model not in self.reasons:
-            return "to do: no result of this model was found"
-        return self.reasons.get(model, {}).get(key, "its results lack this metric")
+        if model not in self.rows or model in self.to_do:
+            return f"to do: {self.to_do.get(model, 'no result of this model was found')}"
+        return str(self.rows[model].get(key, "its results lack this metric"))
 
     def is_to_do(self, model: str, key: str = "") -> bool:
         """Not measured yet, or its pass broke: not the same as measured in vain."""
-        if model in self.to_do or (model not in self.by_model and model not in self.reasons):
+        if model not in self.rows or model in self.to_do:
             return True
-        return key in self.broken.get(model, ()) and key in self.reasons.get(model, {})
+        return key in self.broken.get(model, ()) and isinstance(self.rows[model].get(key), str)
 
     @property
     def models(self) -> tuple[str, ...]:
         """Every model with a value, a reason or something to do."""
-        return tuple(dict.fromkeys((*self.by_model, *self.reasons, *self.to_do)))
+        return tuple(dict.fromkeys((*self.rows, *self.to_do)))
 
 
 def values_of(rows: Mapping[str, Mapping[str, float | None]]) -> Values:
     """Values from plain rows; null and non-finite numbers become reasons."""
-    by_model: dict[str, dict[str, float]] = {}
-    reasons: dict[str, dict[str, str]] = {}
-    for model, row in rows.items():
-        by_model[model] = {k: v for k, v in row.items() if v is not None and math.isfinite(v)}
-        reasons[model] = {
-            key: "null in the results" if value is None else f"{value} in the results"
-            for key, value in row.items()
-            if key not in by_model[model]
-        }
-    return Values(by_model, reasons)
+    return Values({m: {key: _cell(one) for key, one in row.items()} for m, row in rows.items()})
+
+
+def _cell(value: float | None) -> float | str:
+    if value is None:
+        return "null in the results"
+    return float(value) if math.isfinite(value) else f"{value} in the results"
 
 
 def merged(tables: Iterable[Values]) -> Values:
@@ -210,39 +200,32 @@ def merged(tables: Iterable[Values]) -> Values:
     Raises:
         InputError: two tables give different values for one metric of one model.
     """
-    by_model: dict[str, dict[str, float]] = {}
-    reasons: dict[str, dict[str, str]] = {}
+    rows: dict[str, dict[str, float | str]] = {}
     to_do: dict[str, str] = {}
     weights: dict[str, str] = {}
     utility: dict[str | None, float] = {}
-    broken: dict[str, frozenset[str]] = {}
+    broken: dict[str, Set[str]] = {}
     for table in tables:
-        for model, row in table.by_model.items():
-            _add(by_model.setdefault(model, {}), row, model)
-        for model, why in table.reasons.items():
-            reasons.setdefault(model, {}).update(why)
+        for model, row in table.rows.items():
+            _add(rows.setdefault(model, {}), row, model)
         to_do |= table.to_do
         weights |= table.weights
         utility |= table.full_utility
-        for model, keys in table.broken.items():
-            broken[model] = broken.get(model, frozenset()) | keys
-    measured = by_model.keys() | reasons.keys()
-    left = {
-        model: {key: text for key, text in why.items() if key not in by_model.get(model, {})}
-        for model, why in reasons.items()
-    }
-    waiting = {model: why for model, why in to_do.items() if model not in measured}
-    return Values(by_model, left, waiting, weights, utility, broken)
+        broken |= {model: broken.get(model, set()) | keys for model, keys in table.broken.items()}
+    waiting = {model: why for model, why in to_do.items() if model not in rows}
+    return Values(rows, waiting, weights, utility, broken)
 
 
-def _add(known: dict[str, float], row: Mapping[str, float], model: str) -> None:
-    for key, value in row.items():
-        if abs(known.get(key, value) - value) > TOLERANCE:
+def _add(known: dict[str, float | str], row: Mapping[str, float | str], model: str) -> None:
+    for key, one in row.items():
+        old = known.get(key)
+        if isinstance(one, float) and isinstance(old, float) and abs(old - one) > TOLERANCE:
             raise InputError(
-                f"{model}: {key} is {known[key]:.6g} in one result and {value:.6g} in another; "
+                f"{model}: {key} is {old:.6g} in one result and {one:.6g} in another; "
                 "name only one of them"
             )
-        known[key] = value
+        if isinstance(one, float) or not isinstance(old, float):
+            known[key] = one
 
 
 def short_name(model: str) -> str:
@@ -271,6 +254,8 @@ _WANTED = (
     "ep5/ and ep10/ with memorization/MODEL/summary.json, method_results.json, or folders of these"
 )
 _KEYS = {suite: key for key, suite in SUITE_NAMES.items()}
+_DEPTHS = {"uds": "uds", "lens": "logit_lens", "udr": "em_erasure"}
+"""Field of a summary of `patch` -> our key."""
 _NUMBERS = ("memorization", "privacy", "utility", "uds", "gen_rouge")
 """Categories of an epoch folder."""
 _ATTACKED = {"loss": "loss", "zlib": "zlib", "min_k": "min_k", "min_k++": "min_kpp"}
@@ -291,18 +276,15 @@ def read_values(paths: Iterable[Path], *, attack: str | None = None) -> Values:
     Raises:
         InputError: a path holds no results, or two give different values.
     """
-    return merged(_read(path, attack) for path in paths)
-
-
-def _read(path: Path, attack: str | None) -> Values:
-    if not path.exists():
-        raise InputError(f"{path}: no such file or folder")
-    if path.is_file():
-        return _file(path, attack)
-    found = _folder(path, attack)
-    if not found:
-        raise InputError(f"{path}: {_WANTED}")
-    return merged(found)
+    tables: list[Values] = []
+    for path in paths:
+        if not path.exists():
+            raise InputError(f"{path}: no such file or folder")
+        found = [_file(path, attack)] if path.is_file() else _folder(path, attack)
+        if not found:
+            raise InputError(f"{path}: {_WANTED}")
+        tables += found
+    return merged(tables)
 
 
 def _file(path: Path, attack: str | None) -> Values:
@@ -313,7 +295,7 @@ def _file(path: Path, attack: str | None) -> Values:
     if isinstance(content.get("models"), list):
         return method_results(content, path)
     if path.name == SUMMARY and "source" in content:
-        return _patch_summary(content, path)
+        return values_of({short_name(str(content["source"])): _picked(content, _DEPTHS, path)})
     if all(isinstance(row, dict) and "agg_value" in row for row in content.values()):
         return _log(content, path)
     if all(isinstance(row, dict) for row in content.values()):
@@ -363,28 +345,20 @@ def _log(content: Mapping[str, Any], path: Path) -> Values:
         name, weights = model.name or name, model.weights
     if done.is_file():  # an attacked model is measured under the name of the model
         name = str(checked_object(read_json(done), f"{done}").get("model", name))
-    values: dict[str, float] = {}
-    reasons: dict[str, str] = {}
-    broken: set[str] = set()
+    name, broken = short_name(name), set[str]()
+    row: dict[str, float | str] = {}
     for suite, entry in entries_of(content, path).items():
-        key = _KEYS.get(suite, suite)
-        if entry.agg_value is not None and math.isfinite(entry.agg_value):
-            values[key] = entry.agg_value
+        key, value = _KEYS.get(suite, suite), entry.agg_value
+        if value is not None and math.isfinite(value):
+            row[key] = float(value)
         else:
-            reasons[key] = entry.reason or "null in the log"
+            row[key] = entry.reason or "null in the log"
             broken |= {key} if entry.failed else set()
-    name = short_name(name)
-    return Values(
-        {name: values},
-        {name: reasons},
-        weights={name: weights} if weights else {},
-        broken={name: frozenset(broken)},
-    )
+    known = {name: weights} if weights else {}
+    return Values({name: row}, weights=known, broken={name: broken})
 
 
-def _patch_summary(content: Mapping[str, Any], path: Path) -> Values:
-    keys = {"uds": "uds", "lens": "logit_lens", "udr": "em_erasure"}
-    return values_of({short_name(str(content["source"])): _picked(content, keys, path)})
+Readings = dict[str, float | None]
 
 
 def _epoch(folder: Path, epoch: str | None) -> list[Values]:
@@ -399,9 +373,6 @@ def _epoch(folder: Path, epoch: str | None) -> list[Values]:
             name = f"{model}_{epoch}" if epoch and model in ("full", "retain") else model
             found.append(values_of({name: row}))
     return found
-
-
-Readings = dict[str, float | None]
 
 
 def _privacy(content: Mapping[str, Any], path: Path) -> Readings:
@@ -445,8 +416,8 @@ def _picked(content: Mapping[str, Any], keys: Mapping[str, str], path: Path) -> 
 
 def attack_aucs(values: Values, retain: str) -> dict[str, float]:
     """What membership attacks reach on the retain model: the reference of s_MIA."""
-    row = values.by_model.get(retain, {})
-    return {key: value for key, value in row.items() if key.startswith("mia_")}
+    row = values.rows.get(retain, {}).items()
+    return {key: one for key, one in row if key.startswith("mia_") and isinstance(one, float)}
 
 
 def with_s_mia(values: Values, reference: Mapping[str, float]) -> Values:
@@ -456,24 +427,20 @@ def with_s_mia(values: Values, reference: Mapping[str, float]) -> Values:
         values: the table.
         reference: attack key (`mia_loss`) -> AUC of the retain model, before any attack on it.
     """
-    by_model = {model: dict(row) for model, row in values.by_model.items()}
-    reasons = {model: dict(row) for model, row in values.reasons.items()}
-    for model, row in by_model.items():
-        for suite, attack in ATTACKS.items():
-            key, own = _KEYS[suite], _KEYS[attack]
-            if key in row or own not in row:
+    rows: dict[str, dict[str, float | str]] = {}
+    for model, given in values.rows.items():
+        rows[model] = dict(given)
+        for key, own in ((_KEYS[suite], _KEYS[attack]) for suite, attack in ATTACKS.items()):
+            area, of_retain = given.get(own), reference.get(own)
+            if isinstance(given.get(key), float) or not isinstance(area, float):
                 continue
-            why = reasons.setdefault(model, {})
-            if own not in reference:
-                why[key] = f"the retain model has no {own} to compare with"
-                continue
-            value = similarity(row[own], reference[own])
-            if math.isfinite(value):
-                row[key] = value
-                why.pop(key, None)
-            else:
-                why[key] = f"the retain model's {own} is {reference[own]:g}, no denominator"
-    return replace(values, by_model=by_model, reasons=reasons)
+            found: float | str = f"the retain model has no {own} to compare with"
+            if of_retain is not None:
+                found = similarity(area, of_retain)
+                if not math.isfinite(found):
+                    found = f"the retain model's {own} is {of_retain:g}, no denominator"
+            rows[model][key] = found
+    return replace(values, rows=rows)
 
 
 PUBLISHED = "published"
@@ -553,32 +520,27 @@ def method_results(content: Mapping[str, Any], path: Path) -> Values:
     Raises:
         InputError: a row is not what that file has.
     """
-    rows: dict[str, dict[str, float | None]] = {}
-    for place, raw in enumerate(content["models"]):
-        where = f"{path}: model {place + 1}"
+    names = {**_INVERTED, **_RENAMED, **{name: name for name in _AS_THEY_ARE}}
+    rows: dict[str, Readings] = {}
+    for place, raw in enumerate(content["models"], 1):
+        where = f"{path}: model {place}"
         if not isinstance(raw, Mapping) or not isinstance(raw.get("model"), str):
             raise InputError(f"{where}: has no name; wanted the layout of method_results.json")
         if raw["model"] in rows:
             raise InputError(f"{where}: {raw['model']} is there twice")
-        rows[raw["model"]] = _method_row(raw, where)
+        given = {key: one for key, one in raw.items() if key in names}
+        row = {key: number(v, f"{where} ({raw['model']}): {key}") for key, v in given.items()}
+        rows[raw["model"]] = {
+            names[key]: 1 - one if one is not None and key in _INVERTED else one
+            for key, one in row.items()
+        }
     given = content.get("full_utility") or {}
     utility: dict[str | None, float] = checked_as(dict[str, Number], given, f"{path}: full_utility")
     if "ep10" in utility:  # the two anchors have no epoch in their names and are marked so there
         utility[None] = utility["ep10"]
     if not rows:
         raise InputError(f"{path}: its list of models is empty")
-    found = values_of(rows)
-    return Values(found.by_model, found.reasons, full_utility=utility)
-
-
-def _method_row(raw: Mapping[str, Any], where: str) -> dict[str, float | None]:
-    row: dict[str, float | None] = {}
-    for key, value in raw.items():
-        name = _INVERTED.get(key) or _RENAMED.get(key) or (key if key in _AS_THEY_ARE else None)
-        if name is not None:
-            found = number(value, f"{where} ({raw['model']}): {key}")
-            row[name] = 1 - found if found is not None and key in _INVERTED else found
-    return row
+    return replace(values_of(rows), full_utility=utility)
 
 
 def run_results(content: Mapping[str, Any], path: Path, *, attack: str | None) -> Values:
@@ -596,22 +558,21 @@ def run_results(content: Mapping[str, Any], path: Path, *, attack: str | None) -
     side = _SIDES[attack] if attack else "metrics"
     if attack == "before" and not any(side in raw for raw in content.values()):
         side, attack = "metrics", None
-    rows: dict[str, dict[str, float | None]] = {}
+    rows: dict[str, Readings] = {}
     failed: dict[str, str] = {}
     for model, raw in content.items():
-        name, where = short_name(model), f"{path}: {model}"
-        own = raw.get(side, raw if attack is None else None)
+        name, own = short_name(model), raw.get(side, raw if attack is None else None)
         if not isinstance(own, Mapping):
             failed[name] = f"no {side} in {path.name}"
             continue
         metrics = {k: v for k, v in own.items() if not isinstance(v, str | Mapping)}
-        if not any(isinstance(v, int | float) for v in metrics.values()):
-            failed[name] = f"{raw['error']}" if "error" in raw else f"no value in {path.name}"
-            continue
-        rows[name] = {k: number(v, f"{where}: {k}") for k, v in metrics.items()}
+        if any(isinstance(v, int | float) for v in metrics.values()):
+            rows[name] = {k: number(v, f"{path}: {model}: {k}") for k, v in metrics.items()}
+        else:
+            failed[name] = str(raw.get("error", f"no value in {path.name}"))
     if not rows:
         raise InputError(f"{path}: no model has {side}")
-    return merged([values_of(rows), Values(to_do=failed)])
+    return replace(values_of(rows), to_do=failed)
 
 
 def checked_object(value: Any, where: str) -> Mapping[str, Any]:

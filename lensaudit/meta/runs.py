@@ -8,6 +8,8 @@ one epoch of relearning, of the model and of retain.
 """
 
 import hashlib
+import itertools
+import math
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +23,14 @@ from lensaudit.attacks.relearn import Relearning, relearning_for
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.suites import DEMO_DATA
-from lensaudit.errors import InputError, PartialError, VerificationError, WorkError, failure_in
+from lensaudit.errors import (
+    InputError,
+    PartialError,
+    VerificationError,
+    WorkError,
+    failure_in,
+    shortened,
+)
 from lensaudit.files import alone, digest, read_bytes, slug, write_json
 from lensaudit.meta.aggregate import aggregated
 from lensaudit.meta.documents import (
@@ -124,10 +133,10 @@ def folders_of(names: Sequence[str], parent: Path) -> dict[str, Path]:
     }
 
 
-def _finished(folder: Path, key: str) -> frozenset[str]:
+def _finished(folder: Path, key: str) -> Sequence[str]:
     """The metrics that a model's folder holds under the same conditions."""
     done = keyed_document(folder / DONE, key) if is_whole(folder) else None
-    return frozenset(done["metrics"] if done else ())
+    return done["metrics"] if done else ()
 
 
 ROLES: Mapping[str, Role] = {"knows": "pool_knows", "forgot": "pool_forgot"}
@@ -149,10 +158,10 @@ class MetaRun:
     """How models are measured; None: values come from results alone."""
     notice: Notice
 
-    def suite(self, extra: Iterable[str] = ()) -> tuple[str, ...]:
-        """What an evaluation must compute; s_MIA follows from the attack itself and retain's."""
-        keys = (one.usable_as or one.key for one in self.metrics)
-        return tuple(dict.fromkeys(SUITE_NAMES.get(key, key) for key in (*keys, *extra)))
+    @property
+    def keys(self) -> list[str]:
+        """What is measured: s_MIA follows from the attack itself and retain's."""
+        return [one.usable_as or one.key for one in self.metrics]
 
     def relearning(self, asked: RobustnessSettings) -> tuple[Relearning, str]:
         """How models are relearned, and on which forget rows: `demo`, `forget10` or a file."""
@@ -162,30 +171,26 @@ class MetaRun:
         rows = relearned_rows(replace(given, data=data), asked.relearn_data)
         return replace(default, lr=asked.relearn_lr or default.lr), rows
 
-    def identity(self, name: str, attack: RobustnessSettings | None) -> dict[str, Any]:
-        """What of a model, and of what is done to it first, decides a number."""
-        found = identity_of(name, self.registry)
-        if attack is None:
-            return found
-        if attack.attack == "quantize":
-            return found | {"attack": {"method": "nf4"}}
-        how, rows = self.relearning(attack)
-        return found | {"attack": asdict(how) | {"formats": list(how.formats), "data": rows}}
-
     def key(self, name: str, attack: RobustnessSettings | None = None) -> str:
         """Content hash of what a model's finished result depends on, beside its metrics."""
+        of_model = identity_of(name, self.registry)
+        if attack is not None and attack.attack == "quantize":
+            of_model["attack"] = {"method": "nf4"}
+        elif attack is not None:
+            how, rows = self.relearning(attack)
+            of_model["attack"] = asdict(how) | {"formats": list(how.formats), "data": rows}
         said = plain(self.evaluation, without=_NOT_IDENTITY)
         anchors = {one: said[one] and identity_of(said[one], self.registry) for one in ANCHORS}
         places = {one: _content(said[one]) for one in _PLACES}
-        return digest([self.identity(name, attack), said | places | anchors])
+        return digest([of_model, said | places | anchors])
 
     def plan(self) -> list[str]:
         """What would be measured; nothing is loaded or written."""
         if self.evaluation is None:
             return [f"{len(self.names)} models, values from results; nothing is measured"]
-        wanted, folder = set(self.suite()), self.out / "before"
-        places = folders_of(self.names, folder)
-        done = [one for one in self.names if wanted <= _finished(places[one], self.key(one))]
+        wanted, folder = {SUITE_NAMES.get(key, key) for key in self.keys}, self.out / "before"
+        places = folders_of(self.names, folder).items()
+        done = [name for name, at in places if wanted <= {*_finished(at, self.key(name))}]
         return [f"{folder}: {len(self.names)} models x {len(wanted)} metrics, {len(done)} finished"]
 
     def completed(
@@ -193,50 +198,36 @@ class MetaRun:
         known: Values,
         names: Iterable[str],
         folder: str,
-        extra: Iterable[str] = (),
+        extra: Sequence[str] = (),
         attack: RobustnessSettings | None = None,
     ) -> Values:
-        """Known values, and those of the named models that lack one, measured now."""
-        keys = [one.usable_as or one.key for one in self.metrics] + [*extra]
-        lacking = [n for n in names if any(k not in known.by_model.get(n, {}) for k in keys)]
-        if self.evaluation is None or not lacking:
-            return known
-        left, reasons = (
-            {model: row for model, row in rows.items() if model not in lacking}
-            for rows in (known.by_model, known.reasons)
-        )
-        kept = replace(known, by_model=left, reasons=reasons)
-        return merged([kept, self.measured(lacking, self.out / folder, self.suite(extra), attack)])
-
-    def measured(
-        self,
-        names: Sequence[str],
-        place: Path,
-        metrics: Sequence[str],
-        attack: RobustnessSettings | None,
-    ) -> Values:
-        """The values of every model: measured now, or found finished.
+        """Known values, and those of the named models that lack one, measured now.
 
         Raises:
             InputError: not one model could be measured; the first reason is given.
             TryAgainError: another process measures into the same folder.
         """
-        folders = folders_of(names, place)
-        to_do: dict[str, str] = {}
+        keys = [*dict.fromkeys((*self.keys, *extra))]
+        lacking = [n for n in names if any(math.isnan(known.value(n, key)) for key in keys)]
+        if self.evaluation is None or not lacking:
+            return known
+        place, to_do = self.out / folder, dict[str, str]()
+        folders, suite = folders_of(lacking, place), [SUITE_NAMES.get(key, key) for key in keys]
         with alone(place):
             others = {name: why for name, why in known_to_do(place).items() if name not in folders}
-            for number, (name, folder) in enumerate(folders.items(), 1):
-                self.notice(f"{place.name}: model {number} of {len(names)}: {name}")
-                reason = self._measure(name, folder, metrics, attack)
+            for number, (name, own) in enumerate(folders.items(), 1):
+                self.notice(f"{folder}: model {number} of {len(lacking)}: {name}")
+                reason = self._measure(name, own, suite, attack)
                 if reason is not None:
                     to_do[name] = reason
                     self.notice(f"to do: {name}: {reason}")
                 write_json(place / TO_DO, others | to_do)
-        if len(to_do) == len(names):
+        if len(to_do) == len(lacking):
             first, reason = next(iter(to_do.items()))
-            raise InputError(f"none of {len(names)} models could be measured; {first}: {reason}")
-        done = [folder / LOG for name, folder in folders.items() if name not in to_do]
-        return merged([read_values(done), Values(to_do=to_do)])
+            raise InputError(f"none of {len(lacking)} models could be measured; {first}: {reason}")
+        done = read_values([own / LOG for name, own in folders.items() if name not in to_do])
+        rest = {model: row for model, row in known.rows.items() if model not in lacking}
+        return merged([replace(known, rows=rest), done, Values(to_do=to_do)])
 
     def _measure(
         self, name: str, folder: Path, metrics: Sequence[str], attack: RobustnessSettings | None
@@ -244,19 +235,30 @@ class MetaRun:
         """Measure one model, unless that was done; why it could not be."""
         key = self.key(name, attack)
         known = _finished(folder, key)
-        if set(metrics) <= known:
+        if {*metrics} <= {*known}:
             return None
         # what an earlier run found under the same conditions stays in the log
         wanted = tuple(dict.fromkeys((*metrics, *sorted(known))))
         (folder / DONE).unlink(missing_ok=True)
         (folder / LOG).unlink(missing_ok=True)
         assert self.evaluation is not None
-        settings, made = replace(self.evaluation, metrics=wanted), name
+        made = name
         try:
             with one_memory_error():
                 if attack is not None:
-                    made = self._attacked(name, folder.name, attack)
-                found = evaluate_into(made, settings, folder)
+                    how, rows = self.relearning(attack)
+                    # an attacked model lives in a folder of its own until it is measured
+                    made = str(
+                        attacked(
+                            open_checkpoint(resolve(name, self.registry)),
+                            VARIANTS[attack.attack],
+                            self.out / "attacked" / attack.attack / folder.name,
+                            device=attack.measuring.device,
+                            how=how,
+                            rows=rows,
+                        )
+                    )
+                found = evaluate_into(made, replace(self.evaluation, metrics=wanted), folder)
         except (InputError, WorkError, VerificationError, torch.OutOfMemoryError) as error:
             return failure_in(name, "evaluate", error).message
         failed = [entry for entry in found.entries.values() if entry.failed]
@@ -268,21 +270,8 @@ class MetaRun:
             shutil.rmtree(made, ignore_errors=True)
         return None
 
-    def _attacked(self, name: str, folder: str, attack: RobustnessSettings) -> str:
-        """The attacked model in a folder of its own, which lives until it is measured."""
-        how, rows = self.relearning(attack)
-        made = attacked(
-            open_checkpoint(resolve(name, self.registry)),
-            VARIANTS[attack.attack],
-            self.out / "attacked" / attack.attack / folder,
-            device=attack.measuring.device,
-            how=how,
-            rows=rows,
-        )
-        return str(made)
-
     def before(
-        self, results: Sequence[Path], side: str | None = None, extra: Iterable[str] = ()
+        self, results: Sequence[Path], side: str | None = None, extra: Sequence[str] = ()
     ) -> Values:
         """Values of the models, and of the retain model where a metric compares with its own."""
         compared = any(one.usable_as for one in self.metrics)
@@ -323,10 +312,9 @@ def pool(names: Sequence[str], side: str, registry: Registry) -> list[str]:
     30
     """
     listed = [spec.name for spec in registry.values() if spec.role == ROLES[side]]
-    found: list[str] = []
-    for name in (part for text in names for part in text.split(",") if part):
-        found += listed if name == PUBLISHED else [short_name(name)]
-    return found
+    parts = [part for text in names for part in text.split(",") if part]
+    many = (listed if part == PUBLISHED else [short_name(part)] for part in parts)
+    return [*itertools.chain.from_iterable(many)]
 
 
 def prepare_faithfulness(settings: FaithfulnessSettings, notice: Notice) -> MetaRun:
@@ -398,7 +386,7 @@ def run_robustness(settings: RobustnessSettings, how: MetaRun) -> Path:
             values,
             utility_rel=utility,
             by=by,
-            threshold=thresholds.get(one.usable_as or one.key, float("nan")),
+            threshold=thresholds.get(one.usable_as or one.key, math.nan),
         )
         for one in how.metrics
     ]
@@ -438,11 +426,10 @@ def unfinished(document: Mapping[str, Any], folder: Path) -> PartialError | None
     to_do = {model: why for one in document["metrics"] for model, why in one["to_do"].items()}
     if not to_do:
         return None
-    first = list(to_do.items())[:3]
-    names = ", ".join(f"{name} ({why.removeprefix('to do: ')})" for name, why in first)
-    more = f" and {len(to_do) - 3} more" if len(to_do) > 3 else ""
+    lines = [f"{name} ({why.removeprefix('to do: ')})" for name, why in to_do.items()]
     return PartialError(
-        f"to do: {names}{more}; results so far are in {folder}, run the same command again"
+        f"to do: {shortened(lines, 3, ', ')}; results so far are in {folder}, run the same command "
+        "again"
     )
 
 
@@ -475,19 +462,17 @@ def _default_data(names: Sequence[str], given: AnswerGroups) -> str | None:
 
 def _candidates(settings: RobustnessSettings) -> list[str]:
     """The named models; `results` stands for all in the results but the anchors."""
+    named = [part for text in settings.models for part in text.split(",") if part]
     found: list[str] = []
-    for name in (part for text in settings.models for part in text.split(",") if part):
-        if name != RESULTS:
-            found.append(short_name(name))
-            continue
+    if RESULTS in named:
         if not settings.before:
             raise InputError("--source results: needs --before, the results to take them from")
         anchors = {settings.measuring.full or "full", settings.measuring.retain or "retain"}
         anchors |= {f"{one}_{epoch}" for one in anchors for epoch in EPOCHS}
         anchors |= {f"{DEMO}full", f"{DEMO}retain"}
         listed = read_values(settings.before, attack="before").models
-        found += [model for model in listed if model not in anchors]
-    return list(dict.fromkeys(found))
+        found = [model for model in listed if model not in anchors]
+    return list(dict.fromkeys([*found, *(short_name(one) for one in named if one != RESULTS)]))
 
 
 def _thresholds(settings: RobustnessSettings) -> Mapping[str, float]:

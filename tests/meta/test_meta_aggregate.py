@@ -83,7 +83,7 @@ def test_utility_is_relative_to_full_and_at_most_its():
 
 
 def test_a_model_that_is_to_do_says_so():
-    values = Values(values_of({"full": WHOLE}).by_model, to_do={"npo_b": "not found"})
+    values = Values(values_of({"full": WHOLE}).rows, to_do={"npo_b": "not found"})
     row = {one.model: one for one in aggregated(values)}["npo_b"]
     assert row.reasons["mem"] == "es: to do: not found"
 

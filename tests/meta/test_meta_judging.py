@@ -78,12 +78,12 @@ def test_uds_is_low_where_knowledge_is_and_its_threshold_is_on_its_own_values():
 
 def test_the_histogram_counts_every_model_once():
     found = judge("es", [0.5, 0.9, 1.0], [0.0, 0.1]).histogram
-    assert (sum(found.knows), sum(found.forgot), found.knows[-1]) == (3, 2, 2)
-    assert (found.edges[0], found.edges[-1]) == (0.0, 1.0)
+    assert (sum(found["knows"]), sum(found["forgot"]), found["knows"][-1]) == (3, 2, 2)
+    assert (found["edges"][0], found["edges"][-1]) == (0.0, 1.0)
     for apart in (1e-16, 1e-15, 1e-10):  # rounding
         found = judge("es", [1.0, 1.0], [1.0 - apart] * 2).histogram
-        assert (max(found.knows), max(found.forgot)) == (2, 2)
-        assert found.edges[0] < 1.0 < found.edges[-1]
+        assert (max(found["knows"]), max(found["forgot"])) == (2, 2)
+        assert found["edges"][0] < 1.0 < found["edges"][-1]
 
 
 def test_a_model_without_the_metric_is_named_and_not_counted():
@@ -96,7 +96,7 @@ def test_a_model_without_the_metric_is_named_and_not_counted():
 def test_a_model_that_failed_to_load_leaves_no_auc_but_a_preliminary_one():
     found = judge("es", [0.5, 0.9], [0.1, 0.2])
     values = pools("es", [0.5, 0.9], [0.1, 0.2])
-    waiting = Values(values.by_model, values.reasons, to_do={"n2": "no such folder"})
+    waiting = Values(values.rows, to_do={"n2": "no such folder"})
     later = faithfulness(CATALOGUE["es"], ["p0", "p1"], ["n0", "n1", "n2", "n3"], waiting)
     assert (found.auc, later.auc, later.preliminary_auc) == (1.0, None, 1.0)
     # nor a threshold that models would be filtered by
@@ -273,13 +273,13 @@ def test_relearning_without_retains_own_shift_has_no_number(retain, said):
 
 def test_a_model_still_to_do_leaves_no_number_but_a_preliminary_one():
     before = table("uds", a=0.8, d=0.7)
-    after = Values(table("uds", a=0.8).by_model, to_do={"d": "out of memory"})
+    after = Values(table("uds", a=0.8).rows, to_do={"d": "out of memory"})
     found = stability(CATALOGUE["uds"], "quantize", "ad", chosen(a=0.8, d=0.7), before, after)
     assert (found.value, found.preliminary) == (None, pytest.approx(1))
     assert found.to_do == {"d": "after: to do: out of memory"}
     assert found.reason == "1 to do: d"
     # a candidate that was never measured is to do, not filtered out
-    values = Values(table("uds", a=0.8).by_model, to_do={"d": "no such folder"})
+    values = Values(table("uds", a=0.8).rows, to_do={"d": "no such folder"})
     picked = usable(CATALOGUE["uds"], ["a", "d"], values, utility_rel=UTILITY, threshold=0.5)
     assert (left("ad", picked), picked.filtered_out) == (["a"], {})
     found = stability(CATALOGUE["uds"], "quantize", "ad", picked, values, values)

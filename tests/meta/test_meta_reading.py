@@ -54,7 +54,7 @@ def test_the_run_folder_of_the_reference_is_read_category_by_category(runs):
     values = read_values([runs])
     names = ("full", "retain", "npo_lr1e5_b01_a1")
     assert set(values.models) == {f"{name}_{epoch}" for name in names for epoch in ("ep5", "ep10")}
-    row = values.by_model["npo_lr1e5_b01_a1_ep5"]
+    row = values.rows["npo_lr1e5_b01_a1_ep5"]
     assert (row["es"], row["mia_min_kpp"], row["s_mia_zlib"]) == (0.1, 0.4, 0.5)
     assert (row["uds"], row["rouge"], row["fluency"], row["ra_q_prob"]) == (0.7, 0.35, 0.9, 0.5)
     assert "mem" not in row
@@ -79,14 +79,16 @@ def test_an_evaluation_is_read_under_the_names_of_the_catalogue(tmp_path):
     }
     put(tmp_path / "npo-tofu" / "TOFU_EVAL.json", log)
     values = read_values([tmp_path])
-    assert values.by_model == {
-        "npo-tofu": {"es": 0.2, "truth_ratio": 0.5, "ra_Q_A_Prob": 0.1, "ra_q_prob": 0.6}
+    assert values.rows == {
+        "npo-tofu": {
+            **{"es": 0.2, "truth_ratio": 0.5, "ra_Q_A_Prob": 0.1, "ra_q_prob": 0.6},
+            "uds": "no retain model",
+        }
     }
-    assert values.why_not("npo-tofu", "uds") == "no retain model"
     manifest = {"inputs": {"model": {"name": "demo/npo", "weights": "abc"}}}
     put(tmp_path / "npo-tofu" / "manifest.json", manifest)
     named = read_values([tmp_path])
-    assert list(named.by_model) == ["demo/npo"]
+    assert list(named.rows) == ["demo/npo"]
     assert named.weights == {"demo/npo": "abc"}
 
 
@@ -96,8 +98,7 @@ def test_an_evaluation_and_a_patch_run_of_one_model_join_and_may_not_disagree(tm
     put(tmp_path / "b" / "summary.json", {"source": "demo/npo", "uds": 0.4, "lens": None})
     put(tmp_path / "judge" / "summary.json", {"n_scored": 3})  # of another command
     values = read_values([tmp_path])
-    assert values.by_model == {"demo/npo": {"es": 0.2, "uds": 0.4}}
-    assert values.why_not("demo/npo", "logit_lens") == "null in the results"
+    assert values.rows == {"demo/npo": {"es": 0.2, "uds": 0.4, "logit_lens": "null in the results"}}
     put(tmp_path / "c" / "summary.json", {"source": "demo/npo", "uds": 0.5})
     said = r"demo/npo: uds is 0\.4 in one result and 0\.5 in another"
     with pytest.raises(InputError, match=said):
@@ -122,8 +123,8 @@ POOL = {
 
 def test_the_authors_pool_file_is_read_and_a_failed_model_stays_to_do(tmp_path):
     values = read_values([put(tmp_path / "results.json", POOL)])
-    assert values.by_model == {"pos_full_lr1e5_wd001_ep5": {"uds": 0.6}}
-    assert values.why_not("pos_full_lr1e5_wd001_ep5", "es") == "null in the results"
+    row = {"uds": 0.6, "es": "null in the results"}
+    assert values.rows == {"pos_full_lr1e5_wd001_ep5": row}
     assert values.to_do == {"neg_retain90_lr1e5_wd001_ep5": "CUDA out of memory"}
     assert values.is_to_do("neg_retain90_lr1e5_wd001_ep5")
 
@@ -206,9 +207,9 @@ def test_a_file_of_another_shape_is_an_error_that_names_it(tmp_path, name, conte
 
 def test_a_value_beats_a_reason_and_a_result_beats_to_do():
     tables = (
-        Values(reasons={"a": {"uds": "old"}}, to_do={"a": "x", "b": "y"}),
+        Values({"a": {"uds": "old"}}, to_do={"a": "x", "b": "y"}),
         values_of({"a": {"uds": 0.5}}),
     )
     found = merged(tables)
-    assert found.reasons["a"] == {}
+    assert found.rows == {"a": {"uds": 0.5}}
     assert found.to_do == {"b": "y"}
