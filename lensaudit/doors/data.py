@@ -9,7 +9,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -100,19 +100,14 @@ class Shape:
     """One kind of row: its columns, and what becomes of it."""
 
     columns: Mapping[str, str]
-    """Column -> what it must be, a key of `KINDS`."""
+    """Column -> what it must be, a key of `KINDS`; a row has these and no others but `more`."""
     become: Callable[[Raw], Made]
     more: Mapping[str, str]
     """Columns that a row may lack, or hold nothing under."""
 
-    def fits(self, row: Mapping[str, Any]) -> bool:
-        """Has the row these columns and no others?"""
-        return self.columns.keys() <= row.keys() <= {*self.columns, *self.more, *_ALWAYS}
-
     def problems(self, row: Mapping[str, Any]) -> list[str]:
         """What is wrong with the values of a row that fits."""
-        more = {key: kind for key, kind in self.more.items() if row.get(key) is not None}
-        kinds = {**self.columns, **more}
+        kinds = {**self.columns, **{k: v for k, v in self.more.items() if row.get(k) is not None}}
         texts = [key for key, kind in kinds.items() if kind == "text"]
         wrong = [
             f"{key} is {repr(row[key])[:40]}, wanted {kind}"
@@ -204,8 +199,10 @@ def _tofu(raw: Raw) -> Made:
 
 def _verbatim(raw: Raw) -> Made:
     """The beginning of a text's continuation is scored, as long as TOFU's longest entity."""
-    start = re.match(rf"\s*\S+(?:\s+\S+){{0,{LONGESTWORDS - 1}}}", raw.row["gt"])
-    return [_asked(raw, "prompt", "gt", **_whole(start[0].strip() if start else raw.row["gt"]))]
+    words = [*re.finditer(r"\S+", raw.row["gt"])][:LONGESTWORDS]
+    return [
+        _asked(raw, "prompt", "gt", **_whole(raw.row["gt"][words[0].start() : words[-1].end()]))
+    ]
 
 
 _ALL_OF = re.compile(
@@ -360,49 +357,42 @@ def convert(settings: ConvertSettings, *, force: bool = False) -> Converted:
     """
     if settings.model and settings.name != "wmdp":
         raise InputError(f"--model: {settings.name} has no choices; only wmdp's items are asked")
-    halves = dict.fromkeys(settings.files) | dict.fromkeys(settings.keep, "keep")
-    read: dict[Path, Half] = {
-        file: "keep" if half else _half(file) for file, half in halves.items()
-    }
-    raws = _raws(settings.name, read)
-    solved = _solved(raws, settings.model) if settings.model else set()
+    read: dict[Path, Half] = {file: _half(file) for file in settings.files}
+    read |= dict.fromkeys(settings.keep, "keep")
     dropped: Counter[str] = Counter()
-    found: list[Row] = []
-    for at, (raw, made) in enumerate(raws):
-        if at in solved:
-            made = "the choices alone give the answer away"
+    alike: dict[tuple[str, ...], list[Row]] = {}
+    for raw, made in _raws(settings, read):
         if isinstance(made, str):
             dropped[made] += 1
-        else:
-            found += [_row(settings, raw, one) for one in made]
-    rows = _joined(found, dropped)
-    authors = {one.get("author") for one in found}
+            continue
+        more = {key: raw.row[key] for key in _ALWAYS if raw.row.get(key) is not None}
+        for one in made:
+            half = "forget" if one.get("author") in settings.forget else "keep"
+            more["set"] = half if settings.forget else raw.half
+            row = {**one, **more, "source": f"{raw.file.name} {raw.where}"}
+            key = (row["question"], row["answer"], row.get("entity", ""))
+            alike.setdefault(key, []).append(row)
+    authors = {row.get("author") for same in alike.values() for row in same}
     if unknown := {*settings.forget} - authors:
         named = ", ".join(sorted(map(str, authors - {None})))
         raise InputError(f"--forget {min(unknown)}: no row is of it; rows are of {named:.200}")
+    rows = _joined(alike.values(), dropped)
     if not (rows["forget"] or rows["keep"]):
         why = ", ".join(f"{n} rows: {text}" for text, n in dropped.items())
         raise InputError(f"{settings.files[0]}: no row is left ({why})")
-    return _write(settings, rows, read, dropped, force=force)
+    return Converted(
+        written=_written(settings.out, rows, read, force=force),
+        read={str(file): half for file, half in read.items()},
+        without_span=sum("entity" not in one for own in rows.values() for one in own),
+        dropped=dropped,
+        notes=tuple(_notes(settings, rows)),
+    )
 
 
-def _row(settings: ConvertSettings, raw: Raw, made: Row) -> Row:
-    """A row with its half and what every row may say."""
-    half = raw.half
-    if settings.forget:
-        half = "forget" if made.get("author") in settings.forget else "keep"
-    more = {key: raw.row[key] for key in _ALWAYS if raw.row.get(key) is not None}
-    return {**made, **more, "set": half, "source": f"{raw.file.name} {raw.where}"}
-
-
-def _joined(found: Sequence[Row], dropped: Counter[str]) -> dict[Half, list[Row]]:
+def _joined(alike: Iterable[Sequence[Row]], dropped: Counter[str]) -> dict[Half, list[Row]]:
     """The rows by half, each once; of the same rows the first says where it stands."""
-    alike: dict[tuple[str, ...], list[Row]] = {}
-    for row in found:
-        key = (row["question"], row["answer"], row.get("entity", ""))
-        alike.setdefault(key, []).append(row)
     rows: dict[Half, list[Row]] = {"forget": [], "keep": []}
-    for same in alike.values():
+    for same in alike:
         if len({row["set"] for row in same}) == 2:
             dropped["stands among rows to forget and rows to keep"] += len(same)
             continue
@@ -412,43 +402,29 @@ def _joined(found: Sequence[Row], dropped: Counter[str]) -> dict[Half, list[Row]
     return rows
 
 
-def _write(
-    settings: ConvertSettings,
-    rows: Mapping[Half, list[Row]],
-    read: Mapping[Path, Half],
-    dropped: Counter[str],
-    *,
-    force: bool,
-) -> Converted:
+def _written(
+    out: Path, rows: Mapping[Half, list[Row]], read: Iterable[Path], *, force: bool
+) -> dict[Half, tuple[Path, int]]:
     """The rows to forget, and beside them those to keep; the only half stands where was said."""
-    out = settings.out
     if not out.name:
         raise InputError("--out: names no file")
     beside = out.with_suffix(f".keep{out.suffix}") if rows["forget"] else out
-    places: dict[Half, Path] = {"forget": out, "keep": beside}
-    written: dict[Half, tuple[Path, int]] = {
-        half: (places[half], len(own)) for half, own in rows.items() if own
-    }
-    for half, (place, _) in written.items():
+    found: dict[Half, Path] = {"forget": out, "keep": beside}
+    places: dict[Half, Path] = {half: place for half, place in found.items() if rows[half]}
+    for half, place in places.items():
         if os.path.realpath(place) in map(os.path.realpath, read):
             raise InputError(f"{place}: would be written over; name another --out")
         check_output(place, ours=_is_ours, force=force)
         own = [one.get("idx") for one in rows[half]]
         if None in own or len(set(own)) < len(own):
-            own = list(range(len(own)))
-        rows[half][:] = [row | {"idx": idx} for row, idx in zip(rows[half], own, strict=True)]
-    every = [*rows["forget"], *rows["keep"]]
-    for half, (place, _) in written.items():
+            own = range(len(own))
+        for idx, row in zip(own, rows[half], strict=True):
+            row["idx"] = idx
+    for half, place in places.items():
         if spanned := [one for one in rows[half] if "entity" in one]:
             validate(spanned, str(place))
         write_jsonl(make_folder(place.parent) / place.name, rows[half])
-    return Converted(
-        written=written,
-        read={str(file): half for file, half in read.items()},
-        without_span=sum("entity" not in one for one in every),
-        dropped=dropped,
-        notes=tuple(_notes(settings, rows)),
-    )
+    return {half: (place, len(rows[half])) for half, place in places.items()}
 
 
 def _notes(settings: ConvertSettings, rows: Mapping[Half, Sequence[Row]]) -> Iterator[str]:
@@ -497,12 +473,13 @@ def _half(file: Path) -> Half:
     return "forget"
 
 
-def _raws(name: SetName, files: Mapping[Path, Half]) -> list[tuple[Raw, Made]]:
+def _raws(settings: ConvertSettings, files: Mapping[Path, Half]) -> list[tuple[Raw, Made]]:
     """The rows of all files with what becomes of them; perturbed ones after those they perturb.
 
     Raises:
         InputError: lists what is wrong with the rows of the first file that is.
     """
+    name = settings.name
     found: list[tuple[Raw, Shape]] = []
     beside: dict[str, list[str]] = {}
     for file in sorted(files, key=lambda one: "perturbed" in one.stem):
@@ -513,9 +490,8 @@ def _raws(name: SetName, files: Mapping[Path, Half]) -> list[tuple[Raw, Made]]:
             row = {"text": value} if _PLAIN in SETS[name] and isinstance(value, str) else value
             shape, wrong = _shape(name, row)
             if shape is not None and not wrong:
-                if row.get("idx") in seen:
-                    wrong = [f"duplicate idx {row['idx']}"]
-                seen |= {row["idx"]} if row.get("idx") is not None else set()
+                wrong = [f"duplicate idx {row['idx']}"] if row.get("idx") in seen else []
+                seen |= {row.get("idx")} - {None}
                 raw = Raw(row, file, where, place, len(rows), files[file], beside)
                 found.append((raw, shape))
             problems += [f"{where}: {one}" for one in wrong]
@@ -526,19 +502,22 @@ def _raws(name: SetName, files: Mapping[Path, Half]) -> list[tuple[Raw, Made]]:
     for raw, _ in found if name == "lume" else ():
         document, kind = _document(raw.row)
         if kind == "qa":
-            answers = beside.setdefault(document, [])
-            answers.append(raw.row["output"].strip().rstrip("."))
-    return [(raw, _made(raw, shape)) for raw, shape in found]
+            beside.setdefault(document, []).append(raw.row["output"].strip().rstrip("."))
+    solved = _solved([raw.row for raw, _ in found], settings.model) if settings.model else ()
+    why = "the choices alone give the answer away"
+    return [
+        (raw, why if at in solved else _made(raw, shape)) for at, (raw, shape) in enumerate(found)
+    ]
 
 
 def _shape(name: SetName, row: Any) -> tuple[Shape | None, list[str]]:
     """The kind of a row, and what is wrong with it."""
     if not isinstance(row, Mapping):
         return None, row_problems(row)
-    shape = next((one for one in SETS[name] if one.fits(row)), None)
-    if shape is None:
-        return None, [f"found columns {', '.join(map(str, row)) or 'none'}"[:300]]
-    return shape, shape.problems(row)
+    for shape in SETS[name]:
+        if shape.columns.keys() <= row.keys() <= {*shape.columns, *shape.more, *_ALWAYS}:
+            return shape, shape.problems(row)
+    return None, [f"found columns {', '.join(map(str, row)) or 'none'}"[:300]]
 
 
 def _made(raw: Raw, shape: Shape) -> Made:
@@ -575,7 +554,7 @@ def _flat(where: str, value: Any) -> Iterator[SourceRow]:
         yield where, value
 
 
-def _solved(raws: Sequence[tuple[Raw, Made]], model: str) -> set[int]:
+def _solved(rows: Sequence[Mapping[str, Any]], model: str) -> set[int]:
     """Places of items that a model answers from the choices alone, without their question.
 
     Each choice follows all four; the one of the highest mean log-probability (nats per token) is
@@ -583,12 +562,15 @@ def _solved(raws: Sequence[tuple[Raw, Made]], model: str) -> set[int]:
     """
     from lensaudit.evaluation.known import answer_logprobs  # imports torch
 
-    items = list(enumerate(raw.row for raw, _ in raws))
     asked = [
         Fact(4 * at + n, "\n".join(row["choices"]), one, "", one, at)
-        for at, row in items
+        for at, row in enumerate(rows)
         for n, one in enumerate(row["choices"])
     ]
     scores = answer_logprobs(asked, model)
-    by_item = [[scores.get(4 * at + n, -math.inf) for n in range(4)] for at, _ in items]
-    return {at for at, row in items if by_item[at].index(max(by_item[at])) == row["answer"]}
+    found = set()
+    for at, row in enumerate(rows):
+        own = [scores.get(4 * at + n, -math.inf) for n in range(4)]
+        if own.index(max(own)) == row["answer"]:
+            found.add(at)
+    return found

@@ -6,8 +6,8 @@ hashes. Files depend on the results alone: written twice, they are the same.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
 from importlib import metadata
@@ -78,9 +78,16 @@ class ScoredFact:
     question: str = ""
     answer: str = ""
     entity: str = ""
-    scores: Mapping[str, float] = field(default_factory=dict)
-    unscored: Mapping[str, str] = field(default_factory=dict)
     layers: Mapping[str, Any] = field(default_factory=dict)
+    scores: dict[str, float] = field(default_factory=dict)
+    unscored: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, value: float | None, why: str | None) -> None:
+        """Add a score, or why there is none."""
+        if value is None:
+            self.unscored[name] = why or "no reason is known"
+        else:
+            self.scores[name] = value
 
 
 @dataclass(frozen=True)
@@ -159,12 +166,8 @@ def _exported(model: Model, located: Sequence[Found]) -> Exported:
     """All of a model, read by the readers that the page uses."""
     own = [one for one in located if one.path.parent in model.folders]
     run = model.judged[0].run
-    evals = [read_eval(one.path) for one in own if one.kind == "eval"]
-    made = {
-        place: json_object(place / MANIFEST)
-        for place in model.folders
-        if (place / MANIFEST).exists()
-    }
+    files = {place: place / MANIFEST for place in model.folders}
+    made = {place: json_object(file) for place, file in files.items() if file.exists()}
     # a log of another tool has no hash, and goes by its name
     hashes = {} if model.weights == model.source else {"weights": model.weights}
     for place, one in made.items():
@@ -179,13 +182,21 @@ def _exported(model: Model, located: Sequence[Found]) -> Exported:
         datetime.fromisoformat(str(one["finished"])) for one in made.values() if "finished" in one
     ]
     repo = str(part(run.manifest if run else {}, "inputs", "source").get("repo", ""))
+    readings = [_held(one) for one in model.views]
     # the assignment test has its mean beside its share
     means = [one.number for one in model.views if one.name == "bits" and one.number]
-    bits = [Measure("bits", "bits a fact", one, True, unit="bits") for one in means]
+    readings += [Measure("bits", "bits a fact", one, True, unit="bits") for one in means]
+    for log in (read_eval(one.path) for one in own if one.kind == "eval"):
+        readings += [_of_suite(log, name) for name in log.entries]
+    if run is not None:
+        rows = {f"unscored: {why}": str(idx)[1:-1] for why, idx in run.said.by_reason.items()}
+        title = "unlearning depth score" if run.score == "uds" else f"depth by {run.score}"
+        named = (SCORES[run.score], title, run.estimate)
+        readings.insert(0, Measure(*named, False, 0.0, 1.0, "proportion", rows))
     return Exported(
         model,
         repo if _HUB_NAME.fullmatch(repo) else f"local/{slug(model.source)}",
-        [*_depth(run), *map(_held, model.views), *bits, *_suite(evals)],
+        readings,
         _facts(run, own),
         hashes,
         {key: str(value) for one in made.values() for key, value in part(one, "versions").items()},
@@ -193,19 +204,10 @@ def _exported(model: Model, located: Sequence[Found]) -> Exported:
     )
 
 
-def _depth(run: PatchRun | None) -> list[Measure]:
-    """The score that a run of `patch` was made for."""
-    if run is None:
-        return []
-    rows = {f"unscored: {why}": str(idx)[1:-1] for why, idx in run.said.by_reason.items()}
-    title = "unlearning depth score" if run.score == "uds" else f"depth by {run.score}"
-    return [Measure(SCORES[run.score], title, run.estimate, False, 0.0, 1.0, "proportion", rows)]
-
-
 def _held(view: View) -> Measure:
     """The share of the facts that a view says is held: 0 as a model that never knew, 1 as full."""
-    told = {"says": view.says, "control": view.control, "reason": view.reason, "shown": view.shown}
-    told["shown"] = told["shown"] if view.held else ""
+    told = {"says": view.says, "control": view.control, "reason": view.reason}
+    told["shown"] = view.shown if view.held else ""
     found = view.held or Estimate(None, why=view.shown if view.finds else view.reason)
     return Measure(
         f"held.{view.name}",
@@ -217,49 +219,38 @@ def _held(view: View) -> Measure:
     )
 
 
-def _suite(evals: Sequence[EvalRun]) -> list[Measure]:
-    """Metrics of `eval`; to forget is better on the forget set, to know on rows to keep."""
-    readings = []
-    for run in evals:
-        for name, entry in run.entries.items():
-            kept = name.startswith(_OF_KEPT) or entry.family == "utility"
-            undirected = entry.high_means is None or _TWO_SIDED.fullmatch(name)
-            lower = None if undirected else (entry.high_means == "knows") != kept
-            missing = {"n_unscored": str(entry.n_unscored)} if entry.n_unscored else {}
-            more = {"source": entry.source, **missing} if entry.source else missing
-            readings.append(Measure(f"{run.suite}.{name}", name, entry.estimate, lower, more=more))
-    return readings
+def _of_suite(run: EvalRun, name: str) -> Measure:
+    """A metric of `eval`; to forget is better on the forget set, to know on rows to keep."""
+    entry = run.entries[name]
+    kept = name.startswith(_OF_KEPT) or entry.family == "utility"
+    undirected = entry.high_means is None or _TWO_SIDED.fullmatch(name)
+    lower = None if undirected else (entry.high_means == "knows") != kept
+    more = {"source": entry.source} if entry.source else {}
+    more |= {"n_unscored": str(entry.n_unscored)} if entry.n_unscored else {}
+    return Measure(f"{run.suite}.{name}", name, entry.estimate, lower, more=more)
 
 
 def _facts(run: PatchRun | None, own: Sequence[Found]) -> list[ScoredFact]:
     """Facts by idx, as the page joins them: depth and layers, bits, and whether an attack hit."""
-    known = {one.idx: one for one in _patched(run)} if run else {}
+    known: dict[int, ScoredFact] = {}
+    if run is not None:
+        for text, row in zip(run.examples, run.rows, strict=True):
+            layers = {"layers": [*run.layers], **{key: row.get(key) for key in ("s1", "s2", "ke")}}
+            known[text.idx] = fact = ScoredFact(
+                text.idx, text.question, text.answer, text.entity, layers
+            )
+            fact.add(SCORES[run.score], row.get(SCORES[run.score]), row.get("unscored"))
     for one in own:
-        if one.kind == "worst":
-            for row in read_worst(one.path)["facts"]:
-                fact = known.get(row["idx"]) or ScoredFact(row["idx"], row["q"], "", row["entity"])
-                if fact.entity == row["entity"]:  # else it is of other rows
-                    value = None if row["unscored"] else float(bool(row["attacks"]))
-                    known[fact.idx] = _with(fact, "held.worst_case", value, row["unscored"])
-        if one.kind == "know":
-            for idx, (value, why) in read_know(one.path)["facts"].items():
-                fact = known.get(int(idx)) or ScoredFact(int(idx))
-                known[fact.idx] = _with(fact, "bits", value, why)
+        for row in read_worst(one.path)["facts"] if one.kind == "worst" else ():
+            new = ScoredFact(row["idx"], row["q"], "", row["entity"])
+            fact = known.setdefault(new.idx, new)
+            if fact.entity == row["entity"]:  # else it is of other rows
+                value = None if row["unscored"] else float(bool(row["attacks"]))
+                fact.add("held.worst_case", value, row["unscored"])
+        known_bits = read_know(one.path)["facts"] if one.kind == "know" else {}
+        for idx, (value, why) in known_bits.items():
+            known.setdefault(int(idx), ScoredFact(int(idx))).add("bits", value, why)
     return list(known.values())
-
-
-def _patched(run: PatchRun) -> Iterator[ScoredFact]:
-    name = SCORES[run.score]
-    for text, row in zip(run.examples, run.rows, strict=True):
-        layers = {"layers": list(run.layers), **{key: row.get(key) for key in ("s1", "s2", "ke")}}
-        fact = ScoredFact(text.idx, text.question, text.answer, text.entity, layers=layers)
-        yield _with(fact, name, row.get(name), row.get("unscored"))
-
-
-def _with(fact: ScoredFact, name: str, value: float | None, why: str | None) -> ScoredFact:
-    if value is None:
-        return replace(fact, unscored={**fact.unscored, name: why or "no reason is known"})
-    return replace(fact, scores={**fact.scores, name: value})
 
 
 def _names(models: Sequence[Exported]) -> list[str]:
@@ -278,10 +269,7 @@ def eee(models: Sequence[Exported], found: Verdicts, settings: ExportSettings) -
     files = {}
     for one in models:
         stamp = str(int(one.finished.timestamp()))
-        named = {
-            "schema_version": EEE,
-            "evaluation_id": f"lensaudit/{one.name}/{stamp}",
-        }
+        named = {"schema_version": EEE, "evaluation_id": f"lensaudit/{one.name}/{stamp}"}
         rows = "".join(f"{_json({**named, **row})}\n" for row in _instances(one)).encode()
         key = sha256(_json([named, one.said]).encode() + rows).digest()[:16]
         org, _, name = one.name.partition("/")
@@ -304,15 +292,14 @@ def eee(models: Sequence[Exported], found: Verdicts, settings: ExportSettings) -
 
 def _aggregate(one: Exported, settings: ExportSettings, stamp: str) -> dict[str, Any]:
     """The aggregate record, without its name and its samples."""
-    rows = {key: value for key, value in one.hashes.items() if key == "rows"}
-    repo = settings.repo
-    at_hub = {"source_type": "hf_dataset", "hf_repo": repo} if repo else {"source_type": "other"}
-    source = {"dataset_name": repo or "forget set", **at_hub, "additional_details": rows}
-    undirected = {
-        f"left out {r.name}": "which way is better is not known"
-        for r in one.scored
-        if r.lower_is_better is None
+    of = {
+        key: {role: v for role, v in one.hashes.items() if role == key}
+        for key in ("rows", "weights")
     }
+    repo, undirected = settings.repo, [r.name for r in one.scored if r.lower_is_better is None]
+    at_hub = {"source_type": "hf_dataset", "hf_repo": repo} if repo else {"source_type": "other"}
+    source = {"dataset_name": repo or "forget set", **at_hub, "additional_details": of["rows"]}
+    left_out = {f"left out {name}": "which way is better is not known" for name in undirected}
     return {
         "evaluation_timestamp": one.finished.isoformat(),
         "retrieved_timestamp": stamp,
@@ -321,7 +308,7 @@ def _aggregate(one: Exported, settings: ExportSettings, stamp: str) -> dict[str,
             "source_type": "evaluation_run",
             "source_organization_name": settings.organization,
             "evaluator_relationship": settings.relationship,
-            "additional_details": {**one.said, **undirected},
+            "additional_details": {**one.said, **left_out},
         },
         "eval_library": {
             "name": "lensaudit",
@@ -334,12 +321,10 @@ def _aggregate(one: Exported, settings: ExportSettings, stamp: str) -> dict[str,
             "additional_details": {
                 "deployment_type": "self_deployed",
                 "model_availability": "unknown",
-                **{role: value for role, value in one.hashes.items() if role == "weights"},
+                **of["weights"],
             },
         },
-        "evaluation_results": [
-            _result(r, source) for r in one.scored if r.lower_is_better is not None
-        ],
+        "evaluation_results": [_result(r, source) for r in one.scored if r.name not in undirected],
     }
 
 
