@@ -7,7 +7,7 @@ that is the only way to its history and to every integration (transformers 5.23,
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -304,34 +304,42 @@ def _checked(trainer: Trainer, settings: CallbackSettings) -> int:
     Raises:
         InputError: names what is wrong.
     """
-    args, wrong = trainer.args, next(_problems(trainer, settings), None)
-    if wrong is not None:
-        raise InputError(f"AuditCallback: {wrong}")
+    args, best = trainer.args, trainer.args.metric_for_best_model
+    problems = (
+        (
+            settings.full is None or settings.data is None,
+            "name full (the model before unlearning) and data (the forget rows)",
+        ),
+        (settings.every < 1, f"every={settings.every}; wanted 1 or more"),
+        (
+            settings.budget_s is not None and not settings.budget_s > 0,
+            f"budget_s={settings.budget_s}; wanted seconds above 0, or None",
+        ),
+        (
+            args.save_strategy == SaveStrategy.NO,
+            "save_strategy is 'no', so nothing is saved that could be audited; set save_steps",
+        ),
+        (
+            args.world_size > 1,
+            "training has several processes; audit its folder from outside: `lensaudit watch`",
+        ),
+        (
+            trainer.processing_class is None,
+            "the trainer saves no tokenizer; give it processing_class=tokenizer",
+        ),
+        (
+            settings.keep_best and best is not None,
+            f"keep_best beside metric_for_best_model={best!r}: both mark the best checkpoint; "
+            "leave one of them out",
+        ),
+    )
+    if told := [what for wrong, what in problems if wrong]:
+        raise InputError(f"AuditCallback: {told[0]}")
     known = load_registry(settings.registry)
     for name in (str(settings.full), *several(settings.retain)):
         if name != NO_RETAIN_MODEL:
             resolve(name, known)
-    if settings.keep_best and args.metric_for_best_model:
-        raise InputError(
-            f"AuditCallback: keep_best beside metric_for_best_model={args.metric_for_best_model!r}"
-            ": both mark the best checkpoint; leave one of them out"
-        )
     return len(forget_set(str(settings.data), exclude=settings.exclude, limit=settings.limit))
-
-
-def _problems(trainer: Trainer, settings: CallbackSettings) -> Iterator[str]:
-    if settings.full is None or settings.data is None:
-        yield "name full (the model before unlearning) and data (the forget rows)"
-    if settings.every < 1:
-        yield f"every={settings.every}; wanted 1 or more"
-    if settings.budget_s is not None and not settings.budget_s > 0:
-        yield f"budget_s={settings.budget_s}; wanted seconds above 0, or None"
-    if trainer.args.save_strategy == SaveStrategy.NO:
-        yield "save_strategy is 'no', so nothing is saved that could be audited; set save_steps"
-    if trainer.args.world_size > 1:
-        yield "training has several processes; audit its folder from outside: `lensaudit watch`"
-    if trainer.processing_class is None:
-        yield "the trainer saves no tokenizer; give it processing_class=tokenizer"
 
 
 def _why_not_kept(settings: CallbackSettings) -> str | None:

@@ -78,11 +78,6 @@ class Sources:
     filters: dict[Attack, str] = field(default_factory=dict)
     """Which filters picked the models of each."""
 
-    def add(self, attack: Attack, rows: Mapping[str, Stability], form: str, by: str) -> None:
-        """Add robustness to an attack."""
-        self.robustness.setdefault(attack, {}).update(rows)
-        self.forms[attack], self.filters[attack] = form, by
-
 
 def faithfulness_document(
     results: Sequence[Faithfulness], knows: Sequence[str], forgot: Sequence[str], values: Values
@@ -152,8 +147,9 @@ def _read_into(found: Sources, path: Path) -> None:
         attack = cast(Attack, content.get("attack"))
         if attack not in ATTACKS:
             raise InputError(f"{path}: attack is {attack!r}, wanted quantize or relearn")
-        rows = _rows(Stability, content, path)
-        found.add(attack, rows, str(content.get("form")), str(content.get("filter")))
+        found.robustness.setdefault(attack, {}).update(_rows(Stability, content, path))
+        found.forms[attack] = str(content.get("form"))
+        found.filters[attack] = str(content.get("filter"))
     elif isinstance(content, dict) and {"faithfulness", "robustness"} <= content.keys():
         _published_into(found, content, path)
     else:
@@ -181,14 +177,16 @@ def _published_into(found: Sources, content: Mapping[str, Any], path: Path) -> N
         return checked_as(dict[str, Share | None], values, path)
 
     published = {"quantize": "quantization", "relearn": "relearning"}
-    values = {attack: read("robustness", key) for attack, key in published.items()}
+    values: dict[Attack, dict[str, float | None]] = {
+        attack: read("robustness", published[attack]) for attack in ATTACKS
+    }
     ours = tuple(one.get("uds") for one in values.values()) == UDS_ROBUSTNESS
-    for attack in ATTACKS:
-        rows = {
-            name: Stability(metric=name, value=value, n=N_USABLE.get(name) if ours else None)
-            for name, value in values[attack].items()
-        }
-        found.add(attack, rows, "symmetric", "both")
+    for attack, rows in values.items():
+        found.robustness.setdefault(attack, {}).update(
+            (name, Stability(metric=name, value=value, n=N_USABLE.get(name) if ours else None))
+            for name, value in rows.items()
+        )
+        found.forms[attack], found.filters[attack] = "symmetric", "both"
     areas = read("faithfulness", "auc_roc")
     found.faithfulness.update({k: Faithfulness(metric=k, auc=v) for k, v in areas.items()})
 
@@ -286,7 +284,7 @@ def write_document(
     claim(out, f"meta {name}", files, record)
     make_folder((out / record).parent)
     header, lines = table
-    write_csv(out / files[0], header, [["" if v is None else v for v in line] for line in lines])
+    write_csv(out / files[0], header, lines)
     path = write_json(out / files[1], document)
     made = manifest(f"meta {name}", options=options, inputs=inputs, device=device, started=started)
     made.write(out, files, record)

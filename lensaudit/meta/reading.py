@@ -313,10 +313,8 @@ def _folder(folder: Path, attack: str | None) -> list[Values]:
         return [_file(summary, attack)]
     found = [Values(to_do=known_to_do(folder))] if (folder / TO_DO).is_file() else []
     for epoch in EPOCHS:
-        if (folder / epoch).is_dir():
-            found += _epoch(folder / epoch, epoch)
-    if not found and any((folder / category).is_dir() for category in _NUMBERS):
-        found += _epoch(folder, folder.name if folder.name in EPOCHS else None)
+        found += _epoch(folder / epoch, epoch)
+    found = found or _epoch(folder, folder.name if folder.name in EPOCHS else None)
     for child in sorted(folder.iterdir()):
         if child.is_dir() and child.name not in (*EPOCHS, *_NUMBERS):
             found += _folder(child, attack)
@@ -330,7 +328,7 @@ def known_to_do(folder: Path) -> dict[str, str]:
         InputError: the file is not an object.
     """
     path = folder / TO_DO
-    content = checked_object(read_json(path), f"{path}") if path.is_file() else {}
+    content = checked_object(read_json(path) if path.is_file() else None, f"{path}")
     return {str(model): str(why) for model, why in content.items()}
 
 
@@ -359,32 +357,6 @@ def _log(content: Mapping[str, Any], path: Path) -> Values:
 
 
 Readings = dict[str, float | None]
-
-
-def _epoch(folder: Path, epoch: str | None) -> list[Values]:
-    """Every `category/model/summary.json` of one epoch's folder."""
-    found = []
-    for category in _NUMBERS:
-        for summary in sorted((folder / category).glob(f"*/{SUMMARY}")):
-            content = checked_object(read_json(summary), f"{summary}")
-            row = _category(category, content, summary)
-            model = summary.parent.name
-            # the anchors are there once per epoch under one name, measured twice
-            name = f"{model}_{epoch}" if epoch and model in ("full", "retain") else model
-            found.append(values_of({name: row}))
-    return found
-
-
-def _privacy(content: Mapping[str, Any], path: Path) -> Readings:
-    row: Readings = {}
-    for name, raw in checked_object(content.get("attacks"), f"{path}: attacks").items():
-        own = _ATTACKED.get(name)
-        if own is None or not isinstance(raw, Mapping):
-            raise InputError(f"{path}: unknown attack {name!r}; wanted {', '.join(_ATTACKED)}")
-        row |= _picked(raw, {"auc": f"mia_{own}", "s_mia": f"s_mia_{own}"}, path)
-    return row
-
-
 _PLAIN: Mapping[str, Mapping[str, str]] = {
     "memorization": {f"avg_{k}": k for k in ("em", "es", "prob", "paraprob", "truth_ratio")},
     "uds": {"avg_uds": "uds"},
@@ -398,13 +370,29 @@ _INNER: Mapping[str, Mapping[str, str]] = {
 """The same of what lies in `metrics`."""
 
 
+def _epoch(folder: Path, epoch: str | None) -> list[Values]:
+    """Every `category/model/summary.json` of one epoch's folder."""
+    found = []
+    for path in (one for name in _NUMBERS for one in sorted(folder.glob(f"{name}/*/{SUMMARY}"))):
+        row = _category(path.parts[-3], checked_object(read_json(path), f"{path}"), path)
+        model = path.parent.name
+        # the anchors are there once per epoch under one name, measured twice
+        name = f"{model}_{epoch}" if epoch and model in ("full", "retain") else model
+        found.append(values_of({name: row}))
+    return found
+
+
 def _category(name: str, content: Mapping[str, Any], path: Path) -> Readings:
-    if name == "privacy":
-        return _privacy(content, path)
     row = _picked(content, _PLAIN.get(name, {}), path)
     if name in _INNER:
         inner = checked_object(content.get("metrics"), f"{path}: metrics")
         row = _picked(inner, _INNER[name], path) | row
+    attacks = content.get("attacks") if name == "privacy" else None
+    for attack, raw in checked_object(attacks, f"{path}: attacks").items():
+        own = _ATTACKED.get(attack)
+        if own is None or not isinstance(raw, Mapping):
+            raise InputError(f"{path}: unknown attack {attack!r}; wanted {', '.join(_ATTACKED)}")
+        row |= _picked(raw, {"auc": f"mia_{own}", "s_mia": f"s_mia_{own}"}, path)
     return row
 
 

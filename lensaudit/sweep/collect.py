@@ -223,10 +223,9 @@ def _link(source: str, to: str) -> str:
 
 
 def _table(folder: Path, rows: Sequence[TableRow]) -> None:
-    lines = [["" if v is None else v for v in row.values()] for row in rows]
-    write_csv(folder / "table.csv", COLUMNS, lines)
+    write_csv(folder / "table.csv", COLUMNS, [[*row.values()] for row in rows])
     write_json(folder / "table.json", rows)
-    if all(importlib.util.find_spec(name) is not None for name in ("pandas", "pyarrow")):
+    if importlib.util.find_spec("pyarrow") is not None:
         import pandas
 
         partial = folder / "table.parquet.partial"

@@ -27,6 +27,7 @@ Variant = Literal["base", AttackVariant]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 ANCHORS = ("retain", "full")
 """In this order: the log of `retain` is what others are compared with."""
+_UNSAID = ("also", "exclude")
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -89,10 +90,7 @@ class UnitConditions(Machine, Questions):
     @property
     def content(self) -> dict[str, Any]:
         """As JSON; without `also` and `exclude` where there is none."""
-        content = plain(self) | {"metrics": list(self.metrics), "also": list(self.also)}
-        content |= {"exclude": list(self.exclude)}
-        unsaid = [key for key in ("also", "exclude") if not content[key]]
-        return {key: value for key, value in content.items() if key not in unsaid}
+        return {key: one for key, one in plain(self).items() if one or key not in _UNSAID}
 
 
 @dataclass(frozen=True)

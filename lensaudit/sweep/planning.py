@@ -191,11 +191,7 @@ def select(names: Sequence[str], registry: Registry) -> list[ModelSpec]:
     Raises:
         InputError: a name is unknown or a pattern matches nothing.
     """
-    found: dict[str, ModelSpec] = {}
-    for name in names:
-        for spec in _matching(name, registry):
-            found.setdefault(_identity(spec), spec)
-    return list(found.values())
+    return list(dict.fromkeys(spec for name in names for spec in _matching(name, registry)))
 
 
 def listed(path: Path) -> list[str]:
@@ -205,7 +201,7 @@ def listed(path: Path) -> list[str]:
         InputError: it cannot be read or holds no name.
     """
     lines = (line.partition("#")[0].strip() for line in read_text(path).splitlines())
-    names = [line for line in lines if line]
+    names = [*filter(None, lines)]
     if not names:
         raise InputError(f"{path}: holds no model name; wanted one per line")
     return names
@@ -230,12 +226,6 @@ def _matching(name: str, registry: Registry) -> Iterable[ModelSpec]:
             "pattern of folders needs folders that exist"
         )
     return matches
-
-
-def _identity(spec: ModelSpec) -> str:
-    """What is the same checkpoint under two names."""
-    adapter = _identity(spec.adapter) if spec.adapter else ""
-    return f"{spec.local or spec.repo}@{spec.revision}+{adapter}"
 
 
 def forecast_of(sweep: Sweep) -> dict[str, Any]:

@@ -200,7 +200,6 @@ def write_curve(sweep: Sweep, epochs: Mapping[int, float | None]) -> list[dict[s
         row |= {key: values[step].get(key, {}).get("value") for key in metrics}
         row |= {"failure": one.failure.reason if one.failure else None}
         table.append({key: row[key] for key in header})
-    cells = [["" if value is None else value for value in row.values()] for row in table]
-    write_csv(sweep.root / "curve.csv", header, cells)
+    write_csv(sweep.root / "curve.csv", header, [[*row.values()] for row in table])
     write_json(path, table)
     return table

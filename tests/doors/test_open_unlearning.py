@@ -249,19 +249,21 @@ def test_their_call_writes_our_numbers_in_their_layout(called, npo, tmp_path):
     }
 
 
-def test_what_could_not_be_scored_is_null_with_its_reason(called, npo, tmp_path):
-    from lensaudit.data.tofu import forget_set
-
-    rows = [vars(one) for one in forget_set("demo", limit=2)]
-    rows[1] |= {"prefix": "word " * 5000, "answer": "word " * 5000 + rows[1]["entity"]}
-    (tmp_path / "rows.json").write_text(json.dumps(rows, default=str))
-    called(*npo, data=str(tmp_path / "rows.json"))
-    logs = json.loads((tmp_path / "evals/LENSAUDIT_EVAL.json").read_text())
-    lost = logs["uds"]["values_by_index"][str(rows[1]["idx"])]
-    assert lost["uds"] is None
-    assert lost["reason"]
-    assert logs["assignment_p"]["agg_value"] is None
-    assert logs["assignment_p"]["reason"]
+def test_what_could_not_be_scored_is_null_with_its_reason(checkout, tmp_path, monkeypatch):
+    assert connect(checkout) == 0
+    monkeypatch.syspath_prepend(checkout / "src")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "evals"]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "patch").mkdir()
+    (tmp_path / "patch/summary.json").write_text('{"unscored": {"8": "longer than the context"}}')
+    (tmp_path / "patch/results.jsonl").write_text('{"idx": 0, "uds": 0.5}\n{"idx": 8}\n')
+    source = {"uds": 0.5, "association": None, "verdict": {"code": "hidden", "sentence": "…"}}
+    logs = importlib.import_module("evals.lensaudit")._metrics(source, tmp_path)
+    lost = {"uds": None, "reason": "longer than the context"}
+    assert logs["uds"] == {"agg_value": 0.5, "values_by_index": {"0": {"uds": 0.5}, "8": lost}}
+    for name in ("assignment_p", "bits"):
+        assert logs[name]["agg_value"] is None
+        assert logs[name]["reason"] == "who has what was not asked of these rows"
 
 
 @pytest.mark.parametrize(

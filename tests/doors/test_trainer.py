@@ -112,6 +112,7 @@ def test_each_save_is_audited_and_logged_to_whatever_the_trainer_logs_to(run):
     json.dumps(run.trainer.state.log_history, allow_nan=False)
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_the_same_checkpoint_asked_from_outside(run, tmp_path):
     folder = run.root / "run" / "checkpoint-4"
     depth = la.patch(folder, tmp_path / "patch", activations=tmp_path / "a", **ASKED)

@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from sweep_helpers import METRICS, VALUE, command, publish_values
+from sweep_helpers import VALUE, command, publish_values
 
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import EMBEDDED, load_registry, resolve
@@ -28,20 +28,6 @@ def audited(folder, tmp_path, metrics, *more):
     out = f"--activations {tmp_path / 'a'} --out {tmp_path / 'eval'}"
     assert command(f"eval --model {folder} {anchors} {chosen} {out}", *more) == 0
     return json.loads((tmp_path / "eval" / "TOFU_SUMMARY.json").read_text())
-
-
-@pytest.mark.slow
-def test_an_attacked_unit_equals_an_audit_of_the_attacked_checkpoint(swept, tmp_path):
-    found = results(swept)["demo/npo (nf4)"]
-    folder = tmp_path / "nf4"
-    assert command(f"quantize --source demo/npo --method nf4 --out {folder} --engine torch") == 0
-    retain_log = swept / "units" / results(swept)["demo/retain"]["unit"] / "eval"
-    alone = audited(folder, tmp_path, METRICS, "--retain-log", retain_log)
-    values = {name: one["value"] for name, one in found["values"].items()}
-    assert values == pytest.approx(alone, abs=1e-5)
-    base = results(swept)["demo/npo"]
-    assert found["weights"] != base["weights"]
-    assert found["values"]["uds"]["value"] != base["values"]["uds"]["value"]
 
 
 @pytest.mark.slow
@@ -145,15 +131,16 @@ def test_a_step_that_cannot_be_read_has_its_reason_in_a_curve_of_one_kind_of_num
 ):
     run, out = tmp_path / "run", tmp_path / "out"
     shutil.copytree(tiny_checkpoint, run / "step_7")
-    assert watch(run, out) == 0
+    spoken = ("--metric", "exact_memorization")  # nothing is patched for it
+    assert watch(run, out, *spoken) == 0
     before = (out / "curve.json").read_bytes()
     (row,) = json.loads(before)
     assert row["step"] == 7
     assert row["failure"].startswith("step-7: its tokenizer has no chat template")
-    assert watch(run, out) == 0
+    assert watch(run, out, *spoken) == 0
     capsys.readouterr()
     for change in (("--limit", 3), ("--metric", "uds"), ("--retain", "demo/never")):
-        assert watch(run, out, *change) == 2
+        assert watch(run, out, *spoken, *change) == 2
         said = capsys.readouterr().err
         assert "holds a curve of other metrics, data, anchors or settings" in said
     assert (out / "curve.json").read_bytes() == before
