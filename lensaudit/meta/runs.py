@@ -31,7 +31,7 @@ from lensaudit.errors import (
     failure_in,
     shortened,
 )
-from lensaudit.files import alone, digest, read_bytes, slug, write_json
+from lensaudit.files import alone, digest, read_bytes, write_json
 from lensaudit.meta.aggregate import aggregated
 from lensaudit.meta.documents import (
     Lines,
@@ -77,7 +77,7 @@ from lensaudit.models.registry import (
 )
 from lensaudit.progress import Notice
 from lensaudit.results.keyed import keyed_document, write_keyed
-from lensaudit.results.records import is_whole
+from lensaudit.results.records import folders_for, is_whole
 from lensaudit.settings import AnswerGroups, plain, shared
 from lensaudit.sweep.plan import ANCHORS, AttackVariant
 from lensaudit.sweep.planning import relearned_rows
@@ -120,17 +120,9 @@ def identity_of(name: str, registry: Registry) -> dict[str, Any]:
         return {"unopened": name}
 
 
-def folders_of(names: Sequence[str], parent: Path) -> dict[str, Path]:
-    """A folder per model; names that look alike on disk are told apart by a hash.
-
-    >>> [path.name for path in folders_of(["a/b", "a-b", "c"], Path("x")).values()]
-    ['a-b-230946ed', 'a-b-c0e5be22', 'c']
-    """
-    slugs = [slug(name, limit=80) for name in names]
-    return {
-        name: parent / (short if slugs.count(short) == 1 else f"{short}-{digest(name)[:8]}")
-        for name, short in zip(names, slugs, strict=True)
-    }
+def _folders(names: Sequence[str], parent: Path) -> dict[str, Path]:
+    """A folder per model; names that look alike on disk are told apart by a hash."""
+    return {name: parent / place.name for name, place in folders_for(names, None).items()}
 
 
 def _finished(folder: Path, key: str) -> Sequence[str]:
@@ -165,10 +157,9 @@ class MetaRun:
 
     def relearning(self, asked: RobustnessSettings) -> tuple[Relearning, str]:
         """How models are relearned, and on which forget rows: `demo`, `forget10` or a file."""
-        given = asked.measuring
-        data = given.data or _default_data(self.names, given)
-        default = relearning_for(demo=data == DEMO_DATA)
-        rows = relearned_rows(replace(given, data=data), asked.relearn_data)
+        assert self.evaluation is not None
+        default = relearning_for(demo=self.evaluation.data == DEMO_DATA)
+        rows = relearned_rows(self.evaluation, asked.relearn_data)
         return replace(default, lr=asked.relearn_lr or default.lr), rows
 
     def key(self, name: str, attack: RobustnessSettings | None = None) -> str:
@@ -189,7 +180,7 @@ class MetaRun:
         if self.evaluation is None:
             return [f"{len(self.names)} models, values from results; nothing is measured"]
         wanted, folder = {SUITE_NAMES.get(key, key) for key in self.keys}, self.out / "before"
-        places = folders_of(self.names, folder).items()
+        places = _folders(self.names, folder).items()
         done = [name for name, at in places if wanted <= {*_finished(at, self.key(name))}]
         return [f"{folder}: {len(self.names)} models x {len(wanted)} metrics, {len(done)} finished"]
 
@@ -212,7 +203,7 @@ class MetaRun:
         if self.evaluation is None or not lacking:
             return known
         place, to_do = self.out / folder, dict[str, str]()
-        folders, suite = folders_of(lacking, place), [SUITE_NAMES.get(key, key) for key in keys]
+        folders, suite = _folders(lacking, place), [SUITE_NAMES.get(key, key) for key in keys]
         with alone(place):
             others = {name: why for name, why in known_to_do(place).items() if name not in folders}
             for number, (name, own) in enumerate(folders.items(), 1):
@@ -448,16 +439,13 @@ def _prepared(
     if measuring:
         for name in (*names, full, retain):
             resolve(name, registry)
-        data = given.data or _default_data(names, given)
+        # the embedded data where any model comes along with it: attacked ones are folders
+        own = given.forget is None and any(map(family_of, names))
+        data = given.data or (DEMO_DATA if own else None)
         chosen = shared(given, AnswerGroups, full=full, retain=retain, data=data)
         evaluation = EvaluateSettings(**chosen)
     metrics = tuple(judged(settings.metrics))
     return MetaRun(tuple(names), settings.out, metrics, registry, full, retain, evaluation, notice)
-
-
-def _default_data(names: Sequence[str], given: AnswerGroups) -> str | None:
-    """The embedded data where any model comes along with it: attacked ones are folders."""
-    return DEMO_DATA if given.forget is None and any(map(family_of, names)) else None
 
 
 def _candidates(settings: RobustnessSettings) -> list[str]:

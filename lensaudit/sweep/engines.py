@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -68,6 +68,9 @@ def engine_of(settings: RunSettings, sweep: Sweep, *, report: Report) -> Engine:
         need(package, called=called, extra=extra)
     if name in ("serial", "pool"):
         check_gpu(sweep, settings.gpus)
+    # read here for what is wrong with it, and once more where it is needed
+    if name in _READ:
+        _READ[name](settings)
     return partial(_RUN[name], settings=settings, report=report)
 
 
@@ -265,20 +268,30 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
-def run_slurm(orders: Sequence[Order], *, settings: RunSettings, report: Report) -> None:
-    """Submit one job per order and wait for all.
+def parameters_of(settings: RunSettings) -> dict[str, Any]:
+    """Parameters for submitit.
 
     Raises:
-        InputError: there is no Slurm here, or a parameter it does not know, or that is none.
+        InputError: a text is not of the form KEY=VALUE.
     """
-    parameters: dict[str, Any] = {"timeout_min": TIMEOUT_MIN}
+    found: dict[str, Any] = {"timeout_min": TIMEOUT_MIN}
     for text in settings.slurm:
         key, equals, value = text.partition("=")
         if not equals or not key.isidentifier():
             raise InputError(f"--slurm {text}: wanted KEY=VALUE, e.g. slurm_partition=a100")
-        parameters[key] = int(value) if value.isdigit() else value
+        found[key] = int(value) if value.isdigit() else value
     if settings.workers is not None:
-        parameters["slurm_array_parallelism"] = settings.workers
+        found["slurm_array_parallelism"] = settings.workers
+    return found
+
+
+def run_slurm(orders: Sequence[Order], *, settings: RunSettings, report: Report) -> None:
+    """Submit one job per order and wait for all.
+
+    Raises:
+        InputError: there is no Slurm here, or a parameter it does not know.
+    """
+    parameters = parameters_of(settings)
     # its import would log to stdout, which holds results alone; NOCONFIG leaves logging as it is
     os.environ.setdefault("SUBMITIT_LOG_LEVEL", "NOCONFIG")
     import submitit
@@ -313,4 +326,8 @@ def _wait(job: Any, report: Report) -> None:
         report(f"job {job.job_id}: {_first_line(error)}")
 
 
+_READ: Mapping[str, Callable[[RunSettings], object]] = {
+    "pool": slots_for,
+    "slurm": parameters_of,
+}
 _RUN = {"serial": run_serial, "pool": run_pool, "ray": run_ray, "slurm": run_slurm}

@@ -22,7 +22,7 @@ from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImp
 from huggingface_hub.utils import filter_repo_objects
 from rich.filesize import decimal as size
 
-from lensaudit.errors import InputError, LensAuditError, TryAgainError, WorkError
+from lensaudit.errors import InputError, LensAuditError, PartialError, TryAgainError, WorkError
 from lensaudit.files import make_folder, os_error, read_json, slug, write_json
 from lensaudit.models.checkpoint import UNWANTED, WANTED, explained, open_checkpoint
 from lensaudit.models.registry import ModelSpec, resolve
@@ -241,7 +241,11 @@ class Weights:
         if not path.parent.is_dir():
             make_folder(path.parent)
         with FileLock(path.with_suffix(".lock")):
-            rows = _rows(path)
+            rows = read_json(path) if path.exists() else {}
+            # names are folders of ours, so that nothing else is ever removed
+            for name in checked_as(dict[str, _Fetched], rows, path):
+                if slug(name, 180) != name:
+                    raise InputError(f"{path}: {name[:60]!r} names no folder; remove this file")
             before = repr(rows)
             yield rows
             if repr(rows) != before:
@@ -326,20 +330,6 @@ def folder_name(target: Target) -> str:
     return slug(f"{target.repo}--{target.revision}", 180)
 
 
-def _rows(path: Path) -> Rows:
-    """The rows of a journal; names are folders of ours, so that nothing else is ever removed.
-
-    Raises:
-        InputError: a row is none.
-    """
-    content = read_json(path) if path.exists() else {}
-    found = checked_as(dict[str, _Fetched], content, path)
-    for name in found:
-        if slug(name, 180) != name:
-            raise InputError(f"{path}: {name[:60]!r} names no folder; remove this file")
-    return content
-
-
 @dataclass(frozen=True)
 class _Fetched:
     """Row of the journal of fetched checkpoints."""
@@ -390,19 +380,22 @@ def bytes_to_fetch(sweep: Sweep, names: Iterable[str]) -> dict[str, int | None]:
     return found
 
 
-def fetch_left(
-    sweep: Sweep, quota_bytes: int | None, report: Callable[[str], None]
-) -> dict[str, str]:
-    """Fetch the checkpoints of all units that are left; name -> why one was not fetched."""
+def fetch_left(sweep: Sweep, quota_bytes: int | None, report: Callable[[str], None]) -> None:
+    """Fetch the checkpoints of all units that are left.
+
+    Raises:
+        PartialError: names those that were not fetched, and why.
+    """
     left = [unit.target for unit in sweep.units if state_of(sweep, unit).name != "done"]
     names = [*dict.fromkeys([*sweep.anchors.values(), *left])] if left else []
     weights = Weights(sweep, NO_QUOTA if quota_bytes is None else quota_bytes)
-    failed: dict[str, str] = {}
+    failed: list[str] = []
     for at, name in enumerate(names, 1):
         try:
             weights.fetch(sweep.by_name[name])
             report(f"{at}/{len(names)} {name}")
         except LensAuditError as error:
-            failed[name] = f"{name}: {error}"
-            report(failed[name])
-    return failed
+            failed.append(f"{name}: {error}")
+            report(failed[-1])
+    if failed:
+        raise PartialError(f"{len(failed)} checkpoints were not fetched: {'; '.join(failed)}")

@@ -474,7 +474,7 @@ def cache(tmp_path_factory):
     return str(tmp_path_factory.mktemp("cache"))
 
 
-FAST = ("tofu", "pistol")
+FAST = ("tofu",)
 
 
 @pytest.mark.parametrize(

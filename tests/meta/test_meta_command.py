@@ -229,31 +229,6 @@ def put(path, content):
     return str(path)
 
 
-def test_robustness_of_result_files_alone(tmp_path, capsys):
-    shift = {"a": (0.9, 0.8), "b": (0.8, 0.8), "c": (0.5, 0.1), "retain": (1.0, 0.9)}
-    path = put(
-        tmp_path / "results.json",
-        {
-            name: {"metrics_before": {"uds": b}, "metrics_after_quant": {"uds": a}}
-            for name, (b, a) in shift.items()
-        },
-    )
-    chosen = (*metrics(["uds"]), "--faithfulness", "published")
-    arguments = of_results(tmp_path, "quantize", path, path, *chosen)
-    assert run([*arguments, "--filter", "none"]) == 0
-    row = document(tmp_path, "robustness-quantize")["metrics"][0]
-    # knowledge .1 -> .2, .2 -> .2, .5 -> .9
-    assert row["n"] == 3
-    assert row["value"] == pytest.approx((2 / 3 + 1 + (1 - 0.4 / 1.4)) / 3, abs=1e-4)
-    capsys.readouterr()
-    # nobody's utility is known: every model is named with that reason
-    assert run(arguments) == 0
-    row = document(tmp_path, "robustness-quantize")["metrics"][0]
-    assert (row["n"], row["n_utility"], row["n_candidates"]) == (0, 0, 3)
-    assert row["filtered_out"]["a"] == "relative utility unknown"
-    assert "none of 3 models passes the filter" in capsys.readouterr().out
-
-
 def test_the_anchors_in_the_results_are_no_candidates(tmp_path, capsys):
     logs = ("demo/full", "demo/retain", "demo/npo")
     for at, model in enumerate(logs):

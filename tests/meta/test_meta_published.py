@@ -9,12 +9,10 @@ from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.meta.aggregate import SCORES, aggregated, ranking
 from lensaudit.meta.documents import read_sources, read_thresholds, table_rows
-from lensaudit.meta.judging import left, usable
 from lensaudit.meta.reading import CATALOGUE, THRESHOLDS, read_values
 from lensaudit.models.registry import load_registry
 
 RECOMPUTED = SCORES[:-1]
-USABLE = {"uds": 12, "es": 14, "em": 16, "truth_ratio": 17, "paraprob": 40, "logit_lens": 16}
 HEADLINE = {
     "uds": (0.971, 0.932, 0.951),
     "logit_lens": (0.927, 0.879, 0.902),
@@ -89,23 +87,6 @@ def test_the_ranking_table_comes_out(rows):
     assert (npo["uds_mean"], npo["uds_low"], npo["uds_high"]) == pytest.approx(
         (0.643, 0.432, 0.818), abs=5e-4
     )
-
-
-@pytest.mark.parametrize(("key", "n"), USABLE.items())
-def test_the_filters_leave_the_published_numbers_of_models(values, rows, key, n):
-    models = [model for model in values.models if model not in ("full", "retain")]
-    found = usable(
-        CATALOGUE[key],
-        models,
-        values,
-        threshold=THRESHOLDS[key],
-        utility_rel={model: rows[model].utility_rel for model in models},
-    )
-    assert (found.n_candidates, found.n_utility, len(left(models, found))) == (150, 124, n)
-    assert len(found.filtered_out) == 150 - n
-    if key == "uds":
-        methods = [model.partition("_")[0] for model in left(models, found)]
-        assert {m: methods.count(m) for m in set(methods)} == {"altpo": 5, "npo": 3, "simnpo": 4}
 
 
 def test_every_published_robustness_and_overall_comes_out(published):
