@@ -60,9 +60,8 @@ class Target:
 
     def entry(self, folder: Path | None = None) -> dict[str, Any]:
         """Its row of a registry file; `folder` is where its files are by now."""
-        place: dict[str, Any] = {"repo": self.repo, "revision": self.revision}
-        if self.is_folder or folder is not None:
-            place = {"path": str(folder or self.repo)}
+        path = folder or (self.repo if self.is_folder else None)
+        place = {"path": str(path)} if path else {"repo": self.repo, "revision": self.revision}
         rest = {"role": self.role, "method": self.method, "adapter": self.adapter}
         return {key: value for key, value in {**place, **rest}.items() if value is not None}
 
@@ -202,8 +201,6 @@ def make_plan(
     The retain model is a unit of every variant: what an attack does to it is the measure of what
     the attack does to others.
     """
-    if not targets:
-        raise InputError("the plan is empty: name a model, a pattern, a role or a list")
     everyone: dict[tuple[str | None, ...], Target] = {}
     for one in (*(anchors[role] for role in ANCHORS), *targets):
         if one.name in {other.name for other in everyone.values()}:

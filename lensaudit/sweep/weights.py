@@ -148,7 +148,7 @@ class Weights:
         """
         if target.is_folder:
             return None
-        own = self._folder(target)
+        own = self.sweep.weights / folder_name(target)
         there: ModelInfo | None = None
         while True:
             found = self._look(target, own, there, ahead)
@@ -184,14 +184,12 @@ class Weights:
         """This process needs a checkpoint no more; it goes when no unit needs it."""
         if target.is_folder:
             return
-        own = self._folder(target)
+        name = folder_name(target)
         with self._journal() as rows:
-            row = rows.get(own.name)
-            if row is None:
-                return
-            row["users"] = [one for one in row["users"] if one != process_name()]
-            if not self._is_needed(target) and not _living(row["users"]):
-                self._drop(rows, own.name)
+            if row := rows.get(name):
+                row["users"] = [one for one in row["users"] if one != process_name()]
+                if not self._is_needed(target) and not _living(row["users"]):
+                    self._drop(rows, name)
 
     def fetch(self, target: Target) -> None:
         """Fetch a checkpoint that is not here, beside all that is kept.
@@ -218,8 +216,8 @@ class Weights:
         if target.is_folder:
             return True
         with self._journal() as rows:
-            ready = rows.get(self._folder(target).name, {}).get("state") == "ready"
-        return ready or cached(target) is not None
+            row = rows.get(folder_name(target), {})
+        return row.get("state") == "ready" or cached(target) is not None
 
     def unused(self) -> int:
         """Checkpoints that were fetched ahead and wait for their worker."""
@@ -229,10 +227,7 @@ class Weights:
     @property
     def _pinned(self) -> set[str]:
         """Folders of the anchors, which stay until the sweep is finished."""
-        return {self._folder(self.sweep.by_name[one]).name for one in self.sweep.anchors.values()}
-
-    def _folder(self, target: Target) -> Path:
-        return self.sweep.weights / folder_name(target)
+        return {folder_name(self.sweep.by_name[one]) for one in self.sweep.anchors.values()}
 
     @contextlib.contextmanager
     def _journal(self) -> Iterator[Rows]:
@@ -257,13 +252,7 @@ class Weights:
                 f"{target.name}: its files are not here and --offline forbids to fetch them; run "
                 "`lensaudit sweep fetch` where there is a network"
             )
-        found = listing(target)
-        if self.quota_bytes is not None and bytes_of(found) > self.quota_bytes:
-            raise InputError(
-                f"{target.name}: takes {size(bytes_of(found), precision=2)}, the quota is "
-                f"{size(self.quota_bytes, precision=2)}; give a larger --quota"
-            )
-        return found
+        return listing(target)
 
     def _reserved(self, rows: Rows, name: str, n_bytes: int, ahead: bool) -> bool:
         """Take room for a checkpoint, if nobody fetches it and there is room."""

@@ -17,7 +17,7 @@ from lensaudit.errors import InputError, TryAgainError
 from lensaudit.partials import process_name
 from lensaudit.sweep import weights
 from lensaudit.sweep.attempts import failure_of
-from lensaudit.sweep.weights import Weights, bytes_to_fetch, fetch_ahead
+from lensaudit.sweep.weights import Weights, bytes_to_fetch, fetch_ahead, folder_name
 
 NAMES = ("retain", "full", "m0", "m1", "m2")
 
@@ -154,7 +154,7 @@ def test_what_was_fetched_too_early_makes_room(hub, sweep, size):
 
 
 def test_a_quota_that_is_too_small_is_named(hub, sweep, size):
-    with pytest.raises(InputError, match=r"the quota is [0-9.]+ kB; give a larger --quota"):
+    with pytest.raises(InputError, match=r"the quota of [0-9.]+ kB has no room"):
         weights_of(sweep, 0.5, size).obtain(sweep.by_name["m0"])
     weights = weights_of(sweep, 2.5, size)
     for name in ("retain", "full"):
@@ -172,7 +172,7 @@ def test_a_full_disk_is_told_before_the_download(hub, sweep, monkeypatch):
 
 def test_a_fetch_whose_process_died_is_taken_over(hub, sweep):
     weights = weights_of(sweep)
-    name = weights._folder(sweep.by_name["m0"]).name
+    name = folder_name(sweep.by_name["m0"])
     sweep.weights.mkdir(parents=True)
     row = {"state": "fetching", "bytes": 9, "users": [process_name(2**22 + 1)]}
     (sweep.weights / "journal.json").write_text(json.dumps({name: row}))
