@@ -7,6 +7,7 @@ import shutil
 
 import click
 import pytest
+from hostile import commands
 from support import EMBEDDED
 
 from lensaudit.cli.main import cli, run
@@ -224,17 +225,8 @@ def test_a_model_made_from_another_names_what_is_full(tmp_path, monkeypatch):
 
 def every_option():
     """Each option of each command, as `(command, option)`."""
-
-    def of(command, path):
-        if isinstance(command, click.Group):
-            for key, inner in command.commands.items():
-                yield from of(inner, f"{path} {key}")
-        if not isinstance(command, click.Group) or command.invoke_without_command:
-            yield from ((path, one) for one in command.params if isinstance(one, click.Option))
-
-    context = click.Context(cli)
-    for name in cli.list_commands(context):
-        yield from of(cli.get_command(context, name), name)
+    for path, command in commands():
+        yield from ((path, one) for one in command.params if isinstance(one, click.Option))
 
 
 REFUSED = {

@@ -4,30 +4,10 @@ import re
 import subprocess
 import sys
 
-import click
 import pytest
+from hostile import commands
 
-from lensaudit.cli.main import COMMANDS, cli, run
-
-
-def command(path):
-    found, *words = cli, *path.split()
-    for word in words:
-        found = found.get_command(click.Context(found), word)
-    return found
-
-
-def every():
-    """Path and command, of all that do something."""
-
-    def walk(path, one):
-        if isinstance(one, click.Group):
-            for name in one.list_commands(click.Context(one)):
-                yield from walk(f"{path} {name}".strip(), command(f"{path} {name}".strip()))
-        else:
-            yield path, one
-
-    return walk("", cli)
+from lensaudit.cli.main import COMMANDS, run
 
 
 @pytest.mark.parametrize(
@@ -46,7 +26,7 @@ def test_an_unknown_option_names_what_means_the_same(typed, said, capsys):
 
 def test_out_has_its_short_form_and_every_command_can_be_quiet():
     lacking = []
-    for path, one in every():
+    for path, one in commands():
         options = [opt for param in one.params for opt in param.opts]
         lacking += [f"{path}: -o"] if "--out" in options and "-o" not in options else []
         lacking += [f"{path}: -q"] if "-q" not in options else []
@@ -56,7 +36,7 @@ def test_out_has_its_short_form_and_every_command_can_be_quiet():
 
 def test_no_option_is_shown_under_a_name_that_another_command_gave_up():
     given_up = {"--unlearned", "--original", "--control", "--retain-set", "--metrics", "--output"}
-    shown = {opt for _, one in every() for param in one.params for opt in param.opts}
+    shown = {opt for _, one in commands() for param in one.params for opt in param.opts}
     assert shown & given_up == set()
 
 
@@ -84,14 +64,16 @@ def test_a_help_has_sections_and_shows_experts_options_where_all_are_asked_for(c
     assert run(["patch", "--help-all"]) == 0
     long = capsys.readouterr().out
     assert "--memory" in long
-    every = {opt for one in command("patch").params for opt in one.opts if opt.startswith("--")}
+    every = {
+        opt for one in dict(commands())["patch"].params for opt in one.opts if opt.startswith("--")
+    }
     assert all(opt in long for opt in every)
 
 
 def test_no_command_shows_more_options_than_fit_a_screen():
     shown = {
         path: sum(not getattr(param, "expert", False) for param in one.params)
-        for path, one in every()
+        for path, one in commands()
     }
     assert {path: n for path, n in shown.items() if n > 30} == {}
 

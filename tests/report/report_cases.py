@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lensaudit.files import write_csv
 from lensaudit.models.registry import published
 from lensaudit.results.records import MANIFEST, mark_of, signed
 
@@ -144,6 +145,12 @@ def patch_run(
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    cells = [
+        (row["idx"], row["group"], layer, *values)
+        for at, row in enumerate(rows)
+        for layer, values in enumerate(zip(s1[at], s2[at], ke[at] * 1, erasure[at], strict=True))
+    ]
+    write_csv(folder / "layers.csv", ("idx", "group", "layer", "s1", "s2", "ke", "erasure"), cells)
     write(folder / MANIFEST, manifest(source, examples={"n": n, "hash": "e"}))
     write(folder / "summary.json", found)
     seal(folder)

@@ -1,8 +1,8 @@
 """Pictures and tables for a paper, from what lies on disk."""
 
 import pytest
+from report_cases import patch_run
 
-import lensaudit as la
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.report.figures import depth_table, latex, write_figures
@@ -12,9 +12,9 @@ from lensaudit.results.patch_runs import read_patch
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     place = tmp_path_factory.mktemp("figures")
-    asked = {"limit": 3, "layers": "14,15", "profile": "full", "align": "none"}
-    la.patch(["demo/npo", "demo/idknll"], place / "out", activations=place / "kept", **asked)
-    return place / "out"
+    for name in ("npo", "idknll"):
+        patch_run(place / f"demo-{name}", f"demo/{name}", n=6, n_layers=2)
+    return place
 
 
 def test_every_run_is_drawn_twice_and_all_together_once(results, tmp_path, monkeypatch, capsys):
