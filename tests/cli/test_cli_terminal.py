@@ -1,6 +1,5 @@
 """Rules of the terminal that hold for every command."""
 
-import json
 import os
 import subprocess
 import sys
@@ -32,33 +31,9 @@ def test_the_shell_completes_commands_options_and_model_names():
     assert completions("lensaudit cache --model idknll_lr3e5_a1_ep1") == ["idknll_lr3e5_a1_ep10"]
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_gets_its_script(shell):
-    environment = os.environ | {"_LENSAUDIT_COMPLETE": f"{shell}_source"}
-    done = subprocess.run(PROGRAM, capture_output=True, text=True, env=environment, check=False)
-    if shell == "bash" and done.returncode:  # click asks the bash it finds for its version
-        pytest.skip("no bash from version 4.4")
-    assert "lensaudit" in done.stdout
-
-
 def test_quiet_keeps_errors(capsys):
     assert run(["--quiet", "patch", "--source", "nonsense"]) == 2
     assert "unknown model" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "sweep plan demo/npo --metric uds --limit 2 -o s --json",
-        "steer extract --model demo/full --trait demo_idk --layers 8 --position prompt_last "
-        "--method mean_diff --out v --json",
-    ],
-)
-def test_every_json_is_one_document(command, tmp_path, capsys, monkeypatch):
-    """Of other commands goldens hold what `--json` prints, to the letter."""
-    monkeypatch.chdir(tmp_path)
-    assert run(command.split()) == 0
-    json.loads(capsys.readouterr().out)
 
 
 AWKWARD = ("x[/lr]", "gd[a=1]", ":heart:", "a\x1b[31mb", "\u202ereversed")

@@ -170,22 +170,14 @@ def test_of_two_runs_of_the_same_the_later_is_shown_and_the_other_named(tmp_path
     assert document.left_out[0].path.endswith("old")
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "reason"),
-    [
-        ("summary.json", '{"uds": 0.9}', "was changed|the manifest says"),
-        ("results.jsonl", "", "the manifest says"),
-        ("manifest.json", "{}", "was changed"),
-        ("manifest.json", "{", "line 1 is not JSON"),
-    ],
-)
-def test_a_damaged_result_is_left_out_with_its_reason(tmp_path, name, text, reason):
+def test_a_damaged_result_is_left_out_with_its_reason(tmp_path):
+    """What else may be wrong with one: `test_records.SPOILT`."""
     patch_run(tmp_path / "good", "good")
     patch_run(tmp_path / "bad", "bad")
-    (tmp_path / "bad" / name).write_text(text)
+    (tmp_path / "bad" / "summary.json").write_text('{"uds": 0.9}')
     (left,) = write_report([tmp_path / "good", tmp_path / "bad"], tmp_path / "audit.html")
     assert left.path == str(tmp_path / "bad")
-    assert re.search(reason, left.reason)
+    assert "the manifest says" in left.reason
     assert "left-out" in (tmp_path / "audit.html").read_text()
 
 
