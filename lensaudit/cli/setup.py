@@ -78,7 +78,7 @@ def _print(found: "discover.Discovered", file: Path, lines: list[str]) -> None:
     tell([f"written: {file}", *lines])
     _remark(
         [f"{place}: looked at and not understood: {why}" for place, why in found.strange.items()],
-        "{n} more were not understood; --json lists them",
+        "more were not understood; --json lists them",
     )
     if why := strangeness(file):
         notice(f"{file} is read where it is named with --project: {why}")
@@ -90,11 +90,11 @@ def _print(found: "discover.Discovered", file: Path, lines: list[str]) -> None:
 
 
 def _remark(lines: Sequence[str], more: str) -> None:
-    """The first remarks, and how many follow."""
+    """The first remarks, and how many more there are."""
     for line in lines[:SHOWN]:
         notice(line)
     if (n := len(lines) - SHOWN) > 0:
-        notice(more.format(n=n))
+        notice(f"{n} {more}")
 
 
 def _with_answer(found: "discover.Discovered", key: str) -> "discover.Discovered":
@@ -187,8 +187,8 @@ def _print_annotated(settings: AnnotationSettings, found: "annotation.Annotated"
         ]
     )
     left_out = together((f"idx {idx}", why) for idx, why in found.left_out.items())
-    more = f"more left out for {{n}} other reasons; see {review}"
-    _remark([f"{who} left out: {why}" for who, why in left_out], more)
+    lines = [f"{who} left out: {why}" for who, why in left_out]
+    _remark(lines, f"more reasons leave rows out; see {review}")
     if found.alone is not None:
         notice(found.alone)
 
