@@ -41,6 +41,16 @@ def test_what_is_loaded_is_named_and_the_line_is_erased():
     assert said == "\r\x1b[2Kloading scipy …\r\x1b[2Kdone\r\n"
 
 
+def test_what_is_imported_lazily_is_run_when_it_is_used(tmp_path, monkeypatch):
+    (tmp_path / "later_on.py").write_text("VALUE = 3")
+    monkeypatch.syspath_prepend(tmp_path)
+    with loading.lazily():
+        later_on = importlib.import_module("later_on")
+    assert "later_on" not in sys.modules
+    assert later_on.VALUE == 3
+    assert sys.modules.pop("later_on").VALUE == 3
+
+
 def test_a_help_loads_nothing():
     assert "loading" not in on_a_terminal(MAIN, "--help")
 
