@@ -165,8 +165,7 @@ def read_project(file: str | Path) -> Project:
     if problems:
         raise InputError(f"{path}: {'; '.join(problems[:20])}\nwanted {', '.join(KEYS)}")
     commands = _tables("", content)
-    told = commands.pop("", {})
-    says = {key: _value(key, value, path.parent) for key, value in told.items()}
+    says = {key: _value(key, value, path.parent) for key, value in commands.pop("", {}).items()}
     for rows, annotated in (("forget", "data"), ("retain_rows", "retain_data")):
         if rows in says and annotated not in says:
             says[annotated] = str(annotated_beside(says[rows]))

@@ -101,8 +101,7 @@ def cache_command(model: str, settings: CacheSettings, as_json: bool, dry_run: b
         return
     with ProgressBar() as bar:
         found = cache.cache_into(model, settings, progress=bar.tell, notice=notice)
-    folders = [str(one.folder) for one in found.parts.values()]
-    answer(found.summary, folders, as_json=as_json)
+    answer(found.summary, [str(one.folder) for one in found.parts.values()], as_json=as_json)
 
 
 @click.command("eval")
@@ -237,8 +236,7 @@ def print_audited(found: "result.Audited", page: Path, *, as_json: bool) -> None
     _check_scale(one.patch.off for one in found.results)
     if found.failures:
         listed = "; ".join(f"{one.model}: {one.message}" for one in found.failures)
-        n = len(found.failures)
-        raise PartialError(f"{n} steps failed, the rest is in {page}: {listed}")
+        raise PartialError(f"{len(found.failures)} steps failed, the rest is in {page}: {listed}")
 
 
 @click.command()

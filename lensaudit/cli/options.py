@@ -275,8 +275,7 @@ class SettingOption(click.Option):
             raise click.BadParameter(f"{found!a} is no UTF-8 text.", ctx, self)
         most = _LARGEST if isinstance(found, int) else sys.float_info.max
         if isinstance(found, int | float) and not abs(found) <= most:  # nor NaN
-            said = f"{self.opts[-1]} {str(raw)[:40]}"
-            raise InputError(f"{said}: wanted a finite number below 2^31")
+            raise InputError(f"{self.opts[-1]} {str(raw)[:40]}: wanted a finite number below 2^31")
 
 
 def shared(*names: str) -> Callable[[Command], Command]:

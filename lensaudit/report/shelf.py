@@ -141,8 +141,7 @@ def _metrics(
     found = {}
     for name in AGGREGATES:
         if name in row:
-            where = f"aggregate of {row['model']}: {name}"
-            value = checked_as(Number | None, row[name], where)
+            value = checked_as(Number | None, row[name], f"aggregate of {row['model']}: {name}")
             found[name] = _listed(Estimate(value, n=0, why=reasons.get(name)), 0)
     for name, entry in (run.entries if run else {}).items():
         found[name] = _listed(entry.estimate, entry.n_unscored)
@@ -336,8 +335,9 @@ def paired(runs: Sequence[PatchRun]) -> list[dict[str, Any]]:
             both = np.isfinite(gaps)
             if both.any():
                 groups = [one.group for one, yes in zip(a.examples, both, strict=True) if yes]
-                unit = unit_of(groups)
-                limits = clustered_mean(gaps[both], groups, bounds=(-1.0, 1.0), unit=unit)
+                limits = clustered_mean(
+                    gaps[both], groups, bounds=(-1.0, 1.0), unit=unit_of(groups)
+                )
                 ends = {"low": limits.low, "high": limits.high, "why": limits.why}
                 value = float(gaps[both].mean())
                 found.append({"a": first, "b": second, "difference": value, **ends})

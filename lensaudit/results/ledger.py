@@ -195,6 +195,7 @@ def verify_ledger(path: Path) -> VerifiedLedger:
         why = f"is named for key {named[1][:8]}…, {own}"
     else:
         found = Ledger(path, kind, key)
-        problems = tuple(filter(None, (found.problem,)))
-        return VerifiedLedger(str(path), kind, len(found.rows), problems)
+        return VerifiedLedger(
+            str(path), kind, len(found.rows), tuple(filter(None, (found.problem,)))
+        )
     return VerifiedLedger(str(path), None, 0, (f"{path}: {why}",))

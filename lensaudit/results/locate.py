@@ -144,8 +144,7 @@ def folders_below(
     for folder, inner, files in os.walk(top):
         names = [*files, *inner]
         closed = closed_by in files or len(Path(folder).parts) - base >= depth
-        kept = (n for n in sorted(inner) if n[:1] != "." and n not in skipped)
-        inner[:] = () if closed else kept
+        inner[:] = sorted(n for n in inner if not closed and n[:1] != "." and n not in skipped)
         yield Path(folder), names
 
 

@@ -396,12 +396,10 @@ def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
 def _numbers(rows: Sequence[JsonObject], name: str, *width: int) -> Numbers:
     """A field of every row, of one number or of `width`; gaps are NaN."""
     gap = [None] * width[0] if width else None
-    found = [gap if row.get(name) is None else row[name] for row in rows]
-    return np.array(found, dtype=np.float64)
+    return np.array([gap if row.get(name) is None else row[name] for row in rows], np.float64)
 
 
 def _texts(row: JsonObject, known: Texts | None) -> Texts:
     names = ("question", "answer", "prefix", "entity")
     words = {name: str(row.get(name) or (getattr(known, name) if known else "")) for name in names}
-    group = str(row.get("group", known.group if known else ""))
-    return Texts(idx=row["idx"], group=group, **words)
+    return Texts(row["idx"], str(row.get("group", known.group if known else "")), **words)

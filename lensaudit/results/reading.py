@@ -163,9 +163,8 @@ def checked_as(kind: Any, value: Any, where: object, *, remedy: str = "") -> Any
     try:
         return _adapter(kind).validate_python(value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        said = "; ".join(one for one in (_said(first), remedy) if one)
-        raise InputError(f"{where}: {said}") from error
+        said = _said(error.errors(include_url=False)[0])
+        raise InputError(f"{where}: {'; '.join(filter(None, (said, remedy)))}") from error
 
 
 def check_inside(found: Estimate, where: object) -> None:

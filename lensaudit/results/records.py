@@ -298,8 +298,7 @@ def answered_for(path: Path) -> list[Path]:
         raise InputError(f"{path}: is no manifest of a run of ours")
     if away := next(filter(_is_away, files), None):
         raise InputError(f"{path}: names {away[:80]!r}, which is not below its folder")
-    at = path.parent
-    folder = at.parent.parent if at.parent.name == MANIFESTS else at
+    folder = path.parents[2] if path.parent.parent.name == MANIFESTS else path.parent
     return [folder / name for name in files]
 
 
