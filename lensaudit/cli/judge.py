@@ -53,8 +53,8 @@ def run(settings: LogSettings, as_json: bool, dry_run: bool) -> None:
     """
     if dry_run:
         plan = jobs.plan_job(settings)
-        answer(asdict(plan), _fields(asdict(plan)), as_json=as_json)
-        if not as_json and not plan.probed:
+        answer(plan, _fields(plan), as_json=as_json)
+        if not as_json and not plan["probed"]:
             notice(
                 "the model was never probed; run `lensaudit judge probe` for its own mode and "
                 "limits"
@@ -88,10 +88,7 @@ def probe(settings: JudgeSettings, as_json: bool) -> None:
 def calibrate(settings: CalibrationSettings, as_json: bool) -> None:
     """Compare a judge with labels set by hand: rank correlation, error, what length does."""
     with ProgressBar() as bar:
-        if settings.words is not None:
-            agreed = agreement.calibrate_words(settings.by, settings.words)
-        else:
-            agreed = agreement.calibrate_model(settings, bar)
+        agreed = agreement.calibrate(settings, bar)
     found = asdict(agreed) | {"reading": agreed.reading}
     shown = {
         key: brief(value) if isinstance(value, float) or value is None else value

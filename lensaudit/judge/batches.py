@@ -30,16 +30,14 @@ from lensaudit.judge.client import JudgeClient, open_client
 from lensaudit.judge.endpoint import Endpoint
 from lensaudit.judge.jobs import JudgeJob, open_job
 from lensaudit.judge.settings import WORDS, BatchSettings, JudgeSettings, LogSettings
-from lensaudit.judge.transport import MOST_FILE_BYTES, EndpointError, SentBatch, Transport
+from lensaudit.judge.transport import ENDED, MOST_FILE_BYTES, EndpointError, SentBatch, Transport
 from lensaudit.progress import Notice, unheard
-from lensaudit.results.reading import checked_as
+from lensaudit.results.reading import checked_as, part
 
 LONGEST_POLL_S = 300.0
 MAX_LINES, MAX_BYTES = 50_000, 100 * 2**20
 """What OpenAI takes in one file (limits are 50 000 lines and 200 MB)."""
 STATE = "batch_state.json"
-ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
-"""`validating`, `in_progress`, `finalizing` and `cancelling` are not over."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ def advance(job: JudgeJob, *, resubmit: bool = False) -> tuple[Found, list[SentB
         EndpointError: the server refuses.
     """
     state = _collected(_state(job), job)
-    found = _client(job).known(job.pending)
+    found = _asked(job)[0].known(job.pending)
     if state.open:
         return found, state.open, 0
     old: dict[str, CallOutcome] = {
@@ -95,23 +93,17 @@ def advance(job: JudgeJob, *, resubmit: bool = False) -> tuple[Found, list[SentB
     return found, _submitted(state, job, calls), len(calls)
 
 
-def _client(job: JudgeJob) -> JudgeClient:
-    """Whom the job asks: one that asks nobody is refused before."""
+def _asked(job: JudgeJob) -> tuple[JudgeClient, Transport]:
+    """Whom the job asks, and its server: words and `--offline` are refused before."""
     assert job.client is not None
-    return job.client
-
-
-def _server(client: JudgeClient) -> Transport:
-    """The server of the batches, which are not sent offline."""
-    assert client.transport is not None
-    return client.transport
+    assert job.client.transport is not None
+    return job.client, job.client.transport
 
 
 def _state(job: JudgeJob) -> BatchState:
-    endpoint, plan = _client(job).endpoint, digest(sorted(call.key for call in job.pending({})))
-    state, fresh = read_state(job.folder), BatchState(endpoint.host, endpoint.model, plan)
-    if state is None:
-        return fresh
+    endpoint, plan = _asked(job)[0].endpoint, digest(sorted(call.key for call in job.pending({})))
+    fresh = BatchState(endpoint.host, endpoint.model, plan)
+    state = read_state(job.folder) or fresh
     if (state.host, state.model, state.plan) != (fresh.host, fresh.model, fresh.plan):
         raise InputError(
             f"{job.folder / STATE}: is about other requests ({state.model} at {state.host}, "
@@ -124,7 +116,7 @@ def _state(job: JudgeJob) -> BatchState:
 def _collected(state: BatchState, job: JudgeJob) -> BatchState:
     """The state after a look at every open batch; what is over is downloaded."""
     for old in state.open:
-        one = _server(_client(job)).looked_at(old)
+        one = _asked(job)[1].looked_at(old)
         one = replace(one, collected=one.status in ENDED)
         failed = _downloaded(one, job) if one.collected else {}
         sent = tuple(one if every is old else every for every in state.sent)
@@ -135,17 +127,19 @@ def _collected(state: BatchState, job: JudgeJob) -> BatchState:
 
 def _downloaded(one: SentBatch, job: JudgeJob) -> dict[str, str]:
     """Keep the answers of a batch; why calls have none."""
+    client, server = _asked(job)
     failed: dict[str, str] = {}
-    for kind, file_id in (("output", one.output_file), ("errors", one.error_file)):
+    own = str(one.batch_id)
+    files = {"output": one.output_file, "errors": one.error_file}
+    for kind, file_id in files.items():
         if file_id is None:
             continue
-        text = _server(_client(job)).download(file_id)
+        text = server.download(file_id)
         # kept before it is read: a crash in between costs nothing
-        own = str(one.batch_id)
         path = job.folder / f"batch-{slug(own)}-{digest(own)[:8]}-{kind}.jsonl"
         write_bytes(path, text.encode("utf-8", "backslashreplace"))
         try:
-            failed |= ingest(text, job.pending, _client(job))[1]
+            failed |= ingest(text, job.pending, client)[1]
         except InputError as error:
             raise WorkError(f"{path}: {error}; the server's fault") from error
     return failed
@@ -164,7 +158,7 @@ def _sent_keys(state: BatchState, folder: Path) -> set[str]:
 
 def _submitted(state: BatchState, job: JudgeJob, calls: Sequence[Call]) -> list[SentBatch]:
     """Send calls off; what is open then."""
-    client = _client(job)
+    client, server = _asked(job)
     for at, call in enumerate(calls, 1):
         if problem := client.budget.reserve(call):
             raise InputError(
@@ -181,14 +175,14 @@ def _submitted(state: BatchState, job: JudgeJob, calls: Sequence[Call]) -> list[
             name,
             hashlib.sha256(content).hexdigest(),
             content.count(b"\n"),
-            _server(client).upload(content),
+            server.upload(content),
             submitted=round(time.time(), 1),
         )
         # written before the batch is created: a kill in between cannot send it twice
         before = state.sent
         state = replace(state, sent=(*before, one))
         state.write(job.folder)
-        one = _server(client).create_batch(one)
+        one = server.create_batch(one)
         if one.batch_id in {earlier.batch_id for earlier in before}:
             host = client.endpoint.host
             raise EndpointError(f"{host}: gives two batches the id {one.batch_id!r}")
@@ -255,18 +249,16 @@ def ingest(text: str, pending: Pending, client: JudgeClient) -> tuple[int, dict[
             raise InputError(f"custom_id {key[:16]} stands twice; which line answers it?")
         rows[key] = row
     n_new, failed = 0, dict[str, str]()
-    while True:
-        wanted = {call.key: call for call in pending(client.known(pending))}
-        known = [key for key in wanted if key in rows]
-        if not known:
-            return n_new, failed
-        for key in known:
-            outcome = _outcome(rows.pop(key), wanted[key], client.endpoint)
+    # an answer may ask for another one
+    while known := [call for call in pending(client.known(pending)) if call.key in rows]:
+        for call in {one.key: one for one in known}.values():
+            outcome = _outcome(rows.pop(call.key), call, client.endpoint)
             if isinstance(outcome, Reply):
-                client.cache.put(wanted[key], outcome)
+                client.cache.put(call, outcome)
                 n_new += 1
             else:
-                failed[key] = outcome.reason
+                failed[call.key] = outcome.reason
+    return n_new, failed
 
 
 def result_rows(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -282,11 +274,10 @@ def result_rows(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _outcome(row: Mapping[str, Any], call: Call, endpoint: Endpoint) -> CallOutcome:
-    response = row.get("response")
-    if isinstance(response, Mapping) and response.get("status_code") == 200:
+    response = part(row, "response")
+    if response.get("status_code") == 200:
         return checked(response.get("body"), call, endpoint)
-    said = row.get("error") or (response.get("body") if isinstance(response, Mapping) else None)
-    text = endpoint.redacted(json.dumps(said))
+    text = endpoint.redacted(json.dumps(row.get("error") or response.get("body")))
     return CallFailure("api_error", f"the batch gives an error: {text[:160]}")
 
 
@@ -310,7 +301,7 @@ def batch_job(
     resubmit, poll_s, submitted = how.resubmit, how.poll_s, 0
     if settings.fresh or settings.offline:
         raise InputError("batches know no --fresh and no --offline; use another --cache or --out")
-    with _opened(settings) as opened, opened.alone(tell) as job:
+    with _opened(settings) as (opened, _), opened.alone(tell) as job:
         while True:
             found, running, n_sent = advance(job, resubmit=resubmit)
             # what failed again after being sent again is not sent a third time
@@ -335,7 +326,8 @@ def cancel_job(settings: JudgeSettings, folder: Path) -> tuple[str, ...]:
         state = read_state(folder)
         if state is None:
             raise InputError(f"{folder}: has no {STATE}; nothing was sent from here")
-        return tuple(str(_server(client).cancel(one)) for one in state.open if one.batch_id)
+        assert client.transport is not None
+        return tuple(str(client.transport.cancel(one)) for one in state.open if one.batch_id)
 
 
 def export_job(settings: LogSettings, target: Path, *, force: bool = False) -> int:
@@ -346,8 +338,8 @@ def export_job(settings: LogSettings, target: Path, *, force: bool = False) -> i
     """
     marks = (b'"custom_id"', b'"url"')
     check_output(target, ours=lambda found: all(one in found for one in marks), force=force)
-    with _opened(settings, asks=False) as job:
-        calls = {call.key: call for call in job.pending(_client(job).known(job.pending))}
+    with _opened(settings, asks=False) as (job, client):
+        calls = {call.key: call for call in job.pending(client.known(job.pending))}
         write_bytes(target, b"".join(request_lines(calls.values())))
         return len(calls)
 
@@ -360,14 +352,13 @@ def import_job(settings: LogSettings, results: Path) -> JudgeJob:
     """
     check_size(results, MOST_FILE_BYTES)
     text = read_text(results)
-    with _opened(settings, asks=False) as opened, opened.alone() as job:
-        ids = {key for key, _ in result_rows(text)}
-        before = _client(job).known(job.pending)
+    with _opened(settings, asks=False) as (opened, client), opened.alone() as job:
+        before = client.known(job.pending)
         try:
-            n_new, failed = ingest(text, job.pending, _client(job))
+            n_new, failed = ingest(text, job.pending, client)
         except InputError as error:
             raise InputError(f"{results}: {error}") from error
-        if not n_new and not failed and not ids & set(before):
+        if not n_new and not failed and not any(key in before for key, _ in result_rows(text)):
             raise InputError(
                 f"{results}: answers none of these {len(job.items)} items; same log, --by, "
                 "--model, --base-url and --mode as in the export?"
@@ -376,8 +367,8 @@ def import_job(settings: LogSettings, results: Path) -> JudgeJob:
 
 
 @contextmanager
-def _opened(settings: LogSettings, *, asks: bool = True) -> Iterator[JudgeJob]:
-    """A job that asks somebody.
+def _opened(settings: LogSettings, *, asks: bool = True) -> Iterator[tuple[JudgeJob, JudgeClient]]:
+    """A job that asks somebody, and whom.
 
     Raises:
         InputError: words judge, or as `open_job`.
@@ -385,4 +376,5 @@ def _opened(settings: LogSettings, *, asks: bool = True) -> Iterator[JudgeJob]:
     if settings.by.startswith(WORDS):
         raise InputError(f"--by {settings.by} asks nobody; use `lensaudit judge run`")
     with open_job(settings, asks=asks) as job:
-        yield job
+        assert job.client is not None
+        yield job, job.client

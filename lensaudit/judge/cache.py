@@ -53,7 +53,7 @@ class AnswerCache(AbstractContextManager["AnswerCache"]):
     def get(self, call: Call, *, since: float = 0.0) -> Reply | None:
         """The answer to a call, unless it is older than `since` (seconds since 1970)."""
         query = "SELECT response FROM judgement WHERE key = ? AND created >= ?"
-        row = self._one(query, (call.key, since))
+        row = self._run(query, (call.key, since))
         return Reply(json.loads(row[0])) if row else None
 
     def put(self, call: Call, reply: Reply) -> None:
@@ -66,33 +66,27 @@ class AnswerCache(AbstractContextManager["AnswerCache"]):
             canonical_json(dict(call.body)),
             json.dumps(reply.raw),
         )
-        self._write("INSERT OR REPLACE INTO judgement VALUES (?, ?, ?, ?, ?, ?)", row)
+        self._run("INSERT OR REPLACE INTO judgement VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def fact(self, kind: str, host: str, model: str) -> Any:
         """What was found out about a model, or None; `kind` says by what."""
         query = "SELECT content FROM fact WHERE kind = ? AND host = ? AND model = ?"
-        row = self._one(query, (kind, host, model))
+        row = self._run(query, (kind, host, model))
         return json.loads(row[0]) if row else None
 
     def keep_fact(self, kind: str, host: str, model: str, content: Mapping[str, Any]) -> None:
         """Keep what was found out."""
         row = (kind, host, model, time.time(), canonical_json(dict(content)))
-        self._write("INSERT OR REPLACE INTO fact VALUES (?, ?, ?, ?, ?)", row)
+        self._run("INSERT OR REPLACE INTO fact VALUES (?, ?, ?, ?, ?)", row)
 
     def __exit__(self, *error: object) -> None:
         self._base.close()
 
-    def _one(self, query: str, values: tuple[Any, ...]) -> Any:
-        try:
-            with self._lock:
-                return self._base.execute(query, values).fetchone()
-        except sqlite3.Error as error:
-            raise self._problem(error) from error
-
-    def _write(self, query: str, values: tuple[Any, ...]) -> None:
+    def _run(self, query: str, values: tuple[Any, ...]) -> Any:
+        """Ask or write one row, in a transaction of its own."""
         try:
             with self._lock, self._base:
-                self._base.execute(query, values)
+                return self._base.execute(query, values).fetchone()
         except sqlite3.Error as error:
             raise self._problem(error) from error
 

@@ -109,45 +109,31 @@ def read_labels(name_or_path: str) -> list[Labelled]:
     return [checked(Labelled, row, f"{path}: {where}", remedy=remedy) for where, row in rows]
 
 
-def calibrate_words(name_or_path: str, judge: str) -> Agreement:
-    """A programmatic judge beside the labels.
+def calibrate(settings: CalibrationSettings, progress: Tick = unheard) -> Agreement:
+    """A judge beside the labels; that of a language model is kept for later manifests.
 
     Raises:
-        InputError: no such judge or set.
-    """
-    if judge not in PROGRAMMATIC or judge == "entity":
-        raise InputError(f"--words {judge}: no such judge here; known are idk, variety")
-    rows = read_labels(name_or_path)
-    verdicts = PROGRAMMATIC[judge].score(requests_of(rows))
-    return agreement(rows, verdicts, labels=name_or_path, judge=judge, mode="words", prompt="")
-
-
-def requests_of(rows: Sequence[Labelled]) -> list[JudgeRequest]:
-    """What a judge is asked of each row."""
-    return [JudgeRequest(at, row.question, row.answer) for at, row in enumerate(rows)]
-
-
-def calibrate_model(
-    settings: CalibrationSettings,
-    progress: Tick = unheard,
-) -> Agreement:
-    """A language model beside the labels; the result is kept for later manifests.
-
-    Raises:
-        InputError: no such set or prompt, or the server refuses.
+        InputError: no such set, judge or prompt, or the server refuses.
         WorkError: the server refuses half-way.
     """
-    rows = read_labels(settings.by)
-    name = settings.by if settings.prompt is None else settings.prompt
-    known = f"no prompt {name!r}; give --prompt: {', '.join(BUILT_IN)}, or a file"
-    template = named_template(name, known)
+    name, words = settings.by, settings.words
+    if words is not None and (words not in PROGRAMMATIC or words == "entity"):
+        raise InputError(f"--words {words}: no such judge here; known are idk, variety")
+    rows = read_labels(name)
+    requests = [JudgeRequest(at, row.question, row.answer) for at, row in enumerate(rows)]
+    if words is not None:
+        verdicts = PROGRAMMATIC[words].score(requests)
+        return agreement(rows, verdicts, labels=name, judge=words, mode="words", prompt="")
+    prompt = settings.prompt or name
+    known = f"no prompt {prompt!r}; give --prompt: {', '.join(BUILT_IN)}, or a file"
+    template = named_template(prompt, known)
     fresh = settings.fresh
     with open_client(settings, settings.model, fresh=fresh, progress=progress) as client:
         judge = ScalarJudge(client, client.capability(), template)
         found = agreement(
             rows,
-            judge.score(requests_of(rows)),
-            labels=settings.by,
+            judge.score(requests),
+            labels=name,
             judge=judge.name,
             mode=judge.capability.mode,
             prompt=template,

@@ -126,9 +126,9 @@ class Reply:
 
         Empty where the server sent none; of a token that is listed twice the first place counts.
         """
-        steps = _objects(part(self.raw["choices"][0], "logprobs").get("content"))
+        steps = objects(part(self.raw["choices"][0], "logprobs").get("content"))
         found: dict[str, float] = {}
-        for row in [*steps[:1], *_objects(steps[0].get("top_logprobs"))] if steps else ():
+        for row in [*steps[:1], *objects(steps[0].get("top_logprobs"))] if steps else ():
             token, nats = row.get("token"), row.get("logprob")
             if isinstance(token, str) and isinstance(nats, int | float) and not math.isnan(nats):
                 found.setdefault(token, float(nats))
@@ -219,6 +219,6 @@ def _message(raw: Any) -> Mapping[str, Any]:
     return message
 
 
-def _objects(value: Any) -> list[Mapping[str, Any]]:
+def objects(value: Any) -> list[Mapping[str, Any]]:
     """The objects in a list; none where it is no list."""
     return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []

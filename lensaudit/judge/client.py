@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
@@ -170,6 +170,9 @@ class JudgeClient:
     n_cached: int = 0
     """Answers that came from the cache."""
 
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+
     def settle(self, pending: Pending) -> dict[str, CallOutcome]:
         """Ask until nothing more is wanted; outcomes by key."""
         found: dict[str, CallOutcome] = {}
@@ -180,12 +183,13 @@ class JudgeClient:
     def known(self, pending: Pending) -> dict[str, CallOutcome]:
         """Outcomes that are in the cache, repairs included; nobody is asked."""
         found: dict[str, CallOutcome] = {}
-        while True:
-            replies = {call.key: self.cache.get(call) for call in pending(found)}
-            known = {key: reply for key, reply in replies.items() if reply is not None}
-            if not known:
-                return found
+        while known := self._kept(pending(found)):
             found |= known
+        return found
+
+    def _kept(self, calls: Iterable[Call]) -> dict[str, CallOutcome]:
+        kept = ((call.key, self.cache.get(call, since=self.since)) for call in calls)
+        return {key: reply for key, reply in kept if reply is not None}
 
     def ask(self, calls: Iterable[Call]) -> dict[str, CallOutcome]:
         """An outcome per distinct call, by key; what could not be asked has its reason.
@@ -193,24 +197,50 @@ class JudgeClient:
         On Ctrl-C the calls in flight are waited for and kept: they are paid for.
         """
         wanted = {call.key: call for call in calls}
-        kept = {key: self.cache.get(call, since=self.since) for key, call in wanted.items()}
-        found: dict[str, CallOutcome] = {key: one for key, one in kept.items() if one is not None}
+        found = self._kept(wanted.values())
         self.n_cached += len(found)
         missing = [call for key, call in wanted.items() if key not in found]
+        self._stopped: CallFailure | None = None
         if self.transport is None:
-            gone = CallFailure("api_error", "not in the cache (--offline)")
-            return found | {call.key: gone for call in missing}
-        return found | (self._sent(missing) if missing else {})
-
-    def _sent(self, calls: list[Call]) -> dict[str, CallOutcome]:
-        crew = _Crew(self, len(calls))
-        with ThreadPoolExecutor(min(self.access.concurrency, len(calls))) as pool:
+            self._stop("api_error", "not in the cache (--offline)")
+        elif self.fatal:
+            self._stop("api_error", self.fatal)
+        self._in_a_row = self._done = 0
+        with ThreadPoolExecutor(self.access.concurrency) as pool:
             try:
-                outcomes = list(pool.map(crew.work, calls))
+                outcomes = pool.map(lambda call: self._worked(call, len(missing)), missing)
+                return found | {call.key: one for call, one in zip(missing, outcomes, strict=True)}
             except BaseException:
-                crew.stop("api_error", "interrupted")
+                self._stop("api_error", "interrupted")
                 raise
-        return {call.key: outcome for call, outcome in zip(calls, outcomes, strict=True)}
+
+    def _stop(self, status: Status, why: str) -> None:
+        """From now on nothing of this `ask` is sent."""
+        self._stopped = self._stopped or CallFailure(status, why)
+
+    def _worked(self, call: Call, total: int) -> CallOutcome:
+        """One call of an `ask`, in a thread of its own: sent, its answer kept."""
+        if self._stopped is not None:
+            return self._stopped
+        try:
+            outcome = self.send(call)
+        except EndpointError as error:
+            self.fatal = str(error)
+            self._stop("api_error", f"not asked: {error}")
+            return CallFailure("api_error", str(error))
+        if isinstance(outcome, Reply):
+            self.cache.put(call, outcome)
+        elif outcome.status == "budget":
+            self._stop(outcome.status, outcome.reason)
+            return outcome
+        with self._lock:
+            self._done += 1
+            self._in_a_row = 0 if isinstance(outcome, Reply) else self._in_a_row + 1
+            if isinstance(outcome, CallFailure) and self._in_a_row >= STOP_AFTER:
+                said = f"not asked: {STOP_AFTER} calls failed in a row; {outcome.reason}"
+                self._stop(outcome.status, said)
+            self.progress("judged", self._done, total)
+        return outcome
 
     def send(self, call: Call) -> CallOutcome:
         """One call within the budget; its answer is not kept.
@@ -252,32 +282,31 @@ class JudgeClient:
         whole = set(known) == {one.name for one in fields(Capability)}
         return Capability(**known) if whole else None
 
-    def capability(self) -> Capability:
+    def capability(self, *, unknown: Capability | None = None) -> Capability:
         """How the model is asked, by a probe now or earlier; `--mode` overrides its choice.
+
+        Args:
+            unknown: what counts where it was never probed and no server may be asked.
 
         Raises:
             InputError: the server refuses, or has no log-probabilities for a mode that reads them.
             TryAgainError: the server does not answer.
         """
-        mode = self.access.mode
+        mode, endpoint = self.access.mode, self.endpoint
         found = None if self.since else self.known_capability
         if found is None and self.transport is None:
-            if mode is None:
+            found = unknown or (Capability(mode) if mode else None)
+            if found is None:
                 raise InputError(
-                    f"{self.endpoint.model} was never probed and no server may be asked; give "
+                    f"{endpoint.model} was never probed and no server may be asked; give "
                     "--mode, or run `lensaudit judge probe` first"
                 )
-            return Capability(mode)
-        if found is None:
+        elif found is None:
             found = probe(self)
-            self.cache.keep_fact(KIND, self.endpoint.host, self.endpoint.model, asdict(found))
-        if mode is None:
-            return found
-        wanted = replace(found, mode=mode)
-        if wanted.reads_logprobs and not found.n_alternatives:
-            raise InputError(
-                f"--mode {mode} reads log-probabilities; {self.endpoint.host} sends none"
-            )
+            self.cache.keep_fact(KIND, endpoint.host, endpoint.model, asdict(found))
+        wanted = replace(found, mode=mode or found.mode)
+        if mode and wanted.reads_logprobs and not found.n_alternatives:
+            raise InputError(f"--mode {mode} reads log-probabilities; {endpoint.host} sends none")
         return wanted
 
 
@@ -310,59 +339,14 @@ def open_client(
         option=option,
     )
     budget = budget or Budget(access)
-    transport = None
-    if not offline:
-        transport = Transport(endpoint, timeout_s=access.timeout_s, retries=access.retries)
-    since = time.time() if fresh else 0.0
-    try:
-        with AnswerCache(path_of(access.cache)) as cache:
-            yield JudgeClient(endpoint, cache, transport, budget, access, since, progress)
-    finally:
-        if transport is not None:
-            transport.close()
-
-
-class _Crew:
-    """What the threads of one `ask` share."""
-
-    def __init__(self, client: JudgeClient, total: int):
-        self._client, self._total = client, total
-        self._lock = threading.Lock()
-        self._stopped: CallFailure | None = None
-        if client.fatal:
-            self.stop("api_error", client.fatal)
-        self._in_a_row = self._done = 0
-
-    def stop(self, status: Status, why: str) -> None:
-        """From now on nothing is sent."""
-        self._stopped = self._stopped or CallFailure(status, why)
-
-    def work(self, call: Call) -> CallOutcome:
-        """One call: send it, keep the answer."""
-        if self._stopped is not None:
-            return self._stopped
-        try:
-            outcome = self._client.send(call)
-        except EndpointError as error:
-            self._client.fatal = str(error)
-            self.stop("api_error", f"not asked: {error}")
-            return CallFailure("api_error", str(error))
-        if isinstance(outcome, Reply):
-            self._client.cache.put(call, outcome)
-        with self._lock:
-            self._count(outcome)
-        return outcome
-
-    def _count(self, outcome: CallOutcome) -> None:
-        if isinstance(outcome, CallFailure) and outcome.status == "budget":
-            self.stop(outcome.status, outcome.reason)
-            return
-        self._done += 1
-        self._in_a_row = 0 if isinstance(outcome, Reply) else self._in_a_row + 1
-        if isinstance(outcome, CallFailure) and self._in_a_row >= STOP_AFTER:
-            said = f"not asked: {STOP_AFTER} calls failed in a row; {outcome.reason}"
-            self.stop(outcome.status, said)
-        self._client.progress("judged", self._done, self._total)
+    with ExitStack() as stack:
+        transport = None
+        if not offline:
+            transport = Transport(endpoint, timeout_s=access.timeout_s, retries=access.retries)
+            stack.callback(transport.close)
+        cache = stack.enter_context(AnswerCache(path_of(access.cache)))
+        since = time.time() if fresh else 0.0
+        yield JudgeClient(endpoint, cache, transport, budget, access, since, progress)
 
 
 def probe(client: JudgeClient) -> Capability:
@@ -373,14 +357,22 @@ def probe(client: JudgeClient) -> Capability:
         TryAgainError: the server does not answer.
     """
     found, outcome = _parameters(client)
-    found = _with_mode(found, outcome, client)
+    if isinstance(outcome, CallFailure):
+        note = "the server sends no log-probabilities"
+        found = replace(found, n_alternatives=0)
+        outcome = _probed(client, found, NUMBER_PROBE, _PROBE_TOKENS)
+        if isinstance(outcome, CallFailure):
+            raise _unusable(outcome)
+    else:
+        note = "the server takes no request for log-probabilities"
+    found = replace(found, thinks=outcome.thought)
+    found = replace(found, **_reading(found, outcome.first_token, note, client))
     return replace(found, format=_format(found, client))
 
 
 def _parameters(client: JudgeClient) -> tuple[Capability, CallOutcome]:
     """Leave out what the server refuses until it answers."""
     found = Capability()
-    outcome: CallOutcome = CallFailure("api_error", "")
     for _ in range(_ATTEMPTS):
         outcome = _probed(client, found, NUMBER_PROBE, _PROBE_TOKENS, found.logprob_settings())
         if isinstance(outcome, Reply) or outcome.status == "no_logprobs":
@@ -388,8 +380,7 @@ def _parameters(client: JudgeClient) -> tuple[Capability, CallOutcome]:
         if outcome.cause != "refused":
             raise _unusable(outcome)
         found = _adapted(found, outcome.reason)
-    host = client.endpoint.host
-    raise InputError(f"{host}: refuses one parameter after the other; {outcome.reason}")
+    raise InputError(f"{client.endpoint.host}: refuses one parameter after the other")
 
 
 def _unusable(outcome: CallFailure) -> LensAuditError:
@@ -403,45 +394,36 @@ def _unusable(outcome: CallFailure) -> LensAuditError:
 def _adapted(found: Capability, reason: str) -> Capability:
     """Without the parameter that the server's message names."""
     text = reason.lower()
-    if "max_completion_tokens" in text and found.tokens_field == "max_tokens":
-        return replace(found, tokens_field="max_completion_tokens")
-    if "logprobs" in text and found.n_alternatives:
-        fewer = "top_logprobs" in text and found.n_alternatives > _FEWER
-        return replace(found, n_alternatives=_FEWER if fewer else 0)
-    if "temperature" in text and found.temperature:
-        return replace(found, temperature=False)
-    if "seed" in text and found.seed:
-        return replace(found, seed=False)
+    fewer = _FEWER if "top_logprobs" in text and found.n_alternatives > _FEWER else 0
+    without: dict[str, dict[str, Any]] = {
+        "max_completion_tokens": {"tokens_field": "max_completion_tokens"},
+        "logprobs": {"n_alternatives": fewer},
+        "temperature": {"temperature": False},
+        "seed": {"seed": False},
+    }
+    changed = (replace(found, **fields) for word, fields in without.items() if word in text)
+    if other := next((one for one in changed if one != found), None):
+        return other
     raise InputError(f"the judge cannot be probed: {reason}")
 
 
-def _with_mode(found: Capability, outcome: CallOutcome, client: JudgeClient) -> Capability:
-    if isinstance(outcome, CallFailure):
-        found = replace(found, n_alternatives=0)
-        outcome = _probed(client, found, NUMBER_PROBE, _PROBE_TOKENS, {})
-        if isinstance(outcome, CallFailure):
-            raise _unusable(outcome)
-        found = replace(found, thinks=outcome.thought)
-        return _without(found, "the server sends no log-probabilities")
-    found = replace(found, thinks=outcome.thought)
-    if not outcome.first_token:
-        return _without(found, "the server takes no request for log-probabilities")
-    first = next(iter(outcome.first_token)).strip()
+def _reading(
+    found: Capability, tokens: Mapping[str, float], note: str, client: JudgeClient
+) -> dict[str, str]:
+    """The mode by what a model that is asked for 100 begins with, and why not a better one."""
+    first = next(iter(tokens), "").strip()
     if first == "100":
-        return replace(found, mode="int100")
+        return {"mode": "int100"}
     if first == "1":
-        return replace(found, mode="digit10", note="its tokenizer splits numbers into digits")
-    letter = _probed(client, found, LETTER_PROBE, 1, found.logprob_settings())
-    # a refusal comes without alternatives
-    alternatives = letter.first_token if isinstance(letter, Reply) else {}
-    if next(iter(alternatives), "").strip() == "A":
-        return replace(found, mode="letters", note=f"asked for 100 it begins with {first!r}")
-    return _without(found, f"asked for 100 it begins with {first!r}")
-
-
-def _without(found: Capability, note: str) -> Capability:
-    """The best mode that reads text alone."""
-    return replace(found, mode="sample" if found.temperature else "text", note=note)
+        return {"mode": "digit10", "note": "its tokenizer splits numbers into digits"}
+    if tokens:
+        note = f"asked for 100 it begins with {first!r}"
+        letter = _probed(client, found, LETTER_PROBE, 1, found.logprob_settings())
+        # a refusal comes without alternatives
+        alternatives = letter.first_token if isinstance(letter, Reply) else {}
+        if next(iter(alternatives), "").strip() == "A":
+            return {"mode": "letters", "note": note}
+    return {"mode": "sample" if found.temperature else "text", "note": note}
 
 
 def _format(found: Capability, client: JudgeClient) -> Format:
@@ -451,11 +433,10 @@ def _format(found: Capability, client: JudgeClient) -> Format:
     for name in formats:
         wanted = response_format(name, "ok", _SCHEMA)
         outcome = _probed(client, found, FORMAT_PROBE, n_tokens, wanted)
-        if isinstance(outcome, CallFailure):
-            if outcome.cause != "refused":
-                raise _unusable(outcome)
-        elif _keeps_to(name, outcome):
+        if isinstance(outcome, Reply) and _keeps_to(name, outcome):
             return name
+        if isinstance(outcome, CallFailure) and outcome.cause != "refused":
+            raise _unusable(outcome)
     return "none"
 
 
@@ -468,9 +449,9 @@ def _keeps_to(name: Format, reply: Reply) -> bool:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return False
-    if name == "json_object":
-        return isinstance(value, dict)
-    return isinstance(value, dict) and set(value) == {"ok"} and isinstance(value["ok"], int)
+    if not isinstance(value, dict):
+        return False
+    return name == "json_object" or (list(value) == ["ok"] and isinstance(value["ok"], int))
 
 
 def response_format(name: Format, title: str, schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -487,10 +468,10 @@ def _probed(
     found: Capability,
     question: str,
     max_tokens: int,
-    more: Mapping[str, Any],
+    more: Mapping[str, Any] | None = None,
 ) -> CallOutcome:
     """One probe, within the budget, not kept among the answers."""
-    settings = found.settings(max_tokens=max_tokens) | dict(more)
+    settings = found.settings(max_tokens=max_tokens) | dict(more or {})
     try:
         outcome = client.send(chat_call(client.endpoint, (user(question),), settings))
     except EndpointError as error:

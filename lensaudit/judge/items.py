@@ -118,6 +118,19 @@ class GradedItem:
         scores = {} if said.score is None else {name: said.score}
         return cls(item, scores, said.status, said.reason, cut=said.cut, **more)
 
+    def document(self) -> dict[str, Any]:
+        """The row as `results.jsonl` has it."""
+        return {
+            "context": self.item.context,
+            "idx": self.item.idx,
+            "scores": dict(self.scores),
+            "status": self.status,
+            "unscored": self.reason or None,
+            "cut": self.cut,
+            **self.evidence,
+            "keys": list(self.keys),
+        }
+
 
 def read_items(
     path: Path, *, contexts: Sequence[str] = (), limit: int | None = None

@@ -17,7 +17,7 @@ from lensaudit.errors import InputError, PartialError, WorkError
 from lensaudit.files import alone, canonical_json, digest, slug, write_csv, write_json, write_jsonl
 from lensaudit.groups import unit_of
 from lensaudit.judge.calls import Found, Pending, Reply, Spent
-from lensaudit.judge.client import JudgeClient, expected_usage, open_client
+from lensaudit.judge.client import Capability, JudgeClient, expected_usage, open_client
 from lensaudit.judge.items import GradedItem, JudgeRequest, log_in, read_items
 from lensaudit.judge.programmatic import PROGRAMMATIC, WordJudge
 from lensaudit.judge.prompts import BUILT_IN, is_file, named_template
@@ -32,26 +32,6 @@ from lensaudit.settings import results_folder
 
 Grader = WordJudge | ScalarJudge | RubricGrader
 """What to ask of items, and what the answers mean."""
-
-
-@dataclass(frozen=True)
-class JudgePlan:
-    """What a run would ask."""
-
-    items: int
-    gaps: int
-    calls: int = 0
-    cached: int = 0
-    tokens_in_at_most: int = 0
-    """Of the calls that are not in the cache."""
-    tokens_out_at_most: int = 0
-    cost_at_most: float = 0.0
-    mode: str = "words"
-    max_tokens_of_a_reply: int | None = None
-    """None where nobody is asked."""
-    probed: bool = True
-    """Is it known how the model can be asked? If not, mode and tokens are those of a model that
-    can do everything and does not think."""
 
 
 @dataclass(frozen=True)
@@ -144,16 +124,45 @@ class JudgeJob:
             yield replace(self, folder=folder)
 
     def written(self) -> "JudgeJob":
-        """Itself, after its files and the manifest are written."""
-        deposit(self, self._calibrations())
-        made = manifest(
+        """Itself, after scores, rows, replies, the summary and, last, the manifest are written."""
+        folder, tables = self.folder, columns(self)
+        names = list(dict.fromkeys(name for table in tables.values() for name in table))
+        write_csv(
+            folder / "scores.csv",
+            ["context_type", "id", *names, "status", "cut"],
+            (
+                [
+                    *(row.item.context, row.item.idx),
+                    *(row.scores.get(name, "") for name in names),
+                    *(row.status, int(row.cut)),
+                ]
+                for row in self.rows
+            ),
+        )
+        fields = ("mean", "median", "std", "min", "max", "n", "n_invalid")
+        write_csv(
+            folder / "summary.csv",  # upstream's layout, with counts
+            ["metric", *fields],
+            (
+                [f"{context}_{name}", *("" if one[key] is None else one[key] for key in fields)]
+                for context, table in tables.items()
+                for name, one in table.items()
+            ),
+        )
+        write_jsonl(folder / "results.jsonl", (row.document() for row in self.rows))
+        used = dict.fromkeys(key for row in self.rows for key in row.keys)
+        replies = {key: self.found.get(key) for key in used}
+        answered = {key: one.raw for key, one in replies.items() if isinstance(one, Reply)}
+        raw = ({"key": key, "response": one} for key, one in answered.items())
+        write_jsonl(folder / "raw.jsonl", raw)
+        write_json(folder / "summary.json", summary_of(self, self._calibrations()))
+        manifest(
             "judge",
             options=self._options(),
             inputs=self._inputs,
             device="none",
             started=self.started,
-        )
-        made.write(self.folder, FILES)
+        ).write(folder, FILES)
         return self
 
     @property
@@ -245,9 +254,7 @@ def open_job(
         fresh=settings.fresh and asks,
         progress=progress,
     ) as client:
-        if not asks and client.known_capability is None:
-            client.access = replace(settings, mode=settings.mode or "int100")
-        capability = client.capability()
+        capability = client.capability(unknown=None if asks else Capability())
         if settings.by == "rubric":
             grader = RubricGrader(client, capability, settings.max_tokens)
         else:
@@ -271,30 +278,31 @@ def run_job(
         return job.judged().written()
 
 
-def plan_job(settings: LogSettings) -> JudgePlan:
-    """What a run would ask; sends and writes nothing: an unknown model counts as the best one."""
+def plan_job(settings: LogSettings) -> dict[str, Any]:
+    """What a run would ask, as a document; sends and writes nothing.
+
+    A model that was never probed counts as one that can do everything and does not think.
+    """
     looked = settings
     if settings.cache is not None and not Path(settings.cache).exists():
         looked = replace(settings, cache=None)
     with open_job(looked, asks=False) as job:
-        client, grader = job.client, job.grader
-        plan = JudgePlan(len(job.items), len(job.requests) - len(job.items))
-        if client is None:
-            return plan
+        client, identity = job.client, job.grader.identity
         calls = {call.key: call for call in job.pending({})}
-        asked = [call for call in calls.values() if client.cache.get(call) is None]
+        asked = [call for call in calls.values() if client and client.cache.get(call) is None]
         used = sum(map(expected_usage, asked), Spent())
-        return replace(
-            plan,
-            calls=len(calls),
-            cached=len(calls) - used.calls,
-            tokens_in_at_most=used.tokens_in,
-            tokens_out_at_most=used.tokens_out,
-            cost_at_most=client.budget.cost(used),
-            mode=str(grader.identity.get("mode") or grader.identity.get("format")),
-            max_tokens_of_a_reply=grader.limit,
-            probed=client.known_capability is not None,
-        )
+        return {
+            "items": len(job.items),
+            "gaps": len(job.requests) - len(job.items),
+            "calls": len(calls),
+            "cached": len(calls) - used.calls,
+            "tokens_in_at_most": used.tokens_in,
+            "tokens_out_at_most": used.tokens_out,
+            "cost_at_most": client.budget.cost(used) if client else 0.0,
+            "mode": str(identity.get("mode") or identity.get("format") or "words"),
+            "max_tokens_of_a_reply": identity.get("max_tokens"),
+            "probed": client is None or client.known_capability is not None,
+        }
 
 
 def _run_in(manifest: Mapping[str, Any]) -> Run:
@@ -377,53 +385,6 @@ def summary_of(job: JudgeJob, calibration: Any = None) -> dict[str, Any]:
         "contexts": columns(job),
         "calls": calls,
         "spent": spent,
-    }
-
-
-def deposit(job: JudgeJob, calibration: Any) -> None:
-    """Write scores.csv, summary.csv, results.jsonl, raw.jsonl and, last, summary.json."""
-    folder, tables = job.folder, columns(job)
-    names = list(dict.fromkeys(name for table in tables.values() for name in table))
-    write_csv(
-        folder / "scores.csv",
-        ["context_type", "id", *names, "status", "cut"],
-        (
-            [
-                *(row.item.context, row.item.idx),
-                *(row.scores.get(name, "") for name in names),
-                *(row.status, int(row.cut)),
-            ]
-            for row in job.rows
-        ),
-    )
-    fields = ("mean", "median", "std", "min", "max", "n", "n_invalid")
-    write_csv(
-        folder / "summary.csv",  # upstream's layout, with counts
-        ["metric", *fields],
-        (
-            [f"{context}_{name}", *("" if one[key] is None else one[key] for key in fields)]
-            for context, table in tables.items()
-            for name, one in table.items()
-        ),
-    )
-    write_jsonl(folder / "results.jsonl", map(_document, job.rows))
-    used = dict.fromkeys(key for row in job.rows for key in row.keys)
-    replies = {key: job.found.get(key) for key in used}
-    raw = ({"key": k, "response": one.raw} for k, one in replies.items() if isinstance(one, Reply))
-    write_jsonl(folder / "raw.jsonl", raw)
-    write_json(folder / "summary.json", summary_of(job, calibration))
-
-
-def _document(row: GradedItem) -> dict[str, Any]:
-    return {
-        "context": row.item.context,
-        "idx": row.item.idx,
-        "scores": dict(row.scores),
-        "status": row.status,
-        "unscored": row.reason or None,
-        "cut": row.cut,
-        **row.evidence,
-        "keys": list(row.keys),
     }
 
 

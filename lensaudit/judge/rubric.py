@@ -112,11 +112,9 @@ def _last_object(text: str) -> dict[str, Any] | None:
     found, at = None, text.find("{")
     while at >= 0:
         try:
-            value, end = decoder.raw_decode(text, at)
+            found, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
             end = at + 1
-        else:
-            found = value if isinstance(value, dict) else found
         at = text.find("{", end)
     return found
 

@@ -180,16 +180,17 @@ class ScalarJudge:
 
     def pending(self, items: Sequence[JudgeRequest]) -> Pending:
         """One call per item, several in mode `sample`."""
-        return _unanswered(self._calls(items))
+        calls = [call for one in items for call in self._calls(one)]
+        return lambda found: [call for call in calls if call.key not in found]
 
     def graded(self, items: Sequence[JudgeRequest], found: Found) -> list[GradedItem]:
         """A row per item, with its mass and variance."""
         rows = []
-        for item, calls in zip(items, self._calls(items), strict=True):
-            said = self._verdict(item, calls, found)
+        for item in items:
+            said = self._verdict(item, found)
             evidence = {name: getattr(said, name) for name in ("mass", "argmax", "variance")}
             evidence["tokens"] = [[token, round(nats, 6)] for token, nats in said.tokens.items()]
-            keys = tuple(call.key for call in calls)
+            keys = tuple(call.key for call in self._calls(item))
             rows.append(GradedItem.of(item, self.metric, said, evidence=evidence, keys=keys))
         return rows
 
@@ -202,19 +203,14 @@ class ScalarJudge:
         """
         for template in {one.prompt or self.template for one in requests}:
             check_template(template, "the judge")
-        calls = self._calls(requests)
-        found = self.client.settle(_unanswered(calls))
+        found = self.client.settle(self.pending(requests))
         self.client.refuse_fatal()
-        return [
-            self._verdict(request, some, found)
-            for request, some in zip(requests, calls, strict=True)
-        ]
+        return [self._verdict(one, found) for one in requests]
 
-    def _calls(self, requests: Sequence[JudgeRequest]) -> list[tuple[Call, ...]]:
-        """Per request: one call, several samples, or none for an empty answer."""
-        return [self._calls_of(one) if one.answer.strip() else () for one in requests]
-
-    def _calls_of(self, request: JudgeRequest) -> tuple[Call, ...]:
+    def _calls(self, request: JudgeRequest) -> tuple[Call, ...]:
+        """One call, several samples, or none for an empty answer."""
+        if not request.answer.strip():
+            return ()
         endpoint, capability = self.client.endpoint, self.capability
         texts = {"question": request.question, "answer": request.answer, "truth": request.truth}
         filled = fill(request.prompt or self.template, **texts)
@@ -233,8 +229,8 @@ class ScalarJudge:
             for sample in range(N_SAMPLES)
         )
 
-    def _verdict(self, request: JudgeRequest, calls: Sequence[Call], found: Found) -> JudgeVerdict:
-        readings = [self._one(found[call.key]) for call in calls] or [_EMPTY]
+    def _verdict(self, request: JudgeRequest, found: Found) -> JudgeVerdict:
+        readings = [self._one(found[call.key]) for call in self._calls(request)] or [_EMPTY]
         said = averaged(readings) if self.capability.mode == "sample" else readings[0]
         return replace(said, cut=is_cut(request))
 
@@ -246,7 +242,3 @@ class ScalarJudge:
         if self.capability.reads_logprobs:
             return weighted(outcome.first_token, self.capability.mode)
         return parsed(outcome.text)
-
-
-def _unanswered(calls: Sequence[Sequence[Call]]) -> Pending:
-    return lambda found: [call for some in calls for call in some if call.key not in found]

@@ -5,11 +5,11 @@ An attempt takes so long and its answer is so large, whatever a server does.
 
 import io
 import json
-import queue
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from itertools import islice
@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import printable
-from lensaudit.judge.calls import Call, CallFailure, CallOutcome, Cause, checked
+from lensaudit.judge.calls import Call, CallFailure, CallOutcome, Cause, checked, objects
 from lensaudit.judge.endpoint import OPENAI_URL, Endpoint, is_local
+from lensaudit.results.reading import part
 
 if TYPE_CHECKING:
     import openai
@@ -34,15 +35,13 @@ TOO_LONG = "too_long"
 _OF_THE_WIRE = ("content-encoding", "content-length", "transfer-encoding")
 _BODY_TRIES = 2
 """A reply that is no JSON is asked for once more; the SDK does not count it as an error."""
-_FATAL = {301, 302, 303, 307, 308, 401, 403, 404}
+_REDIRECTS = {301, 302, 303, 307, 308}
+_FATAL = {*_REDIRECTS, 401, 403, 404}
 _NOT_TAKEN = {400, 413, 415, 422}
 """The request is refused for what it holds; nothing was computed."""
-BATCH_STATES = frozenset(
-    [
-        *("validating", "failed", "in_progress", "finalizing"),
-        *("completed", "expired", "cancelling", "cancelled"),
-    ]
-)
+_PASSING = {408, 409, 429}
+ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
+BATCH_STATES = ENDED | {"validating", "in_progress", "finalizing", "cancelling"}
 _MOST_BATCHES = 10_000
 """Looked through for one whose id was lost."""
 _SHOWN = 160
@@ -153,27 +152,22 @@ class Transport:
             EndpointError: it cannot be reached, or refuses the key.
         """
         once = self._client.with_options(max_retries=0)
-        raw: Any = None
         try:
             raw = self.endpoint.cleared(once.get("/models", cast_to=object))
-        except self._sdk.APIStatusError as error:
-            if self._fatal(error) and error.status_code != HTTPStatus.NOT_FOUND:
-                raise EndpointError(self._line(error)) from error
         except self._sdk.OpenAIError as error:
-            raise EndpointError(self._line(error)) from error
+            answered = isinstance(error, self._sdk.APIStatusError)
+            if not answered or (self._fatal(error) and error.status_code != HTTPStatus.NOT_FOUND):
+                raise EndpointError(self._line(error)) from error
+            return []
         except ValueError:  # no JSON
-            pass
-        listed = raw.get("data") if isinstance(raw, Mapping) else None
-        rows = listed if isinstance(listed, list) else []
-        return [one for one in rows if isinstance(one, Mapping) and isinstance(one.get("id"), str)]
+            return []
+        return [one for one in objects(part(raw).get("data")) if isinstance(one.get("id"), str)]
 
     def upload(self, content: bytes) -> str:
         """Send a file of batch requests; its id."""
         file = ("requests.jsonl", io.BytesIO(content))
-        made = self._guarded(lambda: self._client.files.create(file=file, purpose="batch").id)
-        if not isinstance(made, str) or not made:
-            raise self._garbage()
-        return self.endpoint.redacted(made)
+        create = self._client.files.create
+        return self._guarded(lambda: self.endpoint.redacted(create(file=file, purpose="batch").id))
 
     def create_batch(self, sent: SentBatch) -> SentBatch:
         """Start the batch of an uploaded file; this is what costs money."""
@@ -191,49 +185,50 @@ class Transport:
         """A batch as it is now; one whose id was lost by a kill is found by its file, or made."""
         if sent.batch_id is not None:
             return self._described(sent, lambda batches: batches.retrieve(sent.batch_id))
-        return self._guarded(lambda: self._found_again(sent)) or self.create_batch(sent)
 
-    def _found_again(self, sent: SentBatch) -> SentBatch | None:
-        listed = islice(self._client.batches.list(limit=100), _MOST_BATCHES)
-        own = (one for one in listed if self.endpoint.cleared(one.input_file_id) == sent.file_id)
-        return next((self._info(sent, one) for one in own), None)
+        def found_again() -> SentBatch | None:
+            listed = islice(self._client.batches.list(limit=100), _MOST_BATCHES)
+            own = (
+                one for one in listed if self.endpoint.cleared(one.input_file_id) == sent.file_id
+            )
+            return next((self._info(sent, one) for one in own), None)
+
+        return self._guarded(found_again) or self.create_batch(sent)
 
     def cancel(self, sent: SentBatch) -> SentBatch:
         """Stop a batch; what is done by then is paid for and can be collected."""
         return self._described(sent, lambda batches: batches.cancel(sent.batch_id))
 
     def download(self, file_id: str) -> str:
-        """The text of a file, without keys."""
+        """The text of a file, without keys; a line of JSON is redacted by value, and stays JSON."""
         text = self._guarded(lambda: self._client.files.content(file_id).text)
-        return "\n".join(map(self._cleared_line, text.split("\n")))
 
-    def _cleared_line(self, line: str) -> str:
-        """A line of a JSONL file, redacted by value: it stays JSON."""
-        try:
-            value = json.loads(line)
-            cleared = self.endpoint.cleared(value)
-        except (ValueError, RecursionError):
-            return self.endpoint.redacted(line)
-        return line if cleared == value else json.dumps(cleared)
+        def cleared(line: str) -> str:
+            try:
+                value = json.loads(line)
+                found = self.endpoint.cleared(value)
+            except (ValueError, RecursionError):
+                return self.endpoint.redacted(line)
+            return line if found == value else json.dumps(found)
 
-    def _garbage(self) -> EndpointError:
-        return EndpointError(
-            f"{self.endpoint.host}: what the server sends describes no batch and no file; check "
-            "that --base-url is a server with batches, or use `lensaudit judge batch export`"
-        )
+        return "\n".join(map(cleared, text.split("\n")))
 
     def _guarded(self, action: Callable[[], Any]) -> Any:
+        host = self.endpoint.host
         try:
             return action()
         except self._sdk.NotFoundError as error:
             raise EndpointError(
-                f"{self.endpoint.host} has no such batch or file, or no batches at all (404); "
+                f"{host} has no such batch or file, or no batches at all (404); "
                 "leave --batch out, or use `lensaudit judge batch export` and `import`"
             ) from error
         except self._sdk.OpenAIError as error:
             raise EndpointError(self._line(error)) from error
         except (AttributeError, TypeError, ValueError) as error:  # the SDK checks no types
-            raise self._garbage() from error
+            raise EndpointError(
+                f"{host}: what the server sends describes no batch and no file; check that "
+                "--base-url is a server with batches, or use `lensaudit judge batch export`"
+            ) from error
 
     def _described(self, sent: SentBatch, ask: Callable[[Any], Any]) -> SentBatch:
         return self._guarded(lambda: self._info(sent, ask(self._client.batches)))
@@ -266,36 +261,31 @@ class Transport:
             return "garbage"
         if error.status_code in _NOT_TAKEN:
             return "refused"
-        return "silent" if error.status_code >= 500 or error.status_code in (408, 409, 429) else ""
+        return "silent" if error.status_code >= 500 or error.status_code in _PASSING else ""
 
     def _fatal(self, error: "openai.OpenAIError") -> bool:
-        if not isinstance(error, self._sdk.APIStatusError):
-            return False
-        return error.status_code in _FATAL or error.code == "insufficient_quota"
+        status = getattr(error, "status_code", None)
+        return status in _FATAL or getattr(error, "code", None) == "insufficient_quota"
 
     def _line(self, error: "openai.OpenAIError") -> str:
         """One line for the user, without the key."""
-        host = self.endpoint.host
+        host, option = self.endpoint.host, self.endpoint.option
         if isinstance(error, self._sdk.APITimeoutError):
             return f"{host} did not answer in time, after retries"
         if isinstance(error, self._sdk.APIConnectionError):
             return f"{host} cannot be reached ({self._text(str(error.__cause__ or error))})"
         if not isinstance(error, self._sdk.APIStatusError):
             return self._text(str(error))
-        said = self._text(_said(error.body) or "no reason given")
+        said, status = self._text(_said(error.body) or "no reason given"), error.status_code
         if error.code == TOO_LONG:
             return f"{host} sends {said} in one answer; nothing of it is kept"
-        match error.status_code:
-            case 401 | 403:
-                todo = "; check --key-env or --key-file"
-            case 404:
-                ends = f"that {self.endpoint.option} ends as the server wants it (/v1)"
-                todo = f"; check the model's name, and {ends}"
-            case status if status in _FATAL:
-                todo = f"; it redirects: give the final address as {self.endpoint.option}"
-            case _:
-                todo = ""
-        return f"{host} refuses ({error.status_code}: {said}){todo}"
+        key = "; check --key-env or --key-file"
+        todo = dict.fromkeys(_REDIRECTS, f"; it redirects: give the final address as {option}") | {
+            401: key,
+            403: key,
+            404: f"; check the model's name, and that {option} ends as the server wants it (/v1)",
+        }
+        return f"{host} refuses ({status}: {said}){todo.get(status, '')}"
 
     def _text(self, text: str) -> str:
         return " ".join(self.endpoint.redacted(text).split())[:_SHOWN]
@@ -367,19 +357,16 @@ def _within(
     A thread that waits for a server cannot be ended: it is left to itself, and ends with the
     process or with the server's next word.
     """
-    answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+    answer = Future[Any]()
 
     def run() -> None:
         try:
-            answers.put((work(), None))
+            answer.set_result(work())
         except known as error:  # raised where it is waited for
-            answers.put((None, error))
+            answer.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
     try:
-        found, error = answers.get(timeout=seconds)
-    except queue.Empty:
+        return answer.result(timeout=seconds)
+    except TimeoutError:
         raise late from None
-    if error is not None:
-        raise error
-    return found

@@ -6,8 +6,7 @@ from lensaudit.errors import InputError
 from lensaudit.judge.calibrate import (
     Labelled,
     agreement,
-    calibrate_model,
-    calibrate_words,
+    calibrate,
     read_labels,
     shipped_sets,
 )
@@ -84,26 +83,12 @@ def test_built_in_prompts_are_well_formed(name):
     assert prompt.endswith("Just the number.")
 
 
-def test_the_idk_list_agrees_with_people():
-    found = calibrate_words("idk", "idk")
-    assert found.spearman is not None
-    assert found.spearman > 0.85
-    assert found.within_20 is not None
-    assert found.within_20 > 0.85
-
-
-def test_variety_finds_loops_but_not_nonsense():
-    found = calibrate_words("coherence", "variety")
-    assert found.spearman is not None
-    assert 0.2 < found.spearman < 0.8  # why it is called a floor
-
-
 def test_a_model_is_calibrated_and_results_say_so(stub_of, tmp_path):
     from lensaudit.judge.jobs import run_job
 
     stub = stub_of()
     who = {"model": "stub-judge", "base_url": stub.url, "cache": tmp_path / "a.sqlite"}
-    found = calibrate_model(CalibrationSettings(by="idk", **who))
+    found = calibrate(CalibrationSettings(by="idk", **who))
     assert found.mode == "int100"
     assert found.spearman is not None
     assert found.spearman > 0.8
@@ -147,6 +132,6 @@ def test_unknown_sets_prompts_and_judges_name_those_there_are(tmp_path):
     with pytest.raises(InputError, match="shipped are coherence, confidence"):
         read_labels("nothing")
     with pytest.raises(InputError, match="known are idk, variety"):
-        calibrate_words("idk", "entity")
+        calibrate(CalibrationSettings(by="idk", words="entity"))
     with pytest.raises(InputError, match="no prompt 'nothing'"):
-        calibrate_model(CalibrationSettings(by="idk", prompt="nothing", model="m"))
+        calibrate(CalibrationSettings(by="idk", prompt="nothing", model="m"))

@@ -133,31 +133,6 @@ def test_a_server_that_sends_garbage_is_bad_input_and_not_a_passing_trouble(
     assert run(["judge", "run", rows, *on(stub_of(always="500"))]) == 75  # the pair
 
 
-def test_failed_calls_are_told_apart_and_refused_ones_cost_nothing(stub_of, rows, capsys):
-    stub = stub_of()
-    run(["judge", "probe", *on(stub)])
-    stub._queue.extend(["", "quota-free", "500", "", "", ""])
-    stub.chat, chat = lambda body, key: answered(stub, chat, body, key), stub.chat
-    command = ["judge", "run", rows, "--by", "words.txt", "--out", "out", "--concurrency", "1"]
-    with open("words.txt", "w") as stream:
-        stream.write("Formal?\n{question}\n{answer}\nJust the number.")
-    assert run([*command, *on(stub)]) == 3
-    assert "6 calls (2 of them failed, 0 answers from the cache)" in capsys.readouterr().out
-    found = read("out/summary.json")
-    assert found["calls"] == {"asked": 6, "cached": 0, "failed": 2}
-    assert (found["spent"]["n_failed"], found["spent"]["n_estimated"]) == (2, 1)
-
-
-def answered(stub, chat, body, key):
-    """The stub's answer; `quota-free` is a refusal of this one request."""
-    from judge_server import error
-
-    if stub._queue and stub._queue[0] == "quota-free":
-        stub._queue.popleft()
-        return error(400, "context_length_exceeded", "too long")
-    return chat(body, key)
-
-
 def test_a_limit_that_was_named_is_the_one_that_is_sent_and_planned(stub_of, rows, capsys):
     from judge_server import Abilities
 
@@ -239,19 +214,6 @@ def test_batches_tell_by_exit_code_where_they_are(stub_of, rows, capsys):
     assert "written: out" in capsys.readouterr().out
     assert run([*cancel, "out", *on(stub)]) == 0
     assert capsys.readouterr().out == "nothing to stop\n"
-
-
-def test_export_and_import_carry_a_batch_by_hand(stub_of, rows, capsys, tmp_path):
-    stub = stub_of()
-    assert run(["judge", "batch", "export", rows, "requests.jsonl", *on(stub)]) == 0
-    assert "6 requests" in capsys.readouterr().out
-    lines = [json.loads(line) for line in (tmp_path / "requests.jsonl").read_text().splitlines()]
-    done = "".join(json.dumps(stub.filing._result(line)) + "\n" for line in lines)
-    (tmp_path / "results.jsonl").write_text(done)
-    command = ["judge", "batch", "import", rows, "results.jsonl", "--out", "out", *on(stub)]
-    assert run(command) == 0
-    assert read("out/summary.json")["n_scored"] == 6
-    assert stub.paths == []
 
 
 def test_two_judges_do_not_write_into_one_folder(stub_of, rows, capsys, tmp_path):

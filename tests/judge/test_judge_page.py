@@ -8,9 +8,10 @@ import pytest
 from pages import page
 
 from lensaudit.cli.main import run
-from lensaudit.judge.calibrate import calibrate_words, read_labels, shipped_sets
+from lensaudit.judge.calibrate import calibrate, read_labels, shipped_sets
 from lensaudit.judge.programmatic import declines
 from lensaudit.judge.prompts import BUILT_IN, MAX_CHARS
+from lensaudit.judge.settings import CalibrationSettings
 
 TEXT = page("metrics#The judge")
 
@@ -50,7 +51,7 @@ def test_the_numbers_of_the_page_are_those_of_the_code():
     assert all(f"`{name}`" in TEXT for name in BUILT_IN)
     assert f"cut at {MAX_CHARS} characters" in TEXT
     for judge, labels in (("idk", "idk"), ("variety", "coherence")):
-        found = calibrate_words(labels, judge).spearman
+        found = calibrate(CalibrationSettings(by=labels, words=judge)).spearman
         assert found == pytest.approx(
             float(re.search(rf"([\d.]+) \(`{judge}` on `{labels}`\)", TEXT)[1]), abs=0.005
         )

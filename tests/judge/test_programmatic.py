@@ -5,7 +5,7 @@ import pytest
 
 import lensaudit
 from lensaudit.judge.items import JudgeRequest, JudgeVerdict
-from lensaudit.judge.programmatic import ENTITY, IDK, PROGRAMMATIC, VARIETY, declines
+from lensaudit.judge.programmatic import ENTITY, IDK, VARIETY, declines
 
 EMBEDDED = Path(lensaudit.__file__).parent / "embedded" / "data"
 
@@ -95,14 +95,6 @@ def test_loops_have_little_variety_and_order_is_kept():
 @pytest.mark.parametrize("judge", [IDK, VARIETY])
 def test_an_empty_answer_is_unscored(judge):
     assert judge.score([asked("  ")])[0].status == "unscored"
-
-
-def test_names_are_those_that_commands_take():
-    assert {name: judge.name for name, judge in PROGRAMMATIC.items()} == {
-        "entity": "entity",
-        "idk": "idk",
-        "variety": "variety",
-    }
 
 
 @pytest.mark.parametrize(

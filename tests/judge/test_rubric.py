@@ -3,7 +3,6 @@ import json
 
 import pandas
 import pytest
-from judge_server import Abilities
 
 from lensaudit.judge.items import JudgeRequest
 from lensaudit.judge.jobs import JudgeJob, columns
@@ -140,28 +139,6 @@ def test_other_faults_say_what_they_are(stub_of, client_of, fault, status, said,
     assert (row.status, row.scores) == (status, {})
     assert said in row.reason
     assert len(rubric_bodies(stub)) == n_calls
-
-
-@pytest.mark.parametrize(
-    ("formats", "wanted"),
-    [
-        (("json_schema", "json_object"), "json_schema"),
-        (("json_object",), "json_object"),
-        ((), None),
-    ],
-)
-def test_a_server_without_schemas_is_asked_in_words(stub_of, client_of, formats, wanted):
-    stub = stub_of(abilities=Abilities(formats=formats))
-    found = found_by(client_of(stub), item(0, "I don't know."))
-    assert found.rows[0].status == "ok"
-    assert (rubric_bodies(stub)[0].get("response_format") or {}).get("type") == wanted
-
-
-def test_a_model_that_thinks_first_is_given_room(stub_of, client_of):
-    stub = stub_of(abilities=Abilities(thinks=True))
-    found = found_by(client_of(stub), item(0, "I don't know."))
-    assert found.rows[0].status == "ok"
-    assert rubric_bodies(stub)[0]["max_tokens"] > 512
 
 
 def test_gaps_are_rows_with_a_reason(stub_of, client_of):
