@@ -17,7 +17,7 @@ from lensaudit.data.candidates import mentions
 from lensaudit.data.facts import Fact, read_rows
 from lensaudit.errors import InputError
 from lensaudit.files import slug, write_csv, write_jsonl
-from lensaudit.models.generation import Choose
+from lensaudit.models.generation import Choose, draws_of
 from lensaudit.patching.exposure import sample
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.attacks import LeakRow
@@ -25,7 +25,6 @@ from lensaudit.results.records import RunResult
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.naming import Errors, leak_at_k, leak_corrected, never_hit_bound
 from lensaudit.settings import plain, results_folder
-from lensaudit.steer.generate import draws_of
 
 FILES = ("leak.csv", "facts.csv", "samples.jsonl", "summary.json")
 KS = (1, 8, 64)

@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from lensaudit.errors import WorkError
+from lensaudit.files import digest
 from lensaudit.types import padded_rows
 
 COMPACT_ABOVE = 0.25
@@ -65,11 +67,19 @@ def started(prompts: Sequence[Sequence[int]], device: torch.device) -> Running:
 def continued(
     running: Running, read: Read, choose: Choose, *, max_new_tokens: int, stop: frozenset[int]
 ) -> list[tuple[int, ...]]:
-    """Up to `max_new_tokens` tokens of each row, up to and without the first one of `stop`."""
+    """Up to `max_new_tokens` tokens of each row, up to and without the first one of `stop`.
+
+    Raises:
+        WorkError: logits are not finite.
+    """
     said: list[list[int]] = [[] for _ in running.row]
     ended = torch.zeros(len(said), dtype=torch.bool)
     for step in range(max_new_tokens):
         logits, past = read(running, step)
+        if not bool(logits.isfinite().all()):
+            raise WorkError(
+                "logits are not finite while generating; try --dtype float32, or weaker edits"
+            )
         token = choose(logits, running.row, step)
         for row, found in zip(running.row.tolist(), token.tolist(), strict=True):
             ended[row] |= found in stop
@@ -82,6 +92,50 @@ def continued(
         if float((~alive).float().mean()) > COMPACT_ABOVE:
             running = running.only(alive.to(running.row.device))
     return [tuple(ids) for ids in said]
+
+
+def likeliest(logits: Logits, row: Int[Tensor, " running"], step: int) -> Int[Tensor, " running"]:
+    """The likeliest token of each row."""
+    return logits.argmax(-1)
+
+
+def draws_of(keys: Sequence[str], *, n_steps: int, seed: int, temperature: float) -> Choose:
+    """What chooses the tokens of each row: numbers in [0, 1) by its own key and the run's seed.
+
+    Equal numbers choose equal tokens unless probability moved across them: steering that changes
+    little changes few tokens.
+
+    Args:
+        keys: of each row: its question and rollout.
+        n_steps: tokens at most.
+        seed: of the run.
+        temperature: 0 takes the likeliest token.
+
+    Raises:
+        ValueError: a negative temperature.
+    """
+    if temperature < 0:
+        raise ValueError("draws: wanted a temperature from 0")
+    if temperature == 0:
+        return likeliest
+    seeds = [int(digest([seed, key])[:15], 16) for key in keys]
+    rows = [torch.rand(n_steps, generator=torch.Generator().manual_seed(one)) for one in seeds]
+
+    def choose(logits: Logits, row: Int[Tensor, " running"], step: int) -> Int[Tensor, " running"]:
+        numbers = torch.stack([rows[at][step] for at in row.tolist()])
+        return drawn(logits, numbers.to(row.device), temperature)
+
+    return choose
+
+
+def drawn(
+    logits: Logits, numbers: Float[Tensor, " running"], temperature: float
+) -> Int[Tensor, " running"]:
+    """The tokens whose shares of [0, 1) hold each row's number."""
+    shares = (logits.double() / temperature).softmax(-1).cumsum(-1)
+    wanted = numbers.double().unsqueeze(1) * shares[:, -1:]
+    found = torch.searchsorted(shares, wanted, right=True).squeeze(1)
+    return found.clamp(max=logits.shape[1] - 1)
 
 
 def stop_ids(configured: int | Sequence[int] | None, tokenizers: int | None) -> frozenset[int]:

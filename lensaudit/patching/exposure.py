@@ -29,7 +29,7 @@ from lensaudit.models.bridge import (
     unembedded,
 )
 from lensaudit.models.decoder import FAMILIES
-from lensaudit.models.generation import Choose, Running, continued, started
+from lensaudit.models.generation import Choose, Running, continued, likeliest, started
 from lensaudit.models.sizes import rows_at_once
 from lensaudit.patching.generation import ends_of, shared_out
 from lensaudit.types import Intervention, Logits, Resid, Tokens, padded_rows
@@ -154,10 +154,6 @@ def say(reader: Reader, prompts: Sequence[Ids], *, max_new_tokens: int) -> list[
     Raises:
         WorkError: logits are not finite.
     """
-
-    def likeliest(logits: Any, row: Any, step: int) -> Any:
-        return _finite(logits).argmax(-1)
-
     stop = ends_of(reader.model)
     said: dict[int, tuple[int, ...]] = {}
     for places in by_length(prompts, SAID_ROWS):

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lensaudit.errors import InputError, WorkError
+from lensaudit.errors import InputError
 from lensaudit.models.bridge import (
     TransformerBridge,
     cached_step,
@@ -24,7 +24,7 @@ from lensaudit.models.bridge import (
     n_layers,
     residuals,
 )
-from lensaudit.models.generation import Logits, Running, continued, started, stop_ids
+from lensaudit.models.generation import Logits, Running, continued, likeliest, started, stop_ids
 from lensaudit.models.sizes import sizes_of
 from lensaudit.patching.interventions import replace_at
 from lensaudit.patching.sources import as_patched
@@ -75,13 +75,7 @@ def generate(
 
     rows = torch.tensor([*own], device=device_of(model))
     running = shared_out(prompts, rows, read_before)
-    return continued(running, read, _greedy, max_new_tokens=max_new_tokens, stop=stop)
-
-
-def _greedy(logits: Logits, row: Int[Tensor, " row"], step: int) -> Int[Tensor, " row"]:
-    if not bool(logits.isfinite().all()):
-        raise WorkError("logits are not finite while generating; try --dtype float32")
-    return logits.argmax(-1)
+    return continued(running, read, likeliest, max_new_tokens=max_new_tokens, stop=stop)
 
 
 def shared_out(
