@@ -39,11 +39,11 @@ from lensaudit.steer.settings import (
 with lazily():
     from lensaudit.association import canaries, opening, run
     from lensaudit.auditing import audit, cache, evaluate, patch, result, reuse
-    from lensaudit.directions import audit as directions
     from lensaudit.evaluation import lmeval
     from lensaudit.report import render
     from lensaudit.results import records
     from lensaudit.screen import depth, evaluation, know, steer
+    from lensaudit.steer import audit as directions
     from lensaudit.steer import evaluate as steering
     from lensaudit.steer import extract
     from lensaudit.verdict import keeps

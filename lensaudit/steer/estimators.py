@@ -25,6 +25,7 @@ from torch import Tensor
 
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, read_json, write_bytes, write_json
+from lensaudit.patching.interventions import strength_of
 from lensaudit.results.reading import Length, Number, Whole, checked
 from lensaudit.scores.stats import auc
 from lensaudit.steer.settings import Method
@@ -257,6 +258,18 @@ class SteeringVector:
     def hash(self) -> str:
         """Content hash of the numbers and of where they are added."""
         return digest([self.layer, self.vector.double().tolist()])
+
+    def strength(self, ratio: float) -> float:
+        """The coefficient at which what is added is so long, in lengths of the stream.
+
+        Raises:
+            InputError: its file does not know how long the stream is.
+        """
+        if not self.resid_norm:
+            raise InputError(
+                f"vector {self.file_name}: does not know the stream's length; give coefficients"
+            )
+        return strength_of(ratio, self.vector, resid_norm=self.resid_norm)
 
     def ratio(self, coefficient: float) -> float | None:
         """Length of what is added, in lengths of the stream; None where that is not known."""

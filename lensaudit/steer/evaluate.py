@@ -25,29 +25,28 @@ from scipy.stats import linregress, spearmanr
 
 from lensaudit.errors import InputError, PartialError, WorkError
 from lensaudit.files import alone, digest, make_folder, write_json
-from lensaudit.judge.items import Judge, JudgeRequest
+from lensaudit.groups import batched
+from lensaudit.judge.items import Judge, JudgeRequest, JudgeVerdict
 from lensaudit.judge.programmatic import ENTITY
-from lensaudit.models.checkpoint import Checkpoint
-from lensaudit.patching.interventions import Where, strength_of
+from lensaudit.patching.interventions import Where
 from lensaudit.progress import Notice, Tick
-from lensaudit.results.ledger import Ledger
 from lensaudit.results.records import claim, manifest
-from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.stats import mean_known
 from lensaudit.settings import plain
 from lensaudit.steer.estimators import LAYER_CONVENTION, SteeringVector, load_vector
-from lensaudit.steer.generate import Ask, Edits, adding
+from lensaudit.steer.generate import Edits, adding
 from lensaudit.steer.settings import AskSettings, EvalSettings, LayerSettings
 from lensaudit.steer.trait import (
     PASSING,
+    Ask,
     Trait,
     TraitModel,
+    check_disjoint,
     identity_of,
     judged,
     judges,
     load_trait,
-    question_hash,
 )
 
 SCHEMA = "steer-results/1"
@@ -63,15 +62,11 @@ FEWEST_COEFFICIENTS = 3
 
 @dataclass(frozen=True)
 class JudgedAnswer:
-    """One answer and its scores, 0 to 100; None where a judge gives none."""
+    """One answer and what its judges say of it."""
 
     question: int
-    trait: float | None
-    coherence: float | None
-    reason: str = ""
-    """Why there is no trait score."""
-    coherence_reason: str = ""
-    """Why there is no coherence."""
+    trait: JudgeVerdict
+    coherence: JudgeVerdict
 
 
 @dataclass(frozen=True)
@@ -83,7 +78,7 @@ class Level:
     @property
     def scores(self) -> list[float]:
         """Of the answers that have one."""
-        return [one.trait for one in self.answers if one.trait is not None]
+        return [one.trait.score for one in self.answers if one.trait.score is not None]
 
     @property
     def mean(self) -> float | None:
@@ -93,7 +88,7 @@ class Level:
     @property
     def coherence(self) -> float | None:
         """Mean coherence of the answers that have one."""
-        return mean_known(one.coherence for one in self.answers)
+        return mean_known(one.coherence.score for one in self.answers)
 
     @property
     def coherent(self) -> bool:
@@ -104,25 +99,20 @@ class Level:
         """The answers to some of the questions."""
         return Level(tuple(one for one in self.answers if one.question in questions))
 
-    def interval(self) -> Estimate:
-        """95 % interval of the mean by questions, or why there is none."""
-        groups = [one.question for one in self.answers if one.trait is not None]
-        return clustered_mean(self.scores, groups, bounds=SCALE, unit="question")
-
     def document(self, *, baseline: float | None, ratio: float | None) -> dict[str, Any]:
         """One entry of `coefficients`; `std` is that of a population (ddof 0)."""
-        scores = self.scores
-        n_invalid = len(self.answers) - len(scores)
+        scores, n_total = self.scores, len(self.answers)
+        groups = [one.question for one in self.answers if one.trait.score is not None]
         bound = None
-        if baseline is not None and self.answers:
-            bound = (math.fsum(scores) + n_invalid * baseline) / len(self.answers)
+        if baseline is not None and n_total:
+            bound = (math.fsum(scores) + (n_total - len(scores)) * baseline) / n_total
         return {
             "mean": self.mean,
             "std": float(np.std(scores)) if scores else None,
             "n": len(scores),
-            "n_total": len(self.answers),
-            "n_invalid": n_invalid,
-            **self.interval().limits(),
+            "n_total": n_total,
+            "n_invalid": n_total - len(scores),
+            **clustered_mean(scores, groups, bounds=SCALE, unit="question").limits(),
             "mean_invalid_as_baseline": bound,
             "ratio": ratio,
         }
@@ -227,13 +217,9 @@ def chosen_on_dev(
 
 def paired_gaps(level: Level, base: Level) -> dict[int, float]:
     """Mean score minus the baseline's, by question; questions without scores are left out."""
-    questions = sorted({one.question for one in level.answers})
-    gaps = {}
-    for question in questions:
-        means = [one.only(frozenset((question,))).mean for one in (level, base)]
-        if means[0] is not None and means[1] is not None:
-            gaps[question] = means[0] - means[1]
-    return gaps
+    questions = [frozenset({one}) for one in sorted({one.question for one in level.answers})]
+    means = ((own, level.only(own).mean, base.only(own).mean) for own in questions)
+    return {min(own): a - b for own, a, b in means if a is not None and b is not None}
 
 
 def summary_of(
@@ -259,7 +245,7 @@ def summary_of(
         "coherence": {
             key_of(key): {
                 "mean": level.coherence,
-                "n": sum(one.coherence is not None for one in level.answers),
+                "n": sum(one.coherence.score is not None for one in level.answers),
             }
             for key, level in levels.items()
         },
@@ -306,8 +292,7 @@ class Steering(TraitModel):
     def over_coefficients(cls, settings: EvalSettings, notice: Notice) -> "Steering":
         """One vector under several coefficients."""
         made = cls.opened(settings, asked_trait(settings), notice)
-        shape = {"d_model": made.checkpoint.d_model, "n_layers": made.checkpoint.n_layers}
-        vector = load_vector(settings.vector, **shape, name=settings.name)
+        vector = made.loaded(settings.vector)
         grid = grid_of(settings.coefficients, vector, as_ratio=settings.as_ratio)
         if vector.weights and vector.weights != made.checkpoint.weights:
             notice(
@@ -317,17 +302,32 @@ class Steering(TraitModel):
 
     @classmethod
     def over_layers(cls, settings: LayerSettings, notice: Notice) -> "Steering":
-        """The vectors of one method with one strength, after the baseline."""
+        """The vectors of one method with one strength, after the baseline.
+
+        Raises:
+            InputError: there are none, one that was named is missing, or one is damaged.
+        """
         made = cls.opened(settings, asked_trait(settings), notice)
-        found = vectors_in(
-            settings.vectors or made.folder / "vectors",
-            settings.method,
-            made.layers,
-            made.checkpoint,
-            explicit=settings.layers != "all",
-        )
-        rows = [Setting(f"layer_{one.layer}", one, _strength(one, settings)) for one in found]
+        folder, method = settings.vectors or made.folder / "vectors", settings.method
+        paths = {layer: folder / f"{method}_layer{layer}.safetensors" for layer in made.layers}
+        missing = [layer for layer, path in paths.items() if not path.exists()]
+        if len(missing) == len(paths) or (settings.layers != "all" and missing):
+            raise InputError(
+                f"{folder}: holds no {method} vector of layer {missing[0]}; run `lensaudit steer "
+                "extract` or name another --vectors folder"
+            )
+        found = [made.loaded(path) for layer, path in paths.items() if layer not in missing]
+        given, ratio = settings.coefficient, settings.ratio
+        rows = [
+            Setting(f"layer_{one.layer}", one, one.strength(ratio) if given is None else given)
+            for one in found
+        ]
         return made.under([Setting("baseline", found[0], 0.0), *rows])
+
+    def loaded(self, path: Path) -> SteeringVector:
+        """A vector for the model."""
+        one = self.checkpoint
+        return load_vector(path, d_model=one.d_model, n_layers=one.n_layers, name=one.spec.name)
 
     def under(self, rows: Sequence[Setting]) -> "Steering":
         """The same asked under these settings.
@@ -336,18 +336,20 @@ class Steering(TraitModel):
             InputError: a question of the trait is among those that a vector was estimated from.
         """
         for vector in (one.vector for one in rows):
-            known = frozenset(vector.asked)
-            if common := [one for one in self.trait.questions if question_hash(one) in known]:
-                raise InputError(
-                    f"vector {vector.file_name}: was extracted from {len(common)} of the questions "
-                    f"of trait {self.trait.name} (first {common[0][:60]!r}); evaluate on others"
-                )
+            where = f"vector {vector.file_name}, trait {self.trait.name}"
+            check_disjoint(self.trait.questions, vector.asked, where)
         return replace(self, rows=tuple(rows))
 
-    @property
-    def wanted(self) -> list[tuple[int, int]]:
-        """Numbers of question and rollout, in the order they are asked."""
-        return list(product(range(len(self.trait.questions)), range(self.settings.n_rollouts)))
+    def asks(self, setting: Setting) -> dict[str, Ask]:
+        """What is asked under a setting, by question and rollout: all draw the same numbers."""
+        questions, rollouts = enumerate(self.trait.questions), range(self.settings.n_rollouts)
+        line = {"identity": self.identity(setting)}
+        return {
+            digest([text, rollout]): Ask(
+                text, line | {"question": at, "rollout": rollout, "asked": text}
+            )
+            for (at, text), rollout in product(questions, rollouts)
+        }
 
     def identity(self, setting: Setting) -> str:
         """Content hash of what determines the answers under a setting."""
@@ -356,9 +358,10 @@ class Steering(TraitModel):
 
     def plan(self) -> str:
         """What a run would do, in one line."""
-        settings, n_answers = self.settings, len(self.rows) * len(self.wanted)
+        settings, n_questions = self.settings, len(self.trait.questions)
+        n_answers = len(self.rows) * n_questions * settings.n_rollouts
         return (
-            f"{settings.name}: {len(self.rows)} settings x {len(self.trait.questions)} questions "
+            f"{settings.name}: {len(self.rows)} settings x {n_questions} questions "
             f"of {self.trait.name} x {settings.n_rollouts} rollouts = {n_answers} answers of at "
             f"most {settings.max_new_tokens} tokens, {2 * n_answers} judgements by "
             f"{settings.judge}"
@@ -383,7 +386,19 @@ class Steering(TraitModel):
         with judges(settings.judge, settings.coherence_judge, settings, progress) as by:
             claim(out, "steer", [file], record)
             levels = levels_of(job, by)
-            results = ask(job, levels, described(job, by))
+            made = {
+                "polarity": self.trait.polarity,
+                "std_ddof": 0,
+                "judge": dict(zip(("trait", "coherence"), map(identity_of, by), strict=True)),
+                "generation": {
+                    **self.sampling,
+                    "rollouts": settings.n_rollouts,
+                    **self.conditions(),
+                },
+                "questions": digest(list(self.trait.questions)),
+                "seed": settings.seed,
+            }
+            results = ask(job, levels, made)
             write_json(out / file, results)
             check_judged(levels, out)
         manifest(
@@ -412,72 +427,37 @@ def asked_trait(settings: AskSettings) -> Trait:
     return replace(trait, questions=trait.questions[:n], entities=trait.entities[:n])
 
 
+def numbers_of(text: str, option: str) -> list[float]:
+    """The numbers of a comma list; `option` names it in errors.
+
+    Raises:
+        InputError: not numbers, or not finite.
+    """
+    try:
+        found = list(map(float, text.split(",")))
+    except ValueError as error:
+        raise InputError(f"{option} {text}: wanted numbers, like 0.5,1,2") from error
+    if not all(map(math.isfinite, found)):
+        raise InputError(f"{option} {text}: wanted finite numbers, like 0.5,1,2")
+    return found
+
+
 def grid_of(text: str, vector: SteeringVector, *, as_ratio: bool) -> tuple[float, ...]:
     """Coefficients from a comma list, ascending and distinct.
 
     Raises:
         InputError: not finite numbers, no baseline, or ratios of a stream of unknown length.
     """
-    try:
-        numbers = [float(part) for part in text.split(",")]
-    except ValueError as error:
-        raise InputError(f"--coefficients {text}: wanted numbers, like 0,0.5,1") from error
+    numbers = numbers_of(text, "--coefficients")
     if as_ratio:
-        length = vector.resid_norm
-        if not length:
-            raise InputError(f"--as-ratio: {vector.file_name} does not know the stream's length")
-        numbers = [strength_of(one, vector.vector, resid_norm=length) for one in numbers]
+        numbers = list(map(vector.strength, numbers))
     found = tuple(sorted({one + 0.0 for one in numbers}))
-    if not all(map(math.isfinite, found)):
-        raise InputError("--coefficients: wanted finite numbers, like 0,0.5,1")
     if 0.0 not in found:
         raise InputError(
             f"--coefficients {','.join(map(key_of, found))}: has no 0; every effect is measured "
             "from the baseline, so add it"
         )
     return found
-
-
-def vectors_in(
-    folder: Path, method: str, layers: Sequence[int], checkpoint: Checkpoint, *, explicit: bool
-) -> list[SteeringVector]:
-    """The vectors of a method at some layers; with `explicit` none may be missing.
-
-    Raises:
-        InputError: there are none, one is missing, or one is damaged.
-    """
-    paths = {layer: folder / f"{method}_layer{layer}.safetensors" for layer in layers}
-    missing = [layer for layer, path in paths.items() if not path.exists()]
-    if len(missing) == len(paths) or (explicit and missing):
-        raise InputError(
-            f"{folder}: holds no {method} vector of layer {missing[0]}; run `lensaudit steer "
-            "extract` or name another --vectors folder"
-        )
-    return [
-        load_vector(
-            path,
-            d_model=checkpoint.d_model,
-            n_layers=checkpoint.n_layers,
-            name=checkpoint.spec.name,
-        )
-        for layer, path in paths.items()
-        if layer not in missing
-    ]
-
-
-def _strength(vector: SteeringVector, settings: LayerSettings) -> float:
-    """The coefficient of a layer.
-
-    Raises:
-        InputError: a ratio is wanted and the vector's file does not know the stream's length.
-    """
-    if settings.coefficient is not None:
-        return settings.coefficient
-    if not vector.resid_norm:
-        raise InputError(
-            f"vector {vector.file_name}: its file gives no length of the stream; use --coefficient"
-        )
-    return strength_of(settings.ratio, vector.vector, resid_norm=vector.resid_norm)
 
 
 def evaluate(job: Steering, levels: Sequence[Level], made: Mapping[str, Any]) -> dict[str, Any]:
@@ -551,86 +531,31 @@ def sweep(job: Steering, levels: Sequence[Level], made: Mapping[str, Any]) -> di
     }
 
 
-def described(job: Steering, by: tuple[Judge, Judge]) -> dict[str, Any]:
-    """What a results file says of how it was made."""
-    settings = job.settings
-    return {
-        "polarity": job.trait.polarity,
-        "std_ddof": 0,
-        "judge": dict(zip(("trait", "coherence"), map(identity_of, by), strict=True)),
-        "generation": {**job.sampling, "rollouts": settings.n_rollouts, **job.conditions()},
-        "questions": digest(list(job.trait.questions)),
-        "seed": settings.seed,
-    }
-
-
 def levels_of(job: Steering, by: tuple[Judge, Judge]) -> list[Level]:
     """Answers and verdicts of every setting; what is on disk is not made again.
 
     Raises:
         TryAgainError: another process asks models into the folder.
     """
+    entities = job.trait.entities or ("",) * len(job.trait.questions)
+    requests: list[JudgeRequest] = []
     with alone(make_folder(job.folder / "responses")):
-        said = said_under(job)
-    questions = job.trait.questions
-    entities = job.trait.entities or ("",) * len(questions)
-    requests = [
-        JudgeRequest(question, questions[question], text, entity=entities[question])
-        for texts in said
-        for (question, _), text in texts.items()
-    ]
-    verdicts = iter(judged(job, by, requests))
-    levels = []
-    for texts in said:
-        found = []
-        for question, _ in texts:
-            trait, sound = next(verdicts)
-            why = [f"{one.status}: {one.reason}" if one.reason else "" for one in (trait, sound)]
-            found.append(JudgedAnswer(question, trait.score, sound.score, *why))
-        levels.append(Level(tuple(found)))
-    return levels
+        for one in job.rows:
+            log, asks = job.folder / "responses" / f"{one.name}.jsonl", job.asks(one)
+            told = {"coefficient": one.coefficient, "layer": one.vector.layer}
 
+            def tick(
+                n: int, done: int = len(requests), of: int = len(job.rows) * len(asks)
+            ) -> None:
+                job.progress("answering", done + n, of)
 
-def said_under(job: Steering) -> list[dict[tuple[int, int], str]]:
-    """What is said under each setting, by question and rollout, generated where missing."""
-    wanted, questions = job.wanted, job.trait.questions
-    # the same numbers under every setting: they belong to the question and the rollout
-    keys = {digest([questions[q], rollout]): (q, rollout) for q, rollout in wanted}
-    logs = [
-        Ledger(job.folder / "responses" / f"{one.name}.jsonl", "answers", {}, notice=job.notice)
-        for one in job.rows
-    ]
-    known = [_known(job, log, one) for log, one in zip(logs, job.rows, strict=True)]
-    for setting, log, found in zip(job.rows, logs, known, strict=True):
-        missing = [Ask(key, questions[at[0]]) for key, at in keys.items() if at not in found]
-        for batch in job.answers(missing, setting.edits(job.settings.where)):
-            rows = [
-                {
-                    "identity": job.identity(setting),
-                    "question": keys[ask.key][0],
-                    "rollout": keys[ask.key][1],
-                    "coefficient": setting.coefficient,
-                    "layer": setting.vector.layer,
-                    "asked": ask.question,
-                    "text": text,
-                }
-                for ask, text in batch
-            ]
-            log.append(rows)
-            found |= {(row["question"], row["rollout"]): row["text"] for row in rows}
-            done = sum(len(one.keys() & set(wanted)) for one in known)
-            job.progress("answering", done, len(wanted) * len(job.rows))
-    return [{at: found[at] for at in wanted} for found in known]
-
-
-def _known(job: Steering, log: Ledger, setting: Setting) -> dict[tuple[int, int], str]:
-    """Answers of an earlier run under the same conditions; others are passed over."""
-    identity, questions = job.identity(setting), dict(enumerate(job.trait.questions))
-    return {
-        (row["question"], row["rollout"]): row["text"]
-        for row in log.rows
-        if row["identity"] == identity and questions.get(row["question"]) == row["asked"]
-    }
+            said = job.answers(log, "answers", asks, tick, one.edits(job.settings.where), **told)
+            for key, ask in asks.items():
+                at = ask.line["question"]
+                requests.append(JudgeRequest(at, ask.question, said[key], entity=entities[at]))
+    pairs = zip(requests, judged(job, by, requests), strict=True)
+    answers = [JudgedAnswer(request.idx, *verdicts) for request, verdicts in pairs]
+    return [Level(tuple(some)) for some in batched(answers, len(answers) // len(job.rows))]
 
 
 def check_judged(levels: Iterable[Level], out: Path) -> None:
@@ -641,12 +566,13 @@ def check_judged(levels: Iterable[Level], out: Path) -> None:
         WorkError: none has one.
     """
     every = [one for level in levels for one in level.answers]
-    reasons = [reason for one in every for reason in (one.reason, one.coherence_reason)]
-    waiting = [reason for reason in reasons if reason.split(":")[0] in PASSING]
-    if waiting:
+    verdicts = [verdict for one in every for verdict in (one.trait, one.coherence)]
+    reasons = [f"{one.status}: {one.reason}" for one in verdicts if one.status in PASSING]
+    if reasons:
         raise PartialError(
-            f"{len(waiting)} verdicts on trait or coherence are missing ({waiting[0]}); {out} "
+            f"{len(reasons)} verdicts on trait or coherence are missing ({reasons[0]}); {out} "
             "holds the others, run the same command again to go on"
         )
-    if all(one.trait is None for one in every):
-        raise WorkError(f"none of {len(every)} answers has a score; {every[0].reason}")
+    if all(one.trait.score is None for one in every):
+        said = every[0].trait
+        raise WorkError(f"none of {len(every)} answers has a score; {said.status}: {said.reason}")

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from lensaudit.activations.fill import CACHE_BATCH, fill, fingerprint_of_run
 from lensaudit.activations.store import Activations, ActivationStore
+from lensaudit.data.facts import read_values
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.judge.programmatic import ENTITY
 from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.progress import Notice, Tick, unheard
-from lensaudit.results.reading import null
+from lensaudit.results.reading import checked, null
 from lensaudit.steer.estimators import (
     Separation,
     SteeringVector,
@@ -28,20 +29,18 @@ from lensaudit.steer.estimators import (
 )
 from lensaudit.steer.settings import ExtractSettings, Method
 from lensaudit.steer.trait import (
+    ContrastRow,
     ContrastSample,
     Trait,
     TraitModel,
     asked,
-    check_disjoint,
     elicit,
     encode_sample,
-    extraction_questions,
     filtered,
     judges,
     load_trait,
     positions_read,
     question_hash,
-    read_contrast,
     whole_pairs,
     written,
 )
@@ -115,10 +114,14 @@ def contrast_trait(settings: ExtractSettings) -> Trait:
     if settings.positive is None or settings.negative is None:
         return trait
     own = {"positive": settings.positive, "negative": settings.negative}
-    contrast = {side: read_contrast(path) for side, path in own.items()}
-    trait = replace(trait, contrast=contrast, extraction=None)
-    check_disjoint(trait.questions, extraction_questions(trait), f"trait {trait.name}")
-    return trait
+    contrast = {
+        side: tuple(
+            checked(ContrastRow, row, f"{path}: row {n}")
+            for n, row in enumerate(read_values(path), 1)
+        )
+        for side, path in own.items()
+    }
+    return replace(trait, contrast=contrast, extraction=None).checked(f"trait {trait.name}")
 
 
 @dataclass(frozen=True)
@@ -153,8 +156,24 @@ def extract(job: TraitModel, samples: Sequence[ContrastSample]) -> list[Steering
     """
     encoded, kept = _encoded(job, samples)
     told = [[one.positive, one.pair, one.system, *astuple(one.row)] for one in samples]
-    data = digest(told)
-    with _cached(job, encoded, data) as activations:
+    data, checkpoint = digest(told), job.checkpoint
+    batch_size, name = job.settings.batch_size or CACHE_BATCH, checkpoint.spec.name
+    how = {"dtype": job.dtype, "device": job.device, "batch_size": batch_size}
+    with fill(
+        ActivationStore(Path(job.settings.activations)),
+        fingerprint_of_run(checkpoint, encoded, positions="span", **how),
+        encoded,
+        name=f"{name} {job.trait.name}",
+        load=lambda: job.model,
+        batch_size=batch_size,
+        progress=job.progress,
+        provenance={
+            "made_by": "lensaudit steer extract",
+            "model": name,
+            "trait": job.trait.name,
+            "data": data,
+        },
+    ) as activations:
         contrast = read(activations, encoded, kept, job)
     hashes = tuple(sorted({question_hash(one.row.question) for one in samples}))
     return [
@@ -181,34 +200,6 @@ def _encoded(
             )
     encoded = [found[one.idx] for one in kept]
     return [e for e in encoded if isinstance(e, Encoded)], kept
-
-
-def _cached(job: TraitModel, encoded: Sequence[Encoded], data: str) -> Activations:
-    batch_size = job.settings.batch_size or CACHE_BATCH
-    checkpoint, name = job.checkpoint, job.checkpoint.spec.name
-    fingerprint = fingerprint_of_run(
-        checkpoint,
-        encoded,
-        positions="span",
-        dtype=job.dtype,
-        device=job.device,
-        batch_size=batch_size,
-    )
-    return fill(
-        ActivationStore(Path(job.settings.activations)),
-        fingerprint,
-        encoded,
-        name=f"{name} {job.trait.name}",
-        load=lambda: job.model,
-        batch_size=batch_size,
-        progress=job.progress,
-        provenance={
-            "made_by": "lensaudit steer extract",
-            "model": name,
-            "trait": job.trait.name,
-            "data": data,
-        },
-    )
 
 
 def read(

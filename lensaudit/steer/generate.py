@@ -17,8 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lensaudit.data.chat import DATE, PLAIN, SYSTEM_PROMPT, Template, encode_qa
-from lensaudit.errors import InputError, WorkError
-from lensaudit.files import digest
+from lensaudit.errors import InputError
 from lensaudit.models.bridge import (
     Component,
     TransformerBridge,
@@ -27,12 +26,20 @@ from lensaudit.models.bridge import (
     device_of,
     intervening,
 )
-from lensaudit.models.generation import Choose, Logits, Running, continued, started
+from lensaudit.models.generation import (
+    Choose,
+    Logits,
+    Running,
+    continued,
+    draws_of,
+    likeliest,
+    started,
+)
 from lensaudit.patching import interventions
 from lensaudit.patching.generation import ends_of
 from lensaudit.patching.interventions import Where, mask_of
 from lensaudit.steer.settings import Form
-from lensaudit.types import Intervention, PosMask, Resid
+from lensaudit.types import Intervention, PosMask
 
 Idx = tuple[int, ...]
 Edit = Callable[[PosMask, Idx], Intervention]
@@ -95,48 +102,6 @@ def clamping(direction: Float[Tensor, " d_model"], to: float | Mapping[int, floa
     return edit
 
 
-def one_after_the_other(edits: list[Intervention]) -> Intervention:
-    """Several interventions at one place."""
-
-    def intervention(resid: Resid) -> Resid:
-        for edit in edits:
-            resid = edit(resid)
-        return resid
-
-    return intervention
-
-
-def likeliest(logits: Logits, row: Int[Tensor, " row"], step: int) -> Int[Tensor, " row"]:
-    """The likeliest token of each row."""
-    return chosen_tokens(logits, None, 1.0)
-
-
-def draws_of(keys: Sequence[str], *, n_steps: int, seed: int, temperature: float) -> Choose:
-    """What chooses the tokens of each row: numbers in [0, 1) by its own key and the run's seed.
-
-    Args:
-        keys: of each row: its question and rollout.
-        n_steps: tokens at most.
-        seed: of the run.
-        temperature: 0 takes the likeliest token.
-
-    Raises:
-        ValueError: a negative temperature.
-    """
-    if temperature < 0:
-        raise ValueError("draws: wanted a temperature from 0")
-    if temperature == 0:
-        return likeliest
-    seeds = [int(digest([seed, key])[:15], 16) for key in keys]
-    rows = [torch.rand(n_steps, generator=torch.Generator().manual_seed(one)) for one in seeds]
-    numbers = torch.stack(rows) if rows else torch.empty(0, n_steps)
-
-    def choose(logits: Logits, row: Int[Tensor, " row"], step: int) -> Int[Tensor, " row"]:
-        return chosen_tokens(logits, numbers[row.cpu(), step].to(row.device), temperature)
-
-    return choose
-
-
 def continuations(
     model: TransformerBridge,
     prompts: Sequence[Sequence[int]],
@@ -161,11 +126,8 @@ def continuations(
         idx: the example of each prompt, for edits that depend on it; 0, 1, 2 … if not given.
 
     Raises:
-        ValueError: an empty prompt, or no token to generate.
         WorkError: logits are not finite.
     """
-    if max_new_tokens < 1 or not all(prompts):
-        raise ValueError("continuations: wanted max_new_tokens >= 1 and prompts with a token")
     if not prompts:
         return []
     running = started(prompts, device_of(model))
@@ -181,29 +143,6 @@ def continuations(
             )
 
     return continued(running, read, draws, max_new_tokens=max_new_tokens, stop=stop)
-
-
-def chosen_tokens(
-    logits: Float[Tensor, "row d_vocab"],
-    numbers: Float[Tensor, " row"] | None,
-    temperature: float,
-) -> Int[Tensor, " row"]:
-    """The likeliest token, or the one whose share of [0, 1) holds the row's number.
-
-    Equal numbers choose equal tokens unless probability moved across them: steering that changes
-    little changes few tokens.
-
-    Raises:
-        WorkError: logits are not finite.
-    """
-    if not bool(logits.isfinite().all()):
-        raise WorkError("logits are not finite while generating; lower --coefficients")
-    if numbers is None:
-        return logits.argmax(-1)
-    shares = (logits.double() / temperature).softmax(-1).cumsum(-1)
-    wanted = numbers.double().unsqueeze(1) * shares[:, -1:]
-    found = torch.searchsorted(shares, wanted, right=True).squeeze(1)
-    return found.clamp(max=logits.shape[1] - 1)
 
 
 @dataclass(frozen=True)
@@ -267,22 +206,15 @@ def steer(
     at: dict[Place, Edit] = {
         ("resid", layer): adding(direction, strength) for layer, direction in directions.items()
     }
+    options = {"max_new_tokens": max_new_tokens, "stop": ends_of(model), "draws": draws}
     plain, steered = (
-        continuations(
-            model,
-            ids,
-            max_new_tokens=max_new_tokens,
-            stop=ends_of(model),
-            edits=edits,
-            draws=draws,
-        )
+        [
+            model.tokenizer.decode(list(said), skip_special_tokens=True)
+            for said in continuations(model, ids, edits=edits, **options)
+        ]
         for edits in (NO_EDITS, Edits(at, where))
     )
-    decode = model.tokenizer.decode
-    said = [
-        [decode(list(one), skip_special_tokens=True) for one in rows] for rows in (plain, steered)
-    ]
-    return Steered(texts, tuple(said[0]), tuple(said[1]))
+    return Steered(texts, tuple(plain), tuple(steered))
 
 
 Format = Literal["chat", "raw"]
@@ -309,13 +241,3 @@ def prompt_ids(tokenizer: Any, form: Format, question: str, system: str | None) 
     head = f"{system}\n\n" if system else ""
     text = f"{head}{PLAIN.user_start_tag}{question}{PLAIN.user_end_tag}{PLAIN.asst_start_tag}"
     return tuple(tokenizer(text.rstrip())["input_ids"])
-
-
-@dataclass(frozen=True)
-class Ask:
-    """One question, asked once."""
-
-    key: str
-    """What its random numbers belong to."""
-    question: str
-    system: str | None = None

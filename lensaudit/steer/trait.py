@@ -5,18 +5,20 @@ Answers are written, or asked for by pairs of system prompts; each is judged onc
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
-from lensaudit.data.facts import Fact, read_rows
+from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, encode, following
 from lensaudit.errors import InputError, PartialError
 from lensaudit.files import digest, read_json, slug
+from lensaudit.groups import batched
 from lensaudit.judge.client import Budget, open_client
 from lensaudit.judge.items import Judge, JudgeRequest, JudgeVerdict
 from lensaudit.judge.programmatic import PROGRAMMATIC
@@ -26,6 +28,7 @@ from lensaudit.judge.settings import JudgeAccess
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.models.device import resolve_device, resolve_dtype
+from lensaudit.models.generation import draws_of
 from lensaudit.patching.generation import ends_of, rows_that_fit
 from lensaudit.patching.options import parse_layers, parse_memory
 from lensaudit.progress import Notice, Tick, unheard
@@ -34,19 +37,15 @@ from lensaudit.results.reading import Flag, checked
 from lensaudit.settings import results_folder
 from lensaudit.steer.generate import (
     NO_EDITS,
-    Ask,
     Edits,
     Format,
     continuations,
-    draws_of,
     format_of,
     prompt_ids,
 )
 from lensaudit.steer.settings import AskSettings, ExtractSettings
 
 FOLDER = Path(__file__).parent / "shipped"
-PLACEHOLDERS = ("{question}", "{answer}")
-
 
 Said = Annotated[str, Field(pattern=r"\S")]
 """A text that is not blank."""
@@ -119,6 +118,17 @@ class Trait:
         """Written answers of both kinds."""
         return tuple(row for side in self.contrast.values() for row in side)
 
+    def checked(self, source: str) -> "Trait":
+        """Itself, if no direction can be evaluated on what it was estimated from.
+
+        Raises:
+            InputError: a question is in both sets; case and spacing do not count.
+        """
+        elicited = self.extraction.questions if self.extraction else ()
+        estimated = (*elicited, *(row.question for row in self.written))
+        check_disjoint(self.questions, map(question_hash, estimated), source)
+        return self
+
 
 def shipped_traits() -> list[str]:
     """Names of the prompt files in the package."""
@@ -149,40 +159,23 @@ def parse_trait(found: Any, name: str, source: str = "") -> Trait:
         InputError: what is wrong, by key.
     """
     source = source or name
-    file = checked(Trait, found, source, remedy="a prompt file has questions and eval_prompt")
-    judge_prompt(file.eval_prompt, f"{source}: eval_prompt")
-    check_disjoint(file.questions, extraction_questions(file), source)
-    return replace(file, trait_name=file.trait_name or name)
+    trait = checked(Trait, found, source, remedy="a prompt file has questions and eval_prompt")
+    prompt = check_template(trait.eval_prompt, f"{source}: eval_prompt")
+    if set("{}") & set(prompt.replace("{question}", "").replace("{answer}", "")):
+        raise InputError(
+            f"{source}: eval_prompt: has a brace beside {{question}} and {{answer}}; remove it"
+        )
+    return replace(trait, trait_name=trait.trait_name or name).checked(source)
 
 
-def judge_prompt(text: str, where: str) -> None:
-    """Refuse a text without both placeholders, or with other braces.
-
-    Raises:
-        InputError: a placeholder is missing, or a brace stands elsewhere.
-    """
-    rest = check_template(text, where)
-    for placeholder in PLACEHOLDERS:
-        rest = rest.replace(placeholder, "")
-    if "{" in rest or "}" in rest:
-        raise InputError(f"{where}: has a brace beside {' and '.join(PLACEHOLDERS)}; remove it")
-
-
-def extraction_questions(trait: Trait) -> tuple[str, ...]:
-    """Every question whose answers a direction is estimated from."""
-    elicited = trait.extraction.questions if trait.extraction else ()
-    return (*elicited, *(row.question for row in trait.written))
-
-
-def check_disjoint(evaluation: Sequence[str], extraction: Sequence[str], source: str) -> None:
-    """Refuse to evaluate a direction on what it was estimated from.
+def check_disjoint(questions: Sequence[str], estimated: Iterable[str], source: str) -> None:
+    """Refuse to evaluate a direction on questions it was estimated from, which are given hashed.
 
     Raises:
-        InputError: a question is in both sets; case and spacing do not count.
+        InputError: a question is among them.
     """
-    known = {question_hash(question) for question in extraction}
-    common = [question for question in evaluation if question_hash(question) in known]
-    if common:
+    known = frozenset(estimated)
+    if common := [one for one in questions if question_hash(one) in known]:
         raise InputError(
             f"{source}: {len(common)} evaluation questions are extraction questions too "
             f"(first {common[0][:60]!r}); a trait must be seen on questions it was not found with"
@@ -199,6 +192,16 @@ def question_hash(text: str) -> str:
 
 
 AnyModel = TypeVar("AnyModel", bound="TraitModel")
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One question, asked once."""
+
+    question: str
+    line: Mapping[str, Any]
+    """What the log says of it: all that its answer depends on."""
+    system: str | None = None
 
 
 MOST_ROWS = 64
@@ -271,34 +274,63 @@ class TraitModel:
         }
 
     def answers(
-        self, asks: Sequence[Ask], edits: Edits = NO_EDITS
-    ) -> Iterator[list[tuple[Ask, str]]]:
-        """What it says, batch by batch, in the order of `asks`."""
+        self,
+        log: Path,
+        kind: str,
+        asks: Mapping[str, Ask],
+        tick: Callable[[int], None],
+        edits: Edits = NO_EDITS,
+        **told: Any,
+    ) -> dict[str, str]:
+        """What it says, by the key of a question: generated where the log lacks it, and kept there.
+
+        Args:
+            log: a ledger of this `kind`, written batch by batch.
+            kind: of the ledger.
+            asks: what is asked, by what its random numbers belong to.
+            tick: told how many are there after each batch.
+            edits: under which it is said.
+            told: further values of each line.
+        """
+        ledger = Ledger(log, kind, {}, notice=self.notice)
+        apart = {"text", *told}
+        lines = (
+            {name: one for name, one in row.items() if name not in apart} for row in ledger.rows
+        )
+        texts = {digest(line): row["text"] for line, row in zip(lines, ledger.rows, strict=True)}
+        known = {key: texts.get(digest(ask.line)) for key, ask in asks.items()}
+        found = {key: text for key, text in known.items() if text is not None}
+        for said in self._said({key: one for key, one in asks.items() if key not in found}, edits):
+            ledger.append({**asks[key].line, **told, "text": one} for key, one in said.items())
+            found |= said
+            tick(len(found))
+        return found
+
+    def _said(self, asks: Mapping[str, Ask], edits: Edits) -> Iterator[dict[str, str]]:
+        """What it says, batch by batch."""
         if not asks:
             return
-        settings, tokenizer = self.settings, self.model.tokenizer
-        prompts = [prompt_ids(tokenizer, self.form, one.question, one.system) for one in asks]
+        settings, tokenizer, stop = self.settings, self.model.tokenizer, ends_of(self.model)
+        prompts = {
+            key: prompt_ids(tokenizer, self.form, one.question, one.system)
+            for key, one in asks.items()
+        }
         n_new = settings.max_new_tokens
-        n_pos, memory = max(map(len, prompts)) + n_new, parse_memory(settings.memory)
+        n_pos, memory = max(map(len, prompts.values())) + n_new, parse_memory(settings.memory)
         size = settings.batch_size or min(MOST_ROWS, rows_that_fit(self.model, n_pos, memory))
-        for start in range(0, len(asks), size):
-            some = asks[start : start + size]
-            draws = draws_of(
-                [one.key for one in some],
-                n_steps=n_new,
-                seed=settings.seed,
-                temperature=settings.temperature,
-            )
+        for keys in batched(list(prompts), size):
             said = continuations(
                 self.model,
-                prompts[start : start + size],
+                [prompts[key] for key in keys],
                 max_new_tokens=n_new,
-                stop=ends_of(self.model),
+                stop=stop,
                 edits=edits,
-                draws=draws,
+                draws=draws_of(
+                    keys, n_steps=n_new, seed=settings.seed, temperature=settings.temperature
+                ),
             )
-            texts = [tokenizer.decode(list(ids), skip_special_tokens=True).strip() for ids in said]
-            yield list(zip(some, texts, strict=True))
+            texts = (tokenizer.decode(list(ids), skip_special_tokens=True).strip() for ids in said)
+            yield dict(zip(keys, texts, strict=True))
 
 
 Position = Literal["response", "prompt_last", "span"]
@@ -342,29 +374,26 @@ def whole_pairs(samples: Sequence[ContrastSample]) -> list[ContrastSample]:
     return [one for one in samples if one.pair is None or n_in[one.pair] == 2]
 
 
-def read_contrast(path: Path) -> tuple[ContrastRow, ...]:
-    """Rows of question and answer from a JSON or JSONL file.
-
-    Raises:
-        InputError: the file cannot be read, or a row is wrong.
-    """
-    rows, problems = read_rows(path)
-    if problems:
-        raise InputError(f"{path}: {problems[0]}")
-    return tuple(checked(ContrastRow, row, f"{path}: {where}") for where, row in rows)
-
-
 def encode_sample(
     sample: ContrastSample, tokenizer: Any, *, form: Format, position: Position
 ) -> Encoded | str:
     """Prompt and answer joined; the kept rows are the last prompt token's and the answer's.
 
     For `span` they are those that score the entity, in the format of the depth score.
+
+    Raises:
+        InputError: `span` of an answer without an entity.
     """
+    row, text = sample.row, sample.row.answer
     if position == "span":
-        return _encode_span(sample, tokenizer)
-    prompt = prompt_ids(tokenizer, form, sample.row.question, sample.system)
-    text = sample.row.answer
+        if not row.entity or sample.system:
+            raise InputError(
+                f"--position span: {row.question[:60]!r} has no entity; give annotated rows "
+                "(question, answer, prefix, entity)"
+            )
+        fact = Fact(sample.idx, row.question, text, row.prefix, row.entity, group=sample.group)
+        return encode(fact, tokenizer)
+    prompt = prompt_ids(tokenizer, form, row.question, sample.system)
     if form == "chat":
         answer = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
     else:
@@ -373,17 +402,6 @@ def encode_sample(
         return "the tokenizer makes no token of the answer"
     ids = (*prompt, *answer)
     return Encoded(sample.idx, sample.group, ids, len(prompt), len(prompt), len(ids))
-
-
-def _encode_span(sample: ContrastSample, tokenizer: Any) -> Encoded | str:
-    row = sample.row
-    if not row.entity or sample.system:
-        raise InputError(
-            f"--position span: {row.question[:60]!r} has no entity; give annotated rows "
-            "(question, answer, prefix, entity)"
-        )
-    example = Fact(sample.idx, row.question, row.answer, row.prefix, row.entity, group=sample.group)
-    return encode(example, tokenizer)
 
 
 def positions_read(encoded: Encoded, position: Position) -> range:
@@ -398,22 +416,20 @@ KEPT_FROM = 50.0
 cohere at least so much; arXiv:2507.21509."""
 
 
-def asked(elicitation: Elicitation, n_rollouts: int) -> list[tuple[Ask, ContrastSample]]:
+def asked(elicitation: Elicitation, n_rollouts: int) -> list[tuple[str, ContrastSample]]:
     """Every question under every system prompt, `n_rollouts` times; pairs share a number.
 
     Returns:
-        What is asked, and the sample that its answer is for.
+        What the random numbers of an answer belong to, and the sample that it is for.
     """
-    found: list[tuple[Ask, ContrastSample]] = []
-    pair = 0
-    for positive, negative in zip(elicitation.positive, elicitation.negative, strict=True):
-        for question in elicitation.questions:
-            for rollout in range(n_rollouts):
-                for side, system in ((True, positive), (False, negative)):
-                    row = ContrastRow(question, "")
-                    ask = Ask(digest([question, system, rollout]), question, system)
-                    found.append((ask, ContrastSample(len(found), row, side, pair, system)))
-                pair += 1
+    found: list[tuple[str, ContrastSample]] = []
+    systems = zip(elicitation.positive, elicitation.negative, strict=True)
+    asks = product(systems, elicitation.questions, range(n_rollouts))
+    for pair, (both, question, rollout) in enumerate(asks):
+        for is_positive, system in zip((True, False), both, strict=True):
+            row = ContrastRow(question, "")
+            sample = ContrastSample(len(found), row, is_positive, pair, system)
+            found.append((digest([question, system, rollout]), sample))
     return found
 
 
@@ -426,26 +442,22 @@ def elicit(job: TraitModel) -> list[ContrastSample]:
     if job.trait.extraction is None:
         raise InputError(f"trait {job.trait.name}: no extraction prompts and no contrast rows")
     wanted = asked(job.trait.extraction, job.settings.n_rollouts)
-    ledger = Ledger(job.folder / "elicited.jsonl", "elicited", {}, notice=job.notice)
-    known = {row["key"]: row["text"] for row in ledger.rows}
     # what determines an answer: weights, format, sampling, prompt
     identity = digest(job.conditions())
-    keys = {ask.key: digest([identity, job.sampling, ask.key]) for ask, _ in wanted}
-    missing = [ask for ask, _ in wanted if keys[ask.key] not in known]
-    for batch in job.answers(missing):
-        rows = [
-            {"key": keys[ask.key], "question": ask.question, "system": ask.system, "text": text}
-            for ask, text in batch
-        ]
-        ledger.append(rows)
-        known |= {row["key"]: row["text"] for row in rows}
-        job.progress("eliciting", sum(key in known for key in keys.values()), len(keys))
+
+    def ask(key: str, one: ContrastSample) -> Ask:
+        question, system = one.row.question, one.system
+        line = {"key": digest([identity, job.sampling, key])}
+        return Ask(question, line | {"question": question, "system": system}, system)
+
+    asks = {key: ask(key, one) for key, one in wanted}
+
+    def tick(n: int) -> None:
+        job.progress("eliciting", n, len(asks))
+
+    said = job.answers(job.folder / "elicited.jsonl", "elicited", asks, tick)
     return whole_pairs(
-        [
-            replace(one, row=replace(one.row, answer=known[keys[ask.key]]))
-            for ask, one in wanted
-            if known[keys[ask.key]]
-        ]
+        [replace(one, row=replace(one.row, answer=said[key])) for key, one in wanted if said[key]]
     )
 
 
@@ -497,37 +509,28 @@ def judged(
 ) -> list[tuple[JudgeVerdict, JudgeVerdict]]:
     """Trait and coherence of each request, in order; asked only where the log lacks it."""
     ledger = Ledger(job.folder / JUDGEMENTS, "judgements", {}, notice=job.notice)
-    prompts = (job.trait.eval_prompt, COHERENCE)
-    first, second = (
-        _verdicts(judge, [replace(one, prompt=prompt) for one in requests], ledger, job.progress)
-        for judge, prompt in zip(by, prompts, strict=True)
-    )
-    return list(zip(first, second, strict=True))
-
-
-def _verdicts(
-    judge: Judge, requests: Sequence[JudgeRequest], ledger: Ledger, progress: Tick
-) -> list[JudgeVerdict]:
-    who = identity_of(judge)
-    keys = [digest([who, one.prompt, one.question, one.answer, one.entity]) for one in requests]
     known = {row["key"]: JudgeVerdict(**{name: row[name] for name in KEPT}) for row in ledger.rows}
-    missing = {
-        key: request for key, request in zip(keys, requests, strict=True) if key not in known
-    }
-    items = list(missing.items())
-    for start in range(0, len(items), JUDGED_AT_ONCE):
-        some = items[start : start + JUDGED_AT_ONCE]
-        found = judge.score([request for _, request in some])
-        verdicts = {key: one for (key, _), one in zip(some, found, strict=True)}
-        known |= verdicts
-        ledger.append(
-            {"key": key, "judge": judge.name} | {name: getattr(one, name) for name in KEPT}
-            for key, one in verdicts.items()
-            if one.status not in PASSING
-        )
-        done = min(start + JUDGED_AT_ONCE, len(items))
-        progress(f"judging by {judge.name}", done, len(items))
-    return [known[key] for key in keys]
+
+    def verdicts(judge: Judge, prompt: str) -> Iterator[JudgeVerdict]:
+        who, own = identity_of(judge), [replace(one, prompt=prompt) for one in requests]
+        keys = [digest([who, prompt, one.question, one.answer, one.entity]) for one in own]
+        missing = {key: one for key, one in zip(keys, own, strict=True) if key not in known}
+        for some in batched(list(missing), JUDGED_AT_ONCE):
+            found = judge.score([missing[key] for key in some])
+            known.update(zip(some, found, strict=True))
+            ledger.append(
+                {"key": key, "judge": judge.name}
+                | {name: getattr(known[key], name) for name in KEPT}
+                for key in some
+                if known[key].status not in PASSING
+            )
+            done = sum(key in known for key in missing)
+            job.progress(f"judging by {judge.name}", done, len(missing))
+        return (known[key] for key in keys)
+
+    prompts = (job.trait.eval_prompt, COHERENCE)
+    first, second = (verdicts(*pair) for pair in zip(by, prompts, strict=True))
+    return list(zip(first, second, strict=True))
 
 
 def identity_of(judge: Judge) -> dict[str, str]:

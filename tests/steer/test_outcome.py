@@ -3,11 +3,13 @@
 import pytest
 import torch
 
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, PartialError, WorkError
+from lensaudit.judge.items import JudgeVerdict
 from lensaudit.steer.estimators import SteeringVector
 from lensaudit.steer.evaluate import (
     JudgedAnswer,
     Level,
+    check_judged,
     chosen_on_dev,
     correlation,
     grid_of,
@@ -23,12 +25,9 @@ QUESTIONS = [f"question {at}" for at in range(4)]
 
 def level(*scores, coherence=90.0):
     """Two rollouts of each question in turn."""
-    return Level(
-        tuple(
-            JudgedAnswer(at // 2, score, coherence, "" if score is not None else "low")
-            for at, score in enumerate(scores)
-        )
-    )
+    low, sound = JudgeVerdict(None, "low", "low_mass"), JudgeVerdict(coherence)
+    verdicts = [low if score is None else JudgeVerdict(score) for score in scores]
+    return Level(tuple(JudgedAnswer(at // 2, one, sound) for at, one in enumerate(verdicts)))
 
 
 def summary(levels, polarity=1):
@@ -102,6 +101,16 @@ def test_correlations_need_three_points_that_differ():
     assert correlation(points) < 0.85
     assert rank_correlation(points) == pytest.approx(1.0)
     assert slope({1.0: 5.0}) is None
+
+
+def test_verdicts_that_could_not_be_asked_for_are_told_also_of_coherence(tmp_path):
+    down = JudgeVerdict(None, "the server is down", "api_error")
+    answer = JudgedAnswer(0, JudgeVerdict(80.0), down)
+    with pytest.raises(PartialError, match=r"1 verdicts .* \(api_error: the server is down\)"):
+        check_judged([Level((answer,))], tmp_path)
+    low = JudgedAnswer(0, JudgeVerdict(None, "low", "low_mass"), JudgeVerdict(80.0))
+    with pytest.raises(WorkError, match="none of 1 answers has a score; low_mass: low"):
+        check_judged([Level((low,))], tmp_path)
 
 
 def test_coefficients_are_keyed_alike_and_hold_the_baseline():

@@ -6,8 +6,6 @@ import pytest
 
 from lensaudit.errors import InputError
 from lensaudit.steer.trait import (
-    check_disjoint,
-    extraction_questions,
     load_trait,
     parse_trait,
     shipped_traits,
@@ -28,7 +26,7 @@ def test_shipped_traits_have_twenty_questions_and_twenty_others_to_extract_from(
         asked = traits[name].extraction
         assert len(set(traits[name].questions)) == len(set(asked.questions)) == 20
         assert len(asked.positive) == len(asked.negative) == 5
-        check_disjoint(traits[name].questions, extraction_questions(traits[name]), name)
+        assert traits[name].checked(name) is traits[name]
 
 
 def test_the_judge_of_a_refusal_trait_is_not_told_to_call_refusals_by_that_name():

@@ -5,8 +5,8 @@ import shutil
 import torch
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
-from lensaudit.directions.experiments import Finding
 from lensaudit.models.registry import EMBEDDED
+from lensaudit.steer.experiments import Finding
 
 LAYER = 7
 LENGTH = 12.0

@@ -9,7 +9,7 @@ full; for the never-trained control retain and full; for an edit of full, full a
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,42 +18,13 @@ import numpy as np
 import pandas as pd
 
 from lensaudit.data.facts import EMBEDDED, Fact, load_facts, read_rows
-from lensaudit.data.spans import Encoded, encode
 from lensaudit.data.tofu import DEMO, TOFU_PAIRS
-from lensaudit.directions.experiments import (
-    DONE,
-    SCHEMA,
-    Finding,
-    ablate,
-    mediate,
-    restore,
-    source_of,
-)
-from lensaudit.directions.models import (
-    KINDS,
-    ROLES,
-    DirectionsAudit,
-    Fold,
-    Part,
-    Role,
-)
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import slug, write_json
 from lensaudit.groups import unit_of
-from lensaudit.models.checkpoint import (
-    Checkpoint,
-    check_same_shape,
-    config_of,
-    load_tokenizer,
-    open_family,
-)
-from lensaudit.models.device import resolve_device, resolve_dtype
-from lensaudit.models.registry import (
-    default_data,
-)
-from lensaudit.models.sizes import context_of
-from lensaudit.patching.options import parse_layers, parse_memory
-from lensaudit.patching.prepare import examples_for
+from lensaudit.models.registry import default_data
+from lensaudit.patching.prepare import encode_all, prepare
+from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tick, unheard
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.records import RunResult, claim, manifest
@@ -65,8 +36,18 @@ from lensaudit.results.sentences import (
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.recovery import recovery
 from lensaudit.scores.stats import mean_known
-from lensaudit.settings import plain, results_folder
-from lensaudit.steer.evaluate import rank_correlation
+from lensaudit.settings import Anchors, Caches, Precision, Rows, plain, results_folder, shared
+from lensaudit.steer.directions import KINDS, ROLES, DirectionsAudit, Fold, Role
+from lensaudit.steer.evaluate import numbers_of, rank_correlation
+from lensaudit.steer.experiments import (
+    HELD,
+    SCHEMA,
+    Finding,
+    ablate,
+    mediate,
+    restore,
+    source_of,
+)
 from lensaudit.steer.generate import NO_EDITS, format_of
 from lensaudit.steer.settings import DirectionSettings, Kind
 from lensaudit.unlearn.rows import load_rows
@@ -77,86 +58,48 @@ AnyRow = TypeVar("AnyRow")
 
 
 def open_audit(settings: DirectionSettings, notice: Notice = unheard) -> DirectionsAudit:
-    """The audit that the settings describe; nothing is loaded.
+    """The audit that the settings describe, its examples encoded; nothing is loaded.
 
     Raises:
-        InputError: whatever is wrong with names, files or numbers.
+        InputError: whatever is wrong with names, files or numbers; models of different shape or
+            of the same weights, too few authors, or a set of which nothing can be scored.
     """
-    data = settings.data or default_data(settings.name)
-    forget = examples_for(data, exclude=settings.exclude, limit=settings.limit)
-    kept = retain_examples(retain_name(settings.retain_data, data), settings.n_retain)
-    full, sources, never = open_family(
-        (settings.name,),
-        settings.full,
-        settings.retain and (settings.retain,),
-        settings.registry,
-    )
-    models = (full, *sources.values(), *never.values())
-    return prepare(dict(zip(ROLES, models, strict=True)), forget, kept, settings, notice=notice)
-
-
-def prepare(
-    checkpoints: Mapping[Role, Checkpoint],
-    forget: Sequence[Fact],
-    retain: Sequence[Fact],
-    settings: DirectionSettings,
-    *,
-    notice: Notice = unheard,
-    **more: Any,
-) -> DirectionsAudit:
-    """An audit whose examples are encoded and checked; nothing is loaded.
-
-    Raises:
-        InputError: models of different shape, two of the same weights, too few authors, a number
-            that cannot be used, or a set of which nothing can be scored.
-    """
-    full, *others = (checkpoints[role] for role in ROLES)
-    check_same_shape(full, *others, notice=notice)
-    for role, other in zip(ROLES[1:], others, strict=True):
-        if full.weights == other.weights:
-            raise InputError(
-                f"full ({full.spec.name}) and {role} ({other.spec.name}) have the same "
-                "weights; there is no difference to look into"
-            )
-    tokenizer, device = load_tokenizer(full), resolve_device(settings.device)
-    too_long = context_of(config_of(full)).too_long
-    examples: dict[Part, tuple[Fact, ...]] = {"forget": tuple(forget), "retain": tuple(retain)}
-    kept: dict[Part, tuple[Encoded, ...]] = {}
-    lost: dict[Part, dict[int, str]] = {}
-    for part, rows in examples.items():
-        found = [encode(one, tokenizer, too_long=too_long) for one in rows]
-        kept[part] = tuple(one for one in found if isinstance(one, Encoded))
-        pairs = zip(rows, found, strict=True)
-        lost[part] = {row.idx: why for row, why in pairs if isinstance(why, str)}
-        if not kept[part]:
-            raise InputError(f"{part} examples: the tokenizer leaves nothing to score in any")
+    kept = retain_examples(settings)
+    groups = shared(settings, Caches, Precision, Rows, Anchors)
+    asked = PatchSettings(layers=settings.layers, memory=settings.memory, **groups)
+    session = prepare((settings.name,), asked, notice=notice, maps=False)
+    if session.full.weights == session.sources[settings.name].weights:
+        raise InputError(
+            f"full ({session.full.spec.name}) and unlearned ({settings.name}) have the same "
+            "weights; there is no difference to look into"
+        )
     audit = DirectionsAudit(
         settings=settings,
-        layers=parse_layers(settings.layers, full.n_layers),
+        session=session,
         strengths=strengths_of(settings.strengths),
-        form=format_of(tokenizer, settings.form),
-        dtype=resolve_dtype(settings.dtype, device),
-        device=device,
-        memory_bytes=parse_memory(settings.memory),
-        checkpoints=checkpoints,
-        examples=examples,
-        encoded=kept,
-        unscored=lost["forget"],
-        **more,
+        form=format_of(session.tokenizer, settings.form),
+        facts={"forget": session.examples, "retain": tuple(kept)},
+        encoded={"forget": session.encoded, "retain": encode_all(kept, session.full)[0]},
     )
     audit.folds()
     return audit
 
 
-def retain_examples(named: str, limit: int = DirectionSettings.n_retain) -> list[Fact]:
-    """Retain questions that `named` means, evenly taken; without annotation the answer is scored.
+def retain_examples(settings: DirectionSettings) -> list[Fact]:
+    """Questions that should be kept, evenly taken; without annotation the whole answer is scored.
 
     Raises:
-        InputError: no such set, or wrong rows.
+        InputError: no such set, wrong rows, or a forget set from a file and no set beside it.
     """
-    if named == DEMO:
-        return evenly(load_facts(EMBEDDED / "retain.json"), limit)
-    if (path := Path(named).expanduser()).exists():
+    data, limit = settings.data or default_data(settings.name), settings.n_retain
+    named = settings.retain_data or {**TOFU_PAIRS, DEMO: DEMO}.get(data)
+    if named is None:
+        raise InputError(
+            f"--data {data}: name --retain-data too: rows with question and answer that should be "
+            "kept; what a direction costs is measured on them"
+        )
+    path = EMBEDDED / "retain.json" if named == DEMO else Path(named).expanduser()
+    if path.exists():
         rows, _ = read_rows(path)
         if rows and isinstance(rows[0][1], Mapping) and "entity" in rows[0][1]:
             return evenly(load_facts(path), limit)
@@ -188,7 +131,7 @@ def run(audit: DirectionsAudit, progress: Tick = unheard, notice: Notice = unhea
         progress: told how many folds are done.
         notice: told which lines of an earlier run do not count.
     """
-    started, settings = time.monotonic(), audit.settings
+    started, settings, session = time.monotonic(), audit.settings, audit.session
     out = settings.out or results_folder() / "steering" / slug(settings.name) / "audit"
     claim(out, "steer audit", ["summary.json"])
     (out / "summary.json").unlink(missing_ok=True)
@@ -202,29 +145,26 @@ def run(audit: DirectionsAudit, progress: Tick = unheard, notice: Notice = unhea
     ]
     done = {(row["kind"], row["fold"]) for row in rows}
     wanted = list(product(audit.kinds, audit.folds()))
-    bench = replace(audit, progress=progress)
-    for kind, fold in [("plain", PLAIN), *wanted]:
-        if (kind, fold.number) in done:
-            continue
-        _ = bench.asked, bench.streams  # caches are filled before anything is scored
-        new = [{"run": identity, **row} for row in _rows_of(bench, kind, fold)]
-        ledger.append(new)
-        rows += new
-        done.add((kind, fold.number))
-        progress("experiments x folds", len(done) - 1, len(wanted))
+    session.progress = lambda one: progress(one.stage, one.done, one.of)
+    with session:
+        for kind, fold in [("plain", PLAIN), *wanted]:
+            if (kind, fold.number) in done:
+                continue
+            _ = audit.asked, audit.streams  # caches are filled before anything is scored
+            new = [{"run": identity, **row} for row in _rows_of(audit, kind, fold)]
+            ledger.append(new)
+            rows += new
+            done.add((kind, fold.number))
+            progress("experiments x folds", len(done) - 1, len(wanted))
     rows.sort(key=lambda row: (_ORDER[row["kind"]], row["fold"]))
     ledger.rewrite(rows)
     summary = summed_up(audit, rows)
     write_json(out / "summary.json", summary)
-    inputs = {
-        role: {"name": one.spec.name, "weights": one.weights}
-        for role, one in audit.checkpoints.items()
-    }
     manifest(
         "steer audit",
         options=plain(settings, without=("name", "full", "retain", "out")),
-        inputs={**inputs, "examples": len(audit.encoded["forget"])},
-        device=audit.device,
+        inputs={**summary["models"], "examples": len(audit.encoded["forget"])},
+        device=session.settings.device,
         started=started,
     ).write(out, ["summary.json"])
     return RunResult(settings.name, out, summary)
@@ -239,14 +179,9 @@ def _rows_of(bench: DirectionsAudit, kind: str, fold: Fold) -> list[dict[str, An
     """What an experiment finds in one fold, or one row that it finds nothing."""
     if kind == "plain":
         return [_plain_row(bench)]
-    extra = {}
-    if kind == "ablate":
-        questions = bench.unhindered
-        source = source_of(bench, bench.rows(fold.estimate), *questions)
-        findings = ablate(bench, fold, source)
-        extra = {"direction_source": source.name}
-    else:
-        findings = (restore if kind == "add" else mediate)(bench, fold)
+    experiments = {"add": restore, "ablate": ablate, "clamp": mediate}
+    findings = experiments[kind](bench, fold)
+    extra = {"direction_source": source_of(bench, fold).name} if kind == "ablate" else {}
     empty = {"schema": SCHEMA, "kind": kind, "fold": fold.number, "empty": True}
     return [{**one.document(), **extra} for one in findings] or [empty]
 
@@ -282,7 +217,7 @@ def summed_up(audit: DirectionsAudit, rows: Sequence[Mapping[str, Any]]) -> dict
         for score in SCORES
         if base[score]
     }
-    names = [one.name for one in fields(Finding)]
+    names = [one.name for one in fields(Finding) if one.name not in HELD]
     findings = [
         Finding(**{name: row[name] for name in names})
         for row in rows
@@ -295,14 +230,13 @@ def summed_up(audit: DirectionsAudit, rows: Sequence[Mapping[str, Any]]) -> dict
     experiments = {kind: summary_of(kind, findings, plain, decisive[kind]) for kind in audit.kinds}
     if "ablate" in experiments:
         experiments["ablate"]["direction_source"] = sorted(sources)
-    names = {role: audit.checkpoints[role].spec.name for role in ROLES}
     return {
         "schema": "steer-audit/1",
         "models": {
-            role: {"name": names[role], "weights": audit.checkpoints[role].weights}
-            for role in ROLES
+            role: {"name": one.spec.name, "weights": one.weights}
+            for role, one in audit.checkpoints.items()
         },
-        "source": names["unlearned"],
+        "source": audit.checkpoints["unlearned"].spec.name,
         "score": audit.settings.score,
         "plain": {
             score: {role: sum(values.values()) / len(values) for role, values in one.scores.items()}
@@ -313,21 +247,21 @@ def summed_up(audit: DirectionsAudit, rows: Sequence[Mapping[str, Any]]) -> dict
         "n_groups": len(set(groups.values())),
         "n_retain": len(audit.encoded["retain"]),
         "n_folds": len(audit.folds()),
-        "unscored": {str(idx): reason for idx, reason in audit.unscored.items()},
+        "unscored": {str(idx): reason for idx, reason in audit.session.unscored.items()},
         "experiments": experiments,
     }
 
 
 def plan_of(audit: DirectionsAudit) -> str:
     """Plan of a directions audit."""
-    names = ", ".join(f"{role} {audit.checkpoints[role].spec.name}" for role in ROLES)
+    names = ", ".join(f"{role} {one.spec.name}" for role, one in audit.checkpoints.items())
     groups = {e.group for e in audit.encoded["forget"]}
     grid = len(audit.layers) * len(audit.strengths)
     return (
         f"{names}\n{len(audit.encoded['forget'])} forget examples of {len(groups)} authors in "
         f"{len(audit.folds())} folds, {len(audit.encoded['retain'])} retain examples\n"
         f"{', '.join(audit.kinds)}; ADD tries {grid} settings on the dev authors of each fold; "
-        "three models in memory"
+        "full and one other model in memory, all three where they are small"
     )
 
 
@@ -343,33 +277,15 @@ def check_scored(summary: Mapping[str, Any]) -> None:
         raise WorkError(f"{summary['source']}: nothing could be scored ({said})")
 
 
-def retain_name(named: str | None, data: str) -> str:
-    """What --retain-data stands for; the complement of a named forget set by default.
-
-    Raises:
-        InputError: the forget set is a file, so its complement must be named.
-    """
-    known = {**TOFU_PAIRS, "demo": "demo"}
-    if named is None and data not in known:
-        raise InputError(
-            f"--data {data}: name --retain-data too: rows with question and answer that should be "
-            "kept; what a direction costs is measured on them"
-        )
-    return named or known[data]
-
-
 def strengths_of(text: str) -> tuple[float, ...]:
     """Distinct factors, ascending.
 
     Raises:
         InputError: not numbers, or 0, which adds nothing.
     """
-    try:
-        found = sorted({float(part) for part in text.split(",")})
-    except ValueError as error:
-        raise InputError(f"--strengths {text}: wanted numbers, like 0.5,1,2") from error
-    if not found or any(one == 0 or not math.isfinite(one) for one in found):
-        raise InputError(f"--strengths {text}: wanted finite numbers other than 0")
+    found = sorted(set(numbers_of(text, "--strengths")))
+    if 0 in found:
+        raise InputError(f"--strengths {text}: wanted numbers other than 0")
     return tuple(found)
 
 
@@ -444,12 +360,9 @@ def recovery_of(findings: Sequence[Finding], plain: PlainScores, score: str) -> 
     """One arm over all folds; several random directions are averaged per example."""
     before = findings[0].role
     target = TARGET[before]
-    by_idx: dict[int, list[float]] = {}
-    for one in findings:
-        for idx, value in one.values(score).items():
-            by_idx.setdefault(idx, []).append(value)
-    idx = sorted(by_idx)
-    means = [math.fsum(by_idx[one]) / len(by_idx[one]) for one in idx]
+    every: Any = pd.concat([pd.Series(one.values(score)) for one in findings])
+    said = every.groupby(level=0).mean()
+    idx, means = said.index.tolist(), said.tolist()
     mean = math.fsum(means) / len(means)
     if not is_gap(plain, before, target, idx):
         return Recovery(None, n=len(idx), why="no gap to close: no interval", mean=mean)
@@ -462,14 +375,11 @@ def recovery_of(findings: Sequence[Finding], plain: PlainScores, score: str) -> 
 
 def _spread(findings: Sequence[Finding], score: str, gap: float) -> float | None:
     """Standard deviation (ddof 1) of the recovery over random directions of each fold's number."""
-    sums: dict[int, float] = {}
-    places: dict[int, int] = {}
-    for one in findings:
-        if one.seed is None:
-            return None
-        place = places[one.fold] = places.get(one.fold, -1) + 1
-        sums[place] = sums.get(place, 0.0) + math.fsum(one.values(score).values())
-    values = [total / gap for total in sums.values()]
+    if any(one.seed is None for one in findings):
+        return None
+    totals: Any = pd.Series([math.fsum(one.values(score).values()) for one in findings])
+    place = totals.groupby([one.fold for one in findings]).cumcount()
+    values = totals.groupby(place).sum() / gap
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
@@ -500,7 +410,7 @@ def summary_of(
         **found["direction"][score].limits(),
         "recovery_above_control": None if None in (value, control) else value - control,  # pyright: ignore
         "arms": {n: {k: r.document() for k, r in both.items()} for n, both in found.items()},
-        "chosen": [{name: getattr(one, name) for name in ("fold", *DONE)} for one in main],
+        "chosen": [{name: getattr(one, name) for name in _CHOSEN} for one in main],
         "kl_retain": mean_known([one.kl_retain for one in main]),
         "utility_delta": mean_known([one.utility_delta for one in main]),
         "similarity": mean_known([one.similarity for one in main]),
@@ -523,6 +433,7 @@ def summary_of(
     return summary | {"warnings": _warnings(summary), "reading": reading(kind, summary, scored)}
 
 
+_CHOSEN = ("fold", "arm", "role", "layer", "strength", "variant", "seed")
 _SAME = "the streams of full and unlearned are equal: the difference lies after the last block"
 _NO_SHIFT: Mapping[Kind, str] = {
     "add": _SAME,

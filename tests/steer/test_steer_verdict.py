@@ -3,8 +3,8 @@
 import pytest
 from planted import finding
 
-from lensaudit.directions.audit import PlainScores, recovery_of, summary_of
 from lensaudit.scores.intervals import clustered_mean
+from lensaudit.steer.audit import PlainScores, recovery_of, summary_of
 
 GROUPS = {0: "a", 1: "a", 2: "b", 3: "b"}
 

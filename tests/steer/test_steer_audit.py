@@ -1,7 +1,7 @@
 """The directions audit on models whose truth is planted, and on the embedded family."""
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -13,21 +13,21 @@ from planted import finding
 from support import lines_of
 
 from lensaudit.data.tofu import forget_set
-from lensaudit.directions import audit as auditing
-from lensaudit.directions import models
-from lensaudit.directions.audit import LOG, prepare, retain_examples
-from lensaudit.directions.experiments import Arm, choose
-from lensaudit.directions.models import DirectionsAudit, Scores, author_folds
 from lensaudit.errors import InputError
-from lensaudit.models.checkpoint import open_model
+from lensaudit.files import write_json
+from lensaudit.patching import session
 from lensaudit.progress import unheard
 from lensaudit.results.ledger import Ledger
+from lensaudit.steer import audit as auditing
+from lensaudit.steer.audit import LOG, open_audit
+from lensaudit.steer.directions import ROLES, DirectionsAudit, Scores, author_folds
+from lensaudit.steer.experiments import choose
 from lensaudit.steer.generate import Edits, adding
 from lensaudit.steer.settings import DirectionSettings
 
 SETTINGS = DirectionSettings(
     name="planted",
-    layers="5,7,9",
+    layers="5,7",
     strengths="0.5,1,1.5",
     n_random=2,
     n_folds=2,
@@ -51,14 +51,13 @@ def run(audit, out, progress=unheard):
 
 def audit_of(root, unlearned, *, settings=SETTINGS, n_rows=2, ranks=(2,)):
     """Two rows per author, two folds."""
+    names = ("idx", "question", "answer", "prefix", "entity", "group")
     forget = [one for one in forget_set("demo") if one.idx % 8 < n_rows]
-    checkpoints = {
-        "full": open_model("demo/full"),
-        "unlearned": open_model(str(unlearned)),
-        "retain": open_model("demo/retain"),
-    }
-    settings = replace(settings, activations=root / "activations")
-    return prepare(checkpoints, forget, retain_examples("demo", 8), settings, ranks=ranks)
+    rows = [{name: getattr(one, name) for name in names} for one in forget]
+    models = {"name": str(unlearned), "full": "demo/full", "retain": "demo/retain"}
+    data = {"data": str(write_json(root / f"rows{n_rows}.json", rows)), "retain_data": "demo"}
+    more = {"n_retain": 8, "activations": root / "activations"}
+    return replace(open_audit(replace(settings, **models, **data, **more)), ranks=ranks)
 
 
 @pytest.fixture(scope="module")
@@ -103,9 +102,7 @@ def test_the_reverse_makes_full_forget_as_the_unlearned_model_did(hidden):
     _, summary, out = hidden
     assert arm(summary, "add", "reverse")["recovery"] == pytest.approx(1.0, abs=0.2)
     (plain,) = [row for row in lines_of(out / LOG) if row["kind"] == "plain"]
-    before = {
-        role: dict(zip(plain["idx"], plain["logprob"][role], strict=True)) for role in models.ROLES
-    }
+    before = {role: dict(zip(plain["idx"], plain["logprob"][role], strict=True)) for role in ROLES}
     found = {}
     for row in logged(out):
         if row["arm"] == "reverse":
@@ -170,11 +167,8 @@ class Small(NamedTuple):
     Its findings, and those where the authors that fold 0 scores think something else.
     """
 
-    audit: DirectionsAudit
     there: Path
     altered: Path
-    read: frozenset[frozenset[int | str]]
-    """Sets of authors whose forget rows a difference of models was averaged over."""
 
 
 @pytest.fixture(scope="module")
@@ -200,21 +194,13 @@ def small(hidden):
         made.__set_name__(DirectionsAudit, name)
         return made
 
-    gap, read = DirectionsAudit.gap, []
-
-    def noted(self, minuend, subtrahend, rows, part="forget"):
-        if part == "forget":
-            read.append(frozenset(self.encoded[part][row].group for row in rows))
-        return gap(self, minuend, subtrahend, rows, part)
-
+    run(audit, out.parent / "as-it-is")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DirectionsAudit, "gap", noted)
-        run(audit, out.parent / "as-it-is")
         streams = altered("streams", lambda at: at[1] == "forget")
         patch.setattr(DirectionsAudit, "asked", altered("asked", lambda part: part == "forget"))
         patch.setattr(DirectionsAudit, "streams", streams)
         run(audit, out.parent / "altered")
-    return Small(audit, out.parent / "as-it-is", out.parent / "altered", frozenset(read))
+    return Small(out.parent / "as-it-is", out.parent / "altered")
 
 
 def numbers(rows):
@@ -237,12 +223,6 @@ def test_what_scored_authors_think_is_in_no_direction_they_are_scored_under(smal
     # the other fold's directions come from them
     there, altered = (logged(out, fold=1) for out in (small.there, small.altered))
     assert numbers(there) != numbers(altered)
-
-
-def test_directions_are_estimated_on_no_author_that_is_scored(small):
-    everyone = frozenset(e.group for e in small.audit.encoded["forget"])
-    # all authors are read for one cosine, which is reported and steers nothing
-    assert small.read - {everyone} == {fold.estimate for fold in small.audit.folds()}
 
 
 def test_the_deepest_layers_are_left_out_of_ablation_alone(small):
@@ -282,26 +262,26 @@ class Costly(DirectionsAudit):
     ],
 )
 def test_an_ablation_that_changes_retain_answers_too_much_is_not_chosen(cap, chosen):
-    arms, grid = [], []
+    grid = []
     for at, score in enumerate((0.9, 0.8, 0.7)):
         edits = Edits({("resid", at): adding(torch.ones(1), 1.0)})
-        arms.append(Arm("direction", "unlearned", at, edits, torch.ones(1)))
-        grid.append(finding((score,), kind="ablate", stage="dev", layer=at))
-    nothing = dict.fromkeys(one.name for one in fields(DirectionsAudit))
-    held = {"encoded": {"retain": ()}, "settings": replace(SETTINGS, kl_cap=cap)}
-    assert choose(Costly(**nothing | held), arms, grid) is arms[chosen]
+        grid.append(finding((score,), kind="ablate", stage="dev", layer=at, edits=edits))
+    bench = object.__new__(Costly)
+    vars(bench).update(encoded={"retain": ()}, settings=replace(SETTINGS, kl_cap=cap))
+    assert choose(bench, grid) is grid[chosen]
 
 
 def test_a_run_that_was_cut_goes_on_and_a_whole_one_loads_nothing(hidden, tmp_path, monkeypatch):
     audit, summary, out = hidden
     lines = (out / LOG).read_text().splitlines(keepends=True)
-    wanted = (None, "plain", "add", "clamp")  # None: the header
-    kept = [line for line in lines if json.loads(line).get("kind") in wanted]
+    rows = map(json.loads, lines)
+    left = [(row.get("kind"), row.get("fold")) != ("ablate", 1) for row in rows]
+    kept = [line for line, stays in zip(lines, left, strict=True) if stays]
     (tmp_path / LOG).write_text("".join(kept) + '{"kind": "abl')
     seen = []
     assert run(audit, tmp_path, lambda what, done, total: seen.append((done, total))) == summary
-    assert seen == [(5, 6), (6, 6)]
-    monkeypatch.setattr(models, "load", lambda *args, **options: pytest.fail("loaded a model"))
+    assert seen == [(6, 6)]
+    monkeypatch.setattr(session, "load", lambda *args, **options: pytest.fail("loaded a model"))
     assert run(audit, out) == summary
 
 

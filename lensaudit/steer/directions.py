@@ -11,17 +11,14 @@ folds say which authors it is estimated on, which it is chosen on, and which it 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import product
-from pathlib import Path
+from functools import cached_property, partial, reduce
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.activations.fill import CACHE_BATCH, encoded_hash, fill, fingerprint_of_run
-from lensaudit.activations.store import ActivationStore
+from lensaudit.activations.fill import encoded_hash
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, buckets, make_batch
 from lensaudit.errors import InputError, WorkError
@@ -29,10 +26,10 @@ from lensaudit.files import digest
 from lensaudit.groups import Group
 from lensaudit.judge.items import JudgeRequest
 from lensaudit.judge.programmatic import ENTITY, declines
-from lensaudit.models.bridge import DTYPES, TransformerBridge, device_of, load, logits_of
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
+from lensaudit.models.bridge import TransformerBridge, device_of, logits_of
+from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.patching.generation import ends_of
-from lensaudit.progress import Tick, unheard
+from lensaudit.patching.session import Session
 from lensaudit.scores.depth import label_logprob, mean_per_example, span_mean
 from lensaudit.scores.erasure import label_hit
 from lensaudit.steer.generate import (
@@ -42,11 +39,11 @@ from lensaudit.steer.generate import (
     Place,
     continuations,
     installed,
-    one_after_the_other,
     prompt_ids,
 )
 from lensaudit.steer.settings import DirectionSettings, Kind
-from lensaudit.types import Intervention, Logits, PosMask, Tokens
+from lensaudit.steer.trait import Position, positions_read
+from lensaudit.types import Intervention, Logits, PosMask, Resid
 
 KINDS: tuple[Kind, ...] = ("add", "ablate", "clamp")
 Role = Literal["full", "unlearned", "retain"]
@@ -100,28 +97,19 @@ def author_folds(groups: Sequence[Group], n_folds: int) -> list[Fold]:
 
 @dataclass(frozen=True, kw_only=True)
 class DirectionsAudit:
-    """Three models of one base, two sets of questions, and what is tried.
-
-    Models are loaded when they must compute or their streams are not cached.
-    """
+    """Three models of one base, two sets of questions, and what is tried."""
 
     settings: DirectionSettings
     """As asked; what is derived from a text of them stands beside them."""
-    layers: tuple[int, ...]
+    session: Session
+    """`full`, retain, and the unlearned model as the one source; the forget questions."""
     strengths: tuple[float, ...]
     form: Format
-    dtype: str
-    device: str
-    memory_bytes: int
-    checkpoints: Mapping[Role, Checkpoint]
-    examples: Mapping[Part, tuple[Fact, ...]]
+    facts: Mapping[Part, tuple[Fact, ...]]
     encoded: Mapping[Part, tuple[Encoded, ...]]
-    unscored: Mapping[int, str]
-    """Forget examples without a token to score: idx -> reason."""
+    """Those that have a token to score."""
     ranks: tuple[int, ...] = (1, 2, 4, 8, 16)
     """Of the subspaces that ABLATE tries."""
-    progress: Tick = unheard
-    """Told how many rows are cached."""
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -129,9 +117,19 @@ class DirectionsAudit:
         return tuple(kind for kind in KINDS if kind in self.settings.kinds) or KINDS
 
     @property
-    def n_layers(self) -> int:
-        """Number of decoder blocks."""
-        return self.checkpoints["full"].n_layers
+    def layers(self) -> tuple[int, ...]:
+        """Those at which directions are looked for."""
+        return self.session.settings.at_layers
+
+    @cached_property
+    def checkpoints(self) -> Mapping[Role, Checkpoint]:
+        """The three models by what they are."""
+        (source,) = self.session.sources.values()
+        return dict(zip(ROLES, (self.session.full, source, self.session.retain), strict=True))
+
+    def model(self, role: Role) -> TransformerBridge:
+        """One of them, in memory."""
+        return self.session.model(self.checkpoints[role])
 
     def identity(self) -> str:
         """Content hash of what determines a finding."""
@@ -148,7 +146,7 @@ class DirectionsAudit:
                 self.settings.n_folds,
                 self.settings.at,
                 self.form,
-                self.dtype,
+                self.session.settings.dtype,
                 "ablate" in self.kinds,
             ]
         )
@@ -162,22 +160,13 @@ class DirectionsAudit:
         return [at for at, e in enumerate(self.encoded["forget"]) if e.group in authors]
 
     @cached_property
-    def models(self) -> Mapping[Role, TransformerBridge]:
-        """All three, in memory from the first use on."""
-        return {
-            role: load(one, dtype=DTYPES[self.dtype], device=self.device)
-            for role, one in self.checkpoints.items()
-        }
-
-    @cached_property
     def questions(self) -> Mapping[Part, tuple[Encoded, ...]]:
         """The same examples without any of the answer."""
-        tokenizer = load_tokenizer(self.checkpoints["full"])
-        texts = {(part, e.idx): e.question for part, rows in self.examples.items() for e in rows}
+        texts = {(part, one.idx): one.question for part, own in self.facts.items() for one in own}
 
         def question_only(part: Part, e: Encoded) -> Encoded:
             # the prompt that ends where an answer begins; its last token is what a cache keeps
-            ids = prompt_ids(tokenizer, self.form, texts[part, e.idx], None)
+            ids = prompt_ids(self.session.tokenizer, self.form, texts[part, e.idx], None)
             return Encoded(e.idx, e.group, ids, len(ids), len(ids) - 1, len(ids))
 
         return {
@@ -187,8 +176,9 @@ class DirectionsAudit:
     @cached_property
     def streams(self) -> Mapping[tuple[Role, Part], Streams]:
         """What each model thinks: after every block, one row per example."""
+        at: Position = "span" if self.settings.at == "span" else "prompt_last"
         return {
-            (role, part): self._read(role, rows, self.settings.at)
+            (role, part): self._read(role, rows, at)
             for role in ROLES
             for part, rows in self.encoded.items()
         }
@@ -197,29 +187,15 @@ class DirectionsAudit:
     def asked(self) -> Mapping[Part, Streams]:
         """Of the unlearned model at the last token of the question's prompt."""
         return {
-            part: self._read("unlearned", rows, "prefix") for part, rows in self.questions.items()
+            part: self._read("unlearned", rows, "prompt_last")
+            for part, rows in self.questions.items()
         }
 
-    def _read(self, role: Role, rows: Sequence[Encoded], at: str) -> Streams:
-        """From a cache that is filled where it lacks rows."""
-        checkpoint, found = self.checkpoints[role], []
-        with fill(
-            ActivationStore(Path(self.settings.activations)),
-            fingerprint_of_run(
-                checkpoint, rows, positions="span", dtype=self.dtype, device=self.device
-            ),
-            rows,
-            name=checkpoint.spec.name,
-            load=lambda: self.models[role],
-            batch_size=CACHE_BATCH,
-            provenance={"made_by": "lensaudit steer audit", "model": checkpoint.spec.name},
-            progress=self.progress,
-        ) as activations:
-            for e in rows:
-                first = e.start if at == "span" else e.n_prompt - 1
-                wanted = torch.arange(first, e.end if at == "span" else e.n_prompt)
-                found.append(activations.example(e.idx).at(wanted).resid.double().mean(1).float())
-        return torch.stack(found)
+    def _read(self, role: Role, rows: Sequence[Encoded], at: Position) -> Streams:
+        cache = self.session.cache(self.checkpoints[role], rows, "span")
+        places = [torch.tensor(list(positions_read(e, at))) for e in rows]
+        found = (cache.example(e.idx).at(p).resid for e, p in zip(rows, places, strict=True))
+        return torch.stack([resid.double().mean(1).float() for resid in found])
 
     def gap(
         self, minuend: Role, subtrahend: Role, rows: Sequence[int], part: Part = "forget"
@@ -239,16 +215,16 @@ class DirectionsAudit:
     ) -> "Scores":
         """Scores of some examples under every setting."""
         chosen = [self.encoded[part][row] for row in rows]
-        return scored(self.models[role], chosen, settings, memory_bytes=self.memory_bytes)
+        memory_bytes = self.session.settings.memory_bytes
+        return scored(self.model(role), chosen, settings, memory_bytes=memory_bytes)
 
     def said(
         self, role: Role, part: Part, rows: Sequence[int] | None = None, edits: Edits = NO_EDITS
     ) -> "Said":
         """Greedy answers to some questions, or to all; of retain ones none counts as correct."""
-        model, questions = self.models[role], self.questions[part]
+        model, questions = self.model(role), self.questions[part]
         asked = list(questions) if rows is None else [questions[row] for row in rows]
-        forget = self.examples["forget"] if part == "forget" else ()
-        entity = {one.idx: one.entity for one in forget}
+        entity = {one.idx: one.entity for one in self.facts[part] if part == "forget"}
         ids = continuations(
             model,
             [e.token_ids for e in asked],
@@ -258,12 +234,9 @@ class DirectionsAudit:
             idx=[e.idx for e in asked],
         )
         texts = [model.tokenizer.decode(list(one), skip_special_tokens=True) for one in ids]
-        verdicts = ENTITY.score(
-            [
-                JudgeRequest(e.idx, "", text, entity=entity.get(e.idx, ""))
-                for e, text in zip(asked, texts, strict=True)
-            ]
-        )
+        pairs = zip(asked, texts, strict=True)
+        requests = [JudgeRequest(e.idx, "", t, entity=entity.get(e.idx, "")) for e, t in pairs]
+        verdicts = ENTITY.score(requests)
         return Said(
             declines=tuple(declines(text) for text in texts),
             correct=tuple(v.score == 100.0 for v in verdicts),
@@ -271,9 +244,9 @@ class DirectionsAudit:
         )
 
     @cached_property
-    def unhindered(self) -> tuple["Said", ...]:
-        """What the unlearned model says to all questions, part by part."""
-        return tuple(self.said("unlearned", part) for part in self.encoded)
+    def unhindered(self) -> Mapping[Part, "Said"]:
+        """What the unlearned model says to all questions."""
+        return {part: self.said("unlearned", part) for part in self.encoded}
 
     def similarity(self, layer: int) -> float:
         """Mean cosine of the full and the unlearned model's streams on retain examples.
@@ -317,11 +290,14 @@ def _passes(
         outermost.
     """
     column = {e.idx: at for at, e in enumerate(encoded)}
-    n_rows = rows_that_fit(model, max(len(e.token_ids) for e in encoded), memory)
+    config: Any = model.original_model.config
+    n_pos = max(len(e.token_ids) for e in encoded)
+    row_bytes = n_pos * config.get_text_config().vocab_size * 4 * _COPIES
+    n_rows = max(1, min(MOST_ROWS, memory // 2 // row_bytes))
     for bucket in buckets(encoded, min(n_rows, len(encoded)), length=lambda e: len(e.token_ids)):
         at_once = max(1, n_rows // len(bucket))
         parts = [slice(start, start + at_once) for start in range(0, len(settings), at_once)]
-        logits = (_logits(model, own, settings[part]) for own, part in product([bucket], parts))
+        logits = map(partial(_logits, model, bucket), (settings[part] for part in parts))
         yield bucket, [column[e.idx] for e in bucket], zip(parts, logits, strict=True)
 
 
@@ -379,13 +355,6 @@ def log_odds(
     return found
 
 
-def rows_that_fit(model: TransformerBridge, n_pos: int, memory_bytes: int) -> int:
-    """Sequences whose logits stay within half of the budget."""
-    config: Any = model.original_model.config
-    row = n_pos * config.get_text_config().vocab_size * 4 * _COPIES
-    return max(1, min(MOST_ROWS, memory_bytes // 2 // row))
-
-
 def divergence(plain: Logits, edited: Logits, predict_at: PosMask) -> Float[Tensor, " batch"]:
     """Mean KL(plain || edited) over the marked positions, nats per token, in float32."""
     example = predict_at.nonzero(as_tuple=True)[0]
@@ -397,30 +366,24 @@ def divergence(plain: Logits, edited: Logits, predict_at: PosMask) -> Float[Tens
 def _logits(
     model: TransformerBridge, bucket: Sequence[Encoded], settings: Sequence[Edits]
 ) -> Logits:
-    """Logits of every example under every setting, settings outermost."""
-    batch = make_batch(bucket)
-    device = device_of(model)
-    tokens: Tokens = batch.tokens.repeat(len(settings), 1).to(device)
-    rows = interventions_of(bucket, batch.tokens.shape[1], settings, device)
-    with installed(model, rows):
+    """Logits of every example under every setting, settings outermost: each edits its own rows."""
+    n, device = len(settings), device_of(model)
+    tokens = make_batch(bucket).tokens.repeat(n, 1).to(device)
+    n_prompt = torch.tensor([e.n_prompt for e in bucket]).repeat(n).to(device)
+    lengths = torch.tensor([len(e.token_ids) for e in bucket], device=device).repeat(n)
+    place = torch.arange(tokens.shape[1], device=device).expand_as(tokens)
+    place = place.where(place < lengths.unsqueeze(1), -1)
+    owner = torch.arange(n, device=device).repeat_interleave(len(bucket)).unsqueeze(1)
+    idx = tuple(e.idx for e in bucket) * n
+    found: dict[Place, list[Intervention]] = {}
+    for number, setting in enumerate(settings):
+        own = place.where(owner == number, -1)
+        for at, edit in setting.rows(own, n_prompt, idx).items():
+            found.setdefault(at, []).append(edit)
+    with installed(model, {at: partial(_edited, edits) for at, edits in found.items()}):
         return logits_of(model, tokens)
 
 
-def interventions_of(
-    bucket: Sequence[Encoded], n_pos: int, settings: Sequence[Edits], device: torch.device
-) -> Mapping[Place, Intervention]:
-    """One intervention per place: each setting edits its own rows and leaves the others."""
-    n_rows = len(settings) * len(bucket)
-    lengths = torch.tensor([len(e.token_ids) for e in bucket]).repeat(len(settings), 1)
-    n_prompt = torch.tensor([e.n_prompt for e in bucket]).repeat(len(settings)).to(device)
-    place = torch.arange(n_pos).expand(n_rows, n_pos)
-    place = place.where(place < lengths.reshape(-1, 1), -1).to(device)
-    idx = tuple(e.idx for e in bucket) * len(settings)
-    found: dict[Place, list[Intervention]] = {}
-    for number, setting in enumerate(settings):
-        own = slice(number * len(bucket), (number + 1) * len(bucket))
-        positions = torch.full_like(place, -1)
-        positions[own] = place[own]
-        for at, edit in setting.rows(positions, n_prompt, idx).items():
-            found.setdefault(at, []).append(edit)
-    return {at: one_after_the_other(edits) for at, edits in found.items()}
+def _edited(edits: Sequence[Intervention], resid: Resid) -> Resid:
+    """The stream after several interventions at one place."""
+    return reduce(lambda stream, edit: edit(stream), edits, resid)

@@ -5,11 +5,11 @@ import torch
 from torch.nn.functional import kl_div
 
 from lensaudit.data.spans import make_batch
-from lensaudit.directions.models import log_odds, scored
 from lensaudit.errors import WorkError
 from lensaudit.models.bridge import intervening, logits_of
 from lensaudit.patching.interventions import add, clamp
 from lensaudit.scores.depth import span_logprob
+from lensaudit.steer.directions import log_odds, scored
 from lensaudit.steer.generate import NO_EDITS, Edits, adding, clamping
 
 

@@ -1,1 +1,0 @@
-"""Does one direction hide the answers? Add, ablate, clamp, restore, mediate."""
