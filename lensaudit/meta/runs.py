@@ -69,7 +69,6 @@ from lensaudit.models.device import one_memory_error
 from lensaudit.models.registry import (
     DEMO,
     Registry,
-    Role,
     default_anchor,
     family_of,
     load_registry,
@@ -131,7 +130,6 @@ def _finished(folder: Path, key: str) -> Sequence[str]:
     return done["metrics"] if done else ()
 
 
-ROLES: Mapping[str, Role] = {"knows": "pool_knows", "forgot": "pool_forgot"}
 RESULTS = "results"
 """As --source: every model of the results but the anchors."""
 
@@ -302,7 +300,7 @@ def pool(names: Sequence[str], side: str, registry: Registry) -> list[str]:
     >>> len(pool(["published"], "knows", load_registry()))
     30
     """
-    listed = [spec.name for spec in registry.values() if spec.role == ROLES[side]]
+    listed = [spec.name for spec in registry.values() if spec.role == f"pool_{side}"]
     parts = [part for text in names for part in text.split(",") if part]
     many = (listed if part == PUBLISHED else [short_name(part)] for part in parts)
     return [*itertools.chain.from_iterable(many)]

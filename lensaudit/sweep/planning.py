@@ -71,11 +71,11 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Sweep:
     if not specs:
         raise InputError("the plan is empty: name a model, a pattern, a role or a list")
     models = [spec.name for spec in specs]
-    usual = {
-        "retain": retains_for(models, None, registry)[0],
-        "full": default_anchor("full", models),
+    chosen_anchors = {
+        "retain": settings.retain or retains_for(models, None, registry)[0],
+        "full": settings.full or default_anchor("full", models),
     }
-    anchors = {role: resolve(getattr(settings, role) or usual[role], registry) for role in ANCHORS}
+    anchors = {role: resolve(chosen_anchors[role], registry) for role in ANCHORS}
     conditions = with_data(conditions_of(settings), models)
     ordered(conditions.suite, conditions.metrics)
     # what cannot be patched into each other is refused before anything is planned
