@@ -15,8 +15,8 @@ from lensaudit.activations.store import open_activations
 from lensaudit.errors import VerificationError
 
 
-def test_a_flip_in_any_byte_of_a_shard_is_found(folder):
-    path, chance = folder / "shard-000001.h5", random.Random(0)
+def test_a_flip_in_any_byte_of_a_shard_is_found(tmp_path):
+    path, chance = fill(tmp_path, n=3) / "shard-000000.h5", random.Random(0)
     for at in range(path.stat().st_size):
         bit = chance.randrange(8)
         flip(path, at, bit)
@@ -46,30 +46,21 @@ def test_a_flip_in_any_byte_of_the_spec_or_seal_is_found(folder, name):
 def test_a_file_cut_or_grown_is_found(folder, name):
     path = folder / name
     content = path.read_bytes()
-    for damaged in (
-        b"",
-        content[:1],
-        content[:-1],
-        content[: len(content) // 2],
-        content + b"\0",
-        content * 2,
-    ):
+    for damaged in (b"", content[:-1], content + b"\0", content * 2):
         path.write_bytes(damaged)
         assert verify(folder).problems
     path.write_bytes(content)
     assert verify(folder).complete
 
 
-def test_a_shard_of_another_cache_in_its_place_is_found(folder, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("shard-000001.h5", "the seal says"), ("SEAL.json", "seals another spec.json")],
+)
+def test_a_file_of_another_cache_in_its_place_is_found(folder, tmp_path, name, said):
     other = fill(tmp_path / "other", name="another")  # same numbers, other spec: other bytes
-    (other / "shard-000001.h5").replace(folder / "shard-000001.h5")
-    assert "the seal says" in verify(folder).problems[0].what
-
-
-def test_a_seal_of_another_spec_is_found(folder, tmp_path):
-    other = fill(tmp_path / "other", name="another")
-    (other / "SEAL.json").replace(folder / "SEAL.json")
-    assert "seals another spec.json" in verify(folder).problems[0].what
+    (other / name).replace(folder / name)
+    assert said in verify(folder).problems[0].what
 
 
 def test_reading_a_damaged_shard_says_what_to_do(folder):

@@ -48,7 +48,7 @@ def raw_examples(draw, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@settings(deadline=None, derandomize=True, max_examples=25)
+@settings(deadline=None, derandomize=True, max_examples=15)
 @given(data=st.data())
 def test_every_finite_bit_pattern_round_trips_raggedly(tmp_path_factory, dtype, data):
     examples = data.draw(raw_examples(dtype))
@@ -106,15 +106,12 @@ def test_large_values_are_counted(tmp_path):
         {"idx": 5},
         {"resid": torch.zeros(3, 4, 8)},
         {"resid": torch.zeros(2, 4, 8, dtype=torch.bfloat16)},
-        {"positions": torch.tensor([3, 5, 4, 6])},
-        {"positions": torch.tensor([3, 4, 5, 8])},
-        {"positions": torch.tensor([-1, 4, 5, 6])},
     ],
 )
 def test_examples_that_do_not_fit_the_plan_are_a_callers_error(tmp_path, change):
     examples = [make_example(idx) for idx in range(32)]
     examples[4] = dataclasses.replace(examples[4], **change)
-    with writer(tmp_path) as filling, pytest.raises(ValueError, match=r"wants|wanted|ascending"):
+    with writer(tmp_path) as filling, pytest.raises(ValueError, match=r"wants|wanted"):
         filling.publish(filling.missing()[0], examples)
 
 

@@ -124,11 +124,6 @@ def refusal(action):
     return str(caught.value)
 
 
-def test_an_adapter_alone_asks_for_its_base_and_follows_no_name(adapter):
-    said = refusal(lambda: resolve(str(adapter), load_registry()))
-    assert f"BASE+{adapter}" in said
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -159,7 +154,7 @@ def test_pickled_and_damaged_matrices_are_refused(adapter, opened):
     weights.write_bytes(weights.read_bytes()[:-5])
     assert "damaged" in refusal(lambda: opened(adapter))
     weights.rename(adapter / "adapter_model.bin")
-    assert "only a pickle" in refusal(lambda: opened(adapter))
+    assert "pickles can run code" in refusal(lambda: opened(adapter))
 
 
 def test_merging_that_changes_what_the_adapter_computes_is_refused(
@@ -182,14 +177,14 @@ def test_without_peft_the_package_to_install_is_named(adapter, opened, monkeypat
 
 
 def test_names_of_base_and_adapter(adapter, tiny_checkpoint, tmp_path):
-    registry = load_registry()
+    file = tmp_path / "names.toml"
+    file.write_text(f'mine = {{ path = "{tiny_checkpoint}", adapter = "adapter" }}\n')
+    registry = load_registry(file)
+    assert open_checkpoint(resolve("mine", registry)).adapter == adapter
     spec = resolve("full@v2+lab/adapter@main", registry)
-    assert (spec.revision, spec.adapter.repo, spec.adapter.revision) == (
-        "v2",
-        "lab/adapter",
-        "main",
-    )
-    assert spec.role == "unlearned"
+    assert (spec.revision, spec.role) == ("v2", "unlearned")
+    assert (spec.adapter.repo, spec.adapter.revision) == ("lab/adapter", "main")
+    assert f"BASE+{adapter}" in refusal(lambda: resolve(str(adapter), registry))
     plus = tmp_path / "lr1e-5+wd"
     plus.symlink_to(adapter)
     assert resolve(f"demo/full+{plus}", registry).adapter.local == plus
@@ -200,23 +195,13 @@ def test_names_of_base_and_adapter(adapter, tiny_checkpoint, tmp_path):
     assert "unknown model" in refusal(lambda: resolve(f"nonsense+{adapter}", registry))
 
 
-def test_a_registry_entry_can_name_an_adapter_beside_the_file(adapter, tiny_checkpoint, tmp_path):
-    file = tmp_path / "names.toml"
-    file.write_text(f'mine = {{ path = "{tiny_checkpoint}", adapter = "adapter" }}\n')
-    spec = resolve("mine", load_registry(file))
-    assert spec.adapter.local == adapter
-    assert open_checkpoint(spec).adapter == adapter
-
-
 @pytest.mark.parametrize(
     "settings",
     [
         {},
         {"use_dora": True},
-        {"use_rslora": True, "bias": "lora_only"},
-        {"use_rslora": True, "rank_pattern": {"down_proj": 2}, "alpha_pattern": {"down_proj": 3}},
+        {"use_rslora": True, "bias": "lora_only", "rank_pattern": {"down_proj": 2}},
         {"modules_to_save": ["lm_head", "embed_tokens"]},
-        {"target_modules": "all-linear", "exclude_modules": ["o_proj"]},
         {"target_modules": ["embed_tokens", "q_proj"]},
         {"init_lora_weights": "pissa"},
     ],

@@ -99,8 +99,6 @@ def test_a_folder_opens_with_shape_and_hashes(folder):
     assert (checkpoint.architecture, checkpoint.dtype) == ("LlamaForCausalLM", "float32")
     assert checkpoint.weights.startswith("sha256:")
     assert checkpoint.folder == folder
-    save_file({"x": np.ones(2, np.float16)}, folder / "model.safetensors")
-    assert opened(folder).dtype == "float16"
 
 
 def test_of_weights_that_are_stored_twice_it_is_said_which_are_read(folder):
@@ -119,25 +117,20 @@ def test_of_weights_that_are_stored_twice_it_is_said_which_are_read(folder):
     assert opened(folder).weights != before.weights
 
 
-def test_weights_follow_content_and_not_place_or_spelling(folder, tmp_path):
+def test_weights_follow_content_and_configuration_and_not_place_spelling_or_time(folder, tmp_path):
     before = opened(folder)
     copy = shutil.copytree(folder, tmp_path / "copy")
     change(copy / "config.json", transformers_version="9", _name_or_path="x", dtype="bfloat16")
     assert opened(copy).weights == before.weights
-
-
-def test_weights_change_with_the_configuration_or_a_weight_whatever_the_time(folder):
-    before = opened(folder).weights
-    change(folder / "config.json", rms_norm_eps=1e-6)
-    changed = opened(folder).weights
-    assert changed != before
-    before, path = changed, folder / "model.safetensors"
+    change(copy / "config.json", rms_norm_eps=1e-6)
+    assert opened(copy).weights != before.weights
+    path = folder / "model.safetensors"
     stat = path.stat()
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert opened(folder).weights != before
+    assert opened(folder).weights != before.weights
 
 
 def test_tokenizers_that_do_the_same_have_one_hash(folder, tmp_path):
@@ -188,16 +181,12 @@ def test_the_tokenizer_hash_follows_special_tokens_template_and_merges(folder):
         (lambda f: write(f / "model.safetensors", "version https://git-lfs.x"), "damaged or not"),
         (lambda f: write(f / "adapter_config.json", {}), "holds an adapter"),
         (lambda f: os.truncate(f / "model.safetensors", 40), "damaged or not"),
+        (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "pickles can run"),
     ],
 )
 def test_a_broken_folder_is_refused_in_one_line(folder, spoil, claim):
     spoil(folder)
     assert claim in refusal(folder)
-
-
-def test_pickled_weights_are_refused(folder):
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    assert "only pickles, which can run code" in refusal(folder)
 
 
 def test_shards_are_hashed_together_and_a_missing_one_is_named(folder):
@@ -235,6 +224,9 @@ def settle(folder):
 
 
 def test_hashes_are_remembered_for_the_next_process(folder, own_cache, monkeypatch):
+    opened(folder)
+    assert not own_cache.exists()  # a file changed just now may change again
+    monkeypatch.setattr(hashing, "_known", {})
     monkeypatch.setattr(hashing.time, "time", settle(folder))
     before = opened(folder).weights
     memos = list(own_cache.iterdir())
@@ -250,11 +242,6 @@ def test_hashes_are_remembered_for_the_next_process(folder, own_cache, monkeypat
     monkeypatch.setattr(hashing, "_read_sha256", lambda path: paths.append(path) or read(path))
     assert [opened(folder).weights for _ in range(3)] == [before] * 3
     assert [path.name for path in paths] == ["model.safetensors"]
-
-
-def test_a_file_changed_just_now_is_not_remembered_on_disk(folder, own_cache):
-    opened(folder)
-    assert not own_cache.exists()
 
 
 SPOILERS = {
@@ -367,13 +354,8 @@ def test_tokenizers_that_differ_are_said_to_differ_in_n_tokens_with_the_remedy(f
 def test_settings_that_change_the_function_are_told_and_others_not(folder, tmp_path):
     full = opened(folder, "full")
     inert = shutil.copytree(folder, tmp_path / "inert")
-    change(
-        inert / "config.json",
-        dtype="bfloat16",
-        use_cache=False,
-        attention_dropout=0.1,
-        eos_token_id=3,
-    )
+    same = {"dtype": "bfloat16", "use_cache": False, "attention_dropout": 0.1, "eos_token_id": 3}
+    change(inert / "config.json", **same)
     assert differing_settings(full, opened(inert, "inert")) is None
     change(folder / "config.json", rope_theta=5e5)
     respelled = shutil.copytree(folder, tmp_path / "respelled")
@@ -472,12 +454,9 @@ def test_offline_mode_says_so_without_a_request(monkeypatch, tmp_path):
 
 def test_a_fetched_repository_opens_like_a_folder(folder, monkeypatch):
     asked = {}
-
-    def deliver(repo, **options):
-        asked.update(options, repo=repo)
-        return str(folder)
-
-    monkeypatch.setattr(module, "snapshot_download", deliver)
+    monkeypatch.setattr(
+        module, "snapshot_download", lambda repo, **how: asked.update(how, repo=repo) or str(folder)
+    )
     assert open_checkpoint(HUB).weights == opened(folder).weights
     assert (asked["repo"], asked["revision"]) == ("open-unlearning/npo-model", "v2")
     assert not any("bin" in pattern for pattern in asked["allow_patterns"])

@@ -16,34 +16,23 @@ from lensaudit.models.sizes import sizes_of
 
 
 @pytest.mark.parametrize("architecture", support.ARCHITECTURES)
-def test_the_readout_is_the_bridges(tiny_of, ragged, architecture):
-    model = tiny_of(architecture)
-    stack, _ = residuals(model, make_batch(ragged).tokens)
-    last = stack[:, -1].flatten(0, 1)
-    wanted = unembedded(model, stack[:, -1]).flatten(0, 1)
-    with torch.no_grad():
-        assert torch.allclose(decoder_of(model).logits(last.clone()), wanted, atol=1e-5)
-    assert torch.allclose(
-        wanted, logits_of(model, make_batch(ragged).tokens).flatten(0, 1), atol=1e-4
-    )
-
-
-@pytest.mark.parametrize("architecture", support.ARCHITECTURES)
-def test_half_a_block_and_the_other_half_are_the_block(tiny_of, ragged, architecture):
+def test_readout_and_the_halves_of_a_block_are_the_bridges(tiny_of, ragged, architecture):
     model = tiny_of(architecture)
     decoder, tokens = decoder_of(model), make_batch(ragged).tokens
+    stack, _ = residuals(model, tokens)
+    read = unembedded(model, stack[:, -1]).flatten(0, 1)
+    assert torch.allclose(read, logits_of(model, tokens).flatten(0, 1), atol=1e-4)
     entering = embedded(model, tokens).flatten(0, 1)
     heads, _ = residuals(model, tokens, component="head")
-    wanted = residuals(model, tokens)[0][:, 0].flatten(0, 1)
-    block = decoder.blocks[0]
+    wanted, block = stack[:, 0].flatten(0, 1), decoder.blocks[0]
     with torch.no_grad():
+        assert torch.allclose(decoder.logits(stack[:, -1].flatten(0, 1)), read, atol=1e-5)
         mid = block.after_attention(entering, heads[:, 0].flatten(0, 1).flatten(1))
         whole, parts = (block.after_mlp(mid, entering, chunk) for chunk in (10_000, 3))
         in_place = entering.clone()
         block.after_mlp(mid, in_place, 7, out=in_place)
-    assert torch.allclose(whole, wanted, atol=1e-5)
-    assert torch.allclose(parts, whole, atol=1e-5)
-    assert torch.allclose(in_place, whole, atol=1e-5)
+    for found in (whole, parts, in_place):
+        assert torch.allclose(found, wanted, atol=1e-5)
 
 
 def test_windows_and_softcaps_are_those_of_the_configuration(tiny_of):

@@ -37,21 +37,14 @@ def test_weights_are_counted_once(opened):
     assert n_parameters(opened.folder) == sum(one.numel() for one in model.parameters())
 
 
-def test_a_device_too_small_is_told_what_would_do(opened, monkeypatch):
+def test_a_device_too_small_is_told_with_what_is_free_elsewhere(opened, monkeypatch):
     n = n_parameters(opened.folder)
-    cases = {
-        "--dtype bfloat16 would do": {"cpu": 2 * n},
-        "--device cuda:1 would do": {"cuda:0": 0, "cuda:1": 4 * n, "cpu": 9 * n},
-        "--device cpu would do": {"cuda:0": 4 * n - 1, "cpu": 4 * n},
-        "--device cpu --dtype bfloat16 would do": {"cuda:0": 2 * n - 1, "cpu": 4 * n - 1},
-        "which then bring it block by block": {"cpu": 2 * n - 1},
-        f"a device with {decimal(2 * n)} would do, with --dtype bfloat16": {"cpu": n // 2},
-    }
-    for wanted, free in cases.items():
-        said = refusal(opened, monkeypatch, free, device=next(iter(free)))
-        assert said.endswith(wanted)
-        place, n_bytes = next(iter(free.items()))
-        assert f"{decimal(n_bytes)} are free on {place}" in said
+    said = refusal(opened, monkeypatch, {"cpu": 4 * n - 1})
+    assert f"take {decimal(4 * n)} in float32 ({decimal(2 * n)} in bfloat16), free are" in said
+    free = {"cuda:0": 0, "cuda:1": 4 * n, "cpu": 9 * n}
+    said = refusal(opened, monkeypatch, free, device="cuda:0")
+    there = f"{decimal(4 * n)} on cuda:1, {decimal(9 * n)} on cpu"
+    assert f"free are 0 bytes on cuda:0, {there}" in said
     assert "in bfloat16" in refusal(opened, monkeypatch, {"cpu": 2 * n - 1}, dtype=torch.bfloat16)
 
 

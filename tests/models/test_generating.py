@@ -36,14 +36,11 @@ def test_an_ordinary_checkpoint_obeys_nothing_so_its_keys_stay(folder):
     assert configured(folder, **inert, pad_token_id=2) == {}
 
 
-def test_what_changes_a_generation_counts(folder):
+def test_what_changes_a_generation_counts_and_another_end_than_the_configurations(folder):
     assert configured(folder, repetition_penalty=1.3) == {"repetition_penalty": 1.3}
-    found = configured(folder, no_repeat_ngram_size=3, num_beams=2)
-    assert found == {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3, "num_beams": 2}
-
-
-def test_another_end_than_the_configurations_counts(folder):
-    assert configured(folder, eos_token_id=[1, 5]) == {"eos_token_id": [1, 5]}
+    found = configured(folder, no_repeat_ngram_size=3, eos_token_id=[1, 5])
+    wanted = {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3, "eos_token_id": [1, 5]}
+    assert found == wanted
     assert generation_config_of(opened(folder)).eos_token_id == [1, 5]
 
 

@@ -1,18 +1,11 @@
-import subprocess
-import sys
+"""Memory that limits of the process and of its control groups leave."""
+
+import resource
+
+import pytest
 
 from lensaudit.models import device
 from lensaudit.models.device import free_bytes
-
-ASKED = """
-import resource
-from lensaudit.models.device import free_bytes
-for limit, place in (resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5):
-    used = int(open("/proc/self/statm").read().split()[place]) * resource.getpagesize()
-    resource.setrlimit(limit, (used + (300 << 20), resource.RLIM_INFINITY))
-    print(free_bytes("cpu") >> 20)
-    resource.setrlimit(limit, (resource.RLIM_INFINITY,) * 2)
-"""
 
 
 def group(root, path, limit, used, cache):
@@ -23,10 +16,15 @@ def group(root, path, limit, used, cache):
     (folder / "memory.stat").write_text(f"anon 5\ninactive_file {cache}\n")
 
 
-def test_limits_of_the_process_are_kept():
-    done = subprocess.run([sys.executable, "-c", ASKED], capture_output=True, text=True, check=True)
-    assert all(290 <= int(line) <= 300 for line in done.stdout.splitlines())
-    assert len(done.stdout.splitlines()) == 2
+@pytest.mark.parametrize(("limit", "place"), [(resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5)])
+def test_limits_of_the_process_are_kept(limit, place):
+    before = resource.getrlimit(limit)
+    used = int((device.PROC / "self" / "statm").read_text().split()[place])
+    resource.setrlimit(limit, (used * resource.getpagesize() + (300 << 20), before[1]))
+    try:
+        assert 290 <= free_bytes("cpu") >> 20 <= 300
+    finally:
+        resource.setrlimit(limit, before)
 
 
 def test_the_narrowest_control_group_counts_and_cached_files_can_be_given_up(monkeypatch, tmp_path):
