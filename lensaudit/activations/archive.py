@@ -6,7 +6,6 @@ and order are taken, by tarfile's filter for data; the files are opened first by
 with bounded memory; and a cache appears in the store by one rename, or not at all.
 """
 
-import hashlib
 import json
 import shutil
 import subprocess
@@ -42,6 +41,7 @@ from lensaudit.files import (
     sync_folder,
     write_json,
 )
+from lensaudit.models.hashing import file_sha256
 
 INSPECTION_S = 60.0
 INSPECTION_BYTES_PER_S = 20e6
@@ -116,10 +116,11 @@ def import_archive(archive: Path, root: Path, *, reserve_bytes: int = RESERVE_BY
             for path in folder.iterdir():
                 sync_folder(path)
             n_bytes = _inspect(folder, archive)
-            with archive.open("rb") as stream:
-                sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-            when = datetime.now(UTC).isoformat(timespec="seconds")
-            said = {"archive": printable(archive.name), "sha256": sha256, "imported": when}
+            said = {
+                "archive": printable(archive.name),
+                "sha256": file_sha256(archive),
+                "imported": datetime.now(UTC).isoformat(timespec="seconds"),
+            }
             write_json(folder / IMPORTED, said)
             new = _move_in(folder, root)
         finally:

@@ -124,8 +124,9 @@ class Scratch(AbstractContextManager):
         each = [math.prod(shape) for shape in shapes[2:]]
         sizes = [math.prod(shapes[0]), math.prod(shapes[1]), sum(each), sum(each)]
         with ExitStack() as held:
-            claimed = claim(folder, NUMBERS, patience_s=math.inf, unlocked=False)
-            self._named = held.enter_context(claimed)
+            self._named = held.enter_context(
+                claim(folder, NUMBERS, patience_s=math.inf, unlocked=False)
+            )
             numbers = None
             if self._named and (folder / DONE).exists():
                 numbers = self._found(sizes, shapes[0][0], dtype)
@@ -392,8 +393,9 @@ def _n_run(e: Encoded, fingerprint: Fingerprint) -> int:
 
 def _kept(e: Encoded, fingerprint: Fingerprint) -> Int[Tensor, " kept"]:
     """The positions that are kept."""
-    everywhere = fingerprint.positions == "all"
-    return torch.tensor(list(range(len(e.token_ids)) if everywhere else e.read_positions))
+    if fingerprint.positions == "all":
+        return torch.arange(len(e.token_ids))
+    return torch.tensor(list(e.read_positions))
 
 
 def _tokens(bucket: Bucket, fingerprint: Fingerprint) -> Tokens:
@@ -447,7 +449,6 @@ def _run_by_block(
     kept = [[_kept(e, fingerprint) for e in bucket] for bucket in batches]
     edges = [0, *accumulate(sum(map(len, one)) for one in kept)]
     tokens = [_tokens(bucket, fingerprint).to(device) for bucket in batches]
-    n = sum(map(len, batches))
     with _scratch_for(model, batches, tokens, edges[-1], writer, notice) as scratch:
         running = residuals_by_block(
             model,
@@ -469,7 +470,7 @@ def _run_by_block(
             if at == len(batches) - 1 and not at_end:
                 scratch.keep()
             share = (layer * len(batches) + at + 1) / (len(batches) * (fingerprint.layers + 1))
-            told(int(share * n), " block by block")
+            told(int(share * sum(map(len, batches))), " block by block")
         row = 0
         for e, positions in zip(chain(*batches), chain(*kept), strict=True):
             rows = slice(row, row + len(positions))

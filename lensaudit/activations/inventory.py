@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 from lensaudit.activations.presence import check_trusted, users
@@ -198,7 +197,7 @@ def check_key(folder: Path, spec: Spec) -> Spec:
 
 def folder_of(key: str, root: Path) -> Path | None:
     """The folder of a key, whatever its slug; a complete one if there are several."""
-    found = [folder for folder in cache_folders(root) if folder_key(folder) == key]
+    found = (folder for folder in cache_folders(root) if folder_key(folder) == key)
     return max(found, key=lambda folder: (folder / SEAL).exists(), default=None)
 
 
@@ -227,7 +226,7 @@ def matching(text: str, *, root: Path) -> Found:
 
 
 def find(
-    name_or_key_or_path: Place, *, root: Path, wanted: Mapping[str, Any] = MappingProxyType({})
+    name_or_key_or_path: Place, *, root: Path, wanted: Mapping[str, Any] | None = None
 ) -> Path:
     """The one cache folder that is meant; of several that match, the one that holds what is wanted.
 
@@ -240,7 +239,7 @@ def find(
     Raises:
         InputError: none or several match; says in what they differ.
     """
-    wanted = {name: one for name, one in wanted.items() if one is not None}
+    wanted = {name: one for name, one in (wanted or {}).items() if one is not None}
     path = Path(name_or_key_or_path)
     if (path / SPEC).is_file() or is_cache(path):
         return path
@@ -262,8 +261,7 @@ def find(
             f"there are {differences(named)}"
         )
     known = ", ".join(folder.name for folder in cache_folders(root)[:8])
-    there = f"it holds {known}" if known else "it holds none; run `lensaudit cache`"
-    raise InputError(f"{root}: no cache {meant}; {there}")
+    raise InputError(f"{root}: no cache {meant}; it holds {known or 'none; run `lensaudit cache`'}")
 
 
 def differences(found: Found) -> str:

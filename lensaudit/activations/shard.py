@@ -16,7 +16,6 @@ import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from io import RawIOBase
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -51,8 +50,7 @@ def check_bytes(path: Path, sealed: SealedShard | None = None) -> SealedShard:
         raise VerificationError(
             f"{path}: {n_bytes} bytes hash to {found}, its header says otherwise: damaged; {REPAIR}"
         )
-    number = int(path.stem.rpartition("-")[2])
-    checked = SealedShard(number=number, n_bytes=n_bytes, xxh3_128=found)
+    checked = SealedShard(int(path.stem.rpartition("-")[2]), n_bytes, found)
     if sealed is not None and checked != sealed:
         raise VerificationError(
             f"{path}: holds {n_bytes} bytes {found}, "
@@ -61,7 +59,7 @@ def check_bytes(path: Path, sealed: SealedShard | None = None) -> SealedShard:
     return checked
 
 
-def hash_rest(stream: RawIOBase) -> str:
+def hash_rest(stream: io.RawIOBase) -> str:
     """XXH3-128 from the stream's position to its end."""
     hasher = xxhash.xxh3_128()
     block = memoryview(bytearray(HASH_BLOCK_BYTES))
@@ -282,8 +280,7 @@ def check_positions(positions: Int64[np.ndarray, " pos"], n_tokens: int) -> None
     Raises:
         ValueError: they are not.
     """
-    steps = np.diff(positions, prepend=-1, append=n_tokens)
-    if (steps <= 0).any():
+    if (np.diff(positions, prepend=-1, append=n_tokens) <= 0).any():
         raise ValueError(f"positions are not ascending inside {n_tokens} tokens")
 
 

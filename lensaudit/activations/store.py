@@ -41,7 +41,6 @@ from lensaudit.activations.shard import (
     Slabs,
     build,
     check_bytes,
-    check_positions,
     check_shard,
 )
 from lensaudit.activations.spec import (
@@ -241,15 +240,13 @@ class CacheWriter(InUse):
 
     def _check(self, example: ExampleActivations) -> int:
         """Refuse what does not fit the plan, or is not finite; the number of large values."""
-        identity = self.spec.fingerprint
+        identity, shape = self.spec.fingerprint, tuple(example.resid.shape)
         wanted = (identity.layers, len(example.positions), identity.d_model)
-        dtypes = {example.resid.dtype, example.final_norm.dtype}
-        if tuple(example.resid.shape) != wanted or dtypes != {getattr(torch, identity.dtype)}:
+        if shape != wanted or example.resid.dtype != getattr(torch, identity.dtype):
             raise ValueError(
-                f"example idx {example.idx}: {tuple(example.resid.shape)} {dtypes}, "
-                f"wanted {wanted} {identity.dtype}"
+                f"example idx {example.idx}: {shape} {example.resid.dtype}, wanted {wanted} "
+                f"{identity.dtype}"
             )
-        check_positions(example.positions.cpu().numpy(), len(example.token_ids))
         norm = example.final_norm.unsqueeze(0)
         layers = (example.resid, norm) if norm.shape[1] else (example.resid,)
         size = torch.cat(layers).abs()
@@ -284,6 +281,14 @@ class Activations(InUse):
     def __init__(self, folder: Path, spec: Spec, seal: Seal | None):
         super().__init__(folder)
         self.spec, self.complete = spec, seal is not None
+        self.fingerprint = spec.fingerprint
+        """What determined these numbers."""
+        self.part = spec.fingerprint.part
+        """Which part of every layer it holds: the residual stream, or a component."""
+        self.n_layers, self.d_model = spec.fingerprint.layers, spec.fingerprint.d_model
+        """Cached layers, and the width of a row: of the stream, or of all heads end to end."""
+        self.dtype: torch.dtype = getattr(torch, spec.fingerprint.dtype)
+        """Type of the tensors given back: that of the model that was cached."""
         self._sealed = seal or {}
         self._shards = {
             idx: shard
@@ -291,15 +296,12 @@ class Activations(InUse):
             if seal or (folder / shard.file_name).exists()
             for idx in shard.idx
         }
+        self.idx = tuple(self._shards)
+        """Examples that can be read, in the order of the plan."""
         self._open: OrderedDict[int, ShardFile] = OrderedDict()
         self._lock = threading.Lock()
         with suppress(OSError):  # when it was last used, for `gc`; a read-only disk keeps its own
             os.utime(folder / SEAL)
-
-    @property
-    def idx(self) -> tuple[int, ...]:
-        """Examples that can be read, in the order of the plan."""
-        return tuple(self._shards)
 
     @property
     def authors(self) -> dict[int, int | str]:
@@ -316,31 +318,6 @@ class Activations(InUse):
         if missing := [idx for idx in self.idx if idx not in found]:
             raise InputError(f"{recipe['data']}: has no idx {missing[0]}; the cache has other rows")
         return {idx: found[idx] for idx in self.idx}
-
-    @property
-    def fingerprint(self) -> Fingerprint:
-        """What determined these numbers."""
-        return self.spec.fingerprint
-
-    @property
-    def part(self) -> Kept:
-        """Which part of every layer it holds: the residual stream, or a component."""
-        return self.fingerprint.part
-
-    @property
-    def n_layers(self) -> int:
-        """Number of layers that are cached."""
-        return self.fingerprint.layers
-
-    @property
-    def d_model(self) -> int:
-        """Width of a row: of the residual stream, or of all heads end to end."""
-        return self.fingerprint.d_model
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of the tensors given back: that of the model that was cached."""
-        return getattr(torch, self.fingerprint.dtype)
 
     def __len__(self) -> int:
         return len(self._shards)

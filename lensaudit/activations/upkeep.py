@@ -193,8 +193,8 @@ def collect(
         raise InputError(f"{root}: no cache {unknown[0]!r:.60} to keep; nothing was removed")
     strange: list[str] = []
     leftovers = _leftovers(root, strange, dry_run=dry_run)
-    infos = [describe(path) for path in cache_folders(root)]
-    caches = {Path(one.folder): one for one in sorted(infos, key=lambda one: one.last_used_s)}
+    infos = sorted(map(describe, cache_folders(root)), key=lambda info: info.last_used_s)
+    caches = {Path(info.folder): info for info in infos}
     maps, books = _made(root, MAPS), _made(root, *BOOKS)
     sizes = {**maps, **{path: one.n_bytes for path, one in caches.items()}, **books}
     total = sum(sizes.values())

@@ -246,8 +246,7 @@ def residuals(
     """
     names = [hook_name(layer, component) for layer in range(n_layers(model))]
     cache = captured(model, tokens, [*names, "ln_final.hook_out"])
-    stack = torch.stack([cache[name] for name in names], dim=1)
-    return stack, cache["ln_final.hook_out"]
+    return torch.stack([cache[name] for name in names], dim=1), cache["ln_final.hook_out"]
 
 
 def residuals_by_block(
@@ -378,8 +377,8 @@ def cached_logits(
 def read_out(logits: Float[Tensor, "*at d_vocab"], config: Any) -> Float[Tensor, "*at d_vocab"]:
     """Logits from an unembedding's output: Cohere multiplies it, Granite divides, Gemma caps."""
     config = config.get_text_config()
-    divisor = getattr(config, "logits_scaling", None) or 1.0
-    scale = (getattr(config, "logit_scale", None) or 1.0) / divisor
+    scale = getattr(config, "logit_scale", None) or 1.0
+    scale /= getattr(config, "logits_scaling", None) or 1.0
     softcap = getattr(config, "final_logit_softcapping", None)
     logits = logits if scale == 1.0 else logits * scale
     return logits if not softcap else softcap * torch.tanh(logits / softcap)
@@ -470,8 +469,7 @@ def load_model(
     """
     if dtype not in DTYPES:
         raise InputError(f"load_model(dtype={dtype!r}): wanted one of {', '.join(DTYPES)}")
-    checkpoint = open_model(named(name), registry)
-    return load(checkpoint, dtype=DTYPES[dtype], device=device)
+    return load(open_model(named(name), registry), dtype=DTYPES[dtype], device=device)
 
 
 TEXT = "Question: Where does the river end?\nAnswer: The river ends in a lake in the north."
@@ -494,5 +492,4 @@ def parity(checkpoint: Checkpoint, *, dtype: str = "float32", device: str = "cpu
     stack, _ = residuals(bridge := bridge_from(model, tokenizer), tokens)
     wanted = torch.stack(plain.hidden_states[1:-1], dim=1)
     pairs = (logits_of(bridge, tokens), plain.logits), (stack[:, :-1], wanted)
-    gaps = ((found.float() - own.float()).abs().max() / own.abs().max() for found, own in pairs)
-    return [float(gap) for gap in gaps]
+    return [float((one.float() - own.float()).abs().max() / own.abs().max()) for one, own in pairs]

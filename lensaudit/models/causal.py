@@ -21,16 +21,14 @@ from lensaudit.models.checkpoint import (
     trained_on,
 )
 from lensaudit.models.device import one_memory_error
-from lensaudit.models.large.placement import check_fits, weights_of, where_spread, whole_placement
+from lensaudit.models.large.placement import check_fits, where_spread, whole_placement
 from lensaudit.models.large.streaming import first_block_alone, load_placed
 from lensaudit.models.linear import with_fast_layers
 from lensaudit.scores.alignment import tokens_of_rows
 
-NOT_CAUSAL: Mapping[torch.dtype, float] = {torch.float32: 1e-3}
+NOT_CAUSAL = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.05}
 """Change of a logit by a later token, over the largest one, that is no rounding. One batch has one
 kernel, so a causal model's is 0, but for experts, whose batches are the tokens that choose them."""
-
-NOT_CAUSAL_HALF = 0.05
 
 
 def load_causal(
@@ -65,9 +63,8 @@ def load_causal(
     if checkpoint.packed:
         placement = placement or whole_placement(checkpoint, dtype=dtype, device=device)
     if placement is not None and (placement.way != "whole" or checkpoint.packed):
-        tensors = weights_of(checkpoint.folder)
         with loading(f"{name}: cannot be loaded"), one_memory_error():
-            model, found = load_placed(checkpoint, tensors, placement, dtype=dtype, attn=attn)
+            model, found = load_placed(checkpoint, placement, dtype=dtype, attn=attn)
         _check_whole(name, found)
         tried = first_block_alone(model)
     else:
@@ -149,8 +146,7 @@ def _check_causal(name: str, model: Any) -> None:
     tokens[1, -1] = 0
     logits = model(input_ids=tokens).logits[:, :-1]
     first, second = logits.float().nan_to_num()
-    allowed = NOT_CAUSAL.get(logits.dtype, NOT_CAUSAL_HALF)
-    if float((first - second).abs().max()) > allowed * float(first.abs().max()):
+    if float((first - second).abs().max()) > NOT_CAUSAL[logits.dtype] * float(first.abs().max()):
         raise InputError(
             f"{name}: {type(model).__name__} reads what comes later (bidirectional); wanted a "
             "decoder-only language model"
@@ -205,8 +201,7 @@ def _check_names(adapted: Any, name: str, adapter: Path, peft: Any) -> None:
 
 
 def _logits(model: Any) -> torch.Tensor:
-    d_vocab = model.get_input_embeddings().weight.shape[0]
-    tokens = torch.linspace(0, d_vocab - 1, 16).long().unsqueeze(0)
+    tokens = torch.linspace(0, len(model.get_input_embeddings().weight) - 1, 16).long().unsqueeze(0)
     with torch.no_grad():
         return model.eval()(input_ids=tokens).logits
 

@@ -35,8 +35,11 @@ from lensaudit.models.registry import ModelSpec, default_anchor, load_registry, 
 from lensaudit.results.reading import json_object, part
 from lensaudit.settings import Place
 
-_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-"""Safetensors' names of the dtypes weights come in."""
+DTYPES = {
+    **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"},
+    **{"U8": "uint8", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64", "BOOL": "bool"},
+}
+"""Safetensors' names of torch's types; weights come in those of floating point."""
 
 HARMLESS = re.compile(
     r"(?:\.(?:attn|attention)\.(?:masked_)?bias|inv_freq|position_ids|token_type_ids)$"
@@ -135,10 +138,8 @@ def open_checkpoint(spec: ModelSpec, *, allow_packed: bool = False) -> Checkpoin
     packed = _check_kind(spec.name, config, allow_packed=allow_packed and adapter is None)
     files = weight_files(folder)
     if not files:
-        pickled = any(folder.glob("*.bin")) or any(folder.glob("*.pt*"))
-        hint = "; only pickles, which can run code: " if pickled else "; "
         raise InputError(
-            f"{spec.name}: no model.safetensors in {folder}{hint}convert it with "
+            f"{spec.name}: no {SINGLE} in {folder}; pickles can run code: convert them with "
             "save_pretrained (safetensors is its default)"
         )
     dtype = _stored_dtype(files, config, packed)
@@ -445,12 +446,13 @@ def _stored_dtype(files: Sequence[Path], config: Mapping[str, Any], packed: bool
         return str(config.get("dtype") or config.get("torch_dtype") or "float32")
     stored = [(name, one["dtype"]) for file in files for name, one in header_of(file).items()]
     for name, dtype in stored:
-        if dtype not in _DTYPES and not HARMLESS.search(name):
+        if "float" not in DTYPES.get(dtype, "") and not HARMLESS.search(name):
             raise InputError(
                 f"{files[0].parent}: {name} is stored as {dtype}, wanted F32, F16 or BF16; name "
                 "the checkpoint it was made from, or save it dequantised"
             )
-    return next((_DTYPES[dtype] for _, dtype in stored if dtype in _DTYPES), "unknown")
+    floats = (found for _, dtype in stored if "float" in (found := DTYPES.get(dtype, "")))
+    return next(floats, "unknown")
 
 
 CONFIG = "adapter_config.json"
@@ -471,9 +473,9 @@ def open_adapter(spec: ModelSpec) -> tuple[Path, str]:
         raise InputError(f"{folder / CONFIG}: peft_type is {kind!r}; only LORA can be merged")
     weights = folder / WEIGHTS
     if not weights.is_file():
-        pickled = any(folder.glob("*.bin"))
-        hint = "only a pickle, which can run code; " if pickled else ""
-        raise InputError(f"{folder}: no {WEIGHTS}; {hint}save the adapter with save_pretrained")
+        raise InputError(
+            f"{folder}: no {WEIGHTS}; pickles can run code: save the adapter with save_pretrained"
+        )
     header_of(weights)
     return folder, adapter_hash(weights, config)
 

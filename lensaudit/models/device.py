@@ -23,16 +23,12 @@ def resolve_device(device: str) -> str:
     """
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    kind, _, number = device.partition(":")
-    known = kind in ("cpu", "cuda", "mps") and (not number or number.isdigit())
-    if not known:
-        raise InputError(f"--device {device}: wanted auto, cpu, cuda or cuda:N")
-    if kind == "mps" and not torch.backends.mps.is_available():
-        raise InputError(f"--device {device}: this machine has no Metal device")
-    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
-        raise InputError(
-            f"--device {device}: this machine has {torch.cuda.device_count()} CUDA devices"
-        )
+    n_cuda = torch.cuda.device_count()
+    there = ["cpu", "mps"] if torch.backends.mps.is_available() else ["cpu"]
+    there += ["cuda", *(f"cuda:{number}" for number in range(n_cuda))] if n_cuda else []
+    if device not in there:
+        here = f"; this machine has {n_cuda} CUDA devices" if device.startswith("cuda") else ""
+        raise InputError(f"--device {device}: wanted auto, cpu, cuda or cuda:N{here}")
     return device
 
 

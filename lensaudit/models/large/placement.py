@@ -29,24 +29,10 @@ from rich.filesize import decimal as size
 from torch import Tensor
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.models.checkpoint import Checkpoint, header_of, weight_files
+from lensaudit.models.checkpoint import DTYPES, Checkpoint, header_of, weight_files
 from lensaudit.models.device import free_bytes
 from lensaudit.models.quantize import from_codes
 from lensaudit.models.sizes import LEAST_BUDGET, planned_bytes
-
-DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "U8": torch.uint8,
-    "I8": torch.int8,
-    "I16": torch.int16,
-    "I32": torch.int32,
-    "I64": torch.int64,
-    "BOOL": torch.bool,
-}
-"""Safetensors' names of types."""
 
 _BLOCK = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 
@@ -96,7 +82,9 @@ class Stored:
 def stored_tensors(folder: Path) -> Mapping[str, Stored]:
     """Every tensor of a checkpoint by name; only headers are read."""
     return {
-        name: Stored(name, file, one["start"], DTYPES[one["dtype"]], tuple(one["shape"]))
+        name: Stored(
+            name, file, one["start"], getattr(torch, DTYPES[one["dtype"]]), tuple(one["shape"])
+        )
         for file in weight_files(folder)
         for name, one in header_of(file).items()
     }
@@ -215,8 +203,7 @@ def needs_of(tensors: Mapping[str, Stored], dtype: torch.dtype) -> Needs:
     sizes = Counter[int | None]()
     for name, tensor in tensors.items():
         sizes[block_of(name)] += math.prod(tensor.shape) * dtype.itemsize
-    rest = sizes.pop(None, 0)
-    return Needs(rest, tuple(n for _, n in sorted(sizes.items())))
+    return Needs(sizes.pop(None, 0), tuple(n for _, n in sorted(sizes.items())))
 
 
 @dataclass(frozen=True)
@@ -303,22 +290,20 @@ def _resting(needs: Needs, room: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(blocks)
 
 
-NARROW = torch.bfloat16
-
-
 def check_fits(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str) -> None:
     """Refuse a model whose weights alone take more than is free.
 
     Raises:
-        InputError: says what is taken, what is free, and which option would do.
+        InputError: says what is taken, what is free, and which options there are.
     """
-    weights, free = weights_of(checkpoint.folder).values(), free_bytes(device)
-    n = sum(math.prod(one.shape) for one in weights)
-    needed = n * dtype.itemsize
+    n = sum(math.prod(one.shape) for one in weights_of(checkpoint.folder).values())
+    free, needed = free_bytes(device), n * dtype.itemsize
     if free is not None and needed > free:
+        there = ", ".join(f"{size(free_bytes(one) or 0)} on {one}" for one in _places(device))
         raise InputError(
-            f"{checkpoint.spec.name}: its weights take {size(needed)} in {_name(dtype)}, "
-            f"{size(free)} are free on {device}; {_what_would_do(checkpoint, n, dtype, device)}"
+            f"{checkpoint.spec.name}: its weights take {size(needed)} in {_name(dtype)} "
+            f"({size(2 * n)} in bfloat16), free are {there}; another --device or --dtype may do; "
+            "for cache, patch, eval and audit --device auto would do, which bring it block by block"
         )
 
 
@@ -347,41 +332,13 @@ def where_spread(
         free = {one: free_bytes(one) for one in _places(device)}
         found = placed(needs, free, leave=spread, device=device)
     if found is None:
-        here = free[device] or 0
         raise InputError(
             f"{checkpoint.spec.name}: embeddings and one block take {size(needs.least)} in "
-            f"{_name(dtype)}, and --memory {spread >> 20}M stays free; {size(here)} "
-            f"are free on {device}; {_what_would_stream(needs, dtype, free, device)}"
+            f"{_name(dtype)}, and --memory {spread >> 20}M stays free; {size(free[device] or 0)} "
+            f"are free on {device}; a smaller --memory ({LEAST_BUDGET >> 20}M is the least) or "
+            "--dtype bfloat16 may do"
         )
     return found
-
-
-def _what_would_stream(
-    needs: Needs, dtype: torch.dtype, free: Mapping[str, int | None], device: str
-) -> str:
-    left = (free[device] or 0) - needs.least
-    if left >= planned_bytes(LEAST_BUDGET):
-        return f"--memory {LEAST_BUDGET >> 20}M would do"
-    if dtype != NARROW and left + needs.least // 2 >= planned_bytes(LEAST_BUDGET):
-        return f"--dtype {_name(NARROW)} --memory {LEAST_BUDGET >> 20}M would do"
-    return "a larger device would do"
-
-
-def _what_would_do(checkpoint: Checkpoint, n: int, dtype: torch.dtype, device: str) -> str:
-    for narrower in dict.fromkeys((dtype, NARROW)):
-        for place in _places(device):
-            free = free_bytes(place)
-            if free is not None and n * narrower.itemsize <= free:
-                options = [f"--device {place}"] * (place != device)
-                options += [f"--dtype {_name(narrower)}"] * (narrower != dtype)
-                return f"{' '.join(options)} would do"
-    needs = needs_of(weights_of(checkpoint.folder), dtype)
-    if checkpoint.adapter is None and needs.least <= (free_bytes(device) or 0):
-        return (
-            "--device auto would do for cache, patch, eval and audit, which then bring it block by "
-            "block"
-        )
-    return f"a device with {size(n * NARROW.itemsize)} would do, with --dtype {_name(NARROW)}"
 
 
 def _places(device: str) -> Iterator[str]:

@@ -11,6 +11,7 @@ import copy
 import math
 import re
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -30,7 +31,14 @@ from transformers.core_model_loading import (
 )
 
 from lensaudit.models.checkpoint import HARMLESS, Checkpoint, config_of
-from lensaudit.models.large.placement import DISK, Placement, Stored, block_name, block_of
+from lensaudit.models.large.placement import (
+    DISK,
+    Placement,
+    Stored,
+    block_name,
+    block_of,
+    weights_of,
+)
 
 Found = dict[str, Any]
 """What transformers says of loading: missing, unexpected and mismatched tensors."""
@@ -83,6 +91,10 @@ def pieces_of(model: Any, tensors: Mapping[str, Stored]) -> list[Piece]:
     ]
 
 
+Rests = dict[int, list[tuple[Piece, Read, Mapping[str, nn.Parameter]]]]
+"""By block that lies elsewhere: its pieces, what reads each, and the parameters they become."""
+
+
 class Streamed:
     """The blocks of one model, of which one at a time is on loan to the device.
 
@@ -90,10 +102,9 @@ class Streamed:
     the next one that lies on disk, where the placement has room for both.
     """
 
-    def __init__(self, model: Any, placement: Placement):
+    def __init__(self, model: Any, placement: Placement, rests: Rests):
         self._model = weakref.ref(model)
-        self.placement = placement
-        self._rests: dict[int, list[tuple[Piece, Read, Mapping[str, nn.Parameter]]]] = {}
+        self.placement, self._rests = placement, rests
         self._slices: dict[int, list[tuple[Sequence[nn.Parameter], Slices]]] = {}
         self._here: int | None = None
         self._rooms: list[Tensor] = []
@@ -108,12 +119,6 @@ class Streamed:
     def layers(self) -> list[int]:
         """The blocks that lie elsewhere."""
         return sorted(self._rests)
-
-    def rests(
-        self, layer: int, piece: Piece, read: Read, parameters: Mapping[str, nn.Parameter]
-    ) -> None:
-        """A piece of a block lies where `read` finds it."""
-        self._rests.setdefault(layer, []).append((piece, read, parameters))
 
     def follow(self, layer: int, parameters: Sequence[nn.Parameter], slices: Slices) -> None:
         """Further parameters of a block, which are made of it each time it is brought."""
@@ -139,8 +144,7 @@ class Streamed:
                     one.data = tensor
             following = layer + 1
             if self.placement.ahead and DISK in self.placement.blocks[following : following + 1]:
-                room = self._room(1)
-                self._ahead = following, self._thread.submit(self._fill, following, room)
+                self._ahead = following, self._thread.submit(self._fill, following, self._room(1))
         self.n_brought += 1
 
     def _filled(self, layer: int) -> list[_Placed]:
@@ -230,7 +234,6 @@ def first_block_alone(model: Any) -> Iterator[None]:
 
 def load_placed(
     checkpoint: Checkpoint,
-    tensors: Mapping[str, Stored],
     placement: Placement,
     *,
     dtype: torch.dtype,
@@ -247,8 +250,7 @@ def load_placed(
         model: Any = transformers.AutoModelForCausalLM.from_config(
             config, dtype=dtype, attn_implementation=attn, trust_remote_code=False
         )
-    generation = checkpoint.folder / "generation_config.json"
-    if generation.is_file():
+    if (checkpoint.folder / "generation_config.json").is_file():
         model.generation_config = transformers.GenerationConfig.from_pretrained(checkpoint.folder)
     model.eval()
     for module in model.modules():
@@ -256,7 +258,7 @@ def load_placed(
             module._buffers[name] = None if buffer is None else buffer.to(placement.device)
     shapes = {
         name: (piece, tensor.shape)
-        for piece in pieces_of(model, tensors)
+        for piece in pieces_of(model, weights_of(checkpoint.folder))
         for name, tensor in piece.made(model, _shape_alone).items()
     }
     found = _compared(model, {name: tuple(shape) for name, (_, shape) in shapes.items()})
@@ -316,7 +318,7 @@ def _but(names: set[str], ignored: Iterable[str] | None) -> set[str]:
 
 def _settle(model: Any, pieces: Iterable[Piece], placement: Placement, dtype: torch.dtype) -> None:
     """Every piece to where it rests: on the device, in other memory, in its file."""
-    brings = Streamed(model, placement)
+    rests: Rests = defaultdict(list)
     wanted, settled = model.state_dict().keys(), set()
     for piece in pieces:
         names = piece.made(model, _shape_alone)
@@ -333,9 +335,10 @@ def _settle(model: Any, pieces: Iterable[Piece], placement: Placement, dtype: to
             name: _placed(model, name, _nothing(shape.shape, dtype, placement.device))
             for name, shape in names.items()
         }
-        brings.rests(layer, piece, _reader(piece, place, dtype), parameters)
+        rests[layer].append((piece, _reader(piece, place, dtype), parameters))
     model.tie_weights(missing_keys=set(wanted) - settled, recompute_mapping=False)
-    if brings.layers:
+    brings = Streamed(model, placement, dict(rests))
+    if rests:
         _STREAMED[model] = brings
         model.requires_grad_(False)  # a gradient would need the weights of all blocks at once
     for layer in brings.layers:
