@@ -4,15 +4,11 @@ import contextlib
 import io
 import random
 import shutil
-import sys
-import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1]))
 from command_cases import JUDGED, OWN, ROWS, with_wrong_answers
 
 from lensaudit.cli.main import run
@@ -197,20 +193,3 @@ def test_an_edited_result_is_told(name, tmp_path, monkeypatch):
 def test_no_edited_result_of_hundreds_is_believed(name, tmp_path):
     _, bad = edited(name, tmp_path, 40, seed=1)
     assert bad == []
-
-
-def main() -> None:
-    """`python tests/cli/test_cli_edited.py N SEED [WORLD…]`: N changed files of each world."""
-    n, seed, *names = sys.argv[1:]
-    place = Path(tempfile.mkdtemp())
-    total: Counter[str] = Counter()
-    for name in names or WORLDS:
-        counts, bad = edited(name, place, int(n), int(seed))
-        total += counts + Counter({"bad": len(bad)})
-        print("\n".join([*bad, f"{name}: {dict(counts)}, {len(bad)} bad"]), flush=True)
-    print(dict(total))
-    shutil.rmtree(place)
-
-
-if __name__ == "__main__":
-    main()

@@ -4,13 +4,10 @@ import contextlib
 import io
 import shutil
 import signal
-import sys
 import time
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1]))
 from hostile import BASES, Case, build, cases, commands, sample, witness
 
 from lensaudit.cli.main import run

@@ -4,27 +4,18 @@ Each case is one of the calls whose results are held fixed. It is run to its end
 a random time and run again, then started four times in one folder: the files at the end are those
 of the undisturbed run, nothing half written is left, and what the run had no business with is as
 it was.
-
-    python tests/cli/test_cli_kills.py N SEED     # N kills of each command, and as many races
 """
 
-import contextlib
 import multiprocessing
 import os
 import random
 import re
 import shutil
-import sys
-import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1]))
 from command_cases import CASES, ENVIRONMENT
 from command_golden import Case, Stage, _contents, _shown, difference
 
@@ -65,11 +56,6 @@ REFUSING = {"activations_export"}
 """Write over nothing: after the first run that ended they say that the file is there."""
 MANIFEST = re.compile(r"(^|/)manifest\.json$|^s/(plan|state)|log$")
 """Say by how many runs a result was made."""
-
-
-def prepare() -> None:
-    """What each process inherits: nothing is imported twice."""
-    SPAWN.set_forkserver_preload(["lensaudit.cli.main", "transformer_lens", "transformers"])
 
 
 def play(argv: str, folder: Path) -> None:
@@ -171,19 +157,12 @@ def is_partial(path: Path) -> bool:
     return bool(re.search(r"\.(tmp|partial|part)\b|~$|^\.tmp|/training$", str(path)))
 
 
-@contextlib.contextmanager
-def trials(root: Path) -> Iterator[Stage]:
-    """A stage for what cases begin with."""
-    prepare()
-    (root / "stage").mkdir()
-    with Stage(root / "stage", CASES) as stage:
-        yield stage
-
-
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory):
-    with trials(tmp_path_factory.mktemp("kills")) as found:
-        yield found
+    """For what cases begin with; what each process inherits, so that nothing is imported twice."""
+    SPAWN.set_forkserver_preload(["lensaudit.cli.main", "transformer_lens", "transformers"])
+    with Stage(tmp_path_factory.mktemp("kills"), CASES) as opened:
+        yield opened
 
 
 @pytest.mark.slow
@@ -197,27 +176,3 @@ def test_what_is_killed_goes_on(stage, tmp_path, name):
 @pytest.mark.parametrize("name", WRITERS)
 def test_four_at_once_are_one(stage, tmp_path, name):
     assert Trial(stage, EVERY[name], tmp_path).raced() == []
-
-
-def main() -> None:
-    """Print how many kills and races ended well, and what did not."""
-    n, seed = int(sys.argv[1]), int(sys.argv[2])
-    chosen = sys.argv[3:] or WRITERS
-    counts: Counter[str] = Counter()
-    root = Path(tempfile.mkdtemp())
-    with trials(root) as stage:
-        for name in chosen:
-            trial, draw = Trial(stage, EVERY[name], root), random.Random(f"{seed} {name}")
-            kills = [trial.killed(draw) for _ in range(n)]
-            races = [trial.raced() for _ in range(max(1, n // 10))]
-            for kind, found in (("kill", kills), ("race", races)):
-                for said in found:
-                    counts[f"{kind} {'badly' if said else 'well'}"] += 1
-                    if said:
-                        print(f"{name}, {kind}: {'; '.join(said)}", flush=True)
-            print(f"{name} ({trial.seconds:.1f} s): {dict(counts)}", flush=True)
-    shutil.rmtree(root)
-
-
-if __name__ == "__main__":
-    main()
