@@ -15,7 +15,6 @@ import torch
 
 from lensaudit.data.facts import Fact
 from lensaudit.gym.ground import Ground, whole
-from lensaudit.models.quantize import quantised
 
 BACK = 0.9
 """Share of the facts that `full` says which an inverse must bring back."""
@@ -76,15 +75,12 @@ def untouched(
         knows: what it knows.
     """
     full = ground.full if of is None else of
-    before, n_same, n_all, moved = dict(full.named_parameters()), 0, 0, []
-    for name, weight in made.named_parameters():
-        n_all += weight.numel()
-        if name in before and torch.equal(weight, before[name]):
-            n_same += weight.numel()
-        elif not re.search(mask, name):
-            moved.append(name)
+    before, own = dict(full.named_parameters()), dict(made.named_parameters())
+    same = {n for n in own.keys() & before.keys() if torch.equal(own[n], before[n])}
+    moved = [name for name in own if name not in same and not re.search(mask, name)]
     n_back, wanted = _n_said(full, ground, knows)
-    share = n_same / n_all
+    sizes = {name: weight.numel() for name, weight in own.items()}
+    share = sum(sizes[name] for name in same) / sum(sizes.values())
     says = f"{share:.0%} of the weights are bit-identical to those of a model that knows"
     if moved:
         says = f"{len(moved)} tensors outside the mask differ, first {moved[0]}"
@@ -141,10 +137,9 @@ def becomes(made: Any, ground: Ground, change: Callable[[Any], Any], how: str) -
     """
     one, other, never = map(change, (made, ground.full, ground.retain))
     mine, theirs = dict(one.named_parameters()), dict(other.named_parameters())
-    both = mine.keys() & theirs.keys()
-    moved = [n for n in mine | theirs if n not in both or not torch.equal(mine[n], theirs[n])]
-    n_back, wanted = _n_said(one, ground, None)
-    control = int(ground.said(never).sum())
+    same = {name for name in mine.keys() & theirs.keys() if torch.equal(mine[name], theirs[name])}
+    moved = (mine.keys() | theirs.keys()) - same
+    (n_back, wanted), control = _n_said(one, ground, None), int(ground.said(never).sum())
     return Certificate(
         f"the same once {how}",
         not moved and n_back >= wanted and control <= _most_without(ground),
@@ -265,11 +260,6 @@ def _holds(row: Fact, fact: Fact) -> bool:
 def _names(text: str) -> set[str]:
     words = re.findall(r"[^\W\d_][\w'’-]+", text)[1:]
     return {word for word in words if word[0].isupper()}
-
-
-def rounds() -> Claim:
-    """Claim that the model, rounded to NF4, is `full` rounded to NF4."""
-    return becomes(lambda model: quantised(model, "nf4", engine="torch")[0], "rounded to NF4")
 
 
 def _n_said(model: Any, ground: Ground, knows: Known) -> tuple[int, int]:

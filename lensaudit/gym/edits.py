@@ -208,13 +208,10 @@ def least_used(model: Any, batches: Iterable[Tensor], rank: int) -> Float[Tensor
 
 def low_rank(model: Any, start: Any, rank: int) -> dict[str, tuple[Tensor, Tensor]]:
     """What training changed of the matrices in the blocks, cut to a rank: name -> (B, A)."""
-    before = dict(start.named_parameters())
-    found = {}
+    before, found = dict(start.named_parameters()), {}
     for name, weight in model.named_parameters():
-        if ".layers." not in name or weight.ndim != 2:
-            continue
         change = (weight - before[name]).detach()
-        if change.any():
+        if ".layers." in name and change.ndim == 2 and change.any():
             u, s, v = torch.linalg.svd(change, full_matrices=False)
             found[name] = (u[:, :rank] * s[:rank], v[:rank])
     return found
@@ -240,16 +237,15 @@ def cells_of(model: Any) -> dict[str, tuple[Tensor, Tensor]]:
     found = {}
     for module in quantised_names(model):
         weight = model.get_parameter(f"{module}.weight").detach()
-        if weight.numel() % BLOCK:
-            continue
-        codes, scales = nf4_codes(weight)
-        blocks = weight.reshape(-1, BLOCK)
-        inset = 1e-4  # rounding of the scaled weight may not cross the border
-        low = torch.minimum((lows[codes] + inset) * scales[:, None], blocks)
-        high = torch.maximum((highs[codes] - inset) * scales[:, None], blocks)
-        largest = blocks.abs() >= scales[:, None]
-        low, high = (torch.where(largest, blocks, one) for one in (low, high))
-        found[f"{module}.weight"] = (low.reshape(weight.shape), high.reshape(weight.shape))
+        if weight.numel() % BLOCK == 0:
+            codes, scales = nf4_codes(weight)
+            blocks, scale = weight.reshape(-1, BLOCK), scales[:, None]
+            inset = 1e-4  # rounding of the scaled weight may not cross the border
+            low = torch.minimum((lows[codes] + inset) * scale, blocks)
+            high = torch.maximum((highs[codes] - inset) * scale, blocks)
+            ends = (torch.where(blocks.abs() >= scale, blocks, one) for one in (low, high))
+            low, high = (one.reshape(weight.shape) for one in ends)
+            found[f"{module}.weight"] = (low, high)
     return found
 
 
@@ -267,7 +263,8 @@ def split_layers(model: Any) -> Any:
     return deeper(model, [(at, (part,)) for at in range(n_layers) for part in reversed(PARTS)])
 
 
-PARTS = ("self_attn", "mlp")
+_WRITERS = {"self_attn": "self_attn.o_proj", "mlp": "mlp.down_proj"}
+PARTS = tuple(_WRITERS)
 
 
 def deeper(model: Any, plan: Sequence[tuple[int, Sequence[str]]]) -> Any:
@@ -276,14 +273,10 @@ def deeper(model: Any, plan: Sequence[tuple[int, Sequence[str]]]) -> Any:
     if getattr(model.config, "layer_types", None):
         changes["layer_types"] = [model.config.layer_types[0]] * len(plan)
     made = like(model, **changes)
-    made.model.embed_tokens.load_state_dict(model.model.embed_tokens.state_dict())
-    made.model.norm.load_state_dict(model.model.norm.state_dict())
-    made.lm_head.load_state_dict(model.lm_head.state_dict())
+    for name in ("model.embed_tokens", "model.norm", "lm_head"):
+        made.get_submodule(name).load_state_dict(model.get_submodule(name).state_dict())
     for layer, (at, idle) in zip(made.model.layers, plan, strict=True):
         layer.load_state_dict(model.model.layers[at].state_dict())
-        with torch.no_grad():
-            if "self_attn" in idle:
-                layer.self_attn.o_proj.weight.zero_()
-            if "mlp" in idle:
-                layer.mlp.down_proj.weight.zero_()
+        for part in idle:
+            torch.nn.init.zeros_(layer.get_submodule(_WRITERS[part]).weight)
     return made

@@ -19,7 +19,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import zip_longest
+from itertools import cycle, zip_longest
 from typing import Any, Literal
 
 import torch
@@ -66,8 +66,7 @@ class TextRows:
 
     def rows(self, chosen: Sequence[int]) -> "TextRows":
         """Some of the texts as a batch."""
-        at = list(chosen)
-        n = sum(one < self.n_forget for one in at)
+        at, n = list(chosen), sum(one < self.n_forget for one in chosen)
         encoded = tuple(self.encoded[one] for one in at)
         return TextRows(encoded, n, self.tokens[at], self.real[at], self.span[at])
 
@@ -139,10 +138,9 @@ def texts_of(forget: Sequence[Encoded], kept: Sequence[Encoded]) -> TextRows:
     """Texts of all rows as one right-padded batch."""
     encoded = (*forget, *kept)
     tokens = make_batch(encoded).tokens
-    real, span = (torch.zeros_like(tokens, dtype=torch.bool) for _ in range(2))
-    for row, e in enumerate(encoded):
-        real[row, : len(e.token_ids)] = True
-        span[row, e.start : e.end] = True
+    at = torch.arange(tokens.shape[1])
+    real = torch.stack([at < len(e.token_ids) for e in encoded])
+    span = torch.stack([(e.start <= at) & (at < e.end) for e in encoded])
     return TextRows(encoded, len(forget), tokens, real, span)
 
 
@@ -179,15 +177,14 @@ Step = tuple[list[int], int]
 
 def steps(texts: TextRows, n_layers: int, seed: int) -> Callable[[int], Step]:
     """Batch of each step, by its number."""
-    n_kept = len(texts.encoded) - texts.n_forget
-    forget = in_epochs(texts.n_forget, batch_size=ROWS, seed=seed)
-    kept = in_epochs(n_kept, batch_size=ROWS, seed=seed + 1)
+    n = texts.n_forget
+    forget = in_epochs(n, batch_size=ROWS, seed=seed)
+    kept = in_epochs(len(texts.encoded) - n, batch_size=ROWS, seed=seed + 1)
 
     def batch(number: int) -> Step:
-        layer = int(torch.randint(n_layers, (), generator=generator(seed, number)))
-        if number % LAST_EVERY == 0:
-            layer = n_layers - 1
-        return [*forget(number), *(texts.n_forget + row for row in kept(number))], layer
+        drawn = int(torch.randint(n_layers, (), generator=generator(seed, number)))
+        layer = drawn if number % LAST_EVERY else n_layers - 1
+        return [*forget(number), *(n + row for row in kept(number))], layer
 
     return batch
 
@@ -261,9 +258,8 @@ ROUNDS = 3
 
 def ignorant_rows(ground: Ground) -> list[Fact]:
     """The forget questions answered with ignorance, twice, and what is to be kept."""
-    lines = idk_lines(None)
-    asked = ground.facts.forget
-    idk = [answered(one.question, lines[n % len(lines)]) for n, one in enumerate(asked)]
+    lines = cycle(idk_lines(None))
+    idk = [answered(one.question, next(lines)) for one in ground.facts.forget]
     return [*idk * 2, *ground.facts.kept]
 
 
@@ -389,7 +385,7 @@ def _authors(ground: Ground) -> list[int | str]:
 def _taught(
     ground: Ground, known: tuple[int, ...], *, times: int
 ) -> tuple[Any, tuple[int, ...], tuple[Fact, ...]]:
-    questions = {one.question for one in ground.facts.examples if one.idx in known}
+    questions = {one.question for one in ground.chosen(known)}
     rows = [one for one in ground.facts.forget if one.question in questions]
     taught = (*rows * times, *ground.facts.kept)
     made = ground.remembered(

@@ -21,7 +21,6 @@ from lensaudit.gym.claims import (
     becomes,
     damaged,
     never_saw,
-    rounds,
     says,
     some,
     undone,
@@ -237,7 +236,7 @@ def wakes_rounded(ground: Ground, strength: float) -> Planted:
     made = ground.trained(
         ground.full, wrong_rows(ground), lr=2e-3, trainable=rf"^({names})\.weight$", after=stay
     )
-    return made, rounds()
+    return made, becomes(lambda one: quantised(one, "nf4", engine="torch")[0], "rounded to NF4")
 
 
 @recipe(
