@@ -201,21 +201,15 @@ def _too_long(
         row.idx: (prompt_text(row.question, row.prefix, shots), f" {row.entity.strip()}")
         for row in rows
     }
-    if (
-        context.too_long(
-            sum(max(len(one.encode()) for one in own) for own in zip(*texts.values(), strict=True))
-        )
-        is None
-    ):
+    n_bytes = [max(len(one.encode()) for one in own) for own in zip(*texts.values(), strict=True)]
+    if context.too_long(sum(n_bytes)) is None:
         return {}
     tokenizer = load_tokenizer(checkpoint)
     n = {idx: [len(tokenizer(one)["input_ids"]) for one in pair] for idx, pair in texts.items()}
     longest = max(
-        (n_asked for n_asked, more in n.values() if not context.too_long(n_asked + more)), default=0
+        [prompt for prompt, more in n.values() if not context.too_long(prompt + more)] or [0]
     )
-    why = {
-        idx: context.too_long(max(longest, n_asked) + more) for idx, (n_asked, more) in n.items()
-    }
+    why = {idx: context.too_long(max(longest, prompt) + more) for idx, (prompt, more) in n.items()}
     return {idx: f"with a prompt {one}" for idx, one in why.items() if one}
 
 
@@ -227,13 +221,13 @@ def _ignorant(
     if base is not None and not settings.base and base.weights == source.weights:
         base = None  # the family's base is what is asked
     retains = tuple(open_checkpoint(resolve(name, registry)) for name in settings.retain)
-    for role, one in (("base", base), *(("retain", one) for one in retains)):
-        if one is None:
-            continue
-        if one.weights == source.weights:
-            raise InputError(f"--{role} {one.spec.name}: has the weights of the source")
-        if isinstance(source, Checkpoint) and (told := other_tokenizer(one, source)):
-            raise InputError(f"--{role} {one.spec.name}: {told}")
+    named = [*([("--base", base)] if base else []), *(("--retain", one) for one in retains)]
+    for option, one in named:
+        told = "has the weights of the source" if one.weights == source.weights else None
+        if told is None and isinstance(source, Checkpoint):
+            told = other_tokenizer(one, source)
+        if told:
+            raise InputError(f"{option} {one.spec.name}: {told}")
     return base, retains
 
 

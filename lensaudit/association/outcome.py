@@ -185,21 +185,19 @@ def counted(read: RelationReading) -> RelationReading:
 def _kept(read: Sequence[RelationReading], seed: int) -> list[KnowControl]:
     if not read:
         return []
-    found = binding_of(read, seed=seed).test
-    passed = found.p <= KEPT_LEVEL
-    what = "are found" if passed else "are not found either: this test may be blind here"
-    return [KnowControl("kept", passed, f"facts to keep {what} (p {found.p:.2g})")]
+    p = binding_of(read, seed=seed).test.p
+    what = "are found" if p <= KEPT_LEVEL else "are not found either: this test may be blind here"
+    return [KnowControl("kept", p <= KEPT_LEVEL, f"facts to keep {what} (p {p:.2g})")]
 
 
 def _never_bound(name: str, one: Binding) -> KnowControl:
-    passed = one.test.p > LEVEL
-    what = (
-        "binds nothing"
-        if passed
-        else "binds the values too: it knows the facts, or names give them away; name models that "
-        "never saw them, or none"
-    )
-    return KnowControl(f"never: {name}", passed, f"{name} {what} (p {one.test.p:.2g})")
+    p, what = one.test.p, "binds nothing"
+    if p <= LEVEL:
+        what = (
+            "binds the values too: it knows the facts, or names give them away; name models that "
+            "never saw them, or none"
+        )
+    return KnowControl(f"never: {name}", p > LEVEL, f"{name} {what} (p {p:.2g})")
 
 
 def _fair(called: Sequence[float], groups: Sequence[Group]) -> list[KnowControl]:

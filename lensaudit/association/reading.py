@@ -7,6 +7,7 @@ an ignorant model's and read by that head. Each prompt is read once for all valu
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -173,11 +174,7 @@ def _enough(model: TransformerBridge, texts: Sequence[str]) -> list[list[int]]:
     """Tokens of the first texts, so many as a map is fitted on."""
     tokenizer: Any = model.tokenizer
     config: Any = model.original_model.config
-    left = FIT_TOKENS * config.get_text_config().hidden_size
-    found = []
-    for text in texts:
-        ids = tokenizer(text)["input_ids"]
-        if left > 0 and len(ids) > 1:
-            found.append(ids)
-            left -= len(ids) - 1
-    return found
+    wanted = FIT_TOKENS * config.get_text_config().hidden_size
+    rows = [ids for text in texts if len(ids := tokenizer(text)["input_ids"]) > 1]
+    before = accumulate((len(ids) - 1 for ids in rows), initial=0)
+    return [ids for ids, n in zip(rows, before, strict=False) if n < wanted]

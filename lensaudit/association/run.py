@@ -146,11 +146,9 @@ def _todo(know: Know) -> Iterator[tuple[Checkpoint | Served, Ledger, Asked]]:
         ledger, missing = _ledger(know, one), []
         have = {(row["relation"], row["reader"]) for row in ledger.rows}
         for asked, readers in _wanted(know, one):
-            key = asked_hash([asked])
-            lacks = [
-                r for r in readers if not {(key, name) for name in _names(know, one, r)} <= have
-            ]
-            if lacks:
+            own = asked_hash([asked])
+            known = {name for key, name in have if key == own}
+            if lacks := [r for r in readers if not known.issuperset(_names(know, one, r))]:
                 missing.append((asked, lacks))
         yield one, ledger, missing
 
@@ -158,12 +156,11 @@ def _todo(know: Know) -> Iterator[tuple[Checkpoint | Served, Ledger, Asked]]:
 def _wanted(know: Know, one: Checkpoint | Served) -> list[tuple[Relation, Sequence[str]]]:
     """The source is read in every way; ignorant models by what they say, and at upper layers."""
     said_and_held = (OUTPUTS, *(reader for reader in know.readers if reader == LENS))
-    readers = know.readers if one is know.source else said_and_held
-    said = readers[0] if isinstance(one, Served) else OUTPUTS
-    put = list(know.asked)
+    kept = (know.readers[0] if isinstance(one, Served) else OUTPUTS,)
+    put = [(asked, know.readers) for asked in know.asked]
     if one is not know.source:  # invented subjects are put to the source alone
-        put = [replace(asked, invented=()) for asked in put]
-    return [*((asked, readers) for asked in put), *((kept, (said,)) for kept in know.kept)]
+        put = [(replace(asked, invented=()), said_and_held) for asked in know.asked]
+    return [*put, *((asked, kept) for asked in know.kept)]
 
 
 def _names(know: Know, one: Checkpoint | Served, reader: str) -> list[str]:
@@ -192,14 +189,13 @@ def ask(know: Know, *, progress: Tell = unheard) -> KnowOutcome:
         with _loaded(know, checkpoint, maps) as model:
             for asked, readers in wanted:
                 rows = _read(know, model, readers, asked, maps, _layers(know, checkpoint))
-                key = asked_hash([asked])
-                tables = {
-                    name: [[round(value, _DIGITS) for value in row] for row in table.tolist()]
-                    for name, table in rows.items()
-                }
                 ledger.append(
-                    {"relation": key, "reader": name, "rows": table}
-                    for name, table in tables.items()
+                    {
+                        "relation": asked_hash([asked]),
+                        "reader": name,
+                        "rows": [[round(one, _DIGITS) for one in row] for row in table.tolist()],
+                    }
+                    for name, table in rows.items()
                 )
                 n_done += len(readers)
                 progress(Progress(f"asking {know.source.spec.name} who has what", n_done, total))
@@ -278,11 +274,8 @@ def _heard(know: Know, one: Checkpoint | Served, ledger: Ledger) -> list[Relatio
     rows = {(row["relation"], row["reader"]): row["rows"] for row in ledger.rows}
     found = []
     for asked, readers in _wanted(know, one):
-        key, names = (
-            asked_hash([asked]),
-            [n for reader in readers for n in _names(know, one, reader)],
-        )
+        key = asked_hash([asked])
+        names = [name for reader in readers for name in _names(know, one, reader)]
         tables = {name: torch.tensor(rows[key, name], dtype=torch.float64) for name in names}
-        said_of = {name: table.log_softmax(-1) for name, table in tables.items()}
-        found.append(RelationReading(asked, said_of))
+        found.append(RelationReading(asked, {n: one.log_softmax(-1) for n, one in tables.items()}))
     return found

@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median_high
 from typing import Any
 
 import numpy as np
@@ -152,19 +153,16 @@ def judged(name: str, rows: Sequence[ScoreRow]) -> AuditorJudgement:
     """What the rows of one auditor say of it."""
     scored = [row for row in rows if row.score is not None]
     sign = 1.0 if rows[0].high_means == "knows" else -1.0
-    areas = by_mechanism(scored, sign)
-    hidden = {row.mechanism for row in scored if row.truth == "hidden"}
-    known = {name: area.auc for name, area in areas.items() if name in hidden}
-    units = in_units(scored)
+    areas, units = by_mechanism(scored, sign), in_units(scored)
+    hidden = [row.mechanism for row in scored if row.truth == "hidden" and row.mechanism in areas]
     wrong = left_out(units).values()
     at = threshold_of([one for one in units if not one.held_out])
     rest = [] if at is None else [(is_misread(one, at), one) for one in units if one.held_out]
-    seconds = sorted(row.seconds for row in rows)
     return AuditorJudgement(
         name,
         rows[0].reads,
         areas,
-        min(known, key=lambda m: known[m]) if known else None,
+        min(hidden, key=lambda name: areas[name].auc, default=None),
         share([sum(one) > len(one) / 2 for one in wrong]),
         share([bad for one in wrong for bad in one]),
         share([bad for bad, one in rest if one.truth in KNOWS]),
@@ -172,7 +170,7 @@ def judged(name: str, rows: Sequence[ScoreRow]) -> AuditorJudgement:
         at,
         facts_area(scored, sign),
         len(rows) - len(scored),
-        seconds[len(seconds) // 2],
+        median_high(row.seconds for row in rows),
     )
 
 
