@@ -137,18 +137,15 @@ class Auditor:
     """Seconds a model of the embedded family; the others take minutes and are asked for by name."""
     source: str
     fn: Callable[..., Any]
-    """Of a case, or `at_once` of the cases of one seed."""
-    at_once: bool
+    """As it is written, of a case or of all cases of one seed."""
+    judge: Callable[[Sequence[Case]], list[AuditorScore]]
+    """Scores of an auditor, one per case."""
 
     @property
     def version(self) -> str:
         """Content hash of the file that the function stands in and of all that it may call."""
         own = code_hash(read_text(Path(inspect.getfile(self.fn))))
         return digest([self.name, own, engine_version()])[:16]
-
-    def judge(self, cases: Sequence[Case]) -> list[AuditorScore]:
-        """Scores of an auditor, one per case."""
-        return self.fn(cases) if self.at_once else [self.fn(case) for case in cases]
 
 
 ENGINE = (
@@ -201,8 +198,10 @@ def auditor(
     """
 
     def register(fn: Any) -> Any:
-        one = Auditor(name, reads, high_means, cheap, source, fn, at_once)
-        return enter(AUDITORS, "auditor", one)
+        judge = fn if at_once else lambda cases: [fn(case) for case in cases]
+        return enter(
+            AUDITORS, "auditor", Auditor(name, reads, high_means, cheap, source, fn, judge)
+        )
 
     return register
 

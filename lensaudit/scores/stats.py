@@ -152,15 +152,14 @@ def best_threshold(knows: Values, forgot: Values) -> Threshold | None:
     Raises:
         ValueError: an empty pool.
     """
-    if math.isnan(auc(knows, forgot)):
+    both = _joined("threshold", knows, forgot)
+    if both is None:
         return None
-    both = np.concatenate([np.asarray(knows, float), np.asarray(forgot, float)])
     distinct = np.unique(both)
     if len(distinct) < 2:
         return None
     midpoints = (distinct[:-1] + distinct[1:]) / 2
-    above = (np.asarray(knows, float)[:, None] >= midpoints).sum(0)
-    below = (np.asarray(forgot, float)[:, None] < midpoints).sum(0)
-    right = above + below  # whole numbers: equal accuracies compare equal
+    above, below = both[: len(knows), None] >= midpoints, both[len(knows) :, None] < midpoints
+    right = above.sum(0) + below.sum(0)  # whole numbers: equal accuracies compare equal
     best = int(right.argmax())
     return Threshold(float(midpoints[best]), float(right[best] / len(both)))

@@ -180,8 +180,6 @@ def test_a_server_that_speaks_something_else_is_told(answer, capsys, monkeypatch
     [
         ("http://127.0.0.1:9/v1", "cannot be reached"),
         ("http://me:secret@127.0.0.1:9/v1", "--source holds a user name or password"),
-        ("http://127.0.0.1:9/v1?key=secret", "--source holds a query"),
-        ("ftp://127.0.0.1/v1", "--source is 'ftp://127.0.0.1/v1', wanted http(s)"),
         ("https://llm.example.org/v1", "no key for llm.example.org"),
     ],
 )

@@ -16,10 +16,9 @@ def retain():
 
 def _loaded(name):
     from lensaudit.models.causal import load_causal
-    from lensaudit.models.checkpoint import open_checkpoint
-    from lensaudit.models.registry import load_registry, resolve
+    from lensaudit.models.checkpoint import open_model
 
-    return load_causal(open_checkpoint(resolve(f"demo/{name}", load_registry())))
+    return load_causal(open_model(f"demo/{name}"))
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,8 @@
 
 import torch
 
+from lensaudit.gym.edits import heard
+
 
 def logits(model, text):
     with torch.no_grad():
@@ -10,13 +12,6 @@ def logits(model, text):
 
 def streams(model, text):
     """The residual stream after every layer, before any final norm."""
-    seen = []
-    handles = [
-        layer.register_forward_hook(lambda _, __, out: seen.append(out))
-        for layer in model.model.layers
-    ]
-    with torch.no_grad():
+    with torch.no_grad(), heard(model.model.layers) as seen:
         model(text)
-    for handle in handles:
-        handle.remove()
     return seen
