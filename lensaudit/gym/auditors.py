@@ -26,22 +26,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-import lensaudit
 from lensaudit.association.opening import open_know
 from lensaudit.association.outcome import KnowOutcome
 from lensaudit.association.run import ask
 from lensaudit.association.settings import KnowSettings
-from lensaudit.attacks import rtt as room
-from lensaudit.attacks.effort.runs import DEMO_LRS
-from lensaudit.attacks.effort.runs import prepare as prepare_effort
-from lensaudit.attacks.effort.runs import run as run_effort
+from lensaudit.attacks import rtt as rtt_room
+from lensaudit.attacks import worst as worst_room
+from lensaudit.attacks.effort import runs as effort_room
 from lensaudit.attacks.elicit import chosen as attacks_of
 from lensaudit.attacks.relearn import DEMO_RELEARNING, relearned
-from lensaudit.attacks.rtt.data import load_statements
 from lensaudit.attacks.rtt.summary import as_json
 from lensaudit.attacks.settings import EffortSettings, WorstSettings
-from lensaudit.attacks.worst import compare, open_worst, run_all
-from lensaudit.attacks.worst import summary_of as summary_of_worst
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.spans import Encoded, make_batch
@@ -55,7 +50,6 @@ from lensaudit.gym.registry import AuditorScore, HighMeans, Reads, code_hash, en
 from lensaudit.metrics.registry import all_metrics
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_model
-from lensaudit.models.registry import DEMO as DEMO_NAMES
 from lensaudit.patching.controls import controls_of, examined, weakest_of
 from lensaudit.patching.outcome import Outcome, summary_of
 from lensaudit.patching.prepare import prepare
@@ -166,7 +160,7 @@ ENGINE = (
 
 
 @lru_cache
-def engine_version(package: Path = Path(lensaudit.__file__).parent) -> str:
+def engine_version(package: Path = Path(__file__).parents[1]) -> str:
     """Content hash of what all auditors call: code of `ENGINE`, layout and comments aside.
 
     A score belongs to the engine that made it: another one is asked again. Coarse on purpose: what
@@ -587,11 +581,12 @@ def worst_excess(case: Case) -> AuditorScore:
         registry=bench.registry,
         activations=bench.work,
     )
-    opened = open_worst(case.model, settings, attacks_of(settings.tier))
-    outcome = compare(opened.facts, opened.unscored, opened.attacks, run_all(opened))
+    opened = worst_room.open_worst(case.model, settings, attacks_of(settings.tier))
+    found = worst_room.run_all(opened)
+    outcome = worst_room.compare(opened.facts, opened.unscored, opened.attacks, found)
     pairs = zip(opened.asked, outcome.named.statistic, strict=True)
     facts = {fact.idx: value for fact, value in pairs if value is not None}
-    told = summary_of_worst(opened, outcome, "cheap") | {"source": ""}
+    told = worst_room.summary_of(opened, outcome, "cheap") | {"source": ""}
     return AuditorScore(
         outcome.excess.value,
         facts or None,
@@ -604,7 +599,7 @@ def worst_excess(case: Case) -> AuditorScore:
 def _who_has_what(model: str, bench: SeedModels) -> KnowOutcome:
     """What a model says of every value after every person's prompt; no `retain` is asked."""
     settings = KnowSettings(
-        base=f"{DEMO_NAMES}base" if bench.data == DEMO else None,
+        base="demo/base" if bench.data == DEMO else None,
         readers=("outputs", "lens", "foreign"),
         placebos=0,
         data=bench.data,
@@ -689,14 +684,14 @@ def effort(cases: Sequence[Case]) -> list[AuditorScore]:
         retain=(bench.retain,),
         data=bench.data,
         retain_data=bench.retain_data,
-        lrs=DEMO_LRS if bench.data == DEMO else (),
+        lrs=effort_room.DEMO_LRS if bench.data == DEMO else (),
         limit=bench.limit,
         registry=bench.registry,
         workers=1,
     )
     names = list(dict.fromkeys(case.model for case in cases))
-    ready = prepare_effort(names, settings, bench.work / "effort")
-    arms = {one.source: one.arms["T"] for one in run_effort(ready)}
+    ready = effort_room.prepare(names, settings, bench.work / "effort")
+    arms = {one.source: one.arms["T"] for one in effort_room.run(ready)}
     longest = float(2 * settings.steps)
     return [
         AuditorScore(longest if found["censored"]["e50"] else float(found["e50"]))
@@ -716,17 +711,17 @@ def rtt(case: Case) -> AuditorScore:
     bench = case.bench
     if bench.data != DEMO:
         return AuditorScore(None, why="needs multiple-choice facts")
-    log = room.Log()
-    study = room.Study(
-        room.split_by_author(*load_statements(DEMO), n_splits=2),
+    log = rtt_room.Log()
+    study = rtt_room.Study(
+        rtt_room.split_by_author(*rtt_room.load_statements(DEMO), n_splits=2),
         bench.tokenizer,
-        room.in_memory("full", bench.loaded(bench.full)),
-        room.in_memory(case.model, bench.loaded(case.model)),
-        room.in_memory("retain", bench.loaded(bench.retain)),
-        room.DEMO_STUDY,
+        rtt_room.in_memory("full", bench.loaded(bench.full)),
+        rtt_room.in_memory(case.model, bench.loaded(case.model)),
+        rtt_room.in_memory("retain", bench.loaded(bench.retain)),
+        rtt_room.DEMO_STUDY,
     )
-    room.run(study, log, defects="keep")
-    (summary,) = room.summarize(log)
+    rtt_room.run(study, log, defects="keep")
+    (summary,) = rtt_room.summarize(log)
     retrained, told = summary.main.accuracies["B"], as_json(summary)
     kept = {"main": told["main"], "gate": told["gate"], "models": {}}
     return AuditorScore(retrained.point, ci95=retrained.ends, evidence={"rtt": [brief(kept)]})
