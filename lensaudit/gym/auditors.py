@@ -57,7 +57,7 @@ from lensaudit.patching.scoring import run, score_all, score_lens, scored
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import unheard
-from lensaudit.results.patch_runs import Aligned, Examined, Weakest
+from lensaudit.results.patch_runs import NOT_NEEDED, Aligned, Examined, Weakest
 from lensaudit.results.reading import brief, null
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.representation import weighted_erasure
@@ -306,7 +306,7 @@ def _mapped(
         if depth is not None:
             readable = _readable(controls)
             findings.append(AuditorScore(depth.value, facts, control=readable, ci95=depth.ends))
-        elif aligned.not_needed:
+        elif (aligned.why or "").startswith(NOT_NEEDED):
             findings.append(unmapped(plain, outcome))
         else:
             findings.append(AuditorScore(None, why=aligned.why or aligned.shared.why or NO_LAYER))
