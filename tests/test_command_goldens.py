@@ -85,7 +85,7 @@ def test_a_model_has_one_word_on_page_terminal_json_and_gate(stage, name, tmp_pa
         shown = terminal if "--json" not in CASES[name].argv else json.dumps(json.loads(said[0]))
         assert lens or one.verdict.sentence in shown.replace("\\u2026", "…"), one.verdict.sentence
     decided = gate(found, Policy(passing=("erased",)))
-    assert {one.model: one.code for one in decided.models} == codes
+    assert {one.source: one.code for one, _ in decided.models} == codes
     write_report([folder], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     data = page_data(tmp_path / "page.html")

@@ -194,7 +194,7 @@ def verdict(
     found = policies.gate(judged, asked)
     say(gate.FORMATS[form or ("json" if as_json else "text")](found))
     if not found.passed:
-        n_failed = sum(not one.passed for one in found.models)
+        n_failed = sum(bool(why) for _, why in found.models)
         raise VerificationError(f"{n_failed} of {len(found.models)} fail the gate")
 
 

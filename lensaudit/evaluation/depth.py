@@ -26,7 +26,6 @@ from lensaudit.models.device import free_bytes
 from lensaudit.patching.collateral import kept_beside
 from lensaudit.patching.controls import controls_of
 from lensaudit.patching.layout import layout_of
-from lensaudit.patching.outcome import Summarised
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import CachedSource
 from lensaudit.patching.summary import summaries
@@ -113,24 +112,15 @@ def _fisher_means(audit: Session, checkpoint: Checkpoint) -> dict[str, dict[floa
     if len(ledger.rows) == 3:
         return {row["of"]: {float(s): v for s, v in row["means"].items()} for row in ledger.rows}
     masks = _masks(audit, digest(conditions))
-    found = {
-        "full": _means(masks, [mask.full for mask in masks]),
-        "retain": _means(masks, [mask.retain for mask in masks]),
-        "model": _means(masks, _at_masks(audit, checkpoint, masks)),
-    }
+    values = {one: [getattr(mask, one) for mask in masks] for one in ("full", "retain")}
+    known = {audit.full.weights: "full", audit.retain.weights: "retain"}
+    if (same := known.get(checkpoint.weights)) is not None:
+        values["model"] = values[same]
+    else:
+        values["model"] = fisher(audit, checkpoint, at=[mask.at for mask in masks])
+    found = {one: _means(masks, own) for one, own in values.items()}
     ledger.rewrite({"of": one, "means": means} for one, means in found.items())
     return found
-
-
-def _at_masks(
-    audit: Session, checkpoint: Checkpoint, masks: Sequence[FisherMask]
-) -> Sequence[Tensor]:
-    """The checkpoint's Fisher information where the masks are."""
-    if checkpoint.weights == audit.full.weights:
-        return [mask.full for mask in masks]
-    if checkpoint.weights == audit.retain.weights:
-        return [mask.retain for mask in masks]
-    return fisher(audit, checkpoint, at=[mask.at for mask in masks])
 
 
 def _masks(audit: Session, key: str) -> list[FisherMask]:
@@ -140,9 +130,7 @@ def _masks(audit: Session, key: str) -> list[FisherMask]:
     if known is not None:
         tensors = load(known)
         return [
-            FisherMask(
-                tensors[f"{layer}.at"], tensors[f"{layer}.full"], tensors[f"{layer}.retain"], n
-            )
+            FisherMask(*(tensors[f"{layer}.{name}"] for name in ("at", "full", "retain")), n)
             for layer, n in enumerate(tensors["n_parameters"].tolist())
         ]
     retain, full = fisher(audit, audit.retain), fisher(audit, audit.full)
@@ -152,8 +140,8 @@ def _masks(audit: Session, key: str) -> list[FisherMask]:
         for layer, mask in enumerate(masks)
         for name in ("at", "full", "retain")
     }
-    sizes = torch.tensor([mask.n_parameters for mask in masks])
-    write_marked(path, save(tensors | {"n_parameters": sizes}), key)
+    tensors["n_parameters"] = torch.tensor([mask.n_parameters for mask in masks])
+    write_marked(path, save(tensors), key)
     return masks
 
 
@@ -183,9 +171,10 @@ def fisher(
         checkpoint, dtype=getattr(torch, options.dtype), device=options.device, attn=EAGER
     )
     layers = [list(block.parameters()) for block in decoder_blocks(model)]
-    _check_room([one for layer in layers for one in layer], checkpoint.spec.name, whole=at is None)
+    every = [one for layer in layers for one in layer]
+    _check_room(every, checkpoint.spec.name, whole=at is None)
     model.requires_grad_(False)
-    for parameter in (one for layer in layers for one in layer):
+    for parameter in every:
         parameter.requires_grad_(True)
     totals: list[Tensor] = []
     for number, example in enumerate(audit.encoded, 1):
@@ -256,7 +245,8 @@ def score_inside(session: Session, model: str, score: str) -> Measured[float]:
             return _layered(session, {"cka": cka_layers(session, model)})
         case "fisher":
             shares = fisher_layers(session, model).items()
-            return _layered(session, {f"{share:.4f}".rstrip("0"): rows for share, rows in shares})
+            found = {f"fisher_masked_{one:.4f}".rstrip("0"): rows for one, rows in shares}
+            return _layered(session, found)
         case "leak":
             return _leak(session, model)
     asked = session.under(**_ASKED[score])
@@ -266,7 +256,11 @@ def score_inside(session: Session, model: str, score: str) -> Measured[float]:
     names = {"full_model": session.full.spec.name, "retain_model": session.retain.spec.name}
     if score in _READ:
         key, kept = _READ[score]
-        return _scored(found, key, kept, names)
+        return Measured(
+            {row["idx"]: (row[key],) for row in found.rows if row["unscored"] is None},
+            {row["idx"]: row["unscored"] for row in found.rows if row["unscored"] is not None},
+            details=names | {name: found.summary[name] for name in kept},
+        )
     made = _collateral(found.summary) if score == "collateral" else _controls(found.summary)
     return Measured({}, {}, details=names | made)
 
@@ -327,14 +321,4 @@ def _layered(audit: Session, found: Mapping[str, Sequence[LayerErasure]]) -> Mea
             "values": {name: (null(value), None) for name, value in values.items()},
             "layers": {name: [asdict(row) for row in rows] for name, rows in found.items()},
         },
-    )
-
-
-def _scored(
-    found: Summarised, key: str, kept: tuple[str, ...], names: Mapping[str, str]
-) -> Measured[float]:
-    return Measured(
-        {row["idx"]: (row[key],) for row in found.rows if row["unscored"] is None},
-        {row["idx"]: row["unscored"] for row in found.rows if row["unscored"] is not None},
-        details={**names, **{name: found.summary[name] for name in kept}},
     )

@@ -77,16 +77,10 @@ def run_harness(settings: HarnessSettings, notice: Notice) -> RunResult:
         "quantize": settings.quantize,
         "steer": None if vector is None else [vector.hash(), way],
     }
+    tasks = [one.strip() for one in settings.tasks.split(",") if one.strip()]
     with edited(checkpoint, settings, vector, conditions) as (model, tokenizer):
-        tasks = [one.strip() for one in settings.tasks.split(",") if one.strip()]
         found = run_tasks(
-            model,
-            tokenizer,
-            tasks,
-            folder,
-            identity=identity,
-            settings=settings,
-            report=notice,
+            model, tokenizer, tasks, folder, identity=identity, settings=settings, report=notice
         )
     asked = {"tasks": settings.tasks, "include": plain(settings)["include"]}
     manifest(
@@ -178,7 +172,7 @@ def run_tasks(
         raise InputError(f"{folder}: no such folder; --include wants one with task YAML files")
     manager = TaskManager(include_path=None if folder is None else str(folder))
     named = [(_name(task), task) for task in tasks]
-    _check_names(named, manager, settings.include)
+    _check_names(named, manager, folder)
     make_folder(out)
     values: dict[str, float | None] = {}
     for name, task in named:
@@ -215,16 +209,13 @@ def values_of(results: Mapping[str, Mapping[str, Any]]) -> dict[str, float | Non
 
 
 def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
+    real = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if real else None
 
 
 def _name(task: Task) -> str:
     """A dictionary's own name: the harness loses it."""
-    if isinstance(task, str):
-        return task
-    name = task.get("task")
+    name = task if isinstance(task, str) else task.get("task")
     if not isinstance(name, str) or not name:
         raise InputError("a task given as a dictionary needs its name under `task`")
     return name
@@ -250,15 +241,12 @@ def _arguments(settings: HarnessSettings) -> dict[str, Any]:
 
 def _key(task: Task, identity: Mapping[str, Any], settings: HarnessSettings) -> str:
     """What decides a task's numbers."""
-    include = settings.include
-    own = {}
-    if include is not None:
-        files = (path for path in sorted(include.rglob("*")) if path.is_file())
-        own = {
-            path.relative_to(include).as_posix(): file_sha256(path)
-            for path in files
-            if "__pycache__" not in path.parts
-        }
+    files = sorted(settings.include.rglob("*")) if settings.include else ()
+    own = {
+        path.relative_to(settings.include).as_posix(): file_sha256(path)
+        for path in files
+        if settings.include and path.is_file() and "__pycache__" not in path.parts
+    }
     return digest(
         {
             "task": task if isinstance(task, str) else repr(sorted(task.items())),
@@ -302,10 +290,10 @@ def _run(
         max_length=settings.max_length,
         device=str(model.device),
     )
-    arguments = _arguments(settings)
-    del arguments["batch_size"], arguments["max_length"]
+    own = ("batch_size", "max_length", "seed")
+    arguments = {key: one for key, one in _arguments(settings).items() if key not in own}
     seeds = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
-    arguments |= dict.fromkeys(seeds, arguments.pop("seed"))
+    arguments |= dict.fromkeys(seeds, settings.seed)
     try:
         found: Any = harness.simple_evaluate(
             model=wrapped,
@@ -323,16 +311,17 @@ def _run(
     samples = [
         {"task": name, **_plain(row)} for name, rows in found["samples"].items() for row in rows
     ]
-    kept = {key: _plain(found.get(key)) for key in _KEPT}
-    versions = {"lm_eval": metadata.version("lm_eval"), "date": found.get("date")}
-    versions["strftime_now"] = TODAY
-    return {"results": _plain(found["results"]), "samples": samples, **kept, **versions}
+    return {
+        "results": _plain(found["results"]),
+        "samples": samples,
+        **{key: _plain(found.get(key)) for key in _KEPT},
+        "lm_eval": metadata.version("lm_eval"),
+        "date": found.get("date"),
+        "strftime_now": TODAY,
+    }
 
 
 def _plain(value: Any) -> Any:
     """Strict JSON: numbers of NumPy as Python's, functions and arrays by their text, no NaN."""
-
-    def told(one: Any) -> Any:
-        return one.item() if hasattr(one, "item") else str(one)
-
-    return null(json.loads(json.dumps(value, default=told)))
+    text = json.dumps(value, default=lambda one: one.item() if hasattr(one, "item") else str(one))
+    return null(json.loads(text))

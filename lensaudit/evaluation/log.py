@@ -57,8 +57,8 @@ class EvaluationResult:
     @property
     def failures(self) -> tuple[Failure, ...]:
         """Metrics whose pass broke; the others are there."""
-        broken = ((name, one) for name, one in self.entries.items() if one.failed)
-        return tuple(Failure(self.source, n, e.failed, e.why or "") for n, e in broken if e.failed)
+        entries = self.entries.items()
+        return tuple(Failure(self.source, n, e.failed, e.why or "") for n, e in entries if e.failed)
 
     def why_not(self, metric: str) -> str | None:
         """Why a metric has no value; None where it has one."""
@@ -104,7 +104,10 @@ def read_log(path: Path) -> EvaluationResult:
         InputError: not a log, or a record that is not one.
     """
     if path.is_dir():
-        path = _log_in(path)
+        present = [*path.glob("TOFU_EVAL.json"), *path.glob("MUSE_EVAL.json")]
+        if len(present) != 1:
+            raise InputError(f"{path}: wanted one of TOFU_EVAL.json, MUSE_EVAL.json in it")
+        path = present[0]
     check_result(path)
     content = read_json(path)
     if not isinstance(content, dict) or not content:
@@ -117,14 +120,6 @@ def read_log(path: Path) -> EvaluationResult:
     made = path.parent / MANIFEST
     notes = part(read_json(made), "inputs").get("notes", ()) if made.exists() else ()
     return EvaluationResult(str(path), path, "muse" if muse else "tofu", entries, tuple(notes))
-
-
-def _log_in(folder: Path) -> Path:
-    found = [folder / f"{suite}_EVAL.json" for suite in ("TOFU", "MUSE")]
-    present = [path for path in found if path.exists()]
-    if len(present) != 1:
-        raise InputError(f"{folder}: wanted one of TOFU_EVAL.json, MUSE_EVAL.json in it")
-    return present[0]
 
 
 def write_log(folder: Path, suite: Suite, entries: Mapping[str, MetricResult]) -> Path:
@@ -152,8 +147,9 @@ def recomputed(
         needs = {need: done[need] for need in metric.local_needs if need in done}
         own = log.entries.get(metric.name)
         if metric.needs and len(needs) == len(metric.local_needs):
-            known = retain or {}
-            context = MetricContext(log.suite, (), None, needs, known, retain_value=retain_value)
+            context = MetricContext(
+                log.suite, (), None, needs, retain or {}, retain_value=retain_value
+            )
             done[metric.name] = finished(metric, metric.fn(context))
         elif own is not None and (own.records or own.parts):
             done[metric.name] = finished(metric, own)
@@ -175,10 +171,7 @@ def _json(entry: MetricResult) -> dict[str, Any]:
         out["value_by_index"] = dict(sorted((rows | gaps).items(), key=lambda row: int(row[0])))
     if entry.unscored:
         out["unscored"] = {str(idx): reason for idx, reason in sorted(entry.unscored.items())}
-    if entry.reason:
-        out["reason"] = entry.reason
-    if entry.failed:
-        out["failed"] = entry.failed
+    out |= {name: one for name in ("reason", "failed") if (one := getattr(entry, name))}
     if entry.ends:
         out["interval_95"] = list(entry.ends)
     elif entry.value is not None and entry.why:
@@ -214,9 +207,7 @@ def _old_entries(content: Mapping[str, Any], path: Path) -> dict[str, MetricResu
     """Rows of the older TOFU log under the names they have now."""
     entries: dict[str, MetricResult] = {}
     for file, split in _OLD_FILES.items():
-        if file not in content:
-            continue
-        task = checked_as(dict[str, Any], content[file], f"{path}: {file}")
+        task = checked_as(dict[str, Any], content.get(file, {}), f"{path}: {file}")
         kinds = {"Prob": "avg_gt_loss", "PERT_Prob": "average_perturb_loss"}
         if split in ("forget", "retain"):  # the others have no paraphrases: it is the answer again
             kinds["PARA_Prob"] = "avg_paraphrased_loss"
@@ -231,9 +222,8 @@ def _old_entries(content: Mapping[str, Any], path: Path) -> dict[str, MetricResu
         }
         found[f"{split}_Q_A_ROUGE"] = _old_rouge(task)
         for name, rows in found.items():
-            if rows:
-                records = {int(idx): record for idx, record in rows.items()}
-                entries[name] = MetricResult(records=records)
+            records = {int(idx): record for idx, record in rows.items()}
+            entries |= {name: MetricResult(records=records)} if records else {}
     return entries
 
 

@@ -37,28 +37,21 @@ def kept(
     """
     if not folders:
         return make(), False
-    own, *others = (folder / f"{slug(label)}-{key[:16]}.npz" for folder in folders)
-    known = _found(own, key)
-    if known is not None:
-        return known, True
-    known = next((items for one in others if (items := _found(one, key)) is not None), None)
-    made = make() if known is None else known
-    make_folder(own.parent)
-    write_bytes(own, _packed(made, key))
-    return made, known is not None
-
-
-def _packed(items: Sequence[Arrays], key: str) -> bytes:
-    """All texts' arrays end to end, with their lengths."""
-    names = list(items[0]) if items else []
-    columns: dict[str, Any] = {
-        name: np.concatenate([item[name] for item in items]) for name in names
-    }
-    columns |= {f"n_{name}": np.array([len(item[name]) for item in items]) for name in names}
-    columns |= {"key": np.array(key), "n_items": np.array(len(items))}
-    buffer = io.BytesIO()
-    np.savez(buffer, **columns)
-    return buffer.getvalue()
+    places = [folder / f"{slug(label)}-{key[:16]}.npz" for folder in folders]
+    known = ((place, found) for place in places if (found := _found(place, key)) is not None)
+    place, items = next(known, (None, None))
+    made = make() if items is None else items
+    if place != places[0]:
+        # all texts' arrays end to end, with their lengths
+        names = list(made[0]) if made else []
+        columns: dict[str, Any] = {n: np.concatenate([one[n] for one in made]) for n in names}
+        columns |= {f"n_{n}": np.array([len(one[n]) for one in made]) for n in names}
+        columns |= {"key": np.array(key), "n_items": np.array(len(made))}
+        buffer = io.BytesIO()
+        np.savez(buffer, **columns)
+        make_folder(folders[0])
+        write_bytes(places[0], buffer.getvalue())
+    return made, items is not None
 
 
 def damage_of(path: Path) -> str | None:

@@ -58,7 +58,7 @@ def evaluate(
     for one in metrics:
         needs = {need: done[need] for need in one.local_needs}
         context = MetricContext(
-            suite, one.reads[suite], passes, needs, retain or {}, empty, retain_value
+            suite, one.reads[suite], passes, needs, retain or {}, empty, retain_value, one.name
         )
         done[one.name] = _computed(one, context)
     return done

@@ -63,19 +63,15 @@ def _kept(name: str) -> dict[str, Any]:
     }
 
 
+@metric(**_kept("selectivity"))
 @metric(**_kept("collateral"))
 def collateral(context: MetricContext) -> MetricResult:
     """UDS on the retain facts: 0 kept as `full` keeps them, 1 as lost as in the anchor.
 
-    Equal to `depth` under `collateral` of `lensaudit patch --also retain`.
+    Equal to `depth` under `collateral` of `lensaudit patch --also retain`. Selectivity is the UDS
+    of the forget set minus it, -1 to 1.
     """
-    return number_inside(context, "collateral", _NONE)
-
-
-@metric(**_kept("selectivity"))
-def selectivity(context: MetricContext) -> MetricResult:
-    """UDS of the forget set minus that of the retain facts, -1 to 1."""
-    return number_inside(context, "selectivity", _NONE)
+    return number_inside(context, _NONE)
 
 
 def _control(name: str) -> dict[str, Any]:
@@ -88,21 +84,15 @@ def _control(name: str) -> dict[str, Any]:
     }
 
 
-@metric(**_control("uds_aligned"))
-def uds_aligned(context: MetricContext) -> MetricResult:
-    """UDS after a linear map, fitted on neutral text, to the basis of `full`.
-
-    UDS itself where it is below 0.1: `full` reads the stream, and nothing has to be aligned.
-    Equal to `uds` under `aligned` of `lensaudit patch`.
-    """
-    return number_inside(context, "uds_aligned", _NONE)
-
-
 @metric(**_control("uds_validity"))
-def uds_validity(context: MetricContext) -> MetricResult:
-    """Drop on facts the model still says, in units of what a stream that does not fit makes.
+@metric(**_control("uds_aligned"))
+def controlled(context: MetricContext) -> MetricResult:
+    """What a depth may be read for: the aligned one, and whether `full` can read the model.
 
-    Below 0.1 `full` can read the model; near 1 a high UDS says nothing about the facts. Equal to
-    `d_share` under `validity` of `lensaudit patch`.
+    Aligned: UDS after a linear map, fitted on neutral text, to the basis of `full`; UDS itself
+    where it is below 0.1: `full` reads the stream, and nothing has to be aligned. Validity: the
+    drop on facts the model still says, in units of what a stream that does not fit makes; below 0.1
+    `full` can read the model, near 1 a high UDS says nothing about the facts. Equal to `uds` under
+    `aligned` and to `d_share` under `validity` of `lensaudit patch`.
     """
-    return number_inside(context, "uds_validity", _NONE)
+    return number_inside(context, _NONE)

@@ -40,7 +40,10 @@ def separation(attack: MetricResult, groups: GroupsBySide = ()) -> MetricResult:
     for name, part in attack.parts.items():
         if not part.records:
             return replace(attack, value=None, why=f"{name}: {no_rows(part.unscored)}")
-    higher, lower = _scores(attack.parts["holdout"]), _scores(attack.parts["forget"])
+    higher, lower = (
+        [mean_of("score")(record) for record in attack.parts[side].records.values()]
+        for side in ("holdout", "forget")
+    )
     value = auc(higher, lower)
     found = replace(attack, value=value, details={"auc": value})
     members = authors_of(attack.parts["forget"].records, groups, 0)
@@ -168,7 +171,3 @@ def _attacked_content(
         return least_mean(values(content), MIN_K) if len(content) else empty
 
     return _attacked(context, score)
-
-
-def _scores(entry: MetricResult) -> list[float]:
-    return [mean_of("score")(record) for record in entry.records.values()]

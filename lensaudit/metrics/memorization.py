@@ -99,10 +99,9 @@ def _scored(
     records, unscored = {}, dict(measured.unscored)
     for idx, (trace,) in measured.rows.items():
         hits = trace.content.hit
-        if len(hits):
-            records[idx] = {"score": score(hits)}
-        elif empty is None:
+        value = score(hits) if len(hits) else empty
+        if value is None:
             unscored[idx] = NO_CONTENT
         else:
-            records[idx] = {"score": empty}
+            records[idx] = {"score": value}
     return MetricResult(records=records, unscored=unscored)

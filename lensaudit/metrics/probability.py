@@ -54,8 +54,7 @@ def probability_record(losses: Sequence[float], *, listed: bool) -> Record:
 @metric("wf_Q_A_Prob_normalised", tofu=(), needs=("wf_Q_A_Prob", "wf_Q_A_PERT_Prob"), **_MEAN)
 def probability_among_options(context: MetricContext) -> MetricResult:
     """p(answer) / (p(answer) + sum over wrong answers of p + 1e-10), p as in `probability`."""
-    right, wrong = (context.done[need] for need in context.done)
-    return across(right, wrong, _among_options)
+    return across(context, _among_options)
 
 
 def _among_options(right: Mapping[str, Any], wrong: Mapping[str, Any]) -> Record:

@@ -43,11 +43,10 @@ def mean_of(field: str) -> RowValue:
 
 
 def across(
-    first: MetricResult,
-    second: MetricResult,
-    join: Callable[[Mapping[str, Any], Mapping[str, Any]], Record],
+    context: MetricContext, join: Callable[[Mapping[str, Any], Mapping[str, Any]], Record]
 ) -> MetricResult:
-    """A record for every row that both entries score; the others stay unscored."""
+    """A record for every row that both needs of a metric score; the others stay unscored."""
+    first, second = context.done.values()
     records = {
         idx: join(record, second.records[idx])
         for idx, record in first.records.items()
@@ -66,14 +65,14 @@ def rows_inside(context: MetricContext, field: str) -> MetricResult:
     return MetricResult(records=records, unscored=found.unscored, details=found.details)
 
 
-def number_inside(context: MetricContext, name: str, none: str) -> MetricResult:
+def number_inside(context: MetricContext, none: str) -> MetricResult:
     """A patched pass's one number for the whole set; `none`: why there is none, else unsaid."""
     found = dict(context.passes.measured(context.reads[0]).details)
-    value, ends = found.pop("values")[name]
+    value, ends = found.pop("values")[context.name]
     if value is None:
-        return unscored(found.get("why", {}).get(name) or none)
+        return unscored(found.get("why", {}).get(context.name) or none)
     if "layers" in found:
-        found["per_layer"] = found.pop("layers")[name]
+        found["per_layer"] = found.pop("layers")[context.name]
     low, high = ends or (None, None)
     return MetricResult(value, low, high, details=found)
 
@@ -129,9 +128,8 @@ def no_rows(unscored: Mapping[int, str]) -> str:
 
 def no_retain(context: MetricContext, name: str) -> str:
     """Why a metric that compares with the retain model has no value."""
-    if context.retain:
-        return f"the retain log has no {name}"
-    return "no retain reference; name one with --retain-log or --retain"
+    lacking = "no retain reference; name one with --retain-log or --retain"
+    return f"the retain log has no {name}" if context.retain else lacking
 
 
 def _finite(record: Record) -> bool:

@@ -103,6 +103,8 @@ class MetricContext:
     """What a row without content tokens scores: nothing; or extraction strength 0 and min-k 0."""
     retain_value: float | None = None
     """AUC that stands in for a missing retain reference; open-unlearning takes 0.5 silently."""
+    name: str = ""
+    """Of the metric: one function may serve several."""
 
 
 MetricFunction = Callable[[MetricContext], MetricResult]
@@ -138,11 +140,6 @@ class Metric:
         """Needs from the same log."""
         return tuple(need for need in self.needs if not need.startswith(RETAIN))
 
-    @property
-    def retain_needs(self) -> tuple[str, ...]:
-        """Needs from the retain model's log."""
-        return tuple(need.removeprefix(RETAIN) for need in self.needs if need.startswith(RETAIN))
-
 
 _METRICS: dict[str, Metric] = {}
 
@@ -166,9 +163,7 @@ def metric(
         ValueError: the name is taken.
     """
     given: dict[Suite, Iterable[Read] | None] = {"tofu": tofu, "muse": muse}
-    reads: dict[Suite, tuple[Read, ...]] = {
-        suite: tuple(read) for suite, read in given.items() if read is not None
-    }
+    reads = {suite: tuple(read) for suite, read in given.items() if read is not None}
 
     def register(fn: MetricFunction) -> MetricFunction:
         if name in _METRICS:
@@ -195,13 +190,11 @@ def all_metrics() -> Mapping[str, Metric]:
 
     In the order of the files, whatever was imported before: passes run in the order of metrics.
     """
-    names = sorted(one.name for one in pkgutil.iter_modules(lensaudit.metrics.__path__))
+    names = (one.name for one in pkgutil.iter_modules(lensaudit.metrics.__path__))
     # its passes are those that most metrics read
-    names.sort(key=lambda name: name != "probability")
-    modules = [f"lensaudit.metrics.{name}" for name in names]
-    for module in modules:
-        importlib.import_module(module)
-    place = {module: at for at, module in enumerate(modules)}
+    place: dict[str, int] = {}
+    for name in sorted(names, key=lambda name: (name != "probability", name)):
+        place[importlib.import_module(f"lensaudit.metrics.{name}").__name__] = len(place)
     ranked = sorted(_METRICS.values(), key=lambda one: place.get(one.fn.__module__, len(place)))
     return {one.name: one for one in ranked}
 
@@ -234,7 +227,8 @@ def ordered(suite: Suite, names: Iterable[str] = ()) -> list[Metric]:
 
 def retain_names(metrics: Iterable[Metric]) -> list[str]:
     """What the retain model's log must hold for these metrics."""
-    return sorted({need for one in metrics for need in one.retain_needs})
+    needs = {need for one in metrics for need in one.needs if need.startswith(RETAIN)}
+    return sorted(need.removeprefix(RETAIN) for need in needs)
 
 
 def unscored(reason: str, failed: FailureKind | None = None) -> MetricResult:

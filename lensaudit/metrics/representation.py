@@ -44,7 +44,7 @@ def cka(context: MetricContext) -> MetricResult:
     Linear CKA over all scored positions of all examples, per layer; layers weigh 1 - CKA(full,
     retain). One number for the whole set: no example has a value of its own.
     """
-    return number_inside(context, "cka", _ALIKE)
+    return number_inside(context, _ALIKE)
 
 
 def _fisher(share: str) -> dict:
@@ -57,23 +57,13 @@ def _fisher(share: str) -> dict:
     }
 
 
-@metric(**_fisher("0.0001"))
-def fisher_masked_hundredth_percent(context: MetricContext) -> MetricResult:
-    """As `fisher_masked_0.001`, on 0.01 % of each layer's parameters."""
-    return number_inside(context, "0.0001", _ALIKE)
-
-
+@metric(**_fisher("0.01"))
 @metric(**_fisher("0.001"))
-def fisher_masked_tenth_percent(context: MetricContext) -> MetricResult:
+@metric(**_fisher("0.0001"))
+def fisher_masked(context: MetricContext) -> MetricResult:
     """Is the loss on the forgotten facts as curved as in `retain`, where `full` had settled?
 
-    Diagonal Fisher information over the 0.1 % of each layer's parameters in which `retain`
+    Diagonal Fisher information over a share of each layer's parameters, those in which `retain`
     exceeds `full` most; layers weigh by that excess. Costs one backward pass per example.
     """
-    return number_inside(context, "0.001", _ALIKE)
-
-
-@metric(**_fisher("0.01"))
-def fisher_masked_one_percent(context: MetricContext) -> MetricResult:
-    """As `fisher_masked_0.001`, on 1 % of each layer's parameters."""
-    return number_inside(context, "0.01", _ALIKE)
+    return number_inside(context, _ALIKE)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from lensaudit.metrics.records import across, alternatives
+from lensaudit.metrics.records import across, alternatives, mean_of
 from lensaudit.metrics.registry import MetricContext, MetricResult, Record, metric
 
 SOURCE = "arXiv:2401.06121 section 2.2; open-unlearning d3d7cf9 evals/metrics/memorization.py"
@@ -25,11 +25,6 @@ def closer_to_one(record: Record) -> float:
 def true_better(record: Record) -> float:
     """max(0, 1 - R): above 0 where the truth is more probable."""
     return float(max(0.0, 1 - record["score"]))
-
-
-def itself(record: Record) -> float:
-    """The row's score as it is."""
-    return float(record["score"])
 
 
 _TRUE: dict[str, Any] = {"high_means": "knows", "source": SOURCE, "row_value": true_better}
@@ -54,8 +49,10 @@ def truth_ratio(context: MetricContext) -> MetricResult:
 
     The record holds R itself, which may exceed 1; the value averages what the name says.
     """
-    right, wrong = (context.done[need] for need in context.done)
-    return across(right, wrong, _ratio)
+    return across(
+        context,
+        lambda right, wrong: {"score": geometric_mean(wrong) / (geometric_mean(right) + EPS)},
+    )
 
 
 @metric(
@@ -64,21 +61,16 @@ def truth_ratio(context: MetricContext) -> MetricResult:
     needs=_FORGET,
     high_means="knows",
     source=MEAN_SOURCE,
-    row_value=itself,
+    row_value=mean_of("score"),
 )
 def truth_ratio_prob_mean(context: MetricContext) -> MetricResult:
     """p(right) / (p(right) + p(wrong) + 1e-10)."""
-    right, wrong = (context.done[need] for need in context.done)
-    return across(right, wrong, _share)
+    return across(context, _share)
 
 
 def geometric_mean(record: Mapping[str, Any]) -> float:
     """exp(-mean loss): the geometric mean of the alternatives' probabilities."""
     return float(np.exp(-np.mean(alternatives(record["avg_loss"]))))
-
-
-def _ratio(right: Mapping[str, Any], wrong: Mapping[str, Any]) -> Record:
-    return {"score": geometric_mean(wrong) / (geometric_mean(right) + EPS)}
 
 
 def _share(right: Mapping[str, Any], wrong: Mapping[str, Any]) -> Record:

@@ -46,8 +46,7 @@ class Evidence:
         >>> Evidence("x", []).verdict.sentence
         'x: no verdict: nothing was measured.'
         """
-        found = next(filter(None, (rule(self) for rule in _RULES)), None)
-        code, reason = found or (
+        code, reason = next(filter(None, (rule(self) for rule in _RULES)), None) or (
             "undecided",
             next(_against(self), "the limits hold more than one answer"),
         )
@@ -143,20 +142,14 @@ def _partly(evidence: Evidence) -> Found | None:
         high = view.held.high if view.held and view.kind.is_mean else None
         if high is not None and high < HELD_FROM:
             return "partly_erased", f"{_listed([view])} part of them{_unseen(evidence)}"
-    if stream is None or not _lost_in_the_mean(evidence):
-        return None
-    if stream.tail:
-        also = f"; {_listed(evidence.finds)} some" if evidence.finds else ""
-        return "partly_erased", f"{_tail(stream)}{also}"
-    if evidence.finds:
-        return "partly_erased", f"{_listed(evidence.finds)} some of them{_unseen(evidence)}"
-    return None
-
-
-def _lost_in_the_mean(evidence: Evidence) -> bool:
-    """Is it shown that not all is held, by every depth that may be read?"""
+    # is it shown that not all is held, by every depth that may be read?
     highs = [view.held.high for view in evidence.depths if view.held]
-    return bool(highs) and all(high is not None and high < HELD_FROM for high in highs)
+    if stream is None or not highs or any(high is None or high >= HELD_FROM for high in highs):
+        return None
+    found = _listed(evidence.finds) if evidence.finds else ""
+    if stream.tail:
+        return "partly_erased", f"{_tail(stream)}{f'; {found} some' if found else ''}"
+    return ("partly_erased", f"{found} some of them{_unseen(evidence)}") if found else None
 
 
 def _erased(evidence: Evidence) -> Found | None:
@@ -191,7 +184,13 @@ def _against(evidence: Evidence) -> Iterator[str]:
     yield from _open(evidence)
     if stream.tail:
         yield _tail(stream)
-    yield from _one_place(evidence, stream)
+    # one layer that may hold the facts alone, or one direction that hides them
+    yield from filter(None, (stream.weakest, stream.shared))
+    for name in ("uds_weakest", "shared_weakest"):
+        view = evidence.one(name)
+        limits = view.held.one_sided if view and view.held else None
+        if view is not None and (limits is None or limits[1] >= HELD_AT_LAYER):
+            yield f"one layer may hold the facts alone ({view.kind.title} {view.shown})"
     if stream.above_floor:
         yield "its plain stream holds more than never-trained models' do"
 
@@ -203,19 +202,6 @@ def _open(evidence: Evidence) -> Iterator[str]:
             yield f"{VIEWS[name].title} was not measured"
         elif not view.rules_out:
             yield f"{VIEWS[name].title} does not rule it out: {view.reason or 'it finds the facts'}"
-
-
-def _one_place(evidence: Evidence, stream: Stream) -> Iterator[str]:
-    """One layer that may hold the facts alone, or one direction that hides them."""
-    if stream.weakest is not None:
-        yield stream.weakest
-    if stream.shared is not None:
-        yield stream.shared
-    for name in ("uds_weakest", "shared_weakest"):
-        view = evidence.one(name)
-        limits = view.held.one_sided if view and view.held else None
-        if view is not None and (limits is None or limits[1] >= HELD_AT_LAYER):
-            yield f"one layer may hold the facts alone ({view.kind.title} {view.shown})"
 
 
 _RULES = (_unscored, _answers, _hidden, _unreadable, _partly, _erased)
@@ -247,8 +233,10 @@ def _unseen(evidence: Evidence) -> str:
 
 def _listed(views: Sequence[View], verb: str = "find") -> str:
     """`UDS (held .82 [.71, .90]) and retraining find`."""
-    held = (share(view.held) if view.held else "a share unknown" for view in views)
-    told = [f"{view.kind.title} (held {one})" for view, one in zip(views, held, strict=True)]
+    told = [
+        f"{view.kind.title} (held {share(view.held) if view.held else 'a share unknown'})"
+        for view in views
+    ]
     return f"{_and(told)} {verb}{'s' if len(told) == 1 else ''}"
 
 
@@ -366,9 +354,5 @@ def tally(codes: Mapping[str, Code]) -> list[tuple[str, Tone, list[str]]]:
     >>> tally({"a": "erased", "b": "hidden", "c": "hidden"})
     [('hidden', 'hidden', ['b', 'c']), ('erased', 'erased', ['a'])]
     """
-    found: list[tuple[str, Tone, list[str]]] = []
-    for code, (word, tone) in WORDS.items():
-        names = [name for name, own in codes.items() if own == code]
-        if names:
-            found.append((word, tone, names))
-    return found
+    names = {code: [name for name, own in codes.items() if own == code] for code in WORDS}
+    return [(*WORDS[code], own) for code, own in names.items() if own]

@@ -52,44 +52,33 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Passed:
-    """What a gate says of one model."""
-
-    model: str
-    code: Code
-    sentence: str
-    why: tuple[str, ...]
-    """Every reason why it does not pass."""
-
-    @property
-    def passed(self) -> bool:
-        """Whether nothing is against the release."""
-        return not self.why
-
-    def document(self) -> dict[str, Any]:
-        """The record as a JSON object."""
-        named = {"model": self.model, "code": self.code, "passed": self.passed}
-        return {**named, "why": list(self.why), "sentence": self.sentence}
-
-
-@dataclass(frozen=True)
 class Gated:
     """What a gate says of all models."""
 
     policy: Policy
-    models: tuple[Passed, ...]
+    models: tuple[tuple[Model, tuple[str, ...]], ...]
+    """Each with every reason why it does not pass; without one it does."""
 
     @property
     def passed(self) -> bool:
         """All pass, and there is one."""
-        return bool(self.models) and all(one.passed for one in self.models)
+        return bool(self.models) and not any(why for _, why in self.models)
 
     def document(self) -> dict[str, Any]:
         """The record as a JSON object."""
         return {
             "policy": self.policy.document(),
             "passed": self.passed,
-            "models": [one.document() for one in self.models],
+            "models": [
+                {
+                    "model": one.source,
+                    "code": one.code,
+                    "passed": not why,
+                    "why": list(why),
+                    "sentence": one.verdict.sentence,
+                }
+                for one, why in self.models
+            ],
         }
 
 
@@ -116,12 +105,12 @@ def read_policy(path: Place) -> Policy:
 
 def gate(found: Verdicts, policy: Policy) -> Gated:
     """What a policy says of every model."""
-    passed = []
-    for model in found.models:
-        why = [reason for one in model.judged for reason in _reasons(model, one, policy)]
-        sentence = model.verdict.sentence
-        passed.append(Passed(model.source, model.code, sentence, tuple(dict.fromkeys(why))))
-    return Gated(policy, tuple(passed))
+    reasons = (
+        (reason for one in model.judged for reason in _reasons(model, one, policy))
+        for model in found.models
+    )
+    why = (tuple(dict.fromkeys(one)) for one in reasons)
+    return Gated(policy, tuple(zip(found.models, why, strict=True)))
 
 
 def _reasons(model: Model, one: Evidence, policy: Policy) -> Iterator[str]:
@@ -134,7 +123,14 @@ def _reasons(model: Model, one: Evidence, policy: Policy) -> Iterator[str]:
             said = views[0].reason if views else "not asked"
             yield f"{VIEWS[name].title if name in VIEWS else name}: {said}"
     yield from _rows(one, policy)
-    yield from _limits(model, one, policy)
+    yield from _limits(one, policy)
+    least = policy.utility_at_least
+    if least is not None and not model.keeps:
+        yield f"utility_at_least: what {model.source} keeps was not measured beside full"
+    for kept in model.keeps:  # evaluated on the same rows as full
+        if least is not None and kept.share < least:
+            left = f"{kept.share:.2f} of full's is left, wanted {least:g}"
+            yield f"utility_at_least: {left}: {kept.told}"
 
 
 def _rows(one: Evidence, policy: Policy) -> Iterator[str]:
@@ -156,8 +152,8 @@ def _rows(one: Evidence, policy: Policy) -> Iterator[str]:
         yield f"{n} of {run.said.n} spans by rule, not reviewed"
 
 
-def _limits(model: Model, one: Evidence, policy: Policy) -> Iterator[str]:
-    """Leak, collateral damage and utility, where the policy names a limit."""
+def _limits(one: Evidence, policy: Policy) -> Iterator[str]:
+    """Leak and collateral damage, where the policy names a limit."""
     if policy.max_leak is not None:
         said = one.one("said")
         limits = said.held.one_sided if said and said.held else None
@@ -165,28 +161,11 @@ def _limits(model: Model, one: Evidence, policy: Policy) -> Iterator[str]:
             yield "max_leak: what it says was not measured"
         elif limits[1] > policy.max_leak:
             yield f"max_leak: it may say {limits[1]:.2f} of the facts, at most {policy.max_leak:g}"
-    if policy.max_collateral is not None:
-        yield from _collateral(one, policy.max_collateral)
-    if policy.utility_at_least is not None:
-        yield from _utility(model, policy.utility_at_least)
-
-
-def _collateral(one: Evidence, most: float) -> Iterator[str]:
     lost = one.run.said.collateral if one.run else {}
-    if not lost:
-        yield "max_collateral: not measured; `lensaudit patch --also retain` does"
-    for name, found in lost.items():
-        high = found.high
-        if high is None or high > most:
+    if (most := policy.max_collateral) is not None:
+        if not lost:
+            yield "max_collateral: not measured; `lensaudit patch --also retain` does"
+        for name, high in ((name, found.high) for name, found in lost.items()):
             shown = "has no interval" if high is None else f"may be {high:.2f}"
-            yield f"max_collateral: depth of {name} {shown}, at most {most:g}"
-
-
-def _utility(model: Model, least: float) -> Iterator[str]:
-    """Of the source as a share of `full`'s; both must have been evaluated on the same rows."""
-    if not model.keeps:
-        yield f"utility_at_least: what {model.source} keeps was not measured beside full"
-    for one in model.keeps:
-        if one.share < least:
-            left = f"{one.share:.2f} of full's is left, wanted {least:g}"
-            yield f"utility_at_least: {left}: {one.told}"
+            if high is None or high > most:
+                yield f"max_collateral: depth of {name} {shown}, at most {most:g}"

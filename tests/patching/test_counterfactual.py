@@ -200,9 +200,8 @@ def test_the_verdict_room_never_takes_it_for_uds(runs, tmp_path, capsys):
     assert all(one.judged[0].one("uds") is None for one in told.models)
     # the gate asks for what was not measured, whatever it may pass
     for passing in (("erased",), ("erased", "undecided", "hidden")):
-        for one in gate(told, Policy(passing)).models:
-            assert not one.passed
-            assert "it was not patched" in one.why
+        for _, why in gate(told, Policy(passing)).models:
+            assert "it was not patched" in why
     policy = tmp_path / "policy.toml"
     policy.write_text("")
     assert lensaudit(["verdict", str(never), "--gate", str(policy)]) == 4
