@@ -10,7 +10,7 @@ from lensaudit.screen.tables import Part, table
 if TYPE_CHECKING:
     from lensaudit.auditing.result import EvaluationResult
     from lensaudit.judge.jobs import JudgeJob
-    from lensaudit.metrics.registry import Metric, MetricResult
+    from lensaudit.metrics.registry import MetricResult
 
 ARROWS = {"knows": "↑ knows", "forgot": "↑ forgot"}
 
@@ -21,7 +21,13 @@ def values(found: "EvaluationResult") -> Iterator[Part]:
         "↑ says what a high value means",
         ("metric", "value", "", "95 % interval", "scored"),
         (
-            _cells(all_metrics()[name], entry)
+            (
+                name,
+                f"{entry.value:.4g}",
+                ARROWS[all_metrics()[name].high_means],
+                interval(entry.ends, entry.why or "", form=".4g"),
+                _counts(entry),
+            )
             for name, entry in sorted(found.entries.items())
             if entry.value is not None
         ),
@@ -49,11 +55,6 @@ def _root(found: "EvaluationResult", name: str) -> str:
         if other is not None and other.value is None and not other.records:
             return _root(found, need)
     return found.entries[name].reason or "no value"
-
-
-def _cells(metric: "Metric", entry: "MetricResult") -> tuple[str, ...]:
-    shown = interval(entry.ends, entry.why or "", form=".4g")
-    return metric.name, f"{entry.value:.4g}", ARROWS[metric.high_means], shown, _counts(entry)
 
 
 def _counts(entry: "MetricResult") -> str:
@@ -96,8 +97,7 @@ def _account(job: "JudgeJob") -> str:
     gaps = f"; without a score: {', '.join(parts)}" if parts else ""
     if job.n_cut:
         gaps += f"; {job.n_cut} with a text of which the judge saw the beginning alone"
-    client = job.client
-    if client is None:
+    if (client := job.client) is None:
         return f"nobody was asked{gaps}"
     spent = client.budget.spent
     cost = f", cost {spent.cost:.4g}" if spent.cost else ""

@@ -60,17 +60,16 @@ def _worst(content: Any, where: object, nulls: Calibration) -> list[Told]:
         return [(one.source, [View("worst_case", None, shown, why=why)])]
     excess = Estimate.within(one.excess, one.ci95, n=one.n_scored, why=one.no_interval)
     held = excess.on(0.0, ceiling)
-    qs = [float(fact.q) for fact in one.facts if fact.q]
+    worst = _excess("worst_case", held, shown, nulls, one.authors, number=excess)
     named = View(
         "named",
         Estimate(len(one.named) / one.n_scored, n=one.n_scored, why="a count of named facts"),
         f"{len(one.named)} of {one.n_scored}",
         # where nobody is held, the least q is below a level no more often than the level says
-        min(qs, default=None),
+        min((float(fact.q) for fact in one.facts if fact.q), default=None),
         one.authors,
         blind="not naming a fact is no proof",
     )
-    worst = _excess("worst_case", held, shown, nulls, one.authors, number=excess)
     return [(one.source, [worst, named])]
 
 
@@ -81,10 +80,9 @@ def _sample(content: Any, where: object, nulls: Calibration) -> list[Told]:
     if last.excess is None or last.retain is None or last.retain >= 1:
         return [(one.source, [View("sampled", None, shown, why="no excess over the arm")])]
     excess = Estimate(last.excess, last.low, last.high, one.n_scored, last.reason)
+    rest = {"blind": "not sampled is no proof", "number": excess}
     held = excess.on(0.0, 1 - last.retain)
-    blind = "not sampled is no proof"
-    view = _excess("sampled", held, shown, nulls, None, blind=blind, number=excess)
-    return [(one.source, [view])]
+    return [(one.source, [_excess("sampled", held, shown, nulls, None, **rest)])]
 
 
 def _digits(value: float | None) -> str:
@@ -99,9 +97,8 @@ def _rtt(content: Any, where: object, nulls: Calibration) -> list[Told]:
         if held.value is None:
             view = View("rtt", None, why=held.why or "no model that never knew was retrained")
         else:
-            gate = part(one, "gate")
-            refused = str(gate.get("reason") or "the gate failed")
-            null = nulls.get("rtt")
+            gate, null = part(one, "gate"), nulls.get("rtt")
+            refused = None if gate.get("passed", True) else gate.get("reason") or "the gate failed"
             view = View(
                 "rtt",
                 held,
@@ -109,7 +106,7 @@ def _rtt(content: Any, where: object, nulls: Calibration) -> list[Told]:
                 null and null.chance(held),
                 # an interval by authors is there from five authors on
                 5 if held.ends else None,
-                None if gate.get("passed", True) else refused,
+                refused and str(refused),
             )
         found.append((str(part(one, "models").get("unlearned", "?")), [view]))
     return found
@@ -127,10 +124,9 @@ def _effort(content: Any, where: object, nulls: Calibration) -> list[Told]:
         return [(one.model, [View("effort", None, why="no rate has an interval")])]
     low, rho, c = max(points)
     # the limit is one-sided: what the other end is was not asked
-    held = Estimate(max(rho, low), low, 1.0)
+    held, blind = Estimate(max(rho, low), low, 1.0), "a longer attack may find more"
     shown = f"share recovered after {c} steps {rho:.2f}, lower limit {low:.2f}"
-    view = _excess("effort", held, shown, nulls, None, blind="a longer attack may find more")
-    return [(one.model, [view])]
+    return [(one.model, [_excess("effort", held, shown, nulls, None, blind=blind)])]
 
 
 def _relearn(content: Any, where: object, nulls: Calibration) -> list[Told]:
@@ -154,10 +150,8 @@ def _directions(content: Any, where: object, nulls: Calibration) -> list[Told]:
         why = str(one.get("unscored") or "ABLATE was not scored")
         return [(source, [View("ablate", None, why=why)])]
     n_groups = checked_as(Whole, content.get("n_groups", 0), f"{where}: n_groups")
-    shown = f"recovery {held.value:.2f}"
-    blind = "no one direction is no proof"
-    view = _excess("ablate", held, shown, nulls, n_groups, blind=blind)
-    return [(source, [view])]
+    shown, blind = f"recovery {held.value:.2f}", "no one direction is no proof"
+    return [(source, [_excess("ablate", held, shown, nulls, n_groups, blind=blind)])]
 
 
 Recovered = Annotated[Estimate, BeforeValidator(lambda one: estimate_in(one, "recovery"))]
@@ -170,12 +164,11 @@ ASKED = ("forget_Q_A_ROUGE", "leak_exact")
 def _eval(content: Any, where: object, nulls: Calibration) -> list[Told]:
     entries = entries_of(checked_as(dict[str, Any], content, where), where)
     why = "what full and retain say is not in this folder"
-    views = []
-    for name, view in zip(ASKED, ("asked", "leak"), strict=True):
-        one = entries.get(name)
-        if one is not None and one.agg_value is not None:
-            shown = f"{name} {one.agg_value:.2f}"
-            views.append(View(view, None, shown, why=why, number=one.estimate))
+    views = [
+        View(view, None, f"{name} {one.agg_value:.2f}", why=why, number=one.estimate)
+        for name, view in zip(ASKED, ("asked", "leak"), strict=True)
+        if (one := entries.get(name)) is not None and one.agg_value is not None
+    ]
     return [("", views)]
 
 
@@ -209,8 +202,7 @@ def _stands_near(one: PatchSummary) -> View:
         why = off or (HIGH if number.ends else number.why or "no interval")
         return View("counterfactual", None, shown, n_authors=one.n_groups, why=why, number=number)
     held = number.on(OTHERS_ZERO, 0.0)
-    chance = _OTHERS.chance(held)
-    return View("counterfactual", held, shown, chance, one.n_groups, number=number)
+    return View("counterfactual", held, shown, _OTHERS.chance(held), one.n_groups, number=number)
 
 
 def _said_alone(one: Outputs, n_authors: int) -> View:
@@ -232,23 +224,21 @@ UNCERTIFIED = "that nothing is bound, no test certifies"
 def _know(content: Any, where: object, nulls: Calibration) -> list[Told]:
     """P of the assignment test is exact: it needs no null of the gym's, and no interval."""
     one = checked(KnowRun, content, where)
-    refused = None if one.finds or one.p > LEVEL else one.headline
-    found = View(
-        "assignment",
-        None,
-        f"p {one.p:.2g}, {one.n_subjects} subjects",
-        one.p,
-        one.n_subjects,
-        refused,
-        UNCERTIFIED,
-        f"nothing found at p {one.p:.2g}; {UNCERTIFIED}",
-    )
-    views = [found]
-    if one.bits is not None:
-        held = one.bits.on(0.0, one.max_bits)
-        shown = f"{one.bits.point:.1f} of {one.max_bits:.1f} bits"
-        why = one.bits.why
-        views.append(View("bits", held, shown, blind=UNCERTIFIED, why=why, number=one.bits))
+    views = [
+        View(
+            "assignment",
+            None,
+            f"p {one.p:.2g}, {one.n_subjects} subjects",
+            one.p,
+            one.n_subjects,
+            control=None if one.finds or one.p > LEVEL else one.headline,
+            blind=UNCERTIFIED,
+            why=f"nothing found at p {one.p:.2g}; {UNCERTIFIED}",
+        )
+    ]
+    if (bits := one.bits) is not None:
+        held, shown = bits.on(0.0, one.max_bits), f"{bits.point:.1f} of {one.max_bits:.1f} bits"
+        views.append(View("bits", held, shown, blind=UNCERTIFIED, why=bits.why, number=bits))
     return [(one.source, views)]
 
 

@@ -60,9 +60,10 @@ class Model:
             lens = lenses.get(_rows(run))
             if lens is not None and not any(view.name == "lens" for view in views):
                 views += of_patch(lens.said, lens.rows, self.nulls)[0]
-            own = {view.name for view in views}
-            more = [view for name, view in self.beside.items() if name not in own]
-            judged.append(Evidence(self.source, [*views, *more], stream, run))
+            # what the run says itself comes first, and counts
+            own = {view.name: view for view in views}
+            every = own | self.beside | own
+            judged.append(Evidence(self.source, list(every.values()), stream, run))
         judged = judged or [Evidence(self.source, list(self.beside.values()))]
         return sorted(judged, key=lambda one: BADNESS.index(one.verdict.code))
 
@@ -200,9 +201,8 @@ class Verdicts:
     def _of(self, folder: Path) -> Iterator[tuple[Model, Evidence]]:
         place = folder.resolve()
         for model in self.models:
-            for one in model.judged:
-                if one.run is not None and one.run.folder.resolve() == place:
-                    yield model, one
+            runs = ((one, one.run) for one in model.judged)
+            yield from ((model, one) for one, run in runs if run and run.folder.resolve() == place)
 
 
 def verdicts(places: Sequence[Place], calibration: Place | None = None) -> Verdicts:
@@ -240,21 +240,18 @@ def judge_beside(kind: Kind, summary: Mapping[str, Any], calibration: Calibratio
 
 def _weights(manifest: Mapping[str, Any], source: str) -> str:
     """Content hash of the model that an attack is about; its name where the manifest has none."""
-    known = (model_in(manifest, role).weights for role in ("source", "unlearned"))
-    said = next(filter(None, known), None) or part(manifest, "inputs", "models").get(source)
-    return str(said or source)
+    known = [model_in(manifest, role).weights for role in ("source", "unlearned")]
+    known.append(part(manifest, "inputs", "models").get(source))
+    return str(next(filter(None, known), source))
 
 
 def _stronger(known: View | None, new: View) -> View:
     """Of two results of one kind the one that finds more: a second run never hides the first."""
-    if known is None or known.held is None:
-        return new
-    if new.held is None:
-        return known
+    if known is None or known.held is None or new.held is None:
+        return new if known is None or known.held is None else known
 
     def strength(view: View) -> tuple[bool, bool, float]:
-        least = view.held.least if view.held else -1.0
-        return view.finds, not view.rules_out, least
+        return view.finds, not view.rules_out, view.held.least if view.held else -1.0
 
     return max(known, new, key=strength)
 

@@ -149,12 +149,11 @@ def _said(found: PatchSummary) -> Iterator[View]:
     if tells <= 0:
         yield View("said", None, said, why="full says no more than retain", number=own)
         return
-    counts = (round(one.source * one.n), one.n, round(one.retain * one.n), one.n)
     yield View(
         "said",
         excess_of(own, retain).on(0.0, full.point - retain.point),
         said,
-        chance_of_more(*counts),
+        chance_of_more(round(one.source * one.n), one.n, round(one.retain * one.n), one.n),
         found.n_groups,
         control=None if tells >= TELLS else f"full says only {tells:.0%} more than retain",
         number=own,
@@ -269,9 +268,8 @@ def _is_read(d_share: float | None) -> bool | None:
 
 def _above_floor(one: PatchSummary) -> bool:
     """Plain depth surely below that of the run's own never-trained models."""
-    if one.floor is None or not one.floor.uds or one.uds is None or one.ci95 is None:
-        return False
-    return one.ci95[1] < sum(one.floor.uds) / len(one.floor.uds) - FLOOR_MARGIN
+    never = one.floor.uds if one.floor and one.uds is not None and one.ci95 else ()
+    return bool(never and one.ci95 and one.ci95[1] < sum(never) / len(never) - FLOOR_MARGIN)
 
 
 def _low(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[dict[int, float], int]:

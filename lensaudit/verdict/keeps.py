@@ -56,12 +56,11 @@ def kept(own: Mapping[str, float | None], full: Mapping[str, float | None]) -> t
 def kept_of_runs(own: Sequence[EvalRun], full: Sequence[EvalRun]) -> tuple[Keeps, ...]:
     """The same of evaluations, of the first two that asked for the same rows."""
     pairs = ((one, other) for one in own for other in full if _rows(one) == _rows(other))
-    found = (kept(_values(one), _values(other)) for one, other in pairs)
+    found = (
+        kept(*({name: one.estimate.value for name, one in run.entries.items()} for run in both))
+        for both in pairs
+    )
     return next(filter(None, found), ())
-
-
-def _values(run: EvalRun) -> Mapping[str, float | None]:
-    return {name: one.estimate.value for name, one in run.entries.items()}
 
 
 def _rows(run: EvalRun) -> object:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from annotated_types import Ge
 from scipy.special import stdtr  # pyright: ignore[reportMissingTypeStubs]
@@ -70,14 +70,7 @@ VIEWS: Mapping[str, Kind] = {
     "ablate": Kind("directions", "one direction taken away"),
 }
 """Name -> what it is; in a group the strongest first."""
-GROUPS: tuple[Group, ...] = (
-    "answers",
-    "association",
-    "stream",
-    "aligned",
-    "training",
-    "directions",
-)
+GROUPS: tuple[Group, ...] = get_args(Group)
 LEVEL = ALPHA / len(GROUPS)
 """Of each group: the number of groups that there are, not of those that were asked."""
 QUESTIONS: Mapping[Group, str] = {
@@ -158,14 +151,8 @@ class View:
     def holds(self) -> bool:
         """Is it shown that most are held: three quarters, or what its kind wants?"""
         low = None if self.held is None else self.held.low
-        found = self.finds or self.chance is None
-        return bool(
-            self.kind.is_mean
-            and self.control is None
-            and found
-            and low is not None
-            and low >= self.kind.held_from
-        )
+        able = self.kind.is_mean and self.control is None and (self.finds or self.chance is None)
+        return able and low is not None and low >= self.kind.held_from
 
     @property
     def says(self) -> Says:
