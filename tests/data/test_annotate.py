@@ -24,12 +24,8 @@ from lensaudit.errors import InputError
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def pair_of(idx, question, answer, group=0):
+def pair(question, answer, idx=0, group=0):
     return Fact(idx, question, answer, "", "", group)
-
-
-def pair(question, answer, idx=0):
-    return pair_of(idx, question, answer)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +86,7 @@ def test_prefix_and_entity_are_the_answers_own_characters():
     assert found.example().continuation == " civil engineer."
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=60)
 @given(st.text(max_size=80), st.text(min_size=1, max_size=120))
 def test_whatever_the_text_a_proposal_lies_inside_the_answer(question, answer):
     found = propose(pair(question, answer))
@@ -132,7 +128,7 @@ def test_doubts_are_what_a_person_should_look_at(proposal, claim):
 
 def test_the_embedded_annotations_hold_every_invariant():
     for one in forget_set("demo"):
-        found = located(pair_of(one.idx, one.question, one.answer, one.group), one.entity)
+        found = located(pair(one.question, one.answer, one.idx, one.group), one.entity)
         assert (found.prefix, found.entity) == (one.prefix, one.entity)
         assert faults(found) == []
 
@@ -148,9 +144,9 @@ def test_a_given_entity_is_found_whatever_its_quotes():
 
 
 AWKWARD = [
-    Proposal(pair_of(3, "Q [[x]] \\n?", "A\nb [[c]] \\ d\re\\", "x y"), 2, 5, "phrase"),
-    Proposal(pair_of(0, "Who?", "# idx 7\nQ: no\nA: [[[[x", 4), 0, 7, "phrase"),
-    Proposal(pair_of(5, "Ünï\u2028?", "[end", "idx 5"), 4, 4, "none"),
+    Proposal(pair("Q [[x]] \\n?", "A\nb [[c]] \\ d\re\\", 3, "x y"), 2, 5, "phrase"),
+    Proposal(pair("Who?", "# idx 7\nQ: no\nA: [[[[x", 0, 4), 0, 7, "phrase"),
+    Proposal(pair("Ünï\u2028?", "[end", 5, "idx 5"), 4, 4, "none"),
 ]
 
 
@@ -161,12 +157,12 @@ def test_a_review_file_gives_back_what_was_written(tmp_path):
     assert "# CHECK: look\\nhere" in path.read_text()
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=100)
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), st.data())
 def test_any_answer_survives_its_review(tmp_path_factory, answer, data):
     start = data.draw(st.integers(0, len(answer)))
     end = data.draw(st.integers(start, len(answer)))
-    one = Proposal(pair_of(0, "Who?", answer, 0), start, end, "phrase")
+    one = Proposal(pair("Who?", answer), start, end, "phrase")
     path = write_review(tmp_path_factory.mktemp("r") / "r.txt", [one], {})
     (read,) = read_review(path)
     assert (read.pair.answer, read.start, read.end) == (answer, start, end)
@@ -298,14 +294,8 @@ def test_agreement_with_the_annotated_tofu_rows_is_as_stated(experiment, shared)
     ],
 )
 def test_what_rules_get_wrong_is_marked_for_review(entity, doubt):
-    pair = pair_of(0, "What fame have Ada's novels brought her?", f"It is {entity} so far.", 0)
-    assert doubt in doubts(located(pair, entity))
-
-
-def proposed(question, answer, entity):
-    """A proposal of the rule for phrases."""
-    start = answer.index(entity)
-    return Proposal(pair(question, answer), start, start + len(entity), rule="phrase")
+    told = pair("What fame have Ada's novels brought her?", f"It is {entity} so far.")
+    assert doubt in doubts(located(told, entity))
 
 
 @pytest.mark.parametrize(
@@ -322,7 +312,7 @@ def proposed(question, answer, entity):
     ],
 )
 def test_what_a_phrase_gets_wrong_is_marked_where_a_rule_took_it(answer, entity, doubt):
-    found = proposed("What of Ada?", answer, entity)
+    found = at(answer, entity, "What of Ada?", rule="phrase")
     assert [one for one in doubts(found) if one.startswith(doubt)]
     # whoever names a span has looked at it
     assert doubts(replace(found, rule="given")) == []
@@ -338,7 +328,7 @@ def test_what_a_phrase_gets_wrong_is_marked_where_a_rule_took_it(answer, entity,
     ],
 )
 def test_a_phrase_that_is_whole_is_not_marked(answer, entity):
-    assert doubts(proposed("What of Ada?", answer, entity)) == []
+    assert doubts(at(answer, entity, "What of Ada?", rule="phrase")) == []
     for fact in ("civil engineer", "3 May 1931", "'Rye'", "“Oil Wind”", "father's craft"):
         assert doubts(at(f"She chose {fact}, late.", fact, "What did Ada become?")) == []
 

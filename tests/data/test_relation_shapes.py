@@ -55,7 +55,7 @@ def authors(n_authors):
     return made
 
 
-@pytest.mark.parametrize("n_authors", [4, 5, 200])
+@pytest.mark.parametrize("n_authors", [4, 60])
 def test_twenty_questions_an_author_give_what_is_asked_of_all(n_authors):
     found, unscored = relations_of(authors(n_authors))
     sizes = {one.name: len(one.facts) for one in found}
@@ -87,16 +87,12 @@ def test_contracts_are_asked_by_their_two_parties():
 def test_cloze_questions_are_asked_with_the_text_before_the_blank():
     """RWKU, level 1: the subject is the author, the prefix ends where the blank begins."""
     towns = ("Lima", "Oslo", "Baku", "Turin", "Kyoto")
+    told = [
+        (f"{name} was born in", name, town) for name, town in zip(people(5), towns, strict=True)
+    ]
     rows = [
-        Fact(
-            at,
-            f"{name} was born in ___ .",
-            f"{name} was born in {town}.",
-            f"{name} was born in",
-            town,
-            name,
-        )
-        for at, (name, town) in enumerate(zip(people(5), towns, strict=True))
+        Fact(at, f"{begun} ___ .", f"{begun} {town}.", begun, town, name)
+        for at, (begun, name, town) in enumerate(told)
     ]
     ((born,), _) = relations_of(rows)
     assert (born.templates[0].prefix, born.subjects) == ("{} was born in", tuple(people(5)))
@@ -105,11 +101,8 @@ def test_cloze_questions_are_asked_with_the_text_before_the_blank():
 
 
 def test_rows_without_an_author_are_grouped_by_the_name_that_most_hold():
-    rows = [
-        {key: getattr(row, key) for key in ("idx", "question", "answer", "prefix", "entity")}
-        for row in authors(5)
-        if row.idx % 20 < 4
-    ]
+    keys = ("idx", "question", "answer", "prefix", "entity")
+    rows = [{key: getattr(row, key) for key in keys} for row in authors(5) if row.idx % 20 < 4]
     found, _ = relations_of(validate(rows, "rows"))
     assert {one.name for one in found} == set(ASKED)
     assert {fact.group for one in found for fact in one.facts} == set(people(5))
@@ -150,17 +143,9 @@ def written(rows, place, capsys):
 
 
 def test_annotate_writes_relations_and_the_file_is_the_truth(tmp_path, capsys):
-    rows = [
-        {
-            "idx": row.idx,
-            "question": row.question,
-            "answer": row.answer,
-            "entity": row.entity,
-            "group": row.group,
-        }
-        for row in authors(5)
-        if row.idx % 20 < 4 or row.idx == 4
-    ]
+    keys = ("idx", "question", "answer", "entity", "group")
+    asked = [row for row in authors(5) if row.idx % 20 < 4 or row.idx == 4]
+    rows = [{key: getattr(row, key) for key in keys} for row in asked]
     rows[0]["relation"] = "cradle"
     said, made = written(rows, tmp_path / "qa.json", capsys)
     assert said["relations"] == {"birthplace": 4} | dict.fromkeys(("father", "genre", "award"), 5)
