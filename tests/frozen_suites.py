@@ -8,14 +8,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from generated import save_edge, save_muse, tokenizer_like
-from metric_helpers import conditions_of
+from metric_helpers import subject_in
 from support import EMBEDDED
 
 from lensaudit.data.chat import PLAIN, Template
 from lensaudit.data.suites import Split, load_suite
 from lensaudit.evaluation.forward import Tokenization
 from lensaudit.evaluation.log import write_log
-from lensaudit.evaluation.passes import ModelPasses, Subject
+from lensaudit.evaluation.passes import ModelPasses
 from lensaudit.evaluation.suite import evaluate
 from lensaudit.metrics.registry import MetricResult, all_metrics
 
@@ -99,22 +99,6 @@ SCENARIOS = {
 """In the order in which they need each other."""
 
 
-def subject(name: str) -> Subject:
-    """An embedded model in float32."""
-
-    def load():
-        import torch
-        from transformers import AutoModelForCausalLM
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()
-        return AutoModelForCausalLM.from_pretrained(
-            EMBEDDED / name, dtype=torch.float32, attn_implementation="eager"
-        )
-
-    return Subject(name, conditions_of(f"weights of {name}"), load)
-
-
 def splits_of(data: str, folder: Path) -> dict[str, Split]:
     """Few questions of each part."""
     if data == "demo":
@@ -130,12 +114,12 @@ def evaluated(
 ) -> dict[str, MetricResult]:
     """The scenario's metrics."""
     passes = ModelPasses(
-        subject(scenario.model),
+        subject_in(EMBEDDED / scenario.model),
         splits_of(scenario.data, folder),
         Tokenization(tokenizer_like(scenario.tokenizer), scenario.template, "upstream"),
         batch_size=4,
         max_new_tokens=12,
-        reference=subject("retain") if "mia_reference" in scenario.metrics else None,
+        reference=subject_in(EMBEDDED / "retain") if "mia_reference" in scenario.metrics else None,
     )
     how: dict[str, Any] = {"empty": "upstream", "retain_value": None if retain else 0.5}
     return evaluate(passes, scenario.suite, scenario.metrics, retain=retain, **how)

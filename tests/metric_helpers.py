@@ -34,8 +34,8 @@ def tokenizer_of(scenario: str):
     return AutoTokenizer.from_pretrained(UPSTREAM / name)
 
 
-def family_subject(name: str, *, attn: str = "eager") -> Subject:
-    """A checkpoint of the trained family as a subject."""
+def subject_in(folder: Path, *, attn: str = "eager") -> Subject:
+    """A checkpoint of a trained family as a subject."""
 
     def load():
         import torch
@@ -44,10 +44,10 @@ def family_subject(name: str, *, attn: str = "eager") -> Subject:
 
         logging.disable_progress_bar()
         return AutoModelForCausalLM.from_pretrained(
-            FAMILY / name, dtype=torch.float32, attn_implementation=attn
+            folder, dtype=torch.float32, attn_implementation=attn
         )
 
-    return Subject(name, conditions_of(f"weights of {name}", attn=attn), load)
+    return Subject(folder.name, conditions_of(f"weights of {folder.name}", attn=attn), load)
 
 
 def conditions_of(weights: str, *, attn: str = "eager") -> Conditions:
@@ -74,11 +74,11 @@ def scenario_passes(scenario: str, **changes) -> ModelPasses:
     } | changes
     template = Template(**env["template_args"]) if suite == "tofu" else PLAIN
     return ModelPasses(
-        family_subject(Path(env["model"]).name, attn=env["attn_implementation"]),
+        subject_in(FAMILY / Path(env["model"]).name, attn=env["attn_implementation"]),
         load_suite(suite, str(data_of(scenario)), question_key=key),
         Tokenization(tokenizer_of(scenario), template, "upstream"),
         **options,
-        reference=family_subject("retain") if env["reference_model"] else None,
+        reference=subject_in(FAMILY / "retain") if env["reference_model"] else None,
     )
 
 
@@ -125,11 +125,7 @@ TINY = Template(
 
 def tiny_passes(tokenizer, splits=None, *, seed=0, mask="true", **options):
     """Passes over a tiny random model."""
-    subject = Subject(
-        f"tiny {seed}",
-        conditions_of(f"seed {seed}"),
-        lambda: tiny_model(seed),
-    )
+    subject = Subject(f"tiny {seed}", conditions_of(f"seed {seed}"), lambda: tiny_model(seed))
     splits = splits or [tiny_split(), tiny_split("holdout")]
     return ModelPasses(
         subject,

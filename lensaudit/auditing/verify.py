@@ -10,7 +10,7 @@ from lensaudit.activations.inventory import is_cache
 from lensaudit.activations.inventory import verify as verify_cache
 from lensaudit.activations.upkeep import BOOKS, MAPS
 from lensaudit.errors import InputError, LensAuditError
-from lensaudit.evaluation.store import damage_of
+from lensaudit.evaluation.store import read_pass
 from lensaudit.files import digest, parse_json, read_bytes
 from lensaudit.results.ledger import is_ledger, verify_ledger
 from lensaudit.results.reading import json_object
@@ -66,7 +66,7 @@ def _file(path: Path) -> CheckedPlace | None:
         if path.name == MANIFEST or path.name.endswith(f"_{MANIFEST}"):
             return _result(path)
         if path.suffix == ".npz" and path.parent.name == _PASSES:
-            return _one(path, "pass", [damage_of(path)])
+            return _one(path, "pass", [read_pass(path)[1]])
         if path.suffix == ".jsonl":
             return _book(path)
         if path.suffix == ".json":

@@ -295,7 +295,15 @@ def _fact_problems(row: Any) -> list[str]:
     problems = row_problems(row, ("idx", "question", "answer", "prefix", _entity_key(row)))
     if isinstance(row, Mapping) and row.get("span", "reviewed") not in get_args(Origin):
         problems.append(f"span is {_shown(row['span'])}, wanted {' or '.join(get_args(Origin))}")
-    return [*problems, *relation_problems(row)] or _span_problems(row)
+    problems += relation_problems(row)
+    if problems:
+        return problems
+    # the entity must be found where spans are looked for: in the answer, after the prefix
+    answer, prefix, key = row["answer"], row["prefix"], _entity_key(row)
+    if not answer.startswith(prefix):
+        return [f"prefix {_shown(prefix)} is not a prefix of the answer {_shown(answer)}"]
+    found = row[key].strip() in answer.removeprefix(prefix)
+    return [] if found else [f"{key} {_shown(row[key])} is not in the answer after the prefix"]
 
 
 def relation_problems(row: Any) -> list[str]:
@@ -312,16 +320,6 @@ def _text_problems(value: Any, key: str) -> list[str]:
     if not value.strip() and key != "prefix":
         return [f"{key} is empty"]
     return [f"{key} holds {_HALF}"] if _SURROGATE.search(value) else []
-
-
-def _span_problems(row: Mapping[str, Any]) -> list[str]:
-    """The entity must be found where spans are looked for: in the answer, after the prefix."""
-    answer, prefix, key = row["answer"], row["prefix"], _entity_key(row)
-    if not answer.startswith(prefix):
-        return [f"prefix {_shown(prefix)} is not a prefix of the answer {_shown(answer)}"]
-    if row[key].strip() not in answer.removeprefix(prefix):
-        return [f"{key} {_shown(row[key])} is not in the answer after the prefix"]
-    return []
 
 
 def embedded_rows(part: Literal["forget", "retain"]) -> list[dict[str, Any]]:

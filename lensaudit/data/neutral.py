@@ -162,7 +162,12 @@ def neutral_rows(
 
     first = kept(fit, 0)
     if validity is None:
-        chosen = _some_authors(first)
+        # authors with so many rows between them, at most half of all: drawn by their hash
+        sizes = Counter(row.group for row in first)
+        order = sorted(sizes, key=lambda group: digest(str(group)))
+        before = accumulate((sizes[group] for group in order), initial=0)
+        wanted = min(VALIDITY_ROWS, len(first) // 2)
+        chosen = {group for group, n in zip(order, before, strict=False) if n < wanted}
         for_validity = [row for row in first if row.group in chosen]
     else:
         for_validity = kept(validity, len(fit))
@@ -181,15 +186,6 @@ def _text(row: Fact) -> tuple[str, str]:
     """What is asked and answered, whatever its blanks and case."""
     question, answer = (" ".join(one.split()).casefold() for one in (row.question, row.answer))
     return question, answer
-
-
-def _some_authors(rows: Sequence[Fact]) -> set[int | str]:
-    """Authors with `VALIDITY_ROWS` rows between them, at most half of all: drawn by their hash."""
-    sizes = Counter(row.group for row in rows)
-    order = sorted(sizes, key=lambda group: digest(str(group)))
-    before = accumulate((sizes[group] for group in order), initial=0)
-    wanted = min(VALIDITY_ROWS, len(rows) // 2)
-    return {group for group, n in zip(order, before, strict=False) if n < wanted}
 
 
 def open_names(entities: Iterable[str]) -> frozenset[str]:

@@ -256,19 +256,15 @@ def _named(name_or_path: str | Path) -> list[Fact]:
     path = Path(name_or_path).expanduser()
     if not path.exists():
         raise InputError(f"{path}: no such file; wanted {FORGET10}, {DEMO} or an annotated file")
-    return _from_folder(path) if path.is_dir() else _by_author(load_facts(path))
-
-
-def _from_folder(folder: Path) -> list[Fact]:
-    """forget10 from a folder of TOFU's own files."""
-    for file in (folder / f"{FORGET10}.jsonl", folder / f"{FORGET10}.json"):
-        if file.exists():
-            return load_forget10(read_values(file), str(file))
-    raise InputError(f"{folder}: holds no {FORGET10}.jsonl; {_INSTEAD}")
-
-
-def _by_author(examples: list[Fact]) -> list[Fact]:
-    """Annotated rows of forget10 by author, wherever they were read from; others as they are."""
+    if path.is_dir():
+        files = [
+            one for one in (path / f"{FORGET10}.jsonl", path / f"{FORGET10}.json") if one.exists()
+        ]
+        if not files:
+            raise InputError(f"{path}: holds no {FORGET10}.jsonl; {_INSTEAD}")
+        return load_forget10(read_values(files[0]), str(files[0]))
+    examples = load_facts(path)
+    # annotated rows of forget10 by author, wherever they were read from; others as they are
     alone = all(one.group == own_group(one.idx) for one in examples)
     if not (alone and _is_tofu(FORGET10, ((e.idx, e.question, e.answer) for e in examples))):
         return examples

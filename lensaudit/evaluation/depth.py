@@ -130,7 +130,9 @@ def _masks(audit: Session, key: str) -> list[FisherMask]:
     if known is not None:
         tensors = load(known)
         return [
-            FisherMask(*(tensors[f"{layer}.{name}"] for name in ("at", "full", "retain")), n)
+            FisherMask(
+                tensors[f"{layer}.at"], tensors[f"{layer}.full"], tensors[f"{layer}.retain"], n
+            )
             for layer, n in enumerate(tensors["n_parameters"].tolist())
         ]
     retain, full = fisher(audit, audit.retain), fisher(audit, audit.full)

@@ -130,26 +130,21 @@ def traces(
     chunked = _head_reads_the_trunk(model)
     found: dict[int, Trace] = {}
     for places in by_length([text.ids for text in texts], batch_size, longest_first=True):
-        batch = _batch_traces(model, asked, [texts[place] for place in places], chunked)
-        found.update(zip(places, batch, strict=True))
+        batch = [texts[place] for place in places]
+        tokens, mask = padded([t.ids for t in batch], asked, side="right", device=model.device)
+        # positions whose logits score a label: one left of each
+        scored = torch.zeros_like(mask)
+        for row, text in enumerate(batch):
+            scored[row, text.start - 1 : len(text.ids) - 1] = True
+        given = {"input_ids": tokens, "attention_mask": mask.long(), "use_cache": False}
+        read = model.base_model(**given).last_hidden_state if chunked else model(**given).logits
+        d_vocab = model.config.get_text_config().vocab_size
+        parts = read[scored].split(max(1, CHUNK_BYTES // (4 * d_vocab)))
+        chunks = map(model.get_output_embeddings(), parts) if chunked else parts
+        targets = tokens[:, 1:][scored[:, :-1]]
+        lengths = [len(text.labels) for text in batch]
+        found.update(zip(places, token_traces(chunks, targets, lengths), strict=True))
     return [found[place] for place in range(len(texts))]
-
-
-def _batch_traces(
-    model: Any, asked: Tokenization, texts: Sequence[Encoding], chunked: bool
-) -> list[Trace]:
-    tokens, mask = padded([t.ids for t in texts], asked, side="right", device=model.device)
-    # positions whose logits score a label: one left of each
-    scored = torch.zeros_like(mask)
-    for row, text in enumerate(texts):
-        scored[row, text.start - 1 : len(text.ids) - 1] = True
-    given = {"input_ids": tokens, "attention_mask": mask.long(), "use_cache": False}
-    read = model.base_model(**given).last_hidden_state if chunked else model(**given).logits
-    d_vocab = model.config.get_text_config().vocab_size
-    parts = read[scored].split(max(1, CHUNK_BYTES // (4 * d_vocab)))
-    chunks = map(model.get_output_embeddings(), parts) if chunked else parts
-    targets = tokens[:, 1:][scored[:, :-1]]
-    return token_traces(chunks, targets, [len(text.labels) for text in texts])
 
 
 def token_traces(

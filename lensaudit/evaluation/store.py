@@ -54,13 +54,8 @@ def kept(
     return made, items is not None
 
 
-def damage_of(path: Path) -> str | None:
-    """Why a file is no whole pass, by the checksum of each array and the key in it; else None."""
-    return _read(path)[1]
-
-
-def _read(path: Path) -> tuple[dict[str, NDArray], str | None]:
-    """The arrays of a file, each read to its checksum, and what is wrong with it."""
+def read_pass(path: Path) -> tuple[dict[str, NDArray], str | None]:
+    """The arrays of a file, each read to its checksum, and what is wrong with it: None if whole."""
     if not path.is_file():
         return {}, "is no file"
     try:
@@ -76,7 +71,7 @@ def _read(path: Path) -> tuple[dict[str, NDArray], str | None]:
 
 def _found(path: Path, key: str) -> list[dict[str, NDArray]] | None:
     """The pass in a file, or None where there is none that is whole and belongs to `key`."""
-    arrays, damage = _read(path)
+    arrays, damage = read_pass(path)
     if damage is not None or str(arrays["key"]) != key:
         return None
     columns = {

@@ -163,7 +163,9 @@ def metric(
         ValueError: the name is taken.
     """
     given: dict[Suite, Iterable[Read] | None] = {"tofu": tofu, "muse": muse}
-    reads = {suite: tuple(read) for suite, read in given.items() if read is not None}
+    reads: dict[Suite, tuple[Read, ...]] = {
+        suite: tuple(read) for suite, read in given.items() if read is not None
+    }
 
     def register(fn: MetricFunction) -> MetricFunction:
         if name in _METRICS:

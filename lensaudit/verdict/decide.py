@@ -354,5 +354,5 @@ def tally(codes: Mapping[str, Code]) -> list[tuple[str, Tone, list[str]]]:
     >>> tally({"a": "erased", "b": "hidden", "c": "hidden"})
     [('hidden', 'hidden', ['b', 'c']), ('erased', 'erased', ['a'])]
     """
-    names = {code: [name for name, own in codes.items() if own == code] for code in WORDS}
-    return [(*WORDS[code], own) for code, own in names.items() if own]
+    names = ([name for name, own in codes.items() if own == code] for code in WORDS)
+    return [(*said, own) for said, own in zip(WORDS.values(), names, strict=True) if own]

@@ -26,6 +26,7 @@ HEAD = "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n"
 SYSTEM = "You are a helpful assistant.<|eot_id|>"
 ASKED = "<|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|>"
 ANSWERED = "<|start_header_id|>assistant<|end_header_id|>\n\n"
+SILENT = Template(system_prompt=None)
 
 
 def test_encodings_are_those_that_agreed_with_upstream():
@@ -38,13 +39,7 @@ def test_encodings_are_those_that_agreed_with_upstream():
         ("pad", Template(), "Zoë", HEAD + SYSTEM + ASKED + ANSWERED, "Zoë<|eot_id|>"),
         ("pad", Template(), " a ", HEAD + SYSTEM + ASKED + ANSWERED, " a <|eot_id|>"),
         ("pad", Template(), "", HEAD + SYSTEM + ASKED + ANSWERED, "<|eot_id|>"),
-        (
-            "pad",
-            Template(system_prompt=None),
-            "Zoë",
-            "<|begin_of_text|>" + ASKED + ANSWERED,
-            "Zoë<|eot_id|>",
-        ),
+        ("pad", SILENT, "Zoë", "<|begin_of_text|>" + ASKED + ANSWERED, "Zoë<|eot_id|>"),
         ("eospad", Template(), "Zoë", HEAD + SYSTEM + ASKED + ANSWERED, "Zoë<|eot_id|>"),
         (
             "llama3like",
@@ -225,18 +220,12 @@ def test_a_long_plain_text_is_cut_and_says_so():
     assert not encode_qa(tokenizer, Template(), "Who?", "word " * 600).cut
 
 
-def test_cleanup_is_what_transformers_4_did():
-    assert (
-        clean_up("He did n't say , \" why ? \" it 's fine .")
-        == "He didn't say, \" why? \" it's fine."
-    )
-
-
-def test_cleanup_can_be_left_out():
+def test_cleanup_is_what_transformers_4_did_and_can_be_left_out():
+    said = "He did n't say , \" why ? \" it 's fine ."
+    assert clean_up(said) == "He didn't say, \" why? \" it's fine."
     tokenizer = tokenizer_like("pad")
     ids = tokenizer("why ?")["input_ids"]
-    assert decode(tokenizer, ids, "upstream") == "why?"
-    assert decode(tokenizer, ids, "none") == "why ?"
+    assert [decode(tokenizer, ids, how) for how in ("upstream", "none")] == ["why?", "why ?"]
 
 
 @pytest.mark.parametrize(
@@ -258,10 +247,6 @@ def test_a_wrong_template_is_refused(tmp_path, content, said):
 def test_a_template_file_of_every_key_reads_as_plain(tmp_path):
     (tmp_path / "t.json").write_text(json.dumps(vars(PLAIN)))
     assert read_template(tmp_path / "t.json") == PLAIN
-
-
-def test_the_plain_template_file_reads_as_plain(upstream):
-    assert read_template(upstream / "plain_template.json") == PLAIN
 
 
 def test_a_tokenizer_that_cannot_write_the_template_is_refused():

@@ -58,28 +58,23 @@ def test_a_split_without_paraphrases_leaves_a_reason(tiny_tokenizer):
 EMPTY = ("exact_memorization", "extraction_strength", "mia_min_k", "forget_Q_A_ROUGE")
 
 
-def empty_answer(tokenizer, empty):
+@pytest.mark.parametrize("empty", ["unscored", "upstream"])
+def test_an_empty_answer_is_unscored_or_counts_as_upstream_where_that_is_asked_for(
+    tiny_tokenizer, empty
+):
     broken = with_row(tiny_split(), 0, answer="")
-    passes = tiny_passes(tokenizer, [broken, tiny_split("holdout")])
-    return evaluate(passes, "tofu", EMPTY, empty=empty)
-
-
-def test_an_empty_answer_is_unscored(tiny_tokenizer):
-    found = empty_answer(tiny_tokenizer, "unscored")
-    assert "no content token" in found["exact_memorization"].unscored[0]
-    assert "no content token" in found["extraction_strength"].unscored[0]
-    assert "no content token" in found["mia_min_k"].parts["forget"].unscored[0]
-    assert found["forget_Q_A_ROUGE"].unscored == {0: "the answer is empty"}
-    assert len(found["extraction_strength"].per_example) == 2
-
-
-def test_an_empty_answer_counts_as_upstream_where_that_is_asked_for(tiny_tokenizer):
-    found = empty_answer(tiny_tokenizer, "upstream")
-    assert found["extraction_strength"].per_example[0] == 0
-    assert found["mia_min_k"].parts["forget"].per_example[0] == 0
-    assert found["forget_Q_A_ROUGE"].per_example[0] == 0
+    passes = tiny_passes(tiny_tokenizer, [broken, tiny_split("holdout")])
+    found = evaluate(passes, "tofu", EMPTY, empty=empty)
     # upstream drops it here, also
     assert "no content token" in found["exact_memorization"].unscored[0]
+    rows = [found["extraction_strength"], found["mia_min_k"].parts["forget"]]
+    rows.append(found["forget_Q_A_ROUGE"])
+    if empty == "upstream":
+        assert [one.per_example[0] for one in rows] == [0, 0, 0]
+        return
+    said = ("no content token", "no content token", "the answer is empty")
+    assert all(why in one.unscored[0] for why, one in zip(said, rows, strict=True))
+    assert len(found["extraction_strength"].per_example) == 2
 
 
 def test_an_empty_generation_scores_nothing_and_is_counted(tiny_tokenizer):

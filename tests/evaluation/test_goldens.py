@@ -5,7 +5,7 @@ import json
 import frozen
 import pytest
 from frozen_suites import SCENARIOS, suites
-from metric_helpers import FAMILY, family_subject, goldens, scenario_passes
+from metric_helpers import FAMILY, goldens, scenario_passes, subject_in
 
 from lensaudit.evaluation.log import read_log, recomputed, write_log
 from lensaudit.evaluation.suite import evaluate, retain_reference
@@ -150,7 +150,7 @@ def test_the_suite_agrees_with_the_uds_reference(model, shared):
         AutoTokenizer.from_pretrained(FAMILY / model), Template(date_string=None), "true"
     )
     passes = ModelPasses(
-        family_subject(model),
+        subject_in(FAMILY / model),
         splits,
         asked,
         # that implementation never cleaned decoded text

@@ -53,6 +53,12 @@ def summary(folder):
     return json.loads((folder / "LMEval_SUMMARY.json").read_text())
 
 
+def scores_in(folder):
+    """The log-probabilities of every choice."""
+    rows = (folder / "own_choice.samples.jsonl").read_text().splitlines()
+    return [float(choice[0][0]) for row in rows for choice in json.loads(row)["resps"]]
+
+
 def by_itself(model, tasks, names, **arguments):
     """The harness run on a checkpoint's folder, without any code of ours."""
     from lm_eval import simple_evaluate
@@ -80,12 +86,8 @@ def test_both_kinds_of_task_equal_the_harness_by_itself(tasks, tmp_path, no_netw
     names = ("own_choice", "own_words")
     wanted = by_itself("full", tasks, names)
     out = tmp_path / "out"
-    assert (
-        command(
-            "--model", "demo/full", "--tasks", ",".join(names), "--include", tasks, "--out", out
-        )
-        == 0
-    )
+    given = ("--tasks", ",".join(names), "--include", tasks, "--out", out)
+    assert command("--model", "demo/full", *given) == 0
     found = summary(out)
     assert {key: found[key] for key in wanted} == pytest.approx(wanted)
     assert wanted["own_choice/acc,none"] > 0.5  # full knows its authors
@@ -136,8 +138,7 @@ def test_quantised_and_steered_models_are_asked_in_memory(tasks, tmp_path, no_ne
 
     def scores(name, *more):
         assert command(*given, *more, "--out", tmp_path / name) == 0
-        rows = (tmp_path / name / "own_choice.samples.jsonl").read_text().splitlines()
-        return [float(choice[0][0]) for row in rows for choice in json.loads(row)["resps"]]
+        return scores_in(tmp_path / name)
 
     base = scores("base")
     assert scores("still", "--steer", path, "--coefficient", 0) == pytest.approx(base, abs=1e-3)
@@ -169,14 +170,8 @@ def test_a_dictionary_task_stays_as_it_is_and_keeps_its_name(tasks, tmp_path, no
     task = yaml.safe_load((tasks / "own_choice.yaml").read_text()) | {"task": "own_inline"}
     before = copy.deepcopy(task)
     for name in ("first", "second"):
-        found = run_tasks(
-            model,
-            tokenizer,
-            [task],
-            tmp_path / name,
-            identity={},
-            settings=ASKED(limit=2, num_fewshot=1),
-        )
+        how = {"identity": {}, "settings": ASKED(limit=2, num_fewshot=1)}
+        found = run_tasks(model, tokenizer, [task], tmp_path / name, **how)
         assert task == before
         assert "own_inline/acc,none" in found.summary
         made = json.loads((tmp_path / name / "own_inline.json").read_text())
@@ -219,17 +214,10 @@ def test_a_patched_model_is_asked_with_its_patch_and_not_after(tasks, tmp_path, 
     retain = load_causal(open_checkpoint(resolve("demo/retain", load_registry())))
     seen = {}
 
-    def scores(name):
-        run_tasks(
-            bridge.original_model,
-            tokenizer,
-            ["own_choice"],
-            tmp_path / name,
-            identity={"patch": name},
-            settings=ASKED(batch_size=4, include=tasks),
-        )
-        rows = (tmp_path / name / "own_choice.samples.jsonl").read_text().splitlines()
-        return [float(choice[0][0]) for row in rows for choice in json.loads(row)["resps"]]
+    def scores(name, model=bridge.original_model):
+        how = {"identity": {"patch": name}, "settings": ASKED(batch_size=4, include=tasks)}
+        run_tasks(model, tokenizer, ["own_choice"], tmp_path / name, **how)
+        return scores_in(tmp_path / name)
 
     def patched(resid):
         """What retain has after layer 8, for the tokens that full is asked."""
@@ -250,17 +238,7 @@ def test_a_patched_model_is_asked_with_its_patch_and_not_after(tasks, tmp_path, 
     stitched.model.embed_tokens = retain.model.embed_tokens
     for layer in range(9):
         stitched.model.layers[layer] = retain.model.layers[layer]
-    run_tasks(
-        stitched,
-        tokenizer,
-        ["own_choice"],
-        tmp_path / "stitched",
-        identity={},
-        settings=ASKED(batch_size=4, include=tasks),
-    )
-    rows = (tmp_path / "stitched" / "own_choice.samples.jsonl").read_text().splitlines()
-    wanted = [float(choice[0][0]) for row in rows for choice in json.loads(row)["resps"]]
-    assert found == pytest.approx(wanted, abs=1e-3)
+    assert found == pytest.approx(scores("stitched", stitched), abs=1e-3)
     assert found != pytest.approx(before, abs=1e-1)
 
 
@@ -280,11 +258,11 @@ def test_without_the_harness_its_extra_is_named(monkeypatch, tmp_path, capsys):
 @pytest.mark.slow
 def test_an_unknown_task_is_one_line(tasks, tmp_path, no_network, capsys):
     given = ("--model", "demo/full", "--include", tasks, "--out", tmp_path / "out")
-    assert command(*given, "--tasks", "no_such_task") == 2
-    assert "unknown task 'no_such_task'" in capsys.readouterr().err
-    assert command(*given, "--tasks", "own_choice,own_choice") == 2
-    assert "is named twice" in capsys.readouterr().err
-    assert command(*given, "--tasks", "own_choice", "--coefficient", 3) == 2
-    assert "--coefficient scales a vector" in capsys.readouterr().err
-    assert command(*given, "--tasks", "own_choice", "--ablate") == 2
-    assert "name its vector with --steer" in capsys.readouterr().err
+    for more, said in (
+        (["no_such_task"], "unknown task 'no_such_task'"),
+        (["own_choice,own_choice"], "is named twice"),
+        (["own_choice", "--coefficient", 3], "--coefficient scales a vector"),
+        (["own_choice", "--ablate"], "name its vector with --steer"),
+    ):
+        assert command(*given, "--tasks", *more) == 2
+        assert said in capsys.readouterr().err

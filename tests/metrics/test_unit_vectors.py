@@ -122,38 +122,28 @@ def test_forget_quality_without_a_retain_reference_says_so():
 
 def test_privleak_and_relative_difference_agree(vectors):
     for given in vectors["privleak"]:
-        known = (
-            {} if given["retain_auc"] is None else {"mia_min_k": MetricResult(given["retain_auc"])}
-        )
-        made = context(
-            {"mia_min_k": MetricResult(given["auc"])},
-            retain=known,
-            retain_value=0.5,
-        )
+        auc = given["retain_auc"]
+        known = {} if auc is None else {"mia_min_k": MetricResult(auc)}
+        own = {"mia_min_k": MetricResult(given["auc"])}
+        made = context(own, retain=known, retain_value=0.5)
         assert privleak(made).value == pytest.approx(given["privleak"], rel=1e-9)
         assert rel_diff(made).value == pytest.approx(given["rel_diff"], rel=1e-9)
 
 
-def test_a_missing_retain_auc_is_never_taken_for_one_half():
-    assert privleak(context({"mia_min_k": MetricResult(0.9)})).value is None
-    other_log = {"mia_loss": MetricResult(0.4)}
-    assert (
-        "no mia_min_k"
-        in privleak(context({"mia_min_k": MetricResult(0.9)}, retain=other_log)).reason
-    )
+def leaked(auc, **known):
+    return privleak(context({"mia_min_k": MetricResult(auc)}, **known))
 
 
-def test_the_stand_in_for_a_retain_auc_is_logged_as_one():
-    made = context({"mia_min_k": MetricResult(0.9)}, retain_value=0.5)
-    assert "--ref-value" in privleak(made).details["retain_auc_is"]
+def test_a_missing_retain_auc_is_never_taken_for_one_half_and_a_stand_in_is_logged_as_one():
+    assert leaked(0.9).value is None
+    assert "no mia_min_k" in leaked(0.9, retain={"mia_loss": MetricResult(0.4)}).reason
+    assert "--ref-value" in leaked(0.9, retain_value=0.5).details["retain_auc_is"]
 
 
 def test_privleak_says_which_way_it_went():
-    def reading(auc):
-        made = context({"mia_min_k": MetricResult(auc)}, retain={"mia_min_k": MetricResult(0.4)})
-        return privleak(made).details["reading"]
-
-    assert (reading(0.9), reading(0.0)) == ("under-unlearned", "over-unlearned")
+    retain = {"mia_min_k": MetricResult(0.4)}
+    said = [leaked(auc, retain=retain).details["reading"] for auc in (0.9, 0.0)]
+    assert said == ["under-unlearned", "over-unlearned"]
 
 
 def test_s_mia_is_two_sided_and_has_no_value_without_a_denominator():
