@@ -167,9 +167,10 @@ def _inspect(folder: Path, archive: Path) -> int:
     """Verify in another process: a file made to crash its reader crashes that one; shard bytes."""
     size = sum(path.stat().st_size for path in folder.iterdir())
     command = [sys.executable, "-m", "lensaudit.activations.inventory", str(folder)]
-    timeout = INSPECTION_S + size / INSPECTION_BYTES_PER_S
     try:
-        done = subprocess.run(command, capture_output=True, timeout=timeout, check=False)
+        done = subprocess.run(
+            command, capture_output=True, timeout=INSPECTION_S + size / INSPECTION_BYTES_PER_S
+        )
     except subprocess.TimeoutExpired as error:
         raise VerificationError(f"{archive}: hangs its reader; nothing was imported") from error
     if done.returncode != 0:

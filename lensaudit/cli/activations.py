@@ -125,8 +125,12 @@ def gc(
 def export(cache: str, output: Path, activations: Path, as_json: bool) -> None:
     """Write a complete CACHE to one tar file, after checking it."""
     path = archive.export(inventory.find(cache, root=activations), output)
-    document = {"archive": str(path), "n_bytes": path.stat().st_size}
-    answer(document, [str(path)], as_json=as_json, pretty=True)
+    answer(
+        {"archive": str(path), "n_bytes": path.stat().st_size},
+        [str(path)],
+        as_json=as_json,
+        pretty=True,
+    )
 
 
 @activations.command("import")

@@ -60,8 +60,9 @@ Choose = Callable[[Logits, Int[Tensor, " running"], int], Int[Tensor, " running"
 def started(prompts: Sequence[Sequence[int]], device: torch.device) -> Running:
     """Prompts padded on the left and masked, so that a row does not depend on its neighbours."""
     tokens, real = padded_rows(prompts, side="left")
-    row = torch.arange(len(prompts), device=device)
-    return Running(row, tokens.to(device), real.long().to(device))
+    return Running(
+        torch.arange(len(prompts), device=device), tokens.to(device), real.long().to(device)
+    )
 
 
 def continued(

@@ -63,14 +63,16 @@ def looking() -> Iterator[None]:
 def weights_hash(files: Sequence[Path], config: Mapping[str, Any]) -> str:
     """Hash of a checkpoint's weight files and of the configuration that gives them meaning."""
     shards = sorted((file.name, file_sha256(file)) for file in files)
-    relevant = {key: value for key, value in config.items() if key not in _INERT}
-    return _sha256([shards, relevant])
+    return _sha256([shards, _but(config, _INERT)])
+
+
+def _but(config: Mapping[str, Any], inert: Sequence[str]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in inert}
 
 
 def adapter_hash(file: Path, config: Mapping[str, Any]) -> str:
     """Hash of an adapter's matrices and of the settings that give them meaning."""
-    relevant = {key: value for key, value in config.items() if key not in _INERT_ADAPTER}
-    return _sha256([file_sha256(file), relevant])
+    return _sha256([file_sha256(file), _but(config, _INERT_ADAPTER)])
 
 
 def merged_hash(base: str, adapter: str) -> str:
@@ -188,8 +190,7 @@ def _tables_hash(path: Path) -> str:
         # tokenizers < 0.20 wrote "a b", later versions ["a", "b"]
         pairs = [merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges]
         model = {**model, "merges": pairs}
-    relevant = {k: v for k, v in tables.items() if k not in ("padding", "truncation")}
-    return _hex({**relevant, "model": model})
+    return _hex({**_but(tables, ("padding", "truncation")), "model": model})
 
 
 def _sha256(value: Any) -> str:

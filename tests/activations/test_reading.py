@@ -14,22 +14,6 @@ from lensaudit.activations.store import ActivationStore, open_activations
 from lensaudit.errors import InputError
 
 
-def test_a_cache_is_found_by_key_prefix_and_path(full):
-    for text in (BASE.key(), BASE.key()[:6], str(full), full):
-        assert open_activations(text, root=full.parent).folder == full
-
-
-def test_an_ambiguous_name_lists_the_keys(tmp_path):
-    other = dataclasses.replace(BASE, dtype="float32")
-    fill(tmp_path, n=1)
-    fill(tmp_path, other, n=1)
-    with pytest.raises(InputError) as error:
-        open_activations("full", root=tmp_path)
-    assert BASE.key() in str(error.value)
-    assert other.key() in str(error.value)
-    assert "\n" not in str(error.value)
-
-
 def cached(root, **changes):
     """An empty place for a cache of a recipe; complete, with as many rows as its key says."""
     recipe = {"data": changes.pop("data", "demo"), "limit": changes.pop("limit", None)}

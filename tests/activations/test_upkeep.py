@@ -7,7 +7,7 @@ import shutil
 import time
 
 import pytest
-from store_cases import BASE, copy, fill, flip, make_example, same, writer
+from store_cases import BASE, copy, fill, flip, make_example, same
 
 from lensaudit.activations import upkeep
 from lensaudit.activations.inventory import describe, verify
@@ -191,16 +191,6 @@ def test_gc_keeps_what_is_named_or_in_use(three, monkeypatch):
     assert sorted(info.name for info in done.kept) == ["full", "retain"]
     assert done.n_bytes_over > 0
     assert verify(folders[0]).complete
-
-
-def test_gc_does_not_remove_under_a_filling_writer(three):
-    root, folders = three
-    (folders[0] / "SEAL.json").unlink()
-    with writer(root, OTHERS[0]):
-        collect(root, max_bytes=0)
-        assert folders[0].exists()
-    collect(root, max_bytes=0)
-    assert not folders[0].exists()
 
 
 def test_a_reader_that_comes_while_gc_looks_keeps_its_cache(three, monkeypatch):
