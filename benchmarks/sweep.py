@@ -44,7 +44,7 @@ from lensaudit.models.decoder import decoder_of
 from lensaudit.models.device import resolve_device
 from lensaudit.models.sizes import sizes_of
 from lensaudit.patching import oracle
-from lensaudit.patching.budget import Room
+from lensaudit.patching.stages import Room
 from lensaudit.patching.options import ResolvedSettings, parse_memory
 from lensaudit.patching.score_cache import ScoreCache
 from lensaudit.patching.sources import CachedSource

@@ -28,7 +28,7 @@ from lensaudit.data.neutral import VALIDITY_ROWS
 from lensaudit.data.spans import Encoded, buckets, by_length, make_batch
 from lensaudit.models.bridge import residuals
 from lensaudit.patching.alignment import ALIGN_TOKENS_PER_DIM, fit_alignment, rows_to_fit
-from lensaudit.patching.session import ANSWER_BATCH, read_answers, run_answers
+from lensaudit.patching.session import ANSWER_BATCH, own_answers
 from lensaudit.scores.alignment import LinearMap, Moments, fitted, shared_directions
 
 N_FORGET = 367
@@ -50,14 +50,14 @@ def seconds(run: Callable[[], object]) -> float:
 def ran(bench: Bench) -> None:
     """What a model says, by running it."""
     for bucket in buckets(bench.encoded, ANSWER_BATCH):
-        run_answers(bench.model, bucket)
+        own_answers(bench.model, bucket)
 
 
 def read(bench: Bench) -> None:
     """The same, read out of its cached last stream."""
     with bench.cache(bench.source(), "span") as cache:
         for bucket in buckets(bench.encoded, ANSWER_BATCH):
-            read_answers(bench.model, bucket, cache)
+            own_answers(bench.model, bucket, cache)
 
 
 @dataclass(frozen=True)

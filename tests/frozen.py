@@ -205,7 +205,7 @@ def em() -> Any:
         )
         found = run_em(audit)
         return {
-            Path(name).name: em_numbers(em_result(name, checkpoint.weights, audit, found))
+            Path(name).name: em_numbers(em_result(name, checkpoint, audit, found))
             for name, checkpoint in audit.sources.items()
         }
 

@@ -26,12 +26,12 @@ from lensaudit.auditing.question import (
 from lensaudit.auditing.result import AUDIT_MANIFEST, Audited, joined
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
 from lensaudit.errors import Failure, InputError, LensAuditError, WorkError, failure_in
-from lensaudit.evaluation.log import EvaluationResult
 from lensaudit.files import digest, make_folder, slug
 from lensaudit.models.bridge import opened_once
 from lensaudit.models.checkpoint import peft_for
 from lensaudit.models.fetch import fetch
 from lensaudit.models.registry import DEMO, FETCHED, REAL, load_registry
+from lensaudit.patching.prepare import prepare
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Plan, Tell, unheard
 from lensaudit.results.records import MANIFEST, answered_for, differences, folders_for, manifest
@@ -153,8 +153,17 @@ def audit_into(
     said: dict[str, Path] = {}
     broken = False
     for model, asked, place in evaluations(names, settings, plan.folder):
+        log = asked.retain_log
+        if log is not None and not Path(log).exists():  # the retain model's evaluation failed
+            asked = replace(asked, retain_log=None)
         try:
-            found = _evaluated(model, asked, place, notice, progress)
+            found = evaluate_into(
+                model,
+                asked,
+                place,
+                notice=lambda text, model=model: notice(f"{model}: {text}"),
+                progress=progress,
+            )
             broken = broken or bool(found.failures)
             found.checked()
         except LensAuditError as error:
@@ -165,23 +174,19 @@ def audit_into(
         Failure(one.source, "patch", "work", one.reason or "") for one in depth if one.found_nothing
     ]
     if not failures and not broken:
-        _seal(names, plan.folder, settings, started)
+        # the manifest of the whole: each step's own, and every file that these tell of
+        parts = (plan.folder / name for name in (PATCH, EVAL, KNOW))
+        made = [one for part in parts for one in part.rglob(f"*{MANIFEST}")]
+        files = {path for one in made for path in (one, *answered_for(one)) if path.exists()}
+        options = {"sources": list(names), **plain(settings, without=("fresh",))}
+        manifest(
+            "audit", options=options, inputs={}, device=settings.device, started=started
+        ).write(
+            plan.folder, [one.relative_to(plan.folder).as_posix() for one in files], AUDIT_MANIFEST
+        )
     anchor = anchor_of(names, settings)
     beside = [one for one in plan.evaluations if one == anchor or one not in names]
     return joined(plan.folder, depth, said, known, failures, beside)
-
-
-def _seal(names: Sequence[str], folder: Path, settings: AuditSettings, started: float) -> None:
-    """Write the manifest of the whole: each step's own, and every file that these tell of."""
-    made = [one for name in (PATCH, EVAL, KNOW) for one in (folder / name).rglob(f"*{MANIFEST}")]
-    files = {path for one in made for path in (one, *answered_for(one)) if path.exists()}
-    manifest(
-        "audit",
-        options={"sources": list(names), **plain(settings, without=("fresh",))},
-        inputs={},
-        device=settings.device,
-        started=started,
-    ).write(folder, [path.relative_to(folder).as_posix() for path in files], AUDIT_MANIFEST)
 
 
 def _who_has_what(source: str, anchor: str | None, settings: AuditSettings) -> Know | str:
@@ -199,20 +204,19 @@ def _answered(plan: AuditPlan, progress: Tell) -> tuple[dict[str, Path], list[Fa
     failures: list[Failure] = []
     places = folders_for(tuple(plan.associations), plan.folder / KNOW)
     for name, know in plan.associations.items():
+        place = places.pop(name)
         try:
-            if isinstance(know, str):
-                del places[name]
-            else:
-                answer_into(know, places[name], progress=progress)
+            if not isinstance(know, str):
+                answer_into(know, place, progress=progress)
+                places[name] = place
         except LensAuditError as error:
             failures.append(failure_in(name, "know", error))
-            del places[name]
     return places, failures
 
 
 def _own_folder(names: Sequence[str], settings: AuditSettings, base: Path, notice: Notice) -> Path:
     """The usual folder, or one of its own beside it where that holds another run's results."""
-    depth = patching.prepared(names, asked_of_patch(settings), unheard)
+    depth = prepare(names, asked_of_patch(settings), notice=unheard)
     places = folders_for(tuple(depth.sources), base / PATCH)
     runs = {place: patching.run_of(depth, name) for name, place in places.items()}
     found = [differences(place, run, patching.run_in) for place, run in runs.items()]
@@ -225,16 +229,6 @@ def _own_folder(names: Sequence[str], settings: AuditSettings, base: Path, notic
     own = base.with_name(f"{base.name}-{digest([dict(run) for run in runs.values()])[:8]}")
     notice(f"{base}: holds the results of another run ({why}); this one goes to {own}")
     return own
-
-
-def _evaluated(
-    model: str, settings: EvaluateSettings, place: Path, notice: Notice, progress: Tell
-) -> EvaluationResult:
-    if settings.retain_log is not None and not Path(settings.retain_log).exists():
-        settings = replace(settings, retain_log=None)  # the retain model's evaluation failed
-    return evaluate_into(
-        model, settings, place, notice=lambda text: notice(f"{model}: {text}"), progress=progress
-    )
 
 
 ANSWERS = "forget_Q_A_ROUGE"
@@ -272,16 +266,11 @@ def demo_into(
         peft_for("demo --real")
         fetch(FETCHED[0].partition("/")[0], notice=notice)
     full, retain, *more = (one.name for one in listed if one.role in ("full", "retain"))
-    settings = PatchSettings(
-        full=full,
-        retain=(retain, *more) if real else retain,
-        profile="full",
-        activations=activations,
-    )
+    retains = (retain, *more) if real else (retain,)
+    settings = PatchSettings(full=full, retain=retains, profile="full", activations=activations)
     known = {name: folder / KNOW / slug(name) for name in names}
     for name, place in known.items():
-        asked = quick(several(settings.retain), activations=activations)
-        know_into(name, asked, place, progress=progress)
+        know_into(name, quick(retains, activations=activations), place, progress=progress)
     depths = patch_into(names, settings, folder, notice=notice, progress=progress)
     said = {
         name: evaluate_into(

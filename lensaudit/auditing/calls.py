@@ -1,10 +1,14 @@
-"""The application from Python: one typed call does what a command does.
+"""The application from Python: one typed call does what a command does; what is answered is read.
 
     result = la.audit("demo/npo", out="npo", limit=8)
     first, second = la.patch(["demo/npo", "demo/idknll"], out="both", tau=0.1)
 
 Keywords are the fields of a settings record. A file or folder is text or a `Path`. Several models
 give a list, in their order; one that is named twice stands in it twice and is computed once.
+
+A finished run says in its manifests what it was asked, as a hash (`question`). Whoever asks the
+same again is given what the files say, and no model library is imported for it; in any doubt the
+run is made again.
 """
 
 import difflib
@@ -12,6 +16,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import (
@@ -25,20 +30,41 @@ from typing import (
     runtime_checkable,
 )
 
-from lensaudit.association.result import KnowResult
+from lensaudit.association.result import KnowResult, know_folder
 from lensaudit.association.settings import KnowSettings
-from lensaudit.auditing.result import AuditResult, CacheResult, EvaluationResult, PatchResult
-from lensaudit.auditing.reuse import audited, evaluated, known, patched
+from lensaudit.auditing.question import (
+    audit_folder,
+    audit_key,
+    check_rows,
+    evaluation_folder,
+    evaluation_key,
+    know_key,
+    patch_key,
+)
+from lensaudit.auditing.result import (
+    AUDIT_MANIFEST,
+    SUMMARY,
+    Audited,
+    AuditResult,
+    CacheResult,
+    EvaluationResult,
+    PatchResult,
+    read_audit,
+    read_evaluation,
+    read_patched,
+)
 from lensaudit.auditing.settings import (
     AuditSettings,
     CacheSettings,
     EvaluateSettings,
 )
 from lensaudit.errors import InputError
+from lensaudit.models.hashing import looking
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.progress import Tell, unheard
-from lensaudit.results.reading import checked_as
-from lensaudit.results.records import folders_for
+from lensaudit.progress import Notice, Tell, unheard
+from lensaudit.results.keyed import Key, Question
+from lensaudit.results.reading import checked_as, json_object
+from lensaudit.results.records import COMPARISON_MANIFEST, MANIFEST, folders_for
 from lensaudit.settings import Place, named, path_of
 
 P = ParamSpec("P")
@@ -118,17 +144,16 @@ def door(record: Callable[P, S]) -> Callable[[Work[S, R]], Door[P, R]]:
 
 def _fit(value: Any, keyword: inspect.Parameter) -> Any:
     """A value as its field holds it: of a field for several, one is a tuple of one."""
-    if not isinstance(keyword.default, tuple) or value is None:
-        return _plain(value)
     several = isinstance(value, Iterable) and not isinstance(value, str | Path)
-    return _plain(list(cast(Iterable[Any], value)) if several else [value])
+    if isinstance(keyword.default, tuple) and value is not None:
+        value = tuple(cast(Iterable[Any], value)) if several else (value,)
+    if isinstance(value, list | tuple):
+        return tuple(map(_plain, cast(Sequence[Any], value)))
+    return _plain(value)
 
 
 def _plain(value: Any) -> Any:
     """A place as text, which says a name or a file wherever either is wanted."""
-    if isinstance(value, list | tuple):
-        several = cast(Sequence[Any], value)
-        return tuple(map(_plain, several))
     return named(value) if isinstance(value, Path) else value
 
 
@@ -148,7 +173,11 @@ def given_to(
         InputError: one is of another kind: `layers=9`, `dtype="fp16"`.
     """
     keywords = inspect.signature(record).parameters
-    check_keywords(call, known or keywords, given)
+    for name in given:
+        if name not in (names := known or keywords):
+            near = difflib.get_close_matches(name, names)
+            hint = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(names)}"
+            raise TypeError(f"{call}() has no keyword {name!r}; {hint}")
     kinds = get_type_hints(record, include_extras=True)
     fitting = {name: _fit(value, keywords[name]) for name, value in given.items()}
     return {
@@ -157,17 +186,167 @@ def given_to(
     }
 
 
-def check_keywords(name: str, known: Collection[str], given: Mapping[str, Any]) -> None:
-    """Refuse a keyword that a call does not know.
+def patched(
+    sources: Sequence[str],
+    settings: PatchSettings,
+    folder: Path | None = None,
+    *,
+    notice: Notice = unheard,
+    progress: Tell = unheard,
+) -> list[PatchResult]:
+    """As `auditing.patch.patch_into`; a run that is finished is read from its files."""
+    names = tuple(dict.fromkeys(sources))
+    folders = folders_for(names, folder)
 
-    Raises:
-        TypeError: names the fields that are spelled alike.
+    def manifests(folders: Sequence[Path]) -> list[Path]:
+        beside = len(folders) > 1 and settings.score != "em"
+        compared = [folders[0].parent / COMPARISON_MANIFEST] if beside else []
+        return [*(one / MANIFEST for one in folders), *compared]
+
+    def made(question: Question) -> tuple[list[PatchResult], list[Path]]:
+        check_rows(names, settings)
+        from lensaudit.auditing.patch import patch_into  # seconds to import
+
+        told: dict[str, Any] = {
+            "notice": question.tell,
+            "progress": progress,
+            "opened": question.opened,
+        }
+        found = patch_into(names, settings, folder, **told)
+        return found, manifests([one.folder for one in found])
+
+    return _answered(
+        lambda: patch_key(names, settings),
+        () if settings.fresh else manifests([*folders.values()]),
+        lambda: read_patched(folders),
+        made,
+        notice,
+    )
+
+
+def evaluated(
+    model: str,
+    settings: EvaluateSettings,
+    folder: Path | None = None,
+    *,
+    notice: Notice = unheard,
+    progress: Tell = unheard,
+) -> EvaluationResult:
+    """As `auditing.evaluate.evaluate_into`; one that is finished is read from its files."""
+    place = evaluation_folder(model, settings, folder)
+
+    def made(question: Question) -> tuple[EvaluationResult, list[Path]]:
+        from lensaudit.auditing.evaluate import evaluate_into  # seconds to import
+
+        told: dict[str, Any] = {
+            "notice": question.tell,
+            "progress": progress,
+            "opened": question.opened,
+        }
+        found = evaluate_into(model, settings, folder, **told)
+        return found, [] if found.failures else [found.folder / MANIFEST]
+
+    return _answered(
+        lambda: evaluation_key(model, settings),
+        () if settings.fresh else [place / MANIFEST],
+        lambda: read_evaluation(model, place),
+        made,
+        notice,
+    )
+
+
+def audited(
+    sources: Sequence[str],
+    settings: AuditSettings,
+    folder: Path | None = None,
+    *,
+    notice: Notice = unheard,
+    progress: Tell = unheard,
+    planned: Callable[[Any], None] = unheard,
+) -> Audited:
+    """As `auditing.audit.audit_into`; one that is finished in all its steps is read.
+
+    Args:
+        sources: names, Hub ids or folders; the same one twice counts once.
+        settings: what, and how.
+        folder: of all results; None: experiments/out/audit-<source>.
+        notice: told remarks.
+        progress: told what is done.
+        planned: told the plan of what is made, before any work.
     """
-    for keyword in given:
-        if keyword not in known:
-            near = difflib.get_close_matches(keyword, known)
-            hint = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(known)}"
-            raise TypeError(f"{name}() has no keyword {keyword!r}; {hint}")
+    names = tuple(dict.fromkeys(sources))
+    place = audit_folder(names, folder)
+
+    def made(question: Question) -> tuple[Audited, list[Path]]:
+        check_rows(names, settings)
+        from lensaudit.auditing.audit import audit_into  # seconds to import
+
+        def opened(plan: Any) -> None:
+            planned(plan)
+            for line in plan.remarks:
+                question.tell(line)
+            question.opened()
+
+        found = audit_into(names, settings, folder, notice=notice, progress=progress, opened=opened)
+        sealed = found.folder / AUDIT_MANIFEST
+        return found, [sealed] if sealed.exists() else []
+
+    return _answered(
+        lambda: audit_key(names, settings),
+        () if settings.fresh else [place / AUDIT_MANIFEST],
+        lambda: read_audit(names, settings, place),
+        made,
+        notice,
+    )
+
+
+def known(
+    source: str,
+    settings: KnowSettings,
+    folder: Path | None = None,
+    *,
+    notice: Notice = unheard,
+    progress: Tell = unheard,
+) -> KnowResult:
+    """As `association.run.know_into`; one that is finished is read from its files."""
+    place = know_folder(source, folder)
+
+    def made(question: Question) -> tuple[KnowResult, list[Path]]:
+        from lensaudit.association.run import know_into  # seconds to import
+
+        found = know_into(source, settings, folder, notice=question.tell, progress=progress)
+        question.opened()
+        return found, [found.folder / MANIFEST]
+
+    return _answered(
+        lambda: know_key(source, settings),
+        [place / MANIFEST],
+        lambda: KnowResult(source, place, json_object(place / SUMMARY)),
+        made,
+        notice,
+    )
+
+
+def _answered(
+    key: Key,
+    manifests: Iterable[Path],
+    read: Callable[[], R],
+    made: Callable[[Question], tuple[R, Iterable[Path]]],
+    notice: Notice,
+) -> R:
+    """What a run wrote, where its manifests say that this was asked; else what it finds now."""
+    with looking():
+        question = Question(key, notice)
+        told = question.answered(manifests)
+    if told is not None:
+        with suppress(InputError):
+            found = read()
+            for line in told:
+                notice(line)
+            return found
+    found, written = made(question)
+    question.settle(written)
+    return found
 
 
 @door(AuditSettings)
@@ -234,7 +413,7 @@ def cache(
     >>> la.cache("demo/npo", component=["attn", "heads"]).parts["heads"].key  # doctest: +SKIP
     '90ab…'
     """
-    from lensaudit.auditing.cache import cache_into  # seconds to import; answers are read without
+    from lensaudit.auditing.streams import cache_into  # seconds to import; answers are read without
 
     settings = settings if out is None else replace(settings, activations=out)
     return [cache_into(one, settings, notice=notice, progress=progress) for one in source]

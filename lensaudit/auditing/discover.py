@@ -72,20 +72,18 @@ class Discovered:
 
     def text(self) -> str:
         """Content of the project file."""
-        return "\n".join([*_HEAD, *self._lines(), *_TAIL, ""])
-
-    def _lines(self) -> Iterator[str]:
+        lines = [*_HEAD]
         for key, words in _WORDS.items():
             if key in self.chosen:
-                yield f"{key} = {_toml(self.chosen[key])}{self._reason(key)}"
+                value = self.chosen[key]
+                because = self.because.get(value if isinstance(value, str) else [*value, ""][0])
+                why = f"  # {because}" if because and key in ("full", "retain") else ""
+                # TOML's basic strings escape as JSON's do
+                lines.append(f"{key} = {json.dumps(value, ensure_ascii=False)}{why}")
             elif key in self.open:
                 found = ", ".join(self.open[key])
-                yield f"# {key} = …  # {words}" + (f"; perhaps {found}" if found else "")
-
-    def _reason(self, key: str) -> str:
-        value = self.chosen[key]
-        because = self.because.get(value if isinstance(value, str) else next(iter(value), ""))
-        return f"  # {because}" if because and key in ("full", "retain") else ""
+                lines.append(f"# {key} = …  # {words}" + (f"; perhaps {found}" if found else ""))
+        return "\n".join([*lines, *_TAIL, ""])
 
 
 _HEAD = (
@@ -141,22 +139,17 @@ def check_project(project: Project) -> list[str]:
         InputError: a model or a file is not there, or cannot belong to the others.
     """
     registry = load_registry(project.registry)
-    lines = []
-    shapes: dict[str, Any] = {}
-    named = [project.full, *project.retain, *project.sources]
-    for one in filter(None, named):
-        spec = resolve(one, registry)
-        if spec.local is not None:
-            config = read_json(spec.local / "config.json")
-            shapes[one] = tuple(config.get(key) for key in _SHAPE)
+    named = [one for one in (project.full, *project.retain, *project.sources) if one]
+    folders = {one: spec.local for one in named if (spec := resolve(one, registry)).local}
+    configs = {one: read_json(place / "config.json") for one, place in folders.items()}
+    shapes = {one: tuple(map(config.get, _SHAPE)) for one, config in configs.items()}
     if len(set(shapes.values())) > 1:
         told = "; ".join(f"{one} {shape}" for one, shape in shapes.items())
         raise InputError(f"{project.file}: models differ in {', '.join(_SHAPE)}: {told}")
-    lines.append(f"models: {len(list(filter(None, named)))} found, {len(shapes)} of them folders")
+    lines = [f"models: {len(named)} found, {len(shapes)} of them folders"]
     fields = Fields(project.question, project.answer, project.group)
     for key in ("forget", "retain_rows"):
-        path = getattr(project, key)
-        if path is not None:
+        if (path := getattr(project, key)) is not None:
             n = len(read_pairs(path, fields))
             lines.append(f"{key}: {n} rows in {path}; `lensaudit annotate` marks their facts")
     if project.forget is None and project.data is not None and project.data.endswith(ROWS):
@@ -191,9 +184,8 @@ def _choose_rows(
             left[kind] = (f"{place}, whose fields have other names",)
         else:
             chosen[kind], columns = place, fields
-    usual = vars(Fields())
     own = vars(columns or Fields())
-    chosen |= {name: own[name] for name, same in usual.items() if own[name] != same}
+    chosen |= {name: own[name] for name, same in vars(Fields()).items() if own[name] != same}
 
 
 def _reads(fields: Fields, own: Fields) -> bool:
@@ -204,31 +196,32 @@ def _reads(fields: Fields, own: Fields) -> bool:
 
 def _models(folder: Path, strange: dict[str, str]) -> dict[str, dict[str, str]]:
     """Role -> model below a folder -> who says so; what only looks like one is strange."""
-    adapters: dict[Path, bool] = {}
+    models, adapters = list[Path](), list[Path]()
     for place, names in _walk(folder):
         weights = any(one.endswith(".safetensors") for one in names)
         if "config.json" in names and weights:
-            adapters[place] = False
+            models.append(place)
         elif "adapter_config.json" in names:
-            adapters[place] = True
+            adapters.append(place)
         elif "config.json" in names or weights:
             lacks = "config.json" if weights else "weights in safetensors"
             strange[place.relative_to(folder).as_posix()] = f"a model without {lacks}"
     registry = {one.local.resolve(): one.role for one in load_registry().values() if one.local}
-    starts = {_start_of(place) for place in adapters}
+    starts = {_start_of(place) for place in (*models, *adapters)}
+    shown = {
+        place: f"./{place.relative_to(folder).as_posix()}" if place != folder else "."
+        for place in (*models, *adapters)
+    }
     found: dict[str, dict[str, str]] = {"full": {}, "retain": {}, "sources": {}}
-    for place, adapter in sorted(adapters.items()):
-        shown = f"./{place.relative_to(folder).as_posix()}" if place != folder else "."
-        if adapter:
-            base = str(
-                read_json(place / "adapter_config.json").get("base_model_name_or_path") or ""
-            )
-            near = base and (folder / base).is_dir()
-            shown = f"{f'./{Path(base).as_posix()}' if near else base}+{shown}"
-            found["sources"][shown] = "an adapter"
-        else:
+    for place in sorted(shown):
+        if place in models:
             role, because = _role_of(place, registry.get(place.resolve()), starts)
-            found[role][shown] = because
+            found[role][shown[place]] = because
+            continue
+        base = str(read_json(place / "adapter_config.json").get("base_model_name_or_path") or "")
+        near = base and (folder / base).is_dir()
+        start = f"./{Path(base).as_posix()}" if near else base
+        found["sources"][f"{start}+{shown[place]}"] = "an adapter"
     return found
 
 
@@ -265,10 +258,8 @@ def _rows(folder: Path, strange: dict[str, str]) -> dict[str, Fields | None]:
                 strange[shown] = f"rows are read from {', '.join(ROWS)}; save it as one of these"
             elif one.endswith(ROWS):
                 fields = _fields_of(_first_rows(place / one))
-                if isinstance(fields, str):
-                    strange[shown] = fields
-                else:
-                    found[shown] = fields
+                told: dict[str, Any] = strange if isinstance(fields, str) else found
+                told[shown] = fields
     return found
 
 
@@ -282,15 +273,12 @@ def _fields_of(rows: Sequence[Mapping[str, Any]]) -> Fields | str | None:
     named = {usual: [one for one in names if one in keys] for usual, names in _COLUMNS.items()}
     if lacks := [name for name in ("question", "answer") if not named[name]]:
         return f"no field for {' and '.join(lacks)} among {', '.join(sorted(keys)[:8])}"
-    authors = [one for one in _COLUMNS["group"] if _repeats(rows, one)]
-    return Fields(named["question"][0], named["answer"][0], (*authors, "group")[0])
-
-
-def _repeats(rows: Sequence[Mapping[str, Any]], key: str) -> bool:
-    """Does a field hold the same value for several rows, so that it can name their author?"""
-    values = [row.get(key) for row in rows]
-    named = all(isinstance(one, int | str) for one in values)
-    return named and 1 <= len(set(values)) < len(values)
+    for key in _COLUMNS["group"]:
+        values = [row.get(key) for row in rows]
+        # the same for several rows, so that it can name their author
+        if all(isinstance(one, int | str) for one in values) and len(set(values)) < len(values):
+            return Fields(named["question"][0], named["answer"][0], key)
+    return Fields(named["question"][0], named["answer"][0])
 
 
 def _first_rows(path: Path) -> list[Mapping[str, Any]]:
@@ -334,24 +322,9 @@ def _kind_of(name: str, kinds: Mapping[str, re.Pattern[str]]) -> str | None:
 
 def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
     """Folders from the first down, with the files in them; hidden ones and results are left out."""
-    base = len(folder.parts)
-
-    def walked() -> Iterator[tuple[Path, list[str]]]:
-        for here, inner, files in os.walk(folder):
-            deep = len(Path(here).parts) - base >= DEPTH or (Path(here) / "pyvenv.cfg").exists()
-            kept = (one for one in sorted(inner) if one[:1] != "." and one not in _CLOSED)
-            inner[:] = [] if deep else list(kept)
-            yield Path(here), files
-
-    return islice(walked(), MOST_FILES)
-
-
-def _toml(value: Any) -> str:
-    r"""A value as TOML writes it; its basic strings escape as JSON's do.
-
-    >>> print(_toml(("a", 'b"c')))
-    ["a", "b\"c"]
-    """
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    return "[" + ", ".join(map(_toml, value)) + "]"
+    for here, inner, files in islice(os.walk(folder), MOST_FILES):
+        place = Path(here)
+        deep = len(place.parts) - len(folder.parts) >= DEPTH or (place / "pyvenv.cfg").exists()
+        kept = [one for one in sorted(inner) if one[:1] != "." and one not in _CLOSED]
+        inner[:] = [] if deep else kept
+        yield place, files

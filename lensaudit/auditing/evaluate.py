@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,9 +97,9 @@ def evaluate_into(
     started = time.monotonic()
     metrics = ordered(settings.suite, settings.metrics)
     passes = open_evaluation(model, settings, notice=notice)
-    wanted = evaluation_folder(model, settings, folder)
-    run = run_of(model, settings, folder, passes)
-    place = _own_folder(wanted, run, named=folder is not None, notice=notice)
+    wanted, place = folders_of(
+        model, settings, folder, run_of(model, settings, folder, passes), notice
+    )
     claim(place, "eval", (f"{settings.suite.upper()}_EVAL.json", "results.jsonl"))
     for one in (place / PASSES).glob("*.npz") if settings.fresh else ():
         one.unlink()
@@ -154,9 +155,13 @@ def evaluate_into(
     return EvaluationResult(model, log, settings.suite, entries, tuple(said))
 
 
-def _own_folder(wanted: Path, run: Run, *, named: bool, notice: Notice = unheard) -> Path:
-    """Where the result goes: no other run's is replaced, but by one that asks for more."""
-    return folder_of(wanted, run, run_in, named=named, tell=notice, grew=grew, kind=KIND)
+def folders_of(
+    model: str, settings: EvaluateSettings, folder: Path | None, run: Run, notice: Notice
+) -> tuple[Path, Path]:
+    """Where a result is wanted, and where it goes: it replaces none but one that asks for less."""
+    wanted, named = evaluation_folder(model, settings, folder), folder is not None
+    own = folder_of(wanted, run, run_in, named=named, tell=notice, grew=grew, kind=KIND)
+    return wanted, own
 
 
 def run_of(model: str, settings: EvaluateSettings, folder: Path | None, passes: ModelPasses) -> Run:
@@ -170,8 +175,9 @@ def run_of(model: str, settings: EvaluateSettings, folder: Path | None, passes: 
 def run_in(manifest: Mapping[str, Any]) -> Run:
     """The same of a manifest: content of the model and the rows, and what moves a number."""
     # an option that an earlier version did not know had what is its default now
-    options = _placed(plain(EvaluateSettings()) | manifest["options"])
-    inputs = manifest["inputs"]
+    options, inputs = plain(EvaluateSettings()) | manifest["options"], manifest["inputs"]
+    places = {name: options[name] for name in _PLACES if options.get(name)}
+    options |= {name: os.path.realpath(one) for name, one in places.items()}
     return {
         "command": manifest["command"],
         "model": known_as(options["model"]),
@@ -179,12 +185,6 @@ def run_in(manifest: Mapping[str, Any]) -> Run:
         **{f"rows of {name}": value for name, value in inputs["data"].items()},
         **{name: value for name, value in options.items() if name not in _NOT_THE_RESULT},
     }
-
-
-def _placed(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with their places in one spelling."""
-    places = {name: options[name] for name in _PLACES if options.get(name)}
-    return {**options, **{name: os.path.realpath(one) for name, one in places.items()}}
 
 
 def grew(name: str, old: Any, new: Any) -> bool:
@@ -217,14 +217,16 @@ def plan_evaluation(model: str, settings: EvaluateSettings, folder: Path | None 
     # a classifier is loaded where it is opened, and rates what is generated anyway
     passes = open_evaluation(model, replace(settings, classifier=None))
     run = run_of(model, settings, folder, passes)
-    place = _own_folder(evaluation_folder(model, settings, folder), run, named=folder is not None)
+    _, place = folders_of(model, settings, folder, run, unheard)
     counted = _counted(passes, ordered(settings.suite, settings.metrics), settings.suite)
     n_texts, n_answers = (
         sum(n for n, kind in counted.values() if kind == what) for what in ("texts", "questions")
     )
-    done = not settings.fresh and _is_done(
-        place, run, _inputs(passes) | _reference(settings, place)
-    )
+    done = not settings.fresh and is_whole(place) and not differences(place, run, run_in)
+    if done:  # what it compares with must be the same, too
+        made = read_json(place / MANIFEST)["inputs"]
+        inputs = _inputs(passes) | _reference(settings, place) | {"model": made["model"]}
+        done = made == made | json.loads(canonical_json(inputs))
     n_kept = 0 if settings.fresh else len(list((place / PASSES).glob("*.npz")))
     kept = f"; {n_kept} passes kept from before" if n_kept and not done else ""
     return Plan(
@@ -245,9 +247,8 @@ def aggregate_log(
         InputError: not a log, or one without rows.
     """
     read = read_log(log)
-    retain: Mapping[str, MetricResult] = {}
-    if settings.retain_log:
-        retain = read_log(Path(settings.retain_log)).complete
+    theirs = settings.retain_log
+    retain = read_log(Path(theirs)).complete if theirs else dict[str, MetricResult]()
     entries = recomputed(
         read, retain=retain, retain_value=settings.ref_value, names=settings.metrics
     )
@@ -272,14 +273,6 @@ def _counted(
         else:
             found[name] = sum(map(len, passes.view(read).rows.values())), "texts"
     return found
-
-
-def _is_done(place: Path, run: Run, inputs: Mapping[str, Any]) -> bool:
-    """Whether the folder holds this evaluation, finished, and what it compares with is the same."""
-    if not is_whole(place) or differences(place, run, run_in):
-        return False
-    made = read_json(place / MANIFEST)["inputs"]
-    return made == made | json.loads(canonical_json({**inputs, "model": made["model"]}))
 
 
 def _reference(settings: EvaluateSettings, place: Path) -> dict[str, str | None]:
@@ -347,32 +340,27 @@ def open_evaluation(
     from lensaudit.patching.options import parse_memory  # seconds to import
 
     memory_bytes = parse_memory(settings.memory)
-    subject, checkpoint = open_subject(
-        model,
+    opening = partial(
+        open_subject,
         registry=path_of(settings.registry),
         dtype=settings.dtype,
         device=settings.device,
         attn=settings.attn,
         memory_bytes=memory_bytes,
     )
+    subject, checkpoint = opening(model)
     tell_stored_twice(checkpoint, notice=notice)
     folder = path_of(settings.tokenizer)
     tokenizer = tokenizer_for(checkpoint, folder)
-    template = _template(settings)
+    template = Template() if settings.suite == "tofu" else PLAIN
+    if settings.template:
+        template = read_template(Path(settings.template))
     check_tokenizer(tokenizer, template, str(folder or model))
     splits = splits_of(model, settings)
-    reference = None
+    reference = classifier = None
     if settings.reference:
-        reference, opened = open_subject(
-            settings.reference,
-            registry=path_of(settings.registry),
-            dtype=settings.dtype,
-            device=settings.device,
-            attn=settings.attn,
-            memory_bytes=memory_bytes,
-        )
+        reference, opened = opening(settings.reference)
         tokenizer_for(opened, folder)
-    classifier = None
     if settings.classifier:
         classifier = open_classifier(
             settings.classifier,
@@ -391,12 +379,6 @@ def open_evaluation(
         cleanup=settings.cleanup,
         classifier=classifier,
     )
-
-
-def _template(settings: EvaluateSettings) -> Template:
-    if settings.template:
-        return read_template(Path(settings.template))
-    return Template() if settings.suite == "tofu" else PLAIN
 
 
 def _patching(model: str, settings: EvaluateSettings, notice: Notice) -> Patching:

@@ -11,22 +11,19 @@ from lensaudit.auditing.result import PatchResult, read_patched
 from lensaudit.files import canonical_json
 from lensaudit.patching.collateral import kept_beside
 from lensaudit.patching.controls import controls_of
-from lensaudit.patching.counterfactual import plan_beside_others
-from lensaudit.patching.exact_match import em_plan_of
 from lensaudit.patching.outcome import (
     BY_TOKEN,
     FILES,
     Summarised,
     clear,
-    with_texts,
     write_comparison,
     write_result,
 )
-from lensaudit.patching.prepare import prepare, prepare_without_retain
-from lensaudit.patching.scoring import manifest_of, plan_of
+from lensaudit.patching.prepare import prepare
+from lensaudit.patching.scoring import manifest_of
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.patching.summary import NOT_A_DEPTH, summaries
+from lensaudit.patching.summary import NOT_A_DEPTH, planned, summaries
 from lensaudit.progress import Notice, Plan, Tell, unheard
 from lensaudit.results.records import Run, claim, folder_of, folders_for, known_as
 from lensaudit.settings import COUNTERFACTUAL
@@ -49,15 +46,7 @@ def plan_patch(
         InputError: as `prepare`.
     """
     settings = anchored(tuple(sources), settings)
-    session = prepared(sources, settings, notice)
-    kept_beside(session)
-    if settings.score == "em":
-        return em_plan_of(session)
-    if settings.score == "lens":
-        return plan_of(session)
-    if settings.without_retain:
-        return plan_beside_others(session)
-    return plan_of(session, controls_of(session).planned(session))
+    return planned(prepare(sources, settings, notice=notice))
 
 
 def patch_into(
@@ -89,7 +78,7 @@ def patch_into(
     """
     started = time.monotonic()
     settings = anchored(tuple(sources), settings)
-    session = prepared(sources, settings, notice, progress)
+    session = prepare(sources, settings, notice=notice, progress=progress)
     controls = None if settings.without_retain else controls_of(session)
     kept = kept_beside(session)
     opened(session)
@@ -107,14 +96,10 @@ def patch_into(
     nulls = read_calibration()
     for one in found:
         name, outcome = one.summary["source"], one.outcome
-        rows = with_texts(with_tokens(one.rows, session), session.examples)
+        rows = with_texts(one.rows, session)
         summary = {**one.summary, "verdict": _judged(one, nulls).document()}
-        made = manifest_of(
-            session,
-            {"source": session.sources[name]},
-            started,
-            scores_by=None if outcome is None else outcome.computed_by,
-        )
+        by = outcome and outcome.computed_by
+        made = manifest_of(session, {"source": session.sources[name]}, started, scores_by=by)
         write_result(folders[name], rows, one.cells, summary, made)
     outcomes = [one.outcome for one in found if one.outcome is not None]
     if len(outcomes) > 1:
@@ -132,14 +117,6 @@ def _judged(one: Summarised, nulls: Mapping[str, Any]) -> Verdict:
     if one.summary.get("kind") == COUNTERFACTUAL:
         return judge_beside(COUNTERFACTUAL, one.summary, nulls)
     return judge_run(one.summary, one.rows, nulls)
-
-
-def prepared(
-    sources: Sequence[str], settings: PatchSettings, notice: Notice, progress: Tell = unheard
-) -> Session:
-    """The session of a run, with a retain model or without one."""
-    opening = prepare_without_retain if settings.without_retain else prepare
-    return opening(sources, settings, notice=notice, progress=progress)
 
 
 def run_of(session: Session, source: str) -> Run:
@@ -169,15 +146,19 @@ def run_in(manifest: Mapping[str, Any]) -> Run:
     }
 
 
-def with_tokens(rows: Sequence[Mapping[str, Any]], session: Session) -> list[dict[str, Any]]:
-    """Rows that were read by token, with the tokens of their spans as text."""
-    if not any(BY_TOKEN in row for row in rows):
-        return [dict(row) for row in rows]
-    decode = session.tokenizer.decode
+def with_texts(rows: Sequence[Mapping[str, Any]], session: Session) -> list[dict[str, Any]]:
+    """Rows with what was asked, so that a result can be read without its forget set.
+
+    And with the tokens of their spans as text, where they were read by token.
+    """
+    texts = ("question", "answer", "prefix", "entity")
+    asked = {e.idx: {name: getattr(e, name) for name in texts} for e in session.examples}
     spans = {e.idx: e.token_ids[e.start + 1 : e.end + 1] for e in session.encoded}
-    return [
-        {**row, "span_tokens": [decode([one]) for one in spans[row["idx"]]]}
-        if BY_TOKEN in row
-        else dict(row)
-        for row in rows
-    ]
+    found = []
+    for row in rows:
+        tokens = spans[row["idx"]] if BY_TOKEN in row else ()
+        read = {"span_tokens": [session.tokenizer.decode([one]) for one in tokens]}
+        found.append(
+            {"idx": row["idx"], **asked.get(row["idx"], {}), **row, **(read if tokens else {})}
+        )
+    return found

@@ -1,7 +1,7 @@
 """What does a run ask? The settings that follow from its names, and one hash of what decides it.
 
 Every option, models and rows by content, the code, the libraries and the cards that it could run
-on are hashed. Who asks the same again is given the files (`reuse`); no model library is imported.
+on are hashed. Who asks the same again is given the files (`calls`); no model library is imported.
 """
 
 import os

@@ -38,7 +38,7 @@ from lensaudit.steer.settings import (
 
 with lazily():
     from lensaudit.association import canaries, opening, run
-    from lensaudit.auditing import audit, cache, evaluate, patch, result, reuse
+    from lensaudit.auditing import audit, calls, evaluate, patch, result, streams
     from lensaudit.evaluation import lmeval
     from lensaudit.report import render
     from lensaudit.results import records
@@ -73,7 +73,7 @@ def patch_command(
         say(patch.plan_patch(sources, settings, notice=notice).text())
         return
     with during(LOOKING):
-        patched = reuse.patched
+        patched = calls.patched
     with ProgressBar() as bar:
         found = patched(sources, settings, out, notice=notice, progress=bar.tell)
     summaries = [one.summary for one in found]
@@ -93,14 +93,14 @@ def cache_command(model: str, settings: CacheSettings, as_json: bool, dry_run: b
     """Cache the residual stream after every block, with run_with_cache, as HDF5.
 
     A cache is found again by its content: weights, tokenizer, examples, type, attention. With a
-    complete cache nothing is loaded. `--component` caches that instead; `patch --component` reads
-    it where it is there, and runs the model where it is not. `heads` serves every `head:N`.
+    complete cache nothing is loaded. `--component` caches that instead, as `patch --component` does
+    where it is not there. `heads` serves every `head:N`.
     """
     if dry_run:
-        say(cache.plan_cache(model, settings).text())
+        say(streams.plan_cache(model, settings).text())
         return
     with ProgressBar() as bar:
-        found = cache.cache_into(model, settings, progress=bar.tell, notice=notice)
+        found = streams.cache_into(model, settings, progress=bar.tell, notice=notice)
     answer(found.summary, [str(one.folder) for one in found.parts.values()], as_json=as_json)
 
 
@@ -144,7 +144,7 @@ def evaluate_command(
     if log is not None:
         found = evaluate.aggregate_log(log, settings, out)
     else:
-        found = reuse.evaluated(
+        found = calls.evaluated(
             model or "", settings, out, notice=notice, progress=lambda one: notice(one.piece)
         ).checked()
     for note in found.notes:
@@ -179,7 +179,7 @@ def audit_command(
         say(_plan(audit.plan_audit(sources, settings, out, notice=notice)))
         return
     with during(LOOKING):
-        audited = reuse.audited
+        audited = calls.audited
     with ProgressBar() as bar:
         found = audited(
             sources,
@@ -309,7 +309,7 @@ def know_command(
         say("\n".join(run.plan_of(opening.open_know(source, settings, notice=notice))))
         return
     with during(LOOKING):
-        known = reuse.known
+        known = calls.known
     with ProgressBar() as bar:
         found = known(source, settings, out, notice=notice, progress=bar.tell)
     document = {"out": str(found.folder), **found.summary}

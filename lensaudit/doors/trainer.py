@@ -26,11 +26,10 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 from lensaudit.association.result import KnowResult
 from lensaudit.association.run import know_into
 from lensaudit.association.settings import quick
-from lensaudit.auditing.calls import given_to, notice
+from lensaudit.auditing.calls import given_to, notice, patched
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.question import own_data
 from lensaudit.auditing.result import EvaluationResult, PatchResult
-from lensaudit.auditing.reuse import patched
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError, PartialError

@@ -53,7 +53,7 @@ from lensaudit.models.checkpoint import load_tokenizer, open_model
 from lensaudit.patching.controls import controls_of, examined, weakest_of
 from lensaudit.patching.outcome import Outcome, summary_of
 from lensaudit.patching.prepare import prepare
-from lensaudit.patching.scoring import run, score_all, score_lens, scored
+from lensaudit.patching.scoring import score_all, score_lens, scored
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import unheard
@@ -271,9 +271,8 @@ def _examined(
     Once for all auditors that read it. A model of another depth has no UDS, and an aligned one.
     """
     with audit_of(cases, align="auto") as session:
-        deltas = run(session)
-        outcomes, anchors = scored(session, deltas)
-        found = examined(session, deltas, controls_of(session))
+        outcomes, anchors = scored(session)
+        found = examined(session, outcomes, controls_of(session))
     by_name = {one.source: (_depth(one), found[one.source], one) for one in outcomes}
     return [by_name[case.model] for case in cases], anchors
 
@@ -348,8 +347,8 @@ def _erasure(one: Weakest | None) -> tuple[Estimate | None, None]:
 
 def _plain_weakest(_: AuditorScore, outcome: Outcome) -> AuditorScore:
     """The same of UDS as it is, which needs no map."""
-    groups = [one.group for one in outcome.encoded]
-    found = weakest_of(outcome.s1, outcome.depth, groups, outcome.settings.at_layers)
+    rows, layers = outcome.encoded, outcome.settings.at_layers
+    found = weakest_of(outcome.s1, outcome.depth, rows, layers)
     if found is None:
         return AuditorScore(None, why=NO_LAYER)
     return AuditorScore(found.erasure.value, control=True, ci95=found.erasure.ends)

@@ -157,11 +157,10 @@ def fit_alignment(
     Raises:
         InputError: too few tokens for the width, or streams that no map can be fitted to.
     """
-    key = alignment_key(source.fingerprint, full.fingerprint, kind, n_tokens)
-    pairs = partial(_paired_streams, source, full, places)
-    layer_of = relative_layers(source.n_layers, full.n_layers)
-    d_x, d_y = source.d_model, full.d_model
-    empty = Moments.empty(d_x, d_y)
+    n, (d_x, d_y) = full.n_layers, (source.d_model, full.d_model)
+    # the source's layer at the same relative depth
+    layer_of = tuple(-(-(layer + 1) * source.n_layers // n) - 1 for layer in range(n))
+    pairs, empty = partial(_paired_streams, source, full, places), Moments.empty(d_x, d_y)
     rows = rows_to_fit(encoded, n_tokens, places)
     held_out, fit = rows[::HELD_OUT], [row for at, row in enumerate(rows) if at % HELD_OUT]
     used = sum(len(_paired(e, places)) for e in fit)
@@ -173,11 +172,9 @@ def fit_alignment(
     norms = [[one.norm(dim=-1) for one in pairs(chunk)] for chunk in batched(fit, CHUNK_ROWS)]
     medians = [torch.cat(side, dim=1).median(dim=1).values for side in zip(*norms, strict=True)]
     # moments of the fit, of the rows held out and of shuffled pairs
-    per_layer = 3 * 8 * (d_x * d_x + d_x * d_y)
-    at_once = max(1, memory_bytes // (2 * per_layer))
-    maps, shuffled, r2 = [], [], []
-    for start in range(0, full.n_layers, at_once):
-        layers = range(start, min(start + at_once, full.n_layers))
+    at_once = max(1, memory_bytes // (2 * 3 * 8 * (d_x * d_x + d_x * d_y)))
+    maps, shuffled, r2 = list[LinearMap](), list[LinearMap](), list[float]()
+    for layers in batched(range(n), at_once):
         sums = _sums(pairs, fit, layers, layer_of, medians, empty)
         checks = _sums(pairs, held_out, layers, layer_of, medians, empty, shuffle=False)
         for (found, mixed), (check, _) in zip(sums, checks, strict=True):
@@ -187,25 +184,24 @@ def fit_alignment(
             except (ValueError, RuntimeError) as error:  # RuntimeError: of LAPACK
                 raise InputError(f"--align {kind}: {error}") from error
             r2.append(r_squared(maps[-1], check))
-    made = Alignment(kind, tuple(maps), layer_of, tuple(r2), used, tuple(shuffled), key)
-    _write(root / MAPS, made)
-    return made
-
-
-def relative_layers(n_source: int, n_full: int) -> tuple[int, ...]:
-    """The source's layer at the same relative depth.
-
-    >>> relative_layers(4, 4), relative_layers(2, 4), relative_layers(6, 3)
-    ((0, 1, 2, 3), (0, 0, 1, 1), (1, 3, 5))
-    """
-    return tuple(-(-(layer + 1) * n_source // n_full) - 1 for layer in range(n_full))
+    key = alignment_key(source.fingerprint, full.fingerprint, kind, n_tokens)
+    tensors = {
+        "r2": torch.tensor(r2, dtype=torch.float64),
+        "layer_of": torch.tensor(layer_of),
+        "n_tokens": torch.tensor(used),
+    }
+    for name, ones in (("map", maps), ("shuffled", shuffled)):
+        for field in _FIELDS:
+            tensors[f"{name}.{field}"] = torch.stack([getattr(one, field) for one in ones])
+    write_marked(make_folder(root / MAPS) / f"{key}.safetensors", save_tensors(tensors), key)
+    return Alignment(kind, tuple(maps), layer_of, tuple(r2), used, tuple(shuffled), key)
 
 
 def _paired(e: Encoded, places: Places | None) -> list[tuple[int, int]]:
     """Positions of `full` and of the source at which both have read as much; 0 is a sink."""
-    here = range(len(e.token_ids)) if places is None else places.get(e.idx, {})
-    both = [(at, at if places is None else places[e.idx][at]) for at in here]
-    return [(at, own) for at, own in both if at > 0 and own > 0]
+    same = {at: at for at in range(len(e.token_ids))}
+    both = same if places is None else places.get(e.idx, {})
+    return [(at, own) for at, own in both.items() if at > 0 and own > 0]
 
 
 def _paired_streams(
@@ -214,10 +210,8 @@ def _paired_streams(
     """Streams of two models that have read the same, rows end to end, without first positions."""
     xs, ys = [], []
     for e in rows:
-        at, own = slice(1, None), slice(1, None)
-        if places is not None:
-            paired = _paired(e, places)
-            at, own = [at for at, _ in paired], [own for _, own in paired]
+        paired = _paired(e, places)
+        at, own = [at for at, _ in paired], [own for _, own in paired]
         xs.append(source.example(e.idx).resid[:, own].float())
         ys.append(full.example(e.idx).resid[:, at].float())
     return torch.cat(xs, dim=1), torch.cat(ys, dim=1)
@@ -240,38 +234,24 @@ def _sums(
     """Moments of the pairs of each layer, and of pairs of tokens half a chunk apart."""
     sums = [(empty, empty) for _ in layers]
     for chunk in batched(rows, CHUNK_ROWS):
-        xs, ys = pairs(chunk)
+        xs, ys = streams = pairs(chunk)
         x_kept, y_kept = (
             ordinary(one.norm(dim=-1), median, SINK_NORM)
-            for one, median in zip((xs, ys), medians, strict=True)
+            for one, median in zip(streams, medians, strict=True)
         )
         for at, layer in enumerate(layers):
             kept = x_kept[layer_of[layer]] & y_kept[layer]
             x, y = xs[layer_of[layer]][kept], ys[layer][kept]
             found, mixed = sums[at]
             here = Moments.of(x, y)
-            if shuffle:
-                mixed = mixed + here.reordered(x, y.roll(len(y) // 2, dims=0))
-            sums[at] = found + here, mixed
+            apart = here.reordered(x, y.roll(len(y) // 2, dims=0)) if shuffle else empty
+            sums[at] = found + here, mixed + apart
     return sums
-
-
-def _write(folder: Path, made: Alignment) -> None:
-    tensors: dict[str, Tensor] = {
-        "r2": torch.tensor(made.r2, dtype=torch.float64),
-        "layer_of": torch.tensor(made.layer_of),
-        "n_tokens": torch.tensor(made.n_tokens),
-    }
-    for name, maps in (("map", made.maps), ("shuffled", made.shuffled)):
-        for field in _FIELDS:
-            tensors[f"{name}.{field}"] = torch.stack([getattr(one, field) for one in maps])
-    write_marked(make_folder(folder) / f"{made.key}.safetensors", save_tensors(tensors), made.key)
 
 
 def known_alignment(root: Path, kind: MapClass, key: str) -> Alignment | None:
     """The maps that an earlier run left in the activations folder, if they are whole."""
-    content = read_marked(root / MAPS / f"{key}.safetensors", key)
-    if content is None:
+    if (content := read_marked(root / MAPS / f"{key}.safetensors", key)) is None:
         return None
     tensors = load_tensors(content)
     maps, shuffled = (

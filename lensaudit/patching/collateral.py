@@ -8,23 +8,22 @@ has as many tokens. Relative to a counterfactual 1 means: no better than a wrong
 """
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.data.facts import examples_hash
-from lensaudit.data.neutral import Kept, Stratum, kept_facts, strata_of
+from lensaudit.data.neutral import Kept, kept_facts, strata_of
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.groups import unit_of
 from lensaudit.models.checkpoint import Checkpoint, check_same_shape, open_checkpoint, open_model
 from lensaudit.models.registry import base_spec
-from lensaudit.patching.counterfactual import NO_OTHER, others_of
 from lensaudit.patching.outcome import NO_KE, Outcome
 from lensaudit.patching.session import Session
-from lensaudit.patching.sources import SourceStreams
+from lensaudit.patching.sources import NO_OTHER, CachedSource, others_of
 from lensaudit.scores.depth import depth_score, over_erasure
 from lensaudit.scores.intervals import clustered_mean, difference_of
 from lensaudit.settings import COUNTERFACTUAL
@@ -88,10 +87,10 @@ def collateral_of(
     found: dict[str, dict[str, Any]] = {one.source: {} for one in outcomes}
     for kept, base in sets:
         rows, s1, s2, unscored = patched(session, kept, base)
-        for outcome in outcomes:
-            own = s2[session.sources[outcome.source].weights]
-            document = _document(session, kept, base, outcome, rows, s1, own, unscored)
-            found[outcome.source].setdefault("collateral", {})[kept.name] = document
+        for one in outcomes:
+            own = rows, s1, s2[session.sources[one.source].weights], unscored
+            document = _document(session, kept, base, one, *own)
+            found[one.source].setdefault("collateral", {})[kept.name] = document
     return found
 
 
@@ -106,13 +105,13 @@ def patched(
     rows, layers = session.encode(kept.rows), session.settings.at_layers
     known = {e.idx for e in rows}
     unscored = {row.idx: NO_TOKENS for row in kept.rows if row.idx not in known}
-    wanted, sources = rows, dict[str, SourceStreams]()
+    wanted, sources = rows, dict[str, CachedSource]()
     if base is None:
         others = others_of(session.full, rows, kept.rows)
         unscored |= {e.idx: NO_OTHER for e in rows if e.idx not in others.given}
         wanted, anchor = others.rows, others.key
         if wanted:
-            sources[anchor] = others.source(session, rows)
+            sources[anchor] = others.of(session.streams(session.full, rows))
     else:
         anchor = base.weights
         sources[anchor] = session.streams(base, rows)
@@ -137,68 +136,58 @@ def _document(
     """The numbers of one set and one source, as plain JSON."""
     tau = session.settings.tau
     found = list(zip(rows, depth_score(s1, s2, tau=tau).uds.tolist(), strict=True))
-    values = [value for _, value in found if value == value]
-    scored = [e for e, value in found if value == value]
-    groups = [e.group for e in scored]
+    scored = [(e, value) for e, value in found if value == value]
     no_ke = {e.idx: NO_KE.format(tau=tau) for e, value in found if value != value}
-    idx = [row.idx for row in kept.rows]
-    strata = dict(zip(idx, strata_of(kept.rows, session.examples), strict=True))
+    named = zip(kept.rows, strata_of(kept.rows, session.examples), strict=True)
+    of_idx = {row.idx: stratum for row, stratum in named}
+    strata, authors = (
+        _parts(scored, lambda e: of_idx[e.idx]),
+        _parts(scored, lambda e: str(e.group)),
+    )
+    values, groups = [value for _, value in scored], [e.group for e, _ in scored]
+    forgotten = outcome.groups
+    apart: dict[str, Any] = {"value": None, "ci95": None, "why": "one side has no scored row"}
+    if values and forgotten:
+        gap = difference_of(outcome.scored.tolist(), forgotten, values, groups)
+        apart = {"value": gap.value, "ci95": gap.limits()["ci95"], "why": gap.why}
     return {
         "anchor": base.spec.name if base else COUNTERFACTUAL,
         "relative_to": RELATIVE["base" if base else "counterfactual"],
-        **_mean(values, groups),
+        **_mean(scored),
         "n": len(kept.rows),
         "rows_hash": examples_hash(kept.rows),
         "unscored": dict(Counter((unscored | no_ke).values())),
         "over_erasure_nats": over_erasure(s1, s2, tau=tau),
-        "strata": _strata(values, groups, [strata[e.idx] for e in scored]),
-        "selectivity": _selectivity(outcome, values, groups),
-        "authors": _authors(values, groups),
+        "strata": {
+            name: _mean(own)
+            if len(own) >= FEWEST_ROWS
+            else _mean([])
+            | {"n_scored": len(own), "why": f"{len(own)} scored rows, wanted {FEWEST_ROWS}"}
+            for name, own in strata.items()
+        },
+        # UDS of the forgotten facts minus the depth of the kept ones
+        "selectivity": apart,
+        # where collateral is narrow, its mean hides it
+        "authors": {
+            name: {"depth": sum(value for _, value in own) / len(own), "n_scored": len(own)}
+            for name, own in authors.items()
+        },
     }
 
 
-def _mean(values: Sequence[float], groups: Sequence[int | str]) -> dict[str, Any]:
+Depths = Sequence[tuple[Encoded, float]]
+
+
+def _mean(scored: Depths) -> dict[str, Any]:
     """Mean depth with its interval; None without rows."""
-    if not values:
+    if not scored:
         return {"depth": None, "ci95": None, "n_scored": 0}
+    values, groups = [value for _, value in scored], [e.group for e, _ in scored]
     found = clustered_mean(values, groups, unit=unit_of(groups))
     return {"depth": sum(values) / len(values), **found.limits(), "n_scored": len(values)}
 
 
-def _strata(
-    values: Sequence[float], groups: Sequence[int | str], strata: Sequence[Stratum]
-) -> dict[str, dict[str, Any]]:
-    found = {}
-    for name, at in _places(strata).items():
-        found[name] = _mean([values[one] for one in at], [groups[one] for one in at])
-        if len(at) < FEWEST_ROWS:
-            why = f"{len(at)} scored rows, wanted {FEWEST_ROWS}"
-            found[name] = {"depth": None, "ci95": None, "n_scored": len(at), "why": why}
-    return found
-
-
-def _places(kinds: Sequence[Hashable]) -> dict[Any, list[int]]:
-    """Where each kind stands, in order of appearance."""
-    return {
-        kind: [at for at, one in enumerate(kinds) if one == kind] for kind in dict.fromkeys(kinds)
-    }
-
-
-def _authors(values: Sequence[float], groups: Sequence[int | str]) -> dict[str, dict[str, Any]]:
-    """Mean depth by author: where collateral is narrow, its mean hides it."""
-    return {
-        group: {"depth": sum(values[one] for one in at) / len(at), "n_scored": len(at)}
-        for group, at in _places([*map(str, groups)]).items()
-    }
-
-
-def _selectivity(
-    outcome: Outcome, values: Sequence[float], groups: Sequence[int | str]
-) -> dict[str, Any]:
-    """UDS of the forgotten facts minus the depth of the kept ones."""
-    scored = outcome.depth.uds.isfinite().tolist()
-    forgotten = [e.group for e, yes in zip(outcome.encoded, scored, strict=True) if yes]
-    if not values or not forgotten:
-        return {"value": None, "ci95": None, "why": "one side has no scored row"}
-    found = difference_of(outcome.scored.tolist(), forgotten, values, groups)
-    return {"value": found.value, "ci95": found.limits()["ci95"], "why": found.why}
+def _parts(scored: Depths, kind_of: Callable[[Encoded], Any]) -> dict[Any, Depths]:
+    """Rows of one kind together, in order of appearance."""
+    kinds = dict.fromkeys(kind_of(e) for e, _ in scored)
+    return {kind: [one for one in scored if kind_of(one[0]) == kind] for kind in kinds}

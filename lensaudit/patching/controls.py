@@ -6,7 +6,7 @@ never saw the facts.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -31,11 +31,9 @@ from lensaudit.patching.alignment import (
     too_few_groups,
     without_shared,
 )
-from lensaudit.patching.counterfactual import Others, next_rows
-from lensaudit.patching.outcome import NO_KE
-from lensaudit.patching.scoring import Deltas
+from lensaudit.patching.outcome import NO_KE, Outcome, mean_of
 from lensaudit.patching.session import Session
-from lensaudit.patching.sources import CachedSource
+from lensaudit.patching.sources import CachedSource, Others, next_rows
 from lensaudit.results.patch_runs import (
     NOT_NEEDED,
     Aligned,
@@ -48,7 +46,7 @@ from lensaudit.results.patch_runs import (
 )
 from lensaudit.scores.depth import DepthScore, depth_score
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import clustered_mean, clustered_ratio
+from lensaudit.scores.intervals import clustered_ratio
 from lensaudit.settings import several
 from lensaudit.verdict.thresholds import ALIGN_FROM, STRONG_LAYER, VALIDITY_NEEDED_FROM
 
@@ -82,14 +80,12 @@ def controls_of(session: Session) -> Controls:
     Raises:
         InputError: a file or a model that was named does not do.
     """
-    settings = session.settings
-    _, *more = several(settings.retain) or ("",)
-    registry = load_registry(settings.registry)
+    settings, registry = session.settings, load_registry(session.settings.registry)
+    more = several(settings.retain)[1:]
     retains = {name: open_checkpoint(resolve(name, registry)) for name in more}
     check_same_shape(session.full, *retains.values(), notice=session.notice)
-    known: dict[str, str] = {}
-    anchors = [(one.spec.name, one) for one in (session.full, session.retain)]
-    for name, one in (*anchors, *retains.items()):
+    known = {one.weights: one.spec.name for one in (session.full, session.retain)}
+    for name, one in retains.items():
         if one.weights in known:  # a second copy would make a floor without width
             raise InputError(
                 f"--retain {name}: has the same weights as {known[one.weights]}; a floor needs "
@@ -112,24 +108,27 @@ SAYS_WITHIN_NATS = 0.5
 """A row counts for validity where the source's span log-prob is this near to `full`'s."""
 MapName = Literal["map", "shuffled", "shared"]
 """What carries a stream: its map, that of shuffled pairs, the map without shared directions."""
+Drops = Float[Tensor, "batch layer"]
 
 
-def examined(session: Session, found: Deltas, controls: Controls) -> dict[str, Examined]:
+def examined(
+    session: Session, outcomes: Sequence[Outcome], controls: Controls
+) -> dict[str, Examined]:
     """The controls of every source.
 
     Args:
         session: of the run.
-        found: its deltas.
+        outcomes: what it found.
         controls: what is measured beside them.
 
     Raises:
         VerificationError | WorkError: as of any patched score.
         InputError: alignment was asked for by name and the rows do not suffice.
     """
-    examination = _Examination(session, found, controls)
+    examination = _Examination(session, outcomes[0].s1, controls)
     if examination.unfit is None:
-        examination.compute()
-    return {name: examination.of(name, source) for name, source in session.sources.items()}
+        examination.compute(outcomes)
+    return {one.source: examination.of(one) for one in outcomes}
 
 
 class _Examination:
@@ -140,19 +139,26 @@ class _Examination:
     the width of the source: by it their class and the number of their tokens are decided.
     """
 
-    def __init__(self, session: Session, found: Deltas, controls: Controls):
-        neutral, self.session, self.found = controls.neutral, session, found
-        self.settings, s1, tau = session.settings, found.s1, session.settings.tau
+    def __init__(self, session: Session, s1: Drops, controls: Controls):
+        neutral, self.session, self.s1 = controls.neutral, session, s1
+        self.settings, tau = session.settings, session.settings.tau
         parts = (neutral.validity, neutral.ordinary, neutral.fit) if neutral else ((), (), ())
         self.rows, self.ordinary, self.to_fit = map(session.encode, parts)
-        self.groups = [e.group for e in session.encoded]
-        self.retains = {one.weights: one for one in (session.retain, *controls.retains.values())}
-        self.sources = {one.weights: one for one in session.sources.values()}
+        further = {one.weights: one for one in controls.retains.values()}
+        self.further, self.retains = further, {session.retain.weights: session.retain} | further
         weights = s1.where(s1 > tau, 0.0).double().mean(0) * (s1.double().mean(0) > tau)
         self.columns = weights.nonzero().flatten().tolist()
         self.layers = [self.settings.at_layers[at] for at in self.columns]
         self.weights = weights[self.columns]
-        self.unfit = self._unfit() or (None if neutral else controls.why)
+        self.unfit = None if neutral else controls.why
+        # streams are compared, of layers that encode the forget set
+        if not self.layers:
+            self.unfit = "no layer encodes the forget set"
+        if self.settings.last_layer != "resid_post":
+            self.unfit = "--last-layer reference: the last stream is not a residual stream"
+        if self.settings.part != "resid":
+            component = self.settings.component
+            self.unfit = f"component {component}: streams are compared for resid only"
         # by weights: rows that are cached, whole sets, so that one cache of `full` serves every
         # source; and those of them that `full` and the source both still say
         self.cached: dict[str, tuple[Encoded, ...]] = {}
@@ -161,64 +167,54 @@ class _Examination:
         self.unmapped: dict[str, str] = {}
         self.maps: dict[tuple[str, int], Alignment] = {}
 
-    def _unfit(self) -> str | None:
-        """Why nothing of this is measured of any rows."""
-        if self.settings.part != "resid":
-            return f"component {self.settings.component}: streams are compared for resid only"
-        if self.settings.last_layer != "resid_post":
-            return "--last-layer reference: the last stream is not a residual stream"
-        return None if self.layers else "no layer encodes the forget set"
-
-    def of(self, name: str, source: Checkpoint) -> Examined:
+    def of(self, one: Outcome) -> Examined:
         """Every control of one source."""
-        s1, s2 = self.found.s1, self.found.s2[name]
-        depth = self.depth(s2, s1)
-        uds, outputs = measured(depth.uds, self.groups), self._outputs(source)
-        ci90 = None if uds is None else uds.one_sided
-        if self.unfit is not None or (uds is None and self.session.misfit(source) is None):
+        source = self.session.sources[one.source]
+        outputs, ci90 = self._outputs(source), one.estimate.one_sided
+        if self.unfit is not None or (one.uds is None and self.session.misfit(source) is None):
             none = unexamined(self.unfit or "no example could be scored")
             return replace(none, outputs=outputs, ci90=ci90)
-        why = self.unmapped.get(name)
+        why = self.unmapped.get(one.source)
         return Examined(
-            validity=self._validity(source, s2),
-            aligned=self._aligned(source, depth.uds) if why is None else Aligned(why=why),
+            validity=self._validity(source, one.s2),
+            aligned=self._aligned(source, one.depth.uds) if why is None else Aligned(why=why),
             outputs=outputs,
-            floor=self._floor(source.d_model) if why is None else None,
+            floor=self._floor(source.d_model) if why is None and self.further else None,
             ci90=ci90,
-            weakest=weakest_of(s1, depth, self.groups, self.settings.at_layers),
+            weakest=weakest_of(one.s1, one.depth, one.encoded, self.settings.at_layers),
         )
 
-    def depth(
-        self, s2: Float[Tensor, "batch layer"], s1: Float[Tensor, "batch layer"]
-    ) -> DepthScore:
-        """On the scale of `s1`."""
-        return depth_score(s1, s2, tau=self.settings.tau)
-
-    def compute(self) -> None:
+    def compute(self, outcomes: Sequence[Outcome]) -> None:
         """Every forward pass and every sweep that the numbers need."""
-        session = self.session
+        session, carried = self.session, list[Checkpoint]()
         for rows in (self.rows, self.ordinary):
             self._alike(session.full, rows)
-        for name, source in session.sources.items():
+        for one in outcomes:
+            source = session.sources[one.source]
             self._outputs(source)
             self._choose_rows(source)
             if self._enough(source):
                 session.streams(source, self.cached[source.weights])
-            if (why := self._unwanted(name, source) or self._fit(source)) is not None:
-                self.unmapped[name] = why
-        self._fill_validity()
-        carried = [one for name, one in session.sources.items() if name not in self.unmapped]
+            why = self._unmapped(one, source)
+            if why is None:
+                carried.append(source)
+            else:
+                self.unmapped[one.source] = why
+        for cached, sources in self._by_rows(session.sources.values()):
+            fitting = [one for one in sources if session.misfit(one) is None]
+            streams = {one.weights: session.streams(one, cached) for one in fitting}
+            only = {one.weights: _idx(self.readable[one.weights]) for one in sources}
+            # and `full` with another row's stream
+            others = self._other_rows(cached)
+            streams[others.key] = others.of(session.streams(session.full, cached))
+            only[others.key] = set().union(*only.values())
+            session.fill(cached, streams, self.layers, only=only)
         if carried:  # the further never-trained models as they are
-            further = {w: session.streams(self.retains[w], session.encoded) for w in self._further}
+            further = {w: session.streams(one, session.encoded) for w, one in self.further.items()}
             session.fill(session.encoded, further, self.settings.at_layers)
         for width in dict.fromkeys(one.d_model for one in carried):
             sources = {one.weights: one for one in carried if one.d_model == width}
-            self._fill_aligned(width, sources)
-
-    @property
-    def _further(self) -> list[str]:
-        """Weights of the never-trained models beside the anchor."""
-        return [one for one in self.retains if one != self.session.retain.weights]
+            self._fill_aligned(width, list(sources.values()))
 
     def _enough(self, source: Checkpoint) -> bool:
         """Are the rows it is read on as many as a drop is measured on?"""
@@ -246,25 +242,20 @@ class _Examination:
         near = ((own - theirs).abs() <= SAYS_WITHIN_NATS).tolist()
         return tuple(e for (e, _), yes in zip(pairs, near, strict=True) if yes)
 
-    def _unwanted(self, name: str, source: Checkpoint) -> str | None:
-        """Why a source has no map; None: one is wanted."""
-        if self.settings.align == "none":
+    def _unmapped(self, outcome: Outcome, source: Checkpoint) -> str | None:
+        """Why a source has no map; else it is fitted, and the anchors' of its width are."""
+        align, misfit = self.settings.align, self.session.misfit(source)
+        if align == "none":
             return "not asked for (--align none)"
-        uds = _mean(self.depth(self.found.s2[name], self.found.s1).uds)
-        auto = self.settings.align == "auto" and self.session.misfit(source) is None
-        if auto and (uds is None or uds < ALIGN_FROM):
+        if align == "auto" and misfit is None and (outcome.uds or 0.0) < ALIGN_FROM:
             return f"{NOT_NEEDED}: UDS is below {ALIGN_FROM:g}"
-        return None
-
-    def _fit(self, source: Checkpoint) -> str | None:
-        """Fit maps of a source and, of its width, of the anchors; or why they cannot be fitted."""
         try:
             for one in (source, self.session.full, *self.retains.values()):
                 if (place := (one.weights, source.d_model)) not in self.maps:
                     self.maps[place] = self._alignment(one, source.d_model)
         except InputError as error:
             # of a source that does not fit there would be nothing at all
-            if self.settings.align != "auto" or self.session.misfit(source) is not None:
+            if align != "auto" or misfit is not None:
                 raise
             return str(error)
         return None
@@ -281,48 +272,31 @@ class _Examination:
                 "of the forget set or of the facts for validity; name others with --align-data"
             )
         match = session.token_match(source, rows)
-        prints = (
-            session.fingerprint(source, "all", rows=match.rows),
-            session.fingerprint(full, "all", rows=rows),
-        )
+        pairs = ((source, match.rows), (full, rows))
+        prints = [session.fingerprint(one, "all", rows=own) for one, own in pairs]
         key = alignment_key(*prints, kind=kind, n_tokens=n_tokens)
         if (known := known_alignment(session.root, kind, key)) is not None:
             return known
         with session.passing(source, match.rows) as streams:
             return fit_alignment(
-                streams,
-                session.cache(full, rows, "all"),
-                rows,
-                kind,
+                *(streams, session.cache(full, rows, "all"), rows, kind),
                 n_tokens=n_tokens,
                 memory_bytes=self.settings.memory_bytes,
                 root=session.root,
                 places=match.places,
             )
 
-    def _fill_validity(self) -> None:
-        """Every source, and `full` with another row's stream, on the rows they are read on."""
-        session = self.session
-        for cached, sources in self._by_rows(self.sources).items():
-            fitting = [one for one in sources if session.misfit(one) is None]
-            streams = {one.weights: session.streams(one, cached) for one in fitting}
-            only = {one.weights: _idx(self.readable[one.weights]) for one in sources}
-            others = self._other_rows(cached)
-            streams[others.key] = others.source(session, cached)
-            only[others.key] = set().union(*only.values())
-            session.fill(cached, streams, self.layers, only=only)
-
     def _by_rows(
-        self, sources: Mapping[str, Checkpoint]
-    ) -> dict[tuple[Encoded, ...], list[Checkpoint]]:
+        self, sources: Iterable[Checkpoint]
+    ) -> list[tuple[tuple[Encoded, ...], list[Checkpoint]]]:
         """Sources with enough rows to be read on, each once, by the set that is cached."""
         found: dict[tuple[Encoded, ...], list[Checkpoint]] = {}
-        for weights, one in sources.items():
+        for weights, one in {one.weights: one for one in sources}.items():
             if self._enough(one):
                 found.setdefault(self.cached[weights], []).append(one)
-        return found
+        return [*found.items()]
 
-    def _fill_aligned(self, width: int, sources: Mapping[str, Checkpoint]) -> None:
+    def _fill_aligned(self, width: int, sources: Sequence[Checkpoint]) -> None:
         """The models that never saw the facts, then sources and `full`, through their maps.
 
         Sources are read through shuffled maps and without shared directions, too. Only the cells
@@ -330,35 +304,30 @@ class _Examination:
         """
         session, rows, layers = self.session, self.session.encoded, self.settings.at_layers
 
-        def carried(one: Checkpoint, name: MapName, cached: Sequence[Encoded] = rows) -> None:
-            streams[self._key(one, width, name)] = self._carried(one, width, name, cached)
+        def carried(
+            ones: Iterable[Checkpoint], name: MapName = "map", cached: tuple[Encoded, ...] = rows
+        ) -> dict[str, CachedSource]:
+            return {self._key(o, width, name): self._carried(o, width, name, cached) for o in ones}
 
-        streams: dict[str, CachedSource] = {}
-        for one in self.retains.values():
-            carried(one, "map")
-        session.fill(rows, streams, layers)
+        session.fill(rows, carried(self.retains.values()), layers)
         counts = (self._scale(width) > self.settings.tau).tolist()
         counted = {
             e.idx: [at for at, yes in zip(layers, row, strict=True) if yes]
             for e, row in zip(rows, counts, strict=True)
         }
-        streams.clear()
-        carried(session.full, "map")
+        streams = carried([session.full])
         only = dict.fromkeys(streams, _idx(rows))
-        for one in sources.values():
+        for one in sources:
+            matched = self._matched(one)
             names: list[MapName] = ["map", "shuffled"]
-            if too_few_groups(self._matched(one)) is None:
-                names.append("shared")
-            for name in names:
-                carried(one, name)
-                only[self._key(one, width, name)] = _idx(self._matched(one))
-        session.fill(rows, streams, counted, only=only)
-        for cached, readers in self._by_rows(sources).items():
-            streams.clear()
-            for one in readers:
-                carried(one, "map", cached)
-                only[self._key(one, width)] = _idx(self.readable[one.weights])
-            session.fill(cached, streams, self.layers, only=only)
+            for name in (*names, "shared") if too_few_groups(matched) is None else names:
+                found = carried([one], name)
+                streams |= found
+                only |= dict.fromkeys(found, _idx(matched))
+        session.fill(rows, streams, lambda e, _: counted[e.idx], only=only)
+        for cached, readers in self._by_rows(sources):
+            only = {self._key(one, width): _idx(self.readable[one.weights]) for one in readers}
+            session.fill(cached, carried(readers, cached=cached), self.layers, only=only)
 
     def _matched(self, source: Checkpoint) -> tuple[Encoded, ...]:
         """The facts at whose tokens the source can be read at all."""
@@ -372,7 +341,7 @@ class _Examination:
         return f"{source.weights}+{name}-{key}"
 
     def _carried(
-        self, source: Checkpoint, width: int, name: MapName, cached: Sequence[Encoded]
+        self, source: Checkpoint, width: int, name: MapName, cached: tuple[Encoded, ...]
     ) -> CachedSource:
         """The source with its stream carried by a map; without shared directions, if so named."""
         session, alignment = self.session, self.maps[source.weights, width]
@@ -385,28 +354,28 @@ class _Examination:
         layers, memory = self.settings.at_layers, self.settings.memory_bytes
         return without_shared(moved, full, rows, layers, memory)
 
-    def _deltas(
-        self, source: Checkpoint, width: int, name: MapName = "map"
-    ) -> Float[Tensor, "batch layer"]:
+    def _deltas(self, source: Checkpoint, width: int, name: MapName = "map") -> Drops:
         key = self._key(source, width, name)
         return self.session.read(key, self.session.encoded, self.settings.at_layers)
 
-    def _scale(self, width: int) -> Float[Tensor, "batch layer"]:
+    def _scale(self, width: int) -> Drops:
         """S1 of the aligned depth: the mean over models that never saw the facts."""
         return torch.stack([self._deltas(one, width) for one in self.retains.values()]).mean(0)
+
+    def _depth(self, s1: Drops, s2: Drops) -> DepthScore:
+        return depth_score(s1, s2, tau=self.settings.tau)
 
     def _outputs(self, source: Checkpoint) -> Outputs:
         """From the models' own logits on the forget set."""
         session, rows = self.session, self.session.encoded
         own = session.token_match(source, rows).rows
+        asked = ((session.full, rows), (session.retain, rows), (source, own))
+        full, retain, said = (
+            float(session.answers(model, them)[1].double().mean()) for model, them in asked
+        )
+        return Outputs(source=said, full=full, retain=retain, n=len(own))
 
-        def exact(checkpoint: Checkpoint, rows: Sequence[Encoded]) -> float:
-            return float(session.answers(checkpoint, rows)[1].double().mean())
-
-        full, retain = exact(session.full, rows), exact(session.retain, rows)
-        return Outputs(source=exact(source, own), full=full, retain=retain, n=len(own))
-
-    def _validity(self, source: Checkpoint, s2: Float[Tensor, "batch layer"]) -> Validity:
+    def _validity(self, source: Checkpoint, s2: Drops) -> Validity:
         n, enough = len(self.readable[source.weights]), self._enough(source)
         few = (
             f"{n} rows that full and the source both say, wanted {FEWEST_VALIDITY_ROWS}; "
@@ -414,8 +383,14 @@ class _Examination:
         )
         if (misfit := self.session.misfit(source)) is not None:
             return Validity(n=n, why=misfit if enough else few)
-        f = self._on_forget(s2)
-        needed = f >= VALIDITY_NEEDED_FROM * self._on_forget(self.found.s1)
+        # mean over the KE cells of the forget set, weighted by the layers' mean S1
+        ke = (self.s1 > self.settings.tau)[:, self.columns]
+        cells = self.weights.expand_as(ke).where(ke, 0.0)
+        f, own = (
+            float((cells * one[:, self.columns].double().where(ke, 0.0)).sum() / cells.sum())
+            for one in (s2, self.s1)
+        )
+        needed = f >= VALIDITY_NEEDED_FROM * own
         if not enough:
             return Validity(f=f, n=n, needed=needed, why=few)
         d, share, limits = self._drop(source.weights, source)
@@ -436,114 +411,86 @@ class _Examination:
         """What patching does when nothing fits."""
         return next_rows(self.session.full, cached, whole=self.settings.scope == "prefix")
 
-    def _on_forget(self, values: Float[Tensor, "batch layer"]) -> float:
-        """Mean over the KE cells of the forget set, weighted by the layers' mean S1."""
-        ke = (self.found.s1 > self.settings.tau)[:, self.columns]
-        cells = self.weights.expand_as(ke).where(ke, 0.0)
-        kept = values[:, self.columns].double().where(ke, 0.0)
-        return float((cells * kept).sum() / cells.sum())
-
     def _aligned(self, source: Checkpoint, plain: Float[Tensor, " batch"]) -> Aligned:
         width, session, layers = source.d_model, self.session, self.settings.at_layers
-        alignment, s1 = self.maps[source.weights, width], self._scale(width)
-        depth = self.depth(self._deltas(source, width), s1)
+        rows, alignment, s1 = session.encoded, self.maps[source.weights, width], self._scale(width)
+        depth = self._depth(s1, self._deltas(source, width))
         weights, r2 = s1.clamp(min=0).mean(0), torch.tensor(alignment.r2)[list(layers)]
-        known = zip(session.encoded, depth.uds.tolist(), strict=True)
-        enough = self._enough(source)
+        known = list(zip(rows, depth.uds.tolist(), strict=True))
+        shared = Shared(why=too_few_groups(self._matched(source)))
+        if shared.why is None:
+            without = self._depth(s1, self._deltas(source, width, "shared"))
+            shared = Shared(
+                uds=measured(without.uds, rows),
+                drop=measured(depth.uds - without.uds, rows, bounds=(-1.0, 1.0)),
+                weakest=weakest_of(s1, without, rows, layers),
+            )
+        misfit, no_ke = session.misfit(source) is not None, NO_KE.format(tau=self.settings.tau)
+        apart = session.token_match(source, rows).unscored
+        lost = {e.idx: apart.get(e.idx, no_ke) for e, value in known if value != value}
+        shuffled = self._depth(s1, self._deltas(source, width, "shuffled")).uds
         return Aligned(
             kind=alignment.kind,
-            uds=measured(depth.uds, self.groups),
+            uds=measured(depth.uds, rows),
             per_example={e.idx: value for e, value in known if value == value},
-            gap=measured(plain - depth.uds, self.groups, bounds=(-1.0, 1.0)),
+            gap=measured(plain - depth.uds, rows, bounds=(-1.0, 1.0)),
             r2=_mean((r2 * weights).sum() / weights.sum()),
-            shuffled=_mean(self.depth(self._deltas(source, width, "shuffled"), s1).uds),
-            d_share=self._drop(self._key(source, width), source)[1] if enough else None,
-            full=_mean(self.depth(self._deltas(session.full, width), s1).uds),
-            weakest=weakest_of(s1, depth, self.groups, layers),
-            shared=self._shared(source, s1, depth.uds),
-            unscored=self._unscored(source, depth.uds),
-            experimental=session.misfit(source) is not None,
+            shuffled=_mean(shuffled),
+            d_share=self._drop(self._key(source, width), source)[1]
+            if self._enough(source)
+            else None,
+            full=_mean(self._depth(s1, self._deltas(session.full, width)).uds),
+            weakest=weakest_of(s1, depth, rows, layers),
+            shared=shared,
+            unscored=lost if misfit else {},
+            experimental=misfit,
         )
-
-    def _shared(
-        self,
-        source: Checkpoint,
-        s1: Float[Tensor, "batch layer"],
-        scores: Float[Tensor, " batch"],
-    ) -> Shared:
-        """The depth without each layer's shared direction, on the scale of the aligned one."""
-        if (why := too_few_groups(self._matched(source))) is not None:
-            return Shared(why=why)
-        depth = self.depth(self._deltas(source, source.d_model, "shared"), s1)
-        return Shared(
-            uds=measured(depth.uds, self.groups),
-            drop=measured(scores - depth.uds, self.groups, bounds=(-1.0, 1.0)),
-            weakest=weakest_of(s1, depth, self.groups, self.settings.at_layers),
-        )
-
-    def _unscored(self, source: Checkpoint, scores: Float[Tensor, " batch"]) -> dict[int, str]:
-        """Of a source of which only the aligned depth is known: why an example has none."""
-        rows, no_ke = self.session.encoded, NO_KE.format(tau=self.settings.tau)
-        if self.session.misfit(source) is None:
-            return {}
-        apart = self.session.token_match(source, rows).unscored
-        lost = zip(rows, scores.isnan().tolist(), strict=True)
-        return {e.idx: apart.get(e.idx, no_ke) for e, yes in lost if yes}
 
     def _floor(self, width: int) -> Floor | None:
         """Depth of each retain model on the others' scale; plain of those beside the anchor."""
-        if not self._further:
-            return None
-        rows, layers = self.session.encoded, self.settings.at_layers
         s1 = {weights: self._deltas(one, width) for weights, one in self.retains.items()}
         known = []
         for weights, own in s1.items():
             others = torch.stack([other for w, other in s1.items() if w != weights]).mean(0)
-            known.append(float(self.depth(own, others).uds.nanmean()))
+            known.append(float(self._depth(others, own).uds.nanmean()))
         if not all(map(math.isfinite, known)):
             return None
-        read = (self.session.read(w, rows, layers) for w in self._further)
-        plain = (_mean(self.depth(one, self.found.s1).uds) for one in read)
+        rows, layers = self.session.encoded, self.settings.at_layers
+        read = (self.session.read(weights, rows, layers) for weights in self.further)
+        plain = (_mean(self._depth(self.s1, one).uds) for one in read)
         uds = tuple(one for one in plain if one is not None)
         return Floor(min(known), max(known), len(known), uds, tuple(known[1:]))
 
 
 def measured(
-    scores: Float[Tensor, " batch"],
-    groups: Sequence[int | str],
+    values: Float[Tensor, " batch"],
+    rows: Sequence[Encoded],
     *,
     bounds: tuple[float, float] = (0.0, 1.0),
 ) -> Estimate | None:
     """Mean over the scored examples with its limits by authors; None when there is none."""
-    chosen = scores.isfinite().tolist()
-    kept = scores[scores.isfinite()].double().tolist()
-    if not kept:
-        return None
-    labels = [group for group, yes in zip(groups, chosen, strict=True) if yes]
-    mean = sum(kept) / len(kept)
-    return clustered_mean(kept, labels, bounds=bounds).around(mean)
+    found = mean_of(values, rows, bounds)
+    return None if found.value is None else found
 
 
 def weakest_of(
-    s1: Float[Tensor, "batch layer"],
-    depth: DepthScore,
-    groups: Sequence[int | str],
-    layers: Sequence[int],
+    s1: Drops, depth: DepthScore, rows: Sequence[Encoded], layers: Sequence[int]
 ) -> Weakest | None:
     """Of the layers where `full` has most to lose, the one that is erased least.
 
     Args:
         s1: the scale, nats per token.
         depth: of the source on it.
-        groups: the author of each row.
+        rows: of which it is.
         layers: what the columns stand for.
     """
     strength = s1.double().where(depth.ke, 0.0).mean(0)
-    found: list[Weakest] = []
-    for at, layer in enumerate(layers):
-        erasure = measured(depth.erasure[:, at], groups)
-        if erasure is not None and strength[at] >= STRONG_LAYER * strength.max():
-            found.append(Weakest(layer, erasure))
+    erasures = (measured(one, rows) for one in depth.erasure.T)
+    found = [
+        Weakest(layer, erasure)
+        for at, (layer, erasure) in enumerate(zip(layers, erasures, strict=True))
+        if erasure is not None and strength[at] >= STRONG_LAYER * strength.max()
+    ]
     return min(found, key=lambda one: one.erasure.point, default=None)
 
 

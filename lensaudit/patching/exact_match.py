@@ -7,7 +7,7 @@ the first public commit. Models are loaded in turn; all layers of an example are
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,19 +16,14 @@ import torch
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.groups import assumption, batched
-from lensaudit.models.bridge import TransformerBridge
 from lensaudit.models.checkpoint import Checkpoint, generation_config_of
 from lensaudit.models.generation import stop_ids
-from lensaudit.patching.generation import (
-    generate,
-    patched_rows,
-    rows_that_fit,
-)
+from lensaudit.patching.generation import generate, patched_rows, rows_that_fit
 from lensaudit.patching.options import REFERENCE_TOKENS, ResolvedSettings
 from lensaudit.patching.outcome import Summarised, mean_of, scored_groups
 from lensaudit.patching.preflight import check_model
 from lensaudit.patching.score_cache import UNPATCHED, TextCache, example_hash, text_key
-from lensaudit.patching.scoring import plan_of, run
+from lensaudit.patching.scoring import compute, plan_of
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.sources import CachedSource
@@ -112,16 +107,15 @@ def em_plan_of(session: Session) -> Plan:
     settings, encoded = session.settings, session.encoded
     if settings.em_form == "teacher":
         return plan_of(session.under(measure="hit"))
-    layers = settings.at_layers
     n_own = n_models = len(session.patched_in()) * len(encoded)
-    n_patched = n_models * len(layers)
+    n_patched = n_models * len(settings.at_layers)
     if not settings.fresh:
-        own, patched = own_texts(session), patched_texts(session)
-        n_own = sum(len(_todo(session, [kept], [UNPATCHED])) for kept in own.values())
-        missing = (kept.missing(e, layers) for kept in patched.values() for e in encoded)
-        n_patched = sum(map(len, missing))
+        n_own, n_patched = (
+            sum(len(kept.missing(e, layers)) for kept in texts.values() for e in encoded)
+            for texts, layers in kept_texts(session)
+        )
     lines = (
-        f"examples: {len(encoded)}; layers: {len(layers)}",
+        f"examples: {len(encoded)}; layers: {len(settings.at_layers)}",
         f"to generate: {n_own} texts of up to {REFERENCE_TOKENS} tokens, unpatched",
         f"to generate: {n_patched} texts of up to {settings.max_new_tokens} tokens, "
         "patched (example x source x layer)",
@@ -131,92 +125,83 @@ def em_plan_of(session: Session) -> Plan:
 
 def _teacher(session: Session) -> Matches:
     hits = session.under(measure="hit")
-    run(hits)
+    compute(hits)
     layers, encoded, full = hits.settings.at_layers, hits.encoded, hits.full.weights
     patched, own = {}, ()
+
+    def share(mean: float, e: Encoded) -> float:
+        # of the span's tokens, without the rounding of the float32 mean
+        return round(mean * e.n_span) / e.n_span
+
     for weights in hits.patched_in():
         entries = [(hits.scores(weights).known[example_hash(e)], e) for e in encoded]
-        shares = [[_share(one.scores[layer], e) for layer in layers] for one, e in entries]
+        shares = [[share(one.scores[layer], e) for layer in layers] for one, e in entries]
         patched[weights] = torch.tensor(shares, dtype=torch.float64)
-        own = tuple(_share(one.baseline, e) for one, e in entries)
+        own = tuple(share(one.baseline, e) for one, e in entries)
     return Matches(patched, {full: own})
 
 
-def _share(mean: float, encoded: Encoded) -> float:
-    """A share of the span's tokens, without the rounding of the float32 mean."""
-    return round(mean * encoded.n_span) / encoded.n_span
-
-
 def _generation(session: Session) -> Matches:
-    tokenizer, layers = session.tokenizer, session.settings.at_layers
     speak(session)
-    own = {
-        weights: [kept.texts(e, [UNPATCHED])[0] for e in session.encoded]
-        for weights, kept in own_texts(session).items()
-    }
-    patched = {
-        weights: [kept.texts(e, layers) for e in session.encoded]
-        for weights, kept in patched_texts(session).items()
-    }
+    own, patched = (
+        {weights: [kept.texts(e, layers) for e in session.encoded] for weights, kept in one.items()}
+        for one, layers in kept_texts(session)
+    )
+    said = {weights: [text for (text,) in texts] for weights, texts in own.items()}
 
     def compared(text: str) -> list[int]:
-        return tokenizer(first_sentence(text), add_special_tokens=False)["input_ids"]
+        return session.tokenizer(first_sentence(text), add_special_tokens=False)["input_ids"]
 
     def match(text: str, reference: Sequence[int]) -> float:
         return exact_match(compared(text), reference) if reference else math.nan
 
-    def matches(texts: Sequence[Sequence[str]]) -> ExactMatch:
-        rows = zip(texts, reference, strict=True)
-        found = [[match(text, ids) for text in said] for said, ids in rows]
-        return torch.tensor(found, dtype=torch.float64)
-
     entities = {example.idx: example.entity for example in session.examples}
     truth = [compared(entities[e.idx]) for e in session.encoded]
-    reference = [compared(text) for text in own[session.full.weights]]
+    reference = [compared(text) for text in said[session.full.weights]]
+    matches = {
+        weights: [
+            [match(text, ids) for text in row] for row, ids in zip(texts, reference, strict=True)
+        ]
+        for weights, texts in patched.items()
+    }
     silent = [e.idx for e, ids in zip(session.encoded, reference, strict=True) if not ids]
     return Matches(
-        patched={weights: matches(texts) for weights, texts in patched.items()},
-        own={weights: tuple(map(match, texts, truth)) for weights, texts in own.items()},
-        texts=own,
+        patched={one: torch.tensor(rows, dtype=torch.float64) for one, rows in matches.items()},
+        own={weights: tuple(map(match, texts, truth)) for weights, texts in said.items()},
+        texts=said,
         patched_texts=patched,
         unscored=dict.fromkeys(silent, NO_REFERENCE),
         n_cut=sum(len(ids) > session.settings.max_new_tokens for ids in reference),
     )
 
 
-def own_texts(session: Session) -> dict[str, TextCache]:
-    """What is kept of what each model says unpatched, by weights hash; no model is loaded."""
-    models = session.patched_in()
-    return {weights: _kept(session, one, None) for weights, one in models.items()}
+Texts = tuple[dict[str, TextCache], Sequence[int]]
+"""What is kept of texts by weights hash, and the layers that are wanted of each."""
 
 
-def patched_texts(session: Session) -> dict[str, TextCache]:
-    """What is kept of what `full` says with each source patched in, by weights hash."""
-    models = session.patched_in()
-    return {weights: _kept(session, session.full, one) for weights, one in models.items()}
+def kept_texts(session: Session) -> tuple[Texts, Texts]:
+    """What each model says unpatched, and `full` with each patched in; no model is loaded."""
+    settings, models = session.settings, session.patched_in()
 
+    def kept(model: Checkpoint, source: Checkpoint | None) -> TextCache:
+        key = text_key(
+            session.conditions(model, "padded"),
+            donor=source.weights if source else "",
+            last_layer=settings.last_layer if source else "",
+            max_new_tokens=settings.max_new_tokens if source else REFERENCE_TOKENS,
+            stop=_stop(session),
+        )
+        return session.kept(TextCache, key, (source or model).spec.name)
 
-def _kept(session: Session, model: Checkpoint, source: Checkpoint | None) -> TextCache:
-    settings = session.settings
-    key = text_key(
-        session.conditions(model, "padded"),
-        donor=source.weights if source else "",
-        last_layer=settings.last_layer if source else "",
-        max_new_tokens=settings.max_new_tokens if source else REFERENCE_TOKENS,
-        stop=_stop(session),
-    )
-    return session.kept(TextCache, key, (source or model).spec.name)
+    own = {weights: kept(one, None) for weights, one in models.items()}
+    patched = {weights: kept(session.full, one) for weights, one in models.items()}
+    return (own, [UNPATCHED]), (patched, settings.at_layers)
 
 
 def _stop(session: Session) -> frozenset[int]:
     """Tokens that end a text, read from the folder: before a model is loaded."""
     eos = generation_config_of(session.full).eos_token_id
     return stop_ids(eos, session.tokenizer.eos_token_id)
-
-
-def _todo(session: Session, kept: Sequence[TextCache], layers: Sequence[int]) -> list[Encoded]:
-    """Examples of which one of these lacks a text."""
-    return [e for e in session.encoded if any(one.missing(e, layers) for one in kept)]
 
 
 def speak(session: Session) -> None:
@@ -226,89 +211,73 @@ def speak(session: Session) -> None:
         VerificationError: the preflight failed.
         WorkError: an activation or a logit is not finite.
     """
-    layers, full, models = session.settings.at_layers, session.full.weights, session.patched_in()
-    own, patched = own_texts(session), patched_texts(session)
+    full, models = session.full.weights, session.patched_in()
+    (own, unpatched), (patched, layers) = kept_texts(session)
     streams: dict[str, CachedSource] = {}
     for weights in sorted(models, key=lambda w: w == full):  # full last: it stays
-        if _todo(session, [patched[weights]], layers):
+        if any(patched[weights].missing(e, layers) for e in session.encoded):
             # the last prompt token is read; all positions of full serve the other scores too
             streams[weights] = session.streams(models[weights], session.encoded)
-        if todo := _todo(session, [own[weights]], [UNPATCHED]):
-            _say_own(session, models[weights], own[weights], todo)
+        _say(session, models[weights], {weights: own[weights]}, unpatched, {})
     if streams:
         check_model(session.model(session.full), session.encoded[0], session.settings.dtype)
-        _say_patched(session, streams, patched)
+        _say(session, session.full, {one: patched[one] for one in streams}, layers, streams)
 
 
-def _say_own(
-    session: Session, checkpoint: Checkpoint, kept: TextCache, todo: Sequence[Encoded]
+def _say(
+    session: Session,
+    speaker: Checkpoint,
+    kept: Mapping[str, TextCache],
+    layers: Sequence[int],
+    streams: Mapping[str, CachedSource],
 ) -> None:
-    model, stop, what = session.model(checkpoint), _stop(session), f"{checkpoint.spec.name} speaks"
-    for bucket in _buckets(session, model, todo, 1, REFERENCE_TOKENS, what):
-        prompts = [_prompt(e) for e in bucket]
-        said = generate(model, prompts, max_new_tokens=REFERENCE_TOKENS, stop=stop)
-        texts = zip(bucket, said, strict=True)
-        kept.add({e: {UNPATCHED: _decoded(session, ids)} for e, ids in texts})
+    """All missing rows of a few examples, every source and layer, in one batch.
 
-
-def _say_patched(
-    session: Session, streams: Mapping[str, CachedSource], kept: Mapping[str, TextCache]
-) -> None:
-    """All missing rows of a few examples, every source and layer, in one batch."""
-    layers, n_tokens = session.settings.at_layers, session.settings.max_new_tokens
-    full, n_rows, stop = session.model(session.full), len(streams) * len(layers), _stop(session)
-    todo = _todo(session, [kept[weights] for weights in streams], layers)
-    for bucket in _buckets(session, full, todo, n_rows, n_tokens, "patching and generating"):
+    Args:
+        session: of the run.
+        speaker: who speaks.
+        kept: where the texts go, by source.
+        layers: of which texts are wanted.
+        streams: what is patched in, by source; none: nothing is.
+    """
+    todo = [e for e in session.encoded if any(one.missing(e, layers) for one in kept.values())]
+    if not todo:
+        return
+    model, settings = session.model(speaker), session.settings
+    how = {"max_new_tokens": REFERENCE_TOKENS, "stop": _stop(session)}
+    what = f"{speaker.spec.name} speaks"
+    if streams:
+        how["max_new_tokens"], what = settings.max_new_tokens, "patching and generating"
+    longest = max(e.n_prompt for e in todo) + how["max_new_tokens"]
+    fit = rows_that_fit(model, longest, settings.memory_bytes) // (len(kept) * len(layers))
+    n_done = len(session.encoded) - len(todo)
+    by_length = sorted(todo, key=lambda e: (e.n_prompt, e.idx))
+    for bucket in batched(by_length, settings.batch_size or max(1, min(TEXT_BATCH, fit))):
         rows = [
             (weights, at, layer)
             for at, e in enumerate(bucket)
-            for weights in streams
-            for layer in kept[weights].missing(e, layers)
+            for weights, cache in kept.items()
+            for layer in cache.missing(e, layers)
         ]
-        pairs = dict.fromkeys((weights, at) for weights, at, _ in rows)
-        ends = {(w, at): streams[w].at_prompt_end(bucket[at]) for w, at in pairs}
-        said = patched_rows(
-            full,
-            [_prompt(e) for e in bucket],
-            row_prompt=[at for _, at, _ in rows],
-            layer=[layer for *_, layer in rows],
-            value=torch.stack([ends[w, at][layer] for w, at, layer in rows]),
-            max_new_tokens=n_tokens,
-            stop=stop,
-        )
-        texts: dict[str, dict[Encoded, dict[int, str]]] = {weights: {} for weights in streams}
+        prompts = [e.token_ids[: e.n_prompt] for e in bucket]
+        if streams:
+            pairs = dict.fromkeys((weights, at) for weights, at, _ in rows)
+            ends = {(w, at): streams[w].at_prompt_end(bucket[at]) for w, at in pairs}
+            said = patched_rows(
+                *(model, prompts),
+                row_prompt=[at for _, at, _ in rows],
+                layer=[layer for *_, layer in rows],
+                value=torch.stack([ends[w, at][layer] for w, at, layer in rows]),
+                **how,
+            )
+        else:
+            said = generate(model, prompts, **how)
+        texts: dict[str, dict[Encoded, dict[int, str]]] = {weights: {} for weights in kept}
         for (weights, at, layer), ids in zip(rows, said, strict=True):
-            texts[weights].setdefault(bucket[at], {})[layer] = _decoded(session, ids)
+            text = session.tokenizer.decode(list(ids), skip_special_tokens=True)
+            texts[weights].setdefault(bucket[at], {})[layer] = text
         for weights, by_example in texts.items():
             kept[weights].add(by_example)
-
-
-def _decoded(session: Session, said: Sequence[int]) -> str:
-    return session.tokenizer.decode(list(said), skip_special_tokens=True)
-
-
-def _prompt(encoded: Encoded) -> tuple[int, ...]:
-    return encoded.token_ids[: encoded.n_prompt]
-
-
-def _buckets(
-    session: Session,
-    model: TransformerBridge,
-    todo: Sequence[Encoded],
-    n_rows: int,
-    n_tokens: int,
-    what: str,
-) -> Iterator[Sequence[Encoded]]:
-    """Examples alike in prompt length, as many as the memory holds with `n_rows` rows each.
-
-    Whoever listens is told when each of these is done.
-    """
-    settings, n_done = session.settings, len(session.encoded) - len(todo)
-    by_length = sorted(todo, key=lambda e: (e.n_prompt, e.idx))
-    longest = by_length[-1].n_prompt + n_tokens
-    fit = rows_that_fit(model, longest, settings.memory_bytes) // n_rows
-    for bucket in batched(by_length, settings.batch_size or max(1, min(TEXT_BATCH, fit))):
-        yield bucket
         n_done += len(bucket)
         session.tick(what, n_done, len(session.encoded))
 
@@ -330,22 +299,30 @@ _NO_NUMBERS: dict[str, Any] = {
 }
 
 
-def em_result(source: str, weights: str, session: Session, found: Matches) -> Summarised:
+def em_result(source: str, checkpoint: Checkpoint, session: Session, found: Matches) -> Summarised:
     """Erasure rate of one source: per example, overall, and per layer.
 
     Args:
         source: its name.
-        weights: its content hash, the key in `found`.
+        checkpoint: the source.
         session: of the run.
         found: matches of all sources.
     """
-    encoded, s1, s2, erasure = _erasure(weights, session, found)
-    layers, udr = session.settings.at_layers, erasure.udr[erasure.udr.isfinite()]
-    rates = zip(encoded, erasure.udr.isnan().tolist(), strict=True)
-    without = {e.idx: NO_FT for e, yes in rates if yes}
+    roles = {"full": session.full, "retain": session.retain, "source": checkpoint}
+    weights = {role: one.weights for role, one in roles.items()}
+    there = [at for at, e in enumerate(session.encoded) if e.idx not in found.unscored]
+    encoded, settings = [session.encoded[at] for at in there], session.settings
+    layers, s1 = settings.at_layers, found.patched[weights["retain"]][there]
+
+    def rates(role: str) -> Erasure:
+        s2 = found.patched[weights[role]][there]
+        return erasure_score(s1, s2, layers=layers, threshold=settings.em_threshold)
+
+    s2, erasure = found.patched[weights["source"]][there], rates("source")
+    udr, whole = erasure.udr[erasure.udr.isfinite()], erasure.udr.tolist()
+    without = {e.idx: NO_FT for e, rate in zip(encoded, whole, strict=True) if math.isnan(rate)}
     unscored = {**session.unscored, **found.unscored, **without}
-    roles = {"full": session.full.weights, "retain": session.retain.weights, "source": weights}
-    own = {role: key for role, key in roles.items() if key in found.own}
+    own = {role: key for role, key in weights.items() if key in found.own}
     numbers, cells = {}, []
     for row, e in enumerate(encoded):
         ones, twos = s1[row].tolist(), s2[row].tolist()
@@ -354,7 +331,7 @@ def em_result(source: str, weights: str, session: Session, found: Matches) -> Su
             "s1_em": ones,
             "s2_em": twos,
             "ft": [at for at, yes in zip(layers, lost[0], strict=True) if yes],
-            "udr": null(float(erasure.udr[row])),
+            "udr": null(whole[row]),
             "retention": null(float(erasure.retention[row])),
             "category": erasure.category[row],
         }
@@ -369,14 +346,20 @@ def em_result(source: str, weights: str, session: Session, found: Matches) -> Su
         for at, e in enumerate(session.encoded)
     ]
     rows += [{"idx": i, **_NO_NUMBERS, "unscored": why} for i, why in session.unscored.items()]
-    anchors = {role: _erasure(roles[role], session, found) for role in ("full", "retain")}
+    tables = (s1, s2, erasure.s1_lost, erasure.s2_lost)
+    means = [[null(float(one.mean())) for one in table.double().T] for table in tables]
+    per_layer = [
+        dict(zip(("layer", *EM_COLUMNS[3:7]), (layer, *values), strict=True))
+        | {"status": layer_status(erasure.s1_lost[:, at], erasure.s2_lost[:, at])}
+        for at, (layer, *values) in enumerate(zip(layers, *means, strict=True))
+    ]
     groups, rate = scored_groups(erasure.udr, encoded), mean_of(erasure.udr, encoded)
     retention = mean_of(erasure.retention, encoded)
     summary = {
         "source": source,
         "score": "em",
-        "em_form": session.settings.em_form,
-        "threshold": session.settings.em_threshold,
+        "em_form": settings.em_form,
+        "threshold": settings.em_threshold,
         "udr": rate.value,
         **rate.limits(),
         "ci95_assumes": assumption(groups),
@@ -393,27 +376,19 @@ def em_result(source: str, weights: str, session: Session, found: Matches) -> Su
             "intact": int((udr == 0).sum()),
         },
         "calibration": {
-            role: {name: mean_of(getattr(one, name), on).value for name in ("udr", "retention")}
-            for role, (on, _, _, one) in anchors.items()
+            role: {
+                name: mean_of(getattr(rates(role), name), encoded).value
+                for name in ("udr", "retention")
+            }
+            for role in ("full", "retain")
         },
-        "last_layer": session.settings.last_layer,
+        "last_layer": settings.last_layer,
         "layers": list(layers),
-        "per_layer": _layer_rows(layers, s1, s2, erasure),
-        **_form_part(session.settings, found, own),
+        "per_layer": per_layer,
+        **_form_part(settings, found, own),
     }
     rows = sorted(rows, key=lambda row: row["idx"])
     return Summarised(summary, rows, (EM_COLUMNS, cells), None)
-
-
-def _erasure(
-    weights: str, session: Session, found: Matches
-) -> tuple[list[Encoded], ExactMatch, ExactMatch, Erasure]:
-    """The examples with a reference, and of each S1, S2 and what is erased."""
-    there = [at for at, e in enumerate(session.encoded) if e.idx not in found.unscored]
-    s1, s2 = (found.patched[key][there] for key in (session.retain.weights, weights))
-    layers, threshold = session.settings.at_layers, session.settings.em_threshold
-    erasure = erasure_score(s1, s2, layers=layers, threshold=threshold)
-    return [session.encoded[at] for at in there], s1, s2, erasure
 
 
 def _unpatched(at: int, found: Matches, own: Mapping[str, str]) -> dict[str, Any]:
@@ -426,19 +401,6 @@ def _unpatched(at: int, found: Matches, own: Mapping[str, str]) -> dict[str, Any
         "s1_texts": list(found.patched_texts[own["retain"]][at]),
         "s2_texts": list(found.patched_texts[own["source"]][at]),
     }
-
-
-def _layer_rows(
-    layers: Sequence[int], s1: ExactMatch, s2: ExactMatch, erasure: Erasure
-) -> list[dict[str, Any]]:
-    """Means per layer over all examples with a reference."""
-    tables = (s1, s2, erasure.s1_lost, erasure.s2_lost)
-    means = [[null(float(one.mean())) for one in table.double().T] for table in tables]
-    return [
-        dict(zip(("layer", *EM_COLUMNS[3:7]), (layer, *values), strict=True))
-        | {"status": layer_status(erasure.s1_lost[:, at], erasure.s2_lost[:, at])}
-        for at, (layer, *values) in enumerate(zip(layers, *means, strict=True))
-    ]
 
 
 def _form_part(

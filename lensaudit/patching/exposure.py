@@ -106,24 +106,27 @@ class Reader:
         n_models = 1 if self.source is None else 2
         self.work["forwards"] += n_models
         self.work["tokens"] += n_models * tokens.numel()
-        stream: list[Resid] = []
-
-        def keep(resid: Resid) -> Resid:
-            stream.append(resid)
-            return resid
-
         where = {"mask": mask, "positions": positions}
         if self.source is None:
             with intervening(self.model, self.edits(rows) if self.edits else {}):
                 return cached_logits(self.model, tokens, **where, past=past, n_logits=n_logits)
-        before = past or _Both()
-        with intervening(self.source, {self.layer: keep}):
+        before, streams = past or _Both(), dict[int, Resid]()
+        with intervening(self.source, {self.layer: _keeping(streams, self.layer)}):
             _, below = cached_logits(self.source, tokens, **where, past=before.below, n_logits=1)
-        with intervening(self.model, {self.layer: lambda resid: stream[0].to(resid)}):
-            logits, own = cached_logits(
-                self.model, tokens, **where, past=before.own, n_logits=n_logits
-            )
-        return logits, _Both(own, below)
+        handed = {self.layer: lambda resid: streams[self.layer].to(resid)}
+        with intervening(self.model, handed):
+            grown = cached_logits(self.model, tokens, **where, past=before.own, n_logits=n_logits)
+        return grown[0], _Both(grown[1], below)
+
+
+def _keeping(streams: dict[int, Resid], layer: int) -> Intervention:
+    """Lets a stream pass, and puts it by its layer."""
+
+    def intervention(resid: Resid) -> Resid:
+        streams[layer] = resid
+        return resid
+
+    return intervention
 
 
 def steered(
@@ -154,14 +157,12 @@ def say(reader: Reader, prompts: Sequence[Ids], *, max_new_tokens: int) -> list[
     Raises:
         WorkError: logits are not finite.
     """
-    stop = ends_of(reader.model)
-    said: dict[int, tuple[int, ...]] = {}
+    said: dict[int, str] = {}
     for places in by_length(prompts, SAID_ROWS):
         running = started([prompts[at] for at in places], device_of(reader.model))
-        found = _continued(reader, running, likeliest, max_new_tokens, stop, places)
+        found = _continued(reader, running, likeliest, max_new_tokens, places)
         said.update(zip(places, found, strict=True))
-    decode = reader.model.tokenizer.decode
-    return [decode(said[at], skip_special_tokens=True) for at in range(len(prompts))]
+    return [said[at] for at in range(len(prompts))]
 
 
 def sample(
@@ -175,35 +176,24 @@ def sample(
         return reader.read(before.tokens, **where, past=None, n_logits=1, rows=one[:1])[1]
 
     running = shared_out([prompt], one, read)
-    stop = ends_of(reader.model)
-    said = _continued(reader, running, choose, max_new_tokens, stop, [0] * n_rows)
-    decode = reader.model.tokenizer.decode
-    return [decode(ids, skip_special_tokens=True) for ids in said]
+    return _continued(reader, running, choose, max_new_tokens, [0] * n_rows)
 
 
 def _continued(
-    reader: Reader,
-    running: Running,
-    choose: Choose,
-    max_new_tokens: int,
-    stop: frozenset[int],
-    places: Sequence[int],
-) -> list[tuple[int, ...]]:
+    reader: Reader, running: Running, choose: Choose, max_new_tokens: int, places: Sequence[int]
+) -> list[str]:
     """`places`: which prompt each row of `running` continues."""
     prompt = torch.tensor(places, device=running.row.device)
 
     def read(now: Running, step: int) -> tuple[Any, Any]:
-        logits, past = reader.read(
-            now.tokens,
-            mask=now.mask,
-            positions=now.positions.clamp(min=0),
-            past=now.past,
-            n_logits=1,
-            rows=prompt[now.row],
-        )
+        where = {"mask": now.mask, "positions": now.positions.clamp(min=0)}
+        rows = prompt[now.row]
+        logits, past = reader.read(now.tokens, **where, past=now.past, n_logits=1, rows=rows)
         return logits[:, -1], past
 
-    return continued(running, read, choose, max_new_tokens=max_new_tokens, stop=stop)
+    stop, decode = ends_of(reader.model), reader.model.tokenizer.decode
+    found = continued(running, read, choose, max_new_tokens=max_new_tokens, stop=stop)
+    return [decode(ids, skip_special_tokens=True) for ids in found]
 
 
 def exposures(
@@ -288,9 +278,8 @@ def _passes(
     prompt = torch.tensor(places, device=device)
     branch = _takes_branches(reader)
     # a token's stream is then the same whichever prompt it is read for
-    alike = reader.alike or reader.edits is None
-    read = _read_as_tree if branch and alike else _read_each
-    mask, past, stream, last = read(reader, [tuple(prompts[at]) for at in places], prompt, known)
+    read = _read_as_tree if branch and (reader.alike or reader.edits is None) else _read_each
+    mask, past, stream, last = read(reader, [tuple(prompts[at]) for at in places], prompt)
     every = [(owner, tuple(ids)) for owner, own in enumerate(candidates) for ids in own]
     wanted = partial(_summing, every, n_logits, device)
     yield wanted({n: [(*last[owner], 0)] for n, (owner, _) in enumerate(every)}), stream, logits_of
@@ -304,28 +293,20 @@ def _passes(
 
     shortest_first = sorted(range(len(rows)), key=lambda row: len(rows[row][1]))
     for at in _batched(shortest_first, too_many):
-        batch = [rows[one] for one in at]
-        owner = torch.tensor([one for one, _ in batch], device=device)
-        width = max(len(nodes) for _, nodes in batch)
-        tokens, depth, below = _laid_out([nodes for _, nodes in batch], width, device)
+        owner = torch.tensor([rows[one][0] for one in at], device=device)
+        width = len(rows[at[-1]][1])
+        tokens, depth, below = _laid_out([rows[one][1] for one in at], width, device)
         grown = copy.deepcopy(past)
         grown.batch_select_indices(owner)
         # padded on the right: no token that counts sees a padded one
         before = mask[owner]
+        seen = torch.cat((before, before.new_ones(len(at), width)), dim=1)
         if branch:
             visible = torch.cat((before.bool().unsqueeze(1).expand(-1, width, -1), below), 2)
             seen = _added(reader.model, visible)
-        else:
-            seen = torch.cat((before, before.new_ones(len(batch), width)), dim=1)
-        with passing(reader.model, "ln_final.hook_in") as streams:
-            logits, _ = reader.read(
-                tokens,
-                mask=seen,
-                positions=before.sum(1, keepdim=True) + depth,
-                past=grown,
-                n_logits=1 if known else width,
-                rows=prompt[owner],
-            )
+        positions = before.sum(1, keepdim=True) + depth
+        where = {"mask": seen, "positions": positions, "past": grown, "rows": prompt[owner]}
+        stream, _ = _streamed(reader, tokens, width, **where)
         place = {one: row for row, one in enumerate(at)}
         places_of = {
             n: [
@@ -335,11 +316,16 @@ def _passes(
             for n, row in row_of.items()
             if row in place
         }
-        yield wanted(places_of), streams[-1] if known else logits, logits_of
+        yield wanted(places_of), stream, logits_of
 
 
-def _as_they_are(logits: Logits) -> Logits:
-    return logits
+def _streamed(reader: Reader, tokens: Tokens, n_logits: int, **where: Any) -> tuple[Tensor, Any]:
+    """The stream that enters the final norm, or logits where it is not known; and the past."""
+    known = type(reader.model.original_model).__name__ in FAMILIES
+    n_logits = 1 if known else n_logits
+    with passing(reader.model, "ln_final.hook_in") as streams:
+        logits, past = reader.read(tokens, **where, n_logits=n_logits)
+    return streams[-1] if known else logits, past
 
 
 _Begun = tuple[Int[Tensor, "prompt pos"], Any, Float[Tensor, "row pos d"], list[tuple[int, int]]]
@@ -347,27 +333,15 @@ _Begun = tuple[Int[Tensor, "prompt pos"], Any, Float[Tensor, "row pos d"], list[
 each, the stream that enters the final norm (or logits), and where each prompt's last token is."""
 
 
-def _read_each(
-    reader: Reader, prompts: Sequence[tuple[int, ...]], rows: Rows, known: bool
-) -> _Begun:
+def _read_each(reader: Reader, prompts: Sequence[tuple[int, ...]], rows: Rows) -> _Begun:
     """A row for each prompt."""
     asked = started(prompts, rows.device)
-    with passing(reader.model, "ln_final.hook_in") as seen:
-        logits, past = reader.read(
-            asked.tokens,
-            mask=asked.mask,
-            positions=asked.positions.clamp(min=0),
-            past=None,
-            n_logits=1,
-            rows=rows,
-        )
-    last = seen[-1] if known else logits
-    return asked.mask, past, last[:, -1:], [(row, 0) for row in range(len(prompts))]
+    where = {"mask": asked.mask, "positions": asked.positions.clamp(min=0)}
+    stream, past = _streamed(reader, asked.tokens, 1, **where, past=None, rows=rows)
+    return asked.mask, past, stream[:, -1:], [(row, 0) for row in range(len(prompts))]
 
 
-def _read_as_tree(
-    reader: Reader, prompts: Sequence[tuple[int, ...]], rows: Rows, known: bool
-) -> _Begun:
+def _read_as_tree(reader: Reader, prompts: Sequence[tuple[int, ...]], rows: Rows) -> _Begun:
     """All prompts in one row, side by side; what they begin with alike is read once."""
     nodes: dict[tuple[int, ...], int] = {}
     paths = [
@@ -375,17 +349,14 @@ def _read_as_tree(
         for ids in prompts
     ]
     tokens, depth, below = _laid_out([nodes], len(nodes), rows.device)
-    mask = _added(reader.model, below)
-    with passing(reader.model, "ln_final.hook_in") as seen:
-        _, past = reader.read(
-            tokens, mask=mask, positions=depth, past=None, n_logits=1, rows=rows[:1]
-        )
+    where = {"mask": _added(reader.model, below), "positions": depth}
+    stream, past = _streamed(reader, tokens, 1, **where, past=None, rows=rows[:1])
     own = started(paths, rows.device)
     for one in (past.own, past.below) if isinstance(past, _Both) else (past,):
         for layer in one.layers:
             both = (part[0][:, own.tokens].transpose(0, 1) for part in (layer.keys, layer.values))
             layer.keys, layer.values = both
-    return own.mask, past, seen[-1], [(0, path[-1]) for path in paths]
+    return own.mask, past, stream, [(0, path[-1]) for path in paths]
 
 
 def _added(model: TransformerBridge, visible: Bool[Tensor, "row pos seen"]) -> Tensor:
@@ -427,14 +398,14 @@ def _rows_of(
     for n in sorted(range(len(every)), key=every.__getitem__):  # those that begin alike in turn
         owner, ids = every[n]
         path = [ids[:length] for length in range(1, len(ids))]
-        if not path:
-            continue
-        new = 0 if not rows or rows[-1][0] != owner else len({*path} - rows[-1][1].keys())
-        if not rows or rows[-1][0] != owner or (new and len(rows[-1][1]) + new > width):
-            rows.append((owner, {}))
+        before, held = rows[-1] if rows else (None, {})
+        new = len({*path} - held.keys())
+        if path and (before != owner or (new and len(held) + new > width)):
+            held = {}
+            rows.append((owner, held))
         for one in path:
-            rows[-1][1].setdefault(one, len(rows[-1][1]))
-        row_of[n] = len(rows) - 1
+            held.setdefault(one, len(held))
+            row_of[n] = len(rows) - 1
     return rows, row_of
 
 
@@ -523,16 +494,7 @@ def layered_exposures(
         WorkError: logits are not finite.
     """
     streams: dict[int, Resid] = {}
-
-    def keep(layer: int) -> Intervention:
-        def intervention(resid: Resid) -> Resid:
-            streams[layer] = resid
-            return resid
-
-        return intervention
-
-    edits = {layer: keep(layer) for layer in layers}
-    top = n_layers(source) - 1
+    edits, top = {layer: _keeping(streams, layer) for layer in layers}, n_layers(source) - 1
     reader = Reader(source, lambda rows: edits, Counter() if work is None else work, alike=True)
 
     def readings(said: Tensor, summed: Summed, last: Tensor) -> list[Tensor]:
@@ -558,8 +520,8 @@ def stream_after(
         tokens, _ = padded_rows(rows)
         work["forwards"] += 1
         work["tokens"] += tokens.numel()
-        name = hook_name(layer)
-        stream = captured(model, tokens.to(device_of(model)), [name], stop_at_layer=layer + 1)[name]
+        name, given = hook_name(layer), tokens.to(device_of(model))
+        stream = captured(model, given, [name], stop_at_layer=layer + 1)[name]
         found += [stream[at, len(prompt) - 1].float() for at, prompt in enumerate(rows)]
     return torch.stack(found)
 

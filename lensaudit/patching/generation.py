@@ -27,12 +27,10 @@ from lensaudit.models.bridge import (
 from lensaudit.models.generation import Logits, Running, continued, likeliest, started, stop_ids
 from lensaudit.models.sizes import sizes_of
 from lensaudit.patching.interventions import replace_at
+from lensaudit.patching.options import PATCHED_TOKENS
 from lensaudit.patching.sources import as_patched
 from lensaudit.settings import LastLayer
 from lensaudit.types import Intervention
-
-PATCHED_TOKENS = 20
-"""Tokens a patched run generates; core.py:502-607, default of `max_new_tokens`."""
 
 
 def generate(

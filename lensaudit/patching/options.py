@@ -8,7 +8,6 @@ from lensaudit.activations.fill import CACHE_BATCH
 from lensaudit.errors import InputError
 from lensaudit.models.bridge import Component
 from lensaudit.models.sizes import LEAST_BUDGET
-from lensaudit.patching.generation import PATCHED_TOKENS
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.scores.erasure import EM_THRESHOLD
 from lensaudit.settings import Device, Dtype, EmForm, Positions, Profile
@@ -17,6 +16,8 @@ Engine = Literal["sweep", "oracle", "lens"]
 """What computes: the sweep, one hooked pass per layer, or (`--score lens`) no patch at all."""
 Measure = Literal["logprob", "hit"]
 """What is averaged over the span: log-prob, or whether the label is the most likely token."""
+PATCHED_TOKENS = 20
+"""Tokens a patched run generates; core.py:502-607, default of `max_new_tokens`."""
 REFERENCE_TOKENS = 30
 """Tokens that each unpatched model generates; `exp_em_eval.py`. The reference is made of `full`'s,
 so one longer than `max_new_tokens` cannot be matched in full."""
@@ -62,12 +63,11 @@ class ResolvedSettings(PatchSettings):
         return "all" if self.scope == "prefix" else "span"
 
     def positions_needed(self, *, of_full: bool) -> Positions | None:
-        """Which positions of a model a run reads from its cache; None: it caches nothing of it.
+        """Which positions of a model's stream a run reads from its cache; None: nothing of it.
 
         The sweep continues the clean run of `full`, so of `full` it reads every token; scope
-        `prefix` replaces every token up to the span's end. All else happens at the span. Components
-        are read from a cache where one was asked for (`lensaudit cache --component`), see
-        `positions_replaced`; a run makes none.
+        `prefix` replaces every token up to the span's end. All else happens at the span. Of
+        components see `positions_replaced`.
         """
         if self.part != "resid":
             return "all" if of_full and self.computed_with == "sweep" else None

@@ -1,7 +1,7 @@
 """From deltas to the rows, the summary and the files that a run leaves behind, manifest last."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -10,7 +10,6 @@ from typing import Any, Literal
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded
 from lensaudit.files import write_csv, write_json, write_jsonl
 from lensaudit.groups import Group, assumption, unit_of
@@ -48,7 +47,7 @@ class Outcome:
     """Versions -> how many scores, S1 and S2, they computed; empty where none are kept."""
     scale: Literal["", "counterfactual"] = ""
     """What S1 is of, where that is not `retain`."""
-    by_token: Sequence[ByToken | None] = ()
+    by_token: Sequence[ByToken] = ()
     """What was read of each example by layer and token, nats; empty where streams are patched."""
 
     @property
@@ -84,25 +83,24 @@ class Outcome:
 
     def rows(self) -> list[dict[str, Any]]:
         """One JSON object per example, in the order of `idx`; lost spans included."""
-        rows = [self._row(at, e) for at, e in enumerate(self.encoded)]
+        rows: list[dict[str, Any]] = [
+            {
+                "idx": e.idx,
+                "group": e.group,
+                "n_span": e.n_span,
+                "baseline": float(self.baseline[at]),
+                "s1": null(self.s1[at].tolist()),
+                "s2": null(self.s2[at].tolist()),
+                "ke": [self.settings.at_layers[k] for k in self.depth.ke[at].nonzero().flatten()],
+                self.score: null(float(self.depth.uds[at])),
+                "unscored": self.unscored.get(e.idx),
+                **({BY_TOKEN: self.by_token[at]} if self.by_token else {}),
+            }
+            for at, e in enumerate(self.encoded)
+        ]
         nothing = {**dict.fromkeys(("baseline", "s1", "s2")), "ke": [], self.score: None}
         rows += [{"idx": idx, **nothing, "unscored": why} for idx, why in self.lost.items()]
         return sorted(rows, key=lambda row: row["idx"])
-
-    def _row(self, at: int, e: Encoded) -> dict[str, Any]:
-        ke = self.depth.ke[at].tolist()
-        return {
-            "idx": e.idx,
-            "group": e.group,
-            "n_span": e.n_span,
-            "baseline": float(self.baseline[at]),
-            "s1": null(self.s1[at].tolist()),
-            "s2": null(self.s2[at].tolist()),
-            "ke": [layer for layer, yes in zip(self.settings.at_layers, ke, strict=True) if yes],
-            self.score: null(float(self.depth.uds[at])),
-            "unscored": self.unscored.get(e.idx),
-            **({BY_TOKEN: self.by_token[at]} if self.by_token and self.by_token[at] else {}),
-        }
 
     def layer_rows(self) -> list[dict[str, Any]]:
         """Means per layer: deltas over all examples, erasure over those with a KE layer there."""
@@ -145,11 +143,15 @@ def scored_groups(values: Float[Tensor, " batch"], encoded: Sequence[Encoded]) -
     return [e.group for e, yes in zip(encoded, chosen, strict=True) if yes]
 
 
-def mean_of(values: Float[Tensor, " batch"], encoded: Sequence[Encoded]) -> Estimate:
+def mean_of(
+    values: Float[Tensor, " batch"],
+    encoded: Sequence[Encoded],
+    bounds: tuple[float, float] = (0.0, 1.0),
+) -> Estimate:
     """Mean of the values there are, with its 95 % interval by authors, or why there is none."""
     kept, groups = values[values.isfinite()], scored_groups(values, encoded)
     mean = float(kept.double().mean()) if groups else None
-    return clustered_mean(kept.tolist(), groups, unit=unit_of(groups)).around(mean)
+    return clustered_mean(kept.tolist(), groups, bounds=bounds, unit=unit_of(groups)).around(mean)
 
 
 def outcome_of(
@@ -211,17 +213,14 @@ def beside(
         "lens_n_scored": len(lens.scored),
         "lens_per_layer": lens.layer_rows(),
     }
-    read = {
-        row["idx"]: {name: row[name] for name in ("lens", BY_TOKEN) if name in row}
-        for row in lens.rows()
-    }
-    return summary, [row | read[row["idx"]] for row in outcome.rows()]
+    pairs = zip(outcome.rows(), lens.rows(), strict=True)
+    both = ("lens", BY_TOKEN)
+    return summary, [row | {k: one[k] for k in both if k in one} for row, one in pairs]
 
 
 def calibration_of(
     encoded: Sequence[Encoded],
     settings: ResolvedSettings,
-    baseline: Float[Tensor, " batch"],
     s1: Float[Tensor, "batch layer"],
     self_patch: Float[Tensor, "batch layer"],
 ) -> dict[str, float | None]:
@@ -230,10 +229,8 @@ def calibration_of(
     With `last_layer="reference"` full is off 0 by the reference's own last-layer error.
     """
     rows = {"full": self_patch, "retain": s1}
-    return {
-        name: outcome_of(name, encoded, {}, settings, baseline, s1, s2).uds
-        for name, s2 in rows.items()
-    }
+    depths = {name: depth_score(s1, s2, tau=settings.tau).uds for name, s2 in rows.items()}
+    return {name: mean_of(uds, encoded).value for name, uds in depths.items()}
 
 
 def _mean(values: Float[Tensor, " value"]) -> float | None:
@@ -265,23 +262,14 @@ def write_result(
     manifest.write(folder, FILES)
 
 
-def with_texts(rows: Iterable[Mapping[str, Any]], examples: Iterable[Fact]) -> list[dict[str, Any]]:
-    """Rows with what was asked, so that a result can be read without its forget set."""
-    asked = {
-        e.idx: {"question": e.question, "answer": e.answer, "prefix": e.prefix, "entity": e.entity}
-        for e in examples
-    }
-    return [{"idx": row["idx"], **asked.get(row["idx"], {}), **row} for row in rows]
-
-
 def layer_cells(outcome: Outcome) -> Cells:
     """Of the depth."""
     tables = (outcome.s1, outcome.s2, outcome.depth.ke, outcome.depth.erasure)
     rows = []
     for e, *parts in zip(outcome.encoded, *(table.tolist() for table in tables), strict=True):
-        for layer, s1, s2, ke, erasure in zip(outcome.settings.at_layers, *parts, strict=True):
-            numbers = ["" if v is None else v for v in null([s1, s2, erasure])]
-            rows.append([e.idx, e.group, layer, *numbers[:2], int(ke), numbers[2]])
+        for layer, *numbers in zip(outcome.settings.at_layers, *parts, strict=True):
+            s1, s2, ke, erasure = ("" if v is None else v for v in null(numbers))
+            rows.append([e.idx, e.group, layer, s1, s2, int(ke), erasure])
     return LAYER_COLUMNS, rows
 
 

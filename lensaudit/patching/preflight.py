@@ -24,7 +24,7 @@ from lensaudit.models.decoder import VERIFIED, Decoder, NotSweepable, decoder_of
 from lensaudit.models.sizes import sizes_of
 from lensaudit.patching import oracle
 from lensaudit.patching.options import Engine, ResolvedSettings
-from lensaudit.patching.sources import SourceStreams
+from lensaudit.patching.sources import CachedSource
 from lensaudit.patching.stages import Fetched, Runner
 
 TOLERANCE_NATS = {"float32": 1e-4, "bfloat16": 0.25, "float16": 0.05}
@@ -183,7 +183,7 @@ def _below(fetched: Fetched, layer_axis: int) -> Fetched:
     return replace(fetched, stacks=[one.roll(1, layer_axis) for one in fetched.stacks])
 
 
-def sweep_gap(runner: Runner, encoded: Sequence[Encoded], source: SourceStreams) -> PreflightCheck:
+def sweep_gap(runner: Runner, encoded: Sequence[Encoded], source: CachedSource) -> PreflightCheck:
     """Patched log-probs, nats per token, by the sweep against the oracle's.
 
     The longest and the shortest example are patched at the lowest layer, so that every later
@@ -207,18 +207,17 @@ def sweep_gap(runner: Runner, encoded: Sequence[Encoded], source: SourceStreams)
     return PreflightCheck(name, gap, allowed)
 
 
-def agrees_with_oracle(
+def sweep_agrees(
     runner: Runner,
     encoded: Sequence[Encoded],
-    source: SourceStreams,
+    source: CachedSource,
     notice: Callable[[str], None],
-) -> Runner:
-    """The runner, if the sweep gives the oracle's scores; else the oracle's runner."""
+) -> bool:
+    """Does the sweep give the oracle's scores? Where it may not be used it does not."""
     found = sweep_gap(runner, encoded, source)
-    if found.gap is None or found.passes:
-        return runner
-    notice(
-        f"the sweep misses the definition by {found.gap:.2g} nats; one pass per layer is used "
-        "instead"
-    )
-    return runner.by_oracle()
+    if found.gap is not None and not found.passes:
+        notice(
+            f"the sweep misses the definition by {found.gap:.2g} nats; one pass per layer is used "
+            "instead"
+        )
+    return found.passes

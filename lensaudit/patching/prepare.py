@@ -22,19 +22,18 @@ from lensaudit.models.checkpoint import (
 )
 from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.registry import (
-    ModelSpec,
     default_anchor,
     default_data,
     load_registry,
     named_family,
 )
 from lensaudit.models.sizes import context_of, sizes_on_disk
-from lensaudit.patching.counterfactual import others_of
 from lensaudit.patching.exact_match import check_em
 from lensaudit.patching.options import ResolvedSettings, parse_component, parse_layers, parse_memory
 from lensaudit.patching.scoring import as_lens
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
+from lensaudit.patching.sources import others_of
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.settings import AlignName, Place, Profile, named, several
 
@@ -42,18 +41,6 @@ EXPERIMENTAL = (
     "another size or tokenizer than full, so an aligned depth alone; experimental: where models "
     "were initialised apart it has not told those that hold facts from those that never saw them"
 )
-
-
-def examples_for(data: str, *, exclude: Sequence[str] = (), limit: int | None) -> list[Fact]:
-    """The forget set, at most `limit` of its examples.
-
-    Raises:
-        InputError: the set has problems, or nothing is left of it.
-    """
-    examples = forget_set(data, exclude=exclude, limit=limit)
-    if not examples:
-        raise InputError(f"{data}: no examples; wanted at least one")
-    return examples
 
 
 def encode_all(
@@ -73,8 +60,8 @@ def encode_all(
     if not encoded:
         raise InputError(
             f"none of the {len(examples)} entities can be scored with {checkpoint.spec.name}'s "
-            f"tokenizer (first: {next(iter(lost.values()))}); check that model and data belong "
-            "together"
+            f"tokenizer (first: {next(iter(lost.values()), 'no rows')}); check that model and "
+            "data belong together"
         )
     return encoded, lost
 
@@ -86,9 +73,10 @@ def prepare(
     notice: Notice = print,
     progress: Tell = unheard,
     maps: bool = True,
-    unanchored: bool = False,
 ) -> Session:
     """A session whose models are opened and whose rows are encoded; nothing is loaded or written.
+
+    With `--retain none` `full` stands where `retain` would: then S1 is 0.
 
     Args:
         sources: names, Hub ids or folders of the models to patch in; a name counts once.
@@ -96,7 +84,6 @@ def prepare(
         notice: told what a person should know.
         progress: told what is done.
         maps: whether a source of another size may be carried by a map.
-        unanchored: whether `full` may stand where `retain` would: then S1 is 0.
 
     Raises:
         InputError: a name, a file, a setting or a pair of models is wrong.
@@ -104,53 +91,97 @@ def prepare(
     names = tuple(dict.fromkeys(map(named, sources)))
     if not names:
         raise InputError("no --source: name the model to audit, or several")
-    resolved = _resolved(settings, names)
+    if settings.without_retain:
+        _check_usual(settings)
+    resolved = resolved_settings(settings, names)
     check_em(settings, resolved)
-    full, retain, *_ = (settings.full, *several(settings.retain), None)
-    specs = named_family(names, full, retain, load_registry(settings.registry))
-    data = str(resolved.data)
-    examples = examples_for(data, exclude=settings.exclude, limit=settings.limit)
-    if (alone := assumption(one.group for one in examples)) is not None:
-        notice(alone)
     # what is not patched score by score is not carried either
     plain = settings.score == "uds" and not settings.lens and not settings.also
-    maps = maps and plain and resolved.part == "resid" and settings.last_layer == "resid_post"
-    opened = _open_family(specs, maps, notice, unanchored=unanchored)
-    anchor = opened["full"]
-    for source in _carried(opened) if maps else ():
-        _check_map(source, anchor, settings.align)
-    sizes = sizes_on_disk(anchor, resolved.dtype)
-    if resolved.head is not None and not resolved.head < sizes.n_heads:
+    streams = resolved.part == "resid" and settings.last_layer == "resid_post"
+    maps = maps and plain and streams and not settings.without_retain
+    session = _opened(names, resolved, maps, notice, progress)
+    n_heads = sizes_on_disk(session.full, resolved.dtype).n_heads
+    if resolved.head is not None and not resolved.head < n_heads:
         raise InputError(
-            f"--component {settings.component}: the model has heads 0 to {sizes.n_heads - 1}"
+            f"--component {settings.component}: the model has heads 0 to {n_heads - 1}"
         )
-    encoded, lost = encode_all(examples, anchor)
-    for source in opened.values():
-        _check_merges(source, anchor, examples)
-    shapes = {(one.n_layers, one.d_model): one for one in opened.values()}.values()
+    if settings.lens or settings.score == "lens":
+        reading = as_lens(session)  # refuses what has no meaning for it
+        return reading if settings.score == "lens" else session
+    facts = session.encoded, session.examples
+    if settings.without_retain and not others_of(session.full, *facts).rows:
+        raise InputError(
+            f"--retain none: of {len(session.encoded)} facts none can stand for another; wanted "
+            "facts of two authors and more, with other entities of as many tokens"
+        )
+    return session
+
+
+def _opened(
+    names: Sequence[str], settings: ResolvedSettings, maps: bool, notice: Notice, progress: Tell
+) -> Session:
+    """All models of a run, checked to fit together before any work, or to be carried by maps."""
+    first, *_ = (*several(settings.retain), None)
+    full = settings.full or default_anchor("full", names)
+    retain = full if settings.without_retain else first
+    specs = named_family(names, full, retain, load_registry(settings.registry))
+    examples = forget_set(str(settings.data), exclude=settings.exclude, limit=settings.limit)
+    if (alone := assumption(one.group for one in examples)) is not None:
+        notice(alone)
+    opened = {role: open_checkpoint(spec, allow_packed=True) for role, spec in specs.items()}
+    anchor, sources = opened["full"], [opened[f"source {name}"] for name in names]
+    carried = [one for one in sources if maps and misfit(one, anchor)]
+    check_same_shape(*(one for one in opened.values() if one not in carried), notice=notice)
+    if not settings.without_retain and anchor.weights == opened["retain"].weights:
+        raise InputError(
+            f"full ({specs['full'].name}) and retain ({specs['retain'].name}) have the same "
+            "weights; retain must be a model that never saw the forget set"
+        )
+    if carried:
+        notice(f"{', '.join(one.spec.name for one in carried)}: {EXPERIMENTAL}")
+    for one in carried:
+        if told := other_tokenizer(one, anchor):
+            notice(f"{one.spec.name}: {told}")
+        _check_map(one, anchor, settings.align)
+    session = session_of(settings, opened, examples, notice, progress)
+    for one in opened.values():
+        _check_merges(one, anchor, examples)
+    return session
+
+
+def session_of(
+    settings: ResolvedSettings,
+    opened: Mapping[str, Checkpoint],
+    examples: Sequence[Fact],
+    notice: Notice,
+    progress: Tell,
+) -> Session:
+    """A session of opened models: `full`, `retain`, and each `source NAME`."""
+    full, shapes = opened["full"], {(one.n_layers, one.d_model): one for one in opened.values()}
+    encoded, lost = encode_all(examples, full)
     fitting = (
-        cache_batch_that_fits(sizes_on_disk(one, resolved.dtype), encoded, resolved.memory_bytes)
-        for one in shapes
+        cache_batch_that_fits(sizes_on_disk(one, settings.dtype), encoded, settings.memory_bytes)
+        for one in shapes.values()
     )
-    session = Session(
-        full=anchor,
+    return Session(
+        full=full,
         retain=opened["retain"],
-        sources={name: opened[f"source {name}"] for name in names},
+        sources={
+            role.removeprefix("source "): one
+            for role, one in opened.items()
+            if role.startswith("source ")
+        },
         encoded=encoded,
         unscored=lost,
         examples=tuple(examples),
         notice=notice,
         progress=progress,
         settings=replace(
-            resolved,
-            at_layers=parse_layers(settings.layers, anchor.n_layers),
+            settings,
+            at_layers=parse_layers(settings.layers, full.n_layers),
             cache_batch=min(fitting),
         ),
     )
-    if settings.lens or settings.score == "lens":
-        reading = as_lens(session)  # refuses what has no meaning for it
-        return reading if settings.score == "lens" else session
-    return session
 
 
 _FIXED = (
@@ -160,34 +191,18 @@ _FIXED = (
 """Settings that `--retain none` takes as they are: its scale was measured with these."""
 
 
-def prepare_without_retain(
-    sources: Sequence[Place], settings: PatchSettings, *, notice: Notice, progress: Tell = unheard
-) -> Session:
-    """A session of `--retain none`; `full` stands where `retain` would.
-
-    Raises:
-        InputError: as `prepare`; or a setting under which the scale was not measured.
-    """
-    usual = PatchSettings()
+def _check_usual(settings: PatchSettings) -> None:
+    """Refuse settings under which the scale of `--retain none` was not measured."""
     for name in _FIXED:
-        if (given := getattr(settings, name)) != getattr(usual, name):
+        if (given := getattr(settings, name)) != getattr(PatchSettings(), name):
             said = ", ".join(map(str, given)) if isinstance(given, tuple) else given
             raise InputError(
                 f"--retain none: not measured with --{name.replace('_', '-')} {said}; "
                 "leave that out, or name a model that never saw the facts"
             )
-    full = settings.full or default_anchor("full", list(map(named, sources)))
-    asked = replace(settings, retain=full, profile="full")
-    session = prepare(sources, asked, notice=notice, progress=progress, maps=False, unanchored=True)
-    if not others_of(session.full, session.encoded, session.examples).rows:
-        raise InputError(
-            f"--retain none: of {len(session.encoded)} facts none can stand for another; wanted "
-            "facts of two authors and more, with other entities of as many tokens"
-        )
-    return session.under(retain=settings.retain)
 
 
-def _resolved(settings: PatchSettings, sources: Sequence[str]) -> ResolvedSettings:
+def resolved_settings(settings: PatchSettings, sources: Sequence[str]) -> ResolvedSettings:
     """With what `auto` means; layers and batches are decided once the models are opened."""
     part, _ = parse_component(settings.component)
     if settings.last_layer == "reference" and part != "resid":
@@ -197,11 +212,12 @@ def _resolved(settings: PatchSettings, sources: Sequence[str]) -> ResolvedSettin
     if not (math.isfinite(settings.tau) and settings.tau >= 0):
         raise InputError(f"--tau {settings.tau}: wanted a number of nats from 0")
     device = resolve_device(settings.device)
-    usual: Profile = "full" if len(sources) == 1 or settings.score == "em" else "ke"
+    # of a component every layer is asked for, one source at a time
+    alone = len(sources) == 1 or settings.score == "em" or settings.without_retain
+    usual: Profile = "full" if alone else "ke"
     given = {name: value for name, value in vars(settings).items() if value is not None}
     decided: dict[str, Any] = {
         "data": str(settings.data or default_data(sources[0])),
-        # of a component every layer is asked for, one source at a time
         "profile": "full" if part != "resid" else settings.profile or usual,
         "dtype": resolve_dtype(settings.dtype, device),
         "device": device,
@@ -209,32 +225,6 @@ def _resolved(settings: PatchSettings, sources: Sequence[str]) -> ResolvedSettin
         "spread": settings.device == "auto",
     }
     return ResolvedSettings(**given | decided)
-
-
-def _open_family(
-    specs: Mapping[str, ModelSpec], maps: bool, notice: Notice, *, unanchored: bool
-) -> Mapping[str, Checkpoint]:
-    """All models of a run, checked to fit together before any work, or to be carried by maps."""
-    opened = {role: open_checkpoint(spec, allow_packed=True) for role, spec in specs.items()}
-    carried = _carried(opened) if maps else []
-    check_same_shape(*(one for one in opened.values() if one not in carried), notice=notice)
-    if not unanchored and opened["full"].weights == opened["retain"].weights:
-        raise InputError(
-            f"full ({specs['full'].name}) and retain ({specs['retain'].name}) have the same "
-            "weights; retain must be a model that never saw the forget set"
-        )
-    if carried:
-        notice(f"{', '.join(one.spec.name for one in carried)}: {EXPERIMENTAL}")
-    for one in carried:
-        if told := other_tokenizer(one, opened["full"]):
-            notice(f"{one.spec.name}: {told}")
-    return opened
-
-
-def _carried(opened: Mapping[str, Checkpoint]) -> list[Checkpoint]:
-    """The sources of another size or tokenizer than `full`."""
-    sources = (one for role, one in opened.items() if role not in ("full", "retain"))
-    return [one for one in sources if misfit(one, opened["full"])]
 
 
 def _check_merges(source: Checkpoint, full: Checkpoint, examples: Sequence[Fact]) -> None:

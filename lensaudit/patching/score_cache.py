@@ -14,6 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import WorkError
 from lensaudit.files import digest
@@ -42,16 +46,11 @@ class KeptByContent:
     """Of the ledger, and its folder."""
 
     def __init__(self, root: Path, key: Mapping[str, Any], name: str, notice: Notice | None = None):
-        path = ledger_path(root / self.kind, name, key)
-        self.ledger = Ledger(path, self.kind, key, notice=notice)
+        self.path = ledger_path(root / self.kind, name, key)
+        self.ledger = Ledger(self.path, self.kind, key, notice=notice)
         self.known: dict[str, Any] = {}
         for row in self.ledger.rows:
             self._merge(row)
-
-    @property
-    def path(self) -> Path:
-        """Place of the file that keeps the scores."""
-        return self.ledger.path
 
     def clear(self) -> None:
         """Forget everything, on disk too."""
@@ -120,15 +119,14 @@ class ScoreCache(KeptByContent):
         scores = {int(layer): score for layer, score in row["scores"].items()}
         entry.scores |= scores
         entry.baselines |= dict.fromkeys(scores, row["baseline"])
-        by_token = row.get("by_token") or {}
-        entry.by_token |= {int(layer): values for layer, values in by_token.items()}
+        entry.by_token |= {int(at): values for at, values in row.get("by_token", {}).items()}
         entry.computed_by |= dict.fromkeys(scores, row["computed_by"])
 
     def computed_by(self, encoded: Sequence[Encoded], layers: Sequence[int]) -> dict[str, int]:
         """Versions -> how many scores of these examples and layers they computed."""
-        entries = (self.known.get(example_hash(one)) for one in encoded)
-        found = (entry.computed_by.get(at) for entry in entries if entry for at in layers)
-        return dict(sorted(Counter(one for one in found if one is not None).items()))
+        entries = filter(None, map(self.entry, encoded))
+        found = Counter(entry.computed_by.get(at) for entry in entries for at in layers)
+        return {by: found[by] for by in sorted(filter(None, found))}
 
     def missing(self, encoded: Encoded, layers: Sequence[int]) -> list[int]:
         """The layers of an example that have no score yet."""
@@ -143,36 +141,44 @@ class ScoreCache(KeptByContent):
         """What is known of an example."""
         return self.known.get(example_hash(encoded))
 
+    def baselines(self, encoded: Sequence[Encoded]) -> Float[Tensor, " batch"]:
+        """Span log-prob of the unpatched `full`, nats per token."""
+        return torch.tensor([self.known[example_hash(e)].baseline for e in encoded])
+
+    def deltas(
+        self, encoded: Sequence[Encoded], layers: Sequence[int]
+    ) -> Float[Tensor, "batch layer"]:
+        """Baseline minus patched, nats per token; NaN where no score was asked for."""
+        entries = [self.known[example_hash(e)] for e in encoded]
+        rows = [[entry.delta(at) for at in layers] for entry in entries]
+        return torch.tensor(rows, dtype=torch.float64).reshape(len(encoded), len(layers)).float()
+
     def add(self, scored: Sequence[tuple[Encoded, ScoreEntry]]) -> None:
         """Append a finished batch.
 
         Raises:
             WorkError: a score is not finite.
         """
+        rows = []
         for encoded, entry in scored:
-            values = [entry.baseline, *entry.scores.values()]
-            if not all(map(math.isfinite, values)):
+            if not all(map(math.isfinite, [entry.baseline, *entry.scores.values()])):
                 raise WorkError(
                     f"example {encoded.idx}: a score is not finite; the model's logits overflow, "
                     "try --dtype float32"
                 )
-        self.append(
-            [
-                {
-                    "example": example_hash(encoded),
-                    "idx": encoded.idx,
-                    "baseline": entry.baseline,
-                    "scores": {str(layer): score for layer, score in entry.scores.items()},
-                    "computed_by": computed_by(),
-                    **({"by_token": _at_layers(entry.by_token)} if entry.by_token else {}),
-                }
-                for encoded, entry in scored
-            ]
-        )
-
-
-def _at_layers(by_token: Mapping[int, Sequence[float]]) -> dict[str, list[float]]:
-    return {str(at): [round(one, DIGITS) for one in values] for at, values in by_token.items()}
+            tokens = {
+                str(at): [round(one, DIGITS) for one in values]
+                for at, values in entry.by_token.items()
+            }
+            row = {
+                "example": example_hash(encoded),
+                "idx": encoded.idx,
+                "baseline": entry.baseline,
+                "scores": {str(layer): score for layer, score in entry.scores.items()},
+                "computed_by": computed_by(),
+            }
+            rows.append(row | ({"by_token": tokens} if tokens else {}))
+        self.append(rows)
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -221,8 +227,7 @@ class TextCache(KeptByContent):
 
     def texts(self, encoded: Encoded, layers: Sequence[int]) -> list[str]:
         """What was said with each layer patched; all of them must be here."""
-        known = self.known[prompt_hash(encoded)]
-        return [known[layer] for layer in layers]
+        return [self.known[prompt_hash(encoded)][layer] for layer in layers]
 
     def add(self, said: Mapping[Encoded, Mapping[int, str]]) -> None:
         """Append a finished batch: texts by example and layer."""

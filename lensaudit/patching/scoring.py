@@ -2,58 +2,39 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from rich.filesize import decimal as size
 from torch import Tensor
 
-from lensaudit.activations.spec import Fingerprint
+from lensaudit.activations.spec import Fingerprint, kept_as
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.large.placement import planned_text
 from lensaudit.models.sizes import BYTES, sizes_on_disk
-from lensaudit.patching.budget import Room
 from lensaudit.patching.options import Engine
 from lensaudit.patching.outcome import Outcome, calibration_of, outcome_of
-from lensaudit.patching.preflight import agrees_with_oracle, planned_engine
-from lensaudit.patching.score_cache import ByToken, example_hash
+from lensaudit.patching.preflight import planned_engine, sweep_agrees
+from lensaudit.patching.score_cache import example_hash
 from lensaudit.patching.session import Session
-from lensaudit.patching.sources import SourceStreams
-from lensaudit.patching.stages import Runner, baselines, complete
+from lensaudit.patching.sources import CachedSource
+from lensaudit.patching.stages import Room
 from lensaudit.progress import Plan, unheard
 from lensaudit.results.records import Manifest, computed_by, manifest
-from lensaudit.settings import COUNTERFACTUAL, NO_RETAIN_MODEL
+from lensaudit.settings import COUNTERFACTUAL, NO_RETAIN_MODEL, Kept, Positions
 
 Scored = tuple[list[Outcome], dict[str, float | None]]
 """One outcome per source, and the scores of the two anchors."""
 
 
-@dataclass(frozen=True)
-class Deltas:
-    """S1 and S2 of the scored examples, nats per token; columns are the layers asked for."""
-
-    baseline: Float[Tensor, " batch"]
-    s1: Float[Tensor, "batch layer"]
-    s2: Mapping[str, Float[Tensor, "batch layer"]]
-    """By source name; NaN at layers that were not computed, all of a stream that does not fit."""
-    self_patch: Float[Tensor, "batch layer"]
-    """`full` patched with itself: 0 where everything is right."""
-    engine: Engine
-    """What computed them: the one asked for, or the oracle where the sweep may not be used."""
-    computed_by: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Source name -> versions -> how many of its scores, S1 and S2, they computed."""
-    by_token: Mapping[str, Sequence[ByToken]] = field(default_factory=dict)
-    """Source name -> what was read of it by example, layer and token, where streams were read."""
-
-
 def score_all(session: Session) -> Scored:
     """The score of every source, and of the two anchors: patched in, or read by the lens."""
     with session:
-        return scored(session, run(session))
+        return scored(session)
 
 
 def score_lens(session: Session) -> Scored:
@@ -61,28 +42,60 @@ def score_lens(session: Session) -> Scored:
     return score_all(as_lens(session))
 
 
-def scored(session: Session, found: Deltas) -> Scored:
-    """The outcomes of a run, and the scores of the two anchors."""
-    settings = session.settings
-    calibration = calibration_of(
-        session.encoded, settings, found.baseline, found.s1, found.self_patch
-    )
-    outcomes = [
-        replace(
-            outcome_of(
-                *(name, session.encoded, session.unscored, settings),
-                *(found.baseline, found.s1, found.s2[name]),
-                misfit=session.misfit(source),
-            ),
-            computed_by=found.computed_by.get(name, {}),
-            by_token=found.by_token.get(name, ()),
-        )
-        for name, source in session.sources.items()
-    ]
-    for line in dict.fromkeys(map(_other_versions, found.computed_by.values())):
+def scored(session: Session) -> Scored:
+    """As `score_all`; the session stays open.
+
+    Raises:
+        VerificationError: the preflight failed.
+        WorkError: an activation or a score is not finite.
+    """
+    compute(session)
+    return outcomes_of(session, _drops(session, session.retain))
+
+
+def outcomes_of(
+    session: Session,
+    s1: Float[Tensor, "batch layer"],
+    scale: Literal["", "counterfactual"] = "",
+) -> Scored:
+    """The outcome of every source on the scale of `s1`, of what is kept; and of the anchors."""
+    settings, rows = session.settings, session.encoded
+    reads, layers = settings.score == "lens", settings.at_layers
+    baseline = session.scores((session.full if reads else session.retain).weights).baselines(rows)
+    outcomes = []
+    for name, source in session.sources.items():
+        misfit, versions, by_token = session.misfit(source), Counter[str](), []
+        if reads:
+            entries = map(session.scores(source.weights).known.__getitem__, map(example_hash, rows))
+            by_token = [[entry.by_token[at] for at in layers] for entry in entries]
+        for one in () if reads else (session.retain, *([] if misfit else [source])):
+            versions.update(session.scores(one.weights).computed_by(rows, layers))
+        deltas = baseline, s1, _drops(session, source, s1)
+        found = outcome_of(name, rows, session.unscored, settings, *deltas, misfit=misfit)
+        made = {"computed_by": dict(sorted(versions.items())), "by_token": by_token}
+        outcomes.append(replace(found, scale=scale, **made))
+    for line in dict.fromkeys(_other_versions(one.computed_by) for one in outcomes):
         if line:
             session.notice(line)
-    return outcomes, calibration
+    own = _drops(session, session.full, s1)
+    return outcomes, calibration_of(rows, settings, s1, own)
+
+
+def _drops(
+    session: Session, source: Checkpoint, s1: Float[Tensor, "batch layer"] | None = None
+) -> Float[Tensor, "batch layer"]:
+    """Drop of a span's log-prob, nats per token; NaN where nothing is computed, or no KE layer."""
+    settings, rows = session.settings, session.encoded
+    if session.misfit(source) is not None:
+        return torch.full((len(rows), len(settings.at_layers)), torch.nan)
+    found = session.read(source.weights, rows, settings.at_layers)
+    if settings.score == "lens":
+        # read: baseline minus k; so the baseline falls out of the difference
+        return found - session.read(session.full.weights, rows, settings.at_layers)
+    # rows that another run left in the cache are not part of this one
+    if s1 is None or settings.profile == "full":
+        return found
+    return found.where(s1 > settings.tau, torch.nan)
 
 
 def _other_versions(found: Mapping[str, int]) -> str:
@@ -97,123 +110,46 @@ def _other_versions(found: Mapping[str, int]) -> str:
     )
 
 
-def run(session: Session) -> Deltas:
-    """Compute what is not kept of the session's rows yet, and read the rest.
+def compute(session: Session) -> None:
+    """Fill the score caches; those of the oracle, if the sweep turns out not to be usable.
 
     Raises:
         VerificationError: the preflight failed.
         WorkError: an activation or a score is not finite.
     """
-    reads = session.settings.score == "lens"
-    if not reads:
-        session.use(planned_engine(session.full.architecture, session.settings, session.notice))
-    if session.incomplete():
-        _compute(session)
-    return _read(session) if reads else _patched(session)
-
-
-def _patched(session: Session) -> Deltas:
-    settings, encoded = session.settings, session.encoded
-    s1 = session.read(session.retain.weights, encoded, settings.at_layers)
-
-    def s2(source: Checkpoint) -> Float[Tensor, "batch layer"]:
-        if session.misfit(source) is not None:
-            return torch.full_like(s1, torch.nan)
-        found = session.read(source.weights, encoded, settings.at_layers)
-        # rows that another run left in the cache are not part of this one
-        return found if settings.profile == "full" else found.where(s1 > settings.tau, torch.nan)
-
-    return Deltas(
-        baseline=baselines(session.scores(session.retain.weights), encoded),
-        s1=s1,
-        s2={name: s2(checkpoint) for name, checkpoint in session.sources.items()},
-        self_patch=s2(session.full),
-        engine=settings.engine,
-        computed_by={name: _computed_by(session, one) for name, one in session.sources.items()},
-    )
-
-
-def _read(session: Session) -> Deltas:
-    """Logit Lens deltas of retain and of every source, nats per token."""
-    encoded, layers = session.encoded, session.settings.at_layers
-    # read: baseline minus k; so the baseline falls out of every difference
-    below = {w: session.read(w, encoded, layers) for w in session.patched_in()}
-    own = below[session.full.weights]
-
-    def by_token(source: str) -> list[ByToken]:
-        entries = (session.scores(source).known[example_hash(e)] for e in encoded)
-        return [[entry.by_token[layer] for layer in layers] for entry in entries]
-
-    return Deltas(
-        baseline=baselines(session.scores(session.full.weights), encoded),
-        s1=below[session.retain.weights] - own,
-        s2={name: below[source.weights] - own for name, source in session.sources.items()},
-        self_patch=own - own,
-        engine="lens",
-        by_token={name: by_token(source.weights) for name, source in session.sources.items()},
-    )
-
-
-def _computed_by(session: Session, source: Checkpoint) -> dict[str, int]:
-    found: Counter[str] = Counter()
-    read = [session.retain.weights]
-    if session.misfit(source) is None:
-        read.append(source.weights)
-    for one in read:
-        found.update(session.scores(one).computed_by(session.encoded, session.settings.at_layers))
-    return dict(sorted(found.items()))
-
-
-def _compute(session: Session) -> None:
-    """Fill the score caches; those of the oracle, if the sweep turns out not to be usable."""
-    full, settings = session.full, session.settings
-    if settings.score != "lens":
-        _check_room(session)
-    streams = _cached(session, {})
-    runner = session.runner(session.encoded)
-    streams[full.weights] = own = session.source(full)
-    checked = agrees_with_oracle(runner, session.encoded, own, session.notice)
-    if settings.score != "lens" and checked.engine != settings.engine:
-        session.use(checked.engine)
-        _check_room(session)
-        streams = _cached(session, streams)
-    if settings.part == "resid":
-        _fill(session, checked, streams)
+    full, rows = session.full, session.encoded
+    _use(session, planned_engine(full.architecture, session.settings, session.notice))
+    if not session.incomplete():
         return
-    patched_in = session.patched_in()
-    for weights in session.incomplete():  # one at a time: what is not cached runs beside `full`
-        _fill(session, checked, {weights: session.source(patched_in[weights])})
-
-
-def _check_room(session: Session) -> None:
-    sizes, settings = sizes_on_disk(session.full, session.settings.dtype), session.settings
-    room = Room(sizes, settings, settings.engine == "sweep")
-    room.check(session.encoded, n_sources=len(session.incomplete()))
-
-
-def _cached(session: Session, known: Mapping[str, SourceStreams]) -> dict[str, SourceStreams]:
-    """Caches of the sources that still have rows to score, but `full`'s own; none of components."""
-    patched_in = session.patched_in()
-    lacking = session.incomplete() if session.settings.part == "resid" else ()
-    more = [one for one in lacking if one != session.full.weights and one not in known]
-    return {**known, **{one: session.streams(patched_in[one], session.encoded) for one in more}}
-
-
-def _fill(session: Session, runner: Runner, streams: Mapping[str, SourceStreams]) -> None:
-    """S1 first where S2 is wanted at KE layers only; else everything in one sweep."""
-    s1 = {session.retain.weights}
+    _streams(session)  # cached before `full` is loaded
+    runner, own = session.runner(rows), session.source(full)
+    if not sweep_agrees(runner, rows, own, session.notice):
+        _use(session, "oracle")
+    # S1 first where S2 is wanted at KE layers only; else everything in one sweep
+    streams, s1 = {**_streams(session), full.weights: own}, {session.retain.weights}
     parts = {"reading" if session.settings.score == "lens" else "patching": streams.keys()}
     if session.settings.profile != "full":
         parts = {"patching S1": streams.keys() & s1, "patching S2": streams.keys() - s1}
     for what, names in parts.items():
         chosen = {name: one for name, one in streams.items() if name in names}
-        if chosen:
-            caches = {name: session.scores(name) for name in chosen}
-            complete(
-                *(runner, session.encoded, chosen, caches, session.wanted()),
-                what=what,
-                progress=session.tick,
-            )
+        session.fill(rows, chosen, session.wanted(), what=what)
+
+
+def _use(session: Session, engine: Engine) -> None:
+    """Patch by this engine, if its largest example fits; the lens patches nothing."""
+    if session.settings.score == "lens":
+        return
+    session.use(engine)
+    if n_sources := len(session.incomplete()):
+        sizes, settings = sizes_on_disk(session.full, session.settings.dtype), session.settings
+        Room(sizes, settings, engine == "sweep").check(session.encoded, n_sources=n_sources)
+
+
+def _streams(session: Session) -> dict[str, CachedSource]:
+    """Caches of the sources that still have rows to score, but `full`'s own."""
+    patched_in, lacking = session.patched_in(), session.incomplete()
+    chosen = {one: patched_in[one] for one in lacking if one != session.full.weights}
+    return {name: session.source(one) for name, one in chosen.items()}
 
 
 def manifest_of(
@@ -284,48 +220,50 @@ def plan_of(session: Session, controls: str = "", n_more: int = 0) -> Plan:
         controls: what stands beside the score; how much of it is wanted follows from the score.
         n_more: rows that are scored beside the sources'.
     """
-    rows, settings = _n_missing(session), session.settings
-    n_forward = n_bytes = n_caches = 0
+    rows, settings, encoded = _n_missing(session), session.settings, session.encoded
+    of_source: tuple[Positions, Kept] = settings.positions_replaced, kept_as(settings.part)
+    caches = []
     for weights, checkpoint in session.patched_in().items():
+        of_full = weights == session.full.weights
         # the sweep reads the clean run of `full` whatever is patched into it
-        used = any(rows.values()) if weights == session.full.weights else rows[weights]
-        positions = settings.positions_needed(of_full=weights == session.full.weights)
-        if not used or positions is None or session.there(checkpoint, positions) is not None:
-            continue
-        n_forward += len(session.encoded)
-        n_caches += 1
-        n_bytes += cache_bytes(session.encoded, session.fingerprint(checkpoint, positions))
-    n_rows, n_lost = sum(rows.values()), len(session.unscored)
+        used = any(rows.values()) if of_full else rows[weights]
+        places = {of_source} if settings.part != "resid" else set[tuple[Positions, Kept]]()
+        if stream := settings.positions_needed(of_full=of_full):
+            places.add((stream, "resid"))
+        wanted = [one for one in places if used and session.there(checkpoint, *one) is None]
+        caches += [cache_bytes(encoded, session.fingerprint(checkpoint, *one)) for one in wanted]
+    n_rows, n_lost, n_forward = (
+        sum(rows.values()),
+        len(session.unscored),
+        len(caches) * len(encoded),
+    )
     models = [("full", session.full), ("retain", session.retain)]
     models += [("source", source) for source in session.sources.values()]
     lost = f" ({n_lost} unscored: lost in tokenisation)" if n_lost else ""
     lines = [
         f"models: {', '.join(f'{role} {one.spec.name}' for role, one in models)}",
-        f"examples: {len(session.encoded) + n_lost}{lost}; layers: {len(settings.at_layers)}",
-        f"to cache: {n_forward} forward passes of one example, {size(n_bytes)} on disk",
+        f"examples: {len(encoded) + n_lost}{lost}; layers: {len(settings.at_layers)}",
+        f"to cache: {n_forward} forward passes of one example, {size(sum(caches))} on disk",
         f"to score: {n_rows + n_more} patched rows (example x source x layer)",
-        _placement(session, n_rows, n_forward, n_caches),
+        _placement(session, n_rows, len(caches)) if n_rows or caches else "",
         controls,
     ]
-    return Plan(tuple(filter(None, lines)), n_forward, n_rows + n_more, n_bytes)
+    return Plan(tuple(filter(None, lines)), n_forward, n_rows + n_more, sum(caches))
 
 
-def _placement(session: Session, n_rows: int, n_forward: int, n_caches: int) -> str:
+def _placement(session: Session, n_rows: int, n_caches: int) -> str:
     """Of each model alike: they are of one shape. Controls are not counted."""
-    if not n_rows and not n_forward:
-        return ""
     settings, full, encoded = session.settings, session.full, session.encoded
     room = Room(sizes_on_disk(full, settings.dtype), settings, settings.computed_with == "sweep")
     n_sources, n_layers = len(session.patched_in()), len(settings.at_layers)
     n_batches = len(room.batches(encoded, lambda e: n_sources * n_layers, n_sources=n_sources))
     each = 1 if room.sweeps else 1 + n_sources * n_layers
-    n_passes = n_caches + (PREFLIGHT_PASSES + n_batches * each if n_rows else 0)
     return planned_text(
         full,
         dtype=settings.dtype,
         device=settings.device,
         spread=settings.memory_bytes if settings.spread else None,
-        n_passes=n_passes,
+        n_passes=n_caches + (PREFLIGHT_PASSES + n_batches * each if n_rows else 0),
     )
 
 
@@ -333,15 +271,15 @@ def _n_missing(session: Session) -> dict[str, int]:
     """By source. Rows at KE layers only are known once S1 is; until then all layers are counted."""
     engine = planned_engine(session.full.architecture, session.settings, unheard)
     # a fresh cache would be emptied
-    kept = replace(session, settings=replace(session.settings, fresh=False, engine=engine))
-    wanted, rows = kept.wanted(), {}
-    for weights in session.patched_in():
-        lists = (wanted(e, weights) for e in session.encoded)
-        if not session.settings.fresh:
-            scores = kept.scores(weights)
-            lists = (scores.missing(e, wanted(e, weights)) for e in session.encoded)
-        rows[weights] = sum(map(len, lists))
-    return rows
+    kept, fresh = session.under(fresh=False, engine=engine), session.settings.fresh
+    wanted = kept.wanted()
+    return {
+        one: sum(
+            len(wanted(e, one) if fresh else kept.scores(one).missing(e, wanted(e, one)))
+            for e in session.encoded
+        )
+        for one in session.patched_in()
+    }
 
 
 def cache_bytes(encoded: Sequence[Encoded], fingerprint: Fingerprint) -> int:

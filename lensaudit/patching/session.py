@@ -33,7 +33,6 @@ from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, misfit
 from lensaudit.models.conditions import Conditions, Padding, conditions_of
 from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.patching.alignment import TokenMatch, token_match
-from lensaudit.patching.budget import Room
 from lensaudit.patching.options import Engine, ResolvedSettings
 from lensaudit.patching.preflight import check_component, check_model, usable_decoder
 from lensaudit.patching.score_cache import (
@@ -44,10 +43,10 @@ from lensaudit.patching.score_cache import (
     example_hash,
     score_key,
 )
-from lensaudit.patching.sources import CachedSource, LiveSource, SourceStreams
-from lensaudit.patching.stages import Runner, Wanted, complete, deltas, ke_layers
+from lensaudit.patching.sources import CachedSource
+from lensaudit.patching.stages import Room, Runner, Wanted, complete, ke_layers
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.scores.depth import label_logprob, mean_per_example, span_logprob, span_mean
+from lensaudit.scores.depth import label_logprob, mean_per_example, span_mean
 from lensaudit.scores.erasure import label_hit
 from lensaudit.settings import Kept, Positions
 
@@ -85,7 +84,7 @@ class Session:
         self._files = ExitStack()
         self._models: dict[str, TransformerBridge] = {}
         self._runners: dict[str, Runner] = {}
-        self._caches: dict[tuple[str, str, tuple[Encoded, ...]], Activations] = {}
+        self._caches: dict[tuple[str, str, str, tuple[Encoded, ...]], Activations] = {}
         self._kept: dict[tuple[str, str], Any] = {}
         self._matches: dict[tuple[str, tuple[Encoded, ...]], TokenMatch] = {}
         self._emptied: set[Path] = set()
@@ -256,18 +255,21 @@ class Session:
         return next((one for one in found if one is not None), None)
 
     def cache(
-        self, checkpoint: Checkpoint, rows: Sequence[Encoded], positions: Positions
+        self,
+        checkpoint: Checkpoint,
+        rows: Sequence[Encoded],
+        positions: Positions,
+        part: Kept = "resid",
     ) -> Activations:
         """Cached activations of these rows; the model is loaded only if some are missing.
 
         A cache of other rows than the session's is listed as neutral: the model's name means the
         session's. It stays open as long as the session.
         """
-        key, caches = (checkpoint.weights, positions, tuple(rows)), self._caches
+        key, caches = (checkpoint.weights, positions, part, tuple(rows)), self._caches
         if key not in caches:
-            found = self.there(checkpoint, positions, rows=rows)
-            if found is None:
-                found = self.filled(checkpoint, rows, positions)
+            there = self.there(checkpoint, positions, part, rows=rows)
+            found = self.filled(checkpoint, rows, positions, part) if there is None else there
             caches[key] = self._files.enter_context(found)
         return caches[key]
 
@@ -315,28 +317,19 @@ class Session:
 
     def streams(self, checkpoint: Checkpoint, rows: Sequence[Encoded]) -> CachedSource:
         """A model as a source on these rows; one of other tokens at all positions of its own."""
-        match, positions = self.token_match(checkpoint, rows), "all"
-        if match.places is None:
-            of_full = checkpoint.weights == self.full.weights
-            positions = self.settings.positions_needed(of_full=of_full) or "span"
-        activations = self.cache(checkpoint, match.rows, positions)
-        return CachedSource(activations, self.settings.last_layer)
+        match, of_full = self.token_match(checkpoint, rows), checkpoint.weights == self.full.weights
+        own = self.settings.positions_needed(of_full=of_full) or "span"
+        positions = own if match.places is None else "all"
+        return CachedSource(self.cache(checkpoint, match.rows, positions), self.settings.last_layer)
 
-    def source(self, checkpoint: Checkpoint) -> SourceStreams:
-        """What a model hands over on the session's rows: its streams, or a component.
-
-        A component comes from the cache that `lensaudit cache --component` made; else the model
-        runs.
-        """
+    def source(self, checkpoint: Checkpoint) -> CachedSource:
+        """What a model hands over on the session's rows: its streams, or a component."""
         settings = self.settings
         if settings.part == "resid":
             return self.streams(checkpoint, self.encoded)
-        kept = self.there(checkpoint, settings.positions_replaced, kept_as(settings.part))
-        if kept is None:
-            return LiveSource(self.model(checkpoint), settings.part, checkpoint.spec.name)
-        sizes = sizes_on_disk(self.full, settings.dtype)
-        n_heads = sizes.n_heads if settings.part == "head" else 0
-        return CachedSource(self._files.enter_context(kept), n_heads=n_heads)
+        part, sizes = kept_as(settings.part), sizes_on_disk(self.full, settings.dtype)
+        kept = self.cache(checkpoint, self.encoded, settings.positions_replaced, part)
+        return CachedSource(kept, n_heads=sizes.n_heads if part == "heads" else 0)
 
     def kept(self, kind: type[AnyKept], key: Mapping[str, Any], name: str) -> AnyKept:
         """What is kept under this key, read once; with `fresh` without what earlier runs left."""
@@ -379,39 +372,38 @@ class Session:
     def fill(
         self,
         rows: Sequence[Encoded],
-        streams: Mapping[str, SourceStreams],
-        layers: Sequence[int] | Mapping[int, Sequence[int]],
+        streams: Mapping[str, CachedSource],
+        layers: Sequence[int] | Wanted,
         *,
         only: Mapping[str, Collection[int]] | None = None,
+        what: str = "patching rows for controls",
     ) -> None:
-        """Compute what is not known of other rows or sources, all in one sweep.
+        """Compute what is not known of some sources, all in one sweep.
 
         Args:
             rows: of which `full` is cached.
             streams: by what decides what they hand over; as of `scores`.
-            layers: patched one at a time; or by idx those of each row.
+            layers: patched one at a time; those of each row and source where they differ.
             only: source -> idx of the rows wanted of it; None: all.
+            what: is going on, for whoever is told.
         """
         caches = {name: self.scores(name) for name in streams}
 
-        def asked(e: Encoded, name: str) -> bool:
-            return only is None or e.idx in only[name]
-
         def wanted(e: Encoded, name: str) -> Sequence[int]:
-            own = layers[e.idx] if isinstance(layers, Mapping) else layers
-            return own if asked(e, name) else ()
+            if only is not None and e.idx not in only[name]:
+                return ()
+            return layers(e, name) if callable(layers) else layers
 
-        pairs = ((e, name) for name in streams for e in rows if asked(e, name))
+        pairs = [(e, n) for n in streams for e in rows if only is None or e.idx in only[n]]
         if any(caches[name].lacks(e, wanted(e, name)) for e, name in pairs):
             runner = self.runner(rows)
-            told = {"what": "patching rows for controls", "progress": self.tick}
-            complete(runner, rows, streams, caches, wanted, **told)
+            complete(runner, rows, streams, caches, wanted, what=what, progress=self.tick)
 
     def read(
         self, source: str, rows: Sequence[Encoded], layers: Sequence[int]
     ) -> Float[Tensor, "batch layer"]:
         """Drop of the span's log-prob of `full`, nats per token; NaN where nothing was filled."""
-        return deltas(self.scores(source), rows, layers)
+        return self.scores(source).deltas(rows, layers)
 
     def answers(
         self, checkpoint: Checkpoint, rows: Sequence[Encoded]
@@ -429,11 +421,7 @@ class Session:
             with ExitStack() as opened:
                 cache = self._cache_there(checkpoint, rows, opened)
                 for bucket in buckets(todo, ANSWER_BATCH):
-                    model = self.model(checkpoint)
-                    if cache is None:
-                        kept.add(bucket, *run_answers(model, bucket))
-                    else:
-                        kept.add(bucket, *read_answers(model, bucket, cache))
+                    kept.add(bucket, *own_answers(self.model(checkpoint), bucket, cache))
         own = [kept.known[example_hash(e)] for e in rows]
         return (
             torch.tensor([logprob for logprob, _ in own]),
@@ -444,30 +432,32 @@ class Session:
         self, checkpoint: Checkpoint, rows: Sequence[Encoded], opened: ExitStack
     ) -> Activations | None:
         """The model's cache of these rows, if there is one: it stays as it is."""
-        held = (self._caches.get((checkpoint.weights, p, tuple(rows))) for p in ("span", "all"))
-        for cache in held:
-            if cache is not None:
-                return cache
+        held = (
+            self._caches.get((checkpoint.weights, p, "resid", tuple(rows))) for p in ("span", "all")
+        )
+        if (cache := next(filter(None, held), None)) is not None:
+            return cache
         found = self.there(checkpoint, "span", rows=rows)
         return None if found is None else opened.enter_context(found)
 
 
-def run_answers(
-    model: TransformerBridge, bucket: Sequence[Encoded]
+def own_answers(
+    model: TransformerBridge, bucket: Sequence[Encoded], cache: Activations | None = None
 ) -> tuple[list[float], list[float]]:
-    """Log-prob of the spans, nats per token, and the share of their tokens that come first."""
-    batch = make_batch(bucket).to(device_of(model))
-    logits = logits_of(model, batch.tokens)
-    logprob = span_logprob(logits, batch.tokens, batch.predict_at)
-    hits = span_mean(logits, batch.tokens, batch.predict_at, label_hit)
-    return logprob.tolist(), hits.tolist()
+    """Log-prob of the spans, nats per token, and the share of their tokens that come first.
 
-
-def read_answers(
-    model: TransformerBridge, bucket: Sequence[Encoded], cache: Activations
-) -> tuple[list[float], list[float]]:
-    """The same of what the model's last layer wrote when it ran."""
+    Read of what the model's last layer wrote when it ran, where its cache is given; else it runs.
+    """
     device = device_of(model)
+    if cache is None:
+        batch = make_batch(bucket).to(device)
+        logits = logits_of(model, batch.tokens)
+        means = (
+            span_mean(logits, batch.tokens, batch.predict_at, score).tolist()
+            for score in (label_logprob, label_hit)
+        )
+        logprob, hits = means
+        return logprob, hits
     at = [torch.arange(e.start, e.end) for e in bucket]
     streams = [cache.example(e.idx).at(p).resid[-1] for e, p in zip(bucket, at, strict=True)]
     logits = unembedded(model, torch.cat(streams).unsqueeze(0).to(device))[0]

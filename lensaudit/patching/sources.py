@@ -1,8 +1,15 @@
-"""Where patched-in activations come from: a cache on disk, or a model that is in memory."""
+"""Where patched-in activations come from: a cache on disk.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+It may be `full`'s own stream on another fact of the set, of another subject and with as many
+tokens: the anchor where no model never saw the facts. What `full` then loses is S1. A fact's own
+stream loses nothing; that of a model which never saw the fact loses less than a wrong answer does;
+anything that `full` cannot read loses as much. So a depth near 0 shows that the fact is there, and
+no high one shows anything.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from einops import rearrange
@@ -10,26 +17,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lensaudit.activations.store import Activations
-from lensaudit.data.spans import Encoded, make_batch
-from lensaudit.models.bridge import Component, TransformerBridge, check_finite, device_of, residuals
-from lensaudit.patching.layout import Layout, on, packed_span
+from lensaudit.data.facts import Fact
+from lensaudit.data.neutral import other_answers
+from lensaudit.data.spans import Encoded
+from lensaudit.files import digest
+from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.patching.layout import Layout
+from lensaudit.patching.score_cache import example_hash
 from lensaudit.patching.wavefront import CleanRun, Stack
 from lensaudit.settings import LastLayer
 
 PaddedStack = Float[Tensor, "batch layer pos *d"]
-
-
-@runtime_checkable
-class SourceStreams(Protocol):
-    """Activations of one model, by batch."""
-
-    def padded(self, bucket: Sequence[Encoded]) -> PaddedStack:
-        """At the positions of `make_batch(bucket).tokens`; zero where nothing is patched."""
-        ...
-
-    def packed(self, bucket: Sequence[Encoded], layout: Layout) -> Stack:
-        """At the positions that the sweep's rows carry."""
-        ...
 
 
 def as_patched(
@@ -125,23 +123,80 @@ class CachedSource:
         return CleanRun(prefix, span)
 
 
+NO_OTHER = "no other fact has an answer of as many tokens"
+Given = Mapping[int, tuple[int, Mapping[int, int]]]
+"""Row -> the other, and for each position of the row the other's that it is given."""
+
+
 @dataclass(frozen=True)
-class LiveSource:
-    """Activations computed when asked, from a model in memory: a component that is not cached."""
+class Others:
+    """For each row another that stands for it; rows that none can stand for are left out."""
 
-    model: TransformerBridge
-    component: Component
-    name: str
+    weights: str
+    """Of `full`."""
+    rows: tuple[Encoded, ...]
+    """Those that have another."""
+    given: Given
 
-    def padded(self, bucket: Sequence[Encoded]) -> PaddedStack:
-        """One forward pass over the whole sequences."""
-        device = device_of(self.model)
-        tokens = make_batch(bucket).tokens.to(device)
-        stack, _ = residuals(self.model, tokens, component=self.component)
-        check_finite(stack, tuple(e.idx for e in bucket), self.name)
-        return stack
+    @cached_property
+    def key(self) -> str:
+        """What decides what is handed over: the weights, and which row stands for which."""
+        by_idx = {e.idx: example_hash(e) for e in self.rows}
+        told = [[by_idx[a], by_idx[b], sorted(at.items())] for a, (b, at) in self.given.items()]
+        return f"{self.weights} on {digest(told)}"
 
-    def packed(self, bucket: Sequence[Encoded], layout: Layout) -> Stack:
-        """One forward pass, at the positions that the rows carry."""
-        stack = self.padded(bucket)
-        return packed_span(stack, on(layout, stack.device))
+    def of(self, own: CachedSource) -> CachedSource:
+        """`full`'s own stream on another row; of a row that has no other nothing is handed over."""
+
+        def handed(idx: int, layers: Layers) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
+            other, at = self.given.get(idx, (idx, {}))
+            resid = own.example(other, layers)[1]
+            return torch.tensor(list(at), dtype=torch.long), resid[:, list(at.values())]
+
+        return replace(own, handed=handed)
+
+
+def others_of(full: Checkpoint, rows: Sequence[Encoded], facts: Iterable[Fact]) -> Others:
+    """The rows that stand for each other: of another author, with another entity, asked alike.
+
+    At every position that any scope replaces. Rows that have no other are left out.
+    """
+    texts = {one.idx: one for one in facts}
+    # rows whose span follows the prompt at once have one position less to hand over
+    lengths = [(e.n_span, e.start == e.n_prompt - 1) for e in rows]
+    found = zip(rows, other_answers([texts[e.idx] for e in rows], lengths), strict=True)
+    given = {e.idx: (rows[at].idx, places(e, rows[at])) for e, at in found if at is not None}
+    return Others(full.weights, tuple(e for e in rows if e.idx in given), given)
+
+
+def next_rows(full: Checkpoint, rows: Sequence[Encoded], *, whole: bool = False) -> Others:
+    """For each row the next of another group, if there is one: a stream that does not fit.
+
+    The k-th position that is read is given what the other row has at its k-th, around again where
+    that one is shorter.
+
+    Args:
+        full: whose stream it is.
+        rows: a list that is turned by groups.
+        whole: every position up to the span's end is read, not the span's alone.
+    """
+    order, given = sorted(rows, key=lambda e: (str(e.group), e.idx)), {}
+    read = {e.idx: range(e.end) if whole else e.read_positions for e in rows}
+    for at, e in enumerate(order):
+        after = [*order[at + 1 :], *order[:at], e]
+        other = next((o for o in after if o.group != e.group), after[0])
+        own, away = read[e.idx], read[other.idx]
+        given[e.idx] = other.idx, {pos: away[k % len(away)] for k, pos in enumerate(own)}
+    return Others(full.weights, tuple(rows), given)
+
+
+def places(row: Encoded, other: Encoded) -> dict[int, int]:
+    """Position of a row -> that of another with as many scored tokens.
+
+    Spans and ends of the prompt lie on each other, and what is before them as far as both go;
+    where the other is shorter it comes around again. The first position, a sink, is given the
+    first.
+    """
+    off, around = other.end - row.end, max(1, other.end - 1)
+    found = {at: 1 + (at + off - 1) % around if at else 0 for at in range(row.end)}
+    return found | {row.n_prompt - 1: other.n_prompt - 1}

@@ -16,8 +16,18 @@ from torch import Tensor
 
 from lensaudit.models.bridge import Component
 from lensaudit.models.decoder import Block, Decoder, Packed
-from lensaudit.patching.attention import Frame, Prefix, RowGrid, attend, prefix_of
-from lensaudit.patching.layout import Index, Layout, Schedule, on, schedule_of
+from lensaudit.patching.layout import (
+    Frame,
+    Index,
+    Layout,
+    Prefix,
+    RowGrid,
+    Schedule,
+    attend,
+    on,
+    prefix_of,
+    schedule_of,
+)
 from lensaudit.scores.depth import LabelScore, label_logprob, mean_per_example
 
 Stack = Float[Tensor, "layer token *d"]
@@ -81,8 +91,7 @@ def sweep(
         head: which, of heads.
         label_score: what is read of a label's logits.
     """
-    same = torch.zeros_like(joins)
-    device = clean.span.device
+    same, device = torch.zeros_like(joins), clean.span.device
     moved = on(layout, device)
     if component == "resid":
         same = unchanged(clean, sources, moved).cpu() & joins
@@ -179,12 +188,9 @@ class _Moving:
         block, entering = self.decoder.ready(layer), self.clean.entering(layer)
         everyone = torch.arange(len(entering), device=entering.device)
         clean_row = RowGrid.of(self.frame, everyone, torch.zeros_like(everyone), 1)
-        mixed = self._attend(block, entering, clean_row)
-        return self._inside(block, mixed[tokens], entering[tokens], value, tokens)
-
-    def _inside(self, block: Block, mixed, entering: Packed, value, tokens: Index) -> Packed:
-        """The rest of a block after its heads, with one component replaced."""
-        component, head = self.component, self.head
+        mixed = self._attend(block, entering, clean_row)[tokens]
+        # the rest of a block after its heads, with one component replaced
+        component, head, entering = self.component, self.head, entering[tokens]
         if component == "head":
             d_head = block.attention.d_head
             heads = rearrange(mixed, "token (head d_head) -> token head d_head", d_head=d_head)
@@ -206,12 +212,9 @@ class _Moving:
     def scores(self, joins: Bool[Tensor, "source batch layer"]) -> Swept:
         """Read what the span's labels get from every row, and from the clean run."""
         layout, device = self.frame.layout, self.resid.device
-        baseline = mean_per_example(
-            self._read(self.clean.span[-1], layout.read_token, layout.span_label),
-            layout.span_example[layout.read_token],
-            layout.n_examples,
-        )
-        read = self.plan.read.to(device)
+        own, read = layout.read.nonzero().squeeze(1), self.plan.read.to(device)
+        clean = self._read(self.clean.span[-1], own, layout.span_label)
+        baseline = mean_per_example(clean, layout.span_example[own], layout.n_examples)
         scores = self._read(self.resid, read, layout.span_label[self.place])
         patched = mean_per_example(scores, self.plan.row[self.plan.read].to(device), joins.numel())
         return Swept(baseline, patched.view(joins.shape))

@@ -11,9 +11,9 @@ import pytest
 from support import EMBEDDED
 
 from lensaudit.auditing import question as asking
+from lensaudit.auditing.calls import patched
 from lensaudit.auditing.question import patch_key as asked
 from lensaudit.auditing.result import comparison_of
-from lensaudit.auditing.reuse import patched
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.files import digest, write_json

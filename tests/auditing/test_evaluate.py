@@ -192,8 +192,8 @@ def test_no_value_at_all_is_a_result_that_can_be_refused(tmp_path):
 
 
 def test_the_plan_of_a_cache_is_what_is_cached(tmp_path):
-    from lensaudit.auditing.cache import plan_cache
     from lensaudit.auditing.settings import CacheSettings
+    from lensaudit.auditing.streams import plan_cache
 
     settings = CacheSettings(limit=3, activations=tmp_path / "a")
     plan = plan_cache("demo/npo", settings)

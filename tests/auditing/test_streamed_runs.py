@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from lensaudit.activations.store import open_activations
-from lensaudit.auditing.cache import cache_into, plan_cache
 from lensaudit.auditing.evaluate import evaluate_into, open_evaluation
 from lensaudit.auditing.patch import plan_patch
 from lensaudit.auditing.settings import CacheSettings, EvaluateSettings
+from lensaudit.auditing.streams import cache_into, plan_cache
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.models import causal

@@ -14,8 +14,8 @@ from lensaudit.activations import fill
 from lensaudit.activations.fill import DONE, NUMBERS, forget_blocks
 from lensaudit.activations.store import CacheWriter, open_activations
 from lensaudit.activations.upkeep import collect
-from lensaudit.auditing.cache import cache_into
 from lensaudit.auditing.settings import CacheSettings
+from lensaudit.auditing.streams import cache_into
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.large import placement
 from lensaudit.models.large.placement import needs_of, stored_tensors

@@ -2,10 +2,12 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import support
 
 from lensaudit.patching.prepare import prepare
+from lensaudit.patching.scoring import scored
 from lensaudit.patching.settings import PatchSettings
 
 
@@ -54,3 +56,19 @@ def audit_in(folder, sources=("a",), **settings):
     names = [str(folder / name) for name in sources]
     asked = PatchSettings(**given | settings)
     return prepare(names, asked, notice=notices.append, maps="align" in settings), notices
+
+
+def run(audit):
+    """S1, S2 by source, and what `full` patched into itself changes; and who computed them."""
+    outcomes, calibration = scored(audit)
+    layers = audit.settings.at_layers
+    return SimpleNamespace(
+        outcomes=outcomes,
+        calibration=calibration,
+        baseline=outcomes[0].baseline,
+        s1=outcomes[0].s1,
+        s2={one.source: one.s2 for one in outcomes},
+        self_patch=audit.read(audit.full.weights, audit.encoded, layers),
+        engine=audit.settings.computed_with,
+        computed_by={one.source: one.computed_by for one in outcomes},
+    )

@@ -4,13 +4,13 @@ import json
 
 import pytest
 import torch
-from audit_helpers import audit_in, save_family, save_questions
+from audit_helpers import audit_in, run, save_family, save_questions
 
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.models.bridge import is_held, load, opened_once
 from lensaudit.patching import session as session_module
 from lensaudit.patching import stages
-from lensaudit.patching.scoring import plan_of, run, score_all
+from lensaudit.patching.scoring import plan_of, score_all
 
 
 @pytest.fixture

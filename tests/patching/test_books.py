@@ -3,14 +3,13 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
-from audit_helpers import anew, audit_in, save_family, save_questions
+from audit_helpers import anew, audit_in, run, save_family, save_questions
 
 from lensaudit.data.spans import Encoded
 from lensaudit.patching import score_cache, scoring
-from lensaudit.patching.counterfactual import next_rows
 from lensaudit.patching.score_cache import ScoreCache, ScoreEntry
-from lensaudit.patching.scoring import run
-from lensaudit.patching.stages import deltas, ke_layers
+from lensaudit.patching.sources import next_rows
+from lensaudit.patching.stages import ke_layers
 
 ENCODED = [
     Encoded(idx, idx // 2, tuple(range(3 + idx, 12 + idx)), n_prompt=4, start=5, end=8)
@@ -26,7 +25,7 @@ def test_each_score_is_read_against_the_baseline_of_its_own_batch(tmp_path):
         for entry in (first, second):
             book.add([(ENCODED[0], entry)])
     book = ScoreCache(tmp_path, KEY, "one")
-    found = deltas(book, ENCODED[:1], range(4))[0]
+    found = book.deltas(ENCODED[:1], range(4))[0]
     assert found[:3].tolist() == [0.5, 0.0, 0.9375]
     assert found[3].isnan()
     # no layer of S1 counts as knowledge because two batches differ

@@ -12,8 +12,8 @@ from wavefront_helpers import examples
 
 from lensaudit.errors import InputError
 from lensaudit.models.sizes import Sizes
-from lensaudit.patching.budget import MAX_BATCH, MiB, Room
 from lensaudit.patching.options import ResolvedSettings
+from lensaudit.patching.stages import MAX_BATCH, MiB, Room
 
 LLAMA_1B = Sizes(16, 2048, 8192, 128_256, 32, 8, 64, 64, 4)
 SMALL = Sizes(16, 64, 176, 2048, 4, 2, 16, 16, 4)

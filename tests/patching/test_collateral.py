@@ -12,11 +12,11 @@ from lensaudit.cli.main import run as lensaudit
 from lensaudit.data.facts import load_facts
 from lensaudit.data.neutral import kept_facts, other_answers, strata_of
 from lensaudit.data.spans import Encoded
-from lensaudit.patching import counterfactual
+from lensaudit.patching import sources as module
 from lensaudit.patching.collateral import patched as patched_beside
-from lensaudit.patching.counterfactual import places
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.settings import PatchSettings
+from lensaudit.patching.sources import places
 from lensaudit.scores.depth import over_erasure
 from lensaudit.scores.intervals import clustered_mean, difference_of
 
@@ -147,7 +147,7 @@ def test_the_anchor_itself_reads_one(tmp_path):
 def test_a_row_that_stands_for_itself_loses_nothing_whatever_is_replaced(
     tmp_path, monkeypatch, scope, engine
 ):
-    monkeypatch.setattr(counterfactual, "_pairs", lambda rows, texts: {e.idx: e.idx for e in rows})
+    monkeypatch.setattr(module, "other_answers", lambda facts, lengths: range(len(facts)))
     audit = prepare(
         ["demo/never"],
         PatchSettings(limit=2, activations=tmp_path, scope=scope, engine=engine, layers="0,7,15"),

@@ -1,13 +1,11 @@
-"""Cached components are patched in from the cache: no source runs, and scores are the same."""
+"""Components are patched in from a cache, which a run makes where it is not there."""
 
 import pytest
-from audit_helpers import audit_in, save_family, save_questions
+from audit_helpers import anew, audit_in, run, save_family, save_questions
 
-from lensaudit.auditing.cache import cache_into, plan_cache
 from lensaudit.auditing.settings import CacheSettings
+from lensaudit.auditing.streams import cache_into, plan_cache
 from lensaudit.errors import InputError
-from lensaudit.patching import session as running
-from lensaudit.patching.scoring import run
 
 COMPONENTS = {"attn": "attn", "mlp": "mlp", "resid_mid": "resid_mid", "head:1": "heads"}
 
@@ -26,20 +24,6 @@ def cached(family, root, names, **settings):
 
 
 @pytest.fixture
-def sources_that_run(monkeypatch):
-    """How many passes each model made for its components, by name."""
-    counted = []
-    plain = running.LiveSource.padded
-
-    def counting(self, bucket):
-        counted.append(self.name.rpartition("/")[2])
-        return plain(self, bucket)
-
-    monkeypatch.setattr(running.LiveSource, "padded", counting)
-    return counted
-
-
-@pytest.fixture
 def loaded(monkeypatch):
     """The models that were loaded to patch, by name."""
     from lensaudit.patching import session as module
@@ -54,56 +38,46 @@ def loaded(monkeypatch):
     return names
 
 
-@pytest.mark.parametrize("component", COMPONENTS)
 @pytest.mark.parametrize(
-    ("settings", "positions"),
+    ("component", "settings", "positions"),
     [
-        ({}, "span"),
-        ({"engine": "oracle"}, "span"),
-        ({"scope": "boundary"}, "all"),
-        ({"scope": "prefix"}, "all"),
+        *((one, {}, "span") for one in COMPONENTS),
+        ("attn", {"engine": "oracle"}, "span"),
+        ("head:1", {"engine": "oracle"}, "span"),
+        ("mlp", {"scope": "boundary"}, "all"),
+        ("head:1", {"scope": "prefix"}, "all"),
     ],
 )
-def test_no_source_runs_where_its_component_is_cached(
-    family, tmp_path, loaded, sources_that_run, component, settings, positions
+def test_a_component_is_cached_once_by_a_run_or_by_the_command(
+    family, tmp_path, loaded, component, settings, positions
 ):
     settings = settings | {"component": component}
-    live = run(audit_in(family, activations=tmp_path / "live", **settings)[0])
-    assert {"full", "retain", "a"} == set(sources_that_run) == set(loaded)
+    own = run(audit_in(family, activations=tmp_path / "own", **settings)[0])
+    assert {"full", "retain", "a"} == set(loaded)
+    loaded.clear()
+    run(anew(audit_in(family, activations=tmp_path / "own", **settings)[0]))
+    assert loaded == ["full"]
     root = tmp_path / "cached"
     part = COMPONENTS[component]
     made = cached(family, root, ("full", "retain", "a"), component=part, positions=positions)
     assert {one.parts[part].folder.parent for one in made} == {root}
     loaded.clear()
-    sources_that_run.clear()
     found = run(audit_in(family, activations=root, **settings)[0])
-    assert sources_that_run == []
     assert loaded == ["full"]
-    source = next(iter(live.s2))
-    for wanted, got in [(live.s1, found.s1), (live.s2[source], found.s2[source])]:
+    source = next(iter(own.s2))
+    for wanted, got in [(own.s1, found.s1), (own.s2[source], found.s2[source])]:
         assert (wanted - got).abs().max() <= 1e-5
         assert wanted.abs().max() > 1e-3
     assert found.self_patch.abs().max() <= 1e-5
 
 
-def test_what_is_not_cached_runs(family, tmp_path, loaded, sources_that_run):
-    cached(family, tmp_path, ("full", "a"), component="mlp")
-    run(audit_in(family, activations=tmp_path, component="mlp")[0])
-    assert set(sources_that_run) == {"retain"}
-    loaded.clear()
-    sources_that_run.clear()
-    # other layers of the same models: the books have no such scores
-    run(audit_in(family, activations=tmp_path, component="mlp", scope="prefix")[0])
-    assert {"retain", "a"} <= set(sources_that_run)  # the span's positions are not all
-
-
-def test_another_component_or_type_is_another_cache(family, tmp_path, sources_that_run):
+def test_other_positions_another_component_or_type_are_another_cache(family, tmp_path, loaded):
     cached(family, tmp_path, ("full", "retain", "a"), component="mlp")
-    run(audit_in(family, activations=tmp_path, component="attn")[0])
-    assert set(sources_that_run) == {"full", "retain", "a"}
-    sources_that_run.clear()
-    run(audit_in(family, activations=tmp_path, component="mlp", dtype="bfloat16")[0])
-    assert set(sources_that_run) == {"full", "retain", "a"}
+    # the span's positions are not all
+    for other in ({"scope": "prefix"}, {"component": "attn"}, {"dtype": "bfloat16"}):
+        loaded.clear()
+        run(audit_in(family, activations=tmp_path, **{"component": "mlp"} | other)[0])
+        assert set(loaded) == {"full", "retain", "a"}
 
 
 @pytest.mark.parametrize("positions", ["span", "all"])

@@ -62,7 +62,7 @@ def of_the_reference(shared, tmp_path_factory):
 def outcomes(audit):
     found = run_em(audit)
     return [
-        em_result(name.rpartition("/")[2], checkpoint.weights, audit, found)
+        em_result(name.rpartition("/")[2], checkpoint, audit, found)
         for name, checkpoint in audit.sources.items()
     ]
 
@@ -148,7 +148,7 @@ def test_full_patched_into_itself_says_what_it_says_alone(opened):
 def test_retain_as_source_is_exact_or_general_knowledge(opened):
     audit = opened("npo")
     found = run_em(audit)
-    outcome = em_result("retain", audit.retain.weights, audit, found)
+    outcome = em_result("retain", audit.retain, audit, found)
     assert {row["category"] for row in outcome.rows} == {"exact", "general_knowledge"}
     summary = outcome.summary
     assert summary["udr"] == 1.0
@@ -245,7 +245,7 @@ def test_a_silent_full_leaves_the_example_unscored(opened, monkeypatch):
 
     def silent(kept, encoded, layers):
         said = real(kept, encoded, layers)
-        of_full = kept is exact_match.own_texts(audit)[audit.full.weights]
+        of_full = kept is exact_match.kept_texts(audit)[0][0][audit.full.weights]
         return [" . Nothing"] if of_full and encoded == first else said
 
     monkeypatch.setattr(exact_match.TextCache, "texts", silent)
@@ -276,7 +276,7 @@ def test_the_teacher_form_counts_the_hits_of_hooked_passes(opened):
     itself = found.patched[audit.full.weights]
     own = torch.tensor(found.own[audit.full.weights], dtype=torch.float64)
     assert torch.equal(itself, own.unsqueeze(1).expand(-1, 6))
-    summary = em_result("retain", audit.retain.weights, audit, found).summary
+    summary = em_result("retain", audit.retain, audit, found).summary
     assert summary["udr"] == 1.0
     assert 0 < summary["retention"] < 0.5
     assert summary["truth_em"]["full"] == pytest.approx(float(own.mean()))

@@ -4,10 +4,11 @@ import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from audit_helpers import anew
+from audit_helpers import anew, run
 
 from lensaudit.data.neutral import neutral_of
 from lensaudit.data.spans import make_batch
@@ -22,7 +23,6 @@ from lensaudit.patching.controls import Controls, examined, weakest_of
 from lensaudit.patching.oracle import layer_deltas
 from lensaudit.patching.outcome import outcome_of, summary_of
 from lensaudit.patching.prepare import prepare
-from lensaudit.patching.scoring import run
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.scores.depth import depth_score
@@ -41,8 +41,9 @@ def turned(checkpoint: str, folder: Path) -> Path:
 def examined_alone(audit, found, controls, name=None, **settings):
     """The controls of every source, or of the one that is named."""
     sources = {one: audit.sources[one] for one in audit.sources if name in (None, Path(one).name)}
+    outcomes = [one for one in found.outcomes if one.source in sources]
     with replace(audit, sources=sources, settings=replace(audit.settings, **settings)) as alone:
-        shown = examined(alone, found, controls)
+        shown = examined(alone, outcomes, controls)
     return shown if name is None else next(iter(shown.values()))
 
 
@@ -72,18 +73,13 @@ def bench(tmp_path_factory):
     neutral = neutral_of("demo", audit.examples)
     with audit:
         found = run(audit)
-        shown = examined(audit, found, Controls(neutral))
+        shown = examined(audit, found.outcomes, Controls(neutral))
     return audit, found, neutral, {Path(name).name: one for name, one in shown.items()}
 
 
 def word(audit, found, name, one):
     """What a summary of this source would say."""
-    name = next(full for full in audit.sources if Path(full).name == name)
-    deltas = found.baseline, found.s1, found.s2[name]
-    misfit = audit.misfit(audit.sources[name])
-    outcome = outcome_of(
-        name, audit.encoded, audit.unscored, audit.settings, *deltas, misfit=misfit
-    )
+    outcome = next(found for found in found.outcomes if Path(found.source).name == name)
     summary = summary_of(outcome, {"full": 0.0, "retain": 1.0}) | one.document()
     return judge_run(summary, one.beside(outcome.rows()), read_calibration())
 
@@ -138,11 +134,12 @@ def test_the_weakest_layer_is_the_least_erased_of_the_strong_ones():
     # mean S1 by layer: 0.1, 1.1, 1.3, 4: .3 of the largest is 1.2, the strong are the last two
     s1 = torch.tensor([[0.1, 1.1, 1.3, 4.0], [0.1, 1.1, 1.3, 4.0]])
     s2 = torch.tensor([[0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.65, 3.0]])
-    found = weakest_of(s1, depth_score(s1, s2), [0, 1], (4, 5, 6, 7))
+    rows = [SimpleNamespace(group=author) for author in (0, 1)]
+    found = weakest_of(s1, depth_score(s1, s2), rows, (4, 5, 6, 7))
     assert found is not None
     assert (found.layer, found.erasure.value) == (6, pytest.approx((0 + 0.5) / 2))
     nothing = torch.zeros(2, 4)
-    assert weakest_of(nothing, depth_score(nothing, s2), [0, 1], (4, 5, 6, 7)) is None
+    assert weakest_of(nothing, depth_score(nothing, s2), rows, (4, 5, 6, 7)) is None
 
 
 def test_what_a_model_says_is_read_out_of_its_cache_without_running_it(bench, monkeypatch):
@@ -198,7 +195,9 @@ def test_what_fits_neither_before_nor_after_a_map_is_unreadable(bench):
     # the same tokens under another name: nothing is patched in as it is
     other = replace(audit.sources[name], tokenizer="another")
     one_source = replace(audit, sources={name: other})
-    nothing = replace(found, s2={name: torch.full_like(found.s1, math.nan)})
+    deltas = found.baseline, found.s1, torch.full_like(found.s1, math.nan)
+    rows = audit.encoded, audit.unscored, audit.settings
+    nothing = SimpleNamespace(outcomes=[outcome_of(name, *rows, *deltas, misfit="other tokens")])
     (one,) = examined_alone(one_source, nothing, Controls(neutral), align="shift").values()
     assert one.validity.d_share is None
     assert one.aligned.uds.value > 0.9
@@ -270,7 +269,7 @@ def test_the_depth_without_the_shared_direction_is_that_of_a_plain_computation(b
 
     monkeypatch.setattr(Session, "fill", fill)
     with one_source as models:
-        examined(models, found, Controls(neutral))
+        examined(models, found.outcomes[1:2], Controls(neutral))
         never, retain = audit.sources["demo/never"].weights, audit.retain.weights
         mapped = next(key for key in seen if f"{never}+map-" in key)
         shared = next(key for key in seen if f"{never}+shared-" in key)
@@ -354,9 +353,11 @@ def test_one_author_shares_with_no_other_and_rows_without_authors_are_each_their
         rows = tuple(
             replace(audit.encoded[at], group=own) for at, own in zip(here, groups, strict=True)
         )
-        few = replace(found, s1=found.s1[here], s2={"demo/never": found.s2["demo/never"][here]})
+        deltas = found.baseline[here], found.s1[here], found.s2["demo/never"][here]
+        few = outcome_of("demo/never", rows, {}, audit.settings, *deltas)
         sources = {"demo/never": audit.sources["demo/never"]}
         of_one = replace(audit, encoded=rows, sources=sources)
+        few = SimpleNamespace(outcomes=[few])
         (one,) = examined_alone(of_one, few, Controls(neutral)).values()
         return one.aligned
 

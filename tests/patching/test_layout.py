@@ -33,7 +33,6 @@ def test_boundary_replaces_one_position_and_reads_the_span():
     assert layout.span_pos.tolist() == [3, 4, 1, 2]
     assert layout.patched.tolist() == [True, False, True, False]
     assert layout.read.tolist() == [True, True, False, True]
-    assert layout.read_token.tolist() == [0, 1, 3]
     assert not layout.all_patched
 
 

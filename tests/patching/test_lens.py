@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from audit_helpers import audit_in
+from audit_helpers import audit_in, run
 
 from lensaudit.cli.main import run as lensaudit
 from lensaudit.errors import InputError
 from lensaudit.patching.options import ResolvedSettings
-from lensaudit.patching.scoring import as_lens, run, score_all, score_lens
+from lensaudit.patching.scoring import as_lens, score_all, score_lens
 
 
 def audit(folder, tmp_path, *sources, **settings):

@@ -8,7 +8,7 @@ import os
 import pytest
 import support
 import torch
-from audit_helpers import audit_in, save_family, save_questions
+from audit_helpers import audit_in, run, save_family, save_questions
 from frozen import FEW, embedded_forget
 
 import lensaudit as la
@@ -19,7 +19,6 @@ from lensaudit.models.bridge import residuals
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.generation import generate
-from lensaudit.patching.scoring import run
 
 pytestmark = pytest.mark.gpu
 

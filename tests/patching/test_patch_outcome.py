@@ -161,11 +161,11 @@ def test_the_table_of_layers_names_what_retain_and_what_the_source_did(tmp_path)
 def test_full_reads_0_and_retain_1_where_everything_is_right():
     s1 = torch.tensor([[1.0, 2.0], [0.5, 0.25]])
     options = ResolvedSettings(at_layers=(0, 1))
-    nothing, baseline = torch.zeros_like(s1), torch.zeros(2)
-    found = calibration_of(ROWS[:2], options, baseline, s1, nothing)
+    nothing = torch.zeros_like(s1)
+    found = calibration_of(ROWS[:2], options, s1, nothing)
     assert found == {"full": 0.0, "retain": 1.0}
     # a self-patch that costs 0.25 of each delta is seen at full
-    off = calibration_of(ROWS[:2], options, baseline, s1, s1 / 4)
+    off = calibration_of(ROWS[:2], options, s1, s1 / 4)
     assert off == {"full": pytest.approx(0.25), "retain": 1.0}
 
 

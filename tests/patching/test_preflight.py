@@ -4,14 +4,13 @@ from dataclasses import replace
 import pytest
 import support
 import torch
-from audit_helpers import audit_in
+from audit_helpers import audit_in, run
 
 from lensaudit.data.spans import make_batch
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.models.bridge import bridge_from, residuals
 from lensaudit.patching import preflight
-from lensaudit.patching.attention import Rotation, sight_of
-from lensaudit.patching.layout import schedule_of
+from lensaudit.patching.layout import Rotation, schedule_of, sight_of
 from lensaudit.patching.options import ResolvedSettings
 from lensaudit.patching.preflight import (
     check_component,
@@ -19,7 +18,7 @@ from lensaudit.patching.preflight import (
     planned_engine,
     usable_decoder,
 )
-from lensaudit.patching.scoring import run, score_all
+from lensaudit.patching.scoring import score_all
 
 
 def unturned(self, x):
@@ -38,7 +37,7 @@ def test_a_wrong_sweep_falls_back_to_the_oracle_with_a_notice(
     if broken == "rotation":
         monkeypatch.setattr(Rotation, "turn", unturned)
     elif broken == "causality":
-        monkeypatch.setattr("lensaudit.patching.attention.sight_of", sees_one_more)
+        monkeypatch.setattr("lensaudit.patching.layout.sight_of", sees_one_more)
     else:
         monkeypatch.setattr(
             "lensaudit.patching.wavefront.mean_per_example",

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import support
 import torch
-from audit_helpers import audit_in, save_family, save_questions
+from audit_helpers import audit_in, run, save_family, save_questions
 from wavefront_helpers import examples, source_stack, swept
 
 from lensaudit.data.spans import make_batch
@@ -16,7 +16,6 @@ from lensaudit.models.large import placement
 from lensaudit.models.large.placement import DISK, needs_of, stored_tensors
 from lensaudit.models.large.streaming import streamed
 from lensaudit.models.registry import resolve
-from lensaudit.patching.scoring import run
 
 RAGGED = examples([(5, 5, 8, 12), (9, 8, 26, 30), (3, 4, 9, 10)])
 FEW = ("Llama, tied", "Phi3", "Mixtral")

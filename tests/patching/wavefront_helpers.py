@@ -6,7 +6,7 @@ from lensaudit.data.spans import Encoded, make_batch
 from lensaudit.models.bridge import embedded, residuals
 from lensaudit.models.decoder import decoder_of
 from lensaudit.patching import oracle
-from lensaudit.patching.layout import layout_of, packed_span
+from lensaudit.patching.layout import layout_of
 from lensaudit.patching.wavefront import CleanRun, sweep
 
 NATS = 1e-4
@@ -34,6 +34,11 @@ def source_stack(model, encoded, component="resid", last_layer="resid_post"):
     if last_layer == "reference":
         return torch.cat((stack[:, :-1], final_norm[:, None]), 1)
     return stack
+
+
+def packed_span(stack, layout):
+    """The span positions of a padded stack."""
+    return stack[layout.span_example, :, layout.span_pos].movedim(0, 1).contiguous()
 
 
 def packed_prefix(stack, layout):
