@@ -52,12 +52,6 @@ def test_a_finished_audit_is_read_with_it_and_its_page_shows_it(audited, capsys)
     assert "who has what" in (folder / "out" / "audit.html").read_text().lower()
 
 
-def test_other_rows_in_the_same_folder_replace_what_was_asked(audited):
-    _, folder = audited
-    more = {"suite": "none", "limit": 4, "align": "none", "activations": folder / "kept"}
-    assert la.audit("demo/npo", folder / "out", **more).association["n"] == 4
-
-
 def test_where_nobody_can_be_asked_the_reason_is_told(tmp_path, capsys):
     asked = ["audit", "--source", "demo/npo", "--suite", "none", "--limit", "3", "--dry-run"]
     assert run([*asked, "-o", str(tmp_path / "out")]) == 0

@@ -35,20 +35,13 @@ def test_one_call_patches_as_the_command_does(tmp_path, activations):
         assert (tmp_path / "py" / name).read_bytes() == (tmp_path / "cli" / name).read_bytes()
 
 
-def test_several_models_are_a_list_in_their_order(tmp_path, activations):
-    names = ["demo/npo", "demo/idknll"]
-    found = la.patch(names, out=tmp_path, activations=activations, **FEW)
-    assert [one.source for one in found] == names
-    assert [one.folder for one in found] == [tmp_path / "demo-npo", tmp_path / "demo-idknll"]
-    assert (tmp_path / "comparison.csv").exists()
-    assert la.patch(names[:1], out=tmp_path / "one", activations=activations, **FEW)[0].uds
-
-
 def test_a_model_named_twice_stands_twice_in_the_list(tmp_path, activations):
-    names = ["demo/npo", "demo/npo"]
-    first, second = la.patch(names, out=tmp_path / "patch", activations=activations, **FEW)
+    names = ["demo/npo", "demo/idknll", "demo/npo"]
+    first, other, second = found = la.patch(names, out=tmp_path, activations=activations, **FEW)
     assert first == second
-    assert first.source == "demo/npo"
+    assert [one.source for one in found] == names
+    assert other.folder == tmp_path / "demo-idknll"
+    assert (tmp_path / "comparison.csv").exists()
 
 
 def test_no_model_is_refused_by_every_call(tmp_path):

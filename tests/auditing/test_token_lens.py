@@ -85,7 +85,7 @@ def test_all_positions_serve_the_span_of_any_model(root, monkeypatch):
         assert one.tokens == other.tokens[inside]
 
 
-@pytest.mark.parametrize("component", ["resid", "attn", "heads"])
+@pytest.mark.parametrize("component", ["resid", "heads"])
 def test_the_last_prompt_token_is_that_of_a_plain_run(root, monkeypatch, component):
     kept = {"component": component, "limit": FEW, "activations": root / "ends"}
     found = la.last_prompt("demo/npo", **kept)

@@ -181,7 +181,7 @@ def test_a_budget_too_small_for_one_example_is_refused(tiny_family, tmp_path, ti
         run(audit_in(folder, memory="256M")[0])
 
 
-@pytest.mark.parametrize(("kind", "changes"), [("Bloom", {"n_head": 4}), ("Starcoder2", {})])
+@pytest.mark.parametrize(("kind", "changes"), [("Bloom", {"n_head": 4})])
 def test_an_architecture_not_verified_goes_to_the_oracle_with_a_notice(
     tmp_path, tiny_tokenizer, kind, changes
 ):

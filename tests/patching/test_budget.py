@@ -116,6 +116,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the high-water mark is read from /proc")
 def test_the_measured_peak_is_within_the_budget(pytestconfig):
     answer = subprocess.run(

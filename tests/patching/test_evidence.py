@@ -182,13 +182,6 @@ def test_further_retain_models_make_a_floor(bench):
     assert word(audit, found, "retain_turned", one).code in ("erased", "undecided")
 
 
-@pytest.mark.parametrize("kind", ["shift", "affine"])
-def test_other_classes_of_map(bench, kind):
-    audit, found, neutral, _ = bench
-    one = examined_alone(audit, found, Controls(neutral), "full_turned", align=kind)
-    assert (one.aligned.uds.value > 0.9) == (kind == "shift")
-
-
 def test_what_fits_neither_before_nor_after_a_map_is_unreadable(bench):
     audit, found, neutral, _ = bench
     name = next(name for name in audit.sources if "retain_turned" in name)

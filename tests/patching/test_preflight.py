@@ -10,7 +10,7 @@ from lensaudit.data.spans import make_batch
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.models.bridge import bridge_from, residuals
 from lensaudit.patching import preflight
-from lensaudit.patching.layout import Rotation, schedule_of, sight_of
+from lensaudit.patching.layout import Rotation, schedule_of
 from lensaudit.patching.options import ResolvedSettings
 from lensaudit.patching.preflight import (
     check_component,
@@ -25,19 +25,12 @@ def unturned(self, x):
     return x
 
 
-def sees_one_more(layout, window, like):
-    before, own = sight_of(layout, window, like)
-    return before, torch.zeros_like(own)
-
-
-@pytest.mark.parametrize("broken", ["rotation", "causality", "readout"])
+@pytest.mark.parametrize("broken", ["rotation", "readout"])
 def test_a_wrong_sweep_falls_back_to_the_oracle_with_a_notice(
     tiny_family, tmp_path, monkeypatch, broken
 ):
     if broken == "rotation":
         monkeypatch.setattr(Rotation, "turn", unturned)
-    elif broken == "causality":
-        monkeypatch.setattr("lensaudit.patching.layout.sight_of", sees_one_more)
     else:
         monkeypatch.setattr(
             "lensaudit.patching.wavefront.mean_per_example",
@@ -161,7 +154,7 @@ def test_heads_that_are_not_the_models_are_refused(tiny_of, tiny_tokenizer, ragg
         check_component(tiny_of(architecture), ragged[0], component("head", 1))
 
 
-@pytest.mark.parametrize("architecture", ["Llama", "Gemma2", "Granite", "GPT-2"])
+@pytest.mark.parametrize("architecture", ["Gemma2", "GPT-2"])
 def test_what_is_patched_in_between_the_halves_arrives_there(tiny_of, ragged, architecture):
     for name in ("attn", "mlp", "resid_mid"):
         check_component(tiny_of(architecture), ragged[0], component(name))
