@@ -44,11 +44,10 @@ from lensaudit.models.decoder import decoder_of
 from lensaudit.models.device import resolve_device
 from lensaudit.models.sizes import sizes_of
 from lensaudit.patching import oracle
-from lensaudit.patching.stages import Room
 from lensaudit.patching.options import ResolvedSettings, parse_memory
 from lensaudit.patching.score_cache import ScoreCache
 from lensaudit.patching.sources import CachedSource
-from lensaudit.patching.stages import Runner, complete
+from lensaudit.patching.stages import Room, Runner, complete
 
 KE_FROM = 5
 """On the published 1B model about 11 of 16 layers are KE; the early ones are missing."""
