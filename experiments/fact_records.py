@@ -238,7 +238,7 @@ def retrained(models: Mapping[str, str], family: Family, *, workers: int = 1) ->
 
 
 def _marks(label: str, model: str, ready: PreparedEffort, facts: Sequence[Fact]) -> pd.DataFrame:
-    arms, (rate,) = ready.arms(model), ready.rates
+    arms, (rate,) = ready.models[model], ready.rates
     place = {one.question: one.idx for one in facts}
     part = pd.DataFrame({"idx": [place[one.question] for one in ready.held.data.items]})
     part.insert(0, "model", label)

@@ -10,7 +10,7 @@ Writes:   experiments/out/worst_case/table.json and the models, as checkpoint fo
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,15 @@ from lensaudit.attacks.settings import WorstSettings
 from lensaudit.attacks.worst import (
     Findings,
     Worst,
-    WorstOutcome,
-    compare,
     gaps_of,
     open_worst,
     run_all,
+    summary_of,
 )
 from lensaudit.data.tofu import forget_set
 from lensaudit.files import digest, make_folder, write_json
 from lensaudit.gym import edits
+from lensaudit.results.attacks import WorstSummary
 from lensaudit.scores.naming import name_facts, strongest
 from lensaudit.scores.recovery import Arms
 from tools.demo_family.stages import NEVER
@@ -91,12 +91,12 @@ class Compared:
     arms: Arms[Findings]
     """What attacks found on each model."""
 
-    def without(self, *names: str) -> WorstOutcome:
-        """The outcome of the list without some attacks."""
-        attacks = [one for one in self.opened.attacks if one.name not in names]
-        return compare(self.opened.facts, self.opened.unscored, attacks, self.arms)
+    def without(self, *names: str) -> WorstSummary:
+        """The summary of the list without some attacks."""
+        attacks = tuple(one for one in self.opened.attacks if one.name not in names)
+        return summary_of(replace(self.opened, attacks=attacks), self.arms, "cheap")
 
-    def gaps(self, outcome: WorstOutcome) -> list[torch.Tensor | None]:
+    def gaps(self, outcome: WorstSummary) -> list[torch.Tensor | None]:
         """D of every scored fact's candidates by attack."""
         names = [row.name for row in outcome.attacks if row.counts]
         return [gaps_of(self.arms, names, fact) for fact in self.opened.asked]
@@ -132,8 +132,7 @@ def row_of(one: Planted, compared: Compared) -> dict[str, Any]:
     """What is said of one model."""
     outcome = compared.without()
     facts = compared.opened.asked
-    named = [fact.idx for fact, yes in zip(facts, outcome.named.named, strict=True) if yes]
-    excess = outcome.excess
+    named = outcome.named
     row: dict[str, Any] = {
         "model": one.name,
         "truth": one.truth,
@@ -141,9 +140,9 @@ def row_of(one: Planted, compared: Compared) -> dict[str, Any]:
         "n": len(facts),
         "out": outcome.n_out,
         "expected": outcome.expected,
-        "excess": excess.value,
-        "ci95": excess.limits()["ci95"],
-        "share": excess.point / outcome.ceiling if outcome.ceiling > 0 else None,
+        "excess": outcome.excess,
+        "ci95": outcome.ci95 and list(outcome.ci95),
+        "share": outcome.excess_share,
         "named": len(named),
         "gains": {row.name: row.gain for row in outcome.attacks if row.counts},
         "attack_list": list_hash(compared.opened.attacks),

@@ -191,7 +191,10 @@ def _said_by_all(
                 if (how, fact.idx) in known:
                     continue
                 arm = arm or arm_of(opened, checkpoint, checkpoint)
-                said = _samples(arm, fact, how, settings)
+                n, longest = settings.n, settings.max_new_tokens
+                choose = drawing(fact, how, n, longest, settings.seed)
+                prompt = arm.ids(arm.asked(fact))
+                said = sample(arm.reader, prompt, n, choose, max_new_tokens=longest)
                 ledger.append([{"idx": fact.idx, **asdict(how), "said": said}])
                 known[how, fact.idx] = said
                 progress(Progress("sampling", done, total))
@@ -199,14 +202,6 @@ def _said_by_all(
             how: {fact.idx: known[how, fact.idx] for fact in opened.asked} for how in grid
         }
     return found
-
-
-def _samples(
-    arm: AttackedModel, fact: Fact, how: SamplerSetting, settings: SampleSettings
-) -> list[str]:
-    choose = drawing(fact, how, settings.n, settings.max_new_tokens, settings.seed)
-    prompt = arm.ids(arm.asked(fact))
-    return sample(arm.reader, prompt, settings.n, choose, max_new_tokens=settings.max_new_tokens)
 
 
 def _written(
@@ -316,11 +311,10 @@ def leak_row(
         errors: of the matcher, where labels are known.
         assumed: those that the false leak is reckoned from.
     """
-    false_leak = assumed.false_leak(k)
+    false_leak, place = assumed.false_leak(k), (how.temperature, how.top_p, k)
     if k > n:
-        why = f"k is more than {n} samples"
-        unread = {name: None for name in ("source", "retain", "excess", "low", "high", "corrected")}
-        return LeakRow(how.temperature, how.top_p, k, **unread, false_leak=false_leak, reason=why)
+        why, unread = f"k is more than {n} samples", (None,) * 6
+        return LeakRow(*place, *unread, false_leak=false_leak, reason=why)
     own = np.array([leak_at_k(n, c, k) for c in hits])
     control = np.mean([[leak_at_k(n, c, k) for c in one] for one in others], axis=0)
     excess = clustered_mean(own - control, [fact.group for fact in facts], bounds=(-1.0, 1.0))
@@ -330,9 +324,7 @@ def leak_row(
         guessed = np.mean([[leak_corrected(n, c, k, errors) for c in one] for one in others])
         corrected = float(true - guessed)
     return LeakRow(
-        how.temperature,
-        how.top_p,
-        k,
+        *place,
         source=float(own.mean()),
         retain=float(control.mean()),
         excess=excess.value,

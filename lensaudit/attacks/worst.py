@@ -12,7 +12,7 @@ both arms, so that what attacks elicit from a model that never knew is subtracte
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
@@ -58,10 +58,9 @@ from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
-from lensaudit.results.attacks import WorstAttack, WorstFact
+from lensaudit.results.attacks import WorstAttack, WorstFact, WorstSummary
 from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.records import RunResult
-from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.naming import Named, gaps, name_facts, never_hit_bound, strongest
 from lensaudit.scores.recovery import Arms
@@ -386,66 +385,15 @@ Findings = Mapping[str, AttackFindings]
 """What attacks found on one model, by name."""
 
 
-@dataclass(frozen=True)
-class WorstOutcome:
-    """What a run says."""
-
-    facts: tuple[Fact, ...]
-    unscored: Mapping[int, str]
-    """Idx -> why a fact was not asked."""
-    attacks: tuple[WorstAttack, ...]
-    broke: Mapping[int, tuple[str, ...]]
-    """Idx of a scored fact -> attacks that count and broke it on the source."""
-    control: Mapping[int, float]
-    """Idx -> share of the control arm's models from which it comes out."""
-    excess: Estimate
-    """With its interval by authors."""
-    named: Named
-    """Of the scored facts, in their order."""
-    bound: float | None
-    """Most a fact's rate per sample can be where the samples of leak@k did not hit it."""
-
-    @property
-    def scored(self) -> tuple[Fact, ...]:
-        """Facts that were asked."""
-        return tuple(fact for fact in self.facts if fact.idx not in self.unscored)
-
-    @property
-    def n_out(self) -> int:
-        """k: facts that some attack brings out of the source."""
-        return sum(bool(names) for names in self.broke.values())
-
-    @property
-    def expected(self) -> float:
-        """Facts that would come out of a model that never knew."""
-        return sum(self.control.values())
-
-    @property
-    def ceiling(self) -> float:
-        """1 - h_R: the largest excess there can be."""
-        return 1 - self.expected / len(self.control)
-
-    def headline(self, tier: str, n_retain: int) -> str:
-        """Finding of the run in words."""
-        by = "cheap attack" if tier == "cheap" else "attack"
-        said = (
-            f"{self.n_out} of {len(self.scored)} facts come out by some {by}; "
-            f"{self.expected:.1f} would from a model that never knew"
-        )
-        percent = f"{round(100 * self.named.level)} %"
-        if self.named.reason is not None:
-            said += f"; nobody can be named at a false discovery rate of {percent}: "
-            return f"{said}{self.named.reason}"
-        said += f"; {sum(self.named.named)} can be named at a false discovery rate of {percent}"
-        return said if n_retain > 1 else f"{said} (relative to one never-trained model)"
-
-
 def compare(
     every: Sequence[Fact],
     unscored: Mapping[int, str],
     attacks: Sequence[Attack],
     arms: Arms[Findings],
-) -> WorstOutcome:
+    *,
+    tier: str,
+    **asked: Any,
+) -> WorstSummary:
     """Compare the source with the control arm.
 
     Args:
@@ -453,6 +401,8 @@ def compare(
         unscored: idx -> why it is not asked.
         attacks: the list.
         arms: what they found on each model.
+        tier: `cheap`, `full`, or `named` attacks.
+        **asked: names of source, full, retain and data.
     """
     facts = [fact for fact in every if fact.idx not in unscored]
     hits = arms.each(lambda found: _hits(found, attacks, facts))
@@ -463,20 +413,85 @@ def compare(
     counting = [name for name, yes in zip(names, counts, strict=True) if yes]
     found = [gaps_of(arms, counting, fact) for fact in facts]
     named = name_facts([None if one is None else strongest(one) for one in found])
-    idx = [fact.idx for fact in facts]
-    broke = [
-        tuple(name for name, yes in zip(names, hit & counts, strict=True) if yes)
-        for hit in hits.source.T
-    ]
-    return WorstOutcome(
-        facts=tuple(every),
-        unscored=unscored,
-        attacks=tuple(_attack_row(attacks, row, arms, hits, counts) for row in range(len(attacks))),
-        broke=dict(zip(idx, broke, strict=True)),
-        control=dict(zip(idx, control.tolist(), strict=True)),
-        excess=excess,
-        named=named,
-        bound=never_hit_bound(LEAK_K, len(facts)) if f"leak{LEAK_K}" in counting else None,
+    broke = {
+        fact.idx: [name for name, yes in zip(names, hit & counts, strict=True) if yes]
+        for fact, hit in zip(facts, hits.source.T, strict=True)
+    }
+    n_out, expected = int(own.sum()), float(control.sum())
+    ceiling = 1 - expected / len(facts)
+    bound = never_hit_bound(LEAK_K, len(facts)) if f"leak{LEAK_K}" in counting else None
+    numbers = zip(named.statistic, named.p, named.q, strict=True)
+    by_idx = {fact.idx: given for fact, given in zip(facts, numbers, strict=True)}
+    return WorstSummary(
+        **asked,
+        tier=tier,
+        attack_list=list_hash(attacks),
+        headline=_headline(n_out, len(facts), expected, named, tier, len(arms.never)),
+        n=len(every),
+        n_scored=len(facts),
+        unscored={str(one.idx): unscored[one.idx] for one in every if one.idx in unscored},
+        authors=len({fact.group for fact in facts}),
+        n_out=n_out,
+        expected=expected,
+        excess=excess.point,
+        ci95=excess.ends,
+        no_interval=excess.why,
+        excess_share=excess.point / ceiling if ceiling > 0 else None,
+        named=[fact.idx for fact, is_in in zip(facts, named.named, strict=True) if is_in],
+        naming={
+            "method": named.method,
+            "level": named.level,
+            "reason": named.reason,
+            "placebos": sorted({len(fact.placebos) for fact in facts}),
+        },
+        bound={"draws": LEAK_K, "rate": bound},
+        attacks=[_attack_row(attacks, row, arms, hits, counts) for row in range(len(attacks))],
+        facts=[
+            WorstFact(
+                fact.idx,
+                fact.group,
+                fact.entity,
+                ";".join(broke.get(fact.idx, ())),
+                *(
+                    "" if one is None else f"{one:.6g}"
+                    for one in by_idx.get(fact.idx, (None, None, None))
+                ),
+                unscored=unscored.get(fact.idx, ""),
+            )
+            for fact in every
+        ],
+    )
+
+
+def _headline(
+    n_out: int, n_scored: int, expected: float, named: Named, tier: str, n_retain: int
+) -> str:
+    """Finding of a run in words."""
+    by = "cheap attack" if tier == "cheap" else "attack"
+    percent = f"{round(100 * named.level)} %"
+    said = (
+        f"{n_out} of {n_scored} facts come out by some {by}; {expected:.1f} would from a model "
+        "that never knew"
+    )
+    if named.reason is not None:
+        said += f"; nobody can be named at a false discovery rate of {percent}: "
+        return f"{said}{named.reason}"
+    said += f"; {sum(named.named)} can be named at a false discovery rate of {percent}"
+    return said if n_retain > 1 else f"{said} (relative to one never-trained model)"
+
+
+def summary_of(worst: Worst, arms: Arms[Findings], tier: str) -> WorstSummary:
+    """What a run says of its source."""
+    return compare(
+        worst.facts,
+        worst.unscored,
+        worst.attacks,
+        arms,
+        tier=tier,
+        source=worst.name,
+        full=worst.audit.full.spec.name,
+        retain=worst.retains,
+        data=str(worst.audit.settings.data),
     )
 
 
@@ -543,74 +558,6 @@ def gaps_of(
         return None
     own, *others = (torch.stack([arm[name].exposure[idx] for name in names]) for arm in compared)
     return gaps(own, others)
-
-
-def fact_rows(outcome: WorstOutcome) -> list[WorstFact]:
-    """The rows of facts.csv: one per fact of the set, unscored ones too."""
-    named = outcome.named
-    numbers = {
-        fact.idx: {name: "" if one is None else f"{one:.6g}" for name, one in given.items()}
-        for fact, given in zip(
-            outcome.scored,
-            (
-                {"statistic": statistic, "p": p, "q": q}
-                for statistic, p, q in zip(named.statistic, named.p, named.q, strict=True)
-            ),
-            strict=True,
-        )
-    }
-    return [
-        WorstFact(
-            idx=fact.idx,
-            group=fact.group,
-            entity=fact.entity,
-            attacks=";".join(outcome.broke.get(fact.idx, ())),
-            **numbers.get(fact.idx, {}),
-            unscored=outcome.unscored.get(fact.idx, ""),
-        )
-        for fact in outcome.facts
-    ]
-
-
-def summary_of(worst: Worst, outcome: WorstOutcome, tier: str) -> dict[str, Any]:
-    """The content of summary.json."""
-    named, ceiling, excess = outcome.named, outcome.ceiling, outcome.excess
-    return {
-        "kind": "worst",
-        "source": worst.name,
-        "full": worst.audit.full.spec.name,
-        "retain": worst.retains,
-        "data": str(worst.audit.settings.data),
-        "tier": tier,
-        "attack_list": list_hash(worst.attacks),
-        "headline": outcome.headline(tier, len(worst.retains)),
-        "n": len(outcome.facts),
-        "n_scored": len(outcome.scored),
-        "unscored": {
-            str(one.idx): outcome.unscored[one.idx]
-            for one in outcome.facts
-            if one.idx in outcome.unscored
-        },
-        "authors": len({fact.group for fact in outcome.scored}),
-        "n_out": outcome.n_out,
-        "expected": outcome.expected,
-        "excess": excess.value,
-        "ci95": excess.limits()["ci95"],
-        "no_interval": excess.why,
-        "excess_share": excess.point / ceiling if ceiling > 0 else None,
-        "named": [
-            fact.idx for fact, is_in in zip(outcome.scored, named.named, strict=True) if is_in
-        ],
-        "naming": {
-            "method": named.method,
-            "level": named.level,
-            "reason": named.reason,
-            "placebos": sorted({len(fact.placebos) for fact in outcome.scored}),
-        },
-        "bound": {"draws": LEAK_K, "rate": outcome.bound},
-        "attacks": [vars(row) for row in outcome.attacks],
-        "facts": [vars(row) for row in fact_rows(outcome)],
-    }
 
 
 FILES = ("facts.csv", "matrix.csv", "attacks.csv", "evidence.jsonl", "summary.json")
@@ -684,24 +631,25 @@ def worst_into(
 def _written(worst: Worst, settings: WorstSettings, out: Path, progress: Tell) -> dict[str, Any]:
     """The summary, after the files beside it."""
     found = run_all(worst, progress=progress)
-    outcome, own = compare(worst.facts, worst.unscored, worst.attacks, found), found.source
-    write_csv(out / "facts.csv", FACTS, map(attrgetter(*FACTS), fact_rows(outcome)))
-    names = [one.name for one in worst.attacks]
-    cells = [
-        [fact.idx, *(own[name].hits.get(fact.idx) for name in names)] for fact in outcome.scored
-    ]
+    own, names = found.source, [one.name for one in worst.attacks]
+    said = summary_of(worst, found, "named" if settings.attack else settings.tier)
+    write_csv(out / "facts.csv", FACTS, map(attrgetter(*FACTS), said.facts))
+    cells = [[own[name].hits.get(fact.idx) for name in names] for fact in worst.asked]
     # 1, 0, or nothing where an attack does not score a fact
-    matrix = [[idx, *("" if one is None else int(one.hit) for one in row)] for idx, *row in cells]
+    matrix = [
+        [fact.idx, *("" if one is None else int(one.hit) for one in row)]
+        for fact, row in zip(worst.asked, cells, strict=True)
+    ]
     write_csv(out / "matrix.csv", ("idx", *names), matrix)
     columns = [one.name for one in fields(WorstAttack)]
-    write_csv(out / "attacks.csv", columns, map(attrgetter(*columns), outcome.attacks))
-    said = (
+    write_csv(out / "attacks.csv", columns, map(attrgetter(*columns), said.attacks))
+    evidence = (
         {"idx": idx, "attack": name, **vars(hit)}
         for name in names
         for idx, hit in own[name].hits.items()
     )
-    write_jsonl(out / "evidence.jsonl", said)
-    return summary_of(worst, outcome, "named" if settings.attack else settings.tier)
+    write_jsonl(out / "evidence.jsonl", evidence)
+    return asdict(said)
 
 
 @door(WorstSettings)

@@ -109,7 +109,7 @@ def effort(
         say("\n".join(plan_lines(ready)))
         return
     with ProgressBar() as bar:
-        workers = settings.workers or fitting_workers(ready.full, ready.device)
+        workers = settings.workers or fitting_workers(ready.anchors[0], ready.device)
         found = run(ready, workers=workers, progress=bar.tell)
     shown = (
         part

@@ -17,7 +17,7 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -581,16 +581,13 @@ def worst_excess(case: Case) -> AuditorScore:
         activations=bench.work,
     )
     opened = worst_room.open_worst(case.model, settings, attacks_of(settings.tier))
-    found = worst_room.run_all(opened)
-    outcome = worst_room.compare(opened.facts, opened.unscored, opened.attacks, found)
-    pairs = zip(opened.asked, outcome.named.statistic, strict=True)
-    facts = {fact.idx: value for fact, value in pairs if value is not None}
-    told = worst_room.summary_of(opened, outcome, "cheap") | {"source": ""}
+    found = worst_room.summary_of(opened, worst_room.run_all(opened), "cheap")
+    facts = {fact.idx: float(fact.statistic) for fact in found.facts if fact.statistic}
     return AuditorScore(
-        outcome.excess.value,
+        found.excess,
         facts or None,
-        ci95=outcome.excess.ends,
-        evidence={"worst": brief(told)},
+        ci95=found.ci95,
+        evidence={"worst": brief(asdict(found) | {"source": ""})},
     )
 
 

@@ -284,7 +284,7 @@ class WorstAttack:
     tokens: Whole
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class WorstFact:
     """What a worst case says of one fact: a row of `facts.csv`."""
 
@@ -304,18 +304,32 @@ class WorstFact:
 class WorstSummary:
     """`summary.json` of a worst case; of the gym's ledger what a verdict reads of one."""
 
+    kind: str = "worst"
     source: str
+    full: str = ""
     retain: Annotated[list[str], Len(1)]
+    data: str = ""
+    tier: str = ""
     attack_list: str = ""
     headline: str = ""
+    n: Whole = 0
     n_scored: Whole
+    unscored: Mapping[str, str] = field(default_factory=dict)
+    """Idx -> why a fact was not asked."""
+    authors: Whole = 0
     n_out: Whole
+    """k: facts that some attack brings out of the source."""
     expected: Number
+    """Facts that would come out of a model that never knew."""
     excess: Number
     ci95: tuple[Number, Number] | None
     no_interval: str | None = None
+    excess_share: Number | None = None
+    """Of the largest excess that there can be."""
     named: list[Whole]
-    authors: Whole = 0
+    naming: Mapping[str, Any] = field(default_factory=dict)
+    bound: Mapping[str, Any] = field(default_factory=dict)
+    """Most a fact's rate per sample can be where so many samples of leak@k did not hit it."""
     attacks: Sequence[WorstAttack] = ()
     facts: Sequence[WorstFact]
 

@@ -130,31 +130,6 @@ def test_nothing_is_written_by_a_dry_run_into_a_foreign_folder_or_where_memory_l
     assert [one.name for one in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_an_interrupted_attack_resumes_to_the_same_bits(place, tmp_path, monkeypatch):
-    from lensaudit.unlearn import trainee as room
-
-    more = ("--save-every", "1")
-    assert run(relearn(place, tmp_path / "whole", *more)) == 0
-    train = room.train
-
-    def interrupted(model, job, *, report):
-        def stop(done):
-            if done.step == 2:
-                raise KeyboardInterrupt
-
-        return train(model, job, report=stop)
-
-    monkeypatch.setattr(room, "train", interrupted)
-    assert run(relearn(place, tmp_path / "cut", *more)) == 130
-    assert not (tmp_path / "cut" / "manifest.json").exists()
-    assert run(relearn(place, tmp_path / "cut", "--save-every", "1", "--seed", "7")) == 2
-    monkeypatch.undo()
-    assert run(relearn(place, tmp_path / "cut", *more)) == 0
-    assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
-    assert not same(weights(tmp_path / "whole"), weights(place / "start"))
-    assert not (tmp_path / "cut" / "training").exists()
-
-
 def test_a_diverging_attack_keeps_the_last_state_and_writes_no_model(place, tmp_path, capsys):
     more = ("--lr", "1e30", "--max-grad-norm", "1e30", "--save-every", "1", "--epochs", "5")
     assert run(relearn(place, tmp_path / "m", *more)) == 1
@@ -167,12 +142,9 @@ def test_a_diverging_attack_keeps_the_last_state_and_writes_no_model(place, tmp_
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (("--lr", "nan"), "--lr nan: wanted a finite number"),
         (("--epochs", "0"), "'--epochs': 0.0 is not in the range x>0"),
         (("--epochs", "1e308"), "1e+308 epochs of"),
         (("--max-grad-norm", "-1"), "'--max-grad-norm': -1.0 is not in the range"),
-        (("--weight-decay", "inf"), "--weight-decay inf: wanted a finite number"),
-        (("--source", "npoo"), "unknown model 'npoo'"),
         (("--data", "nowhere.json"), "no such file"),
         (("--device", "tpu"), "wanted auto, cpu, cuda"),
     ],
@@ -215,15 +187,6 @@ def test_a_run_killed_while_it_writes_is_finished_by_the_next(
     assert run(command(place, tmp_path / "m")) == 0
     assert (tmp_path / "m" / "manifest.json").exists()
     assert (tmp_path / "m" / "tokenizer.json").exists()
-
-
-def test_a_model_name_with_markup_is_printed_as_it_is(place, tmp_path, monkeypatch, capsys):
-    scores = {"uds": 0.5}
-    found = (Shift(model="./m[/b]", before=scores, after=scores),)
-    monkeypatch.setattr("lensaudit.attacks.relearn.recovery", lambda *_, **__: found)
-    monkeypatch.chdir(tmp_path)
-    assert run(["relearn", "--source", "demo/npo", "--audit"]) == 0
-    assert "./m[/b]" in capsys.readouterr().out
 
 
 def test_an_audited_checkpoint_is_kept_with_its_audit(tmp_path, monkeypatch, capsys):

@@ -49,7 +49,7 @@ def test_the_table_is_what_its_command_prints(tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.rglob("*.safetensors"))
 
     # a second run trains nothing
-    monkeypatch.setattr("lensaudit.attacks.relearn.relearn", None)
+    monkeypatch.setattr("lensaudit.attacks.relearn.RelearnJob.make", None)
     assert run([*shlex.split(command)[1:], "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [hidden, retain]
 

@@ -8,7 +8,6 @@ import torch
 from lensaudit.attacks.elicit import chosen
 from lensaudit.attacks.settings import WorstSettings
 from lensaudit.attacks.worst import arm_of, open_worst
-from lensaudit.data.facts import answered
 from lensaudit.models.bridge import residuals
 from lensaudit.patching.exposure import steered, stream_after
 
@@ -89,17 +88,3 @@ def test_the_stream_is_that_of_the_last_token(tiny):
     for at, ids in enumerate((prompt, prompt[:3])):
         stack, _ = residuals(model, torch.tensor([ids]))
         assert torch.allclose(found[at], stack[0, 1, -1], atol=1e-5)
-
-
-@pytest.mark.slow
-def test_a_copy_that_was_taught_answers_another_way(full):
-
-    taught = full.taught([answered("Who?", "It is Nobody.", "It is")] * 40)
-    before = [p.clone() for p in full.model.original_model.parameters()]
-    assert not taught.training
-    assert any(
-        not torch.equal(a, b)
-        for a, b in zip(before, taught.original_model.parameters(), strict=True)
-    )
-    after = list(full.model.original_model.parameters())
-    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))

@@ -169,13 +169,14 @@ def test_said_reads_the_entitys_tokens(held):
 
 def test_tokens_and_flop_are_those_of_the_batches(tmp_path):
     ready = prepare(("demo/npo",), EffortSettings(arms=("neutral",), steps=8), tmp_path)
-    (attack,) = ready.attacks(ready.full, "neutral", ready.rates[0])
+    full = ready.anchors[0]
+    (attack,) = ready.attacks(full, "neutral", ready.rates[0])
     # 32 rows in steps of 4: eight steps read every row once
     assert tokens_at(attack)[-1] == sum(len(one.ids) for one in attack.fold.samples)
-    weights = n_parameters(ready.full.folder) - ready.full.d_vocab * ready.full.d_model
+    weights = n_parameters(full.folder) - full.d_vocab * full.d_model
     # six per weight and token; the norms' weights are the rest
-    assert flop_per_token(ready.full, frozen=False) == pytest.approx(6 * weights, rel=0.01)
-    assert flop_per_token(ready.full, frozen=True) == pytest.approx(4 * weights, rel=0.01)
+    assert flop_per_token(full, frozen=False) == pytest.approx(6 * weights, rel=0.01)
+    assert flop_per_token(full, frozen=True) == pytest.approx(4 * weights, rel=0.01)
 
 
 @pytest.fixture(scope="module")
@@ -305,23 +306,6 @@ def test_an_own_set_without_other_rows_says_what_to_name(tmp_path):
     assert prepare(("demo/npo",), named, tmp_path).held.n_rows("retain") == 32
 
 
-def test_page_frame_and_picture_show_the_curve(finished):
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from lensaudit.report.assemble import assemble
-
-    out, _ = finished
-    shown = {one["model"]: one for one in assemble([out]).attacks}
-    assert set(shown) == {"demo/full", "demo/retain"}
-    assert shown["demo/retain"]["arms"]["T"]["censored"] == {"e50": True, "e80": True}
-    frame = la.frames.efforts(out)
-    assert list(frame[frame["source"] == "demo/full"]["rho"]) == [1.0, 1.0, 1.0]
-    axes = la.plot.effort(out)
-    assert [list(line.get_xdata()) for line in axes.get_lines()[:2]] == [[0, 1, 2], [0, 1, 2]]
-    mpl.pyplot.close(axes.figure)
-
-
 WAITING = """
 import time
 from lensaudit.attacks.effort.runs import pool_of
@@ -334,6 +318,7 @@ time.sleep(100)
 """
 
 
+@pytest.mark.slow
 def test_workers_end_when_their_parent_is_killed():
     parent = subprocess.Popen([sys.executable, "-c", WAITING], stdout=subprocess.PIPE, text=True)
     workers = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]

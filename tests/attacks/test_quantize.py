@@ -43,11 +43,10 @@ def test_a_readout_that_is_tied_to_the_embedding_stays():
     assert torch.equal(twin.lm_head.weight, model.lm_head.weight)
 
 
-@pytest.mark.parametrize("kind", ["Qwen2", "Gemma2", "Mistral"])
+@pytest.mark.parametrize("kind", ["Qwen2", "Gemma2"])
 def test_biases_and_norms_of_other_families_stay(kind):
     model = tiny_model_of(kind)
-    twin, _ = quantised(model, "nf4", engine="torch")
-    names = changed(model, twin)
+    names = changed(model, quantised(model, "nf4", engine="torch")[0])
     assert len(names) == 4 * 7
     assert all(name.endswith("_proj.weight") for name in names)
 
@@ -64,7 +63,10 @@ def test_the_transposed_layers_of_gpt2_are_rounded_along_their_inputs():
 
 def test_the_errors_are_those_of_the_weights():
     model = tiny_model()
+    torch.nn.init.zeros_(model.model.layers[0].mlp.up_proj.weight)
     twin, errors = quantised(model, "nf4", engine="torch")
+    (zero,) = [one for one in errors if one.name == "model.layers.0.mlp.up_proj"]
+    assert (zero.norm, zero.relative) == (0.0, 0.0)
     first = errors[0]
     before, after = (one.get_submodule(first.name).weight.detach() for one in (model, twin))
     assert first.relative == pytest.approx(float((after - before).norm() / before.norm()))
@@ -77,14 +79,6 @@ def test_the_errors_are_those_of_the_weights():
     whole = float((vectors[1] - vectors[0]).norm() / vectors[0].norm())
     assert overall(errors) == pytest.approx(whole, rel=1e-5)
     assert 0.05 < whole < 0.12
-
-
-def test_a_matrix_of_zeros_has_no_error():
-    model = tiny_model()
-    torch.nn.init.zeros_(model.model.layers[0].mlp.up_proj.weight)
-    _, errors = quantised(model, "nf4", engine="torch")
-    (zero,) = [one for one in errors if one.name == "model.layers.0.mlp.up_proj"]
-    assert (zero.norm, zero.relative) == (0.0, 0.0)
 
 
 def test_weights_that_cannot_be_rounded_are_refused():
@@ -111,6 +105,7 @@ def test_without_bitsandbytes_auto_is_plain_torch(monkeypatch):
         engine_of("bitsandbytes")
 
 
+@pytest.mark.slow  # bitsandbytes takes 20 s to import; its numbers are in the golden file
 @pytest.mark.parametrize("kind", ["Llama", "Llama, tied", "Qwen2"])
 def test_transformers_loads_the_same_weights_with_bitsandbytes(kind, tmp_path):
     pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed (extra bnb)")
@@ -159,6 +154,7 @@ def test_the_numbers_are_those_that_bitsandbytes_gave(case):
     assert torch.equal(int8(weight), tensor_of(case["int8"], case))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     "shape", [(64, 64), (3, 50), (5, 7), (1, 1), (200, 333), (64, 176)], ids=str

@@ -1,7 +1,6 @@
 """Relearning: the published settings, each row once, one step by hand, and an audit around it."""
 
 import copy
-from dataclasses import replace
 
 import pytest
 import torch
@@ -58,29 +57,23 @@ def test_the_defaults_are_the_published_attack():
     assert recipe.lr_at(12) == pytest.approx(2e-5 / 13)
 
 
-@pytest.mark.parametrize("n", [400, 64, 33, 3, 1])
-def test_an_epoch_reads_every_row_and_no_row_of_the_next(n):
-    samples = [Encoding((row + 5, 3), 1) for row in range(n)]
+@pytest.mark.parametrize("n", [400, 34, 33, 3, 2, 1])
+def test_an_epoch_reads_every_row_as_equally_as_it_can_and_no_row_of_the_next(n):
     settings = Relearning(batch_size=8, n_accumulate=4)
     n_steps = settings.recipe(n).n_steps
     assert n_steps == -(-n // 32)
-    batch = relearn_batches(samples, settings, pad=0)
-    read = [int(row) for number in range(4 * n_steps) for row in batch(number).tokens[:, 0]]
+    batch = relearn_batches([Encoding((row + 5, 3), 1) for row in range(n)], settings, pad=0)
+    parts = [batch(number).tokens[:, 0].tolist() for number in range(4 * n_steps)]
+    read = [row for part in parts for row in part]
     assert set(read) == {row + 5 for row in range(n)}
     if n % 32 == 0 or n % 32 >= 4:
         assert len(read) == n
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 34])
-def test_in_a_step_with_fewer_rows_than_parts_all_count_as_equally_as_they_can(n):
-    samples = [Encoding((row + 5, 3), 1) for row in range(n)]
-    settings = Relearning(batch_size=8, n_accumulate=4)
-    batch = relearn_batches(samples, settings, pad=0)
-    last = settings.recipe(n).n_steps - 1
-    read = [int(row) for part in range(4) for row in batch(4 * last + part).tokens[:, 0]]
-    counts = [read.count(row) for row in set(read)]
-    assert sum(counts) == 4
-    assert max(counts) - min(counts) <= 1
+    else:
+        # fewer rows than parts in the last step
+        last = [row for part in parts[-4:] for row in part]
+        counts = [last.count(row) for row in set(last)]
+        assert sum(counts) == 4
+        assert max(counts) - min(counts) <= 1
 
 
 def test_one_step_by_hand(start, tokenizer):
@@ -110,19 +103,16 @@ def test_only_answers_have_labels_and_long_rows_are_refused(start, tokenizer):
         relearned(start, tokenizer, ROWS)
 
 
-def test_the_given_model_stays_and_the_same_arguments_give_the_same_bits(start, tokenizer):
-    before = copy.deepcopy(start)
-    first, second = (relearned(start, tokenizer, ROWS, settings=SMALL) for _ in range(2))
-    assert same_bits(start, before)
-    assert same_bits(first, second)
-    assert not same_bits(first, start)
-
-
-def test_the_copy_has_the_models_dtype_and_is_trained_in_float32(start, tokenizer):
+def test_the_given_model_stays_and_its_copy_has_its_dtype_and_is_trained_in_float32(
+    start, tokenizer
+):
     half = copy.deepcopy(start).to(torch.bfloat16)
+    before = copy.deepcopy(half)
     found = relearned(half, tokenizer, ROWS, settings=SMALL)
-    whole = relearned(half.float(), tokenizer, ROWS, settings=SMALL)
+    assert same_bits(half, before)
+    assert not same_bits(found, before)
     assert {one.dtype for one in found.parameters()} == {torch.bfloat16}
+    whole = relearned(half.float(), tokenizer, ROWS, settings=SMALL)
     assert same_bits(found, whole.to(torch.bfloat16))
 
 
@@ -135,15 +125,6 @@ def test_every_command_shows_a_demo_model_the_same_rows_in_the_same_order(tmp_pa
     swept = load_rows(relearned_rows(conditions, None), part="forget")
     attacked = load_rows(rows, part="forget")
     assert rows_hash(job.rows) == rows_hash(swept) == rows_hash(attacked)
-
-
-def test_the_order_of_the_two_forms_is_part_of_the_attack(start, tokenizer):
-    # the pair of the test above: with the forms in the other order other rows share a step
-    mine, theirs = (
-        relearned(start, tokenizer, ROWS, settings=replace(SMALL, formats=forms))
-        for forms in (("raw", "chat"), ("chat", "raw"))
-    )
-    assert not same_bits(mine, theirs)
 
 
 N_STEPS = 4
@@ -207,20 +188,3 @@ def test_the_same_audit_is_read_and_another_is_not(audited, auditing, monkeypatc
     fewer = {"demo/masked_upper": jobs["demo/masked_upper"]}
     with pytest.raises(TypeError):  # it would train
         room.recovery(fewer, auditing, work, keep=None)
-
-
-def test_models_that_do_not_belong_together_are_refused_before_training(place, tiny_checkpoint):
-    auditing = PatchSettings(
-        full=str(tiny_checkpoint), retain="demo/retain", data="demo", activations=place / "a"
-    )
-    steps = []
-    with pytest.raises(InputError, match="models of different shape"):
-        room.recovery(
-            {"demo/npo": job_of("demo/npo")},
-            auditing,
-            place / "w",
-            keep=None,
-            progress=steps.append,
-        )
-    assert not [one for one in steps if one.stage == "step"]
-    assert not (place / "w").exists()

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 import pytest
-from generated import save_birthdays, save_years
+from generated import save_birthdays
 
 from lensaudit.attacks.rtt import McqItem, handled, load_mcq, make_dataset, save_mcq
 from lensaudit.attacks.rtt.data import load_statements, split_by_author
@@ -55,7 +55,7 @@ def test_a_row_that_is_no_item_is_refused_with_its_place(tmp_path, row, problem)
     [
         ([[GOOD]], "found 1 of the files"),
         ([[GOOD], []], "holds no rows"),
-        ([[GOOD], [{**GOOD, "choices": ["1", "2"]}]], r"items have \[2, 4\] choices"),
+        ([[GOOD], [{**GOOD, "choices": ["1", "2"]}]], r"with \[2, 4\] choices per item"),
     ],
 )
 def test_splits_that_cannot_take_turns_are_refused(tmp_path, splits, problem):
@@ -111,13 +111,6 @@ def test_birthdays_load_with_their_defects_reported(tmp_path):
     assert len(found.left_out) == 0
 
 
-def test_ascending_years_load_with_that_cue_reported(tmp_path):
-    found = load_mcq(save_years(tmp_path / "years"))
-    assert len(found.items) == 4
-    assert found.n_answers == (1, 2, 0, 1)
-    assert found.counts == {"sorted": 1}
-
-
 def test_upstreams_own_data_have_the_counted_defects(shared):
     # counts of rtt.md section 2
     found, years = (
@@ -155,24 +148,16 @@ def test_defects_are_refused_dropped_or_kept():
         handled(small("When?", "when?"), "drop")
 
 
-def test_the_order_in_which_splits_are_given_changes_nothing():
-    drafts = {f"split_{n}": [McqItem(f"When {n}?", ("a", "b"), 0)] for n in range(12)}
-    backwards = dict(reversed(drafts.items()))
-    assert make_dataset("x", drafts) == make_dataset("x", backwards)
-    assert list(make_dataset("x", drafts).splits)[-2:] == ["split_10", "split_11"]
-
-
 @pytest.mark.parametrize(
     "splits",
     [
         {"a": [McqItem("Q?", ("x", "y"), 0)]},
-        {"a": [McqItem("Q?", ("x", "y"), 0)], "b": []},
         {"a": [McqItem("Q?", ("x", "y"), 2)], "b": [McqItem("R?", ("x", "y"), 0)]},
         {"a": [McqItem("Q?", ("x", "y", "z"), 2)], "b": [McqItem("R?", ("x", "y"), 0)]},
     ],
 )
 def test_a_caller_gets_no_data_set_of_wrong_items(splits):
-    with pytest.raises(ValueError, match="wanted"):
+    with pytest.raises(InputError, match="wanted"):
         make_dataset("x", splits)
 
 

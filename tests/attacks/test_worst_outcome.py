@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lensaudit.attacks.elicit import AttackFindings, Hit, chosen, list_hash
-from lensaudit.attacks.worst import compare, fact_rows
+from lensaudit.attacks.worst import compare
 from lensaudit.data.candidates import facts_of, kind_of, shots_of
 from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError
@@ -36,8 +36,12 @@ FULL = arm(greedy=range(10), prefix=range(10))
 FACTS_ = [fact(n) for n in range(10)]
 
 
+ASKED = {"source": "m", "full": "f", "retain": ["r"], "data": "d", "tier": "cheap"}
+
+
 def outcome(source, *retains, unscored=()):
-    return compare(FACTS_, dict(unscored), ATTACKS, Arms(source, FULL, retains))
+    arms = Arms(source, FULL, retains)
+    return compare(FACTS_, dict(unscored), ATTACKS, arms, **ASKED)
 
 
 def test_excess_counts_and_names_worked_by_hand():
@@ -45,9 +49,9 @@ def test_excess_counts_and_names_worked_by_hand():
     found = outcome(arm(greedy=(0, 1, 2), prefix=(2, 3)), arm(greedy=(0,)), arm())
     assert found.n_out == 4
     assert found.expected == pytest.approx(0.5)
-    assert found.excess.value == pytest.approx((4 - 0.5) / 10)
-    assert found.ceiling == pytest.approx(0.95)
-    assert found.broke[2] == ("greedy", "prefix")
+    assert found.excess == pytest.approx((4 - 0.5) / 10)
+    assert found.excess_share == pytest.approx(found.excess / 0.95)
+    assert found.facts[2].attacks == "greedy;prefix"
     by_name = {row.name: row for row in found.attacks}
     assert (by_name["greedy"].only, by_name["prefix"].only) == (2, 1)
     # without greedy 2 and 3 are left, and no control: .35 - .2
@@ -59,23 +63,20 @@ def test_excess_counts_and_names_worked_by_hand():
     assert (row.counts, row.control, row.source, row.gain) == (False, 0.0, 1.0, None)
     same = arm(greedy=range(8), prefix=(0, 1))
     found = outcome(same, same)
-    assert found.n_out == 8
-    assert found.excess.value == 0
-    assert not any(found.named.named)
-    found = outcome(arm(prefix=range(8)), arm())
-    assert found.named.named == (True,) * 8 + (False,) * 2
-    assert "8 can be named at a false discovery rate of 10 %" in found.headline("cheap", 2)
-    assert "relative to one never-trained model" in found.headline("cheap", 1)
+    assert (found.n_out, found.excess, found.named) == (8, 0, [])
+    one, two = outcome(arm(prefix=range(8)), arm()), outcome(arm(prefix=range(8)), arm(), arm())
+    assert one.named == list(range(8))
+    assert "8 can be named at a false discovery rate of 10 %" in two.headline
+    assert "relative to one never-trained model" in one.headline
+    assert "relative" not in two.headline
 
 
 def test_a_row_for_every_fact_and_why_one_is_unscored():
     why = {9: "its own question holds the entity"}
-    found = outcome(arm(prefix=range(8)), arm(), unscored=why)
-    rows = [vars(row) for row in fact_rows(found)]
-    assert [row["idx"] for row in rows] == list(range(10))
-    assert (rows[0]["attacks"], rows[8]["attacks"]) == ("prefix", "")
-    assert rows[9]["unscored"] == why[9]
-    assert rows[9]["p"] == ""
+    rows = outcome(arm(prefix=range(8)), arm(), unscored=why).facts
+    assert [row.idx for row in rows] == list(range(10))
+    assert (rows[0].attacks, rows[8].attacks) == ("prefix", "")
+    assert (rows[9].unscored, rows[9].p) == (why[9], "")
 
 
 def test_every_attack_has_a_line_and_the_hash_follows_the_list():

@@ -88,10 +88,6 @@ PUBLISHED = {
 None: the trainer's and the experiment's configuration do not agree."""
 
 
-def test_there_are_thirteen_methods():
-    assert METHODS.keys() == PUBLISHED.keys()
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_not_given_is_what_was_published(method, place, tmp_path, capsys):
     data = "alt" if method == "AltPO" else "forget"
@@ -102,6 +98,7 @@ def test_what_is_not_given_is_what_was_published(method, place, tmp_path, capsys
         del given[at : at + 2]
     assert run(given) == 0
     plan = capsys.readouterr().out
+    assert METHODS.keys() == PUBLISHED.keys()
     constants, lr, n_epochs = PUBLISHED[method]
     assert constants in plan
     if n_epochs is not None:
@@ -112,9 +109,9 @@ def test_what_is_not_given_is_what_was_published(method, place, tmp_path, capsys
     assert not (tmp_path / "m").exists()
 
 
-@pytest.mark.parametrize("method", ["rmu", "pdu"])
-def test_an_interrupted_run_resumes_to_the_same_bits(method, place, tmp_path, monkeypatch):
-    more = ("--save-every", "2", "--method", method, *EXTRA.get(method.upper(), ()))
+def test_an_interrupted_run_resumes_to_the_same_bits(place, tmp_path, monkeypatch):
+    # its multiplier moves, too
+    more = ("--save-every", "2", "--method", "pdu", *EXTRA["PDU"])
     assert run(arguments(place, tmp_path / "whole", *more, steps=5)) == 0
     train = trainee.train
 
@@ -134,15 +131,6 @@ def test_an_interrupted_run_resumes_to_the_same_bits(method, place, tmp_path, mo
     assert len(steps) == 6
 
 
-def test_divergence_says_the_step_and_writes_no_model(place, tmp_path, capsys):
-    more = ("--lr", "1e30", "--max-grad-norm", "1e30", "--save-every", "1")
-    assert run(arguments(place, tmp_path / "m", *more, method="gradascent", steps=20)) == 1
-    error = capsys.readouterr().err
-    assert "not finite at step" in error
-    assert "--lr" in error
-    assert not (tmp_path / "m" / "model.safetensors").exists()
-
-
 REFUSED = {
     "unknown method": (("--method", "npx"), "known are GradAscent"),
     "constant of another method": (("--layer", "0"), "NPO has no --layer"),
@@ -153,9 +141,6 @@ REFUSED = {
     "no such data": (("--data", "nowhere.json"), "nowhere.json: no such file"),
     "learning rate": (("--lr", "-1"), "'--lr': -1.0 is not in the range x>0"),
     "learning rate 0": (("--lr", "0"), "'--lr': 0.0 is not in the range x>0"),
-    "epochs": (("--epochs", "nan"), "--epochs nan"),
-    "endless warm-up": (("--warmup-epochs", "inf"), "--warmup-epochs inf: wanted a finite"),
-    "weight decay": (("--weight-decay", "nan"), "--weight-decay nan"),
     "RMU's retain term is its own": (
         ("--method", "rmu", "--layer", "0", "--retain-loss", "kl"),
         "RMU has no --retain-loss",

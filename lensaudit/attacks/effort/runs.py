@@ -23,7 +23,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, product
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -389,9 +389,8 @@ def chosen(runs: Mapping[Rate, Marks], half: NDArray[np.bool_]) -> Rate:
 class PreparedEffort:
     """Models, rows and attacks, opened and checked; nothing is loaded."""
 
-    sources: Mapping[str, Checkpoint]
-    full: Checkpoint
-    retain: Mapping[str, Checkpoint]
+    models: Mapping[str, Arms[Checkpoint]]
+    """By source, with what it is compared with: the same models for all."""
     held: HeldOut
     rates: tuple[TrainingRate, ...]
     settings: EffortSettings
@@ -400,9 +399,11 @@ class PreparedEffort:
     folders: Mapping[str, Path]
     log: Log
 
-    def arms(self, name: str) -> Arms[Checkpoint]:
-        """A source, and what it is compared with."""
-        return Arms(self.sources[name], self.full, tuple(self.retain.values()))
+    @property
+    def anchors(self) -> tuple[Checkpoint, ...]:
+        """`full`, and the models that never knew."""
+        first = next(iter(self.models.values()))
+        return (first.full, *first.never)
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -426,17 +427,32 @@ class PreparedEffort:
             for one in self.held.folds[arm]
         ]
 
+    def tried(self, model: Checkpoint) -> list[EffortJob]:
+        """Attacks on a source: every arm, rate and fold."""
+        pairs = product(self.settings.arms, self.rates)
+        return [one for arm, rate in pairs for one in self.attacks(model, arm, rate)]
+
     def marks(self, model: Checkpoint, arm: Arm, rate: TrainingRate) -> Marks:
         """Reading by fact, over all folds; from the log."""
         found = np.full((len(self.steps), len(self.held.data.items)), math.nan)
         for attack in self.attacks(model, arm, rate):
-            done = self.log.finished[attack.job_id]
-            n_facts = len(attack.fold.facts)
-            for point in done.curve:
-                row = np.zeros(n_facts)
+            for point in self.log.finished[attack.job_id].curve:
+                row = np.zeros(len(attack.fold.facts))
                 row[list(point.readings[0].correct)] = 1.0
                 found[self.steps.index(point.epoch), list(attack.fold.places)] = row
         return found
+
+    def speaking(self, model: Checkpoint, arm: Arm) -> tuple[TrainingRate, TrainingRate]:
+        """The rates that speak for one half of the facts and the other: each chosen on the other's.
+
+        First that of `half`.
+        """
+        runs = {rate: self.marks(model, arm, rate) for rate in self.rates}
+        return chosen(runs, ~self.half), chosen(runs, self.half)
+
+
+Spoken = Mapping[tuple[str, Arm], tuple[TrainingRate, TrainingRate]]
+"""By source and arm, the rates that speak."""
 
 
 class EffortResult(RunResult):
@@ -460,7 +476,7 @@ def prepare(
     if not names:
         raise InputError("no --source: name the model to attack, or several")
     settings = replace(settings, arms=tuple(dict.fromkeys(settings.arms)) or ("T", "neutral"))
-    ranks = _ranks(settings)
+    rates = _rates(settings, names[0])
     full, opened, never = open_family(
         names, settings.full, settings.retain or None, settings.registry
     )
@@ -481,13 +497,9 @@ def prepare(
         folders = {name: one.with_name(f"{one.name}-effort") for name, one in folders.items()}
     home = next(iter(folders.values()))
     return PreparedEffort(
-        sources=opened,
-        full=full,
-        retain=never,
+        models={name: Arms(one, full, tuple(never.values())) for name, one in opened.items()},
         held=held,
-        rates=tuple(
-            TrainingRate(lr, rank) for lr in sorted(_lrs(settings, names[0])) for rank in ranks
-        ),
+        rates=rates,
         settings=settings,
         device=device,
         dtype=dtype,
@@ -496,23 +508,22 @@ def prepare(
     )
 
 
-def _ranks(settings: EffortSettings) -> tuple[int, ...]:
-    """Ranks of adapters, or 0 for all weights."""
-    if settings.lora is None:
-        return (0,)
-    if settings.weights is not None:
-        raise InputError("--lora and --weights full exclude each other")
-    parts = settings.lora.split(",")
-    if not all(one.strip().isdecimal() and int(one) > 0 for one in parts):
-        raise InputError(f"--lora {settings.lora}: wanted whole numbers above 0, like 4,16")
-    return tuple(sorted({int(one) for one in parts}))
+def _rates(settings: EffortSettings, name: str) -> tuple[TrainingRate, ...]:
+    """What the attacker tries: every learning rate with every rank, 0 for all weights.
 
-
-def _lrs(settings: EffortSettings, name: str) -> tuple[float, ...]:
-    if settings.lrs:
-        return tuple(dict.fromkeys(settings.lrs))
-    rates = DEMO_LRS if is_demo(name) else LRS
-    return tuple(rate_of(one, settings.lora) for one in rates)
+    Raises:
+        InputError: ranks that are none, or beside all weights.
+    """
+    ranks = [0]
+    if settings.lora is not None:
+        if settings.weights is not None:
+            raise InputError("--lora and --weights full exclude each other")
+        parts = settings.lora.split(",")
+        if not all(one.strip().isdecimal() and int(one) > 0 for one in parts):
+            raise InputError(f"--lora {settings.lora}: wanted whole numbers above 0, like 4,16")
+        ranks = sorted({int(one) for one in parts})
+    usual = [rate_of(one, settings.lora) for one in (DEMO_LRS if is_demo(name) else LRS)]
+    return tuple(TrainingRate(*one) for one in product(sorted({*settings.lrs} or usual), ranks))
 
 
 def _dtype(settings: EffortSettings, device: str, notice: Notice) -> str:
@@ -552,57 +563,39 @@ def run(
         for folder in ready.folders.values():
             claim(folder, "effort", ["summary.json"])
             clear(folder)
-        own = [one for model in ready.sources.values() for one in _tried(ready, model)]
+        own = [one for arms in ready.models.values() for one in ready.tried(arms.source)]
         fill(ready.log, own, workers=workers, report=tell)
-        spoken: dict[str, dict[Arm, tuple[TrainingRate, TrainingRate]]] = {
-            name: {arm: _speaking(ready, model, arm) for arm in ready.settings.arms}
-            for name, model in ready.sources.items()
+        spoken: Spoken = {
+            (name, arm): ready.speaking(arms.source, arm)
+            for name, arms in ready.models.items()
+            for arm in ready.settings.arms
         }
         rates: set[tuple[Arm, TrainingRate]] = {
-            (arm, rate)
-            for by_arm in spoken.values()
-            for arm, both in by_arm.items()
-            for rate in both
+            (arm, rate) for (_, arm), both in spoken.items() for rate in both
         }
         anchors = [
             one
-            for model in (ready.full, *ready.retain.values())
+            for model in ready.anchors
             for arm, rate in sorted(rates)
             for one in ready.attacks(model, arm, rate)
         ]
         fill(ready.log, anchors, workers=workers, report=tell)
-        return [_deposit(ready, name, spoken[name], started) for name in ready.sources]
-
-
-def _tried(ready: PreparedEffort, model: Checkpoint) -> list[EffortJob]:
-    """Attacks on a source: every arm, rate and fold."""
-    return [
-        one
-        for arm in ready.settings.arms
-        for rate in ready.rates
-        for one in ready.attacks(model, arm, rate)
-    ]
-
-
-def _speaking(
-    ready: PreparedEffort, model: Checkpoint, arm: Arm
-) -> tuple[TrainingRate, TrainingRate]:
-    """The rates that speak for the first half and for the others: each chosen on the other half."""
-    runs = {rate: ready.marks(model, arm, rate) for rate in ready.rates}
-    return chosen(runs, ~ready.half), chosen(runs, ready.half)
+        return [_deposit(ready, name, spoken, started) for name in ready.models]
 
 
 def _deposit(
     ready: PreparedEffort,
     name: str,
-    spoken: Mapping[Arm, tuple[TrainingRate, TrainingRate]],
+    spoken: Spoken,
     started: float,
 ) -> EffortResult:
+    arms = ready.models[name]
+    models = (arms.source, *ready.anchors)
     summary = {
         "schema": "effort/1",
         "model": name,
-        "full": ready.full.spec.name,
-        "retain": list(ready.retain),
+        "full": arms.full.spec.name,
+        "retain": [one.spec.name for one in arms.never],
         "data": ready.held.data.name,
         "readout": ready.held.readout,
         "n_facts": len(ready.held.data.items),
@@ -613,11 +606,10 @@ def _deposit(
         "steps": list(ready.steps),
         "by": judged_by(ready.groups),
         "rates": [asdict(one) for one in ready.rates],
-        "arms": {arm: _arm(ready, name, arm, both) for arm, both in spoken.items()},
+        "arms": {arm: _arm(ready, arms, arm, spoken[name, arm]) for arm in ready.settings.arms},
     }
-    summary["notes"] = _notes(ready, name, summary)
+    summary["notes"] = _notes(ready, arms.source, summary)
     folder = ready.folders[name]
-    models = (ready.sources[name], ready.full, *ready.retain.values())
     inputs = {
         "source": name,
         "models": {one.spec.name: one.weights for one in models},
@@ -636,20 +628,22 @@ def _deposit(
 
 
 def _arm(
-    ready: PreparedEffort, name: str, arm: Arm, spoken: tuple[TrainingRate, TrainingRate]
+    ready: PreparedEffort,
+    arms: Arms[Checkpoint],
+    arm: Arm,
+    spoken: tuple[TrainingRate, TrainingRate],
 ) -> dict[str, Any]:
     """The curve of one arm, and what follows from it."""
 
     def marks(model: Checkpoint) -> Marks:
         return np.where(ready.half, *(ready.marks(model, arm, rate) for rate in spoken))
 
-    arms = ready.arms(name)
     costs = _costs(ready, arm)
     curve = readings(costs, arms.each(marks), ready.groups)
     by = judged_by(ready.groups)
     efforts = {key: effort_at(curve, share, by) for key, share in SHARES.items()}
-    runs = {rate: ready.marks(arms.source, arm, rate) for rate in ready.rates}
-    best = chosen({rate: runs[rate] for rate in sorted(set(spoken))}, np.ones_like(ready.half))
+    runs = {rate: ready.marks(arms.source, arm, rate) for rate in sorted(set(spoken))}
+    best = chosen(runs, np.ones_like(ready.half))
     return {
         **{key: step for key, (step, _) in efforts.items()},
         "censored": {key: censored for key, (_, censored) in efforts.items()},
@@ -668,16 +662,17 @@ def _arm(
 
 def _costs(ready: PreparedEffort, arm: Arm) -> dict[int, dict[str, int]]:
     """Step -> tokens and FLOP of an attack so long; a mean over folds."""
-    attacks = ready.attacks(ready.full, arm, ready.rates[0])
+    full = ready.anchors[0]
+    attacks = ready.attacks(full, arm, ready.rates[0])
     tokens = np.mean([tokens_at(one) for one in attacks], axis=0)
-    per_token = flop_per_token(ready.full, frozen=ready.rates[0].rank > 0)
+    per_token = flop_per_token(full, frozen=ready.rates[0].rank > 0)
     return {
         step: {"steps": step, "tokens": round(n), "flop": round(n) * per_token}
         for step, n in zip(ready.steps, tokens, strict=True)
     }
 
 
-def _notes(ready: PreparedEffort, name: str, summary: Mapping[str, Any]) -> list[str]:
+def _notes(ready: PreparedEffort, source: Checkpoint, summary: Mapping[str, Any]) -> list[str]:
     """What a reader must know before believing the numbers."""
     found = []
     highest = max(one.lr for one in ready.rates)
@@ -688,7 +683,7 @@ def _notes(ready: PreparedEffort, name: str, summary: Mapping[str, Any]) -> list
             found.append(f"arm {arm}: the highest rate was chosen; a higher one may be faster")
     diverged = {
         (one.fold.arm, one.rate.lr)
-        for one in _tried(ready, ready.sources[name])
+        for one in ready.tried(source)
         if ready.log.finished[one.job_id].status == "diverged"
     }
     if diverged:
@@ -706,9 +701,10 @@ def _notes(ready: PreparedEffort, name: str, summary: Mapping[str, Any]) -> list
 def plan_lines(ready: PreparedEffort) -> list[str]:
     """What would be done, and what it costs."""
     held, how = ready.held, ready.settings
+    full, *never = ready.anchors
     lines = [
-        f"{', '.join(ready.sources)}; full {ready.full.spec.name}; retain "
-        f"{', '.join(ready.retain)}; {ready.dtype} on {ready.device}",
+        f"{', '.join(ready.models)}; full {full.spec.name}; retain "
+        f"{', '.join(one.spec.name for one in never)}; {ready.dtype} on {ready.device}",
         f"{held.data.name}: {len(held.data.items)} facts of {len(set(ready.groups))} authors are "
         f"read ({held.readout}) after {', '.join(map(str, ready.steps))} steps of {how.rows} rows",
         "rates: "
@@ -721,14 +717,14 @@ def plan_lines(ready: PreparedEffort) -> list[str]:
         costs = _costs(ready, arm)[how.steps]
         n_folds = len(held.folds[arm])
         # the anchors run at the two rates that were chosen, which may be one
-        n_anchor = min(2, len(ready.rates)) * (1 + len(ready.retain))
-        n_arm = n_folds * (len(ready.sources) * (len(ready.rates) + n_anchor))
+        n_anchor = min(2, len(ready.rates)) * len(ready.anchors)
+        n_arm = n_folds * (len(ready.models) * (len(ready.rates) + n_anchor))
         n_most, flop = n_most + n_arm, flop + n_arm * costs["flop"]
         lines.append(
             f"arm {arm}: {held.n_rows(arm)} rows ({ARMS[arm]}); an attack of {how.steps} steps is "
             f"{costs['tokens']:,} tokens, {costs['flop']:.2e} FLOP"
         )
-    tried = {one.job_id for model in ready.sources.values() for one in _tried(ready, model)}
+    tried = {one.job_id for arms in ready.models.values() for one in ready.tried(arms.source)}
     n_known = sum(one in ready.log.finished for one in tried)
     lines.append(
         f"at most {n_most} attacks, {flop:.2e} FLOP of training; {n_known} of the "

@@ -190,7 +190,7 @@ def make_dataset(
     """Number the items; the order in which splits are given does not matter.
 
     Raises:
-        ValueError: fewer than two splits, an empty one, or items that are no question.
+        InputError: fewer than two splits, an empty one, or items that are no question.
     """
     idx = count()
     parts = {
@@ -207,7 +207,7 @@ def make_dataset(
         for item in items
     )
     if len(parts) < 2 or not all(parts.values()) or len(counts) != 1 or not sound:
-        raise ValueError(
+        raise InputError(
             f"{name}: found {len(parts)} splits with {sorted(counts)} choices per item; wanted two "
             "splits or more, none of them empty, and in each item a question, one number of "
             "choices and the right one's place"
@@ -279,11 +279,6 @@ def load_mcq(folder: Path, *, only: Sequence[str] = ()) -> Dataset:
             problems=problems,
             own_idx=False,
         )
-    counts = {len(one.choices) for split in items.values() for one in split}
-    if len(counts) > 1:
-        raise InputError(
-            f"{folder}: items have {sorted(counts)} choices, wanted one number\n{_WANTED_ITEM}"
-        )
     return make_dataset(folder.resolve().name, items)
 
 
@@ -306,18 +301,14 @@ def _problems(value: Any) -> list[str]:
     choices = value.get("choices")
     if not isinstance(choices, list) or not 2 <= len(choices) <= len(LETTERS):
         return ["choices is no list of 2 to 8"]
-    if not all(_is_choice(one) for one in choices):
+    texts = [one for one in choices if isinstance(one, str) and one.strip()]
+    numbers = [one for one in choices if type(one) in (int, float)]
+    if len(texts) + len(numbers) < len(choices):
         return ["a choice is empty, or neither text nor a number"]
     answer = value.get("answer")
     if isinstance(answer, bool) or not isinstance(answer, int) or not 0 <= answer < len(choices):
         return [f"answer is {answer!r}, wanted a place from 0 to {len(choices) - 1}"]
     return list(filter(None, [group_problem(value)]))
-
-
-def _is_choice(value: Any) -> bool:
-    if isinstance(value, str):
-        return bool(value.strip())
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def handled(dataset: Dataset, policy: Policy) -> Dataset:
