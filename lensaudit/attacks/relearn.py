@@ -344,7 +344,18 @@ def recovery(
     claim(work, "relearn --audit", [AUDIT])
     for name, job in jobs.items():
         job.make(folders[name], lambda at: progress(Progress("step", at.step, at.n_steps)))
-    found = shifts(folders, audit, _evaluation(asked), make_folder(work))
+    data = str(asked.data)
+    suite = EvaluateSettings(
+        metrics=tuple(OUTPUT_SCORES.values()),
+        **shared(
+            asked,
+            *(Rows, Precision, Caches, Names),
+            data=DEMO_DATA if data == DEMO else None,
+            forget_split=data if data in TOFU_PAIRS else FORGET_SPLIT,
+            forget=None if data in (DEMO, *TOFU_PAIRS) else Path(data),
+        ),
+    )
+    found = shifts(folders, audit, suite, make_folder(work))
     keyed.write_keyed(work / AUDIT, {"key": key, "shifts": [asdict(one) for one in found]})
     manifest(
         "relearn --audit",
@@ -355,20 +366,6 @@ def recovery(
     ).write(work, [AUDIT])
     shutil.rmtree(work / "attacked", ignore_errors=True)
     return found
-
-
-def _evaluation(asked: PatchSettings) -> EvaluateSettings:
-    """The output-level part, of one model."""
-    data = str(asked.data)
-    named = data in (DEMO, *TOFU_PAIRS)
-    given = shared(
-        asked,
-        *(Rows, Precision, Caches, Names),
-        data=DEMO_DATA if data == DEMO else None,
-        forget_split=data if data in TOFU_PAIRS else FORGET_SPLIT,
-        forget=None if named else Path(data),
-    )
-    return EvaluateSettings(metrics=tuple(OUTPUT_SCORES.values()), **given)
 
 
 def shifts(

@@ -152,11 +152,9 @@ def sample_into(
     }
 
     def work() -> dict[str, Any]:
-        said = _said_by_all(opened, settings, progress)
-        return _written(opened, settings, errors, said, out)
+        return _written(opened, settings, errors, _said_by_all(opened, settings, progress), out)
 
-    summary = in_folder(opened, settings, out, identity, FILES, work)
-    return RunResult(source, out, summary)
+    return RunResult(source, out, in_folder(opened, settings, out, identity, FILES, work))
 
 
 Texts = Mapping[SamplerSetting, Mapping[int, list[str]]]

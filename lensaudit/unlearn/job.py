@@ -1,6 +1,6 @@
 """One unlearned model: from names and numbers to a checkpoint folder, resumable."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -159,14 +159,6 @@ class UnlearnJob(TrainingJob):
 
     def run(self, model: Any, tokenizer: Any) -> TrainingRun[UnlearnBatch]:
         """The training run on the loaded model."""
-        batch = self._batches(model, tokenizer)
-        reference = load_causal(self.start, device=self.device) if self.copies > 1 else None
-        objective = objective_of(self.method, self.hyper, reference)
-        return TrainingRun(
-            objective, lambda number: batch(number).to(self.device), self.recipe, self.identity
-        )
-
-    def _batches(self, model: Any, tokenizer: Any) -> Callable[[int], UnlearnBatch]:
         check_formats(tokenizer, self.formats, self.start.spec.name)
         encoders = [ENCODERS[one] for one in self.formats]
         forget = [encode(tokenizer, row) for row, _ in self.pairs for encode in encoders]
@@ -178,13 +170,18 @@ class UnlearnJob(TrainingJob):
             if others
         ]
         check_lengths(chain(forget, retain, *alternates), model, self.start.spec.name)
-        return unlearn_batches(
+        batch = unlearn_batches(
             forget,
             retain,
             alternates,
             batch_size=self.settings.batch_size,
             seed=self.settings.seed,
             pad=pad_id(tokenizer),
+        )
+        reference = load_causal(self.start, device=self.device) if self.copies > 1 else None
+        objective = objective_of(self.method, self.hyper, reference)
+        return TrainingRun(
+            objective, lambda number: batch(number).to(self.device), self.recipe, self.identity
         )
 
     def plan(self, out: Path | None) -> list[str]:

@@ -290,25 +290,21 @@ def save_state(
         for moment in MOMENTS if optimizer.state.get(parameter) else ():
             tensors[f"{moment}/{name}"] = optimizer.state[parameter][moment].cpu().contiguous()
     file = f"training-{state.step:08d}.safetensors"
-    _write_tensors(tensors, folder / file)
+    # straight to disk, where `write_bytes` would hold a second copy of a large model
+    partial = (folder / file).with_suffix(".partial")
+    try:
+        with writing(folder / file):
+            save_file(tensors, partial)
+            os.replace(partial, folder / file)
+            sync_folder(folder)
+    finally:
+        partial.unlink(missing_ok=True)
     numbers = {name: getattr(state, name) for name in ("step", "n_steps", "multiplier", "losses")}
     mark = mark_of(folder / file)
     write_json(folder / STATE, signed({"key": key, "file": file, "mark": mark, **numbers}))
     for old in folder.glob("training-*.safetensors"):
         if old.name != file:
             old.unlink()
-
-
-def _write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Straight to disk, where `write_bytes` would hold a second copy of a large model."""
-    partial = path.with_suffix(".partial")
-    try:
-        with writing(path):
-            save_file(dict(tensors), partial)
-            os.replace(partial, path)
-            sync_folder(path.parent)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def load_state(

@@ -160,10 +160,7 @@ def test_unlearning_batches_pair_every_forget_row_with_a_retain_row_and_an_alter
     alternates = [[Encoding((9, k, 9), 1), Encoding((8, k, 8), 1)] for k in range(10)]
     batch = unlearn_batches(SAMPLES, SAMPLES[:2], alternates, batch_size=4, seed=0, pad=0)(0)
     assert batch.retain.tokens.shape[0] == batch.alternate.tokens.shape[0] == 4
-    order = batch.forget.tokens[:, 0] - 1
-    assert torch.equal(batch.alternate.tokens[:, 1], order)
-    again = unlearn_batches(SAMPLES, SAMPLES[:2], alternates, batch_size=4, seed=0, pad=0)(0)
-    assert torch.equal(batch.retain.tokens, again.retain.tokens)
+    assert torch.equal(batch.alternate.tokens[:, 1], batch.forget.tokens[:, 0] - 1)
 
 
 def test_labels_are_the_answers_and_padding_is_masked():
@@ -222,9 +219,3 @@ def test_a_model_with_weights_that_are_not_finite_is_not_saved(tmp_path):
     with pytest.raises(WorkError, match=r"2 weight tensors .*first model.norm.weight"):
         save_model(model, tmp_path / "out", dtype=torch.float32)
     assert not (tmp_path / "out").exists()
-    # a stored precision may have no room for what training left
-    large = tiny_model()
-    with torch.no_grad():
-        large.lm_head.weight[3, 1] = 1e30
-    with pytest.raises(WorkError, match="1 weight tensors"):
-        save_model(large, tmp_path / "out", dtype=torch.float16)

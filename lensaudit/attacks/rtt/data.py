@@ -530,23 +530,23 @@ def _author(row: Mapping[str, Any], place: int, rows_per_author: int | None) -> 
 
 
 def _wrong(where: str, facts: Statements, seed: int) -> list[str]:
-    """Distinct wrong answers, at most as many as an item takes."""
+    """Distinct wrong answers, at most as many as an item takes.
+
+    Of a fact without any, its answer with entities of other authors, from the most alike question
+    on.
+    """
     fact, random = facts[where], Random(f"wrong-{seed}-{where}")
-    if not fact.wrong:
-        found = _distinct(_exchanged(fact, facts), fact.answer)
-        random.shuffle(found)  # else the likest would always stand first
-        return found
-    texts = list(fact.wrong)
-    random.shuffle(texts)
-    return _distinct(texts, fact.answer)
-
-
-def _exchanged(fact: Fact, facts: Statements) -> Iterator[str]:
-    """The answer with entities of other authors, from the most alike question on."""
+    if fact.wrong:
+        texts = list(fact.wrong)
+        random.shuffle(texts)
+        return _distinct(texts, fact.answer)
     words = _words(fact.question)
     others = [one for one in facts.values() if one.group != fact.group and one.entity]
     others.sort(key=lambda one: -likeness(words, _words(one.question)))
-    return (fact.answer.replace(fact.entity, one.entity) for one in others)
+    exchanged = (fact.answer.replace(fact.entity, one.entity) for one in others)
+    found = _distinct(exchanged, fact.answer)
+    random.shuffle(found)  # else the likest would always stand first
+    return found
 
 
 @cache
