@@ -17,7 +17,6 @@ import lensaudit as la
 from lensaudit.attacks.effort.runs import PreparedEffort
 from lensaudit.attacks.effort.runs import prepare as prepare_effort
 from lensaudit.attacks.effort.runs import run as run_effort
-from lensaudit.attacks.elicit import chosen
 from lensaudit.attacks.rtt.log import read_log
 from lensaudit.attacks.settings import Arm, EffortSettings, WorstSettings
 from lensaudit.attacks.worst import Findings, open_worst, run_all
@@ -196,7 +195,7 @@ def elicited(models: Mapping[str, str], family: Family) -> pd.DataFrame:
 def _hits(label: str, model: str, family: Family) -> pd.DataFrame:
     retain = tuple(one for one in family.never if one != model)
     settings = WorstSettings(attack=ELICIT, retain=retain, **family.shared)
-    worst = open_worst(model, settings, chosen(settings.tier, ELICIT))
+    worst = open_worst(model, settings)
     arms = run_all(worst)
     idx = pd.Series([fact.idx for fact in worst.asked])
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from planted_models import Planted, folder_of, ground, planted, seeds_of_never
 
-from lensaudit.attacks.elicit import chosen, list_hash
+from lensaudit.attacks.elicit import list_hash
 from lensaudit.attacks.settings import WorstSettings
 from lensaudit.attacks.worst import (
     Findings,
@@ -107,7 +107,7 @@ def run_one(source: str, out: Path, *, retain: Sequence[str], limit: int | None 
     settings = WorstSettings(
         full="demo/full", retain=tuple(retain), data="demo", limit=limit, activations=out / "caches"
     )
-    opened = open_worst(source, settings, chosen("cheap"))
+    opened = open_worst(source, settings)
     return Compared(opened, run_all(opened))
 
 

@@ -48,12 +48,7 @@ def open_sample(
     Raises:
         InputError: a name, a file or a setting is wrong.
     """
-    opened = open_worst(
-        source,
-        settings,
-        chosen("full", ("greedy",)),
-        notice=notice,
-    )
+    opened = open_worst(source, settings, chosen("full", ("greedy",)), notice=notice)
     errors = None if settings.labels is None else errors_of(Path(settings.labels))
     return opened, errors
 

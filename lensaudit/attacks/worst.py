@@ -174,13 +174,26 @@ class Worst:
 
 
 def open_worst(
-    source: str, settings: ControlArm, attacks: Sequence[Attack], *, notice: Notice = unheard
+    source: str,
+    settings: ControlArm,
+    attacks: Sequence[Attack] | None = None,
+    *,
+    notice: Notice = unheard,
 ) -> Worst:
     """The models, facts and attacks of a run, checked; nothing is loaded and nothing written.
+
+    Args:
+        source: under attack.
+        settings: models, rows and machine.
+        attacks: None: those that the settings of a worst case choose.
+        notice: told remarks.
 
     Raises:
         InputError: a name, a file or a setting is wrong, or models do not fit together.
     """
+    if attacks is None:
+        assert isinstance(settings, WorstSettings)
+        attacks = chosen(settings.tier, settings.attack)
     asked = PatchSettings(**shared(settings, ScoreFiles, Precision, Rows, Models))
     audit = prepare((source,), asked, notice=notice, maps=False)
     models = _models(settings, audit)
@@ -614,8 +627,7 @@ def worst_into(
         InputError: before any work.
         WorkError: logits are not finite.
     """
-    attacks = chosen(settings.tier, settings.attack)
-    worst = open_worst(source, settings, attacks, notice=notice)
+    worst = open_worst(source, settings, notice=notice)
     out = folder or results_folder() / f"worst-{slug(source)}"
     summary = in_folder(
         worst,

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -17,20 +17,20 @@ from lensaudit.attacks.settings import (
     WorstSettings,
 )
 from lensaudit.cli.options import options, result_folder, shared
-from lensaudit.cli.terminal import ProgressBar, answer, notice, one_or_all, say
+from lensaudit.cli.terminal import ProgressBar, answer, lazily, notice, one_or_all, say
 from lensaudit.errors import VerificationError
-from lensaudit.screen.attacks import (
-    of_data,
-    of_effort,
-    of_recovery,
-    of_sample,
-    of_summary,
-    of_worst,
-)
 from lensaudit.unlearn.settings import UnlearnSettings
 
-if TYPE_CHECKING:
-    from lensaudit.attacks.rtt.summary import Summarized
+with lazily():
+    from lensaudit.attacks import relearn as relearning
+    from lensaudit.attacks import rounding, sampling
+    from lensaudit.attacks import worst as worst_case
+    from lensaudit.attacks.effort import runs
+    from lensaudit.attacks.rtt import study as rtt_study
+    from lensaudit.attacks.rtt import summary as rtt_summary
+    from lensaudit.screen import attacks as shown
+    from lensaudit.unlearn import job as unlearning
+    from lensaudit.unlearn import trainee
 
 
 @click.command()
@@ -47,17 +47,13 @@ def worst(
     same list of attacks is run on --full, which knows (the positive control), and on every
     --retain, which never knew (the control arm).
     """
-    from lensaudit.attacks.elicit import chosen
-    from lensaudit.attacks.worst import open_worst, plan_text, worst_into
-
     if dry_run:
-        attacks = chosen(settings.tier, settings.attack)
-        say(plan_text(open_worst(source, settings, attacks, notice=notice)))
+        say(worst_case.plan_text(worst_case.open_worst(source, settings, notice=notice)))
         return
     with ProgressBar() as bar:
-        found = worst_into(source, settings, out, notice=notice, progress=bar.tell)
+        found = worst_case.worst_into(source, settings, out, notice=notice, progress=bar.tell)
     document = {"out": str(found.folder), **found.summary}
-    answer(document, of_worst(found.summary), found.folder, as_json=as_json)
+    answer(document, shown.of_worst(found.summary), found.folder, as_json=as_json)
 
 
 @click.command()
@@ -73,15 +69,14 @@ def sample(
     Writes leak.csv, facts.csv, samples.jsonl, summary.json and manifest.json. Each row draws the
     same random numbers for every model, in every batch and after a restart.
     """
-    from lensaudit.attacks.sampling import open_sample, plan_text, sample_into
-
     if dry_run:
-        say(plan_text(open_sample(source, settings, notice=notice)[0], settings))
+        opened = sampling.open_sample(source, settings, notice=notice)[0]
+        say(sampling.plan_text(opened, settings))
         return
     with ProgressBar() as bar:
-        found = sample_into(source, settings, out, notice=notice, progress=bar.tell)
+        found = sampling.sample_into(source, settings, out, notice=notice, progress=bar.tell)
     document = {"out": str(found.folder), **found.summary}
-    answer(document, of_sample(found.summary), found.folder, as_json=as_json)
+    answer(document, shown.of_sample(found.summary), found.folder, as_json=as_json)
 
 
 @click.command()
@@ -102,21 +97,19 @@ def effort(
     1 all that full knows. E50 and E80 are the steps until rho is .5 and .8. Writes summary.json,
     manifest.json and attacks.jsonl; run the same command again to resume.
     """
-    from lensaudit.attacks.effort.runs import fitting_workers, plan_lines, prepare, run
-
-    ready = prepare(sources, settings, out, notice)
+    ready = runs.prepare(sources, settings, out, notice)
     if dry_run:
-        say("\n".join(plan_lines(ready)))
+        say("\n".join(runs.plan_lines(ready)))
         return
     with ProgressBar() as bar:
-        workers = settings.workers or fitting_workers(ready.anchors[0], ready.device)
-        found = run(ready, workers=workers, progress=bar.tell)
-    shown = (
+        workers = settings.workers or runs.fitting_workers(ready.anchors[0], ready.device)
+        found = runs.run(ready, workers=workers, progress=bar.tell)
+    parts = (
         part
         for one in found
-        for part in (*of_effort(one.source, one.summary), f"written: {one.folder}")
+        for part in (*shown.of_effort(one.source, one.summary), f"written: {one.folder}")
     )
-    answer(one_or_all([dict(one.summary) for one in found]), shown, as_json=as_json)
+    answer(one_or_all([dict(one.summary) for one in found]), parts, as_json=as_json)
 
 
 @click.command()
@@ -130,24 +123,24 @@ def relearn(settings: RelearnSettings, as_json: bool, dry_run: bool) -> None:
     """
     if settings.out is None and not settings.audit:
         raise click.UsageError("give --out DIR for the checkpoint, or --audit for the scores alone")
-    from lensaudit.attacks.relearn import attack, prepare, taught_nothing
 
-    job, out = prepare(settings, settings.model), settings.out
+    job, out = relearning.prepare(settings, settings.model), settings.out
     if dry_run:
         say("\n".join(job.plan(out)))
         return
     with ProgressBar() as progress:
         if settings.audit or out is None:
-            shifts, folder = attack(settings, notice=notice, progress=progress.tell)
+            shifts, folder = relearning.attack(settings, notice=notice, progress=progress.tell)
             for one in shifts:
                 if one.remark is not None:
                     notice(f"{one.model}: {one.remark}")
-            answer(list(map(asdict, shifts)), of_recovery(shifts), folder, as_json=as_json)
+            found = list(map(asdict, shifts))
+            answer(found, shown.of_recovery(shifts), folder, as_json=as_json)
             return
         new = job.make(out, lambda at: progress("step", at.step, at.n_steps))
     what = f"{job.start.spec.name} relearned, {job.recipe.n_steps} steps"
     print_trained(out, what, {}, new=new, as_json=as_json)
-    if (nothing := taught_nothing(out)) is not None:
+    if (nothing := relearning.taught_nothing(out)) is not None:
         notice(nothing)
 
 
@@ -160,9 +153,7 @@ def quantize(settings: RoundSettings, as_json: bool, dry_run: bool) -> None:
     nf4: blocks of 64 scaled by their absolute maximum, without double quantisation; int8: rows.
     Embeddings, norms and the output layer stay. Every other command reads the folder.
     """
-    from lensaudit.attacks.rounding import prepare, rounded
-
-    job, out = prepare(settings), settings.out
+    job, out = rounding.prepare(settings), settings.out
     if dry_run:
         say("\n".join(job.plan(out)))
         return
@@ -170,7 +161,7 @@ def quantize(settings: RoundSettings, as_json: bool, dry_run: bool) -> None:
         notice(f"{out} holds this model already; nothing to do")
         if not as_json:
             return
-    made = rounded(job, out)
+    made = rounding.rounded(job, out)
     worst = made["worst"]
     line = (
         f"{out}: {job.method} of {job.start.spec.name}, {made['matrices']} matrices, relative "
@@ -197,19 +188,14 @@ def run(settings: StudySettings, as_json: bool, dry_run: bool) -> None:
 
     Writes jobs.jsonl (append-only), summary.csv, summary.json and manifest.json.
     """
-    from lensaudit.attacks.rtt.study import plan_lines, prepare, run_studies
-
-    studies, log = prepare(settings, notice)
+    studies, log = rtt_study.prepare(settings, notice)
     if dry_run:
         for study in studies:
-            say("\n".join(plan_lines(study, log)))
+            say("\n".join(rtt_study.plan_lines(study, log)))
         return
     with ProgressBar() as progress:
-        found = run_studies(settings, studies, log, progress)
+        found = rtt_study.run_studies(settings, studies, log, progress)
     print_summaries(found, as_json=as_json)
-    notice(f"{found.n_added} jobs done, {found.n_known} were in the log")
-    if found.failure:
-        raise found.failure
 
 
 @rtt.command()
@@ -221,12 +207,7 @@ def summarize(settings: SummarySettings, as_json: bool) -> None:
 
     Writes summary.csv and summary.json beside the log.
     """
-    from lensaudit.attacks.rtt.summary import summarize_log
-
-    found = summarize_log(settings)
-    print_summaries(found, as_json=as_json)
-    if found.failure:
-        raise found.failure
+    print_summaries(rtt_summary.summarize_log(settings), as_json=as_json)
 
 
 @rtt.command()
@@ -238,10 +219,8 @@ def validate(settings: ValidationSettings, as_json: bool) -> None:
 
     DATA is a folder of splits, a forget set's name, or a file, as for `rtt run --data`.
     """
-    from lensaudit.attacks.rtt.study import validate as look
-
-    seen = look(settings)
-    answer(seen.document(), of_data(seen), as_json=as_json)
+    seen = rtt_study.validate(settings)
+    answer(seen.document(), shown.of_data(seen), as_json=as_json)
     if settings.write:
         say(f"written: {settings.write}", err=as_json)
     if seen.blocking:
@@ -251,13 +230,15 @@ def validate(settings: ValidationSettings, as_json: bool) -> None:
         )
 
 
-def print_summaries(found: "Summarized", *, as_json: bool) -> None:
-    """Every study, and where the files are."""
-    from lensaudit.attacks.rtt.summary import as_json as document
-
-    shown = (part for one in found.summaries for part in of_summary(one))
-    documents = one_or_all([document(one) for one in found.summaries])
-    answer(documents, shown, found.folder, as_json=as_json)
+def print_summaries(found: "rtt_summary.Summarized", *, as_json: bool) -> None:
+    """Every study, and where the files are; a gate that failed, or runs that did, as the error."""
+    parts = (part for one in found.summaries for part in shown.of_summary(one))
+    documents = one_or_all([rtt_summary.as_json(one) for one in found.summaries])
+    answer(documents, parts, found.folder, as_json=as_json)
+    if found.n_added is not None:
+        notice(f"{found.n_added} jobs done, {found.n_known} were in the log")
+    if found.failure:
+        raise found.failure
 
 
 @click.command()
@@ -268,9 +249,7 @@ def unlearn(settings: UnlearnSettings, as_json: bool, dry_run: bool) -> None:
 
     Defaults are open-unlearning's for TOFU. Run the same command again to resume.
     """
-    from lensaudit.unlearn.job import prepare
-
-    job = prepare(settings)
+    job = unlearning.prepare(settings)
     if dry_run:
         say("\n".join(job.plan(settings.out)))
         return
@@ -282,13 +261,11 @@ def unlearn(settings: UnlearnSettings, as_json: bool, dry_run: bool) -> None:
 
 def print_trained(out: Path, what: str, more: dict[str, Any], *, new: bool, as_json: bool) -> None:
     """What a training run came to; of a folder that was there already only JSON tells more."""
-    from lensaudit.unlearn.trainee import kept_losses
-
     if not new:
         notice(f"{out} holds this model already; nothing to do")
         if not as_json:
             return
-    losses = kept_losses(out)
+    losses = trainee.kept_losses(out)
     first, last = losses[0], losses[-1]
     known = {"out": str(out), "steps": len(losses), "first_loss": first, "last_loss": last}
     answer(known | more, [f"{out}: {what}, loss {first:.4f} -> {last:.4f}"], as_json=as_json)

@@ -33,7 +33,6 @@ from lensaudit.association.settings import KnowSettings
 from lensaudit.attacks import rtt as rtt_room
 from lensaudit.attacks import worst as worst_room
 from lensaudit.attacks.effort import runs as effort_room
-from lensaudit.attacks.elicit import chosen as attacks_of
 from lensaudit.attacks.relearn import DEMO_RELEARNING, relearned
 from lensaudit.attacks.rtt.summary import as_json
 from lensaudit.attacks.settings import EffortSettings, WorstSettings
@@ -580,7 +579,7 @@ def worst_excess(case: Case) -> AuditorScore:
         registry=bench.registry,
         activations=bench.work,
     )
-    opened = worst_room.open_worst(case.model, settings, attacks_of(settings.tier))
+    opened = worst_room.open_worst(case.model, settings)
     found = worst_room.summary_of(opened, worst_room.run_all(opened), "cheap")
     facts = {fact.idx: float(fact.statistic) for fact in found.facts if fact.statistic}
     return AuditorScore(

@@ -40,7 +40,9 @@ def relearn(place, out, *more):
 
 
 def quantize(place, out, *more):
-    return ["quantize", "--source", str(place / "start"), "--out", str(out), *more]
+    # bitsandbytes takes 20 s to import
+    places = ["--source", str(place / "start"), "--out", str(out)]
+    return ["quantize", *places, "--engine", "torch", *more]
 
 
 def unlearn(place, out, *more):

@@ -19,7 +19,7 @@ def full(tmp_path_factory):
     """`demo/full`, asked for four facts of two authors."""
     place = tmp_path_factory.mktemp("arm")
     settings = WorstSettings(limit=12, activations=place)
-    opened = open_worst("demo/npo", settings, chosen("cheap"))
+    opened = open_worst("demo/npo", settings)
     arm = arm_of(opened, opened.audit.full, opened.audit.full)
     arm.facts = [fact for fact in arm.facts if fact.idx in (0, 1, 8, 9)]
     return arm

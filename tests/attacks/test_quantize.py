@@ -86,7 +86,7 @@ def test_weights_that_cannot_be_rounded_are_refused():
     with torch.no_grad():
         model.model.layers[2].self_attn.k_proj.weight[0, 0] = torch.nan
     with pytest.raises(WorkError, match=r"model\.layers\.2\.self_attn\.k_proj: .* not finite"):
-        quantised(model, "nf4")
+        quantised(model, "nf4", engine="torch")
     model = tiny_model()
     with torch.no_grad():
         model.model.layers[0].self_attn.k_proj.weight[0, 0] = 1e6
@@ -95,7 +95,7 @@ def test_weights_that_cannot_be_rounded_are_refused():
     model = tiny_model()
     model.is_quantized = True
     with pytest.raises(InputError, match="quantised already"):
-        quantised(model, "nf4")
+        quantised(model, "nf4", engine="torch")
 
 
 def test_without_bitsandbytes_auto_is_plain_torch(monkeypatch):

@@ -6,7 +6,6 @@ import json
 import pytest
 
 import lensaudit as la
-from lensaudit.attacks.elicit import chosen
 from lensaudit.attacks.settings import WorstSettings
 from lensaudit.attacks.worst import FACTS, open_worst
 from lensaudit.cli.main import run
@@ -118,6 +117,6 @@ def test_rows_without_an_author_are_their_own_and_it_says_so(tmp_path):
     (tmp_path / "own.json").write_text(json.dumps(rows))
     said = []
     settings = WorstSettings(data=str(tmp_path / "own.json"), activations=tmp_path)
-    opened = open_worst("demo/npo", settings, chosen("cheap"), notice=said.append)
+    opened = open_worst("demo/npo", settings, notice=said.append)
     assert len(opened.asked) == 3
     assert any("author of its own" in line for line in said)

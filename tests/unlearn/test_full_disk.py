@@ -39,7 +39,7 @@ def once(place, name, fails, at=1):
 
 def command(kind, out):
     options = {
-        "quantize": ["--source", "demo/npo", "--method", "nf4"],
+        "quantize": ["--source", "demo/npo", "--engine", "torch"],
         "unlearn": ["--model", "demo/full", "--method", "GradDiff", "--steps", "2"],
     }[kind]
     every = [] if kind == "quantize" else ["--save-every", "1"]

@@ -683,8 +683,8 @@ class Summarized:
 
     summaries: tuple[Summary, ...]
     folder: Path
-    n_added: int = 0
-    """Jobs done by this run."""
+    n_added: int | None = None
+    """Jobs done by this run; None where nothing was to be run."""
     n_known: int = 0
     """Jobs of its studies that were in the log before."""
     failure: LensAuditError | None = None
