@@ -93,11 +93,6 @@ class Reply:
         return _message(self.raw).get("content") or ""
 
     @property
-    def said(self) -> str:
-        """The text without the thought that a server may leave before it."""
-        return unthought(self.text)
-
-    @property
     def refusal(self) -> str:
         """The judge's refusal, where the server marks one."""
         blocked = self.raw["choices"][0].get("finish_reason") == "content_filter"

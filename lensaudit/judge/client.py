@@ -26,6 +26,7 @@ from lensaudit.judge.calls import (
     Reply,
     Spent,
     chat_call,
+    unthought,
     user,
 )
 from lensaudit.judge.endpoint import Endpoint, open_endpoint
@@ -442,7 +443,7 @@ def _format(found: Capability, client: JudgeClient) -> Format:
 
 def _keeps_to(name: Format, reply: Reply) -> bool:
     """Is the reply the object that only the request field asks for? A cut one has its beginning."""
-    text = reply.said.strip()
+    text = unthought(reply.text).strip()
     if reply.cut:
         return text.startswith('{"ok"' if name == "json_schema" else "{")
     try:

@@ -50,12 +50,10 @@ class Endpoint:
 
     def redacted(self, text: str) -> str:
         """Text of the server without the key, or anything that looks like one."""
-        if self.key != NO_KEY:
-            text = self._spelt.sub("[key]", text)
-            squeezed = _NO_DIGITS.sub("", text)
-            for disguise, signs in self._disguises:
-                if any(sign in squeezed for sign in signs):
-                    text = disguise.sub("[key]", text)
+        squeezed = _NO_DIGITS.sub("", text)
+        for pattern, signs in self._patterns if self.key != NO_KEY else ():
+            if any(sign in squeezed for sign in signs):
+                text = pattern.sub("[key]", text)
         return _SECRET.sub("[key]", text)
 
     def cleared(self, value: Any) -> Any:
@@ -71,16 +69,14 @@ class Endpoint:
                 return value
 
     @cached_property
-    def _spelt(self) -> re.Pattern[str]:
-        """The key in any escapes, and with blanks between its characters."""
-        return re.compile(_BLANKS.join(map(_spelt, self.key)))
+    def _patterns(self) -> list[tuple[re.Pattern[str], tuple[str, ...]]]:
+        """The key in any escapes, spaced out, turned around or recoded; texts each of which needs.
 
-    @cached_property
-    def _disguises(self) -> list[tuple[re.Pattern[str], tuple[str, ...]]]:
-        """Patterns of the key turned around or recoded, each with texts one of which it needs."""
-        if len(self.key) < _LONG_ENOUGH:
-            return []
-        return [(re.compile(pattern), signs) for pattern, signs in _disguised(self.key)]
+        One of them must stand there, blanks aside, before a pattern is tried.
+        """
+        known = [(_BLANKS.join(map(_spelt, self.key)), ("",))]
+        known += _disguised(self.key) if len(self.key) >= _LONG_ENOUGH else []
+        return [(re.compile(pattern), signs) for pattern, signs in known]
 
 
 def open_endpoint(

@@ -194,7 +194,8 @@ def _from_log(
         for key, record in (entry.value_by_index or {}).items():
             texts, idx = part(record), int(key) if key.isdigit() else 0
             said = texts.get("generation") if key.isdigit() else None
-            yield _item(context, idx, texts.get("input"), texts.get("ground_truth"), said)
+            own = {"question": texts.get("input"), "truth": texts.get("ground_truth")}
+            yield _item(context, idx, own_group(idx), said, **own)
 
 
 def _from_rows(rows: Sequence[Any], path: Path) -> Iterator[JudgeRequest]:
@@ -205,33 +206,17 @@ def _from_rows(rows: Sequence[Any], path: Path) -> Iterator[JudgeRequest]:
         context = str(row.get("context") or row.get("split") or "forget")
         said = row.get("generation")
         said = part(row, "texts").get("source") if _text(said) is None else said
-        texts = (row.get("question"), row.get("answer"), said, row.get("entity"))
-        yield _item(context, row["idx"], *texts, group_of(row, row["idx"]))
+        own = {"question": row.get("question"), "truth": row.get("answer")}
+        group = group_of(row, row["idx"])
+        yield _item(context, row["idx"], group, said, entity=row.get("entity"), **own)
 
 
-def _item(
-    context: str,
-    idx: int,
-    question: Any,
-    truth: Any,
-    said: Any,
-    entity: Any = None,
-    group: Group | None = None,
-) -> JudgeRequest:
-    answer = _text(said)
+def _item(context: str, idx: int, group: Group, said: Any, **texts: Any) -> JudgeRequest:
+    answer, gap = _text(said), "the log holds no generation"
     if answer is None:
-        return JudgeRequest(
-            idx, "", "", context=context, group=own_group(idx), gap="the log holds no generation"
-        )
-    return JudgeRequest(
-        idx,
-        _text(question) or "",
-        answer,
-        entity=_text(entity) or "",
-        truth=_text(truth) or "",
-        context=context,
-        group=own_group(idx) if group is None else group,
-    )
+        return JudgeRequest(idx, "", "", context=context, group=own_group(idx), gap=gap)
+    known = {name: _text(value) or "" for name, value in texts.items()}
+    return JudgeRequest(idx, answer=answer, context=context, group=group, **known)
 
 
 def _text(value: Any) -> str | None:

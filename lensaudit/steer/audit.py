@@ -8,7 +8,7 @@ full; for the never-trained control retain and full; for an edit of full, full a
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
 from pathlib import Path
@@ -209,11 +209,8 @@ def _plain_row(bench: DirectionsAudit) -> dict[str, Any]:
 def summed_up(audit: DirectionsAudit, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The summary, from rows alone."""
     base = next(row for row in rows if row["kind"] == "plain")
-    groups = dict(zip(base["idx"], base["groups"], strict=True))
     plain = {
-        score: PlainScores(
-            {role: dict(zip(base["idx"], base[score][role], strict=True)) for role in ROLES}, groups
-        )
+        score: pd.DataFrame({**base[score], "group": base["groups"]}, index=base["idx"])
         for score in SCORES
         if base[score]
     }
@@ -239,12 +236,12 @@ def summed_up(audit: DirectionsAudit, rows: Sequence[Mapping[str, Any]]) -> dict
         "source": audit.checkpoints["unlearned"].spec.name,
         "score": audit.settings.score,
         "plain": {
-            score: {role: sum(values.values()) / len(values) for role, values in one.scores.items()}
-            for score, one in plain.items()
+            score: {role: sum(base[score][role]) / len(base["idx"]) for role in ROLES}
+            for score in plain
         },
         "idk_rate": base["idk_rate"],
         "n_items": len(base["idx"]),
-        "n_groups": len(set(groups.values())),
+        "n_groups": len(set(base["groups"])),
         "n_retain": len(audit.encoded["retain"]),
         "n_folds": len(audit.folds()),
         "unscored": {str(idx): reason for idx, reason in audit.session.unscored.items()},
@@ -306,18 +303,6 @@ CONTROLS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class PlainScores:
-    """Scores without an intervention, by idx, and whose authors they are."""
-
-    scores: Mapping[Role, Mapping[int, float]]
-    groups: Mapping[int, int | str]
-
-    def gaps(self, before: Role, target: Role, idx: Iterable[int]) -> list[float]:
-        """Per example: target minus before."""
-        return [self.scores[target][one] - self.scores[before][one] for one in idx]
-
-
-@dataclass(frozen=True)
 class Recovery(Estimate):
     """How much of a gap an arm closes: 0 none, 1 all of it.
 
@@ -345,19 +330,25 @@ def standard_error(values: Sequence[float], groups: Sequence[int | str]) -> floa
     return float(means.sem()) if len(means) > 1 else math.inf
 
 
-def is_gap(plain: PlainScores, before: Role, target: Role, idx: Sequence[int]) -> bool:
+def is_gap(plain: pd.DataFrame, before: Role, target: Role, idx: Sequence[int]) -> bool:
     """Is full ahead of the other model by more than two standard errors?
 
     Behind it there is nothing to bring back: closing that gap would make answers worse.
     """
-    other = target if before == "full" else before
-    gaps = plain.gaps(other, "full", idx)
-    groups = [plain.groups[one] for one in idx]
+    rows: Any = plain.loc[list(idx)]
+    gaps = (rows["full"] - rows[target if before == "full" else before]).tolist()
+    groups = rows["group"].tolist()
     return math.fsum(gaps) / len(gaps) > LEAST_SE * standard_error(gaps, groups)
 
 
-def recovery_of(findings: Sequence[Finding], plain: PlainScores, score: str) -> Recovery:
-    """One arm over all folds; several random directions are averaged per example."""
+def recovery_of(findings: Sequence[Finding], plain: pd.DataFrame, score: str) -> Recovery:
+    """One arm over all folds; several random directions are averaged per example.
+
+    Args:
+        findings: of the arm.
+        plain: score of each model without an intervention, and `group`, by idx.
+        score: which one.
+    """
     before = findings[0].role
     target = TARGET[before]
     every: Any = pd.concat([pd.Series(one.values(score)) for one in findings])
@@ -366,10 +357,11 @@ def recovery_of(findings: Sequence[Finding], plain: PlainScores, score: str) -> 
     mean = math.fsum(means) / len(means)
     if not is_gap(plain, before, target, idx):
         return Recovery(None, n=len(idx), why="no gap to close: no interval", mean=mean)
-    start, goal = ([plain.scores[role][one] for one in idx] for role in (before, target))
-    groups = [plain.groups[one] for one in idx]
+    rows: Any = plain.loc[idx]
+    start, goal = (rows[role].tolist() for role in (before, target))
+    groups = rows["group"].tolist()
     found = recovery(means, goal, start, groups, unit=unit_of(groups))
-    spread = _spread(findings, score, math.fsum(plain.gaps(before, target, idx)))
+    spread = _spread(findings, score, math.fsum((rows[target] - rows[before]).tolist()))
     return Recovery(**vars(found), mean=mean, sd=spread)
 
 
@@ -384,7 +376,7 @@ def _spread(findings: Sequence[Finding], score: str, gap: float) -> float | None
 
 
 def summary_of(
-    kind: Kind, findings: Sequence[Finding], plain: Mapping[str, PlainScores], score: str
+    kind: Kind, findings: Sequence[Finding], plain: Mapping[str, pd.DataFrame], score: str
 ) -> dict[str, Any]:
     """The numbers of one experiment; None where a score has no gap to close."""
     tested = [one for one in findings if one.kind == kind and one.stage == "score"]
@@ -426,8 +418,8 @@ def summary_of(
         if name.startswith(("dose", "curve"))
     }
     idx = sorted(i for one in main for i in one.idx)
-    gaps = plain[score].gaps("unlearned", "full", idx)
-    summary["gap"] = math.fsum(gaps) / len(gaps)
+    rows: Any = plain[score].loc[idx]
+    summary["gap"] = math.fsum((rows["full"] - rows["unlearned"]).tolist()) / len(idx)
     summary["dose_spearman"] = rank_correlation(doses) if kind == "clamp" else None
     scored = {name: both[score] for name, both in found.items() if score in both}
     return summary | {"warnings": _warnings(summary), "reading": reading(kind, summary, scored)}

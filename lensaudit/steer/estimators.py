@@ -196,13 +196,7 @@ def effect_size(positive: Sequence[float], negative: Sequence[float]) -> float:
 
 
 def mean_separation(folds: Sequence[Separation]) -> Separation:
-    """Each score's mean over the folds that have it; NaN where none has.
-
-    Raises:
-        ValueError: no folds.
-    """
-    if not folds:
-        raise ValueError("separation: wanted at least one fold")
+    """Each score's mean over the folds that have it; NaN where none has."""
     means = {}
     for name in (field.name for field in fields(Separation)):
         values = [getattr(fold, name) for fold in folds if math.isfinite(getattr(fold, name))]

@@ -84,7 +84,7 @@ SEVERAL_EXAMPLES_ONE_MODEL = [HealthCheck.function_scoped_fixture]
 @settings(
     deadline=None,
     derandomize=True,
-    max_examples=12,
+    max_examples=6,
     suppress_health_check=SEVERAL_EXAMPLES_ONE_MODEL,
 )
 @given(st.permutations(range(4)), st.integers(1, 4))

@@ -1,17 +1,18 @@
 """Recovery worked by hand, and the cases in which there is none."""
 
+import pandas as pd
 import pytest
 from planted import finding
 
 from lensaudit.scores.intervals import clustered_mean
-from lensaudit.steer.audit import PlainScores, recovery_of, summary_of
+from lensaudit.steer.audit import recovery_of, summary_of
 
-GROUPS = {0: "a", 1: "a", 2: "b", 3: "b"}
+GROUPS = ["a", "a", "b", "b"]
 
 
 def plain(full, unlearned, retain=(0.0, 0.0, 0.0, 0.0)):
     roles = {"full": full, "unlearned": unlearned, "retain": retain}
-    return PlainScores({role: dict(enumerate(scores)) for role, scores in roles.items()}, GROUPS)
+    return pd.DataFrame({**roles, "group": GROUPS})
 
 
 def test_recovery_is_the_share_of_the_gap_of_the_model_that_is_edited():
@@ -32,10 +33,7 @@ def test_recovery_is_the_share_of_the_gap_of_the_model_that_is_edited():
 
 def test_the_interval_of_a_recovery_is_that_of_a_paired_ratio_by_authors():
     roles = {"full": [1.0] * 12, "unlearned": [0.2, 0.0] * 6}
-    known = PlainScores(
-        {role: dict(enumerate(scores)) for role, scores in roles.items()},
-        {idx: idx // 2 for idx in range(12)},
-    )
+    known = pd.DataFrame({**roles, "group": [idx // 2 for idx in range(12)]})
     said = [0.6, 0.5, 0.4, 0.4, 0.8, 0.7, 0.3, 0.2, 0.6, 0.4, 0.5, 0.5]
     found = recovery_of([finding(said)], known, "em")
     assert found.low < found.value < found.high
@@ -43,7 +41,7 @@ def test_the_interval_of_a_recovery_is_that_of_a_paired_ratio_by_authors():
     for end in found.ends:
         # on its limit a ratio is just rejected: gains - ratio * gaps has an interval that ends at 0
         rest = [
-            said[at] - known.scores["unlearned"][at] - end * (1 - known.scores["unlearned"][at])
+            said[at] - known["unlearned"][at] - end * (1 - known["unlearned"][at])
             for at in range(12)
         ]
         limits = clustered_mean(rest, authors, bounds=None)
