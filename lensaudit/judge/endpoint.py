@@ -74,8 +74,8 @@ class Endpoint:
 
         One of them must stand there, blanks aside, before a pattern is tried.
         """
-        known = [(_BLANKS.join(map(_spelt, self.key)), ("",))]
-        known += _disguised(self.key) if len(self.key) >= _LONG_ENOUGH else []
+        disguises = _disguised(self.key) if len(self.key) >= _LONG_ENOUGH else ()
+        known = [(_BLANKS.join(map(_spelt, self.key)), ("",)), *disguises]
         return [(re.compile(pattern), signs) for pattern, signs in known]
 
 

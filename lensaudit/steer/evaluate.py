@@ -343,13 +343,20 @@ class Steering(TraitModel):
     def asks(self, setting: Setting) -> dict[str, Ask]:
         """What is asked under a setting, by question and rollout: all draw the same numbers."""
         questions, rollouts = enumerate(self.trait.questions), range(self.settings.n_rollouts)
-        line = {"identity": self.identity(setting)}
-        return {
-            digest([text, rollout]): Ask(
-                text, line | {"question": at, "rollout": rollout, "asked": text}
-            )
-            for (at, text), rollout in product(questions, rollouts)
-        }
+        identity = self.identity(setting)
+
+        def line(at: int, rollout: int) -> dict[str, Any]:
+            return {
+                "identity": identity,
+                "question": at,
+                "rollout": rollout,
+                "coefficient": setting.coefficient,
+                "layer": setting.vector.layer,
+                "asked": self.trait.questions[at],
+            }
+
+        pairs = product(questions, rollouts)
+        return {digest([text, n]): Ask(text, line(at, n)) for (at, text), n in pairs}
 
     def identity(self, setting: Setting) -> str:
         """Content hash of what determines the answers under a setting."""
@@ -542,14 +549,15 @@ def levels_of(job: Steering, by: tuple[Judge, Judge]) -> list[Level]:
     with alone(make_folder(job.folder / "responses")):
         for one in job.rows:
             log, asks = job.folder / "responses" / f"{one.name}.jsonl", job.asks(one)
-            told = {"coefficient": one.coefficient, "layer": one.vector.layer}
 
             def tick(
                 n: int, done: int = len(requests), of: int = len(job.rows) * len(asks)
             ) -> None:
                 job.progress("answering", done + n, of)
 
-            said = job.answers(log, "answers", asks, tick, one.edits(job.settings.where), **told)
+            # the baseline adds nothing, so it is one for all vectors
+            aside, edits = ("coefficient", "layer"), one.edits(job.settings.where)
+            said = job.answers(log, "answers", asks, tick, edits, aside)
             for key, ask in asks.items():
                 at = ask.line["question"]
                 requests.append(JudgeRequest(at, ask.question, said[key], entity=entities[at]))

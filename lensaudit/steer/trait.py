@@ -200,7 +200,7 @@ class Ask:
 
     question: str
     line: Mapping[str, Any]
-    """What the log says of it: all that its answer depends on."""
+    """What the log says of it: all that its answer depends on, and more."""
     system: str | None = None
 
 
@@ -280,7 +280,7 @@ class TraitModel:
         asks: Mapping[str, Ask],
         tick: Callable[[int], None],
         edits: Edits = NO_EDITS,
-        **told: Any,
+        aside: tuple[str, ...] = (),
     ) -> dict[str, str]:
         """What it says, by the key of a question: generated where the log lacks it, and kept there.
 
@@ -290,18 +290,18 @@ class TraitModel:
             asks: what is asked, by what its random numbers belong to.
             tick: told how many are there after each batch.
             edits: under which it is said.
-            told: further values of each line.
+            aside: names in a line on which its answer does not depend.
         """
         ledger = Ledger(log, kind, {}, notice=self.notice)
-        apart = {"text", *told}
-        lines = (
-            {name: one for name, one in row.items() if name not in apart} for row in ledger.rows
-        )
-        texts = {digest(line): row["text"] for line, row in zip(lines, ledger.rows, strict=True)}
-        known = {key: texts.get(digest(ask.line)) for key, ask in asks.items()}
+
+        def asked_in(line: Mapping[str, Any]) -> str:
+            return digest({k: one for k, one in line.items() if k not in ("text", *aside)})
+
+        texts = {asked_in(row): row["text"] for row in ledger.rows}
+        known = {key: texts.get(asked_in(ask.line)) for key, ask in asks.items()}
         found = {key: text for key, text in known.items() if text is not None}
         for said in self._said({key: one for key, one in asks.items() if key not in found}, edits):
-            ledger.append({**asks[key].line, **told, "text": one} for key, one in said.items())
+            ledger.append({**asks[key].line, "text": one} for key, one in said.items())
             found |= said
             tick(len(found))
         return found
