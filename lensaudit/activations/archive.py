@@ -13,11 +13,10 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from lensaudit.activations.inventory import IMPORTED, folder_key, folder_of, verify
 from lensaudit.activations.presence import RESERVE_BYTES, check_space, check_trusted, link_new
@@ -46,17 +45,6 @@ from lensaudit.models.hashing import file_sha256
 INSPECTION_S = 60.0
 INSPECTION_BYTES_PER_S = 20e6
 """A slower inspection is taken for hung."""
-
-
-@dataclass(frozen=True)
-class Imported:
-    """A cache that came from elsewhere."""
-
-    folder: str
-    key: str
-    n_bytes: int
-    new: bool
-    """False if the store had it already; nothing was changed then."""
 
 
 def _members(spec: Spec) -> list[str]:
@@ -91,11 +79,17 @@ def _pack(folder: Path, stream: BinaryIO) -> None:
                 tar.addfile(info, source)
 
 
-def import_archive(archive: Path, root: Path, *, reserve_bytes: int = RESERVE_BYTES) -> Imported:
+def import_archive(
+    archive: Path, root: Path, *, reserve_bytes: int = RESERVE_BYTES
+) -> dict[str, Any]:
     """Take a foreign cache into the store, if every byte of it is what a cache of ours holds.
 
     Its numbers are as trustworthy as who made them: a hash shows damage, not intent. `info` shows
     that a cache was imported, and the archive's SHA-256.
+
+    Returns:
+        `folder`, `key`, `n_bytes` of the shards, and `new`: False if the store had it already, and
+        nothing was changed.
 
     Raises:
         InputError: not an archive of `export`, or the store holds an incomplete cache of its key.
@@ -125,7 +119,8 @@ def import_archive(archive: Path, root: Path, *, reserve_bytes: int = RESERVE_BY
             new = _move_in(folder, root)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-    return Imported(str(root / name), folder_key(folder), n_bytes, new)
+    key = folder_key(folder)
+    return {"folder": str(root / name), "key": key, "n_bytes": n_bytes, "new": new}
 
 
 @contextmanager

@@ -139,8 +139,8 @@ def export(cache: str, output: Path, activations: Path, as_json: bool) -> None:
 def import_(file: Path, activations: Path, as_json: bool) -> None:
     """Take in a cache that `export` wrote elsewhere; it is treated as hostile."""
     imported = archive.import_archive(file, activations)
-    note = "" if imported.new else "  (was there already; nothing changed)"
-    answer(asdict(imported), [f"{imported.folder}{note}"], as_json=as_json, pretty=True)
+    note = "" if imported["new"] else "  (was there already; nothing changed)"
+    answer(imported, [f"{imported['folder']}{note}"], as_json=as_json, pretty=True)
 
 
 def _folders(caches: Sequence[str], root: Path) -> list[Path]:

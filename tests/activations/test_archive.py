@@ -44,12 +44,12 @@ def members(folder):
 def test_an_exported_cache_is_imported_unchanged(full, tmp_path):
     tar = export(full, tmp_path / "full.tar")
     imported = import_archive(tar, tmp_path / "other", reserve_bytes=0)
-    assert imported.new
+    assert imported["new"]
     for path in [*full.glob("*.h5"), *full.glob("*.json")]:
         assert (tmp_path / "other" / full.name / path.name).read_bytes() == path.read_bytes()
     # a key is imported once, whatever its name
     fill(tmp_path / "store", BASE, name="another")
-    assert not import_archive(tar, tmp_path / "store", reserve_bytes=0).new
+    assert not import_archive(tar, tmp_path / "store", reserve_bytes=0)["new"]
     assert len(cache_folders(tmp_path / "store")) == 1
 
 
