@@ -57,6 +57,10 @@ Model = Annotated[str, Option("Name, Hub id[@revision] or folder.", is_a="model"
 Sources = Annotated[
     tuple[str, ...], Option("Model to audit. Repeatable.", flag="--source", is_a="model")
 ]
+Retain = Annotated[
+    str | None,
+    Option("Model that never saw the forget set. [default: retain]", is_a="model"),
+]
 Retains = Annotated[
     str | tuple[str, ...] | None,
     Option(
@@ -64,6 +68,14 @@ Retains = Annotated[
         "[default: retain]",
         flag="--retain",
         is_a="model",
+    ),
+]
+Data = Annotated[
+    str | None,
+    Option(
+        "Forget set: forget10, demo, or a JSON/JSONL file. "
+        "[default: forget10; demo for demo/… models]",
+        metavar="NAME|FILE",
     ),
 ]
 Limit = Annotated[
@@ -195,9 +207,7 @@ class Models(Names):
 class Anchors(Models):
     """The same where one retain model is enough."""
 
-    retain: Annotated[
-        str | None, Option("Model that never saw the forget set. [default: retain]", is_a="model")
-    ] = None
+    retain: Retain = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,14 +216,7 @@ class Rows:
 
     section: ClassVar[Section] = MODELS
     limit: Limit = None
-    data: Annotated[
-        str | None,
-        Option(
-            "Forget set: forget10, demo, or a JSON/JSONL file. "
-            "[default: forget10; demo for demo/… models]",
-            metavar="NAME|FILE",
-        ),
-    ] = None
+    data: Data = None
     exclude: Annotated[
         tuple[str, ...],
         Option(
