@@ -93,6 +93,12 @@ def test_a_high_depth_means_forgotten(evaluated, tmp_path, capsys, model, wanted
     assert "↑ forgot" in capsys.readouterr().out
 
 
+def test_full_is_what_the_user_says(tmp_path):
+    more = ("--retain", "demo/retain", "--full", "demo/npo")
+    assert run(command(tmp_path, *more, metrics=("uds",), limit=2)) == 0
+    assert log(tmp_path)["uds"]["full_model"] == "demo/npo"
+
+
 def reasons(folder, *more, **changes):
     """What depth lacks in an evaluation that has another metric."""
     assert run(command(folder, *more, metrics=(*DEPTH, "mia_loss"), limit=2, **changes)) == 0
