@@ -9,7 +9,7 @@ full; for the never-trained control retain and full; for an edit of full, full a
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from lensaudit.data.facts import EMBEDDED, Fact, load_facts, read_rows
+from lensaudit.data.facts import Fact
+from lensaudit.data.neutral import read_neutral
 from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import slug, write_json
@@ -98,15 +99,12 @@ def retain_examples(settings: DirectionSettings) -> list[Fact]:
             f"--data {data}: name --retain-data too: rows with question and answer that should be "
             "kept; what a direction costs is measured on them"
         )
-    path = EMBEDDED / "retain.json" if named == DEMO else Path(named).expanduser()
-    if path.exists():
-        rows, _ = read_rows(path)
-        if rows and isinstance(rows[0][1], Mapping) and "entity" in rows[0][1]:
-            return evenly(load_facts(path), limit)
-    answered = load_rows(named, part="retain")
+    own = named != DEMO and Path(named).expanduser().exists()
+    annotated = read_neutral(Path(named).expanduser()) if own else ()
+    rows = annotated or load_rows(named, part="retain")
     examples = [
-        Fact(at, one.question, one.answer, "", one.answer, f"retain {at}")
-        for at, one in enumerate(answered)
+        one if one.entity else replace(one, idx=at, prefix="", entity=one.answer)
+        for at, one in enumerate(rows)
     ]
     return evenly(examples, limit)
 
