@@ -98,17 +98,6 @@ def test_matches_and_rates_are_those_that_agreed_with_the_reference(opened):
     assert categories == {"over", "exact", "under", "general_knowledge"}
 
 
-def test_what_full_says_is_matched_word_by_word_from_the_start(opened):
-    (outcome,) = outcomes(opened("npo"))
-    row = next(row for row in outcome.rows if row["idx"] == 0)
-    assert row["texts"]["full"] == " Pico Ølmar, where the family had lived for long."
-    assert row["s1_em"] == [1.0] * 6
-    said = dict(zip(EM_LAYERS, zip(row["s2_texts"], row["s2_em"], strict=True), strict=True))
-    assert said[9] == (row["texts"]["full"], 1.0)
-    # ten words, of which block 12 of npo changes the first: "Old" has another number of tokens
-    assert said[12] == (" Old Ølmar, where the family had lived for long.", 0.0)
-
-
 def test_texts_matches_and_rates_are_the_reference_s(of_the_reference, golden):
     (outcome,) = outcomes(of_the_reference("npo"))
     check_rows(outcome, golden("em_mode.json"))

@@ -15,7 +15,6 @@ from lensaudit.patching.options import ResolvedSettings
 from lensaudit.patching.preflight import (
     check_component,
     check_model,
-    planned_engine,
     usable_decoder,
 )
 from lensaudit.patching.scoring import score_all
@@ -60,21 +59,6 @@ def test_rows_that_join_a_layer_late_are_noticed(tiny_family, tmp_path, monkeypa
     audit, notices = audit_in(tiny_family, activations=tmp_path)
     assert run(audit).engine == "oracle"
     assert ["misses the definition by" in said for said in notices] == [True]
-
-
-@pytest.mark.parametrize(
-    ("architecture", "engine", "planned"),
-    [
-        ("LlamaForCausalLM", "sweep", "sweep"),
-        ("LlamaForCausalLM", "oracle", "oracle"),
-        ("BloomForCausalLM", "sweep", "oracle"),
-    ],
-)
-def test_the_engine_is_planned_from_the_architecture(architecture, engine, planned):
-    notices = []
-    options = ResolvedSettings(at_layers=(0,), engine=engine)
-    assert planned_engine(architecture, options, notices.append) == planned
-    assert len(notices) == (planned != engine)
 
 
 def test_sound_models_pass(tiny_of, ragged):

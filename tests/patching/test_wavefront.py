@@ -152,18 +152,6 @@ def test_rows_that_are_not_asked_for_are_nan_and_the_others_unchanged(tiny_of, a
     assert (nothing.baseline - defined(full, stacks, RAGGED)[0]).abs().max() <= NATS
 
 
-def test_scores_do_not_depend_on_the_batch_an_example_is_in(tiny_of):
-    full, source = tiny_of("Llama-3.2"), tiny_of("Llama-3.2", 1)
-    together = swept(full, [source_stack(source, RAGGED)], RAGGED, logit_rows=1000)
-    backwards = list(reversed(RAGGED))
-    turned = swept(full, [source_stack(source, backwards)], backwards, logit_rows=3)
-    assert (together.patched - turned.patched.flip(1)).abs().max() <= 1e-5
-    for row, e in enumerate(RAGGED):
-        alone = swept(full, [source_stack(source, [e])], [e])
-        assert (together.patched[:, row] - alone.patched[:, 0]).abs().max() <= 1e-5
-        assert (together.baseline[row] - alone.baseline[0]).abs() <= 1e-5
-
-
 @st.composite
 def shapes(draw):
     """(n_prompt, start, end, n_tokens) of one example."""
