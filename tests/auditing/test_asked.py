@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from support import EMBEDDED
@@ -151,12 +151,42 @@ def test_other_content_is_another_question(own, tmp_path):
         assert keys.setdefault(asked(["mine"], own), name) == name
 
 
-OTHER = {"retain": ("demo/retain",), "tau": 0.5, "also": (), "registry": "others.toml", "limit": 2}
-"""Some of all fields, of which the key is made."""
+OTHER = {
+    "full": "demo/idknll",
+    "retain": ("demo/retain",),
+    "score": "lens",
+    "lens": True,
+    "em_form": "teacher",
+    "em_threshold": 0.25,
+    "max_new_tokens": 3,
+    "layers": "3",
+    "tau": 0.5,
+    "last_layer": "reference",
+    "scope": "boundary",
+    "component": "attn",
+    "engine": "oracle",
+    "profile": "ke",
+    "align": "none",
+    "align_data": "kept.json",
+    "align_tokens": 99,
+    "validity_data": "kept.json",
+    "also": (),
+    "base": "demo/never",
+    "data": "kept.json",
+    "exclude": ("v2",),
+    "limit": 2,
+    "registry": "others.toml",
+    "dtype": "bfloat16",
+    "device": "cpu",
+    "batch_size": 3,
+    "memory": "1G",
+    "activations": "elsewhere",
+}
 
 
 def test_another_option_library_model_or_order_is_another_question(own, tmp_path, monkeypatch):
     shutil.copy(tmp_path / "names.toml", tmp_path / "others.toml")
+    assert {*OTHER, "fresh"} == {one.name for one in fields(PatchSettings)}
     keys = {asked(["mine"], own)}
     for name, value in OTHER.items():
         key = asked(["mine"], replace(own, **{name: value}))

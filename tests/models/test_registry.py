@@ -50,8 +50,14 @@ def file_refusal(path):
     ("name", "repository"),
     [
         ("simnpo_lr2e5_b35_a1_d1_g0125_ep10", FORGET10 + "SimNPO_lr2e-05_b3.5_a1_d1_g0.125_ep10"),
+        ("npo_lr5e5_b005_a1_ep10", FORGET10 + "NPO_lr5e-05_beta0.05_alpha1_epoch10"),
+        ("idknll_lr3e5_a1_ep5", FORGET10 + "IdkNLL_lr3e-05_alpha1_epoch5"),
+        ("graddiff_lr4e5_a10_ep5", FORGET10 + "GradDiff_lr4e-05_alpha10_epoch5"),
+        ("rmu_lr1e5_l5_s100_ep10", FORGET10 + "RMU_lr1e-05_layer5_scoeff100_epoch10"),
         ("undial_lr1e4_b3_a1_ep10", FORGET10 + "UNDIAL_lr0.0001_beta3_alpha1_epoch10"),
         ("full", "open-unlearning/tofu_Llama-3.2-1B-Instruct_full"),
+        ("retain90", "open-unlearning/tofu_Llama-3.2-1B-Instruct_retain90"),
+        ("retain99", "open-unlearning/tofu_Llama-3.2-1B-Instruct_retain99"),
         ("retain95_3b", "open-unlearning/tofu_Llama-3.2-3B-Instruct_retain95"),
         ("full_8b", "open-unlearning/tofu_Llama-3.1-8B-Instruct_full"),
         (
