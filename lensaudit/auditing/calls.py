@@ -11,11 +11,10 @@ same again is given what the files say, and no model library is imported for it;
 run is made again.
 """
 
-import difflib
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,13 +24,13 @@ from typing import (
     Protocol,
     TypeVar,
     cast,
-    get_type_hints,
     overload,
     runtime_checkable,
 )
 
 from lensaudit.association.result import KnowResult, know_folder
 from lensaudit.association.settings import KnowSettings
+from lensaudit.auditing.keywords import given_to
 from lensaudit.auditing.question import (
     audit_folder,
     audit_key,
@@ -63,7 +62,7 @@ from lensaudit.models.hashing import looking
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.keyed import Key, Question
-from lensaudit.results.reading import checked_as, json_object
+from lensaudit.results.reading import json_object
 from lensaudit.results.records import COMPARISON_MANIFEST, MANIFEST, folders_for
 from lensaudit.settings import Place, named, path_of
 
@@ -140,50 +139,6 @@ def door(record: Callable[P, S]) -> Callable[[Work[S, R]], Door[P, R]]:
         return cast(Door[P, R], called)
 
     return decorate
-
-
-def _fit(value: Any, keyword: inspect.Parameter) -> Any:
-    """A value as its field holds it: of a field for several, one is a tuple of one."""
-    several = isinstance(value, Iterable) and not isinstance(value, str | Path)
-    if isinstance(keyword.default, tuple) and value is not None:
-        value = tuple(cast(Iterable[Any], value)) if several else (value,)
-    if isinstance(value, list | tuple):
-        return tuple(map(_plain, cast(Sequence[Any], value)))
-    return _plain(value)
-
-
-def _plain(value: Any) -> Any:
-    """A place as text, which says a name or a file wherever either is wanted."""
-    return named(value) if isinstance(value, Path) else value
-
-
-def given_to(
-    call: str, record: Any, given: Mapping[str, Any], known: Collection[str] = ()
-) -> dict[str, Any]:
-    """Keywords as the fields of a record hold them.
-
-    Args:
-        call: whose keywords they are.
-        record: the settings.
-        given: the keywords.
-        known: those of the fields that the call knows; none: all.
-
-    Raises:
-        TypeError: the call knows no such keyword.
-        InputError: one is of another kind: `layers=9`, `dtype="fp16"`.
-    """
-    keywords = inspect.signature(record).parameters
-    for name in given:
-        if name not in (names := known or keywords):
-            near = difflib.get_close_matches(name, names)
-            hint = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(names)}"
-            raise TypeError(f"{call}() has no keyword {name!r}; {hint}")
-    kinds = get_type_hints(record, include_extras=True)
-    fitting = {name: _fit(value, keywords[name]) for name, value in given.items()}
-    return {
-        name: checked_as(kinds[name], value, f"{call}({name}={value!r:.40})")
-        for name, value in fitting.items()
-    }
 
 
 def patched(

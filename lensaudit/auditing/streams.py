@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lensaudit.activations.spec import parts_of
 from lensaudit.activations.store import Activations, ActivationStore
-from lensaudit.auditing.calls import given_to
+from lensaudit.auditing.keywords import given_to
 from lensaudit.auditing.result import CacheResult
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.data.facts import Fact

@@ -26,8 +26,9 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 from lensaudit.association.result import KnowResult
 from lensaudit.association.run import know_into
 from lensaudit.association.settings import quick
-from lensaudit.auditing.calls import given_to, notice, patched
+from lensaudit.auditing.calls import notice, patched
 from lensaudit.auditing.evaluate import evaluate_into
+from lensaudit.auditing.keywords import given_to
 from lensaudit.auditing.question import own_data
 from lensaudit.auditing.result import EvaluationResult, PatchResult
 from lensaudit.auditing.settings import EvaluateSettings
