@@ -244,7 +244,7 @@ def test_an_interrupted_run_keeps_its_batches_and_has_no_summary(
     from lensaudit.patching import stages
     from lensaudit.patching.score_cache import ScoreCache
 
-    add, joins, kept, begun = ScoreCache.add, stages._joins, [], []
+    add, entries, kept, begun = ScoreCache.add, stages._entries, [], []
 
     def adding(self, scored):
         add(self, scored)
@@ -254,12 +254,12 @@ def test_an_interrupted_run_keeps_its_batches_and_has_no_summary(
         begun.append(args)
         if len(begun) == 3:
             raise KeyboardInterrupt
-        return joins(*args)
+        return entries(*args)
 
     with monkeypatch.context() as patch:
         patch.setattr(stages, "KEPT_EVERY", every)
         patch.setattr(ScoreCache, "add", adding)
-        patch.setattr(stages, "_joins", interrupted)
+        patch.setattr(stages, "_entries", interrupted)
         assert audit("--batch-size", "5", "--limit", "25") == 130
     assert sum(kept) >= 2 * 5
     assert "run the same command again" in capsys.readouterr().err
