@@ -23,7 +23,9 @@ def test_without_a_device_it_says_so_in_one_line(monkeypatch, capsys, tmp_path):
 
 
 def test_a_device_that_is_absent_is_refused_by_the_benchmark_of_the_sweep():
-    with pytest.raises(InputError, match="--device cuda:63: this machine has"):
+    with pytest.raises(
+        InputError, match="--device cuda:63: wanted auto, cpu, cuda or cuda:N; this machine has"
+    ):
         resolve_device("cuda:63")
 
 

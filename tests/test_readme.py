@@ -66,7 +66,7 @@ CLAIMS = {
         "patching/test_interventions.py::test_interventions_do_not_write_into_the_stream"
     ),
     "Weights are read from safetensors only": (
-        "models/test_checkpoint.py::test_pickled_weights_are_refused"
+        "models/test_checkpoint.py::test_a_broken_folder_is_refused_in_one_line"
     ),
     "nothing is sent anywhere but to a judge": (
         "judge/test_keys.py::test_a_key_is_not_sent_unencrypted"
