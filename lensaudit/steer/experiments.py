@@ -46,17 +46,6 @@ class Finding:
     """
 
     kind: Kind
-    arm: str
-    """`direction`, or the control: `random`, `retain_derived`, `never_trained`, `reverse` …"""
-    role: Role
-    """The model it is done to."""
-    layer: int
-    strength: float | None = None
-    variant: str = ""
-    seed: int | None = None
-    """Of a random direction."""
-    edits: Edits = NO_EDITS
-    direction: Float[Tensor, " d_model"] | None = None
     stage: Stage = "dev"
     fold: int = -1
     positions: str = ""
@@ -70,6 +59,17 @@ class Finding:
     """KL(plain || intervened) on retain examples, nats per token."""
     utility_delta: float | None = None
     """Change of exact match on retain examples."""
+    arm: str
+    """`direction`, or the control: `random`, `retain_derived`, `never_trained`, `reverse` …"""
+    role: Role
+    """The model it is done to."""
+    layer: int
+    strength: float | None = None
+    variant: str = ""
+    seed: int | None = None
+    """Of a random direction."""
+    edits: Edits = NO_EDITS
+    direction: Float[Tensor, " d_model"] | None = None
     idx: Sequence[int] = ()
     em: Sequence[float] = ()
     """Share of each example's entity tokens that are the likeliest."""
