@@ -162,12 +162,14 @@ def patched(
         check_rows(names, settings)
         from lensaudit.auditing.patch import patch_into  # seconds to import
 
-        told: dict[str, Any] = {
-            "notice": question.tell,
-            "progress": progress,
-            "opened": question.opened,
-        }
-        found = patch_into(names, settings, folder, **told)
+        found = patch_into(
+            names,
+            settings,
+            folder,
+            notice=question.tell,
+            progress=progress,
+            opened=question.opened,
+        )
         return found, manifests([one.folder for one in found])
 
     return _answered(
@@ -193,12 +195,14 @@ def evaluated(
     def made(question: Question) -> tuple[EvaluationResult, list[Path]]:
         from lensaudit.auditing.evaluate import evaluate_into  # seconds to import
 
-        told: dict[str, Any] = {
-            "notice": question.tell,
-            "progress": progress,
-            "opened": question.opened,
-        }
-        found = evaluate_into(model, settings, folder, **told)
+        found = evaluate_into(
+            model,
+            settings,
+            folder,
+            notice=question.tell,
+            progress=progress,
+            opened=question.opened,
+        )
         return found, [] if found.failures else [found.folder / MANIFEST]
 
     return _answered(
