@@ -41,9 +41,8 @@ def loaded(monkeypatch):
 @pytest.mark.parametrize(
     ("component", "settings", "positions"),
     [
-        *((one, {}, "span") for one in COMPONENTS),
         ("attn", {"engine": "oracle"}, "span"),
-        ("head:1", {"engine": "oracle"}, "span"),
+        ("resid_mid", {}, "span"),
         ("mlp", {"scope": "boundary"}, "all"),
         ("head:1", {"scope": "prefix"}, "all"),
     ],

@@ -108,16 +108,6 @@ def test_the_lens_stands_beside_uds_and_in_its_place_only_when_asked(command, tm
     assert "UDS" not in said
 
 
-def test_a_dry_run_of_the_lens_counts_its_own_rows(command, tmp_path, capsys):
-    assert command("--score", "lens", "--dry-run") == 0
-    assert f"to score: {9 * 4 * 3} " in capsys.readouterr().out
-    assert not (tmp_path / "out").exists()
-    assert command("--score", "lens") == 0
-    capsys.readouterr()
-    assert command("--score", "lens", "--dry-run") == 0
-    assert "to score: 0 " in capsys.readouterr().out
-
-
 def test_every_token_is_kept_and_their_mean_is_what_is_scored(tiny_family, tmp_path):
     read, _ = score_lens(audit(tiny_family, tmp_path, "a", "b"))
     again, _ = score_lens(audit(tiny_family, tmp_path, "a", "b"))  # from the books

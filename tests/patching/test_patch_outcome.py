@@ -5,9 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from audit_helpers import audit_in, save_family, save_questions
 from scipy.stats import t as student
-from tokenizers import normalizers
 from wavefront_helpers import examples
 
 from lensaudit.patching.options import ResolvedSettings
@@ -19,7 +17,6 @@ from lensaudit.patching.outcome import (
     write_comparison,
     write_result,
 )
-from lensaudit.patching.scoring import score_all
 from lensaudit.results.records import Manifest, manifest
 from lensaudit.verdict.collect import judge_run
 from lensaudit.verdict.views import read_calibration
@@ -119,26 +116,6 @@ def test_a_lost_span_is_counted_with_its_reason():
         (0, None),
         (77, "no token of it"),
     ]
-
-
-def test_an_audit_names_the_facts_that_its_tokenizer_loses(tmp_path, tiny_tokenizer):
-    """`full`'s tokenizer drops w8, the whole entity of the first row."""
-    inner = type(tiny_tokenizer.backend_tokenizer).from_str(
-        tiny_tokenizer.backend_tokenizer.to_str()
-    )
-    inner.normalizer = normalizers.Replace("w8", "")
-    folder = save_questions(
-        save_family(
-            tmp_path, type(tiny_tokenizer)(tokenizer_object=inner), names=("full", "retain", "a")
-        ),
-        n=3,
-    )
-    outcomes, _ = score_all(audit_in(folder)[0])
-    rows = {row["idx"]: row for row in outcomes[0].rows()}
-    assert set(rows) == {0, 1, 2}
-    assert rows[0]["unscored"] == "no token of this tokenizer covers 'w8'"
-    assert summary_of(outcomes[0], {})["n"] == 3
-    assert "unscored" not in {rows[1]["unscored"], rows[2]["unscored"]}
 
 
 def test_the_table_of_layers_names_what_retain_and_what_the_source_did(tmp_path):
