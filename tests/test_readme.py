@@ -26,12 +26,14 @@ CLAIMS = {
     "trained on fictional authors, so the truth is known": (
         "demo_family/test_embedded_family.py::test_models_that_never_saw_the_facts_do_not_know_them"
     ),
-    "both are found": "cli/test_cli_demo.py::test_the_planted_truth_is_found",
+    "both are found": ("demo_family/test_embedded_family.py::test_depth_tells_the_planted_truth"),
     "on [a pretrained model]": "models/test_real_family.py::test_the_planted_truth_is_found",
     "in four commands": (
         "cli/test_cli_project.py::test_four_commands_lead_from_own_files_to_a_page"
     ),
-    "goes on where it was": "cli/test_cli_audit.py::test_an_audit_is_resumed",
+    "goes on where it was": (
+        "cli/test_cli_patch.py::test_an_interrupted_run_keeps_its_batches_and_has_no_summary"
+    ),
     "two anchors, which every run scores too": (
         "cli/test_cli_demo.py::test_the_calibration_rows_read_zero_and_one"
     ),

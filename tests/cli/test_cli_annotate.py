@@ -107,13 +107,3 @@ def test_nothing_to_score_and_wrong_usage_are_one_line(tmp_path, capsys):
     assert run(["annotate", str(path), "-o", str(out), "--min-logprob", "-1"]) == 2
     assert "--min-logprob needs --model" in capsys.readouterr().err
     assert run(["annotate", str(tmp_path / "no.jsonl"), "-o", str(out)]) == 2
-
-
-def test_rows_left_out_for_one_reason_are_one_line(pairs, tmp_path, capsys):
-    with pairs.open("a") as file:
-        for idx in range(901, 955):
-            row = {"idx": idx, "question": "Who?", "answer": "...", "group": 9}
-            file.write(json.dumps(row) + "\n")
-    assert run(["annotate", str(pairs), "-o", str(tmp_path / "forget.json")]) == 0
-    (line,) = [one for one in capsys.readouterr().err.splitlines() if "left out" in one]
-    assert line.endswith("55 rows (idx 900, idx 901, idx 902, …) left out: no entity found")

@@ -1,6 +1,7 @@
 """What is released: wheel and sdist, built, installed apart from the checkout; and its demo."""
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -18,12 +19,16 @@ from click.testing import CliRunner
 
 import lensaudit
 from experiments import uds_by_hand
+from lensaudit.auditing import audit
+from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.cli.main import run
 from lensaudit.models.registry import load_registry
+from lensaudit.patching.settings import PatchSettings
 
-HIDING = {"demo/masked_readout", "demo/masked_upper"}
-AUDITED = {*HIDING, "demo/idknll", "demo/never", "demo/full", "demo/retain"}
-"""Models whose truth is planted, and one that refuses; the golden `demo` has the others too."""
+AUDITED = {"demo/masked_upper", "demo/never", "demo/full", "demo/retain"}
+"""One that hides, one that never saw the facts, the anchors; the golden `demo` has the others."""
+LIMIT = 24
+"""Three facts of each author."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -73,7 +78,9 @@ def demo(tmp_path_factory):
     out, activations = folder / "out", folder / "activations"
     some = {name: one for name, one in load_registry().items() if name in AUDITED}
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
-        patch.setattr("lensaudit.auditing.audit.load_registry", lambda: some)
+        patch.setattr(audit, "load_registry", lambda: some)
+        for kind in (PatchSettings, EvaluateSettings):
+            patch.setattr(audit, kind.__name__, functools.partial(kind, limit=LIMIT))
         assert run(["demo", "--out", str(out), "--activations", str(activations)]) == 0
     found = {one.parent.name: json.loads(one.read_text()) for one in out.glob("*/summary.json")}
     return found, out, activations, said.getvalue()
@@ -109,19 +116,16 @@ def test_the_wheel_runs_away_from_the_checkout(installed):
         words, cwd=installed.work, env=installed.environment, capture_output=True, text=True
     )
     assert Path(where.stdout.strip()).is_relative_to(installed.python.parents[1])
-    # the embedded family is found, and patched
-    small = ("--limit", "2", "--layers", "15", "--align", "none")
-    done = installed("patch", "--source", "demo/masked_readout", *small, "--out", "out")
+    # the embedded family and its rows are found
+    done = installed("patch", "--source", "demo/masked_readout", "--limit", "2", "--dry-run")
     assert done.returncode == 0, done.stderr
-    made = json.loads((installed.work / "out" / "manifest.json").read_text())
-    assert made["versions"]["lensaudit"] == lensaudit.__version__
+    assert "to score: 96 patched rows" in done.stdout
 
 
 def test_the_planted_truth_is_found(demo):
     uds = {name.removeprefix("demo-"): one["uds"] for name, one in demo[0].items()}
-    assert uds["masked_readout"] == pytest.approx(0, abs=1e-6)
     assert uds["masked_upper"] < 0.15
-    assert uds["idknll"] < 0.85 < uds["never"]
+    assert uds["never"] > 0.85
 
 
 def test_the_calibration_rows_read_zero_and_one(demo):
@@ -145,17 +149,15 @@ def test_the_demo_says_in_words_what_it_found(demo):
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split("  ") if cell.strip()]
         rows[cells[0] if cells else ""] = cells[1:]
-    for word, names in (("hidden", HIDING), ("erased", {"demo/never"})):
-        assert {name for name, cells in rows.items() if cells[:1] == [word]} == names
-    # trained to refuse, it answers nothing, and says 86 % of the facts once an answer has begun
-    assert rows["demo/idknll"][:3] == ["answers", "0.025", "86%"]
+    for word, name in (("hidden", "demo/masked_upper"), ("erased", "demo/never")):
+        assert [one for one, cells in rows.items() if cells[:1] == [word]] == [name]
     assert max(len(line) for line in text.splitlines() if not line.startswith("written")) <= 96
     assert "lensaudit init" in text.splitlines()[-2]
     assert len(text.splitlines()) < 30
 
 
 def test_a_row_derived_by_hand_equals_the_engine(demo):
-    arguments = ["--source", "demo/idknll", "--activations", str(demo[2])]
+    arguments = ["--source", "demo/masked_upper", "--activations", str(demo[2])]
     done = CliRunner().invoke(uds_by_hand.main, arguments, catch_exceptions=False)
     by_hand, engine = (float(line.split("UDS ")[1]) for line in done.stdout.splitlines()[-2:])
     assert 0 < by_hand < 1
