@@ -49,7 +49,11 @@ def test_a_finished_audit_is_read_with_it_and_its_page_shows_it(audited, capsys)
     assert run(["audit", *asked, *place, "--json"]) == 0  # of the files alone
     (source,) = json.loads(capsys.readouterr().out)["sources"]
     assert source["association"]["p"] == found.association["p"]
-    assert "who has what" in (folder / "out" / "audit.html").read_text().lower()
+    page = folder / "out" / "audit.html"
+    assert "who has what" in page.read_text().lower()
+    page.unlink()
+    assert run(["audit", *asked, *place]) == 0  # a page that is gone is written again
+    assert page.exists()
 
 
 def test_where_nobody_can_be_asked_the_reason_is_told(tmp_path, capsys):

@@ -189,21 +189,3 @@ def test_no_value_at_all_is_a_result_that_can_be_refused(tmp_path):
     assert (tmp_path / "out" / "TOFU_EVAL.json").exists()
     with pytest.raises(WorkError, match="no metric has a value; no retain model"):
         found.checked()
-
-
-def test_the_plan_of_a_cache_is_what_is_cached(tmp_path):
-    from lensaudit.auditing.settings import CacheSettings
-    from lensaudit.auditing.streams import plan_cache
-
-    settings = CacheSettings(limit=3, activations=tmp_path / "a")
-    plan = plan_cache("demo/npo", settings)
-    assert (plan.n_forward, plan.done) == (3, False)
-    told = []
-    found = la.cache("demo/npo", str(tmp_path / "a"), told.append, limit=3)
-    assert (told[-1].stage, told[-1].done, told[-1].of) == ("caching demo/npo", 3, 3)
-    size = sum(path.stat().st_size for path in found.folder.rglob("*.h5"))
-    assert plan.n_bytes == found.n_bytes <= size < 2 * plan.n_bytes
-    assert found.summary["folder"] == str(found.folder)
-    again = plan_cache("demo/npo", settings)
-    assert (again.n_forward, again.done) == (0, True)
-    assert la.cache("demo/npo", limit=3, activations=tmp_path / "a").key == found.key

@@ -68,6 +68,7 @@ def test_folders_of_one_name_have_results_of_their_own(place, first):
             data="demo",
             limit=1,
             layers="9",
+            align="none",
         )
         found[name] = result.folder
     assert len(set(found.values())) == 2

@@ -5,7 +5,6 @@ import torch
 
 import lensaudit as la
 from lensaudit.data.spans import make_batch
-from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching import session
@@ -97,19 +96,3 @@ def test_the_last_prompt_token_is_that_of_a_plain_run(root, monkeypatch, compone
     assert found.idx == tuple(e.idx for e in encoded("demo/npo"))
     full_alone(monkeypatch)
     assert torch.equal(la.last_prompt("demo/npo", **kept).resid, found.resid)
-
-
-def test_what_cannot_be_read_is_one_line(root, tmp_path, tiny_tokenizer):
-    import support
-
-    support.tiny_model(0).save_pretrained(tmp_path / "tiny")
-    tiny_tokenizer.save_pretrained(tmp_path / "tiny")
-    kept = {"limit": FEW, "activations": root / "a"}
-    with pytest.raises(InputError, match="models of different shape"):
-        la.lens("demo/npo", full=tmp_path / "tiny", **kept)
-    with pytest.raises(TypeError, match=r"lens\(\) has no keyword 'limt'; did you mean limit"):
-        la.lens("demo/npo", limt=1)
-    with pytest.raises(InputError, match="--component head:3: wanted resid"):
-        la.last_prompt("demo/npo", component="head:3")
-    with pytest.raises(InputError, match="example idx 999 was not read"):
-        la.lens("demo/npo", **kept).example(999)

@@ -174,17 +174,6 @@ def test_what_another_process_works_on_is_not_waited_for(whole, interrupted, mon
     assert [at for at, layer in enumerate(ran) if layer < ran[at - 1]] == [0, ran.index(15) + 4]
 
 
-def test_what_is_damaged_is_computed_anew(interrupted, monkeypatch):
-    path = interrupted / NUMBERS
-    os.truncate(path, path.stat().st_size // 2)
-    found, ran = cached(interrupted.parent, monkeypatch, said=(said := []))
-    assert set(ran) == set(range(N_LAYERS))
-    assert said == [
-        f"{interrupted}: what an interrupted run left is damaged or of another one; begins anew"
-    ]
-    assert len(found) == 4 * 40
-
-
 def test_other_rows_weights_batches_and_code_begin_anew(interrupted, tmp_path, monkeypatch):
     root, before = interrupted.parent, (interrupted / DONE).read_bytes()
     stopped = {"stop": interrupt, "at": 0}

@@ -102,7 +102,7 @@ class Answers(BaseHTTPRequestHandler):
 
 def test_a_hub_that_answers_anything_is_reachable_and_offline_none_is(monkeypatch):
     server = HTTPServer(("127.0.0.1", 0), Answers)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
     assert hub.reachable()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)

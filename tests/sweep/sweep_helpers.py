@@ -141,7 +141,7 @@ def caused(error: Exception, cause: Exception) -> Exception:
 
 
 ERRORS = {
-    "429": caused(InputError("HTTP 429"), http(429, **{"Retry-After": "7"})),
+    "429": caused(InputError("HTTP 429"), http(429, **{"Retry-After": "0"})),
     "404": caused(InputError("HTTP 404"), http(404)),
     "full disk": TryAgainError("no space left"),
     "reset": caused(InputError("no network"), ConnectionResetError()),

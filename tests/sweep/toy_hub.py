@@ -30,7 +30,9 @@ class ToyHub:
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        # a short poll: stopping waits for it
+        run = {"poll_interval": 0.02}
+        threading.Thread(target=self.server.serve_forever, kwargs=run, daemon=True).start()
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
 
     def close(self):
