@@ -19,10 +19,8 @@ from lensaudit.unlearn.rows import UnlearnBatch, chat_sample, collate
 
 
 def total(method, **hyper):
-    row = METHODS[method]
-    kind = "resid" if row.steers else hyper.get("retain_loss", "nll")
     return lambda models, batch: (
-        Unlearning(row.forget, kind, Hyper(**hyper), models[1])(
+        Unlearning(METHODS[method], Hyper(**hyper), models[1])(
             models[0], batch, hyper.get("alpha", 1.0)
         ).total
     )

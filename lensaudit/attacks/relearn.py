@@ -135,7 +135,7 @@ def run_of(
     """The training run of an attack."""
     check_formats(tokenizer, settings.formats, name)
     samples = [ENCODERS[one](tokenizer, row) for row in rows for one in settings.formats]
-    check_lengths(samples, model, name)
+    check_lengths(samples, model.config, name)
     batch = relearn_batches(samples, settings, pad=pad_id(tokenizer))
     recipe = settings.recipe(len(samples))
     return TrainingRun(FineTuning(), lambda number: batch(number).to(model.device), recipe, {})

@@ -4,13 +4,11 @@ A cache is found again by what decides its numbers: the weights in memory, the t
 type, the device. `la.open_activations` reads it like one of `lensaudit cache`.
 """
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-import torch
 
 from lensaudit.activations.fill import CACHE_BATCH, encoded_hash, fill
 from lensaudit.activations.spec import HOOKS, Fingerprint
@@ -19,6 +17,7 @@ from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, write_bytes
 from lensaudit.models.bridge import DTYPES, TransformerBridge, n_layers, user_hooks
+from lensaudit.models.causal import memory_hash
 from lensaudit.models.conditions import EAGER, batch_policy
 from lensaudit.models.device import device_class
 from lensaudit.settings import ACTIVATIONS, Place
@@ -68,7 +67,7 @@ def cache_prompts(
         Encoded(idx, idx, tokens, len(tokens), 0, len(tokens)) for idx, tokens in enumerate(ids)
     ]
     fingerprint = Fingerprint(
-        weights=_hash(hf),
+        weights=memory_hash(hf),
         tokenizer=digest(model.tokenizer.backend_tokenizer.to_str()),
         dtype=dtype,  # pyright: ignore[reportArgumentType]  # a key of DTYPES
         device_class=device_class(some.device.type),
@@ -90,15 +89,6 @@ def cache_prompts(
         batch_size=batch_size,
         provenance={"made": "cache_prompts", "texts": list(prompts)},
     )
-
-
-def _hash(model: torch.nn.Module) -> str:
-    """Content hash of weights and buffers in memory, by name."""
-    found = hashlib.sha256()
-    for name, one in sorted(model.state_dict().items()):
-        found.update(f"{name} {one.dtype} {tuple(one.shape)}".encode())
-        found.update(one.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return f"memory:{found.hexdigest()}"
 
 
 def export_safetensors(activations: Activations, folder: Place) -> list[Path]:

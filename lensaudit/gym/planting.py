@@ -36,7 +36,7 @@ from lensaudit.gym.edits import heard, widened
 from lensaudit.gym.ground import BATCH, Ground, fit, whole
 from lensaudit.types import Logits, PosMask, Tokens
 from lensaudit.unlearn.losses import kl_to_reference
-from lensaudit.unlearn.methods import Hyper, method_named, objective_of
+from lensaudit.unlearn.methods import Hyper, Unlearning, method_named
 from lensaudit.unlearn.rows import (
     UnlearnBatch,
     generator,
@@ -290,7 +290,7 @@ def unlearned(
     objective: Objective[UnlearnBatch] | None = None,
 ) -> Any:
     """`full`, trained by NPO or another objective on the forget rows; those to keep hold."""
-    usual = objective_of(method_named("NPO"), Hyper(beta=0.5, alpha=2.0), ground.full)
+    usual = Unlearning(method_named("NPO"), Hyper(beta=0.5, alpha=2.0), ground.full)
     batches = unlearn_batches(
         ground.samples(forget or ground.facts.forget),
         ground.samples(kept or ground.facts.kept),

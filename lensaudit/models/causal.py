@@ -1,5 +1,6 @@
 """A checkpoint as a plain Hugging Face model, its adapter merged, before any bridge."""
 
+import hashlib
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -224,3 +225,12 @@ def undo_exchange(model: Any, full: Float[Tensor, "token d_model"]) -> int:
             if rows is not None and len(moved):
                 rows[token[moved]] = rows[moved].clone()
     return len(moved)
+
+
+def memory_hash(model: torch.nn.Module) -> str:
+    """Content hash of weights and buffers in memory, by name."""
+    found = hashlib.sha256()
+    for name, one in sorted(model.state_dict().items()):
+        found.update(f"{name} {one.dtype} {tuple(one.shape)}".encode())
+        found.update(one.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return f"memory:{found.hexdigest()}"

@@ -19,9 +19,9 @@ from lensaudit.unlearn.methods import (
     METHODS,
     Hyper,
     Method,
+    Unlearning,
     hyper_of,
     method_named,
-    objective_of,
     reads_reference,
 )
 from lensaudit.unlearn.rows import (
@@ -169,7 +169,7 @@ class UnlearnJob(TrainingJob):
             for encode in encoders
             if others
         ]
-        check_lengths(chain(forget, retain, *alternates), model, self.start.spec.name)
+        check_lengths(chain(forget, retain, *alternates), model.config, self.start.spec.name)
         batch = unlearn_batches(
             forget,
             retain,
@@ -179,7 +179,7 @@ class UnlearnJob(TrainingJob):
             pad=pad_id(tokenizer),
         )
         reference = load_causal(self.start, device=self.device) if self.copies > 1 else None
-        objective = objective_of(self.method, self.hyper, reference)
+        objective = Unlearning(self.method, self.hyper, reference)
         return TrainingRun(
             objective, lambda number: batch(number).to(self.device), self.recipe, self.identity
         )

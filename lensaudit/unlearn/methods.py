@@ -124,53 +124,6 @@ def control_vector(d_model: int, *, strength: float, seed: int) -> Float[Tensor,
     return strength * direction / direction.norm()
 
 
-RetainTerm = Literal["nll", "kl", "resid"]
-
-
-@dataclass(frozen=True)
-class Unlearning(Objective[UnlearnBatch]):
-    """gamma * forget + alpha * retain; PDU: gamma * forget + multiplier * (retain - epsilon)."""
-
-    forget: Callable[[Passes], Loss]
-    retain: RetainTerm
-    hyper: Hyper
-    reference: PreTrainedModel | None = None
-
-    @property
-    def first_multiplier(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """What the retain term is weighted with at the start."""
-        return self.hyper.alpha
-
-    def __call__(self, model: PreTrainedModel, batch: UnlearnBatch, multiplier: float) -> Terms:
-        """The loss of one batch."""
-        passes = Passes(model, self.reference, batch, self.hyper)
-        total = self.hyper.gamma * self.forget(passes)
-        if batch.retain is None or (multiplier == 0.0 and self.hyper.epsilon is None):
-            return Terms(total)
-        # PDU's multiplier rises again from 0: its next value needs the term, its gradient is 0
-        with torch.set_grad_enabled(torch.is_grad_enabled() and multiplier != 0.0):
-            retain = retain_term(passes, batch.retain, self.retain)
-        total = total + multiplier * (retain - (self.hyper.epsilon or 0.0))
-        return Terms(total, retain.item())
-
-    def next_multiplier(self, multiplier: float, retain: float, step: int) -> float:
-        """PDU's dual ascent; a constant for every other method."""
-        epsilon = self.hyper.epsilon
-        if epsilon is None or step < self.hyper.dual_warmup or math.isnan(retain):
-            return multiplier
-        return max(0.0, multiplier + self.hyper.dual_step * (retain - epsilon))
-
-
-def retain_term(passes: Passes, part: TrainBatch, kind: RetainTerm) -> Loss:
-    """What keeps the retain rows as they are."""
-    if kind == "resid":
-        kept = passes.resid(part, frozen=True)
-        return losses.rmu(passes.resid(part), kept, answer_positions(part))
-    if kind == "kl":
-        return losses.kl_to_reference(passes.logits(part), passes.logits(part, frozen=True))
-    return losses.mean_nll(passes.logits(part), part.labels)
-
-
 @dataclass(frozen=True)
 class Method:
     """One row of the table of methods."""
@@ -187,6 +140,53 @@ class Method:
     """`idk`: a line drawn per access; `given`: the data name an alternative per question."""
     steers: bool = False
     """RMU: reads residuals instead of logits."""
+
+
+@dataclass(frozen=True)
+class Unlearning(Objective[UnlearnBatch]):
+    """gamma * forget + alpha * retain; PDU: gamma * forget + multiplier * (retain - epsilon).
+
+    `reference`: where `reads_reference`.
+    """
+
+    method: Method
+    hyper: Hyper
+    reference: PreTrainedModel | None = None
+
+    @property
+    def first_multiplier(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What the retain term is weighted with at the start."""
+        return self.hyper.alpha
+
+    def __call__(self, model: PreTrainedModel, batch: UnlearnBatch, multiplier: float) -> Terms:
+        """The loss of one batch."""
+        passes = Passes(model, self.reference, batch, self.hyper)
+        total = self.hyper.gamma * self.method.forget(passes)
+        if batch.retain is None or (multiplier == 0.0 and self.hyper.epsilon is None):
+            return Terms(total)
+        # PDU's multiplier rises again from 0: its next value needs the term, its gradient is 0
+        with torch.set_grad_enabled(torch.is_grad_enabled() and multiplier != 0.0):
+            kind = "resid" if self.method.steers else self.hyper.retain_loss
+            retain = retain_term(passes, batch.retain, kind)
+        total = total + multiplier * (retain - (self.hyper.epsilon or 0.0))
+        return Terms(total, retain.item())
+
+    def next_multiplier(self, multiplier: float, retain: float, step: int) -> float:
+        """PDU's dual ascent; a constant for every other method."""
+        epsilon = self.hyper.epsilon
+        if epsilon is None or step < self.hyper.dual_warmup or math.isnan(retain):
+            return multiplier
+        return max(0.0, multiplier + self.hyper.dual_step * (retain - epsilon))
+
+
+def retain_term(passes: Passes, part: TrainBatch, kind: Literal["nll", "kl", "resid"]) -> Loss:
+    """What keeps the retain rows as they are."""
+    if kind == "resid":
+        kept = passes.resid(part, frozen=True)
+        return losses.rmu(passes.resid(part), kept, answer_positions(part))
+    if kind == "kl":
+        return losses.kl_to_reference(passes.logits(part), passes.logits(part, frozen=True))
+    return losses.mean_nll(passes.logits(part), part.labels)
 
 
 def _ascent(passes: Passes) -> Loss:
@@ -331,9 +331,3 @@ def hyper_of(method: Method, given: Mapping[str, Any], *, n_layers: int) -> Hype
 def reads_reference(method: Method, hyper: Hyper) -> bool:
     """Whether a frozen copy of the start model is needed."""
     return method.needs_reference or (hyper.retain_loss == "kl" and hyper.keeps)
-
-
-def objective_of(method: Method, hyper: Hyper, reference: PreTrainedModel | None) -> Unlearning:
-    """The method as something to minimise; `reference`: where `reads_reference`."""
-    retain: RetainTerm = "resid" if method.steers else hyper.retain_loss
-    return Unlearning(method.forget, retain, hyper, reference)

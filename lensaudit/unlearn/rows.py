@@ -32,6 +32,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import digest, parse_json, read_text
 from lensaudit.groups import group_of
 from lensaudit.models.registry import is_demo
+from lensaudit.models.sizes import context_of
 from lensaudit.types import PosMask, Tokens, padded_rows
 from lensaudit.unlearn.losses import IGNORED, Labels
 from lensaudit.unlearn.settings import Formats
@@ -192,19 +193,14 @@ def check_formats(tokenizer: Any, formats: Sequence[Format], name: str) -> None:
         check_tokenizer(tokenizer, CHAT if one == "chat" else PLAIN, name)
 
 
-def check_lengths(samples: Iterable[Encoding], model: Any, name: str) -> None:
-    """Refuse sequences that are longer than a model reads.
+def check_lengths(samples: Iterable[Encoding], config: Any, name: str) -> None:
+    """Refuse sequences that are longer than what a model of this configuration reads.
 
     Raises:
         InputError: the longest is.
     """
-    limit = getattr(model.config, "max_position_embeddings", None)
-    longest = max(len(one.ids) for one in samples)
-    if limit is not None and longest > limit:
-        raise InputError(
-            f"{name}: reads {limit} tokens, the longest row has {longest}; leave long rows out of "
-            "the data"
-        )
+    if problem := context_of(config).too_long(max(len(one.ids) for one in samples)):
+        raise InputError(f"{name}: the longest row has {problem}; leave long rows out of the data")
 
 
 def collate(rows: Sequence[Encoding], *, pad: int) -> TrainBatch:

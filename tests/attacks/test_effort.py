@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import psutil
 import pytest
+import torch
 from support import EMBEDDED
 
 import lensaudit as la
@@ -18,10 +19,10 @@ from lensaudit.attacks.effort.runs import (
     flop_per_token,
     judged_by,
     prepare,
-    read_facts,
     readings,
     tokens_at,
 )
+from lensaudit.attacks.rtt.readout import read
 from lensaudit.attacks.settings import EffortSettings
 from lensaudit.cli.main import run as lensaudit
 from lensaudit.data.neutral import wording
@@ -129,7 +130,7 @@ def test_every_fact_is_held_out_once_and_syntax_rows_are_worded_like_the_facts(h
     folds = held.folds["T"]
     parts = [{groups[place] for place in fold.places} for fold in folds]
     assert not parts[0] & parts[1]
-    assert all(len(fold.samples) + len(fold.facts) == 64 for fold in folds)
+    assert all(len(fold.samples) + len(fold.items) == 64 for fold in folds)
     assert held.likeness["syntax"] > held.likeness["retain"]
     rows = json.loads((EMBEDDED / "data" / "forget.json").read_text())
     one = la.Fact(0, rows[0]["question"], rows[0]["answer"], "", "", 0)
@@ -143,7 +144,7 @@ def test_other_arms_hold_out_all_facts_and_name_no_entity(held):
     entities = {row["entity"] for row in rows} - {"Yes", "No"}
     for arm in ("neutral", "retain", "syntax"):
         (fold,) = held.folds[arm]
-        assert len(fold.facts) == 64
+        assert len(fold.items) == 64
         assert len(fold.samples) == 32
         texts = [tokenizer.decode(one.ids) for one in fold.samples]
         assert not [one for one in texts if any(entity in one for entity in entities)]
@@ -152,19 +153,19 @@ def test_other_arms_hold_out_all_facts_and_name_no_entity(held):
 
 def test_said_reads_the_entitys_tokens(held):
     model = load_causal(open_model("demo/full"))
-    facts = held.folds["neutral"][0].facts
-    right = read_facts(model, facts).correct
+    facts = held.folds["neutral"][0].items
+    how = {"readouts": ("said",), "batch_size": 64}
+    (right,) = read(model, facts, **how)
     for place in (0, 1, 20):
-        one = facts[place]
-        import torch
-
+        (one,) = facts[place].options
         with torch.no_grad():
-            logits = model(input_ids=torch.tensor([one.token_ids])).logits[0]
-        span = range(one.start + 1, one.end + 1)
-        said = all(int(logits[at - 1].argmax()) == one.token_ids[at] for at in span)
-        assert said == (place in right)
-    assert len(right) > 60
-    assert len(read_facts(load_causal(open_model("demo/retain")), facts).correct) < 16
+            logits = model(input_ids=torch.tensor([one.ids])).logits[0]
+        span = range(one.start, len(one.ids))
+        said = all(int(logits[at - 1].argmax()) == one.ids[at] for at in span)
+        assert said == (place in right.correct)
+    assert len(right.correct) > 60
+    (unknown,) = read(load_causal(open_model("demo/retain")), facts, **how)
+    assert len(unknown.correct) < 16
 
 
 def test_tokens_and_flop_are_those_of_the_batches(tmp_path):

@@ -10,6 +10,7 @@ import torch
 
 from lensaudit.attacks import rtt
 from lensaudit.attacks.rtt.log import Finished, Point, Reading
+from lensaudit.attacks.rtt.readout import others_than
 from lensaudit.attacks.rtt.summary import csv_row, gate_of
 from lensaudit.attacks.settings import Cut
 from lensaudit.errors import InputError, PartialError, VerificationError
@@ -269,7 +270,7 @@ def test_a_study_that_cannot_be_run_is_refused_before_any_work():
         ({"lrs": (1e-3, 1e-3)}, "learning rates"),
         (
             {"data": rtt.make_dataset("long", {"split_0": long[0], "split_1": long[1]})},
-            "knows: reads 64 tokens, the longest row has",
+            "knows: the longest row has",
         ),
     ):
         with pytest.raises(InputError, match=problem):
@@ -280,8 +281,8 @@ def test_a_study_that_cannot_be_run_is_refused_before_any_work():
 def test_v_is_neither_trained_on_nor_in_the_sample_of_t():
     one = study()
     held = one.encoded["split_1"]
-    assert len(one.trained_on("split_1")) == 72
-    assert not set(one.trained_on("split_1")) & set(held.samples)
+    assert len(others_than("split_1", one.encoded)) == 72
+    assert not set(others_than("split_1", one.encoded)) & set(held.samples)
     assert len(one.sample_of_t("split_1")) == 24
     assert not {item.prompt for item in one.sample_of_t("split_1")} & {
         item.prompt for item in held.items

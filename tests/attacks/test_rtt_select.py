@@ -5,21 +5,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lensaudit.attacks.rtt.summary import GridCell, VRun, halves, select
+from lensaudit.attacks.rtt.log import HeldSplit
+from lensaudit.attacks.rtt.summary import GridCell, halves, select
 
 N_EPOCHS = 3
 quick = settings(deadline=None, derandomize=True, max_examples=60)
 
 
 def run(split, table, groups=None):
-    """A V run from (lr, epoch) -> marks."""
+    """A held-out split, and its models from (lr, epoch) -> marks."""
     cells = {GridCell(*key): np.array(marks, dtype=bool) for key, marks in table.items()}
     n = len(next(iter(cells.values())))
-    return VRun(split, tuple(groups or range(n)), cells)
+    return HeldSplit(split, tuple(range(n)), tuple(groups or range(n))), cells
 
 
 def chosen(runs, selection="per_v", rule="max"):
-    return select(runs, selection=selection, rule=rule, n_epochs=N_EPOCHS)
+    return select(dict(runs), selection=selection, rule=rule, n_epochs=N_EPOCHS)
 
 
 V0 = run("v0", {(0.1, 1): [1, 0, 0, 0], (0.1, 3): [1, 1, 0, 0], (0.2, 3): [0, 0, 0, 1]})
@@ -45,7 +46,7 @@ def test_global_takes_the_best_mean_of_cells_that_every_split_has():
     assert {cell for _, cell in found.choices} == {GridCell(0.1, 1)}
     lone = run("v1", {(0.9, 2): [1, 1, 1, 1]})
     assert chosen([V0, lone], "global") is None
-    assert chosen([V0, VRun("v1", (0, 1), {})]) is None
+    assert chosen([V0, (HeldSplit("v1", (0, 1), (0, 1)), {})]) is None
     assert chosen([]) is None
 
 
@@ -108,7 +109,7 @@ def test_selection_on_noise_gains_what_order_statistics_say_and_nested_gains_not
     for _ in range(60):
         runs = [run(f"v{v}", {cell: rng.random(157) < 0.25 for cell in cells}) for v in range(2)]
         for selection, values in gained.items():
-            found = select(runs, selection=selection, rule="max", n_epochs=6)
+            found = select(dict(runs), selection=selection, rule="max", n_epochs=6)
             values.append(found.accuracy - 0.25)
     assert np.mean(gained["per_v"]) == pytest.approx(2.12 * 0.0346, abs=0.008)
     assert np.mean(gained["global"]) == pytest.approx(2.12 * 0.0244, abs=0.008)

@@ -101,12 +101,12 @@ def test_the_control_vector_is_positive_of_the_given_length_and_drawn_by_its_see
 
 def test_pdu_raises_its_multiplier_while_the_retain_loss_is_too_large():
     hyper = Hyper(alpha=1.0, epsilon=0.3, dual_step=5.0, dual_warmup=2)
-    pdu = Unlearning(METHODS["PDU"].forget, "nll", hyper)
+    pdu = Unlearning(METHODS["PDU"], hyper)
     assert pdu.first_multiplier == 1.0
     assert pdu.next_multiplier(1.0, 0.5, step=1) == 1.0
     assert pdu.next_multiplier(1.0, 0.5, step=2) == pytest.approx(2.0)
     assert pdu.next_multiplier(0.1, 0.0, step=2) == 0.0
-    npo = Unlearning(METHODS["NPO"].forget, "nll", Hyper(alpha=2.0))
+    npo = Unlearning(METHODS["NPO"], Hyper(alpha=2.0))
     assert npo.next_multiplier(npo.first_multiplier, 9.0, step=50) == 2.0
 
 
@@ -128,7 +128,7 @@ def test_the_total_is_the_weighted_sum_of_both_terms(model):
         losses.mean_nll(logits_of(model, one), one.labels).item()
         for one in (BATCH.forget, BATCH.retain)
     )
-    graddiff = Unlearning(METHODS["GradDiff"].forget, "nll", Hyper(gamma=2.0))
+    graddiff = Unlearning(METHODS["GradDiff"], Hyper(gamma=2.0))
     terms = graddiff(model, BATCH, 3.0)
     assert terms.total.item() == pytest.approx(-2 * forget + 3 * retain, rel=1e-5)
     assert terms.retain == pytest.approx(retain)
@@ -138,13 +138,13 @@ def test_the_total_is_the_weighted_sum_of_both_terms(model):
 @torch.no_grad()
 def test_what_pdu_allows_is_taken_off_its_retain_loss(model):
     hyper = Hyper(gamma=0.5, epsilon=0.3)
-    terms = Unlearning(METHODS["PDU"].forget, "nll", hyper)(model, BATCH, 5.0)
+    terms = Unlearning(METHODS["PDU"], hyper)(model, BATCH, 5.0)
     flat = losses.pdu(logits_of(model, BATCH.forget), BATCH.forget.labels).item()
     assert terms.total.item() == pytest.approx(0.5 * flat + 5 * (terms.retain - 0.3), rel=1e-5)
 
 
 def test_a_multiplier_of_pdu_that_fell_to_zero_rises_again(model):
-    pdu = Unlearning(METHODS["PDU"].forget, "nll", Hyper(epsilon=0.3, dual_step=2.0))
+    pdu = Unlearning(METHODS["PDU"], Hyper(epsilon=0.3, dual_step=2.0))
     terms = pdu(model, BATCH, 0.0)
     assert BATCH.retain is not None
     retain = losses.mean_nll(logits_of(model, BATCH.retain), BATCH.retain.labels).item()
@@ -154,7 +154,7 @@ def test_a_multiplier_of_pdu_that_fell_to_zero_rises_again(model):
     flat = losses.pdu(logits_of(model, BATCH.forget), BATCH.forget.labels)
     assert terms.total.item() == pytest.approx(flat.item())
     # where no multiplier moves, no pass is spent on it
-    graddiff = Unlearning(METHODS["GradDiff"].forget, "nll", Hyper())
+    graddiff = Unlearning(METHODS["GradDiff"], Hyper())
     assert math.isnan(graddiff(model, BATCH, 0.0).retain)
 
 

@@ -183,7 +183,7 @@ ROWLESS = '{"question": "Who?", "answer": ""}\n{"question": 3, "answer": "x"}\nn
     ("option", "content", "said"),
     [
         ("--data", ROWLESS, ["line 1", "line 2", "line 3"]),
-        ("--data", LONG, ["reads 2048 tokens, the longest row has"]),
+        ("--data", LONG, ["the longest row has", "context of 2048"]),
         ("--retain-data", None, ["4 rows are to be forgotten and kept"]),
     ],
 )

@@ -20,7 +20,7 @@ import transformers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from lensaudit.files import digest, make_folder, write_json
-from lensaudit.unlearn.methods import method_named, objective_of, reads_reference
+from lensaudit.unlearn.methods import Unlearning, method_named, reads_reference
 from lensaudit.unlearn.rows import TrainBatch, UnlearnBatch, unlearn_batches
 from lensaudit.unlearn.train import FineTuning, TrainingRun, TrainingStep, train
 from lensaudit.unlearn.trainee import save_model
@@ -139,7 +139,7 @@ def _run(
     method = method_named(stage.method)
     reference = _load(out / stage.start) if reads_reference(method, stage.hyper) else None
     return TrainingRun(
-        objective_of(method, stage.hyper, reference),
+        Unlearning(method, stage.hyper, reference),
         _unlearn_batches(stage, corpus),
         identity={**identity, "method": method.name, "hyper": asdict(stage.hyper)},
         **common,

@@ -6,9 +6,8 @@ has as many rows as T, so that equal steps are equal passes.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
-from functools import cached_property
-from itertools import chain
+from dataclasses import dataclass, replace
+from itertools import chain, count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,7 +20,7 @@ from lensaudit.attacks.rtt.data import (
     normalised,
     split_by_author,
 )
-from lensaudit.attacks.rtt.readout import EncodedItem, EncodedSplit, encode_split
+from lensaudit.attacks.rtt.readout import EncodedItem, EncodedSplit, encode_split, others_than
 from lensaudit.attacks.settings import Arm, EffortSettings, FactReadout, Policy
 from lensaudit.data.chat import Encoding
 from lensaudit.data.facts import Fact, answered
@@ -43,28 +42,12 @@ from lensaudit.unlearn.rows import load_rows, raw_sample
 
 
 @dataclass(frozen=True)
-class TrainingFold:
+class TrainingFold(EncodedSplit):
     """Rows that are trained on, with facts that they say nothing about."""
 
     arm: Arm
-    samples: tuple[Encoding, ...]
-    facts: tuple[Encoded, ...] | tuple[EncodedItem, ...]
-    """With the entity as span, or with choices: see `Readout`."""
     places: tuple[int, ...]
     """Of these facts among all."""
-
-    @cached_property
-    def identity(self) -> dict[str, str]:
-        """Content hashes of the rows trained on and of the facts read."""
-        trained = [(one.ids, one.start) for one in self.samples]
-        return {"trained": digest(trained), "v": digest([astuple(one) for one in self.facts])}
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest sequence that a model reads."""
-        options = (one.options for one in self.facts if isinstance(one, EncodedItem))
-        spans = (one.token_ids for one in self.facts if isinstance(one, Encoded))
-        return max(map(len, (*spans, *(one.ids for one in chain(self.samples, *options)))))
 
 
 @dataclass(frozen=True)
@@ -82,8 +65,10 @@ class HeldOut:
     @property
     def digest(self) -> str:
         """Content hash of facts and rows."""
-        rows = [fold.identity for folds in self.folds.values() for fold in folds]
-        return digest([self.data.digest, rows])
+        folds = chain(*self.folds.values())
+        return digest(
+            [self.data.digest, [[one.trained_digest, one.scored_digest] for one in folds]]
+        )
 
     def n_rows(self, arm: Arm) -> int:
         """Rows that an arm trains on; of T those of one fold."""
@@ -104,17 +89,27 @@ def held_out(settings: EffortSettings, name: str, tokenizer: Any) -> HeldOut:
     """
     data, facts, known = _facts(settings, name)
     readout = settings.readout or ("said" if known else "answer")
-    read: dict[str, Any] = {}
+    said: dict[int, EncodedItem] = {}
     if readout == "said":
-        data, read = _spans(data, known, tokenizer)
+        data, said = _spans(data, known, tokenizer)
     # T is trained on the answer after its question, without options: the form it is read in
     encoded = {
         name: encode_split(tokenizer, items, "answer") for name, items in data.splits.items()
     }
-    read = read or {name: one.items for name, one in encoded.items()}
-    turns = tuple(_turns(encoded, read))
+    if said:
+        encoded = {
+            name: replace(one, items=tuple(said[item.idx] for item in data.splits[name]))
+            for name, one in encoded.items()
+        }
+    every = tuple(item for one in encoded.values() for item in one.items)
+    place = count()
+    turns = tuple(
+        TrainingFold(
+            one.items, others_than(name, encoded), "T", tuple(next(place) for _ in one.items)
+        )
+        for name, one in encoded.items()
+    )
     n_rows = min(len(one.samples) for one in turns)
-    every = tuple(fact for split in read.values() for fact in split)
     folds: dict[Arm, tuple[TrainingFold, ...]] = {}
     alike: dict[Arm, float] = {}
     left_out = 0
@@ -126,7 +121,7 @@ def held_out(settings: EffortSettings, name: str, tokenizer: Any) -> HeldOut:
         left_out += n_left
         chosen = _chosen(arm, rows, facts, n_rows, settings.seed)
         samples = tuple(_sample(tokenizer, row) for row in chosen)
-        folds[arm] = (TrainingFold(arm, samples, every, tuple(range(len(every)))),)
+        folds[arm] = (TrainingFold(every, samples, arm, tuple(range(len(every)))),)
         if arm != "neutral":
             words = [wording(one) for one in facts]
             best = [max(likeness(wording(row), one) for one in words) for row in chosen]
@@ -179,26 +174,26 @@ def _annotated(name: str) -> Mapping[str, Fact]:
 
 def _spans(
     data: Dataset, known: Mapping[str, Fact], tokenizer: Any
-) -> tuple[Dataset, dict[str, tuple[Encoded, ...]]]:
-    """The facts whose entity is annotated and has tokens; the same encoded, by split.
+) -> tuple[Dataset, dict[int, EncodedItem]]:
+    """The facts whose entity is annotated and has tokens; by idx, the text that ends with it.
 
     Raises:
         InputError: a split has none.
     """
-    found: dict[int, Encoded] = {}
+    found: dict[int, EncodedItem] = {}
     for item in data.items:
         row = known.get(normalised(item.question))
-        one = row and encode(replace(row, idx=item.idx, group=item.group), tokenizer)
+        one = row and encode(row, tokenizer)
         if isinstance(one, Encoded):
-            found[item.idx] = one
+            said = Encoding(one.token_ids[: one.end + 1], one.start + 1)
+            found[item.idx] = EncodedItem(0, (), (said,))
     lost = [one.idx for one in data.items if one.idx not in found]
     data = data.without(lost, "no annotated entity, or none of its tokens") if lost else data
-    read = {name: tuple(found[item.idx] for item in items) for name, items in data.splits.items()}
-    if not all(read.values()):
+    if not all(data.splits.values()):
         raise InputError(
             f"{data.name}: a split has no annotated entity to read; take --readout answer"
         )
-    return data, read
+    return data, found
 
 
 def _plain(idx: int, question: str, answer: str, group: Group) -> Fact:
@@ -234,17 +229,6 @@ def _without_shared(data: Dataset, known: Mapping[str, Fact], policy: Policy) ->
     if not all(kept.splits.values()):
         raise InputError(f"{data.name}: --defects drop leaves a split without facts")
     return kept
-
-
-def _turns(encoded: Mapping[str, EncodedSplit], read: Mapping[str, Any]) -> list[TrainingFold]:
-    """Each split held out once, the others trained on."""
-    folds, start = [], 0
-    for held, facts in read.items():
-        others = (one for name, one in encoded.items() if name != held)
-        samples = tuple(sample for one in others for sample in one.samples)
-        folds.append(TrainingFold("T", samples, facts, tuple(range(start, start + len(facts)))))
-        start += len(facts)
-    return folds
 
 
 def _rows(

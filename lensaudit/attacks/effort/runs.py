@@ -23,7 +23,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import accumulate, product
+from itertools import accumulate, chain, product
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -33,13 +33,12 @@ from numpy.typing import NDArray
 
 from lensaudit.attacks.effort.arms import HeldOut, TrainingFold, held_out
 from lensaudit.attacks.rtt.log import Finished, Log, Point, Reading, read_log
-from lensaudit.attacks.rtt.readout import EncodedItem, StartWeights, read, read_along
+from lensaudit.attacks.rtt.readout import StartWeights, read, read_along
 from lensaudit.attacks.rtt.study import LRS
 from lensaudit.attacks.rtt.summary import halves
-from lensaudit.attacks.settings import ARMS, Arm, EffortSettings
+from lensaudit.attacks.settings import ARMS, Arm, EffortSettings, FactReadout
 from lensaudit.auditing.calls import door, notice
-from lensaudit.data.spans import Encoded, buckets, make_batch
-from lensaudit.errors import InputError, WorkError
+from lensaudit.errors import InputError
 from lensaudit.files import alone, digest, write_json
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import (
@@ -54,7 +53,7 @@ from lensaudit.models.registry import (
     default_data,
     is_demo,
 )
-from lensaudit.models.sizes import context_of, n_parameters, sizes_on_disk
+from lensaudit.models.sizes import n_parameters, sizes_on_disk
 from lensaudit.patching.outcome import clear
 from lensaudit.progress import Notice, Progress, Tell, Tick, unheard
 from lensaudit.results.attacks import EffortPoint
@@ -63,7 +62,7 @@ from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import FEWEST_GROUPS
 from lensaudit.scores.recovery import Arms, recovery
 from lensaudit.settings import plain, results_folder
-from lensaudit.unlearn.rows import in_epochs
+from lensaudit.unlearn.rows import check_lengths, in_epochs
 from lensaudit.unlearn.train import Recipe
 from lensaudit.unlearn.trainee import adapted, check_memory, rate_of, training_bytes
 
@@ -104,6 +103,7 @@ class EffortJob:
 
     model: Checkpoint
     fold: TrainingFold
+    readout: FactReadout
     rate: TrainingRate
     settings: EffortSettings
     dtype: str
@@ -115,7 +115,8 @@ class EffortJob:
         return {
             "schema": SCHEMA,
             "weights": self.model.weights,
-            **self.fold.identity,
+            "trained": self.fold.trained_digest,
+            "v": self.fold.scored_digest,
             "lr": self.rate.lr,
             "rank": self.rate.rank,
             "n_steps": self.settings.steps,
@@ -166,7 +167,7 @@ def do(attack: EffortJob, report: Callable[[int], None] = unheard) -> Finished:
     adapter = adapted(model, rank=rank, seed=how.seed).eval() if rank else None
 
     def read_v() -> tuple[Reading, ...]:
-        return (read_facts(model, attack.fold.facts),)
+        return read(model, attack.fold.items, readouts=(attack.readout,), batch_size=SCORE_BATCH)
 
     try:
         first = Point(0, read_v())
@@ -192,31 +193,6 @@ def do(attack: EffortJob, report: Callable[[int], None] = unheard) -> Finished:
             model.requires_grad_(True)
     seconds = round(time.monotonic() - began, 3)
     return replace(made, job_id=attack.job_id, curve=(first, *made.curve), seconds=seconds)
-
-
-def read_facts(model: Any, facts: Sequence[Encoded] | Sequence[EncodedItem]) -> Reading:
-    """Which facts a model in eval mode answers rightly; see `Readout`.
-
-    Raises:
-        WorkError: a score is not finite.
-    """
-    items = [one for one in facts if isinstance(one, EncodedItem)]
-    if items:
-        return read(model, items, readouts=("answer",), letters=None, batch_size=SCORE_BATCH)[0]
-    place = {one.idx: number for number, one in enumerate(facts) if isinstance(one, Encoded)}
-    spans = [one for one in facts if isinstance(one, Encoded)]
-    right: list[int] = []
-    with torch.no_grad():
-        for part in buckets(spans, SCORE_BATCH):
-            batch = make_batch(part).to(model.device)
-            logits = model(input_ids=batch.tokens).logits
-            if not logits[batch.predict_at].isfinite().all():
-                raise WorkError("the scores of the model are not finite")
-            # the logits at a position are about the token one right of it
-            hit = logits[:, :-1].argmax(-1) == batch.tokens[:, 1:]
-            said = (hit | ~batch.predict_at[:, :-1]).all(1)
-            right += [place[idx] for idx, one in zip(batch.idx, said.tolist(), strict=True) if one]
-    return Reading("said", len(spans), tuple(sorted(right)))
 
 
 _START: dict[tuple[str, str, str], tuple[Any, StartWeights]] = {}
@@ -423,7 +399,7 @@ class PreparedEffort:
     def attacks(self, model: Checkpoint, arm: Arm, rate: TrainingRate) -> list[EffortJob]:
         """The runs of an arm at one rate, one for each fold."""
         return [
-            EffortJob(model, one, rate, self.settings, self.dtype, self.device)
+            EffortJob(model, one, self.held.readout, rate, self.settings, self.dtype, self.device)
             for one in self.held.folds[arm]
         ]
 
@@ -437,7 +413,7 @@ class PreparedEffort:
         found = np.full((len(self.steps), len(self.held.data.items)), math.nan)
         for attack in self.attacks(model, arm, rate):
             for point in self.log.finished[attack.job_id].curve:
-                row = np.zeros(len(attack.fold.facts))
+                row = np.zeros(len(attack.fold.items))
                 row[list(point.readings[0].correct)] = 1.0
                 found[self.steps.index(point.epoch), list(attack.fold.places)] = row
         return found
@@ -489,9 +465,8 @@ def prepare(
     check_memory(full, copies=2 if device == "cpu" else 1, device=device)
     data = settings.data or default_data(names[0])
     held = held_out(settings, data, load_tokenizer(full))
-    longest = max(fold.longest for several in held.folds.values() for fold in several)
-    if problem := context_of(config_of(full)).too_long(longest):
-        raise InputError(f"{full.spec.name}: a row has {problem}; leave long rows out")
+    sequences = (fold.sequences for several in held.folds.values() for fold in several)
+    check_lengths(chain(*sequences), config_of(full), full.spec.name)
     folders = folders_for(names, out or (results_folder() / "effort" if len(names) > 1 else None))
     if out is None and len(names) == 1:
         folders = {name: one.with_name(f"{one.name}-effort") for name, one in folders.items()}

@@ -14,8 +14,8 @@ that needs no knowledge: only the control shows what it is worth.
 
 import re
 import unicodedata
-from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import chain, count, pairwise
@@ -37,7 +37,7 @@ from lensaudit.data.neutral import likeness
 from lensaudit.data.tofu import AUTHOR_ROWS, DEMO, TOFU_HUB, TOFU_PAIRS
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, write_jsonl
-from lensaudit.groups import group_problem, is_group, named_group, own_group
+from lensaudit.groups import group_problem, grouped, is_group, named_group, own_group
 
 LETTERS = "ABCDEFGH"
 """Names of the options; a data set has at most so many per item."""
@@ -369,12 +369,12 @@ def _shared_groups(dataset: Dataset) -> Iterator[Defect]:
             )
 
 
-def _same(dataset: Dataset, key) -> Iterator[list[tuple[str, McqItem]]]:
+def _same(
+    dataset: Dataset, key: Callable[[McqItem], Hashable]
+) -> Iterator[list[tuple[str, McqItem]]]:
     """Items that agree in `key`, with the names of their splits."""
-    by_key: dict[Hashable, list[tuple[str, McqItem]]] = defaultdict(list)
-    for split, items in dataset.splits.items():
-        for item in items:
-            by_key[key(item)].append((split, item))
+    placed = ((split, item) for split, items in dataset.splits.items() for item in items)
+    by_key = grouped((key(item), (split, item)) for split, item in placed)
     return (copies for copies in by_key.values() if len(copies) > 1)
 
 
@@ -384,12 +384,12 @@ def _sorted(items: tuple[McqItem, ...]) -> Iterator[Defect]:
 
 
 def _future_years(items: Iterable[McqItem]) -> Iterator[Defect]:
-    for item in items:
-        years = [
-            one for one in item.choices if re.fullmatch(r"\d{4}", one) and int(one) > LAST_YEAR
-        ]
-        for year in years:
-            yield Defect("future_year", (item.idx,), f"item {item.idx}: {year}")
+    return (
+        Defect("future_year", (item.idx,), f"item {item.idx}: {one}")
+        for item in items
+        for one in item.choices
+        if re.fullmatch(r"\d{4}", one) and int(one) > LAST_YEAR
+    )
 
 
 N_WRONG = 3

@@ -4,10 +4,10 @@ It is read again along a retraining, whose loop `rtt` and `effort` share. The le
 constant after its rise, so the model after step s of a long run is that of a run of s steps.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -40,16 +40,17 @@ class EncodedItem:
     prompt: tuple[int, ...]
     """Question and options, up to `Answer:`."""
     options: tuple[Encoding, ...]
-    """`Question: …`, `Answer: …` with each choice; the choice's tokens are labelled."""
+    """`Question: …`, `Answer: …` with each choice; the choice's tokens are labelled. Of a fact that
+    is said the text up to its entity's end alone, whose tokens are labelled."""
 
 
 @dataclass(frozen=True)
 class EncodedSplit:
-    """A split as the model sees it, held out or trained on."""
+    """What a model reads: facts that are scored, and what is trained on."""
 
     items: tuple[EncodedItem, ...]
     samples: tuple[Encoding, ...]
-    """What is trained on, one per item."""
+    """Of a split, held out or trained on, one per item."""
 
     @cached_property
     def scored_digest(self) -> str:
@@ -69,6 +70,11 @@ class EncodedSplit:
         for one in self.items:
             yield from (Encoding(one.prompt, 0), *one.options)
         yield from self.samples
+
+
+def others_than(held_out: str, encoded: Mapping[str, EncodedSplit]) -> tuple[Encoding, ...]:
+    """T: the samples of all other splits."""
+    return tuple(one for name in encoded if name != held_out for one in encoded[name].samples)
 
 
 def mcq_prompt(item: McqItem) -> str:
@@ -167,11 +173,13 @@ def read(
     model: Any,
     items: Sequence[EncodedItem],
     *,
-    readouts: Sequence[Readout],
-    letters: Letters | None,
+    readouts: Sequence[Readout | Literal["said"]],
+    letters: Letters | None = None,
     batch_size: int,
 ) -> tuple[Reading, ...]:
     """The readings of `model` in eval mode, in the order of `readouts`.
+
+    What is `said` is answered rightly where every labelled token is the likeliest one.
 
     Raises:
         WorkError: a score is not finite.
@@ -187,10 +195,20 @@ def read(
         per_token = nll / labelled(batch.labels).sum(1)
         return -per_token.unsqueeze(-1)
 
+    def by_token(logits: Logits, batch: TrainBatch) -> Scores:
+        # how far the label that is furthest behind lies behind the likeliest token
+        own = logits[:, :-1].gather(-1, batch.tokens[:, 1:].unsqueeze(-1)).squeeze(-1)
+        behind = logits[:, :-1].amax(-1) - own
+        return -behind.masked_fill(~labelled(batch.labels), 0.0).amax(1, keepdim=True)
+
     found = []
+    options = [option for item in items for option in item.options]
     for readout in readouts:
+        if readout == "said":
+            said = _scored(model, options, by_token, batch_size).flatten() == 0
+            found.append(Reading("said", len(items), tuple(said.nonzero().flatten().tolist())))
+            continue
         if readout == "answer":
-            options = [option for item in items for option in item.options]
             flat = _scored(model, options, by_answer, batch_size)
             found.append(Reading("answer", len(items), _correct(flat.view(len(items), -1), items)))
             continue

@@ -47,6 +47,7 @@ from lensaudit.attacks.rtt.readout import (
     StartWeights,
     encode_split,
     letters_of,
+    others_than,
     read,
     read_along,
 )
@@ -57,11 +58,10 @@ from lensaudit.attacks.settings import (
     StudySettings,
     ValidationSettings,
 )
-from lensaudit.data.chat import Encoding
 from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError, PartialError, VerificationError
 from lensaudit.files import alone, digest, make_folder
-from lensaudit.models.causal import load_causal, readout_rows, undo_exchange
+from lensaudit.models.causal import load_causal, memory_hash, readout_rows, undo_exchange
 from lensaudit.models.checkpoint import (
     Checkpoint,
     load_tokenizer,
@@ -124,11 +124,7 @@ def in_memory(name: str, model: Any, *, method: str | None = None) -> StudySubje
     half = {str(one.dtype) for one in model.parameters() if one.dtype != torch.float32}
     if half:
         raise InputError(f"{name}: weights are {', '.join(sorted(half))}, wanted torch.float32")
-    sha = hashlib.sha256()
-    for tensor_name, tensor in sorted(model.state_dict().items()):
-        sha.update(tensor_name.encode())
-        sha.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy())
-    return StudySubject(name, f"sha256:{sha.hexdigest()}", model.eval, method)
+    return StudySubject(name, memory_hash(model), model.eval, method)
 
 
 @dataclass(frozen=True)
@@ -224,15 +220,6 @@ class Study:
     def puts_back(self, role: Role) -> bool:
         """Are rows of this model's readout put back before it is retrained?"""
         return self.settings.match_readout and role != "original"
-
-    def trained_on(self, held_out: str) -> list[Encoding]:
-        """T: the samples of all other splits."""
-        return [
-            sample
-            for name, split in self.encoded.items()
-            if name != held_out
-            for sample in split.samples
-        ]
 
     def sample_of_t(self, held_out: str) -> list[EncodedItem]:
         """As many items of T as V has, the same in every run."""
@@ -471,7 +458,7 @@ def plan_lines(study: Study, log: Log) -> list[str]:
     left = [one for one in plan if one.job_id not in log.finished]
     training = [one for one in left if one.lr is not None]
     n_steps = sum(
-        how.epochs * math.ceil(len(study.trained_on(one.split)) / how.batch_size)
+        how.epochs * math.ceil(len(others_than(one.split, study.encoded)) / how.batch_size)
         for one in training
     )
     models = ", ".join(f"{role} {one.name}" for role, one in study.subjects.items())
@@ -590,7 +577,7 @@ def _fill(study: Study, role: Role, jobs: Jobs, log: Log, report: Tick) -> None:
     rows = study.original_readout if trains and study.puts_back(role) else None
     model = subject.load()
     sequences = chain(*(one.sequences for one in study.encoded.values()))
-    check_lengths(sequences, model, subject.name)
+    check_lengths(sequences, model.config, subject.name)
     start = StartWeights(model) if trains else None
     n_epochs = study.settings.epochs if trains else 1
     what = f"{left[0].condition} {subject.name}: {'epochs' if trains else 'splits'}"
@@ -627,7 +614,7 @@ def retrain(
     study: Study, model: Any, job: Place, report: Callable[[int], None] = unheard
 ) -> Finished:
     """Retrain `model` in place on T, and read V after each epoch; at last a sample of T."""
-    how, samples = study.settings, study.trained_on(job.split)
+    how, samples = study.settings, others_than(job.split, study.encoded)
     per_epoch = math.ceil(len(samples) / how.batch_size)
     assert job.lr is not None
     made = read_along(

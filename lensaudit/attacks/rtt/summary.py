@@ -14,7 +14,7 @@ Accuracies of tables and JSON are fractions; names are those of the upstream for
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import chain, product
 from pathlib import Path
 from random import Random
@@ -59,14 +59,8 @@ class GridCell:
     epoch: int
 
 
-@dataclass(frozen=True)
-class VRun:
-    """All models of one held-out split, on its items."""
-
-    split: str
-    groups: tuple[Hashable, ...]
-    """Per item."""
-    cells: Mapping[GridCell, Marks]
+Cells = Mapping[GridCell, Marks]
+"""All models of one held-out split, on its items."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +79,7 @@ class Selected:
 
 
 def select(
-    runs: Sequence[VRun],
+    runs: Mapping[HeldSplit, Cells],
     *,
     selection: Selection,
     rule: EpochRule,
@@ -96,47 +90,44 @@ def select(
     Epoch 0 takes no part: the model as it was is another condition. Of equal cells the lowest
     learning rate and the earliest epoch is taken.
     """
-    kept = []
-    for run in runs:
-        admitted = {
+    kept = {
+        split: {
             cell: marks
-            for cell, marks in sorted(run.cells.items())
+            for cell, marks in sorted(cells.items())
             if cell.epoch > 0 and (rule == "max" or cell.epoch == n_epochs)
         }
-        kept.append(replace(run, cells=admitted))
-    if not kept or not all(run.cells for run in kept):
+        for split, cells in runs.items()
+    }
+    if not kept or not all(kept.values()):
         return None
-    match selection:
-        case "per_v":
-            cells = [_best(run) for run in kept]
-        case "global":
-            # among the cells that every V has; a mean over fewer would not compare
-            common = [cell for cell in kept[0].cells if all(cell in run.cells for run in kept)]
-            if not common:
-                return None
-            means = [np.mean([run.cells[cell].mean() for run in kept]) for cell in common]
-            cells = [common[int(np.argmax(means))]] * len(kept)
-        case "nested":
-            return _nested(kept)
-    pairs = list(zip(kept, cells, strict=True))
-    marks = tuple(run.cells[cell] for run, cell in pairs)
-    return Selected(marks, tuple((run.split, cell) for run, cell in pairs))
+    if selection == "nested":
+        return _nested(kept)
+    chosen = {split: _best(cells) for split, cells in kept.items()}
+    if selection == "global":
+        # among the cells that every V has; a mean over fewer would not compare
+        common = sorted(set.intersection(*(set(cells) for cells in kept.values())))
+        if not common:
+            return None
+        means = [np.mean([cells[cell].mean() for cells in kept.values()]) for cell in common]
+        chosen = dict.fromkeys(kept, common[int(np.argmax(means))])
+    marks = tuple(kept[split][cell] for split, cell in chosen.items())
+    return Selected(marks, tuple((split.name, cell) for split, cell in chosen.items()))
 
 
-def _best(run: VRun, among: NDArray[np.bool_] | slice = slice(None)) -> GridCell:
+def _best(cells: Cells, among: NDArray[np.bool_] | slice = slice(None)) -> GridCell:
     """`max` keeps the first of equals, and cells come in ascending order."""
-    return max(run.cells, key=lambda cell: float(run.cells[cell][among].mean()))
+    return max(cells, key=lambda cell: float(cells[cell][among].mean()))
 
 
-def _nested(runs: Sequence[VRun]) -> Selected:
+def _nested(runs: Mapping[HeldSplit, Cells]) -> Selected:
     marks, choices = [], []
-    for run in runs:
-        first = halves(run.groups, run.split)
+    for split, cells in runs.items():
+        first = halves(split.groups, split.name)
         scored = np.zeros(len(first), dtype=bool)
         for half in (first, ~first):
-            cell = _best(run, half)
-            scored[~half] = run.cells[cell][~half]
-            choices.append((run.split, cell))
+            cell = _best(cells, half)
+            scored[~half] = cells[cell][~half]
+            choices.append((split.name, cell))
         marks.append(scored)
     return Selected(tuple(marks), tuple(choices))
 
@@ -178,29 +169,27 @@ AS_IT_IS = GridCell(0.0, 0)
 
 def v_runs(
     study: StudyRecord, log: Log, condition: Condition, readout: str, splits: Sequence[str]
-) -> list[VRun]:
-    """All models of a condition, one per split; cells of missing jobs are absent."""
-    jobs, found = done(study, log, condition), []
-    for split in study.splits:
-        if split.name in splits:
-            cells = {
-                GridCell(place.lr or 0.0, point.epoch): _marks(split, point, readout)
-                for place, job in jobs
-                if place.split == split.name
-                for point in job.curve
-            }
-            found.append(VRun(split.name, split.groups, cells))
-    return found
+) -> dict[HeldSplit, Cells]:
+    """All models of a condition by split; cells of missing jobs are absent."""
+    jobs = done(study, log, condition)
+    return {
+        split: {
+            GridCell(place.lr or 0.0, point.epoch): _marks(split, point, readout)
+            for place, job in jobs
+            if place.split == split.name
+            for point in job.curve
+        }
+        for split in study.splits
+        if split.name in splits
+    }
 
 
 def measured(
     study: StudyRecord, log: Log, condition: Condition, readout: str, splits: Sequence[str]
 ) -> tuple[Marks, ...] | None:
     """Marks of a model as it is, per split; None where a job is not done yet."""
-    runs = v_runs(study, log, condition, readout, splits)
-    if not runs or any(AS_IT_IS not in run.cells for run in runs):
-        return None
-    return tuple(run.cells[AS_IT_IS] for run in runs)
+    found = v_runs(study, log, condition, readout, splits).values()
+    return tuple(one[AS_IT_IS] for one in found) if all(AS_IT_IS in one for one in found) else None
 
 
 def _marks(split: HeldSplit, point: Point, readout: str) -> Marks:
