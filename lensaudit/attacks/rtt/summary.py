@@ -109,7 +109,7 @@ def select(
         if not common:
             return None
         means = [np.mean([cells[cell].mean() for cells in kept.values()]) for cell in common]
-        chosen = dict.fromkeys(kept, common[int(np.argmax(means))])
+        chosen = {split: common[int(np.argmax(means))] for split in kept}
     marks = tuple(kept[split][cell] for split, cell in chosen.items())
     return Selected(marks, tuple((split.name, cell) for split, cell in chosen.items()))
 
