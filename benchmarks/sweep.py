@@ -136,7 +136,7 @@ class Bench:
                 {"source": book},
                 lambda e, source: layers,
                 what="",
-                progress=lambda stage, done, of: None,
+                progress=lambda done: None,
             )
 
     def source_run(self, layers: Sequence[int]) -> None:

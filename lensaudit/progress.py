@@ -41,9 +41,6 @@ class Plan:
 
 
 Tell = Callable[[Progress], None]
-Tick = Callable[[str, int, int], None]
-"""Told the same in pieces, by what knows of one stage: what is going on, how many are done, of how
-many."""
 Notice = Callable[[str], None]
 """Told what a person should know about a result: remarks change nothing."""
 

@@ -56,7 +56,7 @@ from lensaudit.models.large.streaming import streamed
 from lensaudit.models.registry import ModelSpec, lasting_name
 from lensaudit.models.sizes import Sizes, budget_for, planned_bytes, sizes_on_disk
 from lensaudit.partials import partial_path
-from lensaudit.progress import Notice, Tick, unheard
+from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.keyed import write_keyed
 from lensaudit.results.records import code_digest, computed_by, signed_object
 from lensaudit.settings import Kept, Positions
@@ -290,7 +290,7 @@ def fill(
     load: Callable[[], TransformerBridge],
     batch_size: int = CACHE_BATCH,
     provenance: Mapping[str, Any] | None = None,
-    progress: Tick | None = None,
+    progress: Tell = unheard,
     notice: Notice = unheard,
 ) -> Activations:
     """The complete cache of these numbers; `load` is called only if something is missing.
@@ -314,8 +314,7 @@ def fill(
         n_before = len(by_idx) - sum(len(shard.idx) for shard in writer.missing())
 
         def told(n: int, how: str = "") -> None:
-            if progress:
-                progress(f"caching {what}{how}", n_before + n, len(by_idx))
+            progress(Progress(f"caching {what}{how}", n_before + n, len(by_idx)))
 
         pending = Future[None]()
         pending.set_result(None)

@@ -16,7 +16,7 @@ from lensaudit.data.chat import PLAIN, Template, check_tokenizer, read_template
 from lensaudit.data.suites import Suite
 from lensaudit.errors import InputError
 from lensaudit.evaluation.forward import Tokenization, open_classifier
-from lensaudit.evaluation.log import EvaluationResult, read_log, recomputed, write_log
+from lensaudit.evaluation.log import completed, read_log, recomputed, write_log
 from lensaudit.evaluation.passes import ModelPasses, open_subject, tokenizer_for
 from lensaudit.evaluation.patching import NO_RETAIN, Patching
 from lensaudit.evaluation.suite import (
@@ -28,11 +28,12 @@ from lensaudit.evaluation.suite import (
     retain_reference,
 )
 from lensaudit.files import canonical_json, make_folder, read_json, write_jsonl
-from lensaudit.metrics.registry import EmptyRow, Metric, MetricResult, ordered, retain_names
+from lensaudit.metrics.registry import EmptyRow, Metric, ordered, retain_names
 from lensaudit.models.checkpoint import config_of, tell_stored_twice
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.models.sizes import context_of
 from lensaudit.progress import Notice, Plan, Progress, Tell, unheard
+from lensaudit.results.eval_runs import EvaluationResult, MetricResult
 from lensaudit.results.records import (
     MANIFEST,
     Run,
@@ -248,7 +249,7 @@ def aggregate_log(
     """
     read = read_log(log)
     theirs = settings.retain_log
-    retain = read_log(Path(theirs)).complete if theirs else dict[str, MetricResult]()
+    retain = completed(read_log(Path(theirs))) if theirs else dict[str, MetricResult]()
     entries = recomputed(
         read, retain=retain, retain_value=settings.ref_value, names=settings.metrics
     )

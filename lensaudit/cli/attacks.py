@@ -19,6 +19,7 @@ from lensaudit.attacks.settings import (
 from lensaudit.cli.options import options, result_folder, shared
 from lensaudit.cli.terminal import ProgressBar, answer, lazily, notice, one_or_all, say
 from lensaudit.errors import VerificationError
+from lensaudit.progress import Progress
 from lensaudit.unlearn.settings import UnlearnSettings
 
 with lazily():
@@ -51,7 +52,7 @@ def worst(
         say(worst_case.plan_text(worst_case.open_worst(source, settings, notice=notice)))
         return
     with ProgressBar() as bar:
-        found = worst_case.worst_into(source, settings, out, notice=notice, progress=bar.tell)
+        found = worst_case.worst_into(source, settings, out, notice=notice, progress=bar)
     document = {"out": str(found.folder), **found.summary}
     answer(document, shown.of_worst(found.summary), found.folder, as_json=as_json)
 
@@ -74,7 +75,7 @@ def sample(
         say(sampling.plan_text(opened, settings))
         return
     with ProgressBar() as bar:
-        found = sampling.sample_into(source, settings, out, notice=notice, progress=bar.tell)
+        found = sampling.sample_into(source, settings, out, notice=notice, progress=bar)
     document = {"out": str(found.folder), **found.summary}
     answer(document, shown.of_sample(found.summary), found.folder, as_json=as_json)
 
@@ -103,7 +104,7 @@ def effort(
         return
     with ProgressBar() as bar:
         workers = settings.workers or runs.fitting_workers(ready.anchors[0], ready.device)
-        found = runs.run(ready, workers=workers, progress=bar.tell)
+        found = runs.run(ready, workers=workers, progress=bar)
     parts = (
         part
         for one in found
@@ -130,14 +131,14 @@ def relearn(settings: RelearnSettings, as_json: bool, dry_run: bool) -> None:
         return
     with ProgressBar() as progress:
         if settings.audit or out is None:
-            shifts, folder = relearning.attack(settings, notice=notice, progress=progress.tell)
+            shifts, folder = relearning.attack(settings, notice=notice, progress=progress)
             for one in shifts:
                 if one.remark is not None:
                     notice(f"{one.model}: {one.remark}")
             found = list(map(asdict, shifts))
             answer(found, shown.of_recovery(shifts), folder, as_json=as_json)
             return
-        new = job.make(out, lambda at: progress("step", at.step, at.n_steps))
+        new = job.make(out, lambda at: progress(Progress("step", at.step, at.n_steps)))
     what = f"{job.start.spec.name} relearned, {job.recipe.n_steps} steps"
     print_trained(out, what, {}, new=new, as_json=as_json)
     if (nothing := relearning.taught_nothing(out)) is not None:
@@ -254,7 +255,7 @@ def unlearn(settings: UnlearnSettings, as_json: bool, dry_run: bool) -> None:
         say("\n".join(job.plan(settings.out)))
         return
     with ProgressBar() as progress:
-        new = job.make(settings.out, lambda at: progress("step", at.step, at.n_steps))
+        new = job.make(settings.out, lambda at: progress(Progress("step", at.step, at.n_steps)))
     what = f"{job.method.name} from {job.start.spec.name}, {job.recipe.n_steps} steps"
     print_trained(settings.out, what, {"method": job.method.name}, new=new, as_json=as_json)
 

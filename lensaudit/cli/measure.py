@@ -75,7 +75,7 @@ def patch_command(
     with during(LOOKING):
         patched = calls.patched
     with ProgressBar() as bar:
-        found = patched(sources, settings, out, notice=notice, progress=bar.tell)
+        found = patched(sources, settings, out, notice=notice, progress=bar)
     summaries = [one.summary for one in found]
     folders = (f"written: {one.folder}" for one in found)
     shown = chain(depth.of_runs(summaries, result.comparison_of(found)), folders)
@@ -100,7 +100,7 @@ def cache_command(model: str, settings: CacheSettings, as_json: bool, dry_run: b
         say(streams.plan_cache(model, settings).text())
         return
     with ProgressBar() as bar:
-        found = streams.cache_into(model, settings, progress=bar.tell, notice=notice)
+        found = streams.cache_into(model, settings, progress=bar, notice=notice)
     answer(found.summary, [str(one.folder) for one in found.parts.values()], as_json=as_json)
 
 
@@ -186,7 +186,7 @@ def audit_command(
             settings,
             out,
             notice=notice,
-            progress=bar.tell,
+            progress=bar,
             planned=lambda plan: None if is_quiet() else say(_plan(plan), err=True),
         )
     page, sealed = found.folder / PAGE, found.folder / result.AUDIT_MANIFEST
@@ -256,7 +256,7 @@ def demo(real: bool, out: Path | None, activations: Path, as_json: bool) -> None
     out = out or results_folder() / ("demo-real" if real else "demo")
     with ProgressBar() as bar:
         found, anchors = audit.demo_into(
-            out, real=real, activations=activations, notice=notice, progress=bar.tell
+            out, real=real, activations=activations, notice=notice, progress=bar
         )
     render.write_report([out], out / PAGE)
     document = [
@@ -311,7 +311,7 @@ def know_command(
     with during(LOOKING):
         known = calls.known
     with ProgressBar() as bar:
-        found = known(source, settings, out, notice=notice, progress=bar.tell)
+        found = known(source, settings, out, notice=notice, progress=bar)
     document = {"out": str(found.folder), **found.summary}
     answer(document, know.of_know(found.summary), found.folder, as_json=as_json)
 

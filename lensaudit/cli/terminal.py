@@ -106,21 +106,17 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
         self._tasks: dict[str, Any] = {}
         self._told = time.monotonic()
 
-    def __call__(self, what: str, done: int, total: int) -> None:
-        """Report `done` of `total`."""
+    def __call__(self, progress: "Progress") -> None:
+        """Report how much of a stage is done."""
         if is_quiet():
             return
-        what = name(what)
+        what, done, total = name(progress.stage), progress.done, progress.of
         if sys.stderr.isatty():
             self._draw(what, done, total)
             return
         if done == total or time.monotonic() - self._told >= QUIET_SECONDS:
             self._told = time.monotonic()
             click.echo(f"{what}: {done}/{total}", err=True)
-
-    def tell(self, progress: "Progress") -> None:
-        """Report how much of a stage is done."""
-        self(progress.stage, progress.done, progress.of)
 
     def _draw(self, what: str, done: int, total: int) -> None:
         if self._bar is None:

@@ -22,7 +22,7 @@ from lensaudit.doors.settings import ExportSettings
 from lensaudit.errors import InputError, need
 from lensaudit.files import check_output, digest, make_folder, slug, write_bytes
 from lensaudit.results.attacks import read_know, read_worst
-from lensaudit.results.eval_runs import EvalRun, read_eval
+from lensaudit.results.eval_runs import EvaluationResult, read_eval
 from lensaudit.results.locate import Found, locate
 from lensaudit.results.patch_runs import SCORES, PatchRun
 from lensaudit.results.reading import json_object, part
@@ -189,7 +189,7 @@ def _exported(model: Model, located: Sequence[Found]) -> Exported:
     for log in (read_eval(one.path) for one in own if one.kind == "eval"):
         readings += [_of_suite(log, name) for name in log.entries]
     if run is not None:
-        rows = {f"unscored: {why}": str(idx)[1:-1] for why, idx in run.said.by_reason.items()}
+        rows = {f"unscored: {why}": str(idx)[1:-1] for why, idx in run.by_reason.items()}
         title = "unlearning depth score" if run.score == "uds" else f"depth by {run.score}"
         named = (SCORES[run.score], title, run.estimate)
         readings.insert(0, Measure(*named, False, 0.0, 1.0, "proportion", rows))
@@ -219,7 +219,7 @@ def _held(view: View) -> Measure:
     )
 
 
-def _of_suite(run: EvalRun, name: str) -> Measure:
+def _of_suite(run: EvaluationResult, name: str) -> Measure:
     """A metric of `eval`; to forget is better on the forget set, to know on rows to keep."""
     entry = run.entries[name]
     kept = name.startswith(_OF_KEPT) or entry.family == "utility"
@@ -227,7 +227,7 @@ def _of_suite(run: EvalRun, name: str) -> Measure:
     lower = None if undirected else (entry.high_means == "knows") != kept
     more = {"source": entry.source} if entry.source else {}
     more |= {"n_unscored": str(entry.n_unscored)} if entry.n_unscored else {}
-    return Measure(f"{run.suite}.{name}", name, entry.estimate, lower, more=more)
+    return Measure(f"{run.suite}.{name}", name, entry, lower, more=more)
 
 
 def _facts(run: PatchRun | None, own: Sequence[Found]) -> list[ScoredFact]:

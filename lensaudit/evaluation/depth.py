@@ -29,6 +29,7 @@ from lensaudit.patching.layout import layout_of
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import CachedSource
 from lensaudit.patching.summary import summaries
+from lensaudit.progress import Progress
 from lensaudit.results.keyed import read_marked, write_marked
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.reading import null
@@ -186,7 +187,7 @@ def fisher(
                 totals.append(gradient[places].square())
             else:
                 totals[layer].addcmul_(gradient[places], gradient[places])
-        audit.tick(f"Fisher of {checkpoint.spec.name}", number, len(audit.encoded))
+        audit.progress(Progress(f"Fisher of {checkpoint.spec.name}", number, len(audit.encoded)))
     if not all(total.isfinite().all() for total in totals):
         raise WorkError(
             f"{checkpoint.spec.name}: its Fisher information holds NaN or infinity; "

@@ -24,8 +24,7 @@ from lensaudit.data.chat import (
 from lensaudit.data.suites import Split
 from lensaudit.errors import InputError, WorkError
 from lensaudit.groups import batched, by_length
-from lensaudit.metrics.records import alternatives
-from lensaudit.metrics.registry import Measured, Trace
+from lensaudit.metrics.registry import Measured, Trace, alternatives
 from lensaudit.models.generation import stop_ids
 from lensaudit.models.sizes import ContextWindow
 from lensaudit.types import PosMask, Resid, Tokens, padded_rows

@@ -1,25 +1,22 @@
 """Logs on disk, ours, open-unlearning's and the older TOFU's: read, write, recompute."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lensaudit.data.suites import Suite
-from lensaudit.errors import Failure, InputError, WorkError
-from lensaudit.files import read_json, write_json
+from lensaudit.errors import InputError
+from lensaudit.files import write_json
 from lensaudit.metrics.probability import probability_record
-from lensaudit.metrics.records import finished
 from lensaudit.metrics.registry import (
     MetricContext,
-    MetricResult,
-    Record,
+    finished,
     ordered,
     unscored,
 )
-from lensaudit.results.eval_runs import LogEntry, entries_of
-from lensaudit.results.reading import checked_as, null, part
-from lensaudit.results.records import MANIFEST, check_result
+from lensaudit.results.eval_runs import EvaluationResult, MetricResult, Record, log_in
+from lensaudit.results.reading import checked_as, json_object, null, part
+from lensaudit.results.records import check_result
 
 _OLD_FILES = {
     "eval_log_forget.json": "forget",
@@ -28,73 +25,6 @@ _OLD_FILES = {
     "eval_real_world_wo_options.json": "wf",
 }
 """Tasks of locuslab/tofu @ 8c49eee `eval_log_aggregated.json`."""
-_SIDES = ("forget", "holdout")
-
-
-@dataclass(frozen=True)
-class EvaluationResult:
-    """What an evaluation found of one model, as its log holds it."""
-
-    source: str
-    path: Path
-    """Of the log, <SUITE>_EVAL.json; beside it results.jsonl and manifest.json."""
-    suite: Suite
-    entries: Mapping[str, MetricResult]
-    """Metric -> what was found of it; a reason where that is nothing."""
-    notes: tuple[str, ...] = ()
-    """How texts were encoded, where that needs saying."""
-
-    @property
-    def folder(self) -> Path:
-        """Of the log."""
-        return self.path.parent
-
-    @property
-    def summary(self) -> Mapping[str, float | None]:
-        """Metric -> value; None where it has none: see `why_not`."""
-        return {name: entry.value for name, entry in self.entries.items()}
-
-    @property
-    def failures(self) -> tuple[Failure, ...]:
-        """Metrics whose pass broke; the others are there."""
-        entries = self.entries.items()
-        return tuple(Failure(self.source, n, e.failed, e.why or "") for n, e in entries if e.failed)
-
-    def why_not(self, metric: str) -> str | None:
-        """Why a metric has no value; None where it has one."""
-        return self.entries[metric].reason
-
-    @property
-    def uds(self) -> float | None:
-        """Unlearning Depth Score, where a retain model was named; else None: see `reason`."""
-        return self.summary.get("uds")
-
-    @property
-    def ci95(self) -> tuple[float, float] | None:
-        """95 % interval of `uds` by authors; None where there is none."""
-        return None if self.uds is None else self.entries["uds"].ends
-
-    @property
-    def reason(self) -> str | None:
-        """Why there is no UDS; None where there is one."""
-        return self.why_not("uds") if "uds" in self.entries else "UDS was not asked for"
-
-    def checked(self) -> "EvaluationResult":
-        """Itself, if any metric has a value.
-
-        Raises:
-            WorkError: none has; the first reason is named.
-        """
-        if any(entry.value is not None for entry in self.entries.values()):
-            return self
-        first = next(iter(self.entries.values()))
-        raise WorkError(f"no metric has a value; {first.reason}; see {self.folder}")
-
-    @property
-    def complete(self) -> Mapping[str, MetricResult]:
-        """Its metrics and those that its rows determine: an older log has no truth ratio."""
-        again = recomputed(self)
-        return {**self.entries, **{n: e for n, e in again.items() if e.value is not None}}
 
 
 def read_log(path: Path) -> EvaluationResult:
@@ -109,17 +39,16 @@ def read_log(path: Path) -> EvaluationResult:
             raise InputError(f"{path}: wanted one of TOFU_EVAL.json, MUSE_EVAL.json in it")
         path = present[0]
     check_result(path)
-    content = read_json(path)
-    if not isinstance(content, dict) or not content:
-        raise InputError(f"{path}: is not a log; wanted TOFU_EVAL.json, MUSE_EVAL.json or older")
+    content = json_object(path)
     if set(content) & set(_OLD_FILES):
-        return EvaluationResult(str(path), path, "tofu", _old_entries(content, path))
-    found = entries_of(content, path)
-    entries = {name: _entry(one, f"{path}: {name}") for name, one in found.items()}
-    muse = any("mem_ROUGE" in name for name in entries) or path.name.startswith("MUSE")
-    made = path.parent / MANIFEST
-    notes = part(read_json(made), "inputs").get("notes", ()) if made.exists() else ()
-    return EvaluationResult(str(path), path, "muse" if muse else "tofu", entries, tuple(notes))
+        return EvaluationResult(path.parent.name, path, "tofu", _old_entries(content, path))
+    return log_in(content, path)
+
+
+def completed(log: EvaluationResult) -> Mapping[str, MetricResult]:
+    """The metrics of a log and those that its rows determine: an older one has no truth ratio."""
+    again = recomputed(log)
+    return {**log.entries, **{n: e for n, e in again.items() if e.value is not None}}
 
 
 def write_log(folder: Path, suite: Suite, entries: Mapping[str, MetricResult]) -> Path:
@@ -179,28 +108,6 @@ def _json(entry: MetricResult) -> dict[str, Any]:
     if entry.assumes:
         out["interval_95_assumes"] = entry.assumes
     return out
-
-
-def _entry(found: LogEntry, where: str) -> MetricResult:
-    reasons = {int(idx): str(why) for idx, why in (found.unscored or {}).items()}
-    records: dict[int, Mapping[str, Any]] = {}
-    for key, record in (found.value_by_index or {}).items():
-        if not isinstance(record, dict) or not key.isdigit():
-            raise InputError(f"{where}: row {key!r} is not a record under a row number")
-        if any(value is None for value in record.values()):
-            reasons.setdefault(int(key), "null in the log")
-        else:
-            records[int(key)] = record
-    sides = zip(_SIDES, found.sides, strict=True) if len(found.sides) == len(_SIDES) else ()
-    return MetricResult(
-        null(found.agg_value),
-        *(found.interval_95 or (None, None)),
-        records=records,
-        unscored=reasons,
-        parts={side: _entry(one, f"{where}.{side}") for side, one in sides},
-        why=found.reason or found.interval_95_why,
-        failed=found.failed,
-    )
 
 
 def _old_entries(content: Mapping[str, Any], path: Path) -> dict[str, MetricResult]:

@@ -9,20 +9,21 @@ from lensaudit.data.chat import folds_system
 from lensaudit.data.suites import Suite
 from lensaudit.errors import InputError
 from lensaudit.evaluation.forward import notes_on
-from lensaudit.evaluation.log import EvaluationResult
+from lensaudit.evaluation.log import completed
 from lensaudit.evaluation.passes import ModelPasses
 from lensaudit.files import digest, read_json
-from lensaudit.metrics.records import alternatives, finished
 from lensaudit.metrics.registry import (
     EmptyRow,
     Metric,
     MetricContext,
-    MetricResult,
     Read,
     all_metrics,
+    alternatives,
+    finished,
     ordered,
     unscored,
 )
+from lensaudit.results.eval_runs import EvaluationResult, MetricResult
 from lensaudit.results.reading import part
 
 _OTHERS = ("reference", "patched")
@@ -217,7 +218,7 @@ def retain_reference(
         if name in log.entries and passes.missing(read) is None:
             _check_texts(log, name, log.entries[name], passes, read)
     _check_rows(log, passes)
-    return log.complete
+    return completed(log)
 
 
 def _check_manifest(log: EvaluationResult, manifest: object, passes: ModelPasses) -> None:

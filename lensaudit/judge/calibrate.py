@@ -20,7 +20,7 @@ from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import BUILT_IN, named_template, prompt_id
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import CalibrationSettings
-from lensaudit.progress import Tick, unheard
+from lensaudit.progress import Tell, unheard
 from lensaudit.results.reading import Number, Text, Whole, checked
 from lensaudit.results.sentences import labels_agreed
 
@@ -109,7 +109,7 @@ def read_labels(name_or_path: str) -> list[Labelled]:
     return [checked(Labelled, row, f"{path}: {where}", remedy=remedy) for where, row in rows]
 
 
-def calibrate(settings: CalibrationSettings, progress: Tick = unheard) -> Agreement:
+def calibrate(settings: CalibrationSettings, progress: Tell = unheard) -> Agreement:
     """A judge beside the labels; that of a language model is kept for later manifests.
 
     Raises:

@@ -33,7 +33,7 @@ from lensaudit.judge.endpoint import Endpoint, open_endpoint
 from lensaudit.judge.items import Status
 from lensaudit.judge.settings import EndpointAccess, JudgeAccess, Mode
 from lensaudit.judge.transport import EndpointError, Transport
-from lensaudit.progress import Tick, unheard
+from lensaudit.progress import Progress, Tell, unheard
 from lensaudit.settings import path_of
 
 STOP_AFTER = 5
@@ -165,7 +165,7 @@ class JudgeClient:
     access: JudgeAccess
     since: float = 0.0
     """Answers older than this are asked for again (seconds since 1970)."""
-    progress: Tick = unheard
+    progress: Tell = unheard
     fatal: str = ""
     """Why the server refuses every call, once it does."""
     n_cached: int = 0
@@ -240,7 +240,7 @@ class JudgeClient:
             if isinstance(outcome, CallFailure) and self._in_a_row >= STOP_AFTER:
                 said = f"not asked: {STOP_AFTER} calls failed in a row; {outcome.reason}"
                 self._stop(outcome.status, said)
-            self.progress("judged", self._done, total)
+            self.progress(Progress("judged", self._done, total))
         return outcome
 
     def send(self, call: Call) -> CallOutcome:
@@ -318,7 +318,7 @@ def open_client(
     *,
     offline: bool = False,
     fresh: bool = False,
-    progress: Tick = unheard,
+    progress: Tell = unheard,
     budget: Budget | None = None,
     option: str = "--base-url",
 ) -> Iterator[JudgeClient]:

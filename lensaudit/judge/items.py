@@ -12,7 +12,6 @@ from lensaudit.data.facts import read_values, row_problems
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.groups import Group, group_of, own_group, spread
-from lensaudit.results.eval_runs import entries_of
 from lensaudit.results.reading import Flag, Number, part
 from lensaudit.results.records import check_result
 
@@ -189,9 +188,8 @@ def _read(path: Path, contexts: Sequence[str]) -> Iterator[JudgeRequest]:
 def _from_log(
     content: Mapping[str, Any], path: Path, contexts: Sequence[str]
 ) -> Iterator[JudgeRequest]:
-    wanted = {name: content[name] for name in contexts if name in content}
-    for context, entry in entries_of(wanted, path).items():
-        for key, record in (entry.value_by_index or {}).items():
+    for context in contexts:
+        for key, record in part(content, context, "value_by_index").items():
             texts, idx = part(record), int(key) if key.isdigit() else 0
             said = texts.get("generation") if key.isdigit() else None
             own = {"question": texts.get("input"), "truth": texts.get("ground_truth")}

@@ -24,7 +24,7 @@ from lensaudit.judge.prompts import BUILT_IN, is_file, named_template
 from lensaudit.judge.rubric import RubricGrader
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import WORDS, LogSettings
-from lensaudit.progress import Notice, Tick, unheard
+from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.records import Run, claim, folder_of, manifest
 from lensaudit.scores.estimate import NO_ROWS
 from lensaudit.scores.intervals import clustered_mean
@@ -223,7 +223,7 @@ def name_of(by: str) -> str:
 @contextlib.contextmanager
 def open_job(
     settings: LogSettings,
-    progress: Tick = unheard,
+    progress: Tell = unheard,
     *,
     asks: bool = True,
 ) -> Iterator[JudgeJob]:
@@ -265,7 +265,7 @@ def open_job(
 
 def run_job(
     settings: LogSettings,
-    progress: Tick = unheard,
+    progress: Tell = unheard,
     tell: Notice = unheard,
 ) -> JudgeJob:
     """Judge a log and write the results, also where they are partial.

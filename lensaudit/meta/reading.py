@@ -346,12 +346,9 @@ def _log(content: Mapping[str, Any], path: Path) -> Values:
     name, broken = short_name(name), set[str]()
     row: dict[str, float | str] = {}
     for suite, entry in entries_of(content, path).items():
-        key, value = _KEYS.get(suite, suite), entry.agg_value
-        if value is not None and math.isfinite(value):
-            row[key] = float(value)
-        else:
-            row[key] = entry.reason or "null in the log"
-            broken |= {key} if entry.failed else set()
+        key = _KEYS.get(suite, suite)
+        row[key] = (entry.reason or "null in the log") if entry.value is None else entry.value
+        broken |= {key} if entry.value is None and entry.failed else set()
     known = {name: weights} if weights else {}
     return Values({name: row}, weights=known, broken={name: broken})
 

@@ -6,13 +6,15 @@ both are 0 where the knowledge is intact and 1 where it is erased as in a model 
 
 from typing import Any
 
-from lensaudit.metrics.records import mean_of, number_inside, rows_inside
 from lensaudit.metrics.registry import (
     ANNOTATED,
     MetricContext,
     MetricResult,
     Read,
+    mean_of,
     metric,
+    number_inside,
+    rows_inside,
 )
 
 _UDS = Read("patched", ANNOTATED, "uds")

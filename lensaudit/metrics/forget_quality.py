@@ -1,7 +1,13 @@
 """Can the unlearned model's truth ratios be told from those of a model that never knew?"""
 
-from lensaudit.metrics.records import no_retain
-from lensaudit.metrics.registry import RETAIN, MetricContext, MetricResult, metric, unscored
+from lensaudit.metrics.registry import (
+    RETAIN,
+    MetricContext,
+    MetricResult,
+    metric,
+    no_retain,
+    unscored,
+)
 from lensaudit.scores.stats import ks_two_sample
 
 

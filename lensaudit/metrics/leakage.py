@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from lensaudit.metrics.records import mean_of
-from lensaudit.metrics.registry import ANNOTATED, MetricContext, MetricResult, Read, metric
+from lensaudit.metrics.registry import ANNOTATED, MetricContext, MetricResult, Read, mean_of, metric
 
 KS = (1, 8, 64, 128)
 MAIN_K = 64

@@ -15,15 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lensaudit.groups import unit_of
-from lensaudit.metrics.records import NO_CONTENT, authors_of, mean_of, no_rows, with_limits
 from lensaudit.metrics.registry import (
+    NO_CONTENT,
     GroupsBySide,
     Kind,
     MetricContext,
     MetricResult,
     Read,
     Trace,
+    authors_of,
+    mean_of,
     metric,
+    no_rows,
+    with_limits,
 )
 from lensaudit.scores.intervals import clustered_auc_limits
 from lensaudit.scores.stats import auc

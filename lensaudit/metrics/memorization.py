@@ -10,8 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lensaudit.metrics.records import NO_CONTENT, mean_of
-from lensaudit.metrics.registry import MetricContext, MetricResult, Read, metric
+from lensaudit.metrics.registry import (
+    NO_CONTENT,
+    MetricContext,
+    MetricResult,
+    Read,
+    mean_of,
+    metric,
+)
 
 SOURCE = "open-unlearning d3d7cf9 evals/metrics/memorization.py"
 _ROWS: dict[str, Any] = {

@@ -4,8 +4,14 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from lensaudit.metrics.records import no_retain
-from lensaudit.metrics.registry import RETAIN, MetricContext, MetricResult, metric, unscored
+from lensaudit.metrics.registry import (
+    RETAIN,
+    MetricContext,
+    MetricResult,
+    metric,
+    no_retain,
+    unscored,
+)
 
 EPS = 1e-10
 """Guard of open-unlearning."""

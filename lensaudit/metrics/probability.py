@@ -5,8 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from lensaudit.metrics.records import across, alternatives, mean_of, one_or_list
-from lensaudit.metrics.registry import MetricContext, MetricResult, Read, Record, metric
+from lensaudit.metrics.registry import (
+    MetricContext,
+    MetricResult,
+    Read,
+    Record,
+    across,
+    alternatives,
+    mean_of,
+    metric,
+    one_or_list,
+)
 
 SOURCE = "arXiv:2401.06121 section 2.2; open-unlearning d3d7cf9 evals/metrics/memorization.py"
 EPS = 1e-10

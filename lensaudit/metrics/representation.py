@@ -5,13 +5,15 @@ follow gnueaj/unlearning-depth-score @ fc31639, compute_representation_baselines
 accumulation.
 """
 
-from lensaudit.metrics.records import mean_of, number_inside, rows_inside
 from lensaudit.metrics.registry import (
     ANNOTATED,
     MetricContext,
     MetricResult,
     Read,
+    mean_of,
     metric,
+    number_inside,
+    rows_inside,
 )
 
 _LENS = Read("patched", ANNOTATED, "lens")

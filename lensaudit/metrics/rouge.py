@@ -3,8 +3,15 @@
 import functools
 from typing import Any
 
-from lensaudit.metrics.records import mean_of, one_or_list
-from lensaudit.metrics.registry import MetricContext, MetricResult, Read, Record, metric
+from lensaudit.metrics.registry import (
+    MetricContext,
+    MetricResult,
+    Read,
+    Record,
+    mean_of,
+    metric,
+    one_or_list,
+)
 
 SOURCE = (
     "arXiv:2401.06121 section 2.2; open-unlearning d3d7cf9 evals/metrics/utils.py "

@@ -5,8 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from lensaudit.metrics.records import across, alternatives, mean_of
-from lensaudit.metrics.registry import MetricContext, MetricResult, Record, metric
+from lensaudit.metrics.registry import (
+    MetricContext,
+    MetricResult,
+    Record,
+    across,
+    alternatives,
+    mean_of,
+    metric,
+)
 
 SOURCE = "arXiv:2401.06121 section 2.2; open-unlearning d3d7cf9 evals/metrics/memorization.py"
 MEAN_SOURCE = "arXiv:2506.12618 (extent of knowledge); open-unlearning pull request 163"

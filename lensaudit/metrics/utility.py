@@ -1,7 +1,6 @@
 """Is the rest of the model intact? And does it still write like one?"""
 
-from lensaudit.metrics.records import mean_of
-from lensaudit.metrics.registry import MetricContext, MetricResult, Read, metric, unscored
+from lensaudit.metrics.registry import MetricContext, MetricResult, Read, mean_of, metric, unscored
 from lensaudit.scores.stats import harmonic_mean
 
 PARTS = (

@@ -27,7 +27,7 @@ from lensaudit.patching.scoring import compute, plan_of
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.sources import CachedSource
-from lensaudit.progress import Plan
+from lensaudit.progress import Plan, Progress
 from lensaudit.results.reading import null
 from lensaudit.scores.erasure import (
     Erasure,
@@ -279,7 +279,7 @@ def _say(
         for weights, by_example in texts.items():
             kept[weights].add(by_example)
         n_done += len(bucket)
-        session.tick(what, n_done, len(session.encoded))
+        session.progress(Progress(what, n_done, len(session.encoded)))
 
 
 NO_FT = (

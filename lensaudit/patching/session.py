@@ -45,7 +45,7 @@ from lensaudit.patching.score_cache import (
 )
 from lensaudit.patching.sources import CachedSource
 from lensaudit.patching.stages import Room, Runner, Wanted, complete, ke_layers
-from lensaudit.progress import Notice, Progress, Tell, unheard
+from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.scores.depth import label_logprob, mean_per_example, span_mean
 from lensaudit.scores.erasure import label_hit
 from lensaudit.settings import Kept, Positions
@@ -136,10 +136,6 @@ class Session:
             padding=padding,
             batch_size=settings.batch_size,
         )
-
-    def tick(self, stage: str, done: int, of: int) -> None:
-        """Tell how far a stage is."""
-        self.progress(Progress(stage, done, of))
 
     def under(self, **settings: Any) -> "Session":
         """The same session with other settings: models, caches and scores are shared."""
@@ -311,7 +307,7 @@ class Session:
             load=lambda: self.model(checkpoint),
             batch_size=self.settings.cache_batch,
             provenance=provenance,
-            progress=self.tick,
+            progress=self.progress,
             notice=self.notice,
         )
 
@@ -397,7 +393,7 @@ class Session:
         pairs = [(e, n) for n in streams for e in rows if only is None or e.idx in only[n]]
         if any(caches[name].lacks(e, wanted(e, name)) for e, name in pairs):
             runner = self.runner(rows)
-            complete(runner, rows, streams, caches, wanted, what=what, progress=self.tick)
+            complete(runner, rows, streams, caches, wanted, what=what, progress=self.progress)
 
     def read(
         self, source: str, rows: Sequence[Encoded], layers: Sequence[int]

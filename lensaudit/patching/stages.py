@@ -29,7 +29,7 @@ from lensaudit.patching.options import Engine, Measure, ResolvedSettings
 from lensaudit.patching.score_cache import ScoreCache, ScoreEntry, example_hash
 from lensaudit.patching.sources import CachedSource
 from lensaudit.patching.wavefront import CleanRun, Stack, Swept, sweep
-from lensaudit.progress import Tick
+from lensaudit.progress import Progress, Tell
 from lensaudit.scores.depth import LabelScore, label_logprob, mean_per_example
 from lensaudit.scores.erasure import label_hit
 
@@ -357,7 +357,7 @@ def complete(
     wanted: Wanted,
     *,
     what: str,
-    progress: Tick,
+    progress: Tell,
 ) -> None:
     """Fill the score caches of some sources; an interruption keeps the finished batches.
 
@@ -390,7 +390,7 @@ def complete(
                 _write(own, waiting)
                 written = time.monotonic()
             n_done += len(bucket)
-            progress(what, n_done, len(encoded))
+            progress(Progress(what, n_done, len(encoded)))
     finally:
         _write(own, waiting)
 

@@ -32,7 +32,7 @@ from lensaudit.results.attacks import (
     read_worst,
 )
 from lensaudit.results.eval_runs import (
-    EvalRun,
+    EvaluationResult,
     answers_in,
     read_aggregates,
     read_directions,
@@ -79,7 +79,7 @@ class Document:
     """Title that was chosen."""
     runs: list[PatchRun] = field(default_factory=list)
     """Of each model under each condition the latest."""
-    evals: list[EvalRun] = field(default_factory=list)
+    evals: list[EvaluationResult] = field(default_factory=list)
     meta: list[Mapping[str, Any]] = field(default_factory=list)
     steering: list[Mapping[str, Any]] = field(default_factory=list)
     attacks: list[dict[str, Any]] = field(default_factory=list)
@@ -126,7 +126,7 @@ class Document:
         return [run for runs in self.conditions[:1] for run in runs if run.score == "uds"]
 
     @cached_property
-    def evaluated(self) -> Mapping[str, EvalRun]:
+    def evaluated(self) -> Mapping[str, EvaluationResult]:
         """Weights -> of its evaluations the one that holds most."""
         # a retain reference made on the way holds only what others were compared with
         return {
@@ -169,7 +169,7 @@ class Document:
     def title(self) -> str:
         """The one that was chosen, or that of the models that the headline counts."""
         names = list(self.codes()) or list(
-            dict.fromkeys([run.source for run in self.runs] or [run.model for run in self.evals])
+            dict.fromkeys([run.source for run in self.runs] or [run.source for run in self.evals])
         )
         if self.given or not names:
             return self.given or "Results of lensaudit"
@@ -253,7 +253,7 @@ def assemble(
 
 
 def _said(
-    evals: Mapping[str, EvalRun],
+    evals: Mapping[str, EvaluationResult],
     models: Mapping[str, PageModel],
     conditions: Sequence[Sequence[PatchRun]],
 ) -> list[tuple[str, dict[str, Any]]]:

@@ -272,7 +272,7 @@ def _measured(
 def _lost(run: PatchRun | None, keeps: Cell | None) -> Sequence[str]:
     """Utility, and the depth of facts to keep; or that nobody asked."""
     found = [] if keeps is None else [f"keeps {keeps.text} ({', '.join(keeps.beside)})"]
-    for name, depth in (run.said.collateral if run else {}).items():
+    for name, depth in (run.collateral if run else {}).items():
         value = "unscored" if depth.value is None else hundredths(depth.point)
         found.append(f"{name}: depth {value} {' '.join(limits(depth))}")
     return found or ["not asked: neither utility nor facts to keep"]
@@ -346,7 +346,7 @@ def _beside_full(model: PageModel, first: Keeps, *others: Keeps) -> Cell:
 
 def _anchors(models: Mapping[str, PageModel], first: Sequence[PatchRun]) -> Iterator[ModelRow]:
     """`full` and `retain` of the first condition, once each, with what they read and say."""
-    said = next((run.said.outputs for run in first if run.said.outputs), None)
+    said = next((run.outputs for run in first if run.outputs), None)
     for wanted, role in enumerate(ANCHORS):
         name = (first[0].models[role].name or "?") if first else None
         same = [at for at, model in models.items() if model.role == role]
@@ -354,7 +354,7 @@ def _anchors(models: Mapping[str, PageModel], first: Sequence[PatchRun]) -> Iter
         if weights is None and name is None:
             continue
         cells = {} if weights is None else _measured(models[weights])
-        value = first[0].said.calibration.get(role) if first else None
+        value = first[0].calibration.get(role) if first else None
         if value is not None:
             off = abs(value - wanted) > CALIBRATED_WITHIN
             why = "the scale is off" if off else "calibration: no interval"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from lensaudit.errors import InputError
 from lensaudit.files import check_output, digest, make_folder, slug, write_bytes
 from lensaudit.report.shelf import labels
-from lensaudit.results.eval_runs import EvalRun, read_eval
+from lensaudit.results.eval_runs import EvaluationResult, read_eval
 from lensaudit.results.locate import locate
 from lensaudit.results.patch_runs import PatchRun, read_patch
 
@@ -68,22 +68,22 @@ def depth_table(runs: Sequence[PatchRun]) -> str:
             run.score.upper(),
             _number(run.estimate.value),
             "[{:.3f}, {:.3f}]".format(*run.estimate.ends) if run.estimate.ends else "--",
-            f"{run.said.n_scored}/{run.said.n}",
+            f"{run.n_scored}/{run.n}",
         ]
         for run in sorted(runs, key=lambda one: (one.estimate.value is None, one.estimate.value))
     ]
     return latex(["Model", "Score", "Value", r"95\,\% interval", "Scored"], rows, "llrlr")
 
 
-def metrics_table(evals: Sequence[EvalRun]) -> str:
+def metrics_table(evals: Sequence[EvaluationResult]) -> str:
     """A row for each metric that some model has a value of, a column for each model."""
-    label = labels(run.model for run in evals)
+    label = labels(run.source for run in evals)
     found: dict[str, list[str]] = {}
     for at, run in enumerate(evals):
         for name, entry in run.entries.items():
-            found.setdefault(name, ["--"] * len(evals))[at] = _number(entry.estimate.value)
+            found.setdefault(name, ["--"] * len(evals))[at] = _number(entry.value)
     rows = [[name, *cells] for name, cells in found.items() if {*cells} != {"--"}]
-    head = ["Metric", *(escaped(label[run.model]) for run in evals)]
+    head = ["Metric", *(escaped(label[run.source]) for run in evals)]
     return latex(head, rows, "l" + "r" * len(evals))
 
 

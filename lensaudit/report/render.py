@@ -88,7 +88,7 @@ def render(document: Document) -> str:
         headline=headline(codes, document.too_few),
         n_judged=len(codes),
         tally=tally(codes),
-        problem=calibration_problem(first[0].said.calibration) if first else None,
+        problem=calibration_problem(first[0].calibration) if first else None,
         alone=next(filter(None, map(assumption, groups)), None),
         by_rule=dict.fromkeys(said for one in data["conditions"] for said in one["by_rule"]),
         rows=document.rows,

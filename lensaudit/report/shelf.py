@@ -15,7 +15,7 @@ from lensaudit.files import read_json
 from lensaudit.groups import unit_of
 from lensaudit.models.registry import shipped
 from lensaudit.report.packing import floats, shares, stepped
-from lensaudit.results.eval_runs import EvalRun, LogEntry
+from lensaudit.results.eval_runs import EvaluationResult, MetricResult
 from lensaudit.results.patch_runs import PatchRun
 from lensaudit.results.reading import JsonObject, Number, checked_as, part
 from lensaudit.results.records import MANIFEST
@@ -72,7 +72,7 @@ class PageModel:
 
 def models_of(
     runs: Sequence[PatchRun],
-    evals: Mapping[str, EvalRun],
+    evals: Mapping[str, EvaluationResult],
     aggregates: Sequence[JsonObject],
     judged: Sequence[Model],
 ) -> dict[str, PageModel]:
@@ -85,7 +85,7 @@ def models_of(
         names[run.weights] = run.source
         folders.setdefault(run.weights, run.folder)
     for weights, run in evals.items():
-        names.setdefault(weights, run.model)
+        names.setdefault(weights, run.source)
         folders.setdefault(weights, run.folder)
     for one in judged:
         # what names no weights is of a model of that name, if there is one
@@ -134,7 +134,7 @@ def _shown(names: Mapping[str, str], folders: Mapping[str, Path]) -> dict[str, s
 
 
 def _metrics(
-    row: JsonObject, run: EvalRun | None, patched: Sequence[PatchRun]
+    row: JsonObject, run: EvaluationResult | None, patched: Sequence[PatchRun]
 ) -> dict[str, list[Any]]:
     """Metrics of a model: aggregates, of its evaluation, and what `patch` measured beside it."""
     reasons = part(row, "reasons")
@@ -144,13 +144,13 @@ def _metrics(
             value = checked_as(Number | None, row[name], f"aggregate of {row['model']}: {name}")
             found[name] = _listed(Estimate(value, n=0, why=reasons.get(name)), 0)
     for name, entry in (run.entries if run else {}).items():
-        found[name] = _listed(entry.estimate, entry.n_unscored)
+        found[name] = _listed(entry, entry.n_unscored)
     for one in patched:
         # a suite that had no retain model says so
         metric = METRIC_OF.get(one.score, "")
         as_in_suite = IN_SUITE.items() <= one.summary.items()
         if metric in found and found[metric][0] is None and as_in_suite:
-            found[metric] = _listed(one.estimate, one.said.n - one.said.n_scored)
+            found[metric] = _listed(one.estimate, one.n - one.n_scored)
     return found
 
 
@@ -160,9 +160,11 @@ def _listed(one: Estimate, n_unscored: int) -> list[Any]:
     return [one.value, one.low, one.high, one.n, n_unscored, why]
 
 
-def kinds_of(runs: Sequence[EvalRun], aggregates: Sequence[JsonObject]) -> list[Mapping[str, Any]]:
+def kinds_of(
+    runs: Sequence[EvaluationResult], aggregates: Sequence[JsonObject]
+) -> list[Mapping[str, Any]]:
     """Every metric once; a log that says its direction wins over one that does not."""
-    known: dict[str, LogEntry] = {}
+    known: dict[str, MetricResult] = {}
     for run in runs:
         for name, one in run.entries.items():
             if name not in known or known[name].high_means is None:
@@ -246,11 +248,11 @@ def condition_of(run: PatchRun) -> dict[str, Any]:
         "full": run.models["full"].name or "?",
         "retain": run.models["retain"].name or "?",
         "settings": {name: run.summary[name] for name in _SETTINGS if name in run.summary},
-        "calibration": run.said.calibration,
+        "calibration": run.calibration,
         "layers": run.layers,
         "examples": list(map(asdict, run.examples)),
         "unit": unit_of(one.group for one in run.examples),
-        "by_rule": list(by_rule(run.said.spans)),
+        "by_rule": list(by_rule(run.spans)),
         "baseline": "" if em else floats(run.baseline),
         "s1": shares(run.s1) if em else floats(run.s1),
     }
@@ -263,7 +265,7 @@ def depth_of(
 
     `profile` has the columns of `per_layer`; `scores` are float32 per example, `s2` as `s1`.
     """
-    em, per_layer, floor = run.score == "em", run.said.per_layer, run.said.floor
+    em, per_layer, floor = run.score == "em", run.per_layer, run.floor
     names = ("retention", "retention_ci95", "retention_ci95_why", "categories")
     # what models say, where those that never knew lie, what was lost of facts to keep
     beside = {
@@ -281,12 +283,12 @@ def depth_of(
         "low": run.estimate.low,
         "high": run.estimate.high,
         "why": None if run.estimate.ends else run.estimate.why,
-        "assumes": run.said.ci95_assumes,
-        "n": run.said.n,
-        "n_scored": run.said.n_scored,
+        "assumes": run.ci95_assumes,
+        "n": run.n,
+        "n_scored": run.n_scored,
         "verdict": verdict.code if verdict and run.score == "uds" else None,
         "because": "\n".join([verdict.sentence, *verdict.because]) if verdict else "",
-        "unscored": run.said.by_reason,
+        "unscored": run.by_reason,
         "profile": {
             name: [row.get(name) for row in per_layer] for name in next(iter(per_layer), {})
         },
@@ -303,7 +305,7 @@ def _bands(run: PatchRun) -> dict[str, list[list[float | None]]]:
     A layer that does not encode a fact holds none of it: all of its S1 counts as reached. Where S2
     was computed at KE layers only, means are over the examples that the layer encodes.
     """
-    tau = run.said.tau
+    tau = run.tau
     ke = run.s1 > (np.inf if tau is None else tau)
     reached = np.where(ke, run.s2.clip(0, run.s1), run.s1)
     counted = np.isfinite(run.s2) & ke if np.isnan(run.s2).any() else np.isfinite(run.s1)

@@ -2,15 +2,14 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from math import isfinite
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Len
-from pydantic import Strict
+from pydantic import Field, model_validator
 
-from lensaudit.errors import FailureKind, InputError
+from lensaudit.errors import Failure, FailureKind, InputError, WorkError
 from lensaudit.results.reading import (
     JsonObject,
     Number,
@@ -20,10 +19,12 @@ from lensaudit.results.reading import (
     checked_as,
     json_object,
     need,
+    null,
     part,
 )
-from lensaudit.results.records import check_result, model_in
+from lensaudit.results.records import MANIFEST, check_result, model_in
 from lensaudit.scores.estimate import Estimate
+from lensaudit.settings import Suite
 
 _SHARE = re.compile(
     r"uds|logit_lens|em_erasure|mia_.+|\w+_(Prob|ROUGE)|exact_memorization|extraction_strength\w*|"
@@ -32,75 +33,162 @@ _SHARE = re.compile(
 """Metrics that are a share, a probability or an area: from 0 to 1."""
 
 
-@dataclass(frozen=True)
-class LogEntry:
-    """A metric as a log in open-unlearning's layout has it, and what its manifest says of it."""
+Record = Mapping[str, Any]
+"""The scores of one row under open-unlearning's names; lists where a row has alternatives."""
+_SIDES = ("forget", "holdout")
+"""Of a membership attack: rows that were trained on, and others."""
 
-    agg_value: Annotated[float, Strict()] | None
-    """NaN and null are no value."""
-    value_by_index: dict[str, Any] | None = None
-    unscored: dict[str, Any] | None = None
-    reason: str | None = None
+
+@dataclass(frozen=True)
+class MetricResult(Estimate):
+    """One metric of one model, its interval by authors; `why` it has no value, or no interval.
+
+    Computed, written in a log of open-unlearning's layout, and read from one.
+    """
+
+    value: Annotated[Number | None, Field(alias="agg_value")] = None
+    per_example: Mapping[int, float] = field(default_factory=dict)
+    unscored: Mapping[int, str] = field(default_factory=dict)
+    """idx -> reason; counted in the report, never averaged as 0."""
+    records: Annotated[Mapping[int, Record], Field(alias="value_by_index")] = field(
+        default_factory=dict
+    )
+    """idx -> what `value_by_index` of a log holds."""
+    parts: Mapping[str, "MetricResult"] = field(default_factory=dict)
+    """Membership inference: its two sides."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """Further numbers worth logging: a KS statistic, sample sizes, the parts of a mean."""
     failed: FailureKind | None = None
-    """How a pass that it reads broke; `reason` is no answer then."""
-    interval_95: tuple[Number | None, Number | None] | None = None
-    interval_95_why: str | None = None
-    forget: "LogEntry | None" = None
-    holdout: "LogEntry | None" = None
+    """How a pass that it reads broke: `why` is no answer, it is worth another try."""
+    assumes: str | None = None
+    """What the interval takes for granted of rows that name no author."""
     family: str = "other"
+    """Of a log that was read: what its manifest says."""
     high_means: Literal["knows", "forgot"] | None = None
-    """None where no manifest says."""
+    """The same; None where no manifest says."""
     source: str = ""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _in_log(cls, entry: Any) -> Any:
+        """An entry of a log, by field."""
+        if not isinstance(entry, Mapping):
+            return entry
+        if "agg_value" not in entry:
+            raise ValueError("has no 'agg_value'")
+        rows, ends = part(entry, "value_by_index"), entry.get("interval_95") or (None, None)
+        if not isinstance(ends, list | tuple) or len(ends) != 2:
+            raise ValueError(f"interval_95: found {ends!r:.40}, wanted two numbers")
+        gaps = {idx: "null in the log" for idx, row in rows.items() if None in part(row).values()}
+        known = {idx: row for idx, row in rows.items() if idx not in gaps}
+        sides = {side: entry[side] for side in _SIDES if entry.get(side) is not None}
+        return {
+            "agg_value": null(entry["agg_value"]),
+            "low": ends[0],
+            "high": ends[1],
+            "why": entry.get("reason") or entry.get("interval_95_why"),
+            "value_by_index": known if rows else entry.get("value_by_index") or {},
+            "unscored": gaps | (entry.get("unscored") or {}),
+            "parts": sides if len(sides) == len(_SIDES) else {},
+            "failed": entry.get("failed"),
+        }
+
     @property
-    def sides(self) -> "tuple[LogEntry, ...]":
-        """Of an attack: what it says of members and of strangers."""
-        return tuple(one for one in (self.forget, self.holdout) if one)
+    def reason(self) -> str | None:
+        """Why there is no value; None where there is one."""
+        return self.why if self.value is None else None
+
+    @property
+    def sides(self) -> "tuple[MetricResult, ...]":
+        """Of an attack what it says of members and of strangers; of any other metric itself."""
+        return (*self.parts.values(),) or (self,)
 
     @property
     def n_unscored(self) -> int:
         """Rows without a score; of an attack on both sides."""
-        return sum(len(one.unscored or {}) for one in self.sides or (self,))
-
-    @property
-    def estimate(self) -> Estimate:
-        """The number with its interval, over the rows that are scored."""
-        value = self.agg_value
-        asked = sum(
-            len({**(one.value_by_index or {}), **(one.unscored or {})})
-            for one in self.sides or (self,)
-        )
-        return Estimate.within(
-            None if value is None or not isfinite(value) else value,
-            self.interval_95,
-            n=asked - self.n_unscored,
-            why=self.reason or self.interval_95_why,
-        )
+        return sum(len(one.unscored) for one in self.sides)
 
 
 @dataclass(frozen=True)
-class EvalRun:
-    """A finished evaluation of one model."""
+class EvaluationResult:
+    """What an evaluation found of one model, as its log holds it."""
 
-    folder: Path
-    model: str
-    weights: str
-    suite: str
-    entries: Mapping[str, LogEntry]
-    manifest: JsonObject | None
-    """None for a log of another tool, which has none."""
+    source: str
+    path: Path
+    """Of the log, <SUITE>_EVAL.json; beside it results.jsonl and manifest.json."""
+    suite: Suite
+    entries: Mapping[str, MetricResult]
+    """Metric -> what was found of it; a reason where that is nothing."""
+    notes: tuple[str, ...] = ()
+    """How texts were encoded, where that needs saying."""
+    manifest: JsonObject | None = None
+    """Of a log that was read; None of another tool's, which has none."""
+
+    @property
+    def folder(self) -> Path:
+        """Of the log."""
+        return self.path.parent
+
+    @property
+    def weights(self) -> str:
+        """Content hash of the model; its name where no manifest says."""
+        return model_in(self.manifest, "model").weights or self.source
+
+    @property
+    def summary(self) -> Mapping[str, float | None]:
+        """Metric -> value; None where it has none: see `why_not`."""
+        return {name: entry.value for name, entry in self.entries.items()}
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """Metrics whose pass broke; the others are there."""
+        entries = self.entries.items()
+        return tuple(Failure(self.source, n, e.failed, e.why or "") for n, e in entries if e.failed)
+
+    def why_not(self, metric: str) -> str | None:
+        """Why a metric has no value; None where it has one."""
+        return self.entries[metric].reason
+
+    @property
+    def uds(self) -> float | None:
+        """Unlearning Depth Score, where a retain model was named; else None: see `reason`."""
+        return self.summary.get("uds")
+
+    @property
+    def ci95(self) -> tuple[float, float] | None:
+        """95 % interval of `uds` by authors; None where there is none."""
+        return None if self.uds is None else self.entries["uds"].ends
+
+    @property
+    def reason(self) -> str | None:
+        """Why there is no UDS; None where there is one."""
+        return self.why_not("uds") if "uds" in self.entries else "UDS was not asked for"
+
+    def checked(self) -> "EvaluationResult":
+        """Itself, if any metric has a value.
+
+        Raises:
+            WorkError: none has; the first reason is named.
+        """
+        if any(entry.value is not None for entry in self.entries.values()):
+            return self
+        first = next(iter(self.entries.values()))
+        raise WorkError(f"no metric has a value; {first.reason}; see {self.folder}")
 
 
-def entries_of(content: Mapping[str, Any], where: object) -> dict[str, LogEntry]:
+def entries_of(content: Mapping[str, Any], where: object) -> dict[str, MetricResult]:
     """The metrics of a log by name.
 
     Raises:
         InputError: one of them is no metric.
     """
-    found = {name: checked(LogEntry, raw, f"{where}: {name}") for name, raw in content.items()}
-    for name, one in found.items():
-        check_inside(Estimate.within(one.agg_value, one.interval_95), f"{where}: {name}")
-        check_share(name, one.agg_value, f"{where}: {name}")
+    found = {}
+    for name, raw in content.items():
+        place = f"{where}: {name}"
+        one = checked(MetricResult, raw, place)
+        check_inside(one, place)
+        check_share(name, one.value, place)
+        found[name] = replace(one, n=sum(len(side.records) for side in one.sides))
     return found
 
 
@@ -110,49 +198,50 @@ def check_share(name: str, value: float | None, where: object) -> None:
     Raises:
         InputError: it is not from 0 to 1.
     """
-    if value is None or not isfinite(value) or not _SHARE.fullmatch(name):
-        return
-    if not -1e-6 <= value <= 1 + 1e-6:
+    if value is not None and _SHARE.fullmatch(name) and not -1e-6 <= value <= 1 + 1e-6:
         raise InputError(f"{where} is {value:g}, wanted 0 to 1")
 
 
-def read_eval(log_file: Path) -> EvalRun:
+def read_eval(log_file: Path) -> EvaluationResult:
     """A log in open-unlearning's layout, with the manifest beside it where there is one.
 
     Raises:
         InputError: it is not a log.
     """
     check_result(log_file)
-    entries = entries_of(json_object(log_file), log_file)
+    return log_in(json_object(log_file), log_file)
+
+
+def log_in(content: Mapping[str, Any], log_file: Path) -> EvaluationResult:
+    """The same of what the file holds."""
+    entries = entries_of(content, log_file)
     if not entries:
         raise InputError(f"{log_file}: holds no metric")
-    manifest_file = log_file.parent / "manifest.json"
+    manifest_file = log_file.with_name(MANIFEST)
     manifest = json_object(manifest_file) if manifest_file.exists() else None
-    model = model_in(manifest, "model", manifest_file)
-    for name, one in entries.items():
-        told = part(manifest, "inputs", "metrics", name)
-        high, family = told.get("high_means"), str(told.get("family", one.family))
-        high = high if high in ("knows", "forgot") else None
-        source = str(told.get("source", ""))
-        entries[name] = replace(one, family=family, high_means=high, source=source)
-    return EvalRun(
-        folder=log_file.parent,
-        model=model.name or log_file.parent.name,
-        weights=model.weights or model.name or log_file.parent.name,
-        suite=log_file.name.partition("_")[0].lower(),
-        entries=entries,
-        manifest=manifest,
+    inputs = part(manifest, "inputs")
+    for name, told in part(inputs, "metrics").items():
+        if name in entries:
+            said = {key: told[key] for key in ("family", "high_means", "source") if key in told}
+            entries[name] = replace(entries[name], **said)
+    is_muse = log_file.name.startswith("MUSE") or any("mem_ROUGE" in name for name in entries)
+    return EvaluationResult(
+        model_in(manifest, "model", manifest_file).name or log_file.parent.name,
+        log_file,
+        "muse" if is_muse else "tofu",
+        entries,
+        tuple(inputs.get("notes") or ()),
+        manifest,
     )
 
 
-def answers_in(run: EvalRun) -> dict[int, tuple[str, str]]:
+def answers_in(run: EvaluationResult) -> dict[int, tuple[str, str]]:
     """By idx of the forget set: what was asked and what was answered; where the log has it."""
-    log = run.folder / f"{run.suite.upper()}_EVAL.json"
-    rows = part(json_object(log), "forget_Q_A_ROUGE", "value_by_index")
+    said = run.entries.get("forget_Q_A_ROUGE", MetricResult())
     return {
-        int(idx): (str(row.get("input", "")), str(row["generation"]))
-        for idx, row in rows.items()
-        if idx.isdecimal() and isinstance(row, Mapping) and "generation" in row
+        idx: (str(row.get("input", "")), str(row["generation"]))
+        for idx, row in said.records.items()
+        if "generation" in row
     }
 
 

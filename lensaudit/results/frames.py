@@ -35,9 +35,9 @@ def summaries(*places: Place) -> pd.DataFrame:
                 "value": run.estimate.value,
                 "low": run.estimate.low,
                 "high": run.estimate.high,
-                "n": run.said.n,
-                "n_scored": run.said.n_scored,
-                **{name: run.said.calibration.get(name) for name in ("full", "retain")},
+                "n": run.n,
+                "n_scored": run.n_scored,
+                **{name: run.calibration.get(name) for name in ("full", "retain")},
                 **{name: run.summary.get(name) for name in settings},
                 "folder": str(run.folder),
             }
@@ -84,20 +84,19 @@ def metrics(*places: Place) -> pd.DataFrame:
     """One row per model and metric of `lensaudit eval`, with what a high value means."""
     rows = [
         {
-            "model": run.model,
+            "model": run.source,
             "metric": name,
-            "value": found.value,
-            "low": found.low,
-            "high": found.high,
+            "value": entry.value,
+            "low": entry.low,
+            "high": entry.high,
             "high_means": entry.high_means,
             "family": entry.family,
-            "n_scored": found.n,
+            "n_scored": entry.n,
             "n_unscored": entry.n_unscored,
-            "reason": found.why if found.value is None else None,
+            "reason": entry.reason,
         }
         for run in _readable(_found(places, "eval"), read_eval)
         for name, entry in run.entries.items()
-        for found in (entry.estimate,)
     ]
     return _frame(rows)
 

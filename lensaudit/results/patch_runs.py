@@ -317,28 +317,21 @@ class PatchSummary(Examined):
         return reasons
 
 
-@dataclass(frozen=True)
-class PatchRun:
-    """A finished run of one source."""
+@dataclass(frozen=True, kw_only=True)
+class PatchRun(PatchSummary):
+    """A finished run of one source: its summary, its rows, and what it was made of."""
 
     folder: Path
-    source: str
     weights: str
     """Content hash of the source: what results of one model are joined by."""
     models: Mapping[str, NamedModel]
     """`full` and `retain`, by role."""
-    score: str
-    """`uds`, `lens` or `em`."""
-    estimate: Estimate
-    """The score over all examples; `n` of them are scored."""
-    said: PatchSummary
     summary: JsonObject
     """The same as it was written."""
     manifest: JsonObject
     examples: tuple[Texts, ...]
     rows: tuple[JsonObject, ...]
     """As in results.jsonl, in the order of `examples`."""
-    layers: tuple[int, ...]
     s1: Numbers
     """Deltas by example and layer, nats per token; shares for EM."""
     s2: Numbers
@@ -373,18 +366,14 @@ def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
     ]
     delta = "_em" if found.score == "em" else ""
     return PatchRun(
+        **vars(found),
         folder=folder,
-        source=found.source,
         weights=model_in(manifest, "source", folder).weights or found.source,
         models=models,
-        score=found.score,
-        estimate=found.estimate,
-        said=found,
         summary=summary,
         manifest=manifest,
         examples=tuple(_texts(row, texts.get(row["idx"])) for row in rows),
         rows=rows,
-        layers=tuple(found.layers),
         s1=_numbers(rows, f"s1{delta}", len(found.layers)),
         s2=_numbers(rows, f"s2{delta}", len(found.layers)),
         scores=_numbers(rows, SCORES[found.score]),

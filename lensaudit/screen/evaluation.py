@@ -8,9 +8,8 @@ from lensaudit.screen.cells import brief, interval, no_interval
 from lensaudit.screen.tables import Part, table
 
 if TYPE_CHECKING:
-    from lensaudit.auditing.result import EvaluationResult
     from lensaudit.judge.jobs import JudgeJob
-    from lensaudit.metrics.registry import MetricResult
+    from lensaudit.results.eval_runs import EvaluationResult, MetricResult
 
 ARROWS = {"knows": "↑ knows", "forgot": "↑ forgot"}
 
@@ -59,10 +58,8 @@ def _root(found: "EvaluationResult", name: str) -> str:
 
 def _counts(entry: "MetricResult") -> str:
     """Rows scored of rows asked; both sides of a membership attack together."""
-    entries = list(entry.parts.values()) or [entry]
-    scored = sum(len(one.records) for one in entries)
-    gaps = sum(len(one.unscored) for one in entries)
-    return f"{scored}/{scored + gaps}" if scored else ""
+    scored = sum(len(one.records) for one in entry.sides)
+    return f"{scored}/{scored + entry.n_unscored}" if scored else ""
 
 
 def of_judged(job: "JudgeJob") -> Iterator[Part]:

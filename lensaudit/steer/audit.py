@@ -26,7 +26,7 @@ from lensaudit.groups import unit_of
 from lensaudit.models.registry import default_data
 from lensaudit.patching.prepare import encode_all, prepare
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.progress import Notice, Tick, unheard
+from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.records import RunResult, claim, manifest
 from lensaudit.results.sentences import (
@@ -119,7 +119,7 @@ def evenly(examples: Sequence[AnyRow], limit: int) -> list[AnyRow]:
     return [examples[at * len(examples) // n] for at in range(n)]
 
 
-def run(audit: DirectionsAudit, progress: Tick = unheard, notice: Notice = unheard) -> RunResult:
+def run(audit: DirectionsAudit, progress: Tell = unheard, notice: Notice = unheard) -> RunResult:
     """Every experiment on every fold, then `interventions.jsonl`, `summary.json` and the manifest.
 
     A finished fold of an experiment is not computed again.
@@ -143,7 +143,7 @@ def run(audit: DirectionsAudit, progress: Tick = unheard, notice: Notice = unhea
     ]
     done = {(row["kind"], row["fold"]) for row in rows}
     wanted = list(product(audit.kinds, audit.folds()))
-    session.progress = lambda one: progress(one.stage, one.done, one.of)
+    session.progress = progress
     with session:
         for kind, fold in [("plain", PLAIN), *wanted]:
             if (kind, fold.number) in done:
@@ -153,7 +153,7 @@ def run(audit: DirectionsAudit, progress: Tick = unheard, notice: Notice = unhea
             ledger.append(new)
             rows += new
             done.add((kind, fold.number))
-            progress("experiments x folds", len(done) - 1, len(wanted))
+            progress(Progress("experiments x folds", len(done) - 1, len(wanted)))
     rows.sort(key=lambda row: (_ORDER[row["kind"]], row["fold"]))
     ledger.rewrite(rows)
     summary = summed_up(audit, rows)

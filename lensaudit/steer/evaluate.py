@@ -29,7 +29,7 @@ from lensaudit.groups import batched
 from lensaudit.judge.items import Judge, JudgeRequest, JudgeVerdict
 from lensaudit.judge.programmatic import ENTITY
 from lensaudit.patching.interventions import Where
-from lensaudit.progress import Notice, Tick
+from lensaudit.progress import Notice, Progress, Tell
 from lensaudit.results.records import claim, manifest
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.stats import mean_known
@@ -374,7 +374,7 @@ class Steering(TraitModel):
             f"{settings.judge}"
         )
 
-    def run(self, progress: Tick) -> tuple[dict[str, Any], Path]:
+    def run(self, progress: Tell) -> tuple[dict[str, Any], Path]:
         """Ask, judge and write; the results and their file.
 
         Raises:
@@ -553,7 +553,7 @@ def levels_of(job: Steering, by: tuple[Judge, Judge]) -> list[Level]:
             def tick(
                 n: int, done: int = len(requests), of: int = len(job.rows) * len(asks)
             ) -> None:
-                job.progress("answering", done + n, of)
+                job.progress(Progress("answering", done + n, of))
 
             # the baseline adds nothing, so it is one for all vectors
             aside, edits = ("coefficient", "layer"), one.edits(job.settings.where)

@@ -17,7 +17,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.judge.programmatic import ENTITY
 from lensaudit.models.checkpoint import load_tokenizer
-from lensaudit.progress import Notice, Tick, unheard
+from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.reading import checked, null
 from lensaudit.steer.estimators import (
     Separation,
@@ -78,7 +78,7 @@ def plan_of(job: TraitModel) -> str:
     )
 
 
-def run(job: TraitModel, progress: Tick) -> list[SteeringVector]:
+def run(job: TraitModel, progress: Tell) -> list[SteeringVector]:
     """Estimate the directions and write them to `vectors/`."""
     job = replace(job, progress=progress)
     vectors = extract(job, samples_of(job))

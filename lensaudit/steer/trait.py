@@ -31,7 +31,7 @@ from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.generation import draws_of
 from lensaudit.patching.generation import ends_of, rows_that_fit
 from lensaudit.patching.options import parse_layers, parse_memory
-from lensaudit.progress import Notice, Tick, unheard
+from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.reading import Flag, checked
 from lensaudit.settings import results_folder
@@ -221,7 +221,7 @@ class TraitModel:
     device: str
     notice: Notice = unheard
     """Told which lines of a log do not count."""
-    progress: Tick = unheard
+    progress: Tell = unheard
 
     @classmethod
     def opened(
@@ -453,7 +453,7 @@ def elicit(job: TraitModel) -> list[ContrastSample]:
     asks = {key: ask(key, one) for key, one in wanted}
 
     def tick(n: int) -> None:
-        job.progress("eliciting", n, len(asks))
+        job.progress(Progress("eliciting", n, len(asks)))
 
     said = job.answers(job.folder / "elicited.jsonl", "elicited", asks, tick)
     return whole_pairs(
@@ -525,7 +525,7 @@ def judged(
                 if known[key].status not in PASSING
             )
             done = sum(key in known for key in missing)
-            job.progress(f"judging by {judge.name}", done, len(missing))
+            job.progress(Progress(f"judging by {judge.name}", done, len(missing)))
         return (known[key] for key in keys)
 
     prompts = (job.trait.eval_prompt, COHERENCE)
@@ -543,7 +543,7 @@ def identity_of(judge: Judge) -> dict[str, str]:
 
 @contextlib.contextmanager
 def judges(
-    judge: str, coherence: str | None, access: JudgeAccess, progress: Tick
+    judge: str, coherence: str | None, access: JudgeAccess, progress: Tell
 ) -> Iterator[tuple[Judge, Judge]]:
     """The judges of trait and coherence while the block lasts; what may be used, both use.
 

@@ -22,13 +22,14 @@ from lensaudit.auditing.patch import patch_into
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import InputError, TryAgainError, VerificationError, WorkError
 from lensaudit.files import make_folder, read_json, write_json
-from lensaudit.metrics.registry import Metric, MetricResult, all_metrics, ordered, retain_names
+from lensaudit.metrics.registry import Metric, all_metrics, ordered, retain_names
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.options import parse_memory
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import unheard
+from lensaudit.results.eval_runs import MetricResult
 from lensaudit.results.keyed import keyed_document
 from lensaudit.results.records import git_commit
 from lensaudit.scores.estimate import Estimate
@@ -259,11 +260,10 @@ def _depths(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 def _value(metric: Metric, entry: MetricResult) -> dict[str, Any]:
     """One metric as plain JSON."""
-    sides = list(entry.parts.values()) or [entry]
-    n, n_unscored = sum(len(s.records) for s in sides), sum(len(s.unscored) for s in sides)
+    n = sum(len(side.records) for side in entry.sides)
     ends = None if entry.value is None else entry.ends
     found = Estimate.within(entry.value, ends, n=n, why=entry.reason or "no value")
-    return _row(found, n_unscored, metric.high_means, metric.fn.__module__.rpartition(".")[2])
+    return _row(found, entry.n_unscored, metric.high_means, metric.fn.__module__.rpartition(".")[2])
 
 
 def attacked(

@@ -165,9 +165,9 @@ def _eval(content: Any, where: object, nulls: Calibration) -> list[Told]:
     entries = entries_of(checked_as(dict[str, Any], content, where), where)
     why = "what full and retain say is not in this folder"
     views = [
-        View(view, None, f"{name} {one.agg_value:.2f}", why=why, number=one.estimate)
+        View(view, None, f"{name} {one.value:.2f}", why=why, number=one)
         for name, view in zip(ASKED, ("asked", "leak"), strict=True)
-        if (one := entries.get(name)) is not None and one.agg_value is not None
+        if (one := entries.get(name)) is not None and one.value is not None
     ]
     return [("", views)]
 

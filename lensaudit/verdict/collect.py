@@ -13,7 +13,7 @@ from typing import Any
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
-from lensaudit.results.eval_runs import EvalRun, read_eval
+from lensaudit.results.eval_runs import EvaluationResult, read_eval
 from lensaudit.results.locate import Found, Kind, LeftOut, locate
 from lensaudit.results.patch_runs import PatchRun, PatchSummary, read_patch
 from lensaudit.results.reading import checked, json_object, part
@@ -40,7 +40,7 @@ class Model:
     runs: list[PatchRun] = field(default_factory=list)
     beside: dict[str, View] = field(default_factory=dict)
     """Views of other results, by name."""
-    evals: list[EvalRun] = field(default_factory=list)
+    evals: list[EvaluationResult] = field(default_factory=list)
     folders: list[Path] = field(default_factory=list)
     keeps: tuple[Keeps, ...] = ()
     """What it keeps beside its `full`; none where one of them was not evaluated on the rows."""
@@ -56,10 +56,10 @@ class Model:
         alone = [run for rows, run in lenses.items() if rows not in known]
         judged = []
         for run in (*patched, *alone):
-            views, stream = of_patch(run.said, run.rows, self.nulls)
+            views, stream = of_patch(run, run.rows, self.nulls)
             lens = lenses.get(_rows(run))
             if lens is not None and not any(view.name == "lens" for view in views):
-                views += of_patch(lens.said, lens.rows, self.nulls)[0]
+                views += of_patch(lens, lens.rows, self.nulls)[0]
             # what the run says itself comes first, and counts
             own = {view.name: view for view in views}
             every = own | self.beside | own
@@ -135,7 +135,7 @@ class Verdicts:
         made = json_object(manifest) if manifest.exists() else {}
         told = READERS[one.kind](read_json(one.path), one.path, self.nulls)
         for named, views in told:
-            source = run.model if run else named
+            source = run.source if run else named
             known = self._known(run.weights if run else _weights(made, source), source)
             known.folders.append(one.path.parent)
             known.evals += [run] if run else []

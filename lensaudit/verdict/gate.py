@@ -139,17 +139,17 @@ def _rows(one: Evidence, policy: Policy) -> Iterator[str]:
     if stream is None or run is None:
         yield "it was not patched"
         return
-    n_rows = run.said.n_scored
+    n_rows = run.n_scored
     if n_rows < policy.min_rows:
         yield f"{n_rows} rows are scored, wanted {policy.min_rows}"
     if stream.n_authors < policy.min_authors:
         yield f"{stream.n_authors} authors, wanted {policy.min_authors}"
-    if run.said.ci95_assumes and not policy.rows_as_authors:
+    if run.ci95_assumes and not policy.rows_as_authors:
         yield f"{n_rows} rows, no authors named; rows_as_authors lets each row stand for one"
     if stream.n_never < policy.min_never_trained:
         yield f"{stream.n_never} never-trained models, wanted {policy.min_never_trained}"
-    if (n := run.said.spans.get("rule")) and not policy.allow_unreviewed:
-        yield f"{n} of {run.said.n} spans by rule, not reviewed"
+    if (n := run.spans.get("rule")) and not policy.allow_unreviewed:
+        yield f"{n} of {run.n} spans by rule, not reviewed"
 
 
 def _limits(one: Evidence, policy: Policy) -> Iterator[str]:
@@ -161,7 +161,7 @@ def _limits(one: Evidence, policy: Policy) -> Iterator[str]:
             yield "max_leak: what it says was not measured"
         elif limits[1] > policy.max_leak:
             yield f"max_leak: it may say {limits[1]:.2f} of the facts, at most {policy.max_leak:g}"
-    lost = one.run.said.collateral if one.run else {}
+    lost = one.run.collateral if one.run else {}
     if (most := policy.max_collateral) is not None:
         if not lost:
             yield "max_collateral: not measured; `lensaudit patch --also retain` does"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lensaudit.results.eval_runs import EvalRun
+from lensaudit.results.eval_runs import EvaluationResult
 from lensaudit.results.reading import part
 from lensaudit.verdict.views import hundredths
 
@@ -53,17 +53,19 @@ def kept(own: Mapping[str, float | None], full: Mapping[str, float | None]) -> t
     return tuple(both[:1] if both and both[0].metric not in KEPT else both)
 
 
-def kept_of_runs(own: Sequence[EvalRun], full: Sequence[EvalRun]) -> tuple[Keeps, ...]:
+def kept_of_runs(
+    own: Sequence[EvaluationResult], full: Sequence[EvaluationResult]
+) -> tuple[Keeps, ...]:
     """The same of evaluations, of the first two that asked for the same rows."""
     pairs = ((one, other) for one in own for other in full if _rows(one) == _rows(other))
     found = (
-        kept(*({name: one.estimate.value for name, one in run.entries.items()} for run in both))
+        kept(*({name: one.value for name, one in run.entries.items()} for run in both))
         for both in pairs
     )
     return next(filter(None, found), ())
 
 
-def _rows(run: EvalRun) -> object:
+def _rows(run: EvaluationResult) -> object:
     """Content of the rows to keep; None where a log of another tool does not say."""
     return part(run.manifest, "inputs", "data").get("retain")
 

@@ -7,7 +7,7 @@ import pytest
 from frozen_suites import SCENARIOS, suites
 from metric_helpers import FAMILY, goldens, scenario_passes, subject_in
 
-from lensaudit.evaluation.log import read_log, recomputed, write_log
+from lensaudit.evaluation.log import completed, read_log, recomputed, write_log
 from lensaudit.evaluation.suite import evaluate, retain_reference
 
 EVERY_RUN = ["edge__plain__full", "muse__retain"]
@@ -70,7 +70,7 @@ def test_a_log_gives_its_aggregates_again(scenario, tmp_path):
     retain = {}
     if asked.retain:
         path.write_text(json.dumps(logs[asked.retain]))
-        retain = read_log(path).complete
+        retain = completed(read_log(path))
     path.write_text(json.dumps(logs[scenario]))
     found = recomputed(read_log(path), retain=retain, retain_value=None if retain else 0.5)
     wanted = {name: entry["agg_value"] for name, entry in logs[scenario].items()}
@@ -120,7 +120,7 @@ def test_a_log_of_open_unlearning_gives_its_aggregates_again(scenario, shared, t
         folder.mkdir()
         theirs = goldens()[env["retain_logs"].split()[1]]["metrics"]
         (folder / name).write_text(json.dumps(theirs))
-        retain = read_log(folder).complete
+        retain = completed(read_log(folder))
     found = recomputed(
         read_log(tmp_path / name), retain=retain, retain_value=None if retain else 0.5
     )

@@ -10,7 +10,7 @@ from metric_helpers import tiny_passes, tiny_split
 from lensaudit.data.chat import Template
 from lensaudit.errors import InputError
 from lensaudit.evaluation.forward import Tokenization
-from lensaudit.evaluation.log import read_log, recomputed, write_log
+from lensaudit.evaluation.log import completed, read_log, recomputed, write_log
 from lensaudit.evaluation.suite import conditions, evaluate, retain_reference
 from lensaudit.metrics.registry import MetricResult
 
@@ -110,7 +110,7 @@ def test_the_older_layout_gives_todays_metrics(tmp_path):
 def test_an_older_log_serves_as_retain_reference(tmp_path):
     path = tmp_path / "eval_log_aggregated.json"
     path.write_text(json.dumps(OLD))
-    assert "forget_truth_ratio" in read_log(path).complete
+    assert "forget_truth_ratio" in completed(read_log(path))
 
 
 @pytest.mark.parametrize(

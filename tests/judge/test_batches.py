@@ -367,8 +367,8 @@ cache, out = Path(folder) / "answers.sqlite", Path(folder) / "out"
 settings = LogSettings(
     log=Path(log), model="stub-judge", base_url=url, cache=cache, concurrency=1, out=out
 )
-def progress(what, done, total):
-    print(done, flush=True)
+def progress(at):
+    print(at.done, flush=True)
 run_job(settings, progress)
 """
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from lensaudit.metrics.records import finished
-from lensaudit.metrics.registry import Measured, MetricContext, Trace, all_metrics
+from lensaudit.metrics.registry import Measured, MetricContext, Trace, all_metrics, finished
 
 
 def trace(*log_probs):

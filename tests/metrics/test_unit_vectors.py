@@ -13,8 +13,7 @@ from lensaudit.metrics.membership import compressed_bytes, least_mean, standardi
 from lensaudit.metrics.memorization import share_predicted, strength, strength_with_floor
 from lensaudit.metrics.privacy import privleak, rel_diff, similarity
 from lensaudit.metrics.probability import probability_record
-from lensaudit.metrics.records import finished
-from lensaudit.metrics.registry import MetricContext, MetricResult, Trace, all_metrics
+from lensaudit.metrics.registry import MetricContext, MetricResult, Trace, all_metrics, finished
 from lensaudit.metrics.rouge import overlap
 from lensaudit.scores.stats import harmonic_mean
 

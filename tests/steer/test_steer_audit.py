@@ -279,7 +279,7 @@ def test_a_run_that_was_cut_goes_on_and_a_whole_one_loads_nothing(hidden, tmp_pa
     kept = [line for line, stays in zip(lines, left, strict=True) if stays]
     (tmp_path / LOG).write_text("".join(kept) + '{"kind": "abl')
     seen = []
-    assert run(audit, tmp_path, lambda what, done, total: seen.append((done, total))) == summary
+    assert run(audit, tmp_path, lambda at: seen.append((at.done, at.of))) == summary
     assert seen == [(6, 6)]
     monkeypatch.setattr(session, "load", lambda *args, **options: pytest.fail("loaded a model"))
     assert run(audit, out) == summary

@@ -55,7 +55,7 @@ from lensaudit.models.registry import (
 )
 from lensaudit.models.sizes import n_parameters, sizes_on_disk
 from lensaudit.patching.outcome import clear
-from lensaudit.progress import Notice, Progress, Tell, Tick, unheard
+from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.attacks import EffortPoint
 from lensaudit.results.records import RunResult, claim, folders_for, manifest
 from lensaudit.scores.estimate import Estimate
@@ -221,7 +221,7 @@ def fitting_workers(model: Checkpoint, device: str) -> int:
     return min(len(cores), fitting)
 
 
-def fill(log: Log, attacks: Sequence[EffortJob], *, workers: int, report: Tick) -> None:
+def fill(log: Log, attacks: Sequence[EffortJob], *, workers: int, report: Tell) -> None:
     """Do the attacks that the log lacks, each once; a kill loses those that are running."""
     left = {one.job_id: one for one in attacks if one.job_id not in log.finished}
     # one model after the other: each is loaded once
@@ -231,7 +231,7 @@ def fill(log: Log, attacks: Sequence[EffortJob], *, workers: int, report: Tick) 
 
 
 def _done(
-    attacks: Sequence[EffortJob], workers: int, report: Tick
+    attacks: Sequence[EffortJob], workers: int, report: Tell
 ) -> Iterator[tuple[EffortJob, Finished]]:
     if workers < 2:
         for number, attack in enumerate(attacks):
@@ -239,7 +239,7 @@ def _done(
             before, total = number * n_steps, len(attacks) * n_steps
 
             def tell(step: int, before: int = before, total: int = total) -> None:
-                report("attack steps", before + step, total)
+                report(Progress("attack steps", before + step, total))
 
             yield attack, do(attack, tell)
         _START.clear()
@@ -248,7 +248,7 @@ def _done(
         futures = {pool.submit(do, attack): attack for attack in attacks}
         try:
             for number, future in enumerate(as_completed(futures), 1):
-                report("attacks", number, len(attacks))
+                report(Progress("attacks", number, len(attacks)))
                 yield futures[future], future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -529,9 +529,6 @@ def run(
     path, started = ready.log.path, time.monotonic()
     assert path is not None
 
-    def tell(what: str, done: int, of: int) -> None:
-        progress(Progress(what, done, of))
-
     with alone(path.parent):
         # what another process did since the log was read is not done again
         ready = replace(ready, log=read_log(path))
@@ -539,7 +536,7 @@ def run(
             claim(folder, "effort", ["summary.json"])
             clear(folder)
         own = [one for arms in ready.models.values() for one in ready.tried(arms.source)]
-        fill(ready.log, own, workers=workers, report=tell)
+        fill(ready.log, own, workers=workers, report=progress)
         spoken: Spoken = {
             (name, arm): ready.speaking(arms.source, arm)
             for name, arms in ready.models.items()
@@ -554,7 +551,7 @@ def run(
             for arm, rate in sorted(rates)
             for one in ready.attacks(model, arm, rate)
         ]
-        fill(ready.log, anchors, workers=workers, report=tell)
+        fill(ready.log, anchors, workers=workers, report=progress)
         return [_deposit(ready, name, spoken, started) for name in ready.models]
 
 

@@ -74,7 +74,7 @@ from lensaudit.models.registry import (
     default_data,
     is_demo,
 )
-from lensaudit.progress import Notice, Tick, unheard
+from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.records import claim, manifest, package_versions
 from lensaudit.settings import plain, results_folder
 from lensaudit.unlearn.rows import check_lengths
@@ -382,7 +382,7 @@ def prepare(settings: StudySettings, notice: Notice = unheard) -> tuple[tuple[St
 
 
 def run_studies(
-    settings: StudySettings, studies: Sequence[Study], log: Log, report: Tick
+    settings: StudySettings, studies: Sequence[Study], log: Log, report: Tell
 ) -> Summarized:
     """Fill the log with the jobs that it lacks, and summarise it.
 
@@ -503,7 +503,7 @@ def run(
     log: Log | None = None,
     *,
     defects: Literal["refuse", "keep"] = "refuse",
-    report: Tick = unheard,
+    report: Tell = unheard,
 ) -> Log:
     """Fill the log with the study's jobs.
 
@@ -567,7 +567,7 @@ def run(
     return log
 
 
-def _fill(study: Study, role: Role, jobs: Jobs, log: Log, report: Tick) -> None:
+def _fill(study: Study, role: Role, jobs: Jobs, log: Log, report: Tell) -> None:
     """Do the jobs of one model that the log lacks."""
     left = [one for one in jobs if one.job_id not in log.finished]
     if not left:
@@ -585,7 +585,7 @@ def _fill(study: Study, role: Role, jobs: Jobs, log: Log, report: Tick) -> None:
         for number, job in enumerate(left):
 
             def tell(epoch: int, number: int = number) -> None:
-                report(what, number * n_epochs + epoch, len(left) * n_epochs)
+                report(Progress(what, number * n_epochs + epoch, len(left) * n_epochs))
 
             tell(0)
             began = time.monotonic()
@@ -604,7 +604,7 @@ def _fill(study: Study, role: Role, jobs: Jobs, log: Log, report: Tick) -> None:
                 done = replace(made, curve=(*first, *made.curve))
             seconds = round(time.monotonic() - began, 3)
             log.add(replace(done, job_id=job.job_id, seconds=seconds), jobs[job])
-        report(what, len(left) * n_epochs, len(left) * n_epochs)
+        report(Progress(what, len(left) * n_epochs, len(left) * n_epochs))
     finally:
         if start is not None:
             start.restore(model)
