@@ -30,7 +30,6 @@ from typing import (
 
 from lensaudit.association.result import KnowResult, know_folder
 from lensaudit.association.settings import KnowSettings
-from lensaudit.auditing.keywords import given_to
 from lensaudit.auditing.question import (
     audit_folder,
     audit_key,
@@ -62,7 +61,7 @@ from lensaudit.models.hashing import looking
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.keyed import Key, Question
-from lensaudit.results.reading import json_object
+from lensaudit.results.reading import given_to, json_object
 from lensaudit.results.records import COMPARISON_MANIFEST, MANIFEST, folders_for
 from lensaudit.settings import Place, named, path_of
 

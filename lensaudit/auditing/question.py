@@ -50,7 +50,7 @@ from lensaudit.settings import (
     several,
     shared,
 )
-from lensaudit.verdict.keeps import KEPT
+from lensaudit.verdict.collect import KEPT
 
 PATCH, EVAL, KNOW = "patch", "eval", "know"
 """Of an audit's folder: depth, what each model says, and which values it binds to whom."""

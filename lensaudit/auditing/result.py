@@ -21,11 +21,10 @@ from lensaudit.results.patch_runs import SCORES
 from lensaudit.results.reading import csv_rows, json_object
 from lensaudit.results.records import COMPARISON, MANIFEST, RunResult, folders_for
 from lensaudit.settings import Kept, Score
-from lensaudit.verdict.collect import Verdicts, verdicts
+from lensaudit.verdict.collect import Keeps, Verdicts, verdicts
 from lensaudit.verdict.decide import Verdict
 from lensaudit.verdict.decide import said as sentence
 from lensaudit.verdict.depth import calibration_problem
-from lensaudit.verdict.keeps import Keeps
 
 if TYPE_CHECKING:
     import pandas as pd  # pyright: ignore[reportMissingTypeStubs]

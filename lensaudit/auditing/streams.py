@@ -20,7 +20,6 @@ from torch import Tensor
 
 from lensaudit.activations.spec import parts_of
 from lensaudit.activations.store import Activations, ActivationStore
-from lensaudit.auditing.keywords import given_to
 from lensaudit.auditing.result import CacheResult
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.data.facts import Fact
@@ -44,6 +43,7 @@ from lensaudit.patching.scoring import cache_bytes
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Plan, Tell, unheard
+from lensaudit.results.reading import given_to
 from lensaudit.scores.depth import label_logprob, label_rank
 from lensaudit.settings import (
     Caches,

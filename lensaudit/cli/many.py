@@ -43,7 +43,7 @@ with lazily():
         watch,
         weights,
     )
-    from lensaudit.verdict import keeps
+    from lensaudit.verdict import collect as judging
 
 RESULTS = click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
 
@@ -284,7 +284,8 @@ def collect_command(folder: Path, out: Path | None, allow_missing: bool, as_json
     document = {key: found[key] for key in ("n_planned", "n_done", "missing")}
     said = [one["sentence"] for one in verdicts]
     said += [
-        keeps.keeps_line(label, keeps.keeps_of(one)) or "" for label, one in found["keeps"].items()
+        judging.keeps_line(label, judging.keeps_of(one)) or ""
+        for label, one in found["keeps"].items()
     ]
     said.append(f"{found['n_done']} of {found['n_planned']} planned units")
     answer(document | {"verdicts": verdicts}, said, place, as_json=as_json)

@@ -42,11 +42,11 @@ with lazily():
     from lensaudit.evaluation import lmeval
     from lensaudit.report import render
     from lensaudit.results import records
-    from lensaudit.screen import depth, evaluation, know, steer
+    from lensaudit.screen import attacks, depth, evaluation, steer
     from lensaudit.steer import audit as directions
     from lensaudit.steer import evaluate as steering
     from lensaudit.steer import extract
-    from lensaudit.verdict import keeps
+    from lensaudit.verdict import collect
 
 PAGE = "audit.html"
 LOOKING = "looking for a finished run"
@@ -226,7 +226,7 @@ def print_audited(found: "result.Audited", page: Path, *, as_json: bool) -> None
     sources = [
         {key: one.summary.get(key) for key in shown}
         | {"verdict": asdict(one.verdict), "association": _brief(one.association)}
-        | ({"keeps": keeps.keeps_document(one.keeps)} if one.keeps else {})
+        | ({"keeps": collect.keeps_document(one.keeps)} if one.keeps else {})
         for one in found.results
     ]
     document = {"report": str(page), "sources": sources}
@@ -313,7 +313,7 @@ def know_command(
     with ProgressBar() as bar:
         found = known(source, settings, out, notice=notice, progress=bar)
     document = {"out": str(found.folder), **found.summary}
-    answer(document, know.of_know(found.summary), found.folder, as_json=as_json)
+    answer(document, attacks.of_know(found.summary), found.folder, as_json=as_json)
 
 
 @click.group("canaries")

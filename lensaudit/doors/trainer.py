@@ -28,7 +28,6 @@ from lensaudit.association.run import know_into
 from lensaudit.association.settings import quick
 from lensaudit.auditing.calls import notice, patched
 from lensaudit.auditing.evaluate import evaluate_into
-from lensaudit.auditing.keywords import given_to
 from lensaudit.auditing.question import own_data
 from lensaudit.auditing.result import EvaluationResult, PatchResult
 from lensaudit.auditing.settings import EvaluateSettings
@@ -37,6 +36,7 @@ from lensaudit.errors import InputError, PartialError
 from lensaudit.files import read_json
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.settings import PatchSettings
+from lensaudit.results.reading import given_to
 from lensaudit.settings import (
     NO_RETAIN_MODEL,
     Asked,
@@ -54,9 +54,8 @@ from lensaudit.settings import (
 )
 from lensaudit.sweep.attempts import AttemptFailure, failure_of
 from lensaudit.sweep.watch import epoch_of, steps_of
-from lensaudit.verdict.collect import verdicts
+from lensaudit.verdict.collect import Keeps, kept, verdicts
 from lensaudit.verdict.decide import BADNESS, Code, Verdict
-from lensaudit.verdict.keeps import Keeps, kept
 
 FEWEST = 8
 """Rows that are patched first, and at least, where time is limited."""

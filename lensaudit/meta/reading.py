@@ -25,8 +25,8 @@ from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.metrics.privacy import ATTACKS, similarity
 from lensaudit.models.registry import published
-from lensaudit.results.eval_runs import entries_of
-from lensaudit.results.reading import Number, checked_as, json_object, number, part
+from lensaudit.results.eval_runs import log_in
+from lensaudit.results.reading import Number, checked_as, number, part
 from lensaudit.results.records import check_result, model_in
 
 Means = Literal["knows", "forgot"]
@@ -334,18 +334,13 @@ def known_to_do(folder: Path) -> dict[str, str]:
 
 def _log(content: Mapping[str, Any], path: Path) -> Values:
     """One model's log; its name is in a file beside it, else it is the folder's."""
-    name, weights = path.parent.name, None
-    manifest, done = path.parent / "manifest.json", path.parent / DONE
-    if manifest.is_file():
-        made = json_object(manifest)
-        checked_object(made.get("inputs"), f"{manifest}: inputs")
-        model = model_in(made, "model", manifest)
-        name, weights = model.name or name, model.weights
+    log, done = log_in(content, path), path.parent / DONE
+    name, weights = log.source, model_in(log.manifest, "model").weights
     if done.is_file():  # an attacked model is measured under the name of the model
         name = str(checked_object(read_json(done), f"{done}").get("model", name))
     name, broken = short_name(name), set[str]()
     row: dict[str, float | str] = {}
-    for suite, entry in entries_of(content, path).items():
+    for suite, entry in log.entries.items():
         key = _KEYS.get(suite, suite)
         row[key] = (entry.reason or "null in the log") if entry.value is None else entry.value
         broken |= {key} if entry.value is None and entry.failed else set()

@@ -14,9 +14,8 @@ from lensaudit.report.shelf import ANCHORS, PageModel
 from lensaudit.results.patch_runs import PatchRun, Texts
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import share_of
-from lensaudit.verdict.collect import Model
+from lensaudit.verdict.collect import Keeps, Model
 from lensaudit.verdict.decide import Code, Evidence
-from lensaudit.verdict.keeps import Keeps
 from lensaudit.verdict.thresholds import CALIBRATED_WITHIN
 from lensaudit.verdict.views import GROUPS, NOT_TRIED, QUESTIONS, View, hundredths
 

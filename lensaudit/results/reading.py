@@ -1,18 +1,24 @@
-"""Files of results, read with every surprise turned into one line: dataclasses are the schema."""
+"""Files of results, and keywords, read with every surprise turned into one line.
+
+Dataclasses are the schema.
+"""
 
 import csv
+import difflib
 import functools
+import inspect
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast, get_type_hints
 
 from pydantic import Field, Strict, TypeAdapter, ValidationError
 
 from lensaudit.errors import InputError
 from lensaudit.files import parse_json, read_json, read_text
 from lensaudit.scores.estimate import Estimate, Number
+from lensaudit.settings import named
 
 JsonObject = Mapping[str, Any]
 Record = TypeVar("Record")
@@ -203,3 +209,47 @@ def _said(error: Any) -> str:
 def _place(parts: Sequence[Any]) -> str:
     """Names and places alone: which of several types was tried is no place."""
     return ".".join(part for part in map(str, parts) if "[" not in part)
+
+
+def given_to(
+    call: str, record: Any, given: Mapping[str, Any], known: Collection[str] = ()
+) -> dict[str, Any]:
+    """Keywords as the fields of a record hold them.
+
+    Args:
+        call: whose keywords they are.
+        record: the settings.
+        given: the keywords.
+        known: those of the fields that the call knows; none: all.
+
+    Raises:
+        TypeError: the call knows no such keyword.
+        InputError: one is of another kind: `layers=9`, `dtype="fp16"`.
+    """
+    keywords = inspect.signature(record).parameters
+    for name in given:
+        if name not in (names := known or keywords):
+            near = difflib.get_close_matches(name, names)
+            hint = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(names)}"
+            raise TypeError(f"{call}() has no keyword {name!r}; {hint}")
+    kinds = get_type_hints(record, include_extras=True)
+    fitting = {name: _fit(value, keywords[name]) for name, value in given.items()}
+    return {
+        name: checked_as(kinds[name], value, f"{call}({name}={value!r:.40})")
+        for name, value in fitting.items()
+    }
+
+
+def _fit(value: Any, keyword: inspect.Parameter) -> Any:
+    """A value as its field holds it: of a field for several, one is a tuple of one."""
+    several = isinstance(value, Iterable) and not isinstance(value, str | Path)
+    if isinstance(keyword.default, tuple) and value is not None:
+        value = tuple(cast(Iterable[Any], value)) if several else (value,)
+    if isinstance(value, list | tuple):
+        return tuple(map(_plain, cast(Sequence[Any], value)))
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    """A place as text, which says a name or a file wherever either is wanted."""
+    return named(value) if isinstance(value, Path) else value

@@ -1,4 +1,4 @@
-"""What attacks bring out: worst cases, samples, relearning, recovery effort, retraining on T."""
+"""What attacks bring out (worst cases, samples, relearning, effort, RTT), and who has what."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
@@ -99,6 +99,30 @@ def _reached(arm: Mapping[str, Any], key: str, what: str) -> str:
         return number(None)
     shown = str(found) if what == "steps" else brief(float(found))
     return f"> {shown}" if arm["censored"][key] else shown
+
+
+def of_know(summary: Mapping[str, Any]) -> Iterator[Part]:
+    """The table of relations, the headline, bits, names and controls."""
+    yield table(
+        f"{summary['source']}: who has what",
+        ("relation", "subjects", "z", "p"),
+        (
+            (one["relation"], str(one["n"]), number(one["z"], 1), f"{one['p']:.2g}")
+            for one in summary["relations"]
+        ),
+        left=("relation",),
+    )
+    yield summary["headline"]
+    for field, said in (("bits", "associated"), ("bits_familiar", "familiar")):
+        if found := summary[field]:
+            ends = interval((found["low"], found["high"]), found["why"] or "–", ".2f")
+            yield f"  {said} {number(found['value'], 2)} bits a fact ({ends}; {found['n']} facts)"
+    naming = summary["naming"]
+    yield f"  {len(summary['named'])} facts named" + (f": {naming['why']}" if naming["why"] else "")
+    for one in summary["controls"]:
+        yield f"  control: {'' if one['passed'] else 'FAILED: '}{one['said']}"
+    if n := len(summary["unscored"]):
+        yield f"  {n} facts unscored; reasons in facts.csv"
 
 
 def of_recovery(shifts: Sequence[Shift]) -> Iterator[Part]:

@@ -12,9 +12,8 @@ from lensaudit.results.sentences import by_rule
 from lensaudit.screen.cells import brackets, interval, no_interval, number, profile
 from lensaudit.screen.tables import Part, dim, styled, table
 from lensaudit.settings import COUNTERFACTUAL
-from lensaudit.verdict.collect import Verdicts
+from lensaudit.verdict.collect import Verdicts, keeps_line
 from lensaudit.verdict.decide import WORDS, said, with_limits
-from lensaudit.verdict.keeps import keeps_line
 from lensaudit.verdict.thresholds import READABLE_BELOW
 
 if TYPE_CHECKING:

@@ -31,8 +31,7 @@ from lensaudit.sweep.attempts import (
     why_missing,
 )
 from lensaudit.sweep.plan import Sweep, Unit
-from lensaudit.verdict.collect import verdicts
-from lensaudit.verdict.keeps import keeps_document, kept
+from lensaudit.verdict.collect import keeps_document, kept, verdicts
 
 COLUMNS = (
     "model",

@@ -18,7 +18,7 @@ from lensaudit.results.attacks import (
     WorstSummary,
     shifts_in,
 )
-from lensaudit.results.eval_runs import entries_of
+from lensaudit.results.eval_runs import MetricResult
 from lensaudit.results.locate import Kind
 from lensaudit.results.patch_runs import Outputs, PatchSummary, estimate_in
 from lensaudit.results.reading import Whole, checked, checked_as, need, part
@@ -161,8 +161,7 @@ ASKED = ("forget_Q_A_ROUGE", "leak_exact")
 """Metrics of a suite about what a model answers, and the views they are."""
 
 
-def _eval(content: Any, where: object, nulls: Calibration) -> list[Told]:
-    entries = entries_of(checked_as(dict[str, Any], content, where), where)
+def _eval(entries: Mapping[str, MetricResult], where: object, nulls: Calibration) -> list[Told]:
     why = "what full and retain say is not in this folder"
     views = [
         View(view, None, f"{name} {one.value:.2f}", why=why, number=one)

@@ -2,10 +2,11 @@
 
 Models are told apart by weights. A model may have been patched on several sets of rows: each is
 judged with all that is known beside it, and the worst code counts. Nothing that is named beside a
-model changes what is said of it.
+model changes what is said of it. What a model keeps beside what `full` has is told with it: model
+utility, else its answers to kept rows.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,12 +23,90 @@ from lensaudit.settings import Place, path_of
 from lensaudit.verdict.attacks import READERS
 from lensaudit.verdict.decide import BADNESS, Code, Evidence, Verdict
 from lensaudit.verdict.depth import of_patch
-from lensaudit.verdict.keeps import Keeps, keeps_document, kept_of_runs
-from lensaudit.verdict.views import GROUPS, Calibration, View, read_calibration
+from lensaudit.verdict.views import GROUPS, Calibration, View, hundredths, read_calibration
 
 WANTED = (
     "wanted what lensaudit patch, audit, eval, worst, sample, rtt, relearn, effort or steer wrote"
 )
+
+
+KEPT: Mapping[str, str] = {
+    "retain_Q_A_Prob": "Prob on kept rows",
+    "retain_Q_A_ROUGE": "ROUGE on kept rows",
+}
+"""Metrics of rows to keep, which need nothing but question and answer."""
+NAMED: Mapping[str, str] = {"model_utility": "model utility", **KEPT}
+
+
+@dataclass(frozen=True)
+class Keeps:
+    """One metric of a model and of its `full`, on the same rows."""
+
+    metric: str
+    own: float
+    full: float
+
+    @property
+    def share(self) -> float:
+        """What is left of what `full` has."""
+        return self.own / self.full
+
+    @property
+    def told(self) -> str:
+        """In words.
+
+        >>> Keeps("retain_Q_A_Prob", 0.97, 0.98).told
+        ".97 of full's .98 (Prob on kept rows)"
+        """
+        return f"{hundredths(self.own)} of full's {hundredths(self.full)} ({NAMED[self.metric]})"
+
+
+def kept(own: Mapping[str, float | None], full: Mapping[str, float | None]) -> tuple[Keeps, ...]:
+    """Model utility where both have it; else what both have of kept rows.
+
+    >>> [one.metric for one in kept({"model_utility": None, "retain_Q_A_Prob": 0.9},
+    ...     {"model_utility": 0.6, "retain_Q_A_Prob": 0.95})]
+    ['retain_Q_A_Prob']
+    """
+    both = [
+        Keeps(name, mine, whole)
+        for name in NAMED
+        if (mine := own.get(name)) is not None and (whole := full.get(name))
+    ]
+    return tuple(both[:1] if both and both[0].metric not in KEPT else both)
+
+
+def kept_of_runs(
+    own: Sequence[EvaluationResult], full: Sequence[EvaluationResult]
+) -> tuple[Keeps, ...]:
+    """The same of evaluations, of the first two that asked for the same rows."""
+    pairs = ((one, other) for one in own for other in full if _kept_rows(one) == _kept_rows(other))
+    found = (
+        kept(*({name: one.value for name, one in run.entries.items()} for run in both))
+        for both in pairs
+    )
+    return next(filter(None, found), ())
+
+
+def _kept_rows(run: EvaluationResult) -> object:
+    """Content of the rows to keep; None where a log of another tool does not say."""
+    return part(run.manifest, "inputs", "data").get("retain")
+
+
+def keeps_line(source: str, found: Iterable[Keeps]) -> str | None:
+    """One line for a model; None where nothing was measured beside `full`."""
+    told = ", ".join(one.told for one in found)
+    return f"{source} keeps {told}" if told else None
+
+
+def keeps_document(found: Iterable[Keeps]) -> dict[str, dict[str, float]]:
+    """Metric -> what a model has of it, and what `full` has, as plain JSON."""
+    return {one.metric: {"value": one.own, "full": one.full} for one in found}
+
+
+def keeps_of(document: Mapping[str, Mapping[str, float]]) -> list[Keeps]:
+    """What `keeps_document` wrote."""
+    return [Keeps(metric, one["value"], one["full"]) for metric, one in document.items()]
 
 
 @dataclass
@@ -133,7 +212,8 @@ class Verdicts:
         run = read_eval(one.path) if one.kind == "eval" else None
         manifest = one.path.parent / MANIFEST
         made = json_object(manifest) if manifest.exists() else {}
-        told = READERS[one.kind](read_json(one.path), one.path, self.nulls)
+        content = run.entries if run else read_json(one.path)
+        told = READERS[one.kind](content, one.path, self.nulls)
         for named, views in told:
             source = run.source if run else named
             known = self._known(run.weights if run else _weights(made, source), source)

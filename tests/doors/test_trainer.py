@@ -21,8 +21,8 @@ from lensaudit.doors import trainer as door
 from lensaudit.doors.trainer import FEWEST, AuditCallback, CheckpointAudit
 from lensaudit.errors import InputError, PartialError, WorkError
 from lensaudit.models.registry import EMBEDDED
+from lensaudit.verdict.collect import Keeps
 from lensaudit.verdict.decide import Verdict
-from lensaudit.verdict.keeps import Keeps
 
 ASKED = {"full": "demo/full", "retain": "demo/retain", "data": "demo", "limit": 4}
 
