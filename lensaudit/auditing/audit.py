@@ -283,5 +283,4 @@ def demo_into(
         for name in (() if real else (full, retain, *names))
     }
     anchors = {name: said[name].summary[ANSWERS] if said else None for name in (full, retain)}
-    places = {name: one.folder for name, one in said.items()}
-    return joined(folder, depths, places, known), anchors
+    return joined(folder, depths, {name: one.folder for name, one in said.items()}, known), anchors

@@ -121,8 +121,7 @@ def evaluate_into(
     n_passes, done = len(_counted(passes, metrics, settings.suite)), itertools.count(1)
 
     def finished(one: str) -> None:
-        stage = f"evaluating {model}"
-        progress(Progress(stage, min(next(done), n_passes), n_passes, piece=one))
+        progress(Progress(f"evaluating {model}", min(next(done), n_passes), n_passes, piece=one))
 
     passes.finished = finished
     entries = evaluate(
@@ -161,8 +160,7 @@ def folders_of(
 ) -> tuple[Path, Path]:
     """Where a result is wanted, and where it goes: it replaces none but one that asks for less."""
     wanted, named = evaluation_folder(model, settings, folder), folder is not None
-    own = folder_of(wanted, run, run_in, named=named, tell=notice, grew=grew, kind=KIND)
-    return wanted, own
+    return wanted, folder_of(wanted, run, run_in, named=named, tell=notice, grew=grew, kind=KIND)
 
 
 def run_of(model: str, settings: EvaluateSettings, folder: Path | None, passes: ModelPasses) -> Run:

@@ -112,8 +112,7 @@ def patch_into(
 def _judged(one: Summarised, nulls: Mapping[str, Any]) -> Verdict:
     """What may be said of a source after its run of patching alone."""
     if one.outcome is None:
-        sentence = f"{one.summary['source']}: undecided: {NOT_A_DEPTH}."
-        return Verdict("undecided", sentence, [])
+        return Verdict("undecided", f"{one.summary['source']}: undecided: {NOT_A_DEPTH}.", [])
     if one.summary.get("kind") == COUNTERFACTUAL:
         return judge_beside(COUNTERFACTUAL, one.summary, nulls)
     return judge_run(one.summary, one.rows, nulls)

@@ -43,6 +43,7 @@ from lensaudit.settings import (
     NeutralRows,
     PatchGroups,
     Questions,
+    Rows,
     ScoreFiles,
     path_of,
     plain,
@@ -268,9 +269,8 @@ def depth_inside(model: str, settings: EvaluateSettings) -> PatchSettings:
     Raises:
         InputError: the data has no annotated rows.
     """
-    groups = shared(settings, Models, NeutralRows, Machine, ScoreFiles)
-    rows = {"data": annotated_set(model, settings), "limit": settings.limit}
-    return PatchSettings(**groups, **rows, exclude=settings.exclude)
+    groups = (Models, NeutralRows, Machine, ScoreFiles, Rows)
+    return PatchSettings(**shared(settings, *groups, data=annotated_set(model, settings)))
 
 
 def annotated_set(model: str, asked: Questions) -> str:

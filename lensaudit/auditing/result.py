@@ -334,8 +334,7 @@ def read_audit(names: Sequence[str], settings: AuditSettings, folder: Path) -> A
     Raises:
         InputError: a file is missing or damaged.
     """
-    asked = settings.association != "none"
-    places = folders_for(names, folder / KNOW) if asked else {}
+    places = folders_for(names, folder / KNOW) if settings.association != "none" else {}
     return joined(
         folder,
         read_patched(folders_for(names, folder / PATCH)),

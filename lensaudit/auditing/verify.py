@@ -77,8 +77,7 @@ def _file(path: Path) -> CheckedPlace | None:
 
 
 def _one(path: Path, kind: Kind, said: Iterable[str | None]) -> CheckedPlace:
-    problems = tuple(f"{path.name}: {line}" for line in said if line)
-    return CheckedPlace(str(path), kind, 1, problems)
+    return CheckedPlace(str(path), kind, 1, tuple(f"{path.name}: {line}" for line in said if line))
 
 
 def _result(path: Path) -> CheckedPlace:
@@ -102,11 +101,9 @@ def _cache(folder: Path) -> CheckedPlace:
 
 def _book(path: Path) -> CheckedPlace | None:
     """A ledger; for rows of other kinds a manifest answers."""
-    content = read_bytes(path)
-    if path.parent.name not in BOOKS and not is_ledger(content):
+    if path.parent.name not in BOOKS and not is_ledger(read_bytes(path)):
         return None
-    found = verify_ledger(path)
-    return CheckedPlace(str(path), "book", 1, found.problems)
+    return CheckedPlace(str(path), "book", 1, verify_ledger(path).problems)
 
 
 def _document(path: Path) -> CheckedPlace | None:

@@ -71,8 +71,7 @@ def sample(
     same random numbers for every model, in every batch and after a restart.
     """
     if dry_run:
-        opened = sampling.open_sample(source, settings, notice=notice)[0]
-        say(sampling.plan_text(opened, settings))
+        say(sampling.plan_text(sampling.open_sample(source, settings, notice=notice)[0], settings))
         return
     with ProgressBar() as bar:
         found = sampling.sample_into(source, settings, out, notice=notice, progress=bar)
@@ -135,8 +134,7 @@ def relearn(settings: RelearnSettings, as_json: bool, dry_run: bool) -> None:
             for one in shifts:
                 if one.remark is not None:
                     notice(f"{one.model}: {one.remark}")
-            found = list(map(asdict, shifts))
-            answer(found, shown.of_recovery(shifts), folder, as_json=as_json)
+            answer(list(map(asdict, shifts)), shown.of_recovery(shifts), folder, as_json=as_json)
             return
         new = job.make(out, lambda at: progress(Progress("step", at.step, at.n_steps)))
     what = f"{job.start.spec.name} relearned, {job.recipe.n_steps} steps"

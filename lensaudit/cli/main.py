@@ -256,8 +256,7 @@ def _has_place() -> bool:
 
 def complain(message: str, exit_code: int) -> int:
     """Print at most three lines on stderr and return the exit code."""
-    lines = printable(message).splitlines()[:3]
-    click.echo("lensaudit: " + "\n".join(lines), err=True)
+    click.echo("lensaudit: " + "\n".join(printable(message).splitlines()[:3]), err=True)
     return exit_code
 
 

@@ -277,8 +277,7 @@ def retry(folder: Path, models: tuple[str, ...], redo: bool) -> None:
 @shared("json")
 def collect_command(folder: Path, out: Path | None, allow_missing: bool, as_json: bool) -> None:
     """Write one table of all numbers, and the folders that `meta` and `report` read."""
-    planned = plan.read_plan(folder)
-    place = collect.collect(planned, out, allow_missing=allow_missing, notice=notice)
+    place = collect.collect(plan.read_plan(folder), out, allow_missing=allow_missing, notice=notice)
     found = read_json(place / collect.COLLECTED)
     verdicts = read_json(place / collect.VERDICTS)
     document = {key: found[key] for key in ("n_planned", "n_done", "missing")}

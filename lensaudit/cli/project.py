@@ -121,8 +121,7 @@ def lacking(error: click.MissingParameter) -> str:
     said, ctx, parameter = error.format_message(), error.ctx, error.param
     if ctx is None or parameter is None:
         return said
-    path = ctx.command_path.partition(" ")[2]
-    key = {**_ALIKE, **_OWN.get(path, {})}.get(parameter.name or "")
+    key = {**_ALIKE, **_OWN.get(ctx.command_path.partition(" ")[2], {})}.get(parameter.name or "")
     project = ctx.find_root().meta.get(_META)
     once = f"Or name models and rows once: `lensaudit init` writes {FILE} for a folder."
     other = once if project is None else f"{project.file} could name it: {key} = …"

@@ -151,8 +151,7 @@ def export(runs: Sequence[Place], settings: ExportSettings, *, force: bool = Fal
         )
     found = verdicts(runs)
     located, _ = locate(map(Path, runs))
-    models = [_exported(one, located) for one in found.models]
-    files = WRITERS[settings.to](models, found, settings)
+    files = WRITERS[settings.to]([_exported(one, located) for one in found.models], found, settings)
     out = make_folder(Path(settings.out))
     for name in files:
         check_output(out / name, ours=lambda content: b"lensaudit" in content, force=force)
@@ -208,11 +207,10 @@ def _held(view: View) -> Measure:
     """The share of the facts that a view says is held: 0 as a model that never knew, 1 as full."""
     told = {"says": view.says, "control": view.control, "reason": view.reason}
     told["shown"] = view.shown if view.held else ""
-    found = view.held or Estimate(None, why=view.shown if view.finds else view.reason)
     return Measure(
         f"held.{view.name}",
         f"share held: {view.kind.title}",
-        found,
+        view.held or Estimate(None, why=view.shown if view.finds else view.reason),
         True,
         unit="proportion",
         more={name: text for name, text in told.items() if text},

@@ -148,8 +148,7 @@ class AuditCallback(TrainerCallback):
     """
 
     def __init__(self, trainer: Trainer, **settings: Any) -> None:
-        given = given_to("AuditCallback", CallbackSettings, settings)
-        self.settings = CallbackSettings(**given)
+        self.settings = CallbackSettings(**given_to("AuditCallback", CallbackSettings, settings))
         self.trainer = trainer
         self.audits: dict[int, CheckpointAudit] = {}
         """By step, in the order of training."""

@@ -344,8 +344,7 @@ def _log(content: Mapping[str, Any], path: Path) -> Values:
         key = _KEYS.get(suite, suite)
         row[key] = (entry.reason or "null in the log") if entry.value is None else entry.value
         broken |= {key} if entry.value is None and entry.failed else set()
-    known = {name: weights} if weights else {}
-    return Values({name: row}, weights=known, broken={name: broken})
+    return Values({name: row}, weights={name: weights} if weights else {}, broken={name: broken})
 
 
 Readings = dict[str, float | None]

@@ -170,8 +170,7 @@ class MetaRun:
             of_model["attack"] = asdict(how) | {"formats": list(how.formats), "data": rows}
         said = plain(self.evaluation, without=_NOT_IDENTITY)
         anchors = {one: said[one] and identity_of(said[one], self.registry) for one in ANCHORS}
-        places = {one: _content(said[one]) for one in _PLACES}
-        return digest([of_model, said | places | anchors])
+        return digest([of_model, said | {one: _content(said[one]) for one in _PLACES} | anchors])
 
     def plan(self) -> list[str]:
         """What would be measured; nothing is loaded or written."""
@@ -310,8 +309,7 @@ def prepare_faithfulness(settings: FaithfulnessSettings, notice: Notice) -> Meta
     """Models of both pools, the one that knows first, with every name checked."""
     registry = load_registry(settings.measuring.registry)
     names = [*pool(settings.knows, "knows", registry), *pool(settings.forgot, "forgot", registry)]
-    wanted = settings.run or not settings.results
-    return _prepared(names, settings, notice, measuring=wanted)
+    return _prepared(names, settings, notice, measuring=settings.run or not settings.results)
 
 
 def run_faithfulness(settings: FaithfulnessSettings, how: MetaRun) -> Path:

@@ -45,8 +45,7 @@ def extraction_strength(context: MetricContext) -> MetricResult:
     when it is wrong. `extraction_strength_generative` has no floor. A row without content tokens
     is unscored; `empty="upstream"` scores it 0 and averages it.
     """
-    empty = 0.0 if context.empty == "upstream" else None
-    return _scored(context, strength_with_floor, empty=empty)
+    return _scored(context, strength_with_floor, empty=0.0 if context.empty == "upstream" else None)
 
 
 @metric("extraction_strength_generative", source="arXiv:2406.09179 (extraction strength)", **_ROWS)

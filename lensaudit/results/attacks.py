@@ -181,8 +181,7 @@ def read_effort(path: Path) -> dict[str, Any]:
     Raises:
         InputError: as `effort_run`.
     """
-    found = effort_run(path)
-    return {"kind": "effort", "folder": str(path.parent), **asdict(found)}
+    return {"kind": "effort", "folder": str(path.parent), **asdict(effort_run(path))}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -425,8 +424,7 @@ def read_sample(path: Path) -> dict[str, Any]:
             checked_as(int, row[name], f"{path.parent}/facts.csv: {name}") for name in ("hits", "n")
         )
         if hits:
-            texts = said.setdefault(row["idx"], [])
-            texts.append((hits, n, row.get("said", "")[:LONGEST_SAID]))
+            said.setdefault(row["idx"], []).append((hits, n, row.get("said", "")[:LONGEST_SAID]))
     return _page("sample", path, found, {"leak": _on_page(found.leak), "said": said})
 
 

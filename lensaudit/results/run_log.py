@@ -319,5 +319,4 @@ def _short(text: str | None) -> str:
 
 
 def _listed(lines: Sequence[str]) -> str:
-    shown = "; ".join(lines[:5])
-    return shown + (f"; and {len(lines) - 5} more" if len(lines) > 5 else "")
+    return "; ".join(lines[:5]) + (f"; and {len(lines) - 5} more" if len(lines) > 5 else "")

@@ -89,9 +89,8 @@ def _begun(settings: WatchSettings) -> Sweep:
     steps_of(settings.folder)
     ordered(asked.suite, asked.metrics)
     asked = with_data(asked, [settings.folder.name])
-    name = f"watch-{slug(settings.folder.resolve().name)}"
     return make_plan(
-        settings.out or results_folder() / name,
+        settings.out or results_folder() / f"watch-{slug(settings.folder.resolve().name)}",
         [anchors["retain"]],
         anchors=anchors,
         variants=("base",),

@@ -59,8 +59,7 @@ def _worst(content: Any, where: object, nulls: Calibration) -> list[Told]:
         why = "every fact comes out of models that never knew"
         return [(one.source, [View("worst_case", None, shown, why=why)])]
     excess = Estimate.within(one.excess, one.ci95, n=one.n_scored, why=one.no_interval)
-    held = excess.on(0.0, ceiling)
-    worst = _excess("worst_case", held, shown, nulls, one.authors, number=excess)
+    worst = _excess("worst_case", excess.on(0.0, ceiling), shown, nulls, one.authors, number=excess)
     named = View(
         "named",
         Estimate(len(one.named) / one.n_scored, n=one.n_scored, why="a count of named facts"),

@@ -98,8 +98,7 @@ def of_patch(
         calibration: how never-trained models scatter.
     """
     measured = found.uds is not None or found.aligned.uds is not None
-    is_uds = found.score == "uds"
-    off = calibration_problem(found.calibration) if measured and is_uds else None
+    off = calibration_problem(found.calibration) if measured and found.score == "uds" else None
     stream = _stream_of(found, rows, off)
     plain = _plain(found, stream, calibration)
     return [*_said(found), *plain, *_mapped(found, stream, calibration)], stream
@@ -171,8 +170,7 @@ def _plain(one: PatchSummary, stream: Stream, nulls: Calibration) -> Iterator[Vi
             yield _view(one, nulls, name, one.estimate, blind)
     if one.lens is not None:
         ends = one.ci95 if one.score == "lens" else one.lens_ci95
-        lens = Estimate.within(one.lens, ends, why=one.ci95_why)
-        yield _view(one, nulls, "lens", lens, blind)
+        yield _view(one, nulls, "lens", Estimate.within(one.lens, ends, why=one.ci95_why), blind)
     yield from _layer(one, nulls, "weakest", one.weakest, blind)
 
 

@@ -116,11 +116,14 @@ def test_an_older_log_serves_as_retain_reference(tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("[]", "is not a log"),
-        ("{}", "is not a log"),
+        ("[]", "holds list, wanted a JSON object"),
+        ("{}", "holds no metric"),
         ('{"mia_loss": 3}', "mia_loss: found 3, wanted an object"),
         ('{"mia_loss": {"agg_value": "x"}}', "agg_value: found 'x', wanted a number"),
-        ('{"mia_loss": {"agg_value": 1, "value_by_index": {"a": {}}}}', "row 'a' is not a record"),
+        (
+            '{"mia_loss": {"agg_value": 1, "value_by_index": {"a": {}}}}',
+            "value_by_index.a: found 'a'",
+        ),
         ('{"eval_log.json": 3}', r"eval_log.json: found 3, wanted an object"),
     ],
 )
