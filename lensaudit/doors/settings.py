@@ -7,7 +7,6 @@ from typing import Annotated, ClassVar, Literal
 from lensaudit.settings import Option, Place, Section
 
 Format = Literal["eee", "hub-results", "model-card", "inspect", "junit", "markdown"]
-Relationship = Literal["first_party", "third_party", "collaborative", "other"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,10 @@ class ExportSettings:
         Option("Forget set on the Hub; hub-results needs it.", metavar="ORG/NAME[@REVISION]"),
     ] = None
     organization: Annotated[str, Option("Who ran the audit, for eee.")] = "not named"
-    relationship: Annotated[Relationship, Option("Of who ran it to the model, for eee.")] = "other"
+    relationship: Annotated[
+        Literal["first_party", "third_party", "collaborative", "other"],
+        Option("Of who ran it to the model, for eee."),
+    ] = "other"
 
     @property
     def repo(self) -> str:

@@ -18,10 +18,7 @@ from typing import Any
 from lensaudit.errors import PartialError, VerificationError, shortened
 from lensaudit.files import make_folder, os_error, remove_below, slug, write_csv, write_json
 from lensaudit.progress import Notice, unheard
-from lensaudit.results.eval_runs import check_share
-from lensaudit.results.reading import check_inside
 from lensaudit.results.records import misfits
-from lensaudit.scores.estimate import Estimate
 from lensaudit.sweep.attempts import (
     PARTS,
     RESULT,
@@ -77,7 +74,6 @@ def collect(
 
     Raises:
         PartialError: planned units are not done; names them.
-        InputError: a value lies outside its range or its own interval.
         VerificationError: a finished unit's files were changed.
     """
     states = states_of(sweep)
@@ -114,16 +110,12 @@ def collect(
 def _finished(sweep: Sweep, states: Sequence[UnitState]) -> Results:
     """The results of finished units, whose files are as they were written."""
     done = {one.unit: one.result for one in states if one.result is not None}
-    for unit, result in done.items():
+    for unit in done:
         if bad := misfits(sweep.unit(unit.id), name=RESULT):
             raise VerificationError(
                 f"{unit.label}: {sweep.unit(unit.id)}: {bad[0]}; `lensaudit sweep retry --redo` "
                 "computes the unit again"
             )
-        for name, one in result["values"].items():
-            where = f"{unit.label}: {name}"
-            check_inside(Estimate(one["value"], one["low"], one["high"]), where)
-            check_share(name, one["value"], where)
     return done
 
 

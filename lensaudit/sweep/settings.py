@@ -6,8 +6,6 @@ from typing import Annotated, Literal
 
 from lensaudit.settings import Anchors, Asked, Machine, Option, Questions, Seed
 
-EngineName = Literal["serial", "pool", "ray", "slurm"]
-Cluster = Literal["slurm", "local", "debug"]
 Metrics = Annotated[str, Option("Names with commas, or all.", flag="--metric")]
 Association = Annotated[
     Asked | None,
@@ -16,7 +14,6 @@ Association = Annotated[
         "[default: quick where no --metric is named]"
     ),
 ]
-Tolerance = Annotated[float | None, Option("[default: by dtype]", least=0)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +46,7 @@ class RunSettings:
     """How a sweep runs; nothing here decides a number."""
 
     engine: Annotated[
-        EngineName,
+        Literal["serial", "pool", "ray", "slurm"],
         Option("Here one by one, local processes, Ray, or Slurm through submitit.", typed=True),
     ] = "serial"
     workers: Annotated[
@@ -78,7 +75,8 @@ class RunSettings:
         ),
     ] = ()
     cluster: Annotated[
-        Cluster, Option("slurm: where submitit runs jobs; local needs no Slurm.", expert=True)
+        Literal["slurm", "local", "debug"],
+        Option("slurm: where submitit runs jobs; local needs no Slurm.", expert=True),
     ] = "slurm"
     max_hours: Annotated[
         float | None, Option("Stop after the pass that is running then.", above=0)
@@ -95,7 +93,7 @@ class CheckSettings:
 
     sample: Annotated[int, Option(least=1)] = 5
     seed: Seed = 0
-    tolerance: Tolerance = None
+    tolerance: Annotated[float | None, Option("[default: by dtype]", least=0)] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -192,7 +192,6 @@ def test_what_is_no_result_is_refused_by_name(tmp_path, content, said):
         ("ep5/utility/npo_ep5/summary.json", {"metrics": "many"}, "an object"),
         ("ep5/uds/npo_ep5/summary.json", [0.5], "an object"),
         ("to_do.json", ["demo/npo"], "an object"),
-        ("npo/manifest.json", {"inputs": 3}, "an object"),
         ("npo/meta.json", [1], "an object"),
         ("method_results.json", {"models": [], "full_utility": 0.7}, "an object"),
     ],

@@ -5,15 +5,13 @@ import os
 import shutil
 
 import pytest
-from sweep_helpers import VALUE, swept, toy_run_unit, toy_sweep
+from sweep_helpers import swept, toy_sweep
 
 from lensaudit.cli.main import run
-from lensaudit.errors import InputError, LensAuditError, PartialError
+from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import digest, remove_below, write_json
 from lensaudit.partials import process_name
-from lensaudit.results.records import signed
 from lensaudit.sweep.attempts import MAX_TRIES, claimed, finished, holder, state_of
-from lensaudit.sweep.collect import collect
 from lensaudit.sweep.plan import is_id, read_plan
 from lensaudit.sweep.upkeep import remove
 from lensaudit.sweep.weights import Weights, folder_name
@@ -252,25 +250,3 @@ def test_a_unit_that_ends_well_without_a_result_is_not_tried_for_ever(tmp_path):
         swept(tmp_path, runner="sweep_helpers:toy_run_nothing")
     unit = sweep.anchor_units()[0]
     assert state_of(sweep, unit).n_attempts == MAX_TRIES
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"value": 0.75}, "does not hold 0.75"),
-        ({"low": 0.5, "high": 0.125}, "upside down|does not hold"),
-    ],
-)
-def test_a_value_outside_its_interval_is_not_collected(tmp_path, change, said):
-    sweep = toy_sweep(tmp_path, n=1)
-    for unit in sweep.units:
-        toy_run_unit(sweep, unit)
-    path = sweep.unit(sweep.units[0].id) / "result.json"
-    content = json.loads(path.read_text())
-    content["values"]["toy"] = VALUE | {"low": 0.25, "high": 0.625} | change
-    write_json(path, content)
-    with pytest.raises(PartialError, match="have no result"):  # damaged is not done
-        collect(sweep)
-    write_json(path, signed(content))
-    with pytest.raises(InputError, match=said):
-        collect(sweep)
