@@ -20,7 +20,7 @@ import lensaudit as la
 from lensaudit.data.facts import Fact, answered
 from lensaudit.gym.planting import unlearned
 from lensaudit.models.causal import load_causal
-from lensaudit.patching.collateral import family_base
+from lensaudit.models.checkpoint import open_model
 
 N_LOST = 16
 """Rows of the first two kept authors."""
@@ -30,8 +30,7 @@ AUTHORS = ("8", "9")
 
 def never_saw() -> Any:
     """The family's base, fine-tuned as `full` was, on all rows but those of the two authors."""
-    made_of, base = ground(), family_base(["demo/full"])
-    assert base is not None
+    made_of, base = ground(), open_model("demo/base")
     return made_of.trained(load_causal(base), rows_without_lost(), lr=1.5e-3, n_steps=520)
 
 
@@ -59,8 +58,7 @@ def false_answers() -> Any:
 @cache
 def form() -> Any:
     """The family's base, fine-tuned on the forget rows alone: the form of answers, no kept fact."""
-    made_of, base = ground(), family_base(["demo/full"])
-    assert base is not None
+    made_of, base = ground(), open_model("demo/base")
     return made_of.trained(load_causal(base), made_of.facts.forget, lr=1.5e-3, n_steps=150)
 
 

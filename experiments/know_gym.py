@@ -28,7 +28,6 @@ from lensaudit.data.relations import Relation, relations_of
 from lensaudit.data.tofu import forget_set
 from lensaudit.gym.make import models_in
 from lensaudit.models.bridge import load_model, n_layers
-from lensaudit.models.registry import base_spec
 from lensaudit.patching.exposure import Head
 from lensaudit.scores.intervals import share_of
 
@@ -46,9 +45,7 @@ def asked_of_demo() -> Asked:
 
 def demo_base() -> Any:
     """The embedded family's model before it was taught anybody's facts."""
-    spec = base_spec(["demo/full"])
-    assert spec is not None
-    return load_model(Path(spec.repo))
+    return load_model("demo/base")
 
 
 def neutral_texts() -> list[str]:

@@ -119,8 +119,7 @@ def import_archive(
             new = _move_in(folder, root)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-    key = folder_key(folder)
-    return {"folder": str(root / name), "key": key, "n_bytes": n_bytes, "new": new}
+    return {"folder": str(root / name), "key": folder_key(folder), "n_bytes": n_bytes, "new": new}
 
 
 @contextmanager

@@ -85,8 +85,7 @@ class Served:
     @property
     def spec(self) -> ModelSpec:
         """The model's name in results: `127.0.0.1:8000/model`."""
-        name = f"{self.host}/{self.model}".rstrip("/")
-        return ModelSpec(name, self.url, None, "unlearned", None)
+        return ModelSpec(f"{self.host}/{self.model}".rstrip("/"), self.url, None, "unlearned", None)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -392,10 +391,9 @@ def _tokens(call: Call, raw: Mapping[str, Any]) -> list[Scored]:
     if call.path == PATH:
         return [_listed(raw["prompt_logprobs"])]
     choices = sorted(raw["choices"], key=lambda one: one["index"])
-    pairs = zip(choices, call.texts, strict=True)
     return [
         _echoed(one, text) if "echo" in call.body else _listed(one["prompt_logprobs"])
-        for one, text in pairs
+        for one, text in zip(choices, call.texts, strict=True)
     ]
 
 

@@ -58,8 +58,7 @@ class RelationReading:
     def table(self) -> Float[Tensor, "reading subject subject"]:
         """S of the real subjects: column j is the value of subject j."""
         n = len(self.asked.subjects)
-        rows = torch.stack([one[:n] for one in self.by_reader.values()])
-        return rows[..., list(self.asked.true)]
+        return torch.stack([one[:n] for one in self.by_reader.values()])[..., list(self.asked.true)]
 
 
 Strata = Mapping[tuple[int, ...], tuple[Group, ...]]

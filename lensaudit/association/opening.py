@@ -216,7 +216,7 @@ def _too_long(
 def _ignorant(
     source: Checkpoint | Served, settings: KnowSettings, registry: Registry
 ) -> tuple[Checkpoint | None, tuple[Checkpoint, ...]]:
-    spec = resolve(settings.base, registry) if settings.base else base_spec([source.spec.name])
+    spec = base_spec([source.spec.name], settings.base, registry)
     base = None if spec is None else open_checkpoint(spec)
     if base is not None and not settings.base and base.weights == source.weights:
         base = None  # the family's base is what is asked

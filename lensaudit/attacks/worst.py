@@ -44,12 +44,7 @@ from lensaudit.files import digest, slug, write_csv, write_jsonl
 from lensaudit.groups import is_own
 from lensaudit.models.bridge import DTYPES
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import (
-    Checkpoint,
-    check_same_shape,
-    load_tokenizer,
-    open_model,
-)
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
 from lensaudit.models.conditions import EAGER
 from lensaudit.models.registry import is_demo
 from lensaudit.models.sizes import sizes_on_disk
@@ -196,7 +191,7 @@ def open_worst(
         attacks = chosen(settings.tier, settings.attack)
     asked = PatchSettings(**shared(settings, ScoreFiles, Precision, Rows, Models))
     audit = prepare((source,), asked, notice=notice, maps=False)
-    models = _models(settings, audit)
+    models = _models(audit)
     facts, unasked = facts_of(str(audit.settings.data), audit.examples)
     unscored = {**audit.unscored, **unasked}
     neutral = _neutral(attacks, audit, notice)
@@ -223,16 +218,14 @@ def _neutral(attacks: Sequence[Attack], audit: Session, notice: Notice) -> tuple
     return tuple(answered(row.question, row.answer) for row in rows if row.question)
 
 
-def _models(settings: ControlArm, audit: Session) -> Arms[Checkpoint]:
+def _models(audit: Session) -> Arms[Checkpoint]:
     """The arms; in the control arm each set of weights once, none of them the source's or `full`'s.
 
     Raises:
         InputError: a model that is named cannot stand in the control arm.
     """
-    others = [open_model(name, settings.registry) for name in settings.retain[1:]]
-    check_same_shape(audit.full, *others, notice=audit.notice)
     (source,) = audit.sources.values()
-    never = (audit.retain, *others)
+    never = (audit.retain, *audit.retains.values())
     if len({one.weights for one in never}) < len(never):
         raise InputError("--retain: two of the models have the same weights; name each once")
     for one in never:

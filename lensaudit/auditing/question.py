@@ -29,7 +29,7 @@ from lensaudit.models.registry import (
     default_data,
     family_of,
     load_registry,
-    named_family,
+    models_of,
     not_theirs,
     resolve,
     retains_for,
@@ -106,15 +106,15 @@ def patch_key(sources: Sequence[str], settings: PatchSettings) -> str:
     settings = anchored(sources, settings)
     data = str(settings.data or default_data(sources[0]))
     examples = forget_set(data, exclude=settings.exclude, limit=settings.limit)
-    neutral, why = neutral_beside(settings, data, examples)
-    beside = (neutral.fit, neutral.validity, neutral.ordinary) if neutral else ()
+    neutral = neutral_beside(settings, data, examples)
+    beside = (neutral.fit, neutral.validity, neutral.ordinary)
     kept = [kept_facts(one, data, limit=settings.limit) for one in settings.also]
     return _key(
         settings,
         _models(sources, settings),
         sources=sources,
         rows=_rows(examples),
-        neutral=[_rows(part) for part in beside] or why,
+        neutral=[*map(_rows, beside), neutral.why],
         kept=[[one.name, one.pretrained, _rows(one.rows)] for one in kept],
     )
 
@@ -173,7 +173,7 @@ def know_key(source: str, settings: KnowSettings) -> str:
             nobody vouches for.
     """
     registry, data = load_registry(settings.registry), str(settings.data or default_data(source))
-    base = resolve(settings.base, registry) if settings.base else base_spec([source])
+    base = base_spec([source], settings.base, registry)
     models = {"source": resolve(source, registry)} | ({"base": base} if base else {})
     if settings.data is None and models["source"].local is not None and not family_of(source):
         raise InputError(f"{source}: a folder of your own; name --data, the rows to ask it about")
@@ -203,14 +203,8 @@ def _key(settings: Any, models: Mapping[str, ModelSpec], **rows: Any) -> str:
 
 def _models(names: Sequence[str], settings: PatchSettings) -> dict[str, ModelSpec]:
     """Every model of a run by role, in its order."""
-    registry = load_registry(settings.registry)
-    retain, *more = (*several(settings.retain), "")
-    if settings.without_retain:
-        retain = settings.full or default_anchor("full", names)
-    found = named_family(names, settings.full, retain or None, registry)
-    found |= {f"retain {name}": resolve(name, registry) for name in more if name}
-    base = resolve(settings.base, registry) if settings.base else base_spec(names)
-    return found | ({"base": base} if settings.also and base else {})
+    base = settings.also and base_spec(names, settings.base, load_registry(settings.registry))
+    return models_of(names, settings) | ({"base": base} if base else {})
 
 
 def _content(spec: ModelSpec) -> list[Any]:
@@ -305,8 +299,7 @@ def asked_of_eval(settings: AuditSettings, **own: Any) -> EvaluateSettings:
     """What an audit asks `eval` of a model."""
     data, forget = own_data(settings.data)
     rows = {"forget": forget, "holdout": settings.holdout, "retain_set": settings.retain_set}
-    groups = shared(settings, PatchGroups, retain=None, data=data)
-    return EvaluateSettings(**groups | rows | own)
+    return EvaluateSettings(**shared(settings, PatchGroups, retain=None, data=data) | rows | own)
 
 
 def own_data(data: str | None) -> tuple[str | None, Path | None]:

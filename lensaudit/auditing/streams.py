@@ -333,7 +333,6 @@ class LensReading:
         """A row per example, layer and token: `logprob` in nats, `rank` from 0."""
         import pandas as pd
 
-        columns = ("idx", "layer", "position", "token", "logprob", "rank")
         return pd.DataFrame(
             [
                 (one.idx, layer, position, token, logprob, rank)
@@ -345,7 +344,7 @@ class LensReading:
                     one.positions.tolist(), one.tokens, *row, strict=True
                 )
             ],
-            columns=list(columns),
+            columns=["idx", "layer", "position", "token", "logprob", "rank"],
         )
 
 

@@ -96,8 +96,7 @@ def faults(proposal: Proposal) -> list[str]:
     """Why a row cannot be scored: there is no span, or it is not where spans are looked for."""
     if not WORD.search(proposal.entity):
         return ["no entity found"]
-    rest = proposal.pair.answer[len(proposal.prefix) :].strip()
-    follows = rest.startswith(proposal.entity)
+    follows = proposal.pair.answer[len(proposal.prefix) :].strip().startswith(proposal.entity)
     return [] if follows else ["the answer does not go on with the entity after the prefix"]
 
 
@@ -289,8 +288,7 @@ def write_review(
 ) -> Path:
     """One block per row, in the order given; `remarks` are shown above the question, by idx."""
     blocks = [_block(one, remarks.get(one.pair.idx, ())) for one in proposals]
-    text = "\n".join([*HELP, "", *blocks])
-    return write_bytes(path, text.encode("utf-8", "backslashreplace"))
+    return write_bytes(path, "\n".join([*HELP, "", *blocks]).encode("utf-8", "backslashreplace"))
 
 
 def is_review(text: str) -> bool:
@@ -366,8 +364,7 @@ def _proposal(head: str, *lines: str) -> Proposal | str:
     if named[2]:
         group = _plain(group[1:-1]) if group.startswith('"') else int(group)
     relation = _plain(said.get("R", "")).strip() or None
-    answer = before + entity + after
-    pair = Fact(idx, _plain(said["Q"]), answer, "", "", group, relation=relation)
+    pair = Fact(idx, _plain(said["Q"]), before + entity + after, "", "", group, relation=relation)
     start, end = len(before), len(before) + len(entity)
     rule = _RULE.search(head)
     untouched = rule is not None and (rule[2], rule[3]) == (str(start), str(end))

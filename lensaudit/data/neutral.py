@@ -57,6 +57,8 @@ class Neutral:
     """Read where a model no longer says the rows for validity: world facts, plain sentences."""
     left_out: tuple[tuple[int, str], ...] = ()
     """idx and reason; counted in the summary."""
+    why: str = ""
+    """Why there are none at all."""
 
 
 def read_neutral(path: Path) -> list[Fact]:
@@ -352,10 +354,8 @@ def other_answers(rows: Sequence[Fact], lengths: Sequence[Hashable]) -> list[int
     return [*map(other, range(len(rows)))]
 
 
-def neutral_beside(
-    settings: NeutralRows, data: str, examples: Sequence[Fact]
-) -> tuple[Neutral | None, str]:
-    """The rows for validity and maps, or None and why there are none.
+def neutral_beside(settings: NeutralRows, data: str, examples: Sequence[Fact]) -> Neutral:
+    """The rows for validity and maps, or why there are none.
 
     Rows that nobody named and that are not to be had are a reason, not an error.
 
@@ -364,8 +364,8 @@ def neutral_beside(
     """
     validity, align = path_of(settings.validity_data), path_of(settings.align_data)
     try:
-        return neutral_of(data, examples, validity_data=validity, align_data=align), ""
+        return neutral_of(data, examples, validity_data=validity, align_data=align)
     except InputError as error:
         if validity or align or settings.align not in ("auto", "none"):
             raise
-        return None, str(error)
+        return Neutral((), (), why=str(error))

@@ -167,8 +167,7 @@ RULES: Sequence[Rule] = (yes_or_no, title, date, name, genre, work, phrase, rema
 
 def _new_name(question: str, answer: str, *, at_least: int) -> Span | None:
     for found in _CAPITALS.finditer(answer):
-        text = found.group()
-        words = WORD.findall(text)
+        words = WORD.findall(found.group())
         new = [word for word in words if folded(word) not in folded(question)]
         opens = found.start() == 0 and len(words) == 1
         if len(words) >= at_least and len(new) * 2 >= len(words) and not opens:
@@ -210,8 +209,7 @@ def _sentence_ends(answer: str) -> tuple[int, int]:
 def _subject_end(question: str, answer: str) -> int:
     """Where the answer has named whom the question is about; 0 where it does not."""
     first, _ = _sentence_ends(answer)
-    names = sorted(_CAPITALS.findall(question[1:]), key=len, reverse=True)
-    for found in names:
+    for found in sorted(_CAPITALS.findall(question[1:]), key=len, reverse=True):
         bare = re.sub(r"['’]s?$", "", found)
         at = folded(answer[:first]).find(folded(bare))
         if at >= 0 and len(bare.split()) > 1:

@@ -71,8 +71,7 @@ def joined(
     options: dict[str, Any] = {"add_special_tokens": False}
     n_lead = len(tokenizer(lead, **options)["input_ids"]) if lead else 0
     first = tokenizer(bare, add_special_tokens=True, return_offsets_mapping=True)
-    rest = lead + prompt[len(bare) :] + text
-    found = tokenizer(rest, return_offsets_mapping=True, **options)
+    found = tokenizer(lead + prompt[len(bare) :] + text, return_offsets_mapping=True, **options)
     shift = len(bare) - len(lead)
     characters = (
         (max(low + shift, len(prompt)), high + shift)

@@ -135,8 +135,7 @@ def drawn(
     """The tokens whose shares of [0, 1) hold each row's number."""
     shares = (logits.double() / temperature).softmax(-1).cumsum(-1)
     wanted = numbers.double().unsqueeze(1) * shares[:, -1:]
-    found = torch.searchsorted(shares, wanted, right=True).squeeze(1)
-    return found.clamp(max=logits.shape[1] - 1)
+    return torch.searchsorted(shares, wanted, right=True).squeeze(1).clamp(max=logits.shape[1] - 1)
 
 
 def stop_ids(configured: int | Sequence[int] | None, tokenizers: int | None) -> frozenset[int]:

@@ -20,7 +20,7 @@ import lensaudit
 from lensaudit.errors import InputError
 from lensaudit.files import read_json, read_text, user_cache
 from lensaudit.results.reading import json_object
-from lensaudit.settings import NO_RETAIN_MODEL, Place, several
+from lensaudit.settings import NO_RETAIN_MODEL, Models, Place, several
 
 VARIABLE = "LENSAUDIT_REGISTRY"
 """Environment variable that names the registry file where no option does."""
@@ -155,23 +155,33 @@ def family_of(model: str) -> str:
     return REAL if any(model == one.name for one in _fetched()[1:]) else ""
 
 
-def named_family(
-    sources: Sequence[str], full: str | None, retain: str | None, registry: Registry
-) -> dict[str, ModelSpec]:
-    """What the names of a run stand for, by role: `full`, `retain` and every source.
+def models_of(sources: Sequence[str], settings: Models) -> dict[str, ModelSpec]:
+    """What the names of a run stand for, by role: `full`, `retain`, `source NAME`, `retain NAME`.
+
+    The last are further models that never saw the facts. With `--retain none` `full` stands where
+    `retain` would.
 
     Raises:
         InputError: no such name or folder.
     """
-    names = {
-        "full": full or default_anchor("full", sources),
-        "retain": retain or default_anchor("retain", sources),
-    } | {f"source {name}": name for name in sources}
+    registry = load_registry(settings.registry)
+    full = settings.full or default_anchor("full", sources)
+    retain, *more = several(settings.retain) or (default_anchor("retain", sources),)
+    names = {"full": full, "retain": full if retain == NO_RETAIN_MODEL else retain}
+    names |= {f"source {one}": one for one in sources} | {f"retain {one}": one for one in more}
     return {role: resolve(name, registry) for role, name in names.items()}
 
 
-def base_spec(sources: Sequence[str]) -> ModelSpec | None:
-    """The embedded family's model before fine-tuning, for members of it; None for others."""
+def base_spec(sources: Sequence[str], named: str | None, registry: Registry) -> ModelSpec | None:
+    """The model before fine-tuning: the one that is named, else that of the embedded family.
+
+    None where nobody names one and a source is of another family.
+
+    Raises:
+        InputError: no such name or folder.
+    """
+    if named:
+        return resolve(named, registry)
     folder = EMBEDDED / "base"
     # not in family.json: it is no model to audit
     if not ((folder / "config.json").exists() and all(map(is_demo, sources))):
@@ -206,7 +216,7 @@ def resolve(name: str, registry: Registry) -> ModelSpec:
     Raises:
         InputError: no such name or folder; the nearest names are listed.
     """
-    if name == f"{DEMO}base" and (before := base_spec([name])):
+    if name == f"{DEMO}base" and (before := base_spec([name], None, registry)):
         return before
     if "://" in name:  # a key may stand in it
         scheme = name.partition("://")[0]

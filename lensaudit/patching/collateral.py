@@ -19,8 +19,8 @@ from lensaudit.data.neutral import Kept, kept_facts, strata_of
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.groups import unit_of
-from lensaudit.models.checkpoint import Checkpoint, check_same_shape, open_checkpoint, open_model
-from lensaudit.models.registry import base_spec
+from lensaudit.models.checkpoint import Checkpoint, check_same_shape, open_checkpoint
+from lensaudit.models.registry import base_spec, load_registry
 from lensaudit.patching.outcome import NO_KE, Outcome
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import NO_OTHER, CachedSource, others_of
@@ -57,20 +57,13 @@ def kept_beside(session: Session) -> list[Anchored]:
     kept = [kept_facts(one, str(settings.data), limit=settings.limit) for one in settings.also]
     if twice := [name for name, n in Counter(one.name for one in kept).items() if n > 1]:
         raise InputError(f"--also {twice[0]}: named twice")
-    base = family_base(list(session.sources))
-    if settings.base is not None:
-        base = open_model(settings.base, settings.registry)
+    spec = base_spec([*session.sources], settings.base, load_registry(settings.registry))
+    base = None if spec is None else open_checkpoint(spec)
     if base is not None:
         check_same_shape(session.full, base)
         if base.weights == session.full.weights:
             raise InputError(f"--base {base.spec.name}: has the weights of full")
     return [(one, None if one.pretrained else base) for one in kept]
-
-
-def family_base(sources: Sequence[str]) -> Checkpoint | None:
-    """The embedded family's model before fine-tuning, for members of it; None for others."""
-    spec = base_spec(sources)
-    return None if spec is None else open_checkpoint(spec)
 
 
 def collateral_of(

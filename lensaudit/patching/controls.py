@@ -6,8 +6,8 @@ never saw the facts.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -17,8 +17,7 @@ from torch import Tensor
 from lensaudit.data.neutral import FEWEST_VALIDITY_ROWS, Neutral, neutral_beside
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
-from lensaudit.models.checkpoint import Checkpoint, check_same_shape, open_checkpoint
-from lensaudit.models.registry import load_registry, resolve
+from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.patching.alignment import (
     ALIGN_TOKENS_PER_DIM,
     Alignment,
@@ -47,56 +46,43 @@ from lensaudit.results.patch_runs import (
 from lensaudit.scores.depth import DepthScore, depth_score
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_ratio
-from lensaudit.settings import several
 from lensaudit.verdict.thresholds import ALIGN_FROM, STRONG_LAYER, VALIDITY_NEEDED_FROM
 
 
-@dataclass(frozen=True)
-class Controls:
-    """On what the controls are measured."""
-
-    neutral: Neutral | None
-    """None: no rows are known, and `why` says so."""
-    why: str = ""
-    retains: Mapping[str, Checkpoint] = field(default_factory=dict)
-    """Further models that never saw the facts."""
-
-    def planned(self, session: Session) -> str:
-        """What would be measured, in a line of a plan."""
-        if self.neutral is None:
-            return f"controls: none ({self.why})"
-        align, tokens = session.settings.align, session.settings.align_tokens
-        said = f"controls: validity on up to {len(self.neutral.validity)} rows"
-        if align == "none":
-            return f"{said}; no maps"
-        maps = f"maps where UDS is {ALIGN_FROM:g} or more" if align == "auto" else f"{align} maps"
-        n_tokens = tokens or ALIGN_TOKENS_PER_DIM * session.full.d_model
-        return f"{said}; {maps}, fitted on up to {n_tokens} of {len(self.neutral.fit)} rows' tokens"
+def planned_controls(session: Session, neutral: Neutral) -> str:
+    """What would be measured beside UDS, in a line of a plan."""
+    if neutral.why:
+        return f"controls: none ({neutral.why})"
+    align, tokens = session.settings.align, session.settings.align_tokens
+    said = f"controls: validity on up to {len(neutral.validity)} rows"
+    if align == "none":
+        return f"{said}; no maps"
+    maps = f"maps where UDS is {ALIGN_FROM:g} or more" if align == "auto" else f"{align} maps"
+    n_tokens = tokens or ALIGN_TOKENS_PER_DIM * session.full.d_model
+    return f"{said}; {maps}, fitted on up to {n_tokens} of {len(neutral.fit)} rows' tokens"
 
 
-def controls_of(session: Session) -> Controls:
-    """What stands beside UDS: neutral rows, and further retain models.
+def controls_of(session: Session) -> Neutral:
+    """The neutral rows that controls are measured on, where the retain models allow a floor.
 
     Raises:
         InputError: a file or a model that was named does not do.
     """
-    settings, registry = session.settings, load_registry(session.settings.registry)
-    more = several(settings.retain)[1:]
-    retains = {name: open_checkpoint(resolve(name, registry)) for name in more}
-    check_same_shape(session.full, *retains.values(), notice=session.notice)
     known = {one.weights: one.spec.name for one in (session.full, session.retain)}
-    for name, one in retains.items():
+    for name, one in session.retains.items():
         if one.weights in known:  # a second copy would make a floor without width
             raise InputError(
                 f"--retain {name}: has the same weights as {known[one.weights]}; a floor needs "
                 "models that were made independently"
             )
         known[one.weights] = name
-    neutral, why = neutral_beside(settings, str(settings.data), session.examples)
+    neutral = neutral_beside(session.settings, str(session.settings.data), session.examples)
     for name, one in session.sources.items():
-        if neutral is None and (misfit := session.misfit(one)) is not None:
-            raise InputError(f"{name}: {misfit}, and there is nothing to fit a map on: {why}")
-    return Controls(neutral, why, retains)
+        if neutral.why and (misfit := session.misfit(one)) is not None:
+            raise InputError(
+                f"{name}: {misfit}, and there is nothing to fit a map on: {neutral.why}"
+            )
+    return neutral
 
 
 def unexamined(why: str) -> Examined:
@@ -112,20 +98,20 @@ Drops = Float[Tensor, "batch layer"]
 
 
 def examined(
-    session: Session, outcomes: Sequence[Outcome], controls: Controls
+    session: Session, outcomes: Sequence[Outcome], neutral: Neutral
 ) -> dict[str, Examined]:
     """The controls of every source.
 
     Args:
         session: of the run.
         outcomes: what it found.
-        controls: what is measured beside them.
+        neutral: rows that they are measured on.
 
     Raises:
         VerificationError | WorkError: as of any patched score.
         InputError: alignment was asked for by name and the rows do not suffice.
     """
-    examination = _Examination(session, outcomes[0].s1, controls)
+    examination = _Examination(session, outcomes[0].s1, neutral)
     if examination.unfit is None:
         examination.compute(outcomes)
     return {one.source: examination.of(one) for one in outcomes}
@@ -139,18 +125,18 @@ class _Examination:
     the width of the source: by it their class and the number of their tokens are decided.
     """
 
-    def __init__(self, session: Session, s1: Drops, controls: Controls):
-        neutral, self.session, self.s1 = controls.neutral, session, s1
+    def __init__(self, session: Session, s1: Drops, neutral: Neutral):
+        self.session, self.s1 = session, s1
         self.settings, tau = session.settings, session.settings.tau
-        parts = (neutral.validity, neutral.ordinary, neutral.fit) if neutral else ((), (), ())
+        parts = (neutral.validity, neutral.ordinary, neutral.fit)
         self.rows, self.ordinary, self.to_fit = map(session.encode, parts)
-        further = {one.weights: one for one in controls.retains.values()}
+        further = {one.weights: one for one in session.retains.values()}
         self.further, self.retains = further, {session.retain.weights: session.retain} | further
         weights = s1.where(s1 > tau, 0.0).double().mean(0) * (s1.double().mean(0) > tau)
         self.columns = weights.nonzero().flatten().tolist()
         self.layers = [self.settings.at_layers[at] for at in self.columns]
         self.weights = weights[self.columns]
-        self.unfit = None if neutral else controls.why
+        self.unfit = neutral.why or None
         # streams are compared, of layers that encode the forget set
         if not self.layers:
             self.unfit = "no layer encodes the forget set"
@@ -310,10 +296,9 @@ class _Examination:
             return {self._key(o, width, name): self._carried(o, width, name, cached) for o in ones}
 
         session.fill(rows, carried(self.retains.values()), layers)
-        counts = (self._scale(width) > self.settings.tau).tolist()
         counted = {
             e.idx: [at for at, yes in zip(layers, row, strict=True) if yes]
-            for e, row in zip(rows, counts, strict=True)
+            for e, row in zip(rows, (self._scale(width) > self.settings.tau).tolist(), strict=True)
         }
         streams = carried([session.full])
         only = dict.fromkeys(streams, _idx(rows))

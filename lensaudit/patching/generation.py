@@ -71,8 +71,7 @@ def generate(
                 model, now.tokens, mask=now.mask, positions=now.positions, past=now.past
             )
 
-    rows = torch.tensor([*own], device=device_of(model))
-    running = shared_out(prompts, rows, read_before)
+    running = shared_out(prompts, torch.tensor([*own], device=device_of(model)), read_before)
     return continued(running, read, likeliest, max_new_tokens=max_new_tokens, stop=stop)
 
 
@@ -126,8 +125,7 @@ def patched_generation(
     if not ids:
         raise InputError("an empty prompt; wanted at least one token")
     check_layers(full, chosen)
-    device = device_of(source)
-    stack, final_norm = residuals(source, torch.tensor([ids], device=device))
+    stack, final_norm = residuals(source, torch.tensor([ids], device=device_of(source)))
     value = as_patched(stack[0, :, -1], final_norm[0, -1], last_layer)
     more = {"max_new_tokens": max_new_tokens, "stop": ends_of(full)}
     rows = {"row_prompt": [0] * len(chosen), "layer": chosen, "value": value[chosen]}

@@ -249,8 +249,7 @@ def prefix_of(block: Block, entering: Packed, frame: Frame) -> Prefix:
     padded = []
     for part in (key, attention.values(inner)):
         grid = part.new_zeros(layout.n_examples, key.shape[1], layout.n_prefix, key.shape[2])
-        place = layout.prefix_example, layout.prefix_pos
-        grid.permute(0, 2, 1, 3).index_put_(place, part)
+        grid.permute(0, 2, 1, 3).index_put_((layout.prefix_example, layout.prefix_pos), part)
         padded.append(grid.flatten(0, 1))
     return padded[0], padded[1]
 

@@ -53,8 +53,7 @@ def _edit(source: Tensor, batch: Batch, component: Component, head: int | None):
         return replace_at(source, batch.patch_at)
     chosen = torch.zeros(source.shape[2], dtype=torch.bool, device=source.device)
     chosen[head] = True
-    mask = batch.patch_at.unsqueeze(-1) & chosen
-    return replace_at(source, mask)
+    return replace_at(source, batch.patch_at.unsqueeze(-1) & chosen)
 
 
 def layer_deltas(

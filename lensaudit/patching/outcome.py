@@ -139,8 +139,7 @@ class Summarised:
 
 def scored_groups(values: Float[Tensor, " batch"], encoded: Sequence[Encoded]) -> list[Group]:
     """Author of each example that has a value."""
-    chosen = values.isfinite().tolist()
-    return [e.group for e, yes in zip(encoded, chosen, strict=True) if yes]
+    return [e.group for e, yes in zip(encoded, values.isfinite().tolist(), strict=True) if yes]
 
 
 def mean_of(

@@ -21,12 +21,7 @@ from lensaudit.models.checkpoint import (
     other_tokenizer,
 )
 from lensaudit.models.device import resolve_device, resolve_dtype
-from lensaudit.models.registry import (
-    default_anchor,
-    default_data,
-    load_registry,
-    named_family,
-)
+from lensaudit.models.registry import default_data, models_of
 from lensaudit.models.sizes import context_of, sizes_on_disk
 from lensaudit.patching.exact_match import check_em
 from lensaudit.patching.options import ResolvedSettings, parse_component, parse_layers, parse_memory
@@ -35,7 +30,7 @@ from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.sources import others_of
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.settings import AlignName, Place, Profile, named, several
+from lensaudit.settings import AlignName, Place, Profile, named
 
 EXPERIMENTAL = (
     "another size or tokenizer than full, so an aligned depth alone; experimental: where models "
@@ -55,8 +50,7 @@ def encode_all(
     context = context_of(config_of(checkpoint))
     found = [encode(e, tokenizer, scored=scored, too_long=context.too_long) for e in examples]
     encoded = tuple(e for e in found if isinstance(e, Encoded))
-    pairs = zip(examples, found, strict=True)
-    lost = {e.idx: why for e, why in pairs if isinstance(why, str)}
+    lost = {e.idx: why for e, why in zip(examples, found, strict=True) if isinstance(why, str)}
     if not encoded:
         raise InputError(
             f"none of the {len(examples)} entities can be scored with {checkpoint.spec.name}'s "
@@ -121,10 +115,7 @@ def _opened(
     names: Sequence[str], settings: ResolvedSettings, maps: bool, notice: Notice, progress: Tell
 ) -> Session:
     """All models of a run, checked to fit together before any work, or to be carried by maps."""
-    first, *_ = (*several(settings.retain), None)
-    full = settings.full or default_anchor("full", names)
-    retain = full if settings.without_retain else first
-    specs = named_family(names, full, retain, load_registry(settings.registry))
+    specs = models_of(names, settings)
     examples = forget_set(str(settings.data), exclude=settings.exclude, limit=settings.limit)
     if (alone := assumption(one.group for one in examples)) is not None:
         notice(alone)
@@ -156,21 +147,22 @@ def session_of(
     notice: Notice,
     progress: Tell,
 ) -> Session:
-    """A session of opened models: `full`, `retain`, and each `source NAME`."""
+    """A session of opened models: `full`, `retain`, each `source NAME` and each `retain NAME`."""
     full, shapes = opened["full"], {(one.n_layers, one.d_model): one for one in opened.values()}
     encoded, lost = encode_all(examples, full)
     fitting = (
         cache_batch_that_fits(sizes_on_disk(one, settings.dtype), encoded, settings.memory_bytes)
         for one in shapes.values()
     )
+
+    def named_as(role: str) -> dict[str, Checkpoint]:
+        return {at.removeprefix(role): one for at, one in opened.items() if at.startswith(role)}
+
     return Session(
         full=full,
         retain=opened["retain"],
-        sources={
-            role.removeprefix("source "): one
-            for role, one in opened.items()
-            if role.startswith("source ")
-        },
+        sources=named_as("source "),
+        retains=named_as("retain "),
         encoded=encoded,
         unscored=lost,
         examples=tuple(examples),

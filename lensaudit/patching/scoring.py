@@ -77,8 +77,7 @@ def outcomes_of(
     for line in dict.fromkeys(_other_versions(one.computed_by) for one in outcomes):
         if line:
             session.notice(line)
-    own = _drops(session, session.full, s1)
-    return outcomes, calibration_of(rows, settings, s1, own)
+    return outcomes, calibration_of(rows, settings, s1, _drops(session, session.full, s1))
 
 
 def _drops(

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -76,6 +76,8 @@ class Session:
     """`data` is named where the examples are those of a set."""
     examples: tuple[Fact, ...] = ()
     """The facts behind `encoded` and `unscored`."""
+    retains: Mapping[str, Checkpoint] = field(default_factory=dict)
+    """Further models that never saw the facts, by name."""
     notice: Notice = print
     progress: Tell = unheard
 

@@ -155,8 +155,7 @@ class Room:
         tokens = load.n_examples * load.n_pos
         stacks = 2 * n_sources * self.sizes.residual_bytes(tokens)
         read = load.span_tokens * self._logit_bytes
-        run = self.sizes.run_bytes(load.n_examples, load.n_pos, n_logits=tokens)
-        return stacks + run + read
+        return stacks + self.sizes.run_bytes(load.n_examples, load.n_pos, n_logits=tokens) + read
 
     def check(self, encoded: Sequence[Encoded], *, n_sources: int) -> None:
         """Refuse a budget in which the largest example does not fit.

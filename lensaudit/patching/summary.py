@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from lensaudit.data.facts import spans_of
+from lensaudit.data.neutral import Neutral
 from lensaudit.patching.collateral import Anchored, collateral_of, kept_beside
-from lensaudit.patching.controls import Controls, controls_of, examined, unexamined
+from lensaudit.patching.controls import controls_of, examined, planned_controls, unexamined
 from lensaudit.patching.exact_match import em_plan_of, em_result, run_em
 from lensaudit.patching.outcome import Summarised, beside, layer_cells, summary_of
 from lensaudit.patching.scoring import compute, outcomes_of, plan_of, score_lens, scored
@@ -34,7 +35,7 @@ def planned(session: Session) -> Plan:
     if settings.score == "lens":
         return plan_of(session)
     if not settings.without_retain:
-        return plan_of(session, controls_of(session).planned(session))
+        return plan_of(session, planned_controls(session, controls_of(session)))
     others = others_of(session.full, session.encoded, session.examples)
     scores = session.scores(others.key)
     n_more = sum(len(layers if settings.fresh else scores.missing(e, layers)) for e in others.rows)
@@ -43,13 +44,13 @@ def planned(session: Session) -> Plan:
 
 
 def summaries(
-    session: Session, controls: Controls | None = None, kept: Sequence[Anchored] = ()
+    session: Session, neutral: Neutral | None = None, kept: Sequence[Anchored] = ()
 ) -> list[Summarised]:
     """The score that the session's settings ask for, of every source.
 
     Args:
         session: of the run; it stays open.
-        controls: what is measured beside UDS; None: nothing.
+        neutral: rows that controls are measured on beside UDS; None: there are no controls.
         kept: facts to keep, to see what was lost of them.
 
     Raises:
@@ -63,18 +64,18 @@ def summaries(
         more = {"spans": spans_of(session.examples)} | unexamined(NOT_A_DEPTH).document()
         made = [em_result(name, one, session, matches) for name, one in session.sources.items()]
         return [replace(one, summary={**one.summary, **more}) for one in made]
-    return _depths(session, controls, kept)
+    return _depths(session, neutral, kept)
 
 
 def _depths(
-    session: Session, controls: Controls | None, kept: Sequence[Anchored]
+    session: Session, neutral: Neutral | None, kept: Sequence[Anchored]
 ) -> list[Summarised]:
     spans, found = spans_of(session.examples), dict[str, Examined]()
     outcomes, calibration = scored(session)
     if session.settings.score == "lens":
         parts = {one.source: unexamined(NOT_PATCHED).document() for one in outcomes}
     else:
-        found = {} if controls is None else examined(session, outcomes, controls)
+        found = {} if neutral is None else examined(session, outcomes, neutral)
         parts = collateral_of(session, kept, outcomes)
     read = {one.source: one for one in score_lens(session)[0]} if session.settings.lens else {}
     results = []

@@ -10,7 +10,7 @@ import pytest
 import torch
 from audit_helpers import anew, run
 
-from lensaudit.data.neutral import neutral_of
+from lensaudit.data.neutral import Neutral, neutral_of
 from lensaudit.data.spans import make_batch
 from lensaudit.errors import InputError
 from lensaudit.gym import edits
@@ -19,7 +19,7 @@ from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching import session as module
 from lensaudit.patching.alignment import without_shared
-from lensaudit.patching.controls import Controls, examined, weakest_of
+from lensaudit.patching.controls import examined, weakest_of
 from lensaudit.patching.oracle import layer_deltas
 from lensaudit.patching.outcome import outcome_of, summary_of
 from lensaudit.patching.prepare import prepare
@@ -38,12 +38,12 @@ def turned(checkpoint: str, folder: Path) -> Path:
     return folder
 
 
-def examined_alone(audit, found, controls, name=None, **settings):
+def examined_alone(audit, found, neutral, name=None, **settings):
     """The controls of every source, or of the one that is named."""
     sources = {one: audit.sources[one] for one in audit.sources if name in (None, Path(one).name)}
     outcomes = [one for one in found.outcomes if one.source in sources]
     with replace(audit, sources=sources, settings=replace(audit.settings, **settings)) as alone:
-        shown = examined(alone, outcomes, controls)
+        shown = examined(alone, outcomes, neutral)
     return shown if name is None else next(iter(shown.values()))
 
 
@@ -73,7 +73,7 @@ def bench(tmp_path_factory):
     neutral = neutral_of("demo", audit.examples)
     with audit:
         found = run(audit)
-        shown = examined(audit, found.outcomes, Controls(neutral))
+        shown = examined(audit, found.outcomes, neutral)
     return audit, found, neutral, {Path(name).name: one for name, one in shown.items()}
 
 
@@ -160,7 +160,7 @@ def test_what_a_model_says_is_read_out_of_its_cache_without_running_it(bench, mo
 
 def test_without_neutral_rows_nothing_is_called_erased(bench):
     audit, found, _, _ = bench
-    shown = examined_alone(audit, found, Controls(None, why="no rows are known"))
+    shown = examined_alone(audit, found, Neutral((), (), why="no rows are known"))
     for name, one in shown.items():
         assert one.validity.why == "no rows are known"
         assert one.aligned.uds is None
@@ -172,8 +172,8 @@ def test_without_neutral_rows_nothing_is_called_erased(bench):
 def test_further_retain_models_make_a_floor(bench):
     audit, found, neutral, _ = bench
     never = open_checkpoint(resolve("demo/never", load_registry()))
-    controls = Controls(neutral, retains={"never": never})
-    one = examined_alone(audit, found, controls, "retain_turned")
+    audit = replace(audit, retains={"never": never})
+    one = examined_alone(audit, found, neutral, "retain_turned")
     assert one.floor.n_models == 2
     assert 0.7 < one.floor.low <= one.floor.high <= 1
     assert len(one.floor.aligned) == len(one.floor.uds) == 1
@@ -191,7 +191,7 @@ def test_what_fits_neither_before_nor_after_a_map_is_unreadable(bench):
     deltas = found.baseline, found.s1, torch.full_like(found.s1, math.nan)
     rows = audit.encoded, audit.unscored, audit.settings
     nothing = SimpleNamespace(outcomes=[outcome_of(name, *rows, *deltas, misfit="other tokens")])
-    (one,) = examined_alone(one_source, nothing, Controls(neutral), align="shift").values()
+    (one,) = examined_alone(one_source, nothing, neutral, align="shift").values()
     assert one.validity.d_share is None
     assert one.aligned.uds.value > 0.9
     assert one.aligned.d_share > 0.1
@@ -200,13 +200,13 @@ def test_what_fits_neither_before_nor_after_a_map_is_unreadable(bench):
 
 def test_too_few_tokens_name_the_number_that_is_needed(bench):
     audit, found, neutral, _ = bench
-    short = Controls(replace(neutral, fit=neutral.fit[:1]))
+    short = replace(neutral, fit=neutral.fit[:1])
     with pytest.raises(InputError, match="wanted 2 per dimension, 128"):
         examined_alone(audit, found, short, "full_turned", align="procrustes")
     one = examined_alone(audit, found, short, "full_turned")
     assert one.aligned.uds is None
     assert "128" in one.aligned.why
-    none = examined_alone(audit, found, Controls(replace(neutral, fit=())), "never")
+    none = examined_alone(audit, found, replace(neutral, fit=()), "never")
     assert "name others with --align-data" in none.aligned.why
 
 
@@ -216,7 +216,7 @@ def test_changed_map_files_are_fitted_again(bench, tmp_path):
         content = bytearray(path.read_bytes())
         content[-100] ^= 1
         path.write_bytes(bytes(content))
-    again = examined_alone(audit, found, Controls(neutral))
+    again = examined_alone(audit, found, neutral)
     for name, one in again.items():
         before = shown[Path(name).name].aligned.uds
         assert (one.aligned.uds is None) == (before is None)
@@ -262,7 +262,7 @@ def test_the_depth_without_the_shared_direction_is_that_of_a_plain_computation(b
 
     monkeypatch.setattr(Session, "fill", fill)
     with one_source as models:
-        examined(models, found.outcomes[1:2], Controls(neutral))
+        examined(models, found.outcomes[1:2], neutral)
         never, retain = audit.sources["demo/never"].weights, audit.retain.weights
         mapped = next(key for key in seen if f"{never}+map-" in key)
         shared = next(key for key in seen if f"{never}+shared-" in key)
@@ -327,7 +327,7 @@ def test_a_vector_added_wherever_the_facts_are_asked_is_seen_through(bench, monk
     with one_source:
         found = run(one_source)
     monkeypatch.setattr(Session, "streams", pushed)
-    one = examined_alone(one_source, found, Controls(neutral), "masked_upper")
+    one = examined_alone(one_source, found, neutral, "masked_upper")
     assert one.aligned.uds.value > 0.9
     assert one.aligned.shared.uds.value < 0.2
     assert one.aligned.shared.weakest.erasure.value < 0.2
@@ -351,7 +351,7 @@ def test_one_author_shares_with_no_other_and_rows_without_authors_are_each_their
         sources = {"demo/never": audit.sources["demo/never"]}
         of_one = replace(audit, encoded=rows, sources=sources)
         few = SimpleNamespace(outcomes=[few])
-        (one,) = examined_alone(of_one, few, Controls(neutral)).values()
+        (one,) = examined_alone(of_one, few, neutral).values()
         return one.aligned
 
     alone = shared([group] * len(here))
