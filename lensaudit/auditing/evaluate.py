@@ -17,8 +17,7 @@ from lensaudit.data.suites import Suite
 from lensaudit.errors import InputError
 from lensaudit.evaluation.forward import Tokenization, open_classifier
 from lensaudit.evaluation.log import completed, read_log, recomputed, write_log
-from lensaudit.evaluation.passes import ModelPasses, open_subject, tokenizer_for
-from lensaudit.evaluation.patching import NO_RETAIN, Patching
+from lensaudit.evaluation.passes import NO_RETAIN, ModelPasses, open_subject, tokenizer_for
 from lensaudit.evaluation.suite import (
     conditions,
     evaluate,
@@ -308,7 +307,10 @@ def _inputs(passes: ModelPasses) -> dict[str, Any]:
         if one is not None
     }
     inputs["data"] = {name: split.digest for name, split in passes.splits.items()}
-    inputs |= passes.patching.inputs() if passes.patching else {}
+    if (known := passes.patched) is not None:
+        for role, one in {"full": known.full, "retain": known.retain}.items():
+            inputs[f"patched_{role}"] = {"name": one.spec.name, "weights": one.weights}
+        inputs["annotated"] = known.examples_hash
     return inputs | {"conditions": conditions(passes)}
 
 
@@ -338,7 +340,9 @@ def open_evaluation(
     """
     from lensaudit.patching.options import parse_memory  # seconds to import
 
-    memory_bytes = parse_memory(settings.memory)
+    memory_bytes, registry = parse_memory(settings.memory), load_registry(settings.registry)
+    for name in filter(None, (settings.full, settings.retain)):
+        resolve(name, registry)
     opening = partial(
         open_subject,
         registry=path_of(settings.registry),
@@ -371,7 +375,8 @@ def open_evaluation(
         splits,
         Tokenization(tokenizer, template, settings.mask, context_of(config_of(checkpoint))),
         reference=reference,
-        patching=_patching(model, settings, notice),
+        opened=partial(_open_inside, model, settings, notice),
+        notice=notice,
         batch_size=settings.batch_size,
         memory_bytes=memory_bytes,
         max_new_tokens=settings.max_new_tokens,
@@ -380,18 +385,10 @@ def open_evaluation(
     )
 
 
-def _patching(model: str, settings: EvaluateSettings, notice: Notice) -> Patching:
-    registry = load_registry(settings.registry)
-    for name in (settings.full, settings.retain):
-        if name is not None:
-            resolve(name, registry)
+def _open_inside(model: str, settings: EvaluateSettings, notice: Notice) -> "Session":
+    asked = depth_inside(model, settings)
+    if settings.retain is None:
+        raise InputError(NO_RETAIN)
+    from lensaudit.patching.prepare import prepare  # seconds to import
 
-    def opened() -> "Session":
-        asked = depth_inside(model, settings)
-        if settings.retain is None:
-            raise InputError(NO_RETAIN)
-        from lensaudit.patching.prepare import prepare  # seconds to import
-
-        return prepare([model], asked, notice=notice, maps=False)
-
-    return Patching(model, opened, notice)
+    return prepare([model], asked, notice=notice, maps=False)

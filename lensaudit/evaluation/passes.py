@@ -1,16 +1,21 @@
-"""A model to ask, loaded when its first pass runs; each pass runs once and serves every metric."""
+"""A model to ask, loaded when its first pass runs; each pass runs once and serves every metric.
+
+A pass may look inside: retain and the model are then patched into `full`, in a session that is
+opened when such a pass is asked for. TransformerLens is imported no earlier: most do without.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 
 from lensaudit.data.chat import Cleanup, Encoding, decode
 from lensaudit.data.suites import Split
-from lensaudit.errors import Failure, InputError, WorkError
+from lensaudit.errors import Failure, InputError, VerificationError, WorkError, failure_in
 from lensaudit.evaluation.forward import (
     JAILBREAK,
     Tokenization,
@@ -22,10 +27,9 @@ from lensaudit.evaluation.forward import (
     traces,
     view_of,
 )
-from lensaudit.evaluation.patching import NO_RETAIN, Patching
 from lensaudit.evaluation.store import Arrays, kept
 from lensaudit.files import digest
-from lensaudit.metrics.registry import Measured, Read, Record, Trace
+from lensaudit.metrics.registry import ANNOTATED, Measured, Read, Record, Trace
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import (
     Checkpoint,
@@ -39,6 +43,13 @@ from lensaudit.models.large.placement import where_spread
 from lensaudit.models.sizes import Sizes, planned_bytes, sizes_on_disk
 from lensaudit.progress import Notice, unheard
 
+if TYPE_CHECKING:
+    from lensaudit.patching.session import Session
+
+NO_RETAIN = (
+    "no retain model was patched in: run `lensaudit audit --inside`, or `eval` with --retain "
+    "(a log holds no activations)"
+)
 PASS_VERSION = 1
 """Raised when the meaning of a stored pass changes."""
 AUTO_BATCH = 32
@@ -132,6 +143,15 @@ def tokenizer_for(checkpoint: Checkpoint, folder: Path | None) -> Any:
     return load_tokenizer(replace(checkpoint, spec=named, folder=folder))
 
 
+def not_patched() -> "Session":
+    """Refuse to look inside.
+
+    Raises:
+        InputError: always.
+    """
+    raise InputError(NO_RETAIN)
+
+
 @dataclass(eq=False)
 class ModelPasses:
     """The passes over one model, one reference model and one set of splits."""
@@ -142,7 +162,10 @@ class ModelPasses:
     folders: Sequence[Path] = ()
     """Where finished passes are kept, the first of them this run's; none: nowhere."""
     reference: Subject | None = None
-    patching: Patching | None = None
+    opened: Callable[[], "Session"] = not_patched
+    """Opens what is patched; raises InputError where it cannot."""
+    notice: Notice = unheard
+    """Told how a patched pass broke."""
     finished: Notice = unheard
     """Told each finished pass."""
     batch_size: int | None = None
@@ -159,11 +182,28 @@ class ModelPasses:
         default_factory=dict, init=False
     )
     _arrays: dict[str, Sequence[Arrays]] = field(default_factory=dict, init=False)
+    _inside: dict[str, Measured[float] | Failure] = field(default_factory=dict, init=False)
+
+    @cached_property
+    def session(self) -> "Session | InputError":
+        """What is patched, or why nothing can be."""
+        try:
+            return self.opened()
+        except InputError as error:
+            return error
+
+    @property
+    def patched(self) -> "Session | None":
+        """What is patched, where it was opened."""
+        found = vars(self).get("session")
+        return None if isinstance(found, InputError) else found
 
     def missing(self, read: Read) -> str | None:
         """Why a pass cannot be run, known before any work; of a patched one, why it failed."""
         if read.kind == "patched":
-            return self.patching.missing(read.field) if self.patching else NO_RETAIN
+            if isinstance(self.session, InputError):
+                return failure_in(self.subject.name, read.field, self.session).message
+            return _broken(failed) if (failed := self.failed(read)) else None
         if read.split not in self.splits:
             return f"the data has no {read.split} split"
         split = self.splits[read.split]
@@ -178,15 +218,19 @@ class ModelPasses:
 
     def failed(self, read: Read) -> Failure | None:
         """How a patched pass broke, if it did."""
-        if read.kind != "patched" or self.patching is None:
-            return None
-        return self.patching.failed(read.field)
+        found = self._inside.get(read.field) if read.kind == "patched" else None
+        return found if isinstance(found, Failure) else None
 
     @property
     def all_splits(self) -> Mapping[str, Split]:
         """The suite's splits, and the annotated set once it is opened."""
-        own = self.patching.split if self.patching else None
-        return {**self.splits, own.name: own} if own else self.splits
+        if (known := self.patched) is None:
+            return self.splits
+        rows = (
+            replace(one, answers={"answer": one.answer, "entity": one.entity})
+            for one in known.examples
+        )
+        return {**self.splits, ANNOTATED: Split(ANNOTATED, str(known.settings.data), tuple(rows))}
 
     def view(self, read: Read) -> Measured[Encoding]:
         """The encoded field that a pass reads."""
@@ -197,10 +241,10 @@ class ModelPasses:
 
     def run(self, read: Read) -> None:
         """Run a pass, or find it finished."""
-        if read.kind != "patched" or self.patching is None:
+        if read.kind != "patched":
             self._made(read)
             return
-        self.patching.scored(read.field)
+        self._scored(read.field)
         n_examples = len(self.all_splits[read.split].rows)
         self.finished(f"patched {read.field}: {n_examples} examples")
 
@@ -211,8 +255,8 @@ class ModelPasses:
 
     def measured(self, read: Read) -> Measured[Any]:
         """The rows of one pass; see `Read` for what a kind holds."""
-        if read.kind == "patched" and self.patching is not None:
-            found = self.patching.scored(read.field)
+        if read.kind == "patched":
+            found = self._scored(read.field)
             assert isinstance(found, Measured)  # see `missing`
             return found
         if read.kind in ("text", "jailbreak"):
@@ -262,6 +306,24 @@ class ModelPasses:
         remaining = iter(values)
         rows = {idx: tuple(next(remaining) for _ in one) for idx, one in view.rows.items()}
         return Measured(rows, view.unscored, view.listed)
+
+    def _scored(self, score: str) -> Measured[float] | Failure:
+        """The rows of a score, patched once.
+
+        A failure is kept as the reason of this score: the other metrics are worth having.
+        """
+        from lensaudit.evaluation.depth import score_inside  # seconds to import
+
+        if isinstance(self.session, InputError):
+            raise self.session
+        if score not in self._inside:
+            try:
+                with one_memory_error():
+                    self._inside[score] = score_inside(self.session, self.subject.name, score)
+            except (InputError, WorkError, VerificationError, torch.OutOfMemoryError) as error:
+                broken = self._inside[score] = failure_in(self.subject.name, score, error)
+                self.notice(f"{score}: {_broken(broken)}")
+        return self._inside[score]
 
     def _made(self, read: Read) -> Sequence[Arrays]:
         """The numbers of a pass, text by text."""
@@ -419,6 +481,10 @@ class ModelPasses:
         longest = max(lengths, default=1) + (self.max_new_tokens or 0)
         one = subject.sizes.run_bytes(1, longest, n_logits=1) + subject.sizes.kept_bytes(longest)
         return max(1, min(AUTO_BATCH, planned_bytes(self.memory_bytes) // one))
+
+
+def _broken(failure: Failure) -> str:
+    return f"patching failed: {failure.message}"
 
 
 def _asking(read: Read) -> str:

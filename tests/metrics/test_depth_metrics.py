@@ -11,7 +11,7 @@ from lensaudit.auditing.question import annotated_set
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
-from lensaudit.evaluation.patching import NO_RETAIN
+from lensaudit.evaluation.passes import NO_RETAIN
 from lensaudit.evaluation.suite import evaluate
 from lensaudit.metrics.registry import ordered
 
