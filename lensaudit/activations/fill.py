@@ -223,8 +223,9 @@ def fingerprint_of_run(
     part: Kept = "resid",
 ) -> Fingerprint:
     """What determines the numbers that `fill` would write."""
+    conditions = conditions_of(checkpoint, dtype=dtype, device=device, batch_size=batch_size)
     return Fingerprint(
-        **vars(conditions_of(checkpoint, dtype=dtype, device=device, batch_size=batch_size)),
+        **vars(conditions),
         examples=encoded_hash(encoded),
         template=digest(PROMPT_TEMPLATE),
         hook=HOOKS[part],
