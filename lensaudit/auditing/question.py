@@ -203,8 +203,8 @@ def _key(settings: Any, models: Mapping[str, ModelSpec], **rows: Any) -> str:
 
 def _models(names: Sequence[str], settings: PatchSettings) -> dict[str, ModelSpec]:
     """Every model of a run by role, in its order."""
-    base = settings.also and base_spec(names, settings.base, load_registry(settings.registry))
-    return models_of(names, settings) | ({"base": base} if base else {})
+    base = base_spec(names, settings.base, load_registry(settings.registry))
+    return models_of(names, settings) | ({"base": base} if base and settings.also else {})
 
 
 def _content(spec: ModelSpec) -> list[Any]:
