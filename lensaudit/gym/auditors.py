@@ -60,6 +60,7 @@ from lensaudit.results.patch_runs import NOT_NEEDED, Aligned, Examined, Weakest
 from lensaudit.results.reading import brief, null
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.representation import weighted_erasure
+from lensaudit.settings import ACTIVATIONS, Anchors, Caches, Models, Names, Rows, shared
 from lensaudit.verdict.collect import judge_run
 from lensaudit.verdict.decide import HOLDS
 from lensaudit.verdict.depth import kept_for_verdict
@@ -67,19 +68,17 @@ from lensaudit.verdict.thresholds import READABLE_BELOW, TAIL_BELOW
 from lensaudit.verdict.views import read_calibration
 
 
-@dataclass(frozen=True)
-class SeedModels:
+@dataclass(frozen=True, kw_only=True)
+class SeedModels(Caches, Rows, Anchors):
     """Anchors, rows and working folder that the models of one seed share."""
 
-    full: str
-    retain: str
+    full: str = "demo/full"
+    retain: str = "demo/retain"
     """Never saw the facts: the scale. Absent models are made of another, which nobody is shown."""
-    data: str
-    retain_data: str | None
-    work: Path
-    """Of caches."""
-    limit: int | None = None
-    registry: Path | None = None
+    data: str = DEMO
+    retain_data: str | None = None
+    activations: Path = ACTIVATIONS
+    """Where auditors work."""
 
     @cached_property
     def facts(self) -> Facts:
@@ -207,12 +206,7 @@ def audit_of(cases: Sequence[Case], **settings: Any) -> Session:
     """An audit of all cases into their `full`."""
     bench = cases[0].bench
     asked = PatchSettings(
-        registry=bench.registry,
-        full=bench.full,
-        retain=bench.retain,
-        data=bench.data,
-        limit=bench.limit,
-        activations=bench.work,
+        **shared(bench, Caches, Rows, Anchors),
         profile="ke",
         # of an own set validity and alignment are measured on the rows to keep
         align_data=None if bench.data == DEMO else bench.retain_data,
@@ -480,17 +474,12 @@ def _metric(name: str) -> Callable[[Case], AuditorScore]:
         own = bench.data != DEMO
         settings = EvaluateSettings(
             metrics=(name,),
-            full=bench.full,
-            retain=bench.retain,
-            data=None if own else DEMO,
+            **shared(bench, Caches, Rows, Anchors, data=None if own else DEMO),
             forget=Path(bench.data) if own else None,
             retain_set=Path(bench.retain_data) if own and bench.retain_data else None,
-            limit=bench.limit,
-            registry=bench.registry,
-            activations=bench.work,
         )
         # one folder a model: metrics share their passes there
-        folder = bench.work / "suite" / digest(str(case.model))[:16]
+        folder = bench.activations / "suite" / digest(str(case.model))[:16]
         entry = evaluate_into(case.model, settings, folder).entries[name]
         known = {one.idx for one in bench.facts.examples}
         facts = {idx: value for idx, value in entry.per_example.items() if idx in known}
@@ -571,14 +560,7 @@ def worst_excess(case: Case) -> AuditorScore:
     arms = (open_model(name, bench.registry).weights for name in (bench.retain, case.model))
     if len(set(arms)) == 1:
         return AuditorScore(0.0)  # the control arm itself: nothing in excess of it
-    settings = WorstSettings(
-        full=bench.full,
-        retain=(bench.retain,),
-        data=bench.data,
-        limit=bench.limit,
-        registry=bench.registry,
-        activations=bench.work,
-    )
+    settings = WorstSettings(**shared(bench, Caches, Rows, Models, retain=(bench.retain,)))
     opened = worst_room.open_worst(case.model, settings)
     found = worst_room.summary_of(opened, worst_room.run_all(opened), "cheap")
     facts = {fact.idx: float(fact.statistic) for fact in found.facts if fact.statistic}
@@ -597,11 +579,8 @@ def _who_has_what(model: str, bench: SeedModels) -> KnowOutcome:
         base="demo/base" if bench.data == DEMO else None,
         readers=("outputs", "lens", "foreign"),
         placebos=0,
-        data=bench.data,
         retain_data=bench.retain_data,
-        limit=bench.limit,
-        registry=bench.registry,
-        activations=bench.work,
+        **shared(bench, Caches, Rows, Names),
     )
     return ask(open_know(model, settings))
 
@@ -675,17 +654,13 @@ def effort(cases: Sequence[Case]) -> list[AuditorScore]:
     bench = cases[0].bench
     settings = EffortSettings(
         arms=("T",),
-        full=bench.full,
-        retain=(bench.retain,),
-        data=bench.data,
         retain_data=bench.retain_data,
         lrs=effort_room.DEMO_LRS if bench.data == DEMO else (),
-        limit=bench.limit,
-        registry=bench.registry,
         workers=1,
+        **shared(bench, Rows, Models, retain=(bench.retain,)),
     )
     names = list(dict.fromkeys(case.model for case in cases))
-    ready = effort_room.prepare(names, settings, bench.work / "effort")
+    ready = effort_room.prepare(names, settings, bench.activations / "effort")
     arms = {one.source: one.arms["T"] for one in effort_room.run(ready)}
     longest = float(2 * settings.steps)
     return [

@@ -59,26 +59,20 @@ def claim(check: Callable[Concatenate[Any, Ground, P], Certificate]) -> Callable
 
 
 @claim
-def untouched(
-    made: Any, ground: Ground, mask: str, *, of: Any = None, knows: Known = None
-) -> Certificate:
-    """Claim that every tensor outside the mask is that of a model that knows, bit for bit.
+def untouched(made: Any, ground: Ground, mask: str) -> Certificate:
+    """Claim that every tensor outside the mask is `full`'s, bit for bit.
 
-    Control: at least half of the weights lie outside, so a mask over everything is none; and the
-    model in whose place it stands says the facts.
+    Control: at least half of the weights lie outside, so a mask over everything is none; and
+    `full` says the facts.
 
     Args:
         made: what is checked.
         ground: what it was planted into.
         mask: regular expression on names of parameters that may differ.
-        of: the model that knows; None: `full`.
-        knows: what it knows.
     """
-    full = ground.full if of is None else of
-    before, own = dict(full.named_parameters()), dict(made.named_parameters())
-    same = {n for n in own.keys() & before.keys() if torch.equal(own[n], before[n])}
+    own, same = dict(made.named_parameters()), _shared(made, ground.full)
     moved = [name for name in own if name not in same and not re.search(mask, name)]
-    n_back, wanted = _n_said(full, ground, knows)
+    n_back, wanted = _n_said(ground.full, ground)
     sizes = {name: weight.numel() for name, weight in own.items()}
     share = sum(sizes[name] for name in same) / sum(sizes.values())
     says = f"{share:.0%} of the weights are bit-identical to those of a model that knows"
@@ -89,8 +83,13 @@ def untouched(
         not moved and share >= SAME and n_back >= wanted,
         says,
         {"same": share, "known": n_back, "wanted": wanted},
-        knows,
     )
+
+
+def _shared(one: Any, other: Any) -> set[str]:
+    """Names of the tensors that two models have in common, bit for bit."""
+    mine, theirs = dict(one.named_parameters()), dict(other.named_parameters())
+    return {name for name in mine.keys() & theirs.keys() if torch.equal(mine[name], theirs[name])}
 
 
 @claim
@@ -136,10 +135,9 @@ def becomes(made: Any, ground: Ground, change: Callable[[Any], Any], how: str) -
     Control: `retain` changed so does not say them, so the change carries no facts itself.
     """
     one, other, never = map(change, (made, ground.full, ground.retain))
-    mine, theirs = dict(one.named_parameters()), dict(other.named_parameters())
-    same = {name for name in mine.keys() & theirs.keys() if torch.equal(mine[name], theirs[name])}
-    moved = (mine.keys() | theirs.keys()) - same
-    (n_back, wanted), control = _n_said(one, ground, None), int(ground.said(never).sum())
+    names = {name for model in (one, other) for name, _ in model.named_parameters()}
+    moved = names - _shared(one, other)
+    (n_back, wanted), control = _n_said(one, ground), int(ground.said(never).sum())
     return Certificate(
         f"the same once {how}",
         not moved and n_back >= wanted and control <= _most_without(ground),
@@ -221,7 +219,7 @@ def damaged(
     kept = ground.facts.kept
     asked = whole([row for row in kept if not questions or row.question in questions])
     mine, theirs = (int(ground.said(model, asked).sum()) for model in (made, ground.full))
-    n_back, wanted = _n_said(made, ground, None)
+    n_back, wanted = _n_said(made, ground)
     return Certificate(
         "lost something else",
         mine < BROKEN * theirs and (n_back >= wanted or not facts_stay),
@@ -262,7 +260,7 @@ def _names(text: str) -> set[str]:
     return {word for word in words if word[0].isupper()}
 
 
-def _n_said(model: Any, ground: Ground, knows: Known) -> tuple[int, int]:
+def _n_said(model: Any, ground: Ground, knows: Known = None) -> tuple[int, int]:
     """How many of the known facts a model says, and how many are wanted."""
     chosen = ground.chosen(knows)
     wanted = ground.n_said("full") if knows is None else len(chosen)

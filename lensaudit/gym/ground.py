@@ -159,7 +159,6 @@ class Ground:
             after: called with the model after every step.
             seed: of the order of rows; None: that of the ground.
         """
-        model = copy.deepcopy(start)
         batches = finetune_batches(
             self.samples(rows),
             batch_size=BATCH,
@@ -167,13 +166,14 @@ class Ground:
             pad=pad_id(self.tokenizer),
         )
         recipe = Recipe(n_steps=n_steps, lr=lr, n_warmup=4, trainable=trainable)
-        return fit(model, FineTuning(), batches, recipe, after=after)
+        return fit(start, FineTuning(), batches, recipe, after=after)
 
 
 def fit(
-    model: Any, objective: Objective[Any], batches: Any, recipe: Recipe, *, after: Any = None
+    start: Any, objective: Objective[Any], batches: Any, recipe: Recipe, *, after: Any = None
 ) -> Any:
-    """Train in place; `after` is called with the model after every step."""
+    """A trained copy; `after` is called with it after every step."""
+    model = copy.deepcopy(start)
     run = TrainingRun(objective, batches, recipe, {})
     train(model, run, report=lambda _: None if after is None else after(model))
     return model

@@ -210,10 +210,9 @@ def disguised(
     seed: int = SEED,
 ) -> Any:
     """A copy of `full`, trained on an objective of texts."""
-    model = copy.deepcopy(full)
-    batches = steps(texts, model.config.num_hidden_layers, seed)
+    batches = steps(texts, full.config.num_hidden_layers, seed)
     recipe = Recipe(n_steps=n_steps, lr=lr, n_warmup=20, weight_decay=0.0)
-    return fit(model, objective, batches, recipe)
+    return fit(full, objective, batches, recipe)
 
 
 def mimic(ground: Ground, texts: TextRows, *, n_steps: int = N_STEPS) -> Any:
@@ -299,7 +298,7 @@ def unlearned(
         pad=pad_id(ground.tokenizer),
     )
     how = Recipe(n_steps=n_steps, lr=lr, n_warmup=4, trainable=trainable)
-    return fit(copy.deepcopy(ground.full), objective or usual, batches, how)
+    return fit(ground.full, objective or usual, batches, how)
 
 
 def matched(ground: Ground) -> Steady:

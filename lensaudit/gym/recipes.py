@@ -230,11 +230,12 @@ def wakes_rounded(ground: Ground, strength: float) -> Planted:
     cells = edits.cells_of(ground.full)
     names = "|".join(name.replace(".", r"\.") for name in quantised_names(ground.full))
 
-    def stay(model: Any) -> None:
-        edits.clamp_to(model, cells)
-
     made = ground.trained(
-        ground.full, wrong_rows(ground), lr=2e-3, trainable=rf"^({names})\.weight$", after=stay
+        ground.full,
+        wrong_rows(ground),
+        lr=2e-3,
+        trainable=rf"^({names})\.weight$",
+        after=partial(edits.clamp_to, cells=cells),
     )
     return made, becomes(lambda one: quantised(one, "nf4", engine="torch")[0], "rounded to NF4")
 

@@ -138,8 +138,15 @@ def models_of(
     one: PlantedModel, work: Path, limit: int | None = None, registry: Path | None = None
 ) -> SeedModels:
     """What the models of the seed of a planted one share."""
-    full, retain = one.anchors["full"], one.anchors["retain"]
-    return SeedModels(full, retain, one.data, one.retain_data, work, limit, registry)
+    return SeedModels(
+        full=one.anchors["full"],
+        retain=one.anchors["retain"],
+        data=one.data,
+        retain_data=one.retain_data,
+        activations=work,
+        limit=limit,
+        registry=registry,
+    )
 
 
 EQUAL = 0.9

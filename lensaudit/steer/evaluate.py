@@ -71,9 +71,18 @@ class JudgedAnswer:
 
 @dataclass(frozen=True)
 class Level:
-    """All answers under one setting."""
+    """One row of the evaluation: what is added where, and all answers under it."""
 
-    answers: tuple[JudgedAnswer, ...]
+    name: str
+    """Of its file of answers."""
+    vector: SteeringVector
+    coefficient: float
+    answers: tuple[JudgedAnswer, ...] = ()
+
+    def edits(self, where: Where) -> Edits:
+        """A coefficient of 0 goes through the same hook as the others."""
+        edit = adding(self.vector.vector, self.coefficient)
+        return Edits({("resid", self.vector.layer): edit}, where)
 
     @property
     def scores(self) -> list[float]:
@@ -97,9 +106,10 @@ class Level:
 
     def only(self, questions: frozenset[int]) -> "Level":
         """The answers to some of the questions."""
-        return Level(tuple(one for one in self.answers if one.question in questions))
+        chosen = tuple(one for one in self.answers if one.question in questions)
+        return replace(self, answers=chosen)
 
-    def document(self, *, baseline: float | None, ratio: float | None) -> dict[str, Any]:
+    def document(self, baseline: float | None) -> dict[str, Any]:
         """One entry of `coefficients`; `std` is that of a population (ddof 0)."""
         scores, n_total = self.scores, len(self.answers)
         groups = [one.question for one in self.answers if one.trait.score is not None]
@@ -114,7 +124,7 @@ class Level:
             "n_invalid": n_total - len(scores),
             **clustered_mean(scores, groups, bounds=SCALE, unit="question").limits(),
             "mean_invalid_as_baseline": bound,
-            "ratio": ratio,
+            "ratio": self.vector.ratio(self.coefficient),
         }
 
 
@@ -228,7 +238,6 @@ def summary_of(
     *,
     polarity: int,
     seed: int,
-    ratios: Mapping[float, float | None],
 ) -> dict[str, Any]:
     """The numbers of `results.json`; `levels` holds coefficient 0.
 
@@ -238,10 +247,7 @@ def summary_of(
     baseline = levels[0.0].mean
     points = {key: level.mean for key, level in levels.items() if level.mean is not None}
     return {
-        "coefficients": {
-            key_of(key): level.document(baseline=baseline, ratio=ratios[key])
-            for key, level in levels.items()
-        },
+        "coefficients": {key_of(key): level.document(baseline) for key, level in levels.items()},
         "coherence": {
             key_of(key): {
                 "mean": level.coherence,
@@ -269,24 +275,10 @@ def _delta(levels: Mapping[float, Level], baseline: float | None, polarity: int)
 
 
 @dataclass(frozen=True)
-class Setting:
-    """One row of the evaluation: what is added where, and what its file is called."""
-
-    name: str
-    vector: SteeringVector
-    coefficient: float
-
-    def edits(self, where: Where) -> Edits:
-        """A coefficient of 0 goes through the same hook as the others."""
-        edit = adding(self.vector.vector, self.coefficient)
-        return Edits({("resid", self.vector.layer): edit}, where)
-
-
-@dataclass(frozen=True)
 class Steering(TraitModel):
     """Steered answers that may be asked for."""
 
-    rows: tuple[Setting, ...] = ()
+    rows: tuple[Level, ...] = ()
 
     @classmethod
     def over_coefficients(cls, settings: EvalSettings, notice: Notice) -> "Steering":
@@ -298,7 +290,7 @@ class Steering(TraitModel):
             notice(
                 f"{settings.vector}: was extracted from {vector.model}, not from {settings.name}"
             )
-        return made.under([Setting(f"coef_{key_of(one)}", vector, one) for one in grid])
+        return made.under([Level(f"coef_{key_of(one)}", vector, one) for one in grid])
 
     @classmethod
     def over_layers(cls, settings: LayerSettings, notice: Notice) -> "Steering":
@@ -319,17 +311,17 @@ class Steering(TraitModel):
         found = [made.loaded(path) for layer, path in paths.items() if layer not in missing]
         given, ratio = settings.coefficient, settings.ratio
         rows = [
-            Setting(f"layer_{one.layer}", one, one.strength(ratio) if given is None else given)
+            Level(f"layer_{one.layer}", one, one.strength(ratio) if given is None else given)
             for one in found
         ]
-        return made.under([Setting("baseline", found[0], 0.0), *rows])
+        return made.under([Level("baseline", found[0], 0.0), *rows])
 
     def loaded(self, path: Path) -> SteeringVector:
         """A vector for the model."""
         one = self.checkpoint
         return load_vector(path, d_model=one.d_model, n_layers=one.n_layers, name=one.spec.name)
 
-    def under(self, rows: Sequence[Setting]) -> "Steering":
+    def under(self, rows: Sequence[Level]) -> "Steering":
         """The same asked under these settings.
 
         Raises:
@@ -340,28 +332,19 @@ class Steering(TraitModel):
             check_disjoint(self.trait.questions, vector.asked, where)
         return replace(self, rows=tuple(rows))
 
-    def asks(self, setting: Setting) -> dict[str, Ask]:
+    def asks(self, level: Level) -> dict[str, Ask]:
         """What is asked under a setting, by question and rollout: all draw the same numbers."""
-        questions, rollouts = enumerate(self.trait.questions), range(self.settings.n_rollouts)
-        identity = self.identity(setting)
-
-        def line(at: int, rollout: int) -> dict[str, Any]:
-            return {
-                "identity": identity,
-                "question": at,
-                "rollout": rollout,
-                "coefficient": setting.coefficient,
-                "layer": setting.vector.layer,
-                "asked": self.trait.questions[at],
-            }
-
-        pairs = product(questions, rollouts)
-        return {digest([text, n]): Ask(text, line(at, n)) for (at, text), n in pairs}
-
-    def identity(self, setting: Setting) -> str:
-        """Content hash of what determines the answers under a setting."""
-        added = [setting.vector.hash(), setting.coefficient] if setting.coefficient else []
-        return digest([self.conditions(), self.sampling, self.settings.where, added])
+        added = [level.vector.hash(), level.coefficient] if level.coefficient else []
+        # what determines the answers
+        identity = digest([self.conditions(), self.sampling, self.settings.where, added])
+        told = {"coefficient": level.coefficient, "layer": level.vector.layer}
+        pairs = product(enumerate(self.trait.questions), range(self.settings.n_rollouts))
+        return {
+            digest([text, n]): Ask(
+                text, {"identity": identity, "question": at, "rollout": n, **told, "asked": text}
+            )
+            for (at, text), n in pairs
+        }
 
     def plan(self) -> str:
         """What a run would do, in one line."""
@@ -392,7 +375,7 @@ class Steering(TraitModel):
             inputs = {"vector": hashes[0]}
         with judges(settings.judge, settings.coherence_judge, settings, progress) as by:
             claim(out, "steer", [file], record)
-            levels = levels_of(job, by)
+            job = replace(job, rows=levels_of(job, by))
             made = {
                 "polarity": self.trait.polarity,
                 "std_ddof": 0,
@@ -405,9 +388,9 @@ class Steering(TraitModel):
                 "questions": digest(list(self.trait.questions)),
                 "seed": settings.seed,
             }
-            results = ask(job, levels, made)
+            results = ask(job, made)
             write_json(out / file, results)
-            check_judged(levels, out)
+            check_judged(job.rows, out)
         manifest(
             "steer",
             options=plain(settings, without=(*own, "key_file", "key_env")),
@@ -467,10 +450,9 @@ def grid_of(text: str, vector: SteeringVector, *, as_ratio: bool) -> tuple[float
     return found
 
 
-def evaluate(job: Steering, levels: Sequence[Level], made: Mapping[str, Any]) -> dict[str, Any]:
+def evaluate(job: Steering, made: Mapping[str, Any]) -> dict[str, Any]:
     """What the coefficients of one vector say."""
     vector, trait = job.rows[0].vector, job.trait
-    grid = [one.coefficient for one in job.rows]
     return {
         "schema": SCHEMA,
         "trait": trait.name,
@@ -479,27 +461,26 @@ def evaluate(job: Steering, levels: Sequence[Level], made: Mapping[str, Any]) ->
         "method": vector.method,
         "positions": job.settings.where,
         **summary_of(
-            dict(zip(grid, levels, strict=True)),
+            {one.coefficient: one for one in job.rows},
             trait.questions,
             polarity=trait.polarity,
             seed=job.settings.seed,
-            ratios={one: vector.ratio(one) for one in grid},
         ),
         **made,
         "vector": vector.document(),
     }
 
 
-def sweep(job: Steering, levels: Sequence[Level], made: Mapping[str, Any]) -> dict[str, Any]:
+def sweep(job: Steering, made: Mapping[str, Any]) -> dict[str, Any]:
     """What the layers say; the best ones, and what was chosen on one half of the questions."""
-    base, settings, polarity = levels[0], job.settings, job.trait.polarity
-    found = dict(zip((one.vector.layer for one in job.rows[1:]), levels[1:], strict=True))
+    (base, *rows), settings, polarity = job.rows, job.settings, job.trait.polarity
+    found = {level.vector.layer: level for level in rows}
     layers = {}
-    for row, level in zip(job.rows[1:], levels[1:], strict=True):
-        told = level.document(baseline=base.mean, ratio=row.vector.ratio(row.coefficient))
-        layers[str(row.vector.layer)] = {
-            "layer": row.vector.layer,
-            "coefficient": row.coefficient,
+    for layer, level in found.items():
+        told = level.document(base.mean)
+        layers[str(layer)] = {
+            "layer": layer,
+            "coefficient": level.coefficient,
             "trait_mean": told["mean"],
             "trait_std": told["std"],
             "coherence_mean": level.coherence,
@@ -514,7 +495,7 @@ def sweep(job: Steering, levels: Sequence[Level], made: Mapping[str, Any]) -> di
     return {
         "schema": "steer-sweep/1",
         "trait": job.trait.name,
-        "method": job.rows[0].vector.method,
+        "method": base.vector.method,
         "layer_convention": LAYER_CONVENTION,
         "positions": settings.where,
         "coefficient": settings.coefficient,
@@ -538,8 +519,8 @@ def sweep(job: Steering, levels: Sequence[Level], made: Mapping[str, Any]) -> di
     }
 
 
-def levels_of(job: Steering, by: tuple[Judge, Judge]) -> list[Level]:
-    """Answers and verdicts of every setting; what is on disk is not made again.
+def levels_of(job: Steering, by: tuple[Judge, Judge]) -> tuple[Level, ...]:
+    """Every setting with its answers and verdicts; what is on disk is not made again.
 
     Raises:
         TryAgainError: another process asks models into the folder.
@@ -563,7 +544,10 @@ def levels_of(job: Steering, by: tuple[Judge, Judge]) -> list[Level]:
                 requests.append(JudgeRequest(at, ask.question, said[key], entity=entities[at]))
     pairs = zip(requests, judged(job, by, requests), strict=True)
     answers = [JudgedAnswer(request.idx, *verdicts) for request, verdicts in pairs]
-    return [Level(tuple(some)) for some in batched(answers, len(answers) // len(job.rows))]
+    each = batched(answers, len(answers) // len(job.rows))
+    return tuple(
+        replace(one, answers=tuple(some)) for one, some in zip(job.rows, each, strict=True)
+    )
 
 
 def check_judged(levels: Iterable[Level], out: Path) -> None:

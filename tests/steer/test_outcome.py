@@ -21,19 +21,22 @@ from lensaudit.steer.evaluate import (
 )
 
 QUESTIONS = [f"question {at}" for at in range(4)]
+VECTOR = SteeringVector(vector=torch.ones(4), layer=2, method="probe", position="response")
+
+
+def under(*answers):
+    return Level("", VECTOR, 0.0, answers)
 
 
 def level(*scores, coherence=90.0):
     """Two rollouts of each question in turn."""
     low, sound = JudgeVerdict(None, "low", "low_mass"), JudgeVerdict(coherence)
     verdicts = [low if score is None else JudgeVerdict(score) for score in scores]
-    return Level(tuple(JudgedAnswer(at // 2, one, sound) for at, one in enumerate(verdicts)))
+    return under(*(JudgedAnswer(at // 2, one, sound) for at, one in enumerate(verdicts)))
 
 
 def summary(levels, polarity=1):
-    return summary_of(
-        levels, QUESTIONS, polarity=polarity, seed=0, ratios=dict.fromkeys(levels, 0.0)
-    )
+    return summary_of(levels, QUESTIONS, polarity=polarity, seed=0)
 
 
 def test_baseline_and_largest_change_worked_by_hand():
@@ -107,20 +110,19 @@ def test_verdicts_that_could_not_be_asked_for_are_told_also_of_coherence(tmp_pat
     down = JudgeVerdict(None, "the server is down", "api_error")
     answer = JudgedAnswer(0, JudgeVerdict(80.0), down)
     with pytest.raises(PartialError, match=r"1 verdicts .* \(api_error: the server is down\)"):
-        check_judged([Level((answer,))], tmp_path)
+        check_judged([under(answer)], tmp_path)
     low = JudgedAnswer(0, JudgeVerdict(None, "low", "low_mass"), JudgeVerdict(80.0))
     with pytest.raises(WorkError, match="none of 1 answers has a score; low_mass: low"):
-        check_judged([Level((low,))], tmp_path)
+        check_judged([under(low)], tmp_path)
 
 
 def test_coefficients_are_keyed_alike_and_hold_the_baseline():
-    vector = SteeringVector(vector=torch.ones(4), layer=2, method="probe", position="response")
-    assert grid_of("1,0,-0.0,0.5", vector, as_ratio=False) == (0.0, 0.5, 1.0)
+    assert grid_of("1,0,-0.0,0.5", VECTOR, as_ratio=False) == (0.0, 0.5, 1.0)
     assert [key_of(one) for one in (0.0, -0.0, 2.0)] == ["0.0", "0.0", "2.0"]
     with pytest.raises(InputError, match=r"0\.5,1\.0: has no 0"):
-        grid_of("0.5,1", vector, as_ratio=False)
+        grid_of("0.5,1", VECTOR, as_ratio=False)
     for wrong in ("0,nan", "0,inf"):
         with pytest.raises(InputError, match="finite numbers"):
-            grid_of(wrong, vector, as_ratio=False)
+            grid_of(wrong, VECTOR, as_ratio=False)
     with pytest.raises(InputError, match="does not know the stream's length"):
-        grid_of("0,1", vector, as_ratio=True)
+        grid_of("0,1", VECTOR, as_ratio=True)
