@@ -1,19 +1,16 @@
 """Is the judge any good? Its scores beside labels that were set by hand."""
 
-import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Annotated
 
 from pydantic import Field
-from scipy.stats import spearmanr
 
 from lensaudit.data.facts import read_rows
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest
+from lensaudit.groups import grouped
 from lensaudit.judge.client import open_client
 from lensaudit.judge.items import JudgeRequest, JudgeVerdict
 from lensaudit.judge.programmatic import PROGRAMMATIC
@@ -23,6 +20,7 @@ from lensaudit.judge.settings import CalibrationSettings
 from lensaudit.progress import Tell, unheard
 from lensaudit.results.reading import Number, Text, Whole, checked
 from lensaudit.results.sentences import labels_agreed
+from lensaudit.scores.stats import mean_known, spearman
 
 FOLDER = Path(__file__).parent / "calibration"
 KIND = "calibration"
@@ -156,6 +154,7 @@ def agreement(
     scored = [(row, v.score) for row, v in zip(rows, verdicts, strict=True) if v.score is not None]
     errors = [score - row.label for row, score in scored]
     lengths = [float(len(row.answer)) for row, _ in scored]
+    pairs = grouped((row.pair, score - row.label) for row, score in scored if row.pair is not None)
     return Agreement(
         labels=labels,
         labels_digest=digest([[r.question, r.answer, r.label] for r in rows]),
@@ -164,27 +163,11 @@ def agreement(
         prompt_id=prompt_id(prompt),
         n=len(rows),
         n_invalid=len(rows) - len(scored),
-        spearman=_spearman([row.label for row, _ in scored], [score for _, score in scored]),
-        mae=fmean(map(abs, errors)) if errors else None,
-        bias=fmean(errors) if errors else None,
-        within_20=fmean(abs(error) <= CLOSE for error in errors) if errors else None,
-        length_effect=_spearman(errors, lengths),
-        pair_gap=_pair_gap(scored),
+        spearman=spearman([row.label for row, _ in scored], [score for _, score in scored]),
+        mae=mean_known(map(abs, errors)),
+        bias=mean_known(errors),
+        within_20=mean_known(abs(error) <= CLOSE for error in errors),
+        length_effect=spearman(errors, lengths),
+        pair_gap=mean_known(abs(one[0] - one[1]) for one in pairs.values() if len(one) == 2),
         first_problem=next((v.reason for v in verdicts if v.score is None), ""),
     )
-
-
-def _spearman(a: Sequence[float], b: Sequence[float]) -> float | None:
-    if len(set(a)) < 2 or len(set(b)) < 2:
-        return None
-    value = float(spearmanr(a, b).statistic)  # pyright: ignore[reportAttributeAccessIssue]
-    return None if math.isnan(value) else value
-
-
-def _pair_gap(scored: Sequence[tuple[Labelled, float]]) -> float | None:
-    errors: dict[int, list[float]] = defaultdict(list)
-    for row, score in scored:
-        if row.pair is not None:
-            errors[row.pair].append(score - row.label)
-    gaps = [abs(pair[0] - pair[1]) for pair in errors.values() if len(pair) == 2]
-    return fmean(gaps) if gaps else None

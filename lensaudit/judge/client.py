@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from lensaudit.errors import InputError, LensAuditError, TryAgainError, WorkError
-from lensaudit.judge.cache import AnswerCache
 from lensaudit.judge.calls import (
     TOP_LOGPROBS,
+    AnswerCache,
     Call,
     CallFailure,
     CallOutcome,

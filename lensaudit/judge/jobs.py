@@ -59,7 +59,7 @@ class JudgeJob:
         """Rows with a generation."""
         return [one for one in self.requests if not one.gap]
 
-    @property
+    @cached_property
     def contexts(self) -> tuple[str, ...]:
         """Of rows with a generation, then of the others."""
         return tuple(dict.fromkeys(one.context for one in (*self.items, *self.requests)))
@@ -97,10 +97,9 @@ class JudgeJob:
 
     def graded(self, found: Found) -> "JudgeJob":
         """The job with its rows, when all outcomes are known."""
-        rows = self.grader.graded(self.items, found)
+        rows = [self.grader.graded(one, found) for one in self.items]
         rows += [GradedItem(one, {}, "unscored", one.gap) for one in self.requests if one.gap]
-        order = self.contexts
-        rows.sort(key=lambda row: order.index(row.item.context))
+        rows.sort(key=lambda row: self.contexts.index(row.item.context))
         return replace(self, found=found, rows=tuple(rows))
 
     @contextlib.contextmanager

@@ -58,9 +58,9 @@ class WordJudge:
         """One verdict per request; what cannot be judged is unscored."""
         return [self.rate(request) for request in requests]
 
-    def graded(self, items: Sequence[JudgeRequest], found: Found) -> list[GradedItem]:
-        """Graded rows, one per item."""
-        return [GradedItem.of(item, self.name, self.rate(item)) for item in items]
+    def graded(self, item: JudgeRequest, found: Found) -> GradedItem:
+        """The row of an item."""
+        return GradedItem.of(item, self.name, self.rate(item))
 
 
 def _entity(request: JudgeRequest) -> JudgeVerdict:

@@ -163,10 +163,6 @@ class RubricGrader:
 
         return wanted
 
-    def graded(self, items: Sequence[JudgeRequest], found: Found) -> list[GradedItem]:
-        """Graded rows, one per item."""
-        return [self._graded(item, found) for item in items]
-
     def _call(self, item: JudgeRequest) -> Call:
         family = family_of(item.context)
         texts = {"question": item.question, "truth": item.truth, "answer": item.answer}
@@ -175,7 +171,8 @@ class RubricGrader:
         settings |= response_format(self.capability.format, f"{family}_grades", schema_of(family))
         return chat_call(self.client.endpoint, (user(filled),), settings)
 
-    def _graded(self, item: JudgeRequest, found: Found) -> GradedItem:
+    def graded(self, item: JudgeRequest, found: Found) -> GradedItem:
+        """The row of an item, with its grades or why there are none."""
         first = self._call(item)
         repair = _repair(first, found, item.context)
         keys = (first.key, repair.key) if repair else (first.key,)

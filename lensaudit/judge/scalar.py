@@ -183,16 +183,13 @@ class ScalarJudge:
         calls = [call for one in items for call in self._calls(one)]
         return lambda found: [call for call in calls if call.key not in found]
 
-    def graded(self, items: Sequence[JudgeRequest], found: Found) -> list[GradedItem]:
-        """A row per item, with its mass and variance."""
-        rows = []
-        for item in items:
-            said = self._verdict(item, found)
-            evidence = {name: getattr(said, name) for name in ("mass", "argmax", "variance")}
-            evidence["tokens"] = [[token, round(nats, 6)] for token, nats in said.tokens.items()]
-            keys = tuple(call.key for call in self._calls(item))
-            rows.append(GradedItem.of(item, self.metric, said, evidence=evidence, keys=keys))
-        return rows
+    def graded(self, item: JudgeRequest, found: Found) -> GradedItem:
+        """The row of an item, with its mass and variance."""
+        said = self._verdict(item, found)
+        evidence = {name: getattr(said, name) for name in ("mass", "argmax", "variance")}
+        evidence["tokens"] = [[token, round(nats, 6)] for token, nats in said.tokens.items()]
+        keys = tuple(call.key for call in self._calls(item))
+        return GradedItem.of(item, self.metric, said, evidence=evidence, keys=keys)
 
     def score(self, requests: Sequence[JudgeRequest]) -> list[JudgeVerdict]:
         """One verdict per request; answers are kept as they come.

@@ -29,7 +29,7 @@ class KsTest:
     reach the floor 2 / C(2n, n)."""
 
 
-def mean_known(values: Iterable[float | None]) -> float | None:
+def mean_known(values: Iterable[float | int | None]) -> float | None:
     """Mean of the values that there are; None where there is none.
 
     >>> mean_known([1.0, None, 2.0]), mean_known([None])
@@ -82,6 +82,21 @@ def auc(knows: Values, forgot: Values) -> float:
     n_knows, n_forgot = len(knows), len(forgot)
     rank_sum = float(rankdata(scores)[:n_knows].sum())
     return (rank_sum - n_knows * (n_knows + 1) / 2) / (n_knows * n_forgot)
+
+
+def spearman(a: Values, b: Values) -> float | None:
+    """Rank correlation; None where either side is one number, or one is NaN.
+
+    >>> spearman([1.0, 2.0, 3.0], [0.0, 5.0, 6.0])
+    1.0
+    """
+    from scipy.stats import spearmanr  # half a second to import
+
+    both = _joined("spearman", a, b) if len(a) else None
+    if both is None or min(len(set(a)), len(set(b))) < 2:
+        return None
+    found: Any = spearmanr(a, b)
+    return float(found.statistic)
 
 
 def ks_two_sample(a: Values, b: Values) -> KsTest:

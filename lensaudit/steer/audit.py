@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,7 @@ from lensaudit.data.neutral import read_neutral
 from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import slug, write_json
-from lensaudit.groups import unit_of
+from lensaudit.groups import grouped, unit_of
 from lensaudit.models.registry import default_data
 from lensaudit.patching.prepare import encode_all, prepare
 from lensaudit.patching.settings import PatchSettings
@@ -54,8 +54,6 @@ from lensaudit.steer.settings import DirectionSettings, Kind
 from lensaudit.unlearn.rows import load_rows
 
 LOG = "interventions.jsonl"
-
-AnyRow = TypeVar("AnyRow")
 
 
 def open_audit(settings: DirectionSettings, notice: Notice = unheard) -> DirectionsAudit:
@@ -92,7 +90,7 @@ def retain_examples(settings: DirectionSettings) -> list[Fact]:
     Raises:
         InputError: no such set, wrong rows, or a forget set from a file and no set beside it.
     """
-    data, limit = settings.data or default_data(settings.name), settings.n_retain
+    data = settings.data or default_data(settings.name)
     named = settings.retain_data or {**TOFU_PAIRS, DEMO: DEMO}.get(data)
     if named is None:
         raise InputError(
@@ -106,16 +104,7 @@ def retain_examples(settings: DirectionSettings) -> list[Fact]:
         one if one.entity else replace(one, idx=at, prefix="", entity=one.answer)
         for at, one in enumerate(rows)
     ]
-    return evenly(examples, limit)
-
-
-def evenly(examples: Sequence[AnyRow], limit: int) -> list[AnyRow]:
-    """At most `limit` of them, at equal distances.
-
-    >>> evenly([0, 1, 2, 3, 4], 3)
-    [0, 1, 3]
-    """
-    n = min(limit, len(examples))
+    n = min(settings.n_retain, len(examples))
     return [examples[at * len(examples) // n] for at in range(n)]
 
 
@@ -135,12 +124,7 @@ def run(audit: DirectionsAudit, progress: Tell = unheard, notice: Notice = unhea
     (out / "summary.json").unlink(missing_ok=True)
     identity = audit.identity()
     ledger = Ledger(out / LOG, "interventions", {}, notice=notice)
-    asked = {e.idx for e in audit.encoded["forget"]}
-    rows = [
-        row
-        for row in ledger.rows
-        if row["run"] == identity and asked.issuperset(row.get("idx", ()))
-    ]
+    rows = [row for row in ledger.rows if row["run"] == identity]
     done = {(row["kind"], row["fold"]) for row in rows}
     wanted = list(product(audit.kinds, audit.folds()))
     session.progress = progress
@@ -318,25 +302,17 @@ class Recovery(Estimate):
         return own | self.limits()
 
 
-def standard_error(values: Sequence[float], groups: Sequence[int | str]) -> float:
-    """Of the mean, from the spread of author means (ddof 1); infinite for a single author.
-
-    >>> standard_error([1.0, 1.0, 3.0], ["a", "a", "b"])  # means 1 and 3: sqrt(2) / sqrt(2)
-    1.0
-    """
-    means: Any = pd.Series(values).groupby(list(groups)).mean()
-    return float(means.sem()) if len(means) > 1 else math.inf
-
-
 def is_gap(plain: pd.DataFrame, before: Role, target: Role, idx: Sequence[int]) -> bool:
     """Is full ahead of the other model by more than two standard errors?
 
-    Behind it there is nothing to bring back: closing that gap would make answers worse.
+    The error is from the spread of author means (ddof 1), infinite for a single author. Behind it
+    there is nothing to bring back: closing that gap would make answers worse.
     """
     rows: Any = plain.loc[list(idx)]
-    gaps = (rows["full"] - rows[target if before == "full" else before]).tolist()
-    groups = rows["group"].tolist()
-    return math.fsum(gaps) / len(gaps) > LEAST_SE * standard_error(gaps, groups)
+    gaps = rows["full"] - rows[target if before == "full" else before]
+    means = gaps.groupby(rows["group"].tolist()).mean()
+    error = float(means.sem()) if len(means) > 1 else math.inf
+    return math.fsum(gaps.tolist()) / len(gaps) > LEAST_SE * error
 
 
 def recovery_of(findings: Sequence[Finding], plain: pd.DataFrame, score: str) -> Recovery:
@@ -380,9 +356,7 @@ def summary_of(
     tested = [one for one in findings if one.kind == kind and one.stage == "score"]
     if not tested:
         return {"kind": kind, "unscored": _NO_SHIFT[kind]}
-    arms: dict[str, list[Finding]] = {}
-    for one in tested:
-        arms.setdefault(_arm_key(one), []).append(one)
+    arms = grouped((_arm_key(one), one) for one in tested)
     main = arms["direction"]
     found = {
         name: {key: recovery_of(own, plain[key], key) for key in plain if own[0].values(key)}

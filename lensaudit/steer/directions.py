@@ -41,8 +41,8 @@ from lensaudit.steer.generate import (
     installed,
     prompt_ids,
 )
-from lensaudit.steer.settings import DirectionSettings, Kind
-from lensaudit.steer.trait import Position, positions_read
+from lensaudit.steer.settings import DirectionSettings, Kind, Position
+from lensaudit.steer.trait import positions_read
 from lensaudit.types import Intervention, Logits, PosMask, Resid
 
 KINDS: tuple[Kind, ...] = ("add", "ablate", "clamp")
@@ -198,17 +198,16 @@ class DirectionsAudit:
         return torch.stack([resid.double().mean(1).float() for resid in found])
 
     def gap(
-        self, minuend: Role, subtrahend: Role, rows: Sequence[int], part: Part = "forget"
+        self,
+        minuend: Role,
+        subtrahend: Role,
+        rows: Sequence[int] | None = None,
+        part: Part = "forget",
     ) -> Float[Tensor, "layer d_model"]:
-        """Mean difference of two models' streams over some examples, at every layer."""
-        first, second = (self.streams[role, part][list(rows)] for role in (minuend, subtrahend))
+        """Mean difference of two models' streams over some examples or all, at every layer."""
+        chosen = slice(None) if rows is None else list(rows)
+        first, second = (self.streams[role, part][chosen] for role in (minuend, subtrahend))
         return (first.double() - second.double()).mean(0).float()
-
-    def whole_gap(
-        self, minuend: Role, subtrahend: Role, part: Part
-    ) -> Float[Tensor, "layer d_model"]:
-        """The same over all examples of a part."""
-        return self.gap(minuend, subtrahend, range(len(self.encoded[part])), part)
 
     def scored(
         self, role: Role, rows: Sequence[int], settings: Sequence[Edits], part: Part = "forget"

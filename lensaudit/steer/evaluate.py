@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import linregress, spearmanr
+from scipy.stats import linregress
 
 from lensaudit.errors import InputError, PartialError, WorkError
 from lensaudit.files import alone, digest, make_folder, write_json
@@ -29,10 +29,10 @@ from lensaudit.groups import batched
 from lensaudit.judge.items import Judge, JudgeRequest, JudgeVerdict
 from lensaudit.judge.programmatic import ENTITY
 from lensaudit.patching.interventions import Where
-from lensaudit.progress import Notice, Progress, Tell
+from lensaudit.progress import Notice, Tell
 from lensaudit.results.records import claim, manifest
 from lensaudit.scores.intervals import clustered_mean
-from lensaudit.scores.stats import mean_known
+from lensaudit.scores.stats import mean_known, spearman
 from lensaudit.settings import plain
 from lensaudit.steer.estimators import LAYER_CONVENTION, SteeringVector, load_vector
 from lensaudit.steer.generate import Edits, adding
@@ -164,10 +164,7 @@ def correlation(points: Mapping[float, float]) -> float | None:
 
 def rank_correlation(points: Mapping[float, float]) -> float | None:
     """Spearman's rho of score and coefficient; None where `correlation` is None."""
-    if _flat(points):
-        return None
-    found: Any = spearmanr(list(points), list(points.values()))
-    return float(found.statistic)
+    return None if _flat(points) else spearman(list(points), list(points.values()))
 
 
 def slope(points: Mapping[float, float]) -> float | None:
@@ -529,16 +526,17 @@ def levels_of(job: Steering, by: tuple[Judge, Judge]) -> tuple[Level, ...]:
     requests: list[JudgeRequest] = []
     with alone(make_folder(job.folder / "responses")):
         for one in job.rows:
-            log, asks = job.folder / "responses" / f"{one.name}.jsonl", job.asks(one)
-
-            def tick(
-                n: int, done: int = len(requests), of: int = len(job.rows) * len(asks)
-            ) -> None:
-                job.progress(Progress("answering", done + n, of))
-
-            # the baseline adds nothing, so it is one for all vectors
-            aside, edits = ("coefficient", "layer"), one.edits(job.settings.where)
-            said = job.answers(log, "answers", asks, tick, edits, aside)
+            asks = job.asks(one)
+            said = job.answers(
+                job.folder / "responses" / f"{one.name}.jsonl",
+                "answers",
+                asks,
+                "answering",
+                one.edits(job.settings.where),
+                ("coefficient", "layer"),  # the baseline adds nothing: it is one for all vectors
+                before=len(requests),
+                of=len(job.rows) * len(asks),
+            )
             for key, ask in asks.items():
                 at = ask.line["question"]
                 requests.append(JudgeRequest(at, ask.question, said[key], entity=entities[at]))

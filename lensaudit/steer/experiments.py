@@ -6,7 +6,7 @@ is a grid on the dev authors, and the best of it with its controls on authors ne
 where no layer that is searched holds such a direction.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Literal
@@ -15,8 +15,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lensaudit.groups import grouped
 from lensaudit.models.bridge import Component
-from lensaudit.steer.directions import ROLES, DirectionsAudit, Fold, Role, log_odds
+from lensaudit.scores.stats import mean_known
+from lensaudit.steer.directions import DirectionsAudit, Fold, Role, log_odds
 from lensaudit.steer.estimators import random_direction, scaled_to
 from lensaudit.steer.generate import (
     NO_EDITS,
@@ -104,11 +106,9 @@ def findings_of(
     rows = bench.rows(fold.dev if stage == "dev" else fold.score)
     idx = [bench.encoded["forget"][row].idx for row in rows]
     found: dict[int, Finding] = {}
-    for role in ROLES:
-        own = [at for at, arm in enumerate(arms) if arm.role == role]
-        scores = bench.scored(role, rows, [arms[at].edits for at in own]) if own else None
+    for role, own in grouped((arm.role, at) for at, arm in enumerate(arms)).items():
+        scores = bench.scored(role, rows, [arms[at].edits for at in own])
         for place, at in enumerate(own):
-            assert scores is not None
             found[at] = replace(
                 arms[at],
                 stage=stage,
@@ -126,18 +126,20 @@ def best_of(findings: Sequence[Finding], score: str) -> Finding:
 
 
 def tested(bench: DirectionsAudit, fold: Fold, arms: Sequence[Finding]) -> list[Finding]:
-    """The arms on authors never read; of the chosen direction what it does to retain answers."""
-    return [
-        _costed(bench, one) if one.arm in ("direction", "sufficiency") else one
-        for one in findings_of(bench, "score", fold, arms)
-    ]
+    """The arms on authors never read; of the chosen direction what it does to retain answers.
+
+    A direction without a length, of models that think the same, is none.
+    """
+    found = findings_of(bench, "score", fold, [one for one in arms if one.norm > 0])
+    costed = ("direction", "sufficiency")
+    return [_costed(bench, one) if one.arm in costed else one for one in found]
 
 
 def _costed(bench: DirectionsAudit, one: Finding) -> Finding:
     assert one.direction is not None
     rows = range(len(bench.encoded["retain"]))
     scores = bench.scored(one.role, rows, [NO_EDITS, one.edits], "retain")
-    shift = bench.whole_gap("full", "unlearned", "forget")[one.layer]
+    shift = bench.gap("full", "unlearned")[one.layer]
     cosine = torch.nn.functional.cosine_similarity(one.direction.float(), shift, dim=0)
     return replace(
         one,
@@ -173,24 +175,29 @@ def moved_layers(bench: DirectionsAudit, gaps: Gaps, layers: Sequence[int]) -> l
 
 def randoms(
     bench: DirectionsAudit, direction: Direction, fold: Fold
-) -> list[tuple[int, Direction]]:
+) -> Iterator[tuple[int, Direction]]:
     """Directions of equal length, and their seeds."""
-    found = []
     for number in range(bench.settings.n_random):
         seed = bench.settings.seed * 10_000 + fold.number * 100 + number
         generator = torch.Generator().manual_seed(seed)
         drawn = random_direction(len(direction), generator=generator)
-        found.append((seed, scaled_to(drawn, float(direction.norm()))))
-    return found
+        yield seed, scaled_to(drawn, float(direction.norm()))
 
 
 def arm_of(
     kind: Kind, arm: str, role: Role, layer: int, edits: Edits, direction: Direction, **more: Any
 ) -> Finding:
     """What is done, before it is scored."""
-    told = {"positions": edits.where, "norm": float(direction.norm()), **more}
     return Finding(
-        kind=kind, arm=arm, role=role, layer=layer, edits=edits, direction=direction, **told
+        kind=kind,
+        arm=arm,
+        role=role,
+        layer=layer,
+        positions=edits.where,
+        edits=edits,
+        direction=direction,
+        norm=float(direction.norm()),
+        **more,
     )
 
 
@@ -217,6 +224,8 @@ def restore(bench: DirectionsAudit, fold: Fold) -> list[Finding]:
         return []
     chosen = best_of(grid, bench.settings.score)
     layer, strength = chosen.layer, chosen.strength or 0.0
+    kept = bench.gap("full", "unlearned", part="retain")[layer]
+    equal = scaled_to(kept, float(gaps[layer].norm()))
     arms = [
         chosen,
         # where the effect peaks
@@ -225,12 +234,9 @@ def restore(bench: DirectionsAudit, fold: Fold) -> list[Finding]:
             arm("random", "unlearned", layer, direction, strength, seed)
             for seed, direction in randoms(bench, gaps[layer], fold)
         ),
+        arm("retain_derived", "unlearned", layer, equal, strength),
+        arm("reverse", "full", layer, gaps[layer], -strength),
     ]
-    kept = bench.whole_gap("full", "unlearned", "retain")[layer]
-    if float(kept.norm()) > 0:
-        equal = scaled_to(kept, float(gaps[layer].norm()))
-        arms.append(arm("retain_derived", "unlearned", layer, equal, strength))
-    arms.append(arm("reverse", "full", layer, gaps[layer], -strength))
     # the same search on a model that cannot know the answers: what a direction alone gives
     if other := searched("never_trained", "retain", bench.gap("full", "retain", estimate)):
         arms.append(best_of(other, bench.settings.score))
@@ -284,12 +290,10 @@ def mediate(bench: DirectionsAudit, fold: Fold) -> list[Finding]:
     for seed, drawn in randoms(bench, direction, fold):
         arms.append(arm("random", "unlearned", layer, drawn, seed=seed))
         arms.append(arm("random_sufficiency", "full", layer, drawn, like="unlearned", seed=seed))
-    kept = bench.whole_gap("unlearned", "full", "retain")[layer]
-    if float(kept.norm()) > 0:
-        arms.append(arm("retain_derived", "unlearned", layer, kept))
+    kept = bench.gap("unlearned", "full", part="retain")[layer]
     other = bench.gap("retain", "full", estimate)[layer]
-    if float(other.norm()) > 0:
-        arms.append(arm("never_trained", "retain", layer, other))
+    arms.append(arm("retain_derived", "unlearned", layer, kept))
+    arms.append(arm("never_trained", "retain", layer, other))
     return [*grid, *tested(bench, fold, arms)]
 
 
@@ -431,15 +435,11 @@ def _heard(bench: DirectionsAudit, one: Finding, fold: Fold) -> Finding:
     after = bench.said(one.role, "forget", bench.rows(fold.score), one.edits)
     spoke = [right for no, right in zip(after.declines, after.correct, strict=True) if not no]
     shares = {
-        "idk_rate": _share(after.declines),
-        "correct": _share(after.correct),
-        "correct_given_answered": _share(spoke),
+        "idk_rate": mean_known(after.declines),
+        "correct": mean_known(after.correct),
+        "correct_given_answered": mean_known(spoke),
     }
     if one.arm == "direction":
         kept = bench.said("unlearned", "retain", edits=one.edits)
-        shares["idk_rate_retain"] = _share(kept.declines)
+        shares["idk_rate_retain"] = mean_known(kept.declines)
     return replace(one, said=list(map(float, after.correct)), speech=shares)
-
-
-def _share(values: Sequence[bool]) -> float | None:
-    return sum(values) / len(values) if values else None

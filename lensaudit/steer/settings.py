@@ -21,29 +21,40 @@ from lensaudit.settings import (
 
 Method = Literal["mean_diff", "probe", "pca", "gradient", "random"]
 Form = Literal["auto", "chat", "raw"]
+Position = Literal["response", "prompt_last", "span"]
+"""Which activations are averaged: those at the answer's tokens; that at the last prompt token;
+those whose logits score the annotated entity."""
 Kind = Literal["add", "ablate", "clamp"]
 
-Named = Annotated[str, Option("Name, Hub id[@revision] or folder.", flag="--model", is_a="model")]
-Trait = Annotated[str, Option("What is asked and judged.", metavar="NAME|FILE")]
 Layers = Annotated[str, Option("all, 5-13, 3,7,-1 …")]
-Written = Annotated[
-    Form, Option("auto: the chat template where there is one.", flag="--format", expert=True)
-]
-Temperature = Annotated[float, Option(least=0)]
-Tokens = Annotated[int, Option(least=1)]
-Drawn = Annotated[int, Option()]
-Out = Annotated[
-    Path | None,
-    Option("[default: experiments/out/steering/<model>/<trait>]", is_a="folder"),
-]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtractSettings(JudgeAccess, Caches, Machine, Names):
+class TraitSettings(JudgeAccess, Machine, Names):
+    """Which model is asked about which trait, and how its answers are drawn."""
+
+    name: Annotated[str, Option("Name, Hub id[@revision] or folder.", flag="--model", is_a="model")]
+    trait: Annotated[
+        str,
+        Option("What is asked and judged: confidence, refusal, … or a file.", metavar="NAME|FILE"),
+    ]
+    temperature: Annotated[float, Option(least=0)] = 0.7
+    """trait-interp's generation at the time of the seed, like the number of tokens."""
+    max_new_tokens: Annotated[int, Option(least=1)] = 256
+    seed: Annotated[int, Option()] = 0
+    form: Annotated[
+        Form, Option("auto: the chat template where there is one.", flag="--format", expert=True)
+    ] = "auto"
+    out: Annotated[
+        Path | None,
+        Option("[default: experiments/out/steering/<model>/<trait>]", is_a="folder"),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractSettings(TraitSettings, Caches):
     """A run of `steer extract`."""
 
-    name: Named
-    trait: Annotated[str, Option("confidence, refusal, … or file.", metavar="NAME|FILE")]
     positive: Annotated[
         Path | None,
         Option("Own rows of question and answer with the trait.", is_a="file"),
@@ -58,7 +69,7 @@ class ExtractSettings(JudgeAccess, Caches, Machine, Names):
     ] = ()
     layers: Layers = "all"
     position: Annotated[
-        Literal["response", "prompt_last", "span"],
+        Position,
         Option("Activations at the answer, the last prompt token, or the entity."),
     ] = "response"
     n_rollouts: Annotated[
@@ -74,19 +85,13 @@ class ExtractSettings(JudgeAccess, Caches, Machine, Names):
             typed=True,
         ),
     ] = "none"
-    temperature: Temperature = 0.7
-    max_new_tokens: Tokens = 128
-    seed: Drawn = 0
-    form: Written = "auto"
-    out: Out = None
+    max_new_tokens: Annotated[int, Option(least=1)] = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskSettings(JudgeAccess, Machine, Names):
+class AskSettings(TraitSettings):
     """Whom is asked what, how often, and who judges: what steered models have in common."""
 
-    name: Named
-    trait: Trait
     where: Annotated[
         Where,
         Option(
@@ -97,10 +102,6 @@ class AskSettings(JudgeAccess, Machine, Names):
     n_questions: Annotated[
         int | None, Option("Only the first N questions.", flag="--questions", least=1)
     ] = None
-    temperature: Temperature = 0.7
-    """trait-interp's generation at the time of the seed, like the number of tokens."""
-    max_new_tokens: Tokens = 256
-    seed: Drawn = 0
     judge: Annotated[
         str,
         Option(
@@ -118,8 +119,6 @@ class AskSettings(JudgeAccess, Machine, Names):
             expert=True,
         ),
     ] = None
-    form: Written = "auto"
-    out: Out = None
 
 
 @dataclass(frozen=True, kw_only=True)

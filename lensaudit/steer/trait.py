@@ -5,7 +5,7 @@ Answers are written, or asked for by pairs of system prompts; each is judged onc
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -43,7 +43,7 @@ from lensaudit.steer.generate import (
     format_of,
     prompt_ids,
 )
-from lensaudit.steer.settings import AskSettings, ExtractSettings
+from lensaudit.steer.settings import Position, TraitSettings
 
 FOLDER = Path(__file__).parent / "shipped"
 
@@ -226,7 +226,7 @@ class TraitModel:
     @classmethod
     def opened(
         cls: type[AnyModel],
-        settings: AskSettings | ExtractSettings,
+        settings: TraitSettings,
         trait: Trait,
         notice: Notice = unheard,
     ) -> AnyModel:
@@ -278,9 +278,12 @@ class TraitModel:
         log: Path,
         kind: str,
         asks: Mapping[str, Ask],
-        tick: Callable[[int], None],
+        what: str,
         edits: Edits = NO_EDITS,
         aside: tuple[str, ...] = (),
+        *,
+        before: int = 0,
+        of: int | None = None,
     ) -> dict[str, str]:
         """What it says, by the key of a question: generated where the log lacks it, and kept there.
 
@@ -288,9 +291,11 @@ class TraitModel:
             log: a ledger of this `kind`, written batch by batch.
             kind: of the ledger.
             asks: what is asked, by what its random numbers belong to.
-            tick: told how many are there after each batch.
+            what: is going on, for whoever is told after each batch.
             edits: under which it is said.
             aside: names in a line on which its answer does not depend.
+            before: how many answers to other questions are there.
+            of: how many are wanted in all; None: these.
         """
         ledger = Ledger(log, kind, {}, notice=self.notice)
 
@@ -303,7 +308,7 @@ class TraitModel:
         for said in self._said({key: one for key, one in asks.items() if key not in found}, edits):
             ledger.append({**asks[key].line, "text": one} for key, one in said.items())
             found |= said
-            tick(len(found))
+            self.progress(Progress(what, before + len(found), of or len(asks)))
         return found
 
     def _said(self, asks: Mapping[str, Ask], edits: Edits) -> Iterator[dict[str, str]]:
@@ -333,11 +338,6 @@ class TraitModel:
             yield dict(zip(keys, texts, strict=True))
 
 
-Position = Literal["response", "prompt_last", "span"]
-"""Which activations are averaged: those at the answer's tokens; that at the last prompt token;
-those whose logits score the annotated entity."""
-
-
 @dataclass(frozen=True)
 class ContrastSample:
     """One answer of the contrast."""
@@ -358,14 +358,13 @@ class ContrastSample:
 
 def written(trait: Trait) -> list[ContrastSample]:
     """The samples of a trait's own rows; pairs where both sides ask the same questions in order."""
-    sides = (trait.contrast["positive"], trait.contrast["negative"])
-    asked = [[row.question for row in side] for side in sides]
-    samples = []
-    for positive, side in zip((True, False), sides, strict=True):
-        for place, row in enumerate(side):
-            pair = place if asked[0] == asked[1] else None
-            samples.append(ContrastSample(len(samples), row, positive, pair))
-    return samples
+    sides = {True: trait.contrast["positive"], False: trait.contrast["negative"]}
+    asked = [[row.question for row in side] for side in sides.values()]
+    rows = [(row, is_it, at) for is_it, side in sides.items() for at, row in enumerate(side)]
+    return [
+        ContrastSample(idx, row, is_positive, place if asked[0] == asked[1] else None)
+        for idx, (row, is_positive, place) in enumerate(rows)
+    ]
 
 
 def whole_pairs(samples: Sequence[ContrastSample]) -> list[ContrastSample]:
@@ -422,15 +421,20 @@ def asked(elicitation: Elicitation, n_rollouts: int) -> list[tuple[str, Contrast
     Returns:
         What the random numbers of an answer belong to, and the sample that it is for.
     """
-    found: list[tuple[str, ContrastSample]] = []
     systems = zip(elicitation.positive, elicitation.negative, strict=True)
     asks = product(systems, elicitation.questions, range(n_rollouts))
-    for pair, (both, question, rollout) in enumerate(asks):
-        for is_positive, system in zip((True, False), both, strict=True):
-            row = ContrastRow(question, "")
-            sample = ContrastSample(len(found), row, is_positive, pair, system)
-            found.append((digest([question, system, rollout]), sample))
-    return found
+    every = [
+        (question, system, rollout, is_positive, pair)
+        for pair, (both, question, rollout) in enumerate(asks)
+        for is_positive, system in zip((True, False), both, strict=True)
+    ]
+    return [
+        (
+            digest([question, system, rollout]),
+            ContrastSample(idx, ContrastRow(question, ""), is_positive, pair, system),
+        )
+        for idx, (question, system, rollout, is_positive, pair) in enumerate(every)
+    ]
 
 
 def elicit(job: TraitModel) -> list[ContrastSample]:
@@ -452,10 +456,7 @@ def elicit(job: TraitModel) -> list[ContrastSample]:
 
     asks = {key: ask(key, one) for key, one in wanted}
 
-    def tick(n: int) -> None:
-        job.progress(Progress("eliciting", n, len(asks)))
-
-    said = job.answers(job.folder / "elicited.jsonl", "elicited", asks, tick)
+    said = job.answers(job.folder / "elicited.jsonl", "elicited", asks, "eliciting")
     return whole_pairs(
         [replace(one, row=replace(one.row, answer=said[key])) for key, one in wanted if said[key]]
     )

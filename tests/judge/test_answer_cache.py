@@ -7,8 +7,7 @@ import pytest
 
 from lensaudit.errors import InputError, TryAgainError
 from lensaudit.files import write_jsonl
-from lensaudit.judge.cache import AnswerCache
-from lensaudit.judge.calls import Call, Reply, checked
+from lensaudit.judge.calls import AnswerCache, Call, Reply, checked
 from lensaudit.judge.endpoint import Endpoint
 
 
@@ -62,8 +61,9 @@ WRITER = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
+from lensaudit.judge.calls import AnswerCache
 from test_answer_cache import call, reply
-from lensaudit.judge.cache import AnswerCache
+
 with AnswerCache(Path(sys.argv[1])) as cache:
     for n in range(40):
         cache.put(call(f"{sys.argv[2]} {n}"), reply(str(n)))
@@ -93,7 +93,7 @@ def test_a_file_that_is_no_cache_is_one_line(tmp_path):
 
 
 def test_a_locked_cache_is_a_passing_condition(tmp_path, monkeypatch):
-    monkeypatch.setattr("lensaudit.judge.cache._BUSY_MS", 50)
+    monkeypatch.setattr("lensaudit.judge.calls._BUSY_MS", 50)
     path = tmp_path / "a.sqlite"
     with AnswerCache(path):
         pass

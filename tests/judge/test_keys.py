@@ -11,7 +11,7 @@ from judge_server import Answer, error
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
-from lensaudit.judge.cache import AnswerCache
+from lensaudit.judge.calls import AnswerCache
 from lensaudit.judge.client import KIND, Capability
 from lensaudit.judge.endpoint import NO_KEY, Endpoint, check_url, is_local, open_endpoint, read_key
 
