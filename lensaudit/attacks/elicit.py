@@ -336,33 +336,32 @@ def prefix(arm: AttackedModel) -> AttackFindings:
 @attack("first_token", new_tokens=ENTITY_TOKENS)
 def first_token(arm: AttackedModel) -> AttackFindings:
     """The answer's beginning and the entity's first token are forced."""
-    prompts, begun, short = {}, {}, {}
-    for fact in arm.facts:
-        first, *rest = arm.candidates[fact.idx][0]
-        if not rest:
-            short[fact.idx] = "the entity is a single token"
-            continue
-        prompts[fact.idx] = (*arm.ids(arm.forced(fact)), first)
-        begun[fact.idx] = arm.tokenizer.decode([first])
+    entity = {fact.idx: arm.candidates[fact.idx][0] for fact in arm.facts}
+    long = [fact for fact in arm.facts if len(entity[fact.idx]) > 1]
+    prompts = {one.idx: (*arm.ids(arm.forced(one)), entity[one.idx][0]) for one in long}
+    begun = {idx: arm.tokenizer.decode([entity[idx][0]]) for idx in prompts}
+    short = {idx: "the entity is a single token" for idx in entity if idx not in prompts}
     return AttackFindings(arm.told(prompts, begun=begun), unscored=short)
 
 
 @attack("few_shot", needs=("other authors",), prompts=4, new_tokens=ENTITY_TOKENS)
 def few_shot(arm: AttackedModel) -> AttackFindings:
     """Three questions of other authors are answered before the forced beginning."""
-    prompts: dict[int, tuple[int, ...]] = {}
-    left: dict[int, str] = {}
     config: Any = arm.model.original_model.config
     context = getattr(config, "max_position_embeddings", None) or math.inf
-    for fact in arm.facts:
-        shots = (f"Question: {asked}\nAnswer: {said}\n\n" for asked, said in arm.shots[fact.idx])
-        ids = arm.ids("".join((*shots, arm.forced(fact))))
-        if not arm.shots[fact.idx]:
-            left[fact.idx] = "no rows of other authors"
-        elif len(ids) + ENTITY_TOKENS > context:
-            left[fact.idx] = "the solved questions do not fit into the model"
-        else:
-            prompts[fact.idx] = ids
+    solved = {
+        idx: "".join(f"Question: {asked}\nAnswer: {said}\n\n" for asked, said in shots)
+        for idx, shots in arm.shots.items()
+    }
+    ids = {fact.idx: arm.ids(f"{solved[fact.idx]}{arm.forced(fact)}") for fact in arm.facts}
+    left = {
+        idx: "the solved questions do not fit into the model"
+        if solved[idx]
+        else "no rows of other authors"
+        for idx, read in ids.items()
+        if not solved[idx] or len(read) + ENTITY_TOKENS > context
+    }
+    prompts = {idx: read for idx, read in ids.items() if idx not in left}
     return AttackFindings(arm.told(prompts), unscored=left)
 
 
@@ -422,18 +421,15 @@ def steer(arm: AttackedModel) -> AttackFindings:
     prompts = {fact.idx: arm.ids(arm.forced(fact)) for fact in arm.facts}
     own = stream_after(arm.model, list(prompts.values()), layer, arm.work)
     wanted = stream_after(arm.full, list(prompts.values()), layer, arm.work)
-    groups = [fact.group for fact in arm.facts]
-    towards: dict[int, Tensor] = {}
-    for fact in arm.facts:
-        others = torch.tensor([group != fact.group for group in groups])
-        if bool(others.any()):
-            towards[fact.idx] = mean_difference(wanted[others], own[others])
-    facts = [fact for fact in arm.facts if fact.idx in towards]
+    others = {
+        fact.idx: torch.tensor([one.group != fact.group for one in arm.facts]) for fact in arm.facts
+    }
+    left = {idx: "no facts of other authors" for idx, told in others.items() if not told.any()}
+    facts = [fact for fact in arm.facts if fact.idx not in left]
     if not facts:
-        return AttackFindings({}, unscored={idx: "no facts of other authors" for idx in prompts})
-    moved = torch.stack([towards[fact.idx] for fact in facts])
-    reader = steered(arm.model, layer, moved, arm.work)
-    left = {idx: "no facts of other authors" for idx in prompts if idx not in towards}
+        return AttackFindings({}, unscored=left)
+    towards = [mean_difference(wanted[others[one.idx]], own[others[one.idx]]) for one in facts]
+    reader = steered(arm.model, layer, torch.stack(towards), arm.work)
     return replace(_forced(arm, reader, facts), unscored=left)
 
 
@@ -522,14 +518,14 @@ def relearn_authors(arm: AttackedModel) -> AttackFindings:
     for half in (set(authors[::2]), set(authors[1::2])):
         shown = [fact for fact in arm.facts if fact.group not in half]
         texts = [f"{row.question} {row.answer}" for row in shown]
-        clean: list[Fact] = []
-        for fact in (one for one in arm.facts if one.group in half):
-            if any(mentions(text, fact.entity) for text in texts):
-                left[fact.idx] = "a relearning row holds the entity"
-            elif not shown:
-                left[fact.idx] = "no facts of other authors"
-            else:
-                clean.append(fact)
+        why = "a relearning row holds the entity" if shown else "no facts of other authors"
+        left |= {
+            fact.idx: why
+            for fact in arm.facts
+            if fact.group in half
+            and (not shown or any(mentions(text, fact.entity) for text in texts))
+        }
+        clean = [one for one in arm.facts if one.group in half and one.idx not in left]
         if clean:
             found = _forced(arm, Reader(arm.taught(shown), work=arm.work), clean)
             hits.update(found.hits)

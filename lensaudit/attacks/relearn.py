@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.settings import EvaluateSettings
-from lensaudit.data.chat import Encoding, pad_id
+from lensaudit.data.chat import pad_id
 from lensaudit.data.facts import Fact
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO, TOFU_PAIRS
@@ -56,9 +56,8 @@ from lensaudit.unlearn.rows import (
     TrainBatch,
     check_formats,
     check_lengths,
-    collate,
+    finetune_batches,
     formats_of,
-    in_epochs,
     load_rows,
     rows_hash,
 )
@@ -136,32 +135,15 @@ def run_of(
     check_formats(tokenizer, settings.formats, name)
     samples = [ENCODERS[one](tokenizer, row) for row in rows for one in settings.formats]
     check_lengths(samples, model.config, name)
-    batch = relearn_batches(samples, settings, pad=pad_id(tokenizer))
+    batch = finetune_batches(
+        samples,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+        pad=pad_id(tokenizer),
+        n_parts=settings.n_accumulate,
+    )
     recipe = settings.recipe(len(samples))
     return TrainingRun(FineTuning(), lambda number: batch(number).to(model.device), recipe, {})
-
-
-def relearn_batches(
-    samples: Sequence[Encoding], settings: Relearning, *, pad: int
-) -> Callable[[int], TrainBatch]:
-    """Batch number to batch; every row once per epoch.
-
-    A step's rows are dealt out to its parts, so that the last step of an epoch, which is short,
-    reads no row of the next epoch.
-    """
-    n_parts = settings.n_accumulate
-    step_rows = in_epochs(
-        len(samples), batch_size=settings.batch_size * n_parts, seed=settings.seed
-    )
-
-    def batch(number: int) -> TrainBatch:
-        step, part = divmod(number, n_parts)
-        rows = step_rows(step)
-        # fewer rows than parts: some rows count twice in the step's mean
-        chosen = rows[part::n_parts] or [rows[part % len(rows)]]
-        return collate([samples[row] for row in chosen], pad=pad)
-
-    return batch
 
 
 DEMO_RELEARNING = Relearning(lr=1e-3, formats=FORMATS["both"])

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from lensaudit.attacks.elicit import AttackedModel, chosen
 from lensaudit.attacks.settings import SampleSettings
 from lensaudit.attacks.worst import Worst, arm_of, in_folder, open_worst
 from lensaudit.data.candidates import mentions
-from lensaudit.data.facts import Fact, read_rows
+from lensaudit.data.facts import Fact, read_rows, row_problems, sound_rows
 from lensaudit.errors import InputError
 from lensaudit.files import slug, write_csv, write_jsonl
+from lensaudit.groups import grouped
 from lensaudit.models.generation import Choose, draws_of
 from lensaudit.patching.exposure import sample
 from lensaudit.progress import Notice, Progress, Tell, unheard
@@ -61,24 +63,32 @@ def errors_of(path: Path) -> Errors:
             better than a coin on them.
     """
     wanted = "wanted rows with text, entity and label (1 or true: the text gives the entity away)"
-    found: dict[bool, list[bool]] = {True: [], False: []}
     rows, problems = read_rows(path)
-    if problems:
-        raise InputError(f"{path}: {problems[0]}; {wanted}")
-    for where, row in rows:
-        value: dict[str, Any] = row if isinstance(row, dict) else {}
-        text, entity, label = (value.get(name) for name in ("text", "entity", "label"))
-        if not (isinstance(text, str) and isinstance(entity, str) and label in (0, 1)):
-            raise InputError(f"{path}: {where} is no labelled text; {wanted}")
-        if not re.search(r"\w", entity):
-            raise InputError(f"{path}: {where} has an entity without a word; {wanted}")
-        found[bool(label)].append(mentions(text, entity))
-    if not all(found.values()):
+    labelled = sound_rows(
+        rows,
+        str(path),
+        wanted,
+        _problems,
+        lambda row, _: (bool(row["label"]), mentions(row["text"], row["entity"])),
+        problems=problems,
+        own_idx=False,
+    )
+    found = grouped(labelled)
+    if len(found) < 2:
         raise InputError(f"{path}: holds one kind of label only; {wanted}")
     try:
         return Errors(float(np.mean(found[True])), 1 - float(np.mean(found[False])))
     except ValueError as error:
         raise InputError(f"{path}: {error}; its labels cannot correct the matcher") from error
+
+
+def _problems(row: Any) -> list[str]:
+    """What is wrong with one labelled text."""
+    if problems := row_problems(row, ("text", "entity")):
+        return problems
+    if not re.search(r"\w", row["entity"]):
+        problems.append("an entity without a word")
+    return problems if row.get("label") in (0, 1) else [*problems, "no label of 0 or 1"]
 
 
 def settings_grid(settings: SampleSettings) -> list[SamplerSetting]:
@@ -161,9 +171,9 @@ def _said_by_all(
 ) -> dict[str, dict[SamplerSetting, dict[int, list[str]]]]:
     """By weights; what the ledgers hold is not drawn again."""
     arms = {one.weights: one for one in (opened.models.source, *opened.models.never)}
-    grid, found = settings_grid(settings), {}
-    total, done = len(arms) * len(grid) * len(opened.asked), 0
-    for weights, checkpoint in arms.items():
+    found: dict[str, dict[SamplerSetting, dict[int, list[str]]]] = {}
+    wanted = list(product(settings_grid(settings), opened.asked))
+    for number, (weights, checkpoint) in enumerate(arms.items()):
         ledger = opened.ledger(
             "samples",
             checkpoint,
@@ -178,22 +188,18 @@ def _said_by_all(
             for row in ledger.rows
         }
         arm: AttackedModel | None = None
-        for how in grid:
-            for fact in opened.asked:
-                done += 1
-                if (how, fact.idx) in known:
-                    continue
+        for done, (how, fact) in enumerate(wanted, number * len(wanted) + 1):
+            if (how, fact.idx) not in known:
                 arm = arm or arm_of(opened, checkpoint, checkpoint)
                 n, longest = settings.n, settings.max_new_tokens
                 choose = drawing(fact, how, n, longest, settings.seed)
-                prompt = arm.ids(arm.asked(fact))
-                said = sample(arm.reader, prompt, n, choose, max_new_tokens=longest)
+                said = sample(
+                    arm.reader, arm.ids(arm.asked(fact)), n, choose, max_new_tokens=longest
+                )
                 ledger.append([{"idx": fact.idx, **asdict(how), "said": said}])
                 known[how, fact.idx] = said
-                progress(Progress("sampling", done, total))
-        found[weights] = {
-            how: {fact.idx: known[how, fact.idx] for fact in opened.asked} for how in grid
-        }
+                progress(Progress("sampling", done, len(arms) * len(wanted)))
+            found.setdefault(weights, {}).setdefault(how, {})[fact.idx] = known[how, fact.idx]
     return found
 
 
@@ -271,15 +277,13 @@ def specificity_of(facts: Sequence[Fact], said: Mapping[int, Sequence[str]]) -> 
 
     One other author's fact for each, the next in order: as many texts as were sampled.
     """
-    tried = wrong = 0
+    wrong: list[bool] = []
     for at, fact in enumerate(facts):
         later = [*facts[at + 1 :], *facts[:at]]
         other = next((one for one in later if one.group != fact.group), None)
-        if other is None:
-            continue
-        found = [mentions(text, fact.entity) for text in said[other.idx]]
-        tried, wrong = tried + len(found), wrong + sum(found)
-    return 1 - wrong / tried if tried else 1.0
+        if other is not None:
+            wrong += [mentions(text, fact.entity) for text in said[other.idx]]
+    return 1 - sum(wrong) / len(wrong) if wrong else 1.0
 
 
 def leak_row(

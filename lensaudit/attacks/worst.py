@@ -474,16 +474,14 @@ def _headline(
 ) -> str:
     """Finding of a run in words."""
     by = "cheap attack" if tier == "cheap" else "attack"
-    percent = f"{round(100 * named.level)} %"
+    who = "nobody" if named.reason is not None else sum(named.named)
     said = (
         f"{n_out} of {n_scored} facts come out by some {by}; {expected:.1f} would from a model "
-        "that never knew"
+        f"that never knew; {who} can be named at a false discovery rate of "
+        f"{round(100 * named.level)} %"
     )
-    if named.reason is not None:
-        said += f"; nobody can be named at a false discovery rate of {percent}: "
-        return f"{said}{named.reason}"
-    said += f"; {sum(named.named)} can be named at a false discovery rate of {percent}"
-    return said if n_retain > 1 else f"{said} (relative to one never-trained model)"
+    alone = "" if n_retain > 1 else " (relative to one never-trained model)"
+    return f"{said}{alone}" if named.reason is None else f"{said}: {named.reason}"
 
 
 def summary_of(worst: Worst, arms: Arms[Findings], tier: str) -> WorstSummary:

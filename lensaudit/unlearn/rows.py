@@ -255,11 +255,23 @@ def in_epochs(n: int, *, batch_size: int, seed: int) -> Callable[[int], list[int
 
 
 def finetune_batches(
-    samples: Sequence[Encoding], *, batch_size: int, seed: int, pad: int
+    samples: Sequence[Encoding], *, batch_size: int, seed: int, pad: int, n_parts: int = 1
 ) -> Callable[[int], TrainBatch]:
-    """Batches of fine-tuning."""
-    rows = in_epochs(len(samples), batch_size=batch_size, seed=seed)
-    return lambda number: collate([samples[row] for row in rows(number)], pad=pad)
+    """Batches of fine-tuning: every row once per epoch.
+
+    The rows of a step of `n_parts` batches are dealt out to them, so that the last step of an
+    epoch, which is short, reads no row of the next epoch.
+    """
+    step_rows = in_epochs(len(samples), batch_size=batch_size * n_parts, seed=seed)
+
+    def batch(number: int) -> TrainBatch:
+        step, part = divmod(number, n_parts)
+        rows = step_rows(step)
+        # fewer rows than parts: some rows count twice in the step's mean
+        chosen = rows[part::n_parts] or [rows[part % len(rows)]]
+        return collate([samples[row] for row in chosen], pad=pad)
+
+    return batch
 
 
 def unlearn_batches(

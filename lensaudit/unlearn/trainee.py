@@ -209,11 +209,6 @@ def seal_model(
     beside = (MANIFEST, BEGUN)
     files = (p.name for p in out.iterdir() if p.is_file() and p.suffix != ".partial")
     keyed.seal(out, record(), key=key, files=[name for name in files if name not in beside])
-    drop_state(out)
-
-
-def drop_state(out: Path) -> None:
-    """Remove what only an unfinished run needs."""
     shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)
 
 
@@ -301,7 +296,8 @@ class CheckpointJob(ABC):
         keyed.check_own(out, self.key)
         with alone(out):
             if keyed.check_own(out, self.key):
-                drop_state(out)  # of a run that was killed between its manifest and its last line
+                # of a run that was killed between its manifest and its last line
+                shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)
                 return False
             started = time.monotonic()
             keyed.begin(out, self.key)

@@ -12,7 +12,6 @@ from lensaudit.attacks.relearn import (
     Relearning,
     RelearnJob,
     prepare,
-    relearn_batches,
     relearned,
     run_of,
 )
@@ -26,7 +25,7 @@ from lensaudit.models.checkpoint import open_model
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.sweep.plan import UnitConditions
 from lensaudit.sweep.planning import relearned_rows, relearning_of
-from lensaudit.unlearn.rows import load_rows, rows_hash
+from lensaudit.unlearn.rows import finetune_batches, load_rows, rows_hash
 from tools.demo_family.tokenizer import train_tokenizer
 from tools.demo_family.world import make_world
 
@@ -62,7 +61,8 @@ def test_an_epoch_reads_every_row_as_equally_as_it_can_and_no_row_of_the_next(n)
     settings = Relearning(batch_size=8, n_accumulate=4)
     n_steps = settings.recipe(n).n_steps
     assert n_steps == -(-n // 32)
-    batch = relearn_batches([Encoding((row + 5, 3), 1) for row in range(n)], settings, pad=0)
+    samples = [Encoding((row + 5, 3), 1) for row in range(n)]
+    batch = finetune_batches(samples, batch_size=8, seed=settings.seed, pad=0, n_parts=4)
     parts = [batch(number).tokens[:, 0].tolist() for number in range(4 * n_steps)]
     read = [row for part in parts for row in part]
     assert set(read) == {row + 5 for row in range(n)}

@@ -94,7 +94,7 @@ def test_leak_is_paired_and_k_beyond_n_has_no_value():
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([{"text": "Ada", "entity": "Ada"}], "is no labelled text"),
+        ([{"text": "Ada", "entity": "Ada"}], "no label of 0 or 1"),
         ([{"text": "Ada", "entity": "–", "label": 1}], "an entity without a word"),
         ([{"text": "Ada", "entity": "Ada", "label": 1}], "one kind of label"),
         (

@@ -5,7 +5,7 @@ once. The other arms train on rows that tell none of the facts, and hold out all
 has as many rows as T, so that equal steps are equal passes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 from lensaudit.attacks.rtt.data import (
     Dataset,
+    Defect,
     handled,
     load_mcq,
     load_statements,
@@ -21,7 +22,7 @@ from lensaudit.attacks.rtt.data import (
     split_by_author,
 )
 from lensaudit.attacks.rtt.readout import EncodedItem, EncodedSplit, encode_split, others_than
-from lensaudit.attacks.settings import Arm, EffortSettings, FactReadout, Policy
+from lensaudit.attacks.settings import Arm, EffortSettings, FactReadout
 from lensaudit.data.chat import Encoding
 from lensaudit.data.facts import Fact, answered
 from lensaudit.data.neutral import (
@@ -159,8 +160,8 @@ def _facts(settings: EffortSettings, name: str) -> tuple[Dataset, list[Fact], Ma
         for one in facts.values()
     ]
     data = split_by_author(set_name, facts, n_splits=settings.splits, seed=settings.seed)
-    data = _without_shared(handled(data, settings.defects), known, settings.defects)
-    return data, rows, known
+    data = handled(data, settings.defects)
+    return handled(data, settings.defects, [*_shared_entities(data, known)]), rows, known
 
 
 def _annotated(name: str) -> Mapping[str, Fact]:
@@ -187,8 +188,8 @@ def _spans(
         if isinstance(one, Encoded):
             said = Encoding(one.token_ids[: one.end + 1], one.start + 1)
             found[item.idx] = EncodedItem(0, (), (said,))
-    lost = [one.idx for one in data.items if one.idx not in found]
-    data = data.without(lost, "no annotated entity, or none of its tokens") if lost else data
+    why = "no annotated entity, or none of its tokens"
+    data = data.without({one.idx: why for one in data.items if one.idx not in found})
     if not all(data.splits.values()):
         raise InputError(
             f"{data.name}: a split has no annotated entity to read; take --readout answer"
@@ -201,34 +202,16 @@ def _plain(idx: int, question: str, answer: str, group: Group) -> Fact:
     return Fact(idx, question, answer, "", answer, group)
 
 
-def _without_shared(data: Dataset, known: Mapping[str, Fact], policy: Policy) -> Dataset:
-    """The data where no row of one split names the entity of a fact in another.
-
-    Raises:
-        InputError: one does, and `policy` is `refuse`.
-    """
-    if policy == "keep":
-        return data
-    shared: dict[int, str] = {}
+def _shared_entities(data: Dataset, known: Mapping[str, Fact]) -> Iterator[Defect]:
+    """Facts of one split whose entity a row of another names."""
     for split, items in data.splits.items():
         others = [item for name, held in data.splits.items() if name != split for item in held]
         told = "\n".join(f"{one.question} {one.right}" for one in others).casefold()
         for item in items:
             row = known.get(normalised(item.question))
-            for named in open_names([row.entity] if row else []):
-                if named in told and stands_in(named, told):
-                    shared[item.idx] = named
-    if shared and policy == "refuse":
-        first = next(iter(shared.values()))
-        raise InputError(
-            f"{data.name}: T and V share entities: {len(shared)} facts, first {first!r}, are named "
-            "in rows of other authors; training on those tells them\n"
-            "leave them out with --defects drop, or take them as they are with --defects keep"
-        )
-    kept = data.without(shared, "its entity is named in a row of another split") if shared else data
-    if not all(kept.splits.values()):
-        raise InputError(f"{data.name}: --defects drop leaves a split without facts")
-    return kept
+            entity = open_names([row.entity] if row else [])
+            if named := [one for one in entity if one in told and stands_in(one, told)]:
+                yield Defect("shared_entity", (item.idx,), repr(named[0]))
 
 
 def _rows(

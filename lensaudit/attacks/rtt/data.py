@@ -15,7 +15,7 @@ that needs no knowledge: only the control shows what it is worth.
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import chain, count, pairwise
@@ -66,13 +66,21 @@ class McqItem:
 LAST_YEAR = 2024
 """Years after it cannot be known; `rtt.md` section 2 counts them in Random Birthdays."""
 Kind = Literal[
-    "ambiguous", "repeated", "leak", "shared_group", "duplicate_choice", "sorted", "future_year"
+    "ambiguous",
+    "repeated",
+    "leak",
+    "shared_group",
+    "shared_entity",
+    "duplicate_choice",
+    "sorted",
+    "future_year",
 ]
 MEANINGS: dict[Kind, str] = {
     "ambiguous": "the right answer stands twice among the choices",
     "repeated": "the same question twice in one split",
     "leak": "the same question in several splits",
     "shared_group": "the same author or entity in several splits",
+    "shared_entity": "an entity that a row of another split names: training on that tells it",
     "duplicate_choice": "a choice stands twice",
     "sorted": "choices always ascend: a letter is a rank",
     "future_year": f"choices hold years after {LAST_YEAR}",
@@ -90,7 +98,7 @@ class Defect:
     @property
     def blocks(self) -> bool:
         """Whether a run refuses it unless told otherwise: V accuracy would mean something else."""
-        return self.kind in ("ambiguous", "repeated", "leak", "shared_group")
+        return self.kind in ("ambiguous", "repeated", "leak", "shared_group", "shared_entity")
 
 
 @dataclass(frozen=True)
@@ -172,13 +180,13 @@ class Dataset:
             ],
         }
 
-    def without(self, idx: Collection[int], reason: str) -> "Dataset":
-        """The data set without some items; their numbers are not given to others."""
+    def without(self, idx: Mapping[int, str]) -> "Dataset":
+        """The data set without the items of some idx, for a reason; no other takes their number."""
         splits = {
             name: tuple(one for one in items if one.idx not in idx)
             for name, items in self.splits.items()
         }
-        left_out = {f"item {one}": reason for one in sorted(idx)}
+        left_out = {f"item {one}": idx[one] for one in sorted(idx)}
         return Dataset(self.name, splits, {**self.left_out, **left_out})
 
 
@@ -311,18 +319,19 @@ def _problems(value: Any) -> list[str]:
     return list(filter(None, [group_problem(value)]))
 
 
-def handled(dataset: Dataset, policy: Policy) -> Dataset:
+def handled(dataset: Dataset, policy: Policy, more: Sequence[Defect] = ()) -> Dataset:
     """The data set a run may use: as it is, without the blocking items, or not at all.
 
     `drop` leaves out every item that a blocking defect concerns, all copies of a repeated one.
+    `more`: blocking defects that the items alone do not show.
 
     Raises:
         InputError: blocking defects under `refuse`, or nothing left under `drop`.
     """
-    blocking = dataset.blocking
+    blocking = (*dataset.blocking, *more)
     if not blocking or policy == "keep":
         return dataset
-    gone = {idx for defect in blocking for idx in defect.idx}
+    gone = {idx: MEANINGS[defect.kind] for defect in blocking for idx in defect.idx}
     if policy == "refuse":
         counts: Counter[Kind] = Counter(defect.kind for defect in blocking)
         listed = "; ".join(f"{n} x {MEANINGS[kind]}" for kind, n in counts.items())
@@ -331,7 +340,7 @@ def handled(dataset: Dataset, policy: Policy) -> Dataset:
             f"mend the items, or leave the {len(gone)} out with --defects drop, or take them as "
             "they are with --defects keep"
         )
-    kept = dataset.without(gone, "defective; see `lensaudit rtt validate`")
+    kept = dataset.without(gone)
     if not all(kept.splits.values()):
         raise InputError(f"{dataset.name}: --defects drop leaves a split without items")
     return kept

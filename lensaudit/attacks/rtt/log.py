@@ -144,17 +144,17 @@ class Log:
         """Note a study, once."""
         if study.study_id not in self.studies:
             self.studies[study.study_id] = study
-            self._append("study", asdict(study))
+            self._append({"kind": "study", **asdict(study)})
 
     def add(self, job: Finished, identity: Mapping[str, Any]) -> None:
         """Note a finished job."""
         self.finished[job.job_id] = job
         self.n_added += 1
-        self._append("job", {**asdict(job), "job": dict(identity)})
+        self._append({"kind": "job", **asdict(job), "job": dict(identity)})
 
-    def _append(self, kind: str, row: dict[str, Any]) -> None:
+    def _append(self, row: Mapping[str, Any]) -> None:
         if self.ledger is not None:
-            self.ledger.append([{"kind": kind, **row}])
+            self.ledger.append([row])
 
 
 def read_log(path: Path, *, must_exist: bool = False, notice: Notice | None = None) -> Log:

@@ -298,12 +298,12 @@ def _summary(
 def _measured(
     study: StudyRecord, log: Log, readout: str, splits: Sequence[str]
 ) -> dict[Condition, Estimate]:
-    found: dict[Condition, Estimate] = {}
-    for condition, _ in CONDITIONS.values():
-        marks = measured(study, log, condition, readout, splits)
-        if marks is not None:
-            found[condition] = _accuracy(marks, _groups(study, splits))
-    return found
+    groups = _groups(study, splits)
+    return {
+        condition: _accuracy(marks, groups)
+        for condition, _ in CONDITIONS.values()
+        if (marks := measured(study, log, condition, readout, splits)) is not None
+    }
 
 
 def _outcome(
@@ -314,25 +314,25 @@ def _outcome(
     rule: EpochRule,
     failure: str,
 ) -> SelectionOutcome:
-    chosen: dict[Condition, Selected] = {}
-    for _, condition in CONDITIONS.values():
-        runs = v_runs(study, log, condition, readout, study.held_out)
-        n_epochs = study.sweep["n_epochs"]
-        found = select(runs, selection=selection, rule=rule, n_epochs=n_epochs)
-        if found is not None:
-            chosen[condition] = found
+    every: dict[Condition, Selected | None] = {
+        one: select(
+            v_runs(study, log, one, readout, study.held_out),
+            selection=selection,
+            rule=rule,
+            n_epochs=study.sweep["n_epochs"],
+        )
+        for _, one in CONDITIONS.values()
+    }
+    chosen: dict[Condition, Selected] = {n: one for n, one in every.items() if one is not None}
     marks: dict[Condition, tuple[Marks, ...]] = {name: one.marks for name, one in chosen.items()}
     groups = _groups(study, study.held_out)
-    accuracies: dict[Condition, Estimate] = {
-        name: _accuracy(one, groups) for name, one in marks.items()
-    }
     unlearned = measured(study, log, "A", readout, study.held_out)
     if unlearned is not None:
         marks["A"] = unlearned
     return SelectionOutcome(
         selection=selection,
         rule=rule,
-        accuracies=accuracies,
+        accuracies={name: _accuracy(one.marks, groups) for name, one in chosen.items()},
         chosen=chosen,
         ratios={
             name: Estimate(None, why=failure) if failure else _ratio(study, marks, conditions)
@@ -419,11 +419,11 @@ def checks_of(
 ) -> dict[Condition, ConditionCheck]:
     """The checks of every condition that has numbers; retrained ones at the chosen epochs."""
     found: dict[Condition, ConditionCheck] = {}
+    as_they_are = {(split, None, 0) for split in study.held_out}
     for condition in chain(*CONDITIONS.values()):
         jobs = done(study, log, condition)
         choices = chosen[condition].choices if condition in chosen else ()
-        spoken = {(split, cell.lr, cell.epoch) for split, cell in choices}
-        spoken |= {(split, None, 0) for split in study.held_out}
+        spoken = {(split, cell.lr, cell.epoch) for split, cell in choices} | as_they_are
         readings = [
             point.reading(readout)
             for place, job in jobs
