@@ -77,10 +77,6 @@ def test_a_quantised_checkpoint_holds_the_rounded_weights_and_opens_by_its_folde
     record = json.loads((tmp_path / "q" / "manifest.json").read_text())["inputs"]
     assert record["weights"] == start.weights
     assert (record["method"], record["block"]) == (method, 64 if method == "nf4" else None)
-    lines = (tmp_path / "q" / "errors.csv").read_text().splitlines()
-    assert lines[0] == "matrix,n_weights,relative_error,largest_error"
-    assert len(lines) == 15
-    assert not (tmp_path / "q" / "training").exists()
 
 
 @pytest.mark.parametrize(
@@ -141,27 +137,9 @@ def test_a_diverging_attack_keeps_the_last_state_and_writes_no_model(place, tmp_
     assert not (tmp_path / "m" / "model.safetensors").exists()
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (("--epochs", "0"), "'--epochs': 0.0 is not in the range x>0"),
-        (("--epochs", "1e308"), "1e+308 epochs of"),
-        (("--max-grad-norm", "-1"), "'--max-grad-norm': -1.0 is not in the range"),
-        (("--data", "nowhere.json"), "no such file"),
-        (("--device", "tpu"), "wanted auto, cpu, cuda"),
-    ],
-)
-def test_wrong_input_is_refused_in_one_line(more, said, place, tmp_path, capsys):
-    assert run(relearn(place, tmp_path / "m", *more)) == 2
-    error = capsys.readouterr().err.strip()
-    assert said in error
-    assert len(error.splitlines()) <= 3
-    assert not (tmp_path / "m").exists()
-
-
-def test_without_out_and_audit_there_is_nothing_to_make(place, capsys):
-    assert run(["relearn", "--source", str(place / "start")]) == 2
-    assert "--out DIR" in capsys.readouterr().err
+def test_more_steps_than_can_be_counted_are_refused(place, tmp_path, capsys):
+    assert run(relearn(place, tmp_path / "m", "--epochs", "1e308")) == 2
+    assert "1e+308 epochs of" in capsys.readouterr().err
 
 
 def test_an_audit_finds_the_data_wrong_before_it_trains(place, tmp_path, monkeypatch, capsys):

@@ -65,11 +65,7 @@ def test_rho_is_the_part_of_the_gap_that_the_attack_closes_where_full_is_ahead()
     (fifth,) = readings(costs([0]), Arms(one, one, (other,)), [n // 2 for n in range(20)])
     assert fifth.rho == pytest.approx(1)
     (at,) = curve_of([0], marks(24), marks(24), marks(4))
-    assert (at.rho, at.low, at.reason) == (
-        1,
-        1,
-        "every author has the same ratio: no interval",
-    )
+    assert (at.rho, at.low, at.reason) == (1, 1, "every author has the same ratio: no interval")
     assert effort_at([at], 0.8, "lower limit") == (0, False)
 
 
@@ -248,15 +244,6 @@ def test_adapters_leave_the_weights_as_they_were(tmp_path):
         starts[one["job"]["weights"], one["job"]["v"]].add(str(one["curve"][0]["readings"]))
     assert {len(one) for one in starts.values()} == {1}
     assert len(jobs) > len(starts)
-
-
-def test_the_plan_writes_nothing_and_reckons_the_cost(tmp_path, capsys):
-    out = tmp_path / "E"
-    assert lensaudit(["effort", "--source", "demo/npo", "--out", str(out), "--dry-run"]) == 0
-    said = capsys.readouterr().out
-    assert "FLOP" in said
-    assert "arm neutral: 32 rows" in said
-    assert not out.exists()
 
 
 def rows_of(tmp_path, change):

@@ -10,7 +10,6 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from lensaudit.errors import InputError, WorkError
 from lensaudit.models.quantize import (
-    NF4,
     engine_of,
     int8,
     nf4,
@@ -132,9 +131,6 @@ def test_transformers_loads_the_same_weights_with_bitsandbytes(kind, tmp_path):
 
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "bitsandbytes.json").read_text())
-LEVELS = torch.tensor(NF4)
-MIDDLES = (LEVELS[:-1] + LEVELS[1:]) / 2
-DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 WIDTHS = {"float32": torch.int32, "bfloat16": torch.int16, "float16": torch.int16}
 
 
@@ -152,22 +148,6 @@ def test_the_numbers_are_those_that_bitsandbytes_gave(case):
     weight = tensor_of(case["weight"], case)
     assert torch.equal(nf4(weight), tensor_of(case["nf4"], case))
     assert torch.equal(int8(weight), tensor_of(case["int8"], case))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(
-    "shape", [(64, 64), (3, 50), (5, 7), (1, 1), (200, 333), (64, 176)], ids=str
-)
-def test_the_installed_bitsandbytes_gives_the_same_bits(shape, dtype):
-    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed (extra bnb)")
-    from lensaudit.models.quantize import rounding_of
-
-    for scale in (1.0, 1e-3, 30.0):
-        weight = weights(*shape, scale=scale).to(dtype)
-        for method, own in (("nf4", nf4), ("int8", int8)):
-            packed = rounding_of(method, "bitsandbytes")(weight.clone()).reshape(shape)
-            assert torch.equal(own(weight), packed), method
 
 
 def test_the_error_on_gaussian_weights_is_the_published_one():

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 import pytest
-from generated import save_birthdays
+from generated import save_birthdays, save_years
 
 from lensaudit.attacks.rtt import McqItem, handled, load_mcq, make_dataset, save_mcq
 from lensaudit.attacks.rtt.data import load_statements, split_by_author
@@ -109,6 +109,8 @@ def test_birthdays_load_with_their_defects_reported(tmp_path):
     assert details["leak"].endswith("with different answers")
     assert details["repeated"].endswith("with the same answer")
     assert len(found.left_out) == 0
+    years = load_mcq(save_years(tmp_path / "years"), only=("split_0", "split_1"))
+    assert years.counts["sorted"] > 0
 
 
 def test_upstreams_own_data_have_the_counted_defects(shared):
@@ -146,19 +148,6 @@ def test_defects_are_refused_dropped_or_kept():
     assert set(dropped.left_out) == {"item 2", "item 5"}
     with pytest.raises(InputError, match="leaves a split without items"):
         handled(small("When?", "when?"), "drop")
-
-
-@pytest.mark.parametrize(
-    "splits",
-    [
-        {"a": [McqItem("Q?", ("x", "y"), 0)]},
-        {"a": [McqItem("Q?", ("x", "y"), 2)], "b": [McqItem("R?", ("x", "y"), 0)]},
-        {"a": [McqItem("Q?", ("x", "y", "z"), 2)], "b": [McqItem("R?", ("x", "y"), 0)]},
-    ],
-)
-def test_a_caller_gets_no_data_set_of_wrong_items(splits):
-    with pytest.raises(InputError, match="wanted"):
-        make_dataset("x", splits)
 
 
 def authors_of(dataset):

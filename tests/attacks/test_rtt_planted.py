@@ -1,18 +1,27 @@
-"""Planted truth: retraining tells knowledge that is hidden from knowledge that is not there."""
+"""Planted truth: retraining tells knowledge that is hidden from knowledge that is not there.
 
+And `lensaudit rtt` from outside, on the same studies: files, exit codes, one line per error.
+"""
+
+import csv
+import json
 import math
+import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import rtt_support as world
 import torch
+from rtt_support import command
 
 from lensaudit.attacks import rtt
 from lensaudit.attacks.rtt.log import Finished, Point, Reading
 from lensaudit.attacks.rtt.readout import others_than
 from lensaudit.attacks.rtt.summary import csv_row, gate_of
 from lensaudit.attacks.settings import Cut
+from lensaudit.cli.main import run as lensaudit
 from lensaudit.errors import InputError, PartialError, VerificationError
 from lensaudit.scores.intervals import clustered_mean
 
@@ -34,6 +43,30 @@ def study(unlearned=None, how=QUICK, **changes):
     asked = {name: one for name, one in changes.items() if name not in models}
     given = {name: one for name, one in changes.items() if name in models}
     return rtt.Study(**models | given, settings=replace(how, **asked))
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Folders: the original, the one that hides, the one that never knew."""
+    root = tmp_path_factory.mktemp("models")
+    made = {"knows": world.knows(), "hidden": world.hidden()}
+    for name, model in (made | {"never": world.fresh(1), "control": world.fresh(2)}).items():
+        model.save_pretrained(root / name)
+        world.tokenizer().save_pretrained(root / name)
+    return root
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return rtt.save_mcq(world.dataset(), tmp_path_factory.mktemp("data") / "births")
+
+
+@pytest.fixture(scope="module")
+def finished(models, data, tmp_path_factory):
+    """Two studies: one model hides the years, the other never saw them."""
+    out = tmp_path_factory.mktemp("out")
+    assert lensaudit(command(models, data, out, unlearned=("hidden", "never"))) == 0
+    return out
 
 
 @pytest.fixture
@@ -85,6 +118,7 @@ def test_without_it_jobs_are_known_as_before():
         for match in (False, True)
     )
     assert {name for name in plain if plain[name] != matched[name]} == {"B", "N"}
+    assert study(hidden).study_id != study(hidden, match_readout=True).study_id
 
 
 def test_the_log_holds_every_curve_from_epoch_0_and_compares_the_same_items(log):
@@ -336,3 +370,144 @@ def test_the_edges_of_the_grid_are_told(log):
         at = {name for name, several in cells.items() if any(map(is_edge, several))}
         assert {note[0] for note in hidden.notes if said in note} == at != set()
     assert not any("no interval" in note for note in hidden.notes)
+
+
+def rows(out):
+    with (out / "summary.csv").open() as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_the_same_command_does_nothing_again(finished, models, data, capsys):
+    before = (finished / "jobs.jsonl").read_bytes(), (finished / "summary.csv").read_bytes()
+    again = command(models, data, finished, unlearned=("hidden", "never"))
+    assert lensaudit([*again, "--dry-run"]) == 0
+    assert "0 runs of 0 steps together to do" in capsys.readouterr().out
+    assert lensaudit(again) == 0
+    assert "0 jobs done, 32 were in the log" in capsys.readouterr().err
+    assert (
+        (finished / "jobs.jsonl").read_bytes(),
+        (finished / "summary.csv").read_bytes(),
+    ) == before
+
+
+def test_the_log_gives_the_same_summary_again(finished, tmp_path, capsys):
+    for name in ("jobs.jsonl", "manifest.json"):
+        (tmp_path / name).write_bytes((finished / name).read_bytes())
+    assert lensaudit(["rtt", "summarize", str(tmp_path)]) == 0
+    assert (tmp_path / "summary.csv").read_bytes() == (finished / "summary.csv").read_bytes()
+    assert "(B-N)/(C-N)" in capsys.readouterr().out
+    hidden, never = rows(tmp_path)
+    assert float(hidden["recovery_adjusted"]) > 0.9 > 0.15 > float(never["recovery_adjusted"])
+    assert hidden["rtt_signature"] == never["rtt_signature"]
+    assert lensaudit(["rtt", "summarize", str(tmp_path), "--selection", "nested", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [one["main"]["selection"] for one in shown] == ["nested", "nested"]
+
+
+def redigited(content):
+    """The first accuracy that a reading tells, in another digit."""
+    at = content.index(b'"t_accuracy": ') + len(b'"t_accuracy": 0.')
+    return content[:at] + str((content[at] - 47) % 10).encode() + content[at + 1 :]
+
+
+EDITED = {
+    "a digit": ("jobs.jsonl", redigited, "1 of 34 lines are damaged, edited"),
+    "a line gone": (
+        "jobs.jsonl",
+        lambda content: content[: content.rindex(b"\n", 0, -1) + 1],
+        "the manifest says",
+    ),
+    "the manifest": (
+        "manifest.json",
+        lambda content: content.replace(b"rtt run", b"rtt ran"),
+        "manifest.json: was changed",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", EDITED)
+def test_an_edited_log_is_not_summarised(finished, tmp_path, capsys, how):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    name, change, said = EDITED[how]
+    before = (tmp_path / "summary.csv").read_bytes()
+    content = (tmp_path / name).read_bytes()
+    assert change(content) != content
+    (tmp_path / name).write_bytes(change(content))
+    assert lensaudit(["rtt", "summarize", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert (tmp_path / "summary.csv").read_bytes() == before
+
+
+def test_the_log_of_an_unfinished_run_is_summarised_and_one_without_a_manifest_is_not(
+    finished, tmp_path, capsys
+):
+    content = (finished / "jobs.jsonl").read_bytes()
+    (tmp_path / "jobs.jsonl").write_bytes(content[: content.rindex(b"\n", 0, -1) + 1])
+    assert lensaudit(["rtt", "summarize", str(tmp_path)]) == 2
+    assert "no manifest.json to compare it with" in capsys.readouterr().err
+    (tmp_path / "begun.json").write_text('{"command": "rtt run"}')
+    assert lensaudit(["rtt", "summarize", str(tmp_path)]) == 0
+    assert re.search(r"\b1 of \d+ jobs are not done", capsys.readouterr().out)
+
+
+def test_a_model_that_unlearned_nothing_ends_with_code_4_and_keeps_the_measurements(
+    models, data, tmp_path, capsys
+):
+    assert lensaudit(command(models, data, tmp_path, unlearned=("knows",))) == 4
+    error = capsys.readouterr().err
+    assert "nothing is unlearned" in error
+    assert "8 jobs done, 0 were in the log" in error
+    assert rows(tmp_path)[0]["recovery_rate"] == ""
+    assert rows(tmp_path)[0]["gate"] == "failed"
+    assert lensaudit(["rtt", "summarize", str(tmp_path)]) == 4
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        (["--no-control"], "exclude each other"),
+        (["--hold-out", "split_7"], "no split 'split_7'"),
+        (["--v-runs", "9"], "9 splits to hold out"),
+        (["--lr", "-1"], "learning rates"),
+        (["--lr", "nan"], "--lr nan: wanted a finite"),
+        (["--min-drop", "nan"], "--min-drop nan: wanted a finite"),
+        (["--trainable", "nothing_like_it"], "no parameter matches"),
+    ],
+)
+def test_wrong_usage_ends_with_code_2_and_one_message(
+    models, data, tmp_path, capsys, more, problem
+):
+    arguments = command(models, data, tmp_path / "out", *more)
+    assert lensaudit(arguments) == 2
+    error = capsys.readouterr().err
+    assert problem in error
+    assert "Traceback" not in error
+
+
+def test_models_of_different_tokenizers_are_refused(models, data, tmp_path, capsys):
+    arguments = command(models, data, tmp_path / "out")
+    arguments[arguments.index("--retain") + 1] = "demo/retain"
+    assert lensaudit(arguments) == 2
+    assert re.search(
+        r"its tokenizer differs from that of .* in \d+ tokens", capsys.readouterr().err
+    )
+
+
+def test_leaking_data_end_with_code_2_unless_they_are_dropped(models, tmp_path, capsys):
+    splits = {
+        name: [rtt.McqItem(one.question, one.choices, one.answer) for one in items]
+        for name, items in world.dataset().splits.items()
+    }
+    splits["split_0"].append(splits["split_1"][0])
+    data = rtt.save_mcq(rtt.make_dataset("leaking", splits), tmp_path / "leaking")
+    dry = command(models, data, tmp_path / "out", "--dry-run")
+    assert lensaudit(dry) == 2
+    assert "the same question in several splits" in capsys.readouterr().err
+    assert lensaudit([*dry, "--defects", "drop"]) == 0
+    assert "95 items in 4 splits, 2 left out" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+    assert lensaudit(["rtt", "validate", str(data)]) == 4
+    assert lensaudit(["rtt", "validate", "demo", "--only", "split_0"]) == 2
+    assert "--only names splits of a folder" in capsys.readouterr().err

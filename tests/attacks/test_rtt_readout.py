@@ -162,9 +162,6 @@ def test_every_loss_learns_the_tokens_it_names(bpe):
         "question_answer": "Question: When was Ada born?\nAnswer: 1903",
         "answer": " 1903",
     }
-
-
-def test_the_letter_that_is_trained_is_among_those_that_are_read(bpe):
-    item = McqItem("When was Ada born?", ("1901", "1902", "1903", "1904"), 2)
+    # the letter that is trained is among those that are read
     sample = train_sample(bpe, item, "letter")
     assert sample.ids[sample.start] in letters_of(bpe, 4)[2]

@@ -111,7 +111,6 @@ def test_a_locked_cache_is_a_passing_condition(tmp_path, monkeypatch):
         [],
         "text",
         {},
-        {"choices": []},
         {"choices": [{}]},
         {"choices": [{"message": None}]},
         {"choices": [{"message": {"content": ["parts"]}}]},

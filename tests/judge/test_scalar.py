@@ -180,8 +180,8 @@ def test_verdicts_come_in_the_order_of_the_requests(stub_of, judge_of, answers):
 
 @pytest.mark.parametrize("faults", [("429", "500"), ("timeout",), ("drop",), ("malformed",)])
 def test_passing_faults_are_retried(stub_of, client_of, answers, faults):
-    stub = stub_of(hang_s=1.0)
-    client = client_of(stub, timeout_s=0.3)
+    stub = stub_of(hang_s=0.5)
+    client = client_of(stub, timeout_s=0.2)
     judge = ScalarJudge(client, client.capability())
     stub._queue.extend(faults)
     assert judge.score(answers(1))[0].status == "ok"
