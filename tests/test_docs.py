@@ -32,12 +32,15 @@ PAGES = (
     "engine",
     "README#Neighbouring tools",
     "sweep",
+    "attacks#Relearning and rounding",
     "attacks#How many steps does it take?",
     "attacks#Retraining on some facts, measuring others",
     "steering",
     "metrics#Facts that should be kept",
     "worst_case",
     "know",
+    "meta",
+    "report",
     "metrics#The suite",
     "doors/open-unlearning",
     "doors/trainer",
@@ -109,7 +112,9 @@ def commands_of(name, wanted):
     return [one for kind, content in every if kind == wanted for one in commands(content)]
 
 
-OF_READERS = [name for name in (*PAGES, "metrics#The judge") if commands_of(name, "yours")]
+NEED_MORE = ("metrics#The judge", "metrics#General ability")
+"""Sections whose commands run elsewhere, beside a judge or a harness."""
+OF_READERS = [name for name in (*PAGES, *NEED_MORE) if commands_of(name, "yours")]
 OF_THE_HUB = [name for name in PAGES if commands_of(name, "hub")]
 
 

@@ -1,6 +1,5 @@
 """`lensaudit know` and what cannot be asked: refused in one line, or unscored with its reason."""
 
-import csv
 import json
 import shutil
 from pathlib import Path
@@ -10,7 +9,9 @@ import torch
 
 from lensaudit.association import run as know_run
 from lensaudit.association.evidence import RelationReading, binding_of
+from lensaudit.association.opening import open_know
 from lensaudit.association.reading import OUTPUTS
+from lensaudit.association.settings import KnowSettings
 from lensaudit.cli.main import run
 from lensaudit.data.facts import EMBEDDED, validate
 from lensaudit.data.relations import relations_of
@@ -76,11 +77,6 @@ def test_rows_that_make_no_relation_are_refused_with_what_would_help(made, said,
     assert not Path("k").exists()
 
 
-def unscored(folder):
-    with (Path(folder) / "facts.csv").open() as stream:
-        return {int(row["idx"]): row["unscored"] for row in csv.DictReader(stream)}
-
-
 LONG = " ".join(f"word{n}" for n in range(400))
 
 
@@ -98,20 +94,12 @@ def test_what_cannot_be_asked_of_a_row_stands_beside_it(made, why):
     if why == "subject":  # no capitals: the group says who it is
         made = [row | {"group": row["question"].split()[2]} for row in made]
         why = {}
-    given = write(made)
-    assert run(["know", "--source", "demo/retain", *given, *QUICK, "-o", "k"]) == 0
-    found = unscored("k")
-    assert set(found) == {row["idx"] for row in made}
-    assert {idx for idx, one in found.items() if one} == set(why)
-    assert all(said in found[idx] for idx, said in why.items())
-
-
-def test_more_placebos_than_there_are_is_all_there_are(capsys):
-    given = [*write(rows()), *QUICK[:2], "--activations", "a", "--placebos", "100000"]
-    assert run(["know", "--source", "demo/retain", *given, "-o", "k"]) == 0
-    # of five towns a fact has four others, all of them values already
-    most = json.loads(Path("k/summary.json").read_text())["max_bits"]
-    assert most == pytest.approx(2.32, abs=0.01)
+    write(made)
+    know = open_know("demo/retain", KnowSettings(data="rows.json", placebos=0))
+    asked = {fact.idx for relation in know.asked for fact in relation.facts}
+    assert asked | set(know.unscored) == {row["idx"] for row in made}
+    assert set(know.unscored) == set(why)
+    assert all(said in know.unscored[idx] for idx, said in why.items())
 
 
 def test_values_of_the_same_tokens_bind_nothing():

@@ -12,7 +12,6 @@ from transformers import AutoModelForCausalLM
 from lensaudit.cli.main import run
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.quantize import quantised
-from lensaudit.results.attacks import Shift
 from tools.demo_family.tokenizer import train_tokenizer
 from tools.demo_family.world import make_world
 
@@ -166,24 +165,3 @@ def test_a_run_killed_while_it_writes_is_finished_by_the_next(place, tmp_path, m
     assert run(relearn(place, out)) == 0
     assert (out / "manifest.json").exists()
     assert (out / "tokenizer.json").exists()
-
-
-def test_an_audited_checkpoint_is_kept_with_its_audit(tmp_path, monkeypatch, capsys):
-    scored = []
-
-    def shifts(pairs, *_):
-        scored.append(list(pairs))
-        return tuple(Shift(model=name, before={"uds": 0.5}, after={"uds": 0.4}) for name in pairs)
-
-    monkeypatch.setattr("lensaudit.attacks.relearn.shifts", shifts)
-    command = ["relearn", "--source", "demo/npo", "--audit", "--epochs", "0.05"]
-    command += ["--activations", str(tmp_path / "activations"), "--out"]
-    assert run([*command, str(tmp_path / "m")]) == 0, capsys.readouterr().err
-    assert (tmp_path / "m" / "model.safetensors").exists()
-    assert (tmp_path / "m" / "audit" / "audit.json").exists()
-    assert run([*command, str(tmp_path / "m")]) == 0
-    assert scored == [["demo/npo", "demo/retain"]]
-    (tmp_path / "foreign").mkdir()
-    (tmp_path / "foreign" / "thesis.txt").write_text("mine")
-    assert run([*command, str(tmp_path / "foreign")]) == 2
-    assert [one.name for one in (tmp_path / "foreign").iterdir()] == ["thesis.txt"]

@@ -43,8 +43,3 @@ def test_the_table_is_what_its_command_prints(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("lensaudit.attacks.relearn.RelearnJob.make", None)
     assert run([*shlex.split(command)[1:], "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [hidden, retain]
-
-
-def test_the_python_runs(capsys):
-    exec(compile(blocks("python")[0], "docs/attacks.md", "exec"), {})
-    assert "112 matrices, relative error 0.09" in capsys.readouterr().out

@@ -275,8 +275,6 @@ def test_entities_that_t_and_v_share_are_refused_or_dropped(tmp_path, capsys):
     [
         (["--lora", "4", "--weights", "full"], "exclude each other"),
         (["--lora", "4,x"], "wanted whole numbers above 0"),
-        (["--lr", "nan"], "--lr nan: wanted a finite number"),
-        (["--limit", "1"], "2 splits of 1 authors"),
         (["--retain", "demo/full"], "have the same weights"),
     ],
 )

@@ -9,13 +9,7 @@ from support import tiny_model, tiny_model_of, without
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.models.quantize import (
-    engine_of,
-    int8,
-    nf4,
-    overall,
-    quantised,
-)
+from lensaudit.models.quantize import engine_of, int8, nf4, overall, quantised
 
 
 def changed(before, after):
@@ -102,32 +96,6 @@ def test_without_bitsandbytes_auto_is_plain_torch(monkeypatch):
     assert engine_of("auto") == "torch"
     with pytest.raises(InputError, match="--engine torch"):
         engine_of("bitsandbytes")
-
-
-@pytest.mark.slow  # bitsandbytes takes 20 s to import; its numbers are in the golden file
-@pytest.mark.parametrize("kind", ["Llama", "Llama, tied", "Qwen2"])
-def test_transformers_loads_the_same_weights_with_bitsandbytes(kind, tmp_path):
-    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed (extra bnb)")
-    from support import ARCHITECTURES
-    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
-
-    name, changes = ARCHITECTURES[kind]
-    # widths that bitsandbytes' CPU kernel reads rightly; see `_packed_nf4`
-    wide = {"hidden_size": 64, "intermediate_size": 128} | changes
-    model = tiny_model_of(name, **wide).to(torch.bfloat16)
-    model.save_pretrained(tmp_path)
-    config = BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
-    )
-    packed = AutoModelForCausalLM.from_pretrained(
-        tmp_path, quantization_config=config, device_map="cpu", dtype=torch.bfloat16
-    )
-    # before any forward pass: one on a CPU repacks the weights
-    theirs = packed.dequantize().state_dict()
-    twin, _ = quantised(model, "nf4", engine="torch")
-    assert set(theirs) >= set(dict(twin.named_parameters()))
-    for name, weight in twin.named_parameters():
-        assert torch.equal(weight, theirs[name]), name
 
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "bitsandbytes.json").read_text())

@@ -1,6 +1,7 @@
 """Relearning: the published settings, each row once, one step by hand, and an audit around it."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -112,6 +113,8 @@ def test_the_given_model_stays_and_its_copy_has_its_dtype_and_is_trained_in_floa
     assert same_bits(half, before)
     assert not same_bits(found, before)
     assert {one.dtype for one in found.parameters()} == {torch.bfloat16}
+    turned = [replace(SMALL, formats=one) for one in (("raw", "chat"), ("chat", "raw"))]
+    assert not same_bits(*(relearned(half, tokenizer, ROWS, settings=one) for one in turned))
     whole = relearned(half.float(), tokenizer, ROWS, settings=SMALL)
     assert same_bits(found, whole.to(torch.bfloat16))
 

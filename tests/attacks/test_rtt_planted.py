@@ -282,18 +282,6 @@ def test_a_diverging_learning_rate_is_told_and_not_tried_again():
     assert any("runs diverged" in note for note in summary.notes)
 
 
-def test_a_log_that_is_not_full_says_so(log):
-    partial = rtt.Log(studies=dict(log.studies), finished=dict(log.finished))
-    hidden = next(iter(log.studies.values()))
-    gone = [place.job_id for place in hidden.places if place.condition == "B"]
-    for job_id in gone:
-        del partial.finished[job_id]
-    summary = rtt.summarize(partial)[0]
-    assert "B" not in summary.main.accuracies
-    assert summary.main.ratios["recovery_rate"].why == "condition B is missing"
-    assert f"{len(gone)} of {len(hidden.places)} jobs are not done" in summary.notes[0]
-
-
 def test_a_study_that_cannot_be_run_is_refused_before_any_work():
     long = [
         [rtt.McqItem(f"When was {name} born {'born ' * 70}?", ("y0", "y1"), 0) for name in names]

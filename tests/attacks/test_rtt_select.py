@@ -30,10 +30,7 @@ V1 = run("v1", {(0.1, 1): [1, 0, 0, 0], (0.1, 3): [0, 0, 0, 0], (0.2, 3): [1, 1,
 def test_per_v_takes_the_best_of_each_split():
     found = chosen([V0, V1])
     assert found.accuracy == (2 / 4 + 3 / 4) / 2
-    assert list(found.choices) == [
-        ("v0", GridCell(0.1, 3)),
-        ("v1", GridCell(0.2, 3)),
-    ]
+    assert list(found.choices) == [("v0", GridCell(0.1, 3)), ("v1", GridCell(0.2, 3))]
 
 
 def test_global_takes_the_best_mean_of_cells_that_every_split_has():

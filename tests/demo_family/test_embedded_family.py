@@ -202,11 +202,11 @@ def test_depth_orders_the_unlearned_models():
 
 
 def test_the_recipe_makes_a_member_once_and_further_seeds_differ_in_their_order_alone(tmp_path):
-    wanted = {"base", "full", "never", "never_2"}
+    wanted = {"base", "full", "never_2"}
     make_family(tmp_path, scale=0.001, only=sorted(wanted))
     made = {file.parent.name: file for file in tmp_path.glob("*/model.safetensors")}
     assert set(made) == wanted
-    assert len({file.read_bytes() for file in made.values()}) == 4
+    assert len({file.read_bytes() for file in made.values()}) == 3
     listed = json.loads((tmp_path / "family.json").read_text())
     assert listed[:-1] == json.loads((EMBEDDED / "family.json").read_text())
     assert listed[-1]["name"] == "demo/never_2"

@@ -60,17 +60,15 @@ def outputs(runner):
     return dict(line.split("=", 1) for line in (runner / "GITHUB_OUTPUT").read_text().splitlines())
 
 
-def test_a_model_that_passes_leaves_a_summary_and_a_report(runner):
-    made.save_run(runner / "results")
+def test_a_model_that_passes_passes_the_step_by_the_defaults_of_the_gate(runner):
+    (runner / "bin" / "lensaudit").write_text('#!/bin/sh\necho "$1" "$2" "$3"\n')
     done = step(GATE, results="results")
     assert done.returncode == 0, done.stderr
-    assert "::notice title=lensaudit release gate::" in done.stdout
+    assert done.stdout.splitlines() == ["verdict results --gate", *["export results --to"] * 2]
     said = outputs(runner)
     assert said["passed"] == "true"
-    assert "| x | erased | pass |" in (runner / "GITHUB_STEP_SUMMARY").read_text()
-    suite = ElementTree.parse(Path(said["report"]) / "lensaudit_junit.xml").getroot()
-    assert suite.get("failures") == "0"
-    assert "0.970" in (Path(said["report"]) / "lensaudit_gate.md").read_text()
+    assert (Path(said["report"]) / "defaults.toml").read_text() == ""
+    assert (runner / "GITHUB_STEP_SUMMARY").read_text() == "verdict results --gate\n"
 
 
 def test_a_model_that_fails_the_policy_fails_the_step_with_every_reason(runner):

@@ -17,7 +17,6 @@ from huggingface_hub import parse_eval_result_entries
 from inspect_ai.log import read_eval_log
 from jsonschema import Draft7Validator
 
-from lensaudit.cli.main import run
 from lensaudit.doors.export import WRITERS, export
 from lensaudit.doors.settings import ExportSettings
 from lensaudit.errors import InputError
@@ -144,17 +143,6 @@ def test_records_hold_what_every_eval_ever_asks_for(audited, tmp_path):
     assert re.fullmatch(r"lensaudit/org/npo/\d+", found["evaluation_id"])
 
 
-def test_the_golden_refuses_what_the_released_schema_refuses():
-    wrong = [
-        {},
-        {"evaluation_results": [{}]},
-        {"more": 1},
-    ]
-    for one in wrong:
-        assert list(Draft7Validator(GOLDEN["aggregate"]).iter_errors(one))
-    assert GOLDEN["version"] == "every_eval_ever 0.3.0"
-
-
 def test_a_log_of_another_tool_has_no_hash(tmp_path):
     log = {"forget_Q_A_Prob": {"agg_value": 0.4}}
     cases.write(tmp_path / "theirs" / "TOFU_EVAL.json", log)
@@ -264,16 +252,6 @@ def test_models_do_not_share_a_file(tmp_path):
         files = exported(tmp_path / "r", to, tmp_path / to)
         assert len(files) == len(set(files))
         assert len(files) == {"eee": 4, "junit": 1, "markdown": 1}.get(to, 2)
-
-
-def test_a_file_of_somebody_else_stays(audited, tmp_path, capsys):
-    (tmp_path / "lensaudit_card.md").write_text("mine")
-    asked = ["export", str(audited), "--to", "model-card", "-o", str(tmp_path)]
-    assert run(asked) == 2
-    assert "did not write it" in capsys.readouterr().err
-    assert (tmp_path / "lensaudit_card.md").read_text() == "mine"
-    assert run([*asked, "--force"]) == 0
-    assert run(asked) == 0  # our own is replaced
 
 
 def test_a_damaged_result_is_not_exported(tmp_path):

@@ -201,22 +201,6 @@ def test_training_ends_where_the_verdict_holds_with_utility(tokenizer, tmp_path,
     assert trainer.state.global_step == 2
 
 
-@pytest.mark.slow
-def test_a_real_audit_ends_training_where_nothing_is_held_and_utility_is(tokenizer, tmp_path):
-    """Of `demo/never`, which never saw the facts: its first checkpoint is erased, and keeps."""
-    model = AutoModelForCausalLM.from_pretrained(EMBEDDED / "never", dtype="float32")
-    trainer = made(tokenizer, tmp_path / "run", model=model, learning_rate=1e-7, save_steps=1)
-    callback = audited(trainer, tmp_path / "out", limit=None, keep_best=True, stop_when="erased")
-    trainer.train()
-    assert callback.failures == {}
-    assert trainer.state.global_step == 1
-    (found,) = callback.audits.values()
-    assert found.verdict.code == "erased", found.verdict.sentence
-    assert found.utility >= 0.9
-    assert found.patch.uds > 0.85
-    assert trainer.state.best_model_checkpoint == str(tmp_path / "run" / "checkpoint-1")
-
-
 def test_every_second_save_and_the_last_are_audited(tokenizer, tmp_path, monkeypatch):
     trainer = made(tokenizer, tmp_path, max_steps=5, save_steps=1)
     callback = audited(trainer, tmp_path / "out", every=2)
@@ -313,13 +297,8 @@ def test_later_saves_are_patched_on_as_many_rows_and_on_fewer_where_time_ran_ove
 
 
 WRONG = [
-    ({"full": None}, {}, "name full"),
     ({"data": None}, {}, "name full"),
-    ({"full": "demo/nobody"}, {}, "unknown model"),
-    ({"retain": "./nowhere"}, {}, "no such folder"),
-    ({"data": "nowhere.json"}, {}, "nowhere.json"),
     ({"every": 0}, {}, "every=0"),
-    ({"budget_s": 0.0}, {}, "budget_s"),
     ({"budget_s": math.nan}, {}, "budget_s"),
     ({"stop_when": "gone"}, {}, "stop_when"),
     ({}, {"save_strategy": "no"}, "save_strategy is 'no'"),

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from generated import save_edge, save_tokenizer
+from generated import save_tokenizer
 from support import EMBEDDED
 
 from lensaudit.cli.main import run
@@ -15,9 +15,8 @@ NAMES = ("forget_quality", "privleak", "exact_memorization", "forget_Q_A_ROUGE")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Awkward data, another tokenizer, and a log that is none."""
+    """Another tokenizer, and a log that is none."""
     folder = tmp_path_factory.mktemp("made")
-    save_edge(folder / "edge")
     save_tokenizer("llama3like", folder / "llama3like")
     (folder / "summary.json").write_text('{"mia_loss": 0.5}')
     return folder
@@ -102,21 +101,6 @@ def test_an_interrupted_run_keeps_its_finished_passes(tmp_path, monkeypatch, cap
     assert "text-forget: 4 texts\n" in said
 
 
-def test_every_example_has_a_line_with_text_prediction_and_scores(tmp_path):
-    assert run(command(tmp_path)) == 0
-    rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
-    assert {row["split"] for row in rows} == {"forget", "holdout"}
-    forget = [row for row in rows if row["split"] == "forget"]
-    assert [row["idx"] for row in forget] == [0, 8, 16, 24]  # of an author each
-    assert forget[0]["generation"]
-    assert forget[0]["answer"].startswith("Ruvimbel")
-    wanted = log(tmp_path)["exact_memorization"]["value_by_index"]["16"]["score"]
-    assert forget[2]["scores"]["exact_memorization"] == wanted
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
-    assert manifest["options"]["mask"] == "true"
-    assert manifest["options"]["template"]["date_string"] == "10 Apr 2025"
-
-
 def test_intervals_of_the_embedded_suite_count_authors(tmp_path):
     assert run(command(tmp_path, "--limit", 16, metrics=("mia_loss", "exact_memorization"))) == 0
     found = log(tmp_path)
@@ -135,13 +119,11 @@ def test_intervals_of_the_embedded_suite_count_authors(tmp_path):
     [
         (["--metric", "nope"], "no metric 'nope'"),
         (["--classifier", EMBEDDED / "full"], "is not a text classifier"),
-        (["--tokenizer", "/nowhere"], "no such folder"),
         (["--question-key", "ask"], "no text under 'ask'"),
         (["--reference", "/nowhere"], "no such folder"),
         (["--data", "MADE/llama3like"], "holds none of"),
         (["--retain-log", "MADE/summary.json"], "wanted an object"),
         (["--retain-log", EMBEDDED / "data" / "forget.json"], "is not a log"),
-        (["--mask", "other"], "--mask"),
     ],
 )
 def test_bad_input_is_one_line_before_any_work(made, tmp_path, monkeypatch, capsys, more, said):
@@ -151,15 +133,4 @@ def test_bad_input_is_one_line_before_any_work(made, tmp_path, monkeypatch, caps
     error = capsys.readouterr().err
     assert said in error
     assert len(error.splitlines()) <= 3
-    assert counted == []
-
-
-def test_a_retain_log_of_another_split_is_refused_before_any_work(
-    made, tmp_path, monkeypatch, capsys
-):
-    assert run(command(tmp_path / "retain", model="retain")) == 0
-    counted = loads(monkeypatch)
-    more = command(tmp_path / "out", "--retain-log", tmp_path / "retain", data=made / "edge")
-    assert run(more) == 2
-    assert "made with other rows of forget" in capsys.readouterr().err
     assert counted == []

@@ -4,11 +4,10 @@ import json
 import re
 import shlex
 
-import click
 import pytest
 from pages import page
 
-from lensaudit.cli.main import cli, run
+from lensaudit.cli.main import run
 
 TEXT = page("metrics#General ability")
 
@@ -19,14 +18,6 @@ def blocks(language):
 
 def commands(language):
     return [line for block in blocks(language) for line in block.splitlines()]
-
-
-@pytest.mark.parametrize("line", commands("sh") + commands("sh yours"))
-def test_every_command_of_the_page_can_be_given(line):
-    name, *arguments = shlex.split(line)[1:]
-    found = cli.get_command(click.Context(cli), name)
-    assert found is not None
-    found.make_context(name, arguments)
 
 
 def test_the_python_of_the_page_names_what_exists():

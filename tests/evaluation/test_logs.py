@@ -52,12 +52,6 @@ def test_an_infinite_or_missing_number_is_null(tmp_path):
     }
 
 
-def test_the_summary_holds_what_has_a_value(log):
-    summary = strict(log.parent / "TOFU_SUMMARY.json")
-    assert "forget_Q_A_Prob" in summary
-    assert "forget_quality" not in summary
-
-
 def test_a_log_recomputes_to_itself(log, passes):
     found = recomputed(read_log(log))
     for name, entry in evaluate(passes, "tofu").items():

@@ -12,7 +12,7 @@ import torch
 import lensaudit
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
-from lensaudit.files import alone, write_json
+from lensaudit.files import write_json
 from lensaudit.gym.auditors import AUDITORS, fitted, ranks
 from lensaudit.gym.make import make
 from lensaudit.gym.scoring import score
@@ -54,12 +54,6 @@ def test_every_fact_has_its_score_and_a_model_the_interval_of_its_authors(gym):
         assert one.score == pytest.approx(sum(one.facts.values()) / 8)
     absent = rows["uds", "absent"]
     assert absent.ci95[0] < absent.score < absent.ci95[1]
-
-
-def test_two_processes_do_not_judge_the_same_models(gym, capsys):
-    with alone(gym):
-        assert run(["gym", "score", "--gym", str(gym), "--limit", "8"]) == 75
-    assert "another process works in it; run again later" in capsys.readouterr().err
 
 
 def test_the_way_to_full_is_no_way_for_a_model_that_says_the_facts(gym):

@@ -30,8 +30,10 @@ def stub_of():
 
 
 @pytest.fixture
-def client_of(tmp_path):
+def client_of(tmp_path, monkeypatch):
     """A factory of opened endpoints on a stub; one cache per test."""
+    # between attempts openai waits half a second and longer
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
     with contextlib.ExitStack() as stack:
 
         def make(stub, **options):

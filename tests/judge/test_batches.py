@@ -86,25 +86,6 @@ def test_a_batch_goes_through_its_states_and_gives_what_online_calls_give(
     assert len(stub.chats) > n_chats  # the pair: online really asked
 
 
-def test_results_in_another_order_land_on_their_own_rows(stub_of, job_on):
-    stub = stub_of()
-    job = job_on(stub)
-    to_the_end(job)
-    sent, came = stub.filing.files["file-1"], stub.filing.files["file-2"]
-    ids = [
-        [json.loads(line)["custom_id"] for line in text.split(b"\n") if line]
-        for text in (sent, came)
-    ]
-    assert ids[0] != ids[1]
-    assert sorted(ids[0]) == sorted(ids[1])
-    rows = batch_job(job)[0].rows
-    for row in rows:
-        body = next(
-            json.loads(li)["body"] for li in sent.split(b"\n") if row.keys[0].encode() in li
-        )
-        assert f"Q{row.item.idx}?" in body["messages"][0]["content"]
-
-
 def test_a_result_file_without_end_is_left(stub_of, job_on, monkeypatch, tmp_path):
     stub = stub_of()
     job = job_on(stub)

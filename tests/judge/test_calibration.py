@@ -3,13 +3,7 @@ import json
 import pytest
 
 from lensaudit.errors import InputError
-from lensaudit.judge.calibrate import (
-    Labelled,
-    agreement,
-    calibrate,
-    read_labels,
-    shipped_sets,
-)
+from lensaudit.judge.calibrate import Labelled, agreement, calibrate, read_labels, shipped_sets
 from lensaudit.judge.items import JudgeVerdict
 from lensaudit.judge.prompts import BUILT_IN, check_template
 from lensaudit.judge.settings import CalibrationSettings, LogSettings

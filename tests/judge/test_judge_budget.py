@@ -12,10 +12,6 @@ def call(n_chars: int = 300, max_tokens: int = 10) -> Call:
     return Call("host", {"model": "m", "messages": messages, "max_tokens": max_tokens})
 
 
-def judging(stub) -> int:
-    return sum("Reply with" not in str(chat["messages"]) for chat in stub.chats)
-
-
 def test_a_reservation_is_no_smaller_than_what_comes():
     # 300 / 3 + 12 for the template, and all tokens allowed
     assert expected_usage(call()) == Spent(1, 112, 10)

@@ -48,17 +48,6 @@ def test_an_own_prompt_names_its_scores(stub_of, rows, capsys, tmp_path):
     assert found["judge"]["mode"] == "int100"
 
 
-def test_a_dry_run_counts_and_sends_and_writes_nothing(stub_of, rows, capsys, tmp_path):
-    stub = stub_of()
-    command = ["judge", "run", rows, "--dry-run", "--json", "--price-in", "1", *on(stub)]
-    assert run(command) == 0
-    plan = json.loads(capsys.readouterr().out)
-    assert (plan["items"], plan["calls"], plan["cached"]) == (6, 6, 0)
-    assert plan["cost_at_most"] == pytest.approx(plan["tokens_in_at_most"] / 1e6)
-    assert stub.paths == []
-    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
-
-
 def test_a_budget_ends_with_3_and_the_same_command_goes_on(stub_of, rows, capsys):
     stub = stub_of()
     assert run(["judge", "probe", *on(stub)]) == 0

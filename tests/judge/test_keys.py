@@ -304,7 +304,4 @@ def test_a_key_is_found_in_every_spelling_and_other_text_stays(key):
         assert "[key]" in kept
         assert len(kept) <= 5 + 4 * (len(before) + len(after) + 3)
     value = {"a": [key, 1, None, {"n " + key: True}], "b": "fine"}
-    assert endpoint.cleared(value) == {
-        "a": ["[key]", 1, None, {"n [key]": True}],
-        "b": "fine",
-    }
+    assert endpoint.cleared(value) == {"a": ["[key]", 1, None, {"n [key]": True}], "b": "fine"}

@@ -5,13 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lensaudit.judge.items import JudgeVerdict
-from lensaudit.judge.scalar import (
-    MIN_MASS,
-    averaged,
-    parsed,
-    value_of,
-    weighted,
-)
+from lensaudit.judge.scalar import MIN_MASS, averaged, parsed, value_of, weighted
 
 
 def top(**probs: float) -> dict[str, float]:

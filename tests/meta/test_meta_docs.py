@@ -2,13 +2,10 @@
 
 import json
 import re
-import shlex
 
-import click
 import pytest
 from pages import ROOT, page
 
-from lensaudit.cli.main import cli, run
 from lensaudit.meta.aggregate import SCORES
 from lensaudit.meta.documents import COLUMNS, faithfulness_document, robustness_document
 from lensaudit.meta.judging import LEAST_UTILITY, faithfulness, stability, usable
@@ -24,15 +21,6 @@ def commands(kind):
 
 
 @pytest.mark.slow
-def test_the_commands_run_in_order(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    for command in commands(""):
-        assert run(shlex.split(command)[1:]) == 0, command
-        assert capsys.readouterr().out
-    assert (tmp_path / "runs" / "meta" / "robustness-relearn.json").exists()
-
-
-@pytest.mark.slow
 def test_a_tiny_run_of_the_experiment_writes_every_judgement(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(EXPERIMENTS)
     import meta_family
@@ -45,14 +33,6 @@ def test_a_tiny_run_of_the_experiment_writes_every_judgement(tmp_path, monkeypat
     assert rows["uds"]["faithfulness"] == 1.0
     assert all(0 <= row[key] <= 1 for row in rows.values() for key in ("robustness", "overall"))
     assert {row["n_relearning"] for row in rows.values()} == {1}
-
-
-@pytest.mark.parametrize("command", commands("") + commands(" yours") + commands(" hub"))
-def test_every_command_of_the_page_can_be_given(command):
-    words = shlex.split(command)[1:]
-    group = cli.get_command(click.Context(cli), words[0])
-    sub = group.commands[words[1]]
-    sub.make_context(words[1], words[2:], resilient_parsing=False)
 
 
 def fields_of(document):

@@ -93,10 +93,7 @@ def test_the_reference_attack_takes_off_what_any_model_finds_likely():
     ],
 )
 def test_min_k_averages_the_least_likely_content_tokens(name, content):
-    sides = {
-        "forget": [trace(-1.0, -3.0, -0.5, -2.0, -0.1, -9.0)],
-        "holdout": [trace(-4.0, -9.0)],
-    }
+    sides = {"forget": [trace(-1.0, -3.0, -0.5, -2.0, -0.1, -9.0)], "holdout": [trace(-4.0, -9.0)]}
     found = attacked(name, Kept(trace=sides))
     assert found.parts["forget"].per_example == pytest.approx({0: content})
     assert found.parts["holdout"].per_example == pytest.approx({0: 4.0})

@@ -34,7 +34,7 @@ def losses(values):
                 loss if isinstance(loss, list) else [loss], listed=isinstance(loss, list)
             )
             for idx, loss in enumerate(values)
-        },
+        }
     )
 
 

@@ -1,6 +1,7 @@
 """Result folders with generated numbers, in the layout that the commands write."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -265,114 +266,8 @@ def em_run(folder: Path, source: str, *, n: int = 6, n_layers: int = 4) -> None:
 
 def other_results(root: Path) -> None:
     """Steering, directions, retraining, relearning and meta-evaluation, as their commands write."""
-    write(
-        root / "trait" / "results.json",
-        {
-            "schema": "steer-results/1",
-            "trait": "evil",
-            "layer": 8,
-            "method": "probe",
-            "baseline": 40.0,
-            "max_delta": 30.0,
-            "coefficients": {
-                "0.0": {"mean": 40.0, "ci95": [38, 42], "n": 20, "n_invalid": 0},
-                "10.0": {"mean": 70.0, "ci95": [66, 74], "n": 18, "n_invalid": 2},
-                "2.0": {"mean": None, "n": 0},
-            },
-            "coherence": {"0.0": {"mean": 90.0}, "10.0": {"mean": 55.0}},
-        },
-    )
-    write(
-        root / "trait" / "layer_sweep.json",
-        {
-            "schema": "steer-sweep/1",
-            "trait": "evil",
-            "best_layer": 0,
-            "baseline_mean": 40.0,
-            "layers": {
-                "0": {"layer": 0, "trait_mean": 71.5, "coherence_mean": 80.0, "n": 9},
-                "1": {"layer": 1, "trait_mean": 50.0, "coherence_mean": 88.0, "n": 9},
-            },
-        },
-    )
-    arm = {"recovery": 0.93, "ci95": [0.8, 1.0], "n_items": 40}
-    write(
-        root / "directions" / "summary.json",
-        {
-            "schema": "steer-audit/1",
-            "source": "npo",
-            "score": "em",
-            "n_items": 40,
-            "n_folds": 5,
-            "experiments": {
-                "add": {
-                    "score": "em",
-                    "recovery": 0.93,
-                    "warnings": ["streams differ"],
-                    "reading": "A direction from other authors brings the answers back.",
-                    "arms": {"direction": {"em": arm}, "random": {"em": arm | {"recovery": 0.02}}},
-                },
-                "clamp": {"kind": "clamp", "unscored": "nothing to restore"},
-            },
-        },
-    )
-    accuracy = {"value": 0.9, "interval": {"low": 0.8, "high": 0.95}, "n": 80, "n_splits": 2}
-    write(
-        root / "rtt" / "summary.json",
-        [
-            {
-                "study_id": "s",
-                "models": {"unlearned": "npo"},
-                "data": "forget10",
-                "chance": 0.25,
-                "gate": {"passed": True},
-                "as_they_are": {"A": accuracy | {"value": 0.3}},
-                "main": {
-                    "selection": "per_v",
-                    "acc_selection_rule": "max_epoch",
-                    "accuracies": {"B": accuracy, "C": accuracy | {"value": 1.0}},
-                    "recovery_adjusted": {
-                        "value": None,
-                        "interval": None,
-                        "reason": "N is missing",
-                    },
-                    "gap_closed": {"value": 0.857, "interval": {"low": 0.7, "high": 0.9}},
-                },
-                "notes": ["a failed recovery is no proof of removal"],
-            }
-        ],
-    )
-    write(
-        root / "relearned" / "audit.json",
-        {
-            "key": "k",
-            "shifts": [
-                {"model": "npo", "before": {"uds": 0.5}, "after": {"uds": 0.2}},
-                {"model": "retain", "before": {"uds": 1.0}, "after": {"uds": None}},
-            ],
-        },
-    )
+    shutil.copytree(Path(__file__).parent / "others", root, dirs_exist_ok=True)
     eval_run(root / "relearned" / "after" / "npo", "not-a-result-of-its-own", em=0.5)
-    row = {"label": "UDS", "category": "representation", "notes": []}
-    write(
-        root / "meta" / "meta_table.json",
-        {
-            "kind": "meta_table",
-            "schema": 1,
-            "metrics": [
-                row | {"metric": "es", "label": "ES", "faithfulness": 0.891, "overall": 0.875},
-                row
-                | {"metric": "uds", "faithfulness": 0.971, "overall": 0.951, "n_relearning": 12},
-                row
-                | {
-                    "metric": "cka",
-                    "label": "CKA",
-                    "overall": None,
-                    "notes": ["no relearn result"],
-                },
-            ],
-        },
-    )
 
 
 def answers(folder: Path, model: str, said: dict[int, tuple[str, str]]) -> None:

@@ -58,13 +58,6 @@ def test_each_view_stands_under_its_model(results):
     assert found["idk"]["uds"].sort < npo["uds"].sort
 
 
-def test_a_number_says_whether_its_view_finds_or_rules_out(results):
-    found = rows_of(assemble([results]))
-    assert found["idk"]["uds"].vote == "finds"
-    assert found["npo"]["says"].vote in ("rules out", "cannot tell")
-    assert found["idk"]["uds"].title.startswith("UDS ")
-
-
 def test_anchors_stand_first_once_and_are_the_control_of_a_column(results):
     patch_run(results / "other", "other", n_layers=6)  # other settings, the same anchors
     eval_run(results / "again" / "retain", "retain", model_utility=0.7, mia_loss=0.5)

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from report_cases import ERRORS, answers, attacked, change, eval_run, patch_run, seal, texts
+from report_cases import ERRORS, answers, attacked, eval_run, patch_run, seal, texts
 from scipy.stats import t
 
 from lensaudit.errors import InputError
@@ -170,13 +170,6 @@ def test_the_lines_of_the_layers_are_means_with_limits_by_author(tmp_path):
     )
     share = np.array(depth["bands"]["held"])[:, 0].sum() / s1.sum(1).mean()
     assert 0.2 < share < 0.6  # of a model that holds two fifths
-
-
-def test_without_a_threshold_no_layer_is_said_to_hold_anything(tmp_path):
-    patch_run(tmp_path / "out", "npo")
-    change(tmp_path / "out", tau=None)
-    (depth,) = assemble([tmp_path]).data()["depths"]
-    assert {row[0] for row in depth["bands"]["held"]} == {0.0}
 
 
 def test_the_shading_lies_between_both_lines_and_is_called_not_erased(browser, page):

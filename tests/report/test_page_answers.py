@@ -127,9 +127,7 @@ def test_what_was_lost_besides(answers):
     assert answers.number("keeps", "keeps").startswith(".91 of .98 in full [.81, 1.01] n 1")
     assert answers.number("gone", "keeps") == "not asked"
     asked = "What was lost besides?"
-    assert answers.chain("keeps")[asked] == [
-        "keeps .91 (of .98 in full, [.81, 1.01], n 1)",
-    ]
+    assert answers.chain("keeps")[asked] == ["keeps .91 (of .98 in full, [.81, 1.01], n 1)"]
     assert answers.chain("gone")[asked] == ["not asked: neither utility nor facts to keep"]
     assert answers.not_asked["what it keeps (utility)"] == "not gone . Ask with lensaudit eval"
 

@@ -242,18 +242,6 @@ def test_the_keyboard_keeps_its_place_when_a_part_is_drawn_again(browser, small)
     assert browser.run("document.querySelector('#models .chosen button').textContent") == "loses"
 
 
-def test_the_first_of_each_method_is_that_of_the_chosen_order(browser, big_page):
-    browser.open(big_page.as_uri() + "#first=1")
-    methods = [name.partition("_")[0] for name in names(browser)]
-    assert len(methods) == len(set(methods)) == 8
-    rows = "[...document.querySelectorAll('#models tbody:not(.anchor, [hidden])')]"
-    value = f"{rows}.map(row => +row.rows[0].querySelector('[data-v]').dataset.v)"
-    assert browser.run(value) == sorted(browser.run(value))
-    lowest = max(browser.run(value))
-    browser.click("#models [data-sort=uds]")
-    assert browser.run(value)[0] > lowest  # now the highest of each method
-
-
 def test_where_s2_is_known_at_ke_layers_only_both_lines_are_means_over_those(
     browser, shown, tmp_path
 ):

@@ -199,17 +199,6 @@ def test_unfinished_and_foreign_folders_are_one_line_each(tmp_path, capsys):
     assert foreign == f"lensaudit: left out {folders[2]}: holds no result of lensaudit"
 
 
-@pytest.mark.parametrize("what", ["nowhere", "empty", "file.txt"])
-def test_nothing_to_report_is_an_error_in_one_line(tmp_path, capsys, what):
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "file.txt").write_text("hello")
-    assert run(["report", str(tmp_path / what), "-o", str(tmp_path / "audit.html")]) == 2
-    said = capsys.readouterr().err
-    assert len(said.splitlines()) == 1
-    assert what in said
-    assert not (tmp_path / "audit.html").exists()
-
-
 def test_a_checkpoint_is_not_taken_for_an_unfinished_result(tmp_path, capsys):
     for name in ("manifest.json", "model.safetensors"):
         (tmp_path / name).write_text("{}")

@@ -7,7 +7,6 @@ from lensaudit.errors import InputError
 from lensaudit.report.assemble import assemble
 from lensaudit.report.render import write_report
 from lensaudit.results.attacks import read_rtt
-from lensaudit.results.eval_runs import read_steering
 from lensaudit.results.locate import locate
 
 
@@ -100,12 +99,6 @@ def test_a_table_of_another_tool_s_retraining_is_read(tmp_path):
     (tmp_path / "runs.csv").write_text(f"{header}\nyears,gd,0.3,much,\n")
     with pytest.raises(InputError, match="'much' is no number"):
         read_rtt(tmp_path / "runs.csv")
-
-
-def test_a_foreign_results_json_is_refused(tmp_path):
-    write(tmp_path / "results.json", {"accuracy": 0.5})
-    with pytest.raises(InputError, match="has no 'trait'"):
-        read_steering(tmp_path / "results.json")
 
 
 def test_aggregates_alone_make_a_leaderboard_with_methods(browser, shown, tmp_path):

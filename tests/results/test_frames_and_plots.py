@@ -1,5 +1,4 @@
 import json
-import sys
 
 import pytest
 
@@ -174,9 +173,3 @@ def test_two_runs_of_one_source_are_not_averaged(two, pyplot):
     write_run(two / "again", "a")
     with pytest.raises(InputError, match="several runs of a"):
         la.plot.layer_profile(two)
-
-
-def test_without_matplotlib_the_package_to_install_is_named(two, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(InputError, match=r"lensaudit\[plot\]"):
-        la.plot.depth(two)

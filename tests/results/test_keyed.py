@@ -38,12 +38,6 @@ def test_a_folder_is_finished_from_its_manifest_on(tmp_path):
     assert not (tmp_path / BEGUN).exists()
 
 
-def test_a_run_that_begins_again_takes_the_verdict_of_the_earlier_one_away(tmp_path):
-    run(tmp_path, "k")
-    begin(tmp_path, "k")
-    assert not finished(tmp_path, "k")
-
-
 def test_another_key_is_not_finished_and_the_folder_is_refused(tmp_path):
     run(tmp_path, "k")
     assert not finished(tmp_path, "other")

@@ -36,8 +36,7 @@ def test_answers_come_back_only_above_zero_and_above_every_control(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"),
-    [("add", "hidden, not erased"), ("ablate", "answers are there")],
+    ("kind", "words"), [("add", "hidden, not erased"), ("ablate", "answers are there")]
 )
 def test_all_of_it_is_said_of_a_lower_limit_and_not_of_a_point(kind, words):
     assert words in direction_edited(

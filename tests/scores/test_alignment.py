@@ -5,13 +5,7 @@ import math
 import pytest
 import torch
 
-from lensaudit.scores.alignment import (
-    LinearMap,
-    Moments,
-    fitted,
-    r_squared,
-    shared_directions,
-)
+from lensaudit.scores.alignment import LinearMap, Moments, fitted, r_squared, shared_directions
 
 
 def normal(seed: int, *shape: int) -> torch.Tensor:

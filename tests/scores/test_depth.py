@@ -61,10 +61,7 @@ def test_span_logprob_averages_the_tokens_to_the_right_of_the_mask():
     mask[0, 1:3] = True
     mask[1, 0] = True
     logprob = logits.log_softmax(-1)
-    wanted = [
-        (logprob[0, 1, 2] + logprob[0, 2, 3]) / 2,
-        logprob[1, 0, 6],
-    ]
+    wanted = [(logprob[0, 1, 2] + logprob[0, 2, 3]) / 2, logprob[1, 0, 6]]
     assert torch.allclose(span_logprob(logits, tokens, mask), torch.stack(wanted), atol=1e-6)
 
 

@@ -5,11 +5,7 @@ import json
 import pytest
 
 from lensaudit.errors import InputError
-from lensaudit.steer.trait import (
-    load_trait,
-    parse_trait,
-    shipped_traits,
-)
+from lensaudit.steer.trait import load_trait, parse_trait, shipped_traits
 
 GOOD = {
     "trait_name": "candour",
@@ -42,15 +38,10 @@ def test_the_judge_of_a_refusal_trait_is_not_told_to_call_refusals_by_that_name(
         ({"eval_prompt": "Q {question}"}, r"no \{answer\}"),
         ({"eval_prompt": "A {answer}"}, r"no \{question\}"),
         ({"eval_prompt": '{question} {answer} {"score": 1}'}, "brace beside"),
-        ({"eval_prompt": None}, "eval_prompt: found None, wanted a text"),
-        ({"questions": []}, "questions: wanted at least one"),
         ({"questions": ["Why?", " "]}, r"questions.1: found ' ', wanted another text"),
         ({"questions": ["Why?", "Why?"]}, "each once"),
         ({"polarity": 0}, "polarity: found 0, wanted 1 or -1"),
         ({"entities": ["fine", "ill"]}, "wanted a list of 1"),
-        ({"entities": [3]}, r"entities.0: found 3, wanted a text"),
-        ({"refusal_is_trait": "no"}, "wanted true or false"),
-        ({"extraction": ["Why?"]}, "extraction: found .*, wanted an object"),
         (
             {"extraction": {"positive": ["a", "b"], "negative": ["c"], "questions": ["Why?"]}},
             "2 positive and 1 negative",
@@ -68,7 +59,6 @@ def test_the_judge_of_a_refusal_trait_is_not_told_to_call_refusals_by_that_name(
             },
             "extraction questions too",
         ),
-        ({"contrast": {"positive": [{"question": "Why?"}], "negative": []}}, "has no 'answer'"),
     ],
 )
 def test_a_wrong_prompt_file_is_refused_by_key(changed, message):

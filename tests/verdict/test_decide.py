@@ -69,10 +69,7 @@ CASES = {
         "undecided",
     ),
     "one layer holds them": (made.summary(aligned=made.aligned(weakest=0.3)), "partly_erased"),
-    "anchors are off": (
-        made.summary(calibration={"full": 0.1, "retain": 1.0}),
-        "undecided",
-    ),
+    "anchors are off": (made.summary(calibration={"full": 0.1, "retain": 1.0}), "undecided"),
     "a map that invents": (made.summary(aligned=made.aligned(shuffled=0.5)), "undecided"),
     "a map between sizes": (made.summary(aligned=made.aligned(experimental=True)), "undecided"),
     "four authors": (made.summary(n_groups=4), "undecided"),

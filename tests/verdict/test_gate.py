@@ -39,12 +39,7 @@ def evaluated(folder, role, rows="r", **values):
 @pytest.mark.parametrize(
     ("own", "full", "told", "said"),
     [
-        (
-            {"retain_Q_A_Prob": 0.97},
-            {"retain_Q_A_Prob": 0.98},
-            ".97 of full's .98 (Prob",
-            None,
-        ),
+        ({"retain_Q_A_Prob": 0.97}, {"retain_Q_A_Prob": 0.98}, ".97 of full's .98 (Prob", None),
         # the worse of the two counts
         (
             {"retain_Q_A_Prob": 0.97, "retain_Q_A_ROUGE": 0.4},
