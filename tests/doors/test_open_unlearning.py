@@ -280,7 +280,7 @@ exit 2
     ("python", "told"),
     [
         ("/nowhere/python", "eval.lensaudit.python: /nowhere/python: No such file"),
-        ("./other", "lensaudit audit ended with code 2: lensaudit: -m lensaudit audit in a room of"),
+        ("./other", "lensaudit audit ended with code 2: lensaudit: -m lensaudit audit in a"),
     ],
 )
 def test_our_error_is_theirs_with_our_one_line(called, npo, tmp_path, python, told):
