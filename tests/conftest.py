@@ -25,12 +25,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell starts its background jobs deaf to interrupts, and their children are so, too
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+LONGEST = (
+    *("test_command_goldens", "test_cli_keys", "test_audit", "test_scoring", "test_know_address"),
+    *("test_cli_demo", "test_wavefront", "test_trainer", "test_evidence", "test_asked"),
+    *("test_steer_audit", "test_docs", "test_em_audit", "test_sweep_serial", "test_meta_command"),
+)
+"""Files of more than a quarter of a minute: one that begins last lets the other process wait."""
+
 LEFT_OUT = pytest.StashKey[int]()
 """How many comparisons with the references this run leaves out."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where ../shared is absent, leaves out what compares with it, so that no test skips."""
+    """Longest files first: two processes end together; without ../shared no test skips."""
+    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
     if (SHARED / "README.md").exists():
         return
     compares = [item for item in items if "shared" in getattr(item, "fixturenames", ())]

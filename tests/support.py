@@ -30,6 +30,14 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return Ledger(path, header["ledger"], header["key"]).rows
 
 
+def checkpoint_of(name: str | Path, **how: Any) -> Any:
+    """The opened checkpoint of a name or a folder."""
+    from lensaudit.models.checkpoint import open_checkpoint
+    from lensaudit.models.registry import load_registry, resolve
+
+    return open_checkpoint(resolve(str(name), load_registry()), **how)
+
+
 def of_role(registry, role: str) -> list[Any]:
     """The specs of one role, in the order of the registry."""
     return [spec for spec in registry.values() if spec.role == role]

@@ -1,8 +1,6 @@
 """The project file: what it may say, where its places lie, and who reads it."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -59,18 +57,6 @@ def test_a_set_is_named_and_a_file_is_a_place(tmp_path, monkeypatch):
     (tmp_path / "in").mkdir()
     monkeypatch.chdir(tmp_path / "in")
     assert read_project(written(tmp_path, 'data = "set.json"')).data == "../set.json"
-
-
-def test_help_reads_no_project(tmp_path):
-    written(tmp_path, "not TOML at all")
-    code = (
-        "import sys; from lensaudit.cli.main import run;"
-        "print(run(['--help']), 'tomllib' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "0 False"
 
 
 def test_the_search_ends_at_the_home_folder_and_where_a_file_system_ends(tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """What a result shows of itself is what its files say."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -14,13 +13,6 @@ def found(tmp_path_factory):
     place = tmp_path_factory.mktemp("shown")
     few = {"limit": 4, "layers": "14,15", "align": "none"}
     return la.patch("demo/npo", place / "out", activations=place / "kept", **few)
-
-
-def test_frames_are_those_of_the_folder(found):
-    rows = [json.loads(line) for line in (found.folder / "results.jsonl").open()]
-    assert list(found.examples["value"]) == [row["uds"] for row in rows]
-    assert set(found.layers["layer"]) == {14, 15}
-    assert len(found.layers) == 8
 
 
 def test_a_notebook_shows_the_numbers_and_no_markup_of_others(found):

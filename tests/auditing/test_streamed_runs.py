@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from support import checkpoint_of
 
 from lensaudit.activations.store import open_activations
 from lensaudit.auditing.evaluate import evaluate_into, open_evaluation
@@ -13,22 +14,16 @@ from lensaudit.auditing.streams import cache_into, plan_cache
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.models import causal
-from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.large import placement
 from lensaudit.models.large.placement import needs_of, stored_tensors
 from lensaudit.models.large.streaming import streamed
-from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.settings import PatchSettings
-
-
-def checkpoint(name):
-    return open_checkpoint(resolve(name, load_registry(None)))
 
 
 @pytest.fixture
 def brought(monkeypatch):
     """Weights take all memory but what one block needs; gives what was loaded."""
-    least = needs_of(stored_tensors(checkpoint("demo/npo").folder), torch.float32).least
+    least = needs_of(stored_tensors(checkpoint_of("demo/npo").folder), torch.float32).least
     plain, loaded = causal.load_placed, []
 
     def noted(*args, **options):
@@ -47,7 +42,7 @@ def test_caches_block_by_block_are_those_of_whole_models(positions, tmp_path, br
     asked = {"positions": positions, "component": ("resid", "heads"), "limit": 40}
     part = cache_into("demo/npo", CacheSettings(**asked, activations=tmp_path / "part"))
     (brings,) = brought
-    n_layers = checkpoint("demo/npo").n_layers
+    n_layers = checkpoint_of("demo/npo").n_layers
     assert brings.placement.way == "streamed"
     # heads are read in a pass of their own
     assert brings.n_brought == 2 * n_layers

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from support import checkpoint_of
 
 import lensaudit as la
 from lensaudit.data.spans import make_batch
-from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
-from lensaudit.models.registry import load_registry, resolve
+from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.patching import session
 
 FEW = 3
@@ -32,7 +32,7 @@ def full_alone(monkeypatch):
 
 
 def encoded(name, n=FEW):
-    tokenizer = load_tokenizer(open_checkpoint(resolve(name, load_registry(None))))
+    tokenizer = load_tokenizer(checkpoint_of(name))
     return [la.encode(one, tokenizer) for one in la.forget_set("demo", limit=n)]
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from filelock import FileLock
 from safetensors.torch import load_file, save_file
+from support import checkpoint_of
 
 from lensaudit.activations import fill
 from lensaudit.activations.fill import DONE, NUMBERS, forget_blocks
@@ -16,20 +17,14 @@ from lensaudit.activations.store import CacheWriter, open_activations
 from lensaudit.activations.upkeep import collect
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.auditing.streams import cache_into
-from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.large import placement
 from lensaudit.models.large.placement import needs_of, stored_tensors
-from lensaudit.models.registry import load_registry, resolve
 
 FORK = multiprocessing.get_context("fork")
 N_LAYERS = 16
 STOP = 5
 """The block in which a run is interrupted: five are done."""
 PLAIN = fill.residuals_by_block
-
-
-def opened(name):
-    return open_checkpoint(resolve(name, load_registry(None)))
 
 
 def watched(ran, stop=None, at=None):
@@ -87,7 +82,7 @@ def cached(root, monkeypatch, *, model="demo/npo", said=None, stop=None, at=None
 @pytest.fixture(scope="module", autouse=True)
 def little_memory():
     """Weights take all memory but what one block needs, and what is left to activations."""
-    least = needs_of(stored_tensors(opened("demo/npo").folder), torch.float32).least
+    least = needs_of(stored_tensors(checkpoint_of("demo/npo").folder), torch.float32).least
     with pytest.MonkeyPatch.context() as changed:
         changed.setattr(placement, "free_bytes", lambda device: least + (2 << 30))
         yield
@@ -179,7 +174,7 @@ def test_other_rows_weights_batches_and_code_begin_anew(interrupted, tmp_path, m
     stopped = {"stop": interrupt, "at": 0}
     _, ran = cached(root, monkeypatch, limit=39, **stopped)
     assert ran[0] == 0
-    folder = shutil.copytree(opened("demo/npo").folder, tmp_path / "npo")
+    folder = shutil.copytree(checkpoint_of("demo/npo").folder, tmp_path / "npo")
     weights = load_file(folder / "model.safetensors")
     next(iter(weights.values())).view(-1)[0] += 0.5
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})

@@ -2,6 +2,7 @@ import re
 from importlib import metadata
 
 import pytest
+from support import checkpoint_of
 
 from lensaudit import checkup
 from lensaudit.cli.main import run
@@ -34,10 +35,8 @@ def test_the_bridge_is_compared_with_hugging_face_and_a_gap_fails(healthy, capsy
 
 def test_parity_sees_a_model_that_differs(monkeypatch):
     from lensaudit.models import bridge as module
-    from lensaudit.models.checkpoint import open_checkpoint
-    from lensaudit.models.registry import load_registry, resolve
 
-    checkpoint = open_checkpoint(resolve("demo/full", load_registry()))
+    checkpoint = checkpoint_of("demo/full")
     honest = module.logits_of
     monkeypatch.setattr(module, "logits_of", lambda *a: honest(*a) * 1.01)
     logits, resid = module.parity(checkpoint)

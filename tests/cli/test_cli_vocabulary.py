@@ -34,12 +34,6 @@ def test_out_has_its_short_form_and_every_command_can_be_quiet():
     assert lacking == []
 
 
-def test_no_option_is_shown_under_a_name_that_another_command_gave_up():
-    given_up = {"--unlearned", "--original", "--control", "--retain-set", "--metrics", "--output"}
-    shown = {opt for _, one in commands() for param in one.params for opt in param.opts}
-    assert shown & given_up == set()
-
-
 def test_the_help_lists_two_dozen_commands_in_five_groups_and_more_lists_the_others(capsys):
     assert run(["-h"]) == 0
     lines = capsys.readouterr().out.splitlines()

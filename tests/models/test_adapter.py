@@ -4,7 +4,7 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support import tiny_model
+from support import checkpoint_of, tiny_model
 from transformers import AutoModelForCausalLM
 
 from lensaudit.errors import InputError
@@ -55,7 +55,7 @@ def adapter(tmp_path):
 
 @pytest.fixture
 def opened(tiny_checkpoint):
-    return lambda adapter: open_checkpoint(resolve(f"{tiny_checkpoint}+{adapter}", load_registry()))
+    return lambda adapter: checkpoint_of(f"{tiny_checkpoint}+{adapter}")
 
 
 def added(tensors, scale):
@@ -112,7 +112,7 @@ def test_the_hash_is_of_base_matrices_and_scale_not_of_names(adapter, opened, tm
     assert weights("elsewhere", base_model_name_or_path="other/name") == first
     assert weights("stronger", lora_alpha=16) != first
     assert weights("other", matrices(every_module(), seed=1)) != first
-    base = open_checkpoint(resolve(str(opened(adapter).folder), load_registry()))
+    base = checkpoint_of(opened(adapter).folder)
     assert base.weights != first
     assert base.tokenizer == opened(adapter).tokenizer
 
@@ -167,7 +167,7 @@ def test_merging_that_changes_what_the_adapter_computes_is_refused(
     name = "base_model.model.model.embed_tokens.lora_embedding_{}"
     tensors = {name.format("A"): torch.randn(4, 61), name.format("B"): torch.randn(32, 4)}
     folder = write_adapter(tmp_path / "a", tensors, target_modules=["embed_tokens"])
-    checkpoint = open_checkpoint(resolve(f"{base}+{folder}", load_registry()))
+    checkpoint = checkpoint_of(f"{base}+{folder}")
     assert "tied to the unembedding" in refusal(lambda: load_causal(checkpoint))
 
 

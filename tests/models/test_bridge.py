@@ -2,7 +2,7 @@ import pytest
 import support
 import torch
 from frozen import embedded_forget
-from support import EMBEDDED
+from support import EMBEDDED, checkpoint_of
 from transformer_lens.model_bridge.sources.transformers import source
 
 import lensaudit as la
@@ -21,11 +21,8 @@ from lensaudit.models.bridge import (
     n_bytes,
     opened_once,
     residuals,
-    unembedded,
     user_hooks,
 )
-from lensaudit.models.checkpoint import open_checkpoint
-from lensaudit.models.registry import load_registry, resolve
 
 
 def test_residuals_are_the_hidden_states_before_the_final_norm(tiny, ragged):
@@ -48,12 +45,6 @@ def test_logits_are_those_of_the_hugging_face_model():
         EMBEDDED / "full", attn_implementation="eager", dtype=torch.float32
     )
     assert torch.allclose(logits_of(model, tokens), plain(tokens).logits, atol=1e-5)
-
-
-def test_the_last_residual_reads_out_to_the_logits(tiny, ragged):
-    model, tokens = tiny(), make_batch(ragged).tokens
-    stack, _ = residuals(model, tokens)
-    assert torch.allclose(unembedded(model, stack[:, -1]), logits_of(model, tokens), atol=1e-5)
 
 
 def test_hooks_are_gone_afterwards_and_after_an_error(tiny, ragged):
@@ -122,9 +113,7 @@ def test_a_model_with_eyes_is_bridged_without_network_or_installation(tiny_token
 
 
 def test_a_model_that_several_questions_are_asked_is_loaded_once(monkeypatch):
-    npo, full = (
-        open_checkpoint(resolve(name, load_registry())) for name in ("demo/npo", "demo/full")
-    )
+    npo, full = (checkpoint_of(name) for name in ("demo/npo", "demo/full"))
     loaded, plain = [], bridge.load_causal
 
     def noted(checkpoint, **how):

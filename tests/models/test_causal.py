@@ -8,18 +8,13 @@ import support
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from support import checkpoint_of
 
 from lensaudit.errors import InputError
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import open_checkpoint
-from lensaudit.models.registry import resolve
 
 LOST = "model.layers.1.mlp.down_proj.weight"
 EXTRA = "model.layers.2.self_attn.q_proj.bias"
-
-
-def opened(folder):
-    return open_checkpoint(resolve(str(folder), {}))
 
 
 @pytest.fixture
@@ -39,7 +34,7 @@ def change_config(folder, **changed):
     path.write_text(json.dumps(json.loads(path.read_text()) | changed))
 
 
-def refusal(folder, load=lambda folder: load_causal(opened(folder))):
+def refusal(folder, load=lambda folder: load_causal(checkpoint_of(folder))):
     with pytest.raises(InputError) as caught:
         load(folder)
     assert len(str(caught.value).splitlines()) == 1
@@ -49,7 +44,7 @@ def refusal(folder, load=lambda folder: load_causal(opened(folder))):
 
 def test_weights_that_lack_a_tensor_are_refused_by_its_name(folder):
     """Transformers would fill it at random, and warn."""
-    assert load_causal(opened(folder)).training is False
+    assert load_causal(checkpoint_of(folder)).training is False
     change_weights(folder, **{LOST: None})
     assert f"lack 1 tensors of its architecture (first {LOST})" in refusal(folder)
 
@@ -73,7 +68,7 @@ def test_frequencies_and_masks_of_older_versions_do_no_harm(folder):
             "model.layers.0.attn.bias": torch.ones(1, 1, 4, 4, dtype=torch.bool),
         },
     )
-    assert load_causal(opened(folder)).training is False
+    assert load_causal(checkpoint_of(folder)).training is False
 
 
 def test_a_tensor_of_another_shape_is_named_with_both_shapes(folder):
@@ -93,7 +88,7 @@ def test_a_row_of_the_head_that_is_not_finite_is_named(folder, value):
 
 def test_weights_of_whole_numbers_are_refused_before_any_is_read(folder):
     change_weights(folder, **{LOST: torch.ones(32, 48, dtype=torch.int32)})
-    assert f"{LOST} is stored as I32" in refusal(folder, opened)
+    assert f"{LOST} is stored as I32" in refusal(folder, checkpoint_of)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +103,7 @@ def test_weights_of_whole_numbers_are_refused_before_any_is_read(folder):
 )
 def test_packed_weights_are_refused_with_what_would_do(folder, packed):
     change_config(folder, quantization_config=packed)
-    message = refusal(folder, opened)
+    message = refusal(folder, checkpoint_of)
     assert "its weights are packed" in message
     assert "name the checkpoint it was made from" in message
 
@@ -130,7 +125,7 @@ def test_a_configuration_that_cannot_be_built_is_one_line(folder, changed):
 
 def test_models_that_read_what_comes_later_are_refused(folder, tiny_tokenizer, tmp_path):
     change_config(folder, architectures=["BertForMaskedLM"])
-    assert "BertForMaskedLM is no decoder-only" in refusal(folder, opened)
+    assert "BertForMaskedLM is no decoder-only" in refusal(folder, checkpoint_of)
     for is_decoder in (False, True):
         config = transformers.BertConfig(
             vocab_size=61,
@@ -145,7 +140,7 @@ def test_models_that_read_what_comes_later_are_refused(folder, tiny_tokenizer, t
         transformers.BertLMHeadModel(config).save_pretrained(bert)
         tiny_tokenizer.save_pretrained(bert)
         if is_decoder:
-            assert load_causal(opened(bert)) is not None
+            assert load_causal(checkpoint_of(bert)) is not None
         else:
             assert "reads what comes later" in refusal(bert)
 
@@ -154,4 +149,4 @@ def test_models_that_read_what_comes_later_are_refused(folder, tiny_tokenizer, t
 def test_decoders_are_not(tiny_tokenizer, tmp_path, kind):
     support.tiny_model_of(kind, num_hidden_layers=1).save_pretrained(tmp_path)
     tiny_tokenizer.save_pretrained(tmp_path)
-    assert load_causal(opened(tmp_path), attn="eager") is not None
+    assert load_causal(checkpoint_of(tmp_path), attn="eager") is not None

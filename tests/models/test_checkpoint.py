@@ -93,14 +93,6 @@ def split(folder, names=("model-00001-of-00002.safetensors", "model-00002-of-000
     write(folder / "model.safetensors.index.json", {"weight_map": weight_map})
 
 
-def test_a_folder_opens_with_shape_and_hashes(folder):
-    checkpoint = opened(folder)
-    assert (checkpoint.n_layers, checkpoint.d_model, checkpoint.d_vocab) == (3, 8, 6)
-    assert (checkpoint.architecture, checkpoint.dtype) == ("LlamaForCausalLM", "float32")
-    assert checkpoint.weights.startswith("sha256:")
-    assert checkpoint.folder == folder
-
-
 def test_of_weights_that_are_stored_twice_it_is_said_which_are_read(folder):
     said = []
     tell_stored_twice(opened(folder), notice=said.append)

@@ -7,7 +7,6 @@ from lensaudit.models.bridge import (
     bridge_from,
     embedded,
     logits_of,
-    read_out,
     residuals,
     unembedded,
 )
@@ -33,36 +32,6 @@ def test_readout_and_the_halves_of_a_block_are_the_bridges(tiny_of, ragged, arch
         block.after_mlp(mid, in_place, 7, out=in_place)
     for found in (whole, parts, in_place):
         assert torch.allclose(found, wanted, atol=1e-5)
-
-
-def test_windows_and_softcaps_are_those_of_the_configuration(tiny_of):
-    windows = {
-        name: [block.attention.window for block in decoder_of(tiny_of(name)).blocks]
-        for name in ("Llama", "Mistral", "Gemma2")
-    }
-    assert windows == {"Llama": [None] * 4, "Mistral": [4] * 4, "Gemma2": [4, None, 4, None]}
-    gemma = decoder_of(tiny_of("Gemma2"))
-    large = torch.tensor([1e9])
-    assert read_out(large, gemma.config) == 30.0
-    assert gemma.blocks[0].attention.softcap == 50.0
-    assert gemma.blocks[0].ln1_post is not None
-    llama = decoder_of(tiny_of("Llama"))
-    assert read_out(large, llama.config) == large
-    assert llama.blocks[0].attention.softcap is None
-    assert llama.blocks[0].ln1_post is None
-
-
-def test_layers_turn_by_their_own_rotary_embedding_or_by_none(tiny_of):
-    found = {
-        name: [block.attention.rotary for block in decoder_of(tiny_of(name)).blocks]
-        for name in ("Llama", "SmolLM3", "Gemma3", "Cohere2")
-    }
-    assert found == {
-        "Llama": [""] * 4,
-        "SmolLM3": ["", None, "", ""],
-        "Gemma3": ["sliding_attention", "full_attention"] * 2,
-        "Cohere2": ["", None] * 2,
-    }
 
 
 @pytest.mark.parametrize(

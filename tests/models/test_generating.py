@@ -4,11 +4,10 @@ import json
 import shutil
 
 import pytest
-from support import EMBEDDED
+from support import EMBEDDED, checkpoint_of
 
 from lensaudit.errors import InputError
-from lensaudit.models.checkpoint import generation_config_of, obeyed, open_checkpoint
-from lensaudit.models.registry import resolve
+from lensaudit.models.checkpoint import generation_config_of, obeyed
 
 
 @pytest.fixture
@@ -16,21 +15,17 @@ def folder(tmp_path):
     return shutil.copytree(EMBEDDED / "npo", tmp_path / "npo")
 
 
-def opened(folder):
-    return open_checkpoint(resolve(str(folder), {}))
-
-
 def configured(folder, **settings):
     path = folder / "generation_config.json"
     own = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps(own | settings))
-    return obeyed(opened(folder))
+    return obeyed(checkpoint_of(folder))
 
 
 def test_an_ordinary_checkpoint_obeys_nothing_so_its_keys_stay(folder):
-    assert obeyed(opened(folder)) == {}
+    assert obeyed(checkpoint_of(folder)) == {}
     (folder / "generation_config.json").unlink(missing_ok=True)
-    assert obeyed(opened(folder)) == {}
+    assert obeyed(checkpoint_of(folder)) == {}
     # what greedy generation of a given length does not read
     inert = {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "max_length": 4096}
     assert configured(folder, **inert, pad_token_id=2) == {}
@@ -41,11 +36,11 @@ def test_what_changes_a_generation_counts_and_another_end_than_the_configuration
     found = configured(folder, no_repeat_ngram_size=3, eos_token_id=[1, 5])
     wanted = {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3, "eos_token_id": [1, 5]}
     assert found == wanted
-    assert generation_config_of(opened(folder)).eos_token_id == [1, 5]
+    assert generation_config_of(checkpoint_of(folder)).eos_token_id == [1, 5]
 
 
 def test_a_broken_file_is_one_line(folder):
     (folder / "generation_config.json").write_text("[1")
     with pytest.raises(InputError, match=r"generation_config\.json: cannot be read") as caught:
-        obeyed(opened(folder))
+        obeyed(checkpoint_of(folder))
     assert len(str(caught.value).splitlines()) == 1

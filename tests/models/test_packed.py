@@ -4,21 +4,20 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support import checkpoint_of
 
 from lensaudit.errors import InputError
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.large import placement
 from lensaudit.models.large.placement import Packed, needs_of, weights_of
 from lensaudit.models.large.streaming import streamed
-from lensaudit.models.registry import resolve
 
 TOKENS = torch.tensor([[5, 6, 7, 8]])
 PACKED = {"quant_method": "bitsandbytes", "load_in_4bit": True}
 
 
 def opened(folder):
-    return open_checkpoint(resolve(str(folder), {}), allow_packed=True)
+    return checkpoint_of(folder, allow_packed=True)
 
 
 def pack(folder, plain, *, kind, nested, dtype):
@@ -93,4 +92,4 @@ def test_packed_weights_that_are_not_whole_are_refused_in_one_line(folders):
             load_causal(opened(packed))
         assert len(str(caught.value).splitlines()) == 1
     with pytest.raises(InputError, match="its weights are packed"):
-        open_checkpoint(resolve(str(packed), {}))
+        checkpoint_of(packed)

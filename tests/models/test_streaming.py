@@ -5,10 +5,10 @@ from unittest.mock import ANY
 import pytest
 import support
 import torch
+from support import checkpoint_of
 
 from lensaudit.errors import InputError, WorkError
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.large import placement, streaming
 from lensaudit.models.large.placement import (
     AHEAD,
@@ -24,11 +24,6 @@ from lensaudit.models.large.placement import (
     where_spread,
 )
 from lensaudit.models.large.streaming import streamed
-from lensaudit.models.registry import resolve
-
-
-def opened(folder):
-    return open_checkpoint(resolve(str(folder), {}))
 
 
 def needs(folder):
@@ -47,7 +42,7 @@ def with_free(monkeypatch):
 
 def test_weights_that_are_not_there_are_nan(tiny_checkpoint, with_free):
     with_free(needs(tiny_checkpoint).least)
-    model = load_causal(opened(tiny_checkpoint), spread=0)
+    model = load_causal(checkpoint_of(tiny_checkpoint), spread=0)
     brings = streamed(model)
     brings.bring(1)
     assert not model(torch.tensor([[5, 6]])).logits.requires_grad
@@ -88,7 +83,7 @@ def eight(tiny_tokenizer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("eight")
     support.tiny_model_of("Llama", num_hidden_layers=8).save_pretrained(folder)
     tiny_tokenizer.save_pretrained(folder)
-    return folder, load_causal(opened(folder))(TOKENS).logits
+    return folder, load_causal(checkpoint_of(folder))(TOKENS).logits
 
 
 @pytest.fixture
@@ -99,7 +94,7 @@ def roomy(eight, with_free):
 
     def load(short=0):
         with_free(BESIDE * taken.least + AHEAD * max(taken.blocks) - short)
-        model = load_causal(opened(folder), spread=0)
+        model = load_causal(checkpoint_of(folder), spread=0)
         return model, lambda: torch.equal(model(TOKENS).logits, wanted)
 
     return load
@@ -178,10 +173,10 @@ def test_an_interrupt_while_the_thread_reads_leaves_no_half_read_block(roomy, mo
 
 def test_what_is_stored_is_cast(tiny_checkpoint, tmp_path, with_free):
     folder = shutil.copytree(tiny_checkpoint, tmp_path / "half")
-    load_causal(opened(tiny_checkpoint)).to(torch.bfloat16).save_pretrained(folder)
-    wanted = load_causal(opened(folder))(TOKENS).logits
+    load_causal(checkpoint_of(tiny_checkpoint)).to(torch.bfloat16).save_pretrained(folder)
+    wanted = load_causal(checkpoint_of(folder))(TOKENS).logits
     with_free(needs(folder).least)
-    part = load_causal(opened(folder), spread=0)
+    part = load_causal(checkpoint_of(folder), spread=0)
     assert part(TOKENS).logits.dtype == torch.float32
     assert torch.equal(part(TOKENS).logits, wanted)
 
@@ -203,7 +198,7 @@ def test_broken_checkpoints_are_refused_in_the_same_words(tiny_checkpoint, tmp_p
         for spread in (None, 0):
             with_free(1 << 30 if spread is None else needs(folder).least)
             with pytest.raises(InputError, match=said) as caught:
-                load_causal(opened(folder), spread=spread)
+                load_causal(checkpoint_of(folder), spread=spread)
             refusals.append(str(caught.value))
         assert refusals[0] == refusals[1]
 
@@ -213,9 +208,11 @@ def test_a_smaller_budget_is_named_where_it_would_do(tiny_checkpoint, with_free,
     monkeypatch.setattr(placement, "needs_of", lambda tensors, dtype: large)
     with_free(large.least + (255 << 20))
     asked = {"dtype": torch.float32, "device": "cpu"}
-    assert where_spread(opened(tiny_checkpoint), **asked, spread=300 << 20).blocks == ((DISK,) * 4)
+    assert where_spread(checkpoint_of(tiny_checkpoint), **asked, spread=300 << 20).blocks == (
+        (DISK,) * 4
+    )
     with pytest.raises(InputError, match=r"--memory 400M stays free; .*256M is the least"):
-        where_spread(opened(tiny_checkpoint), **asked, spread=400 << 20)
+        where_spread(checkpoint_of(tiny_checkpoint), **asked, spread=400 << 20)
 
 
 NEEDS = Needs(rest=100, blocks=(10, 10, 10, 10))

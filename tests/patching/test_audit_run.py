@@ -129,15 +129,6 @@ def test_an_interrupted_run_goes_on_where_it_stopped(audit, rows, monkeypatch):
     assert rows == []
 
 
-def test_all_models_are_opened_before_the_first_forward_pass(audit, tiny_family, monkeypatch):
-    def no_load(*arguments, **options):
-        raise AssertionError("a model was loaded")
-
-    monkeypatch.setattr("lensaudit.patching.session.load", no_load)
-    with pytest.raises(InputError, match="missing"):
-        run(audit("a", "missing"))
-
-
 def test_a_dry_run_counts_and_leaves_everything(audit):
     plan = plan_of(audit())
     assert (plan.n_rows, plan.n_forward) == (9 * 4 * 3, 27)

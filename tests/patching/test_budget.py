@@ -63,14 +63,6 @@ def test_batches_hold_every_example_once_and_stay_within_the_plan(n, gib, n_sour
         assert fits or len(batch) == 1
 
 
-def test_a_batch_size_is_a_limit_and_the_budget_one_too():
-    encoded = many(40)
-    asked = room(SMALL, batch_size=8).batches(encoded, sixteen, n_sources=1)
-    assert {len(batch) for batch in asked} == {8}
-    tight = room(memory=700 * MiB, batch_size=40).batches(encoded, sixteen, n_sources=1)
-    assert len(tight) > 1
-
-
 def test_strips_alike_in_span_pad_less_than_one_order_of_length():
     encoded = many(300)
     where = room(SMALL)

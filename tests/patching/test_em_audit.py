@@ -127,16 +127,6 @@ def test_full_patched_into_itself_says_what_it_says_alone(opened):
     assert bool((found.patched[audit.retain.weights] < 1).any())
 
 
-def test_retain_as_source_is_exact_or_general_knowledge(opened):
-    audit = opened("npo")
-    found = run_em(audit)
-    outcome = em_result("retain", audit.retain, audit, found)
-    assert {row["category"] for row in outcome.rows} == {"exact", "general_knowledge"}
-    summary = outcome.summary
-    assert summary["udr"] == 1.0
-    assert summary["calibration"]["full"]["udr"] == 0.0
-
-
 def test_a_reference_longer_than_a_patched_run_is_counted(opened):
     audit = opened("npo").under(max_new_tokens=4)
     found = run_em(audit)

@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 from audit_helpers import anew, run
+from support import checkpoint_of
 
 from lensaudit.data.neutral import Neutral, neutral_of
 from lensaudit.data.spans import make_batch
 from lensaudit.errors import InputError
 from lensaudit.gym import edits
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
-from lensaudit.models.registry import load_registry, resolve
+from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.patching import session as module
 from lensaudit.patching.alignment import without_shared
 from lensaudit.patching.controls import examined, weakest_of
@@ -32,7 +32,7 @@ from lensaudit.verdict.views import read_calibration
 
 def turned(checkpoint: str, folder: Path) -> Path:
     """The same function in another orthonormal basis of the stream."""
-    opened = open_checkpoint(resolve(checkpoint, load_registry()))
+    opened = checkpoint_of(checkpoint)
     edits.turned(load_causal(opened), edits.random_turn(64, 0)).save_pretrained(folder)
     load_tokenizer(opened).save_pretrained(folder)
     return folder
@@ -171,8 +171,7 @@ def test_without_neutral_rows_nothing_is_called_erased(bench):
 
 def test_further_retain_models_make_a_floor(bench):
     audit, found, neutral, _ = bench
-    never = open_checkpoint(resolve("demo/never", load_registry()))
-    audit = replace(audit, retains={"never": never})
+    audit = replace(audit, retains={"never": checkpoint_of("demo/never")})
     one = examined_alone(audit, found, neutral, "retain_turned")
     assert one.floor.n_models == 2
     assert 0.7 < one.floor.low <= one.floor.high <= 1

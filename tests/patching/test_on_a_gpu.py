@@ -10,14 +10,13 @@ import support
 import torch
 from audit_helpers import audit_in, run, save_family, save_questions
 from frozen import FEW, embedded_forget
+from support import checkpoint_of
 
 import lensaudit as la
 from lensaudit.activations.fill import fill, fingerprint_of_run
 from lensaudit.activations.store import ActivationStore
 from lensaudit.data.spans import make_batch
 from lensaudit.models.bridge import residuals
-from lensaudit.models.checkpoint import open_checkpoint
-from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.generation import generate
 
 pytestmark = pytest.mark.gpu
@@ -68,7 +67,7 @@ def test_bfloat16_on_the_device_stays_near_its_oracle_and_the_processors(tmp_pat
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_cache_made_on_the_device_holds_what_the_model_thought(tmp_path, dtype):
     encoded = embedded_forget()[FEW]
-    checkpoint = open_checkpoint(resolve("demo/npo", load_registry(None)))
+    checkpoint = checkpoint_of("demo/npo")
     model = la.load_model("demo/npo", dtype=dtype, device=DEVICE)
     fingerprint = fingerprint_of_run(
         checkpoint, encoded, positions="all", dtype=dtype, device=DEVICE, batch_size=1

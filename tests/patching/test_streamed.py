@@ -4,26 +4,21 @@ import pytest
 import support
 import torch
 from audit_helpers import audit_in, run, save_family, save_questions
+from support import checkpoint_of
 from wavefront_helpers import examples, source_stack, swept
 
 from lensaudit.data.spans import make_batch
 from lensaudit.models import causal
 from lensaudit.models.bridge import bridge_from, logits_of, residuals
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.conditions import EAGER
 from lensaudit.models.large import placement
 from lensaudit.models.large.placement import DISK, needs_of, stored_tensors
 from lensaudit.models.large.streaming import streamed
-from lensaudit.models.registry import resolve
 
 RAGGED = examples([(5, 5, 8, 12), (9, 8, 26, 30), (3, 4, 9, 10)])
 FEW = ("Llama, tied", "Phi3", "Mixtral")
 """Plain; with joint projections that TransformerLens slices; with experts that are put together."""
-
-
-def opened(folder):
-    return open_checkpoint(resolve(str(folder), {}))
 
 
 @pytest.fixture
@@ -50,9 +45,9 @@ def test_blocks_brought_one_by_one_compute_what_they_do_together(
     kind, changes = support.ARCHITECTURES[architecture]
     support.tiny_model_of(kind, **changes).save_pretrained(tmp_path)
     tiny_tokenizer.save_pretrained(tmp_path)
-    whole = bridge_from(load_causal(opened(tmp_path), attn=EAGER), tiny_tokenizer)
+    whole = bridge_from(load_causal(checkpoint_of(tmp_path), attn=EAGER), tiny_tokenizer)
     with_little(tmp_path)
-    part = bridge_from(load_causal(opened(tmp_path), attn=EAGER, spread=0), tiny_tokenizer)
+    part = bridge_from(load_causal(checkpoint_of(tmp_path), attn=EAGER, spread=0), tiny_tokenizer)
     brings = streamed(part.original_model)
     assert brings is not None
     assert brings.placement.blocks == (DISK,) * 4

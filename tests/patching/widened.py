@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from support import checkpoint_of
 
 from lensaudit.gym import edits
 
@@ -46,10 +47,9 @@ def _source_of(name: str, every: int) -> str:
 def save_widened(name: str, folder: Path, d_wide: int, **how: Any) -> Path:
     """A member of the embedded family, widened, as a checkpoint."""
     from lensaudit.models.causal import load_causal
-    from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
-    from lensaudit.models.registry import load_registry, resolve
+    from lensaudit.models.checkpoint import load_tokenizer
 
-    opened = open_checkpoint(resolve(name, load_registry()))
+    opened = checkpoint_of(name)
     widened(load_causal(opened), d_wide, **how).save_pretrained(folder)
     load_tokenizer(opened).save_pretrained(folder)
     return folder
@@ -58,10 +58,9 @@ def save_widened(name: str, folder: Path, d_wide: int, **how: Any) -> Path:
 def save_relabelled(name: str, folder: Path) -> Path:
     """A member of the embedded family whose ordinary tokens have their ids in reverse."""
     from lensaudit.models.causal import load_causal
-    from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
-    from lensaudit.models.registry import load_registry, resolve
+    from lensaudit.models.checkpoint import load_tokenizer
 
-    opened = open_checkpoint(resolve(name, load_registry()))
+    opened = checkpoint_of(name)
     model, tokenizer = load_causal(opened), load_tokenizer(opened)
     n_special, n = len(tokenizer.all_special_ids) + 2, len(tokenizer)
     old = torch.cat((torch.arange(n_special), torch.arange(n_special, n).flip(0)))
