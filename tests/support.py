@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,18 @@ def checkpoint_of(name: str | Path, **how: Any) -> Any:
     from lensaudit.models.registry import load_registry, resolve
 
     return open_checkpoint(resolve(str(name), load_registry()), **how)
+
+
+def refusal(call: Callable[..., Any], *arguments: Any, n_lines: int = 1, **options: Any) -> str:
+    """The line, or the few, with which a call refuses its input."""
+    import pytest
+
+    from lensaudit.errors import InputError
+
+    with pytest.raises(InputError) as caught:
+        call(*arguments, **options)
+    assert len(str(caught.value).splitlines()) <= n_lines
+    return str(caught.value)
 
 
 def of_role(registry, role: str) -> list[Any]:

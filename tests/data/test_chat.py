@@ -3,6 +3,7 @@ import json
 import pytest
 from frozen import embedded_tokenizer, encodings, frozen
 from generated import tokenizer_like
+from support import refusal
 from transformers import AutoTokenizer
 
 from lensaudit.data import chat
@@ -295,6 +296,5 @@ def test_a_template_without_a_system_role_has_its_text_before_the_first_question
     "broken", ["{{ messages[", "{{ raise_exception('never') }}", "{{ 1 + x }}"]
 )
 def test_a_broken_template_is_refused_in_one_line(broken):
-    with pytest.raises(InputError, match="chat template cannot be used") as caught:
-        check_tokenizer(with_chat(broken), Template(), "mine")
-    assert len(str(caught.value).splitlines()) == 1
+    said = refusal(check_tokenizer, with_chat(broken), Template(), "mine")
+    assert "chat template cannot be used" in said

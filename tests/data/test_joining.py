@@ -2,12 +2,12 @@
 
 import pytest
 from frozen import embedded_tokenizer
+from support import refusal
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from lensaudit.data.facts import Fact, answered
 from lensaudit.data.spans import Encoded, check_tokenizer, encode, following, joined, way_of
-from lensaudit.errors import InputError
 from lensaudit.unlearn.rows import raw_sample
 
 WORDS = ["Question", ":", "\n", "Answer", "Who", "?", "It", "is", "red", ".", "Ada", "a", "so", "b"]
@@ -83,9 +83,7 @@ def test_where_both_ways_agree_prompt_and_answer_stay_apart(kind):
 
 
 def test_a_tokenizer_that_changes_the_text_either_way_is_refused():
-    with pytest.raises(InputError, match="another text") as caught:
-        check_tokenizer(backend("merging"), "mine")
-    assert len(str(caught.value).splitlines()) == 1
+    assert "another text" in refusal(check_tokenizer, backend("merging"), "mine")
 
 
 def test_a_text_longer_than_the_context_is_unscored_with_the_reason():

@@ -3,6 +3,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
+from support import refusal
 
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import is_whole, neutral_of, neutral_rows, read_neutral
@@ -122,9 +123,7 @@ def test_annotated_rows_questions_and_sentences_are_read(tmp_path):
 )
 def test_rows_of_no_known_kind_are_refused_in_two_lines(tmp_path, name, text):
     (tmp_path / name).write_text(text)
-    with pytest.raises(InputError) as raised:
-        read_neutral(tmp_path / name)
-    assert len(str(raised.value).splitlines()) <= 2
+    refusal(read_neutral, tmp_path / name, n_lines=2)
 
 
 def test_the_embedded_family_brings_its_own():

@@ -3,17 +3,18 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import datasets
 import httpx2
 import pytest
+import support
 
 from lensaudit import hub
 from lensaudit.data import tofu
 from lensaudit.data.facts import Fact, load_facts
 from lensaudit.data.tofu import filters, forget_set, load_forget10, located, offsets
-from lensaudit.errors import InputError
 
 REPO = Path(__file__).parents[2]
 SCRIPT = REPO / "experiments" / "make_tofu_offsets.py"
@@ -33,11 +34,7 @@ def table(monkeypatch):
     monkeypatch.setattr(tofu, "offsets", lambda config: tuple(located(one) for one in EXAMPLES))
 
 
-def refusal(call, *arguments, **options):
-    with pytest.raises(InputError) as caught:
-        call(*arguments, **options)
-    assert len(str(caught.value).splitlines()) <= 3
-    return str(caught.value)
+refusal = partial(support.refusal, n_lines=3)
 
 
 @pytest.fixture

@@ -4,10 +4,9 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support import checkpoint_of, tiny_model
+from support import checkpoint_of, refusal, tiny_model
 from transformers import AutoModelForCausalLM
 
-from lensaudit.errors import InputError
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
@@ -117,13 +116,6 @@ def test_the_hash_is_of_base_matrices_and_scale_not_of_names(adapter, opened, tm
     assert base.tokenizer == opened(adapter).tokenizer
 
 
-def refusal(action):
-    with pytest.raises(InputError) as caught:
-        action()
-    assert len(str(caught.value).splitlines()) == 1
-    return str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -139,22 +131,22 @@ def test_settings_that_do_not_fit_are_refused_in_one_line(tmp_path, opened, sett
 
 def test_matrices_without_a_place_and_places_without_matrices_are_refused(tmp_path, opened):
     short = matrices(every_module()[:-1])
-    said = refusal(lambda: load_causal(opened(write_adapter(tmp_path / "short", short))))
+    said = refusal(load_causal, opened(write_adapter(tmp_path / "short", short)))
     assert "2 tensors do not fit" in said
     assert "is not in the adapter" in said
     assert "somebody/base" in said
     long = matrices(every_module())
     long["base_model.model.model.layers.7.self_attn.q_proj.lora_A.weight"] = torch.ones(4, 32)
-    said = refusal(lambda: load_causal(opened(write_adapter(tmp_path / "long", long))))
+    said = refusal(load_causal, opened(write_adapter(tmp_path / "long", long)))
     assert "has no place in the model" in said
 
 
 def test_pickled_and_damaged_matrices_are_refused(adapter, opened):
     weights = adapter / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-5])
-    assert "damaged" in refusal(lambda: opened(adapter))
+    assert "damaged" in refusal(opened, adapter)
     weights.rename(adapter / "adapter_model.bin")
-    assert "pickles can run code" in refusal(lambda: opened(adapter))
+    assert "pickles can run code" in refusal(opened, adapter)
 
 
 def test_merging_that_changes_what_the_adapter_computes_is_refused(
@@ -168,12 +160,12 @@ def test_merging_that_changes_what_the_adapter_computes_is_refused(
     tensors = {name.format("A"): torch.randn(4, 61), name.format("B"): torch.randn(32, 4)}
     folder = write_adapter(tmp_path / "a", tensors, target_modules=["embed_tokens"])
     checkpoint = checkpoint_of(f"{base}+{folder}")
-    assert "tied to the unembedding" in refusal(lambda: load_causal(checkpoint))
+    assert "tied to the unembedding" in refusal(load_causal, checkpoint)
 
 
 def test_without_peft_the_package_to_install_is_named(adapter, opened, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
-    assert "lensaudit[lora]" in refusal(lambda: load_causal(opened(adapter)))
+    assert "lensaudit[lora]" in refusal(load_causal, opened(adapter))
 
 
 def test_names_of_base_and_adapter(adapter, tiny_checkpoint, tmp_path):
@@ -184,15 +176,15 @@ def test_names_of_base_and_adapter(adapter, tiny_checkpoint, tmp_path):
     spec = resolve("full@v2+lab/adapter@main", registry)
     assert (spec.revision, spec.role) == ("v2", "unlearned")
     assert (spec.adapter.repo, spec.adapter.revision) == ("lab/adapter", "main")
-    assert f"BASE+{adapter}" in refusal(lambda: resolve(str(adapter), registry))
+    assert f"BASE+{adapter}" in refusal(resolve, str(adapter), registry)
     plus = tmp_path / "lr1e-5+wd"
     plus.symlink_to(adapter)
     assert resolve(f"demo/full+{plus}", registry).adapter.local == plus
-    assert "no adapter at" in refusal(lambda: resolve("demo/full+./nothing", registry))
-    assert "no adapter at" in refusal(lambda: resolve(f"demo/full+{tiny_checkpoint}", registry))
+    assert "no adapter at" in refusal(resolve, "demo/full+./nothing", registry)
+    assert "no adapter at" in refusal(resolve, f"demo/full+{tiny_checkpoint}", registry)
     twice = f"demo/full+{adapter}+{adapter}"
-    assert "only one" in refusal(lambda: resolve(twice, registry))
-    assert "unknown model" in refusal(lambda: resolve(f"nonsense+{adapter}", registry))
+    assert "only one" in refusal(resolve, twice, registry)
+    assert "unknown model" in refusal(resolve, f"nonsense+{adapter}", registry)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@ import support
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from support import checkpoint_of
+from support import checkpoint_of, refusal
 
-from lensaudit.errors import InputError
 from lensaudit.models.causal import load_causal
 
 LOST = "model.layers.1.mlp.down_proj.weight"
@@ -34,30 +33,26 @@ def change_config(folder, **changed):
     path.write_text(json.dumps(json.loads(path.read_text()) | changed))
 
 
-def refusal(folder, load=lambda folder: load_causal(checkpoint_of(folder))):
-    with pytest.raises(InputError) as caught:
-        load(folder)
-    assert len(str(caught.value).splitlines()) == 1
-    assert len(str(caught.value)) < 400
-    return str(caught.value)
+def load(folder):
+    return load_causal(checkpoint_of(folder))
 
 
 def test_weights_that_lack_a_tensor_are_refused_by_its_name(folder):
     """Transformers would fill it at random, and warn."""
     assert load_causal(checkpoint_of(folder)).training is False
     change_weights(folder, **{LOST: None})
-    assert f"lack 1 tensors of its architecture (first {LOST})" in refusal(folder)
+    assert f"lack 1 tensors of its architecture (first {LOST})" in refusal(load, folder)
 
 
 def test_tensors_that_the_configuration_does_not_use_are_refused(folder):
     """Transformers drops them: a Llama with biases and attention_bias false is another model."""
     change_weights(folder, **{EXTRA: torch.ones(32)})
-    assert f"no place for 1 tensors of the weights (first {EXTRA})" in refusal(folder)
+    assert f"no place for 1 tensors of the weights (first {EXTRA})" in refusal(load, folder)
     change_config(folder, attention_bias=True)
-    assert "lack 11 tensors" in refusal(folder)
+    assert "lack 11 tensors" in refusal(load, folder)
     change_weights(folder, **{EXTRA: None})
     change_config(folder, attention_bias=False, num_hidden_layers=2)
-    assert "no place for 9 tensors of the weights (first model.layers.2." in refusal(folder)
+    assert "no place for 9 tensors of the weights (first model.layers.2." in refusal(load, folder)
 
 
 def test_frequencies_and_masks_of_older_versions_do_no_harm(folder):
@@ -73,7 +68,7 @@ def test_frequencies_and_masks_of_older_versions_do_no_harm(folder):
 
 def test_a_tensor_of_another_shape_is_named_with_both_shapes(folder):
     change_weights(folder, **{LOST: torch.ones(32, 47)})
-    message = refusal(folder)
+    message = refusal(load, folder)
     assert f"{LOST} is stored as 32 x 47, its configuration wants 32 x 48" in message
 
 
@@ -83,12 +78,14 @@ def test_a_row_of_the_head_that_is_not_finite_is_named(folder, value):
     head = load_file(folder / "model.safetensors")["lm_head.weight"]
     head[7, 3] = value
     change_weights(folder, **{"lm_head.weight": head})
-    assert f"row 7 of the head holds NaN or infinity (1 of {len(head)} rows do)" in refusal(folder)
+    assert f"row 7 of the head holds NaN or infinity (1 of {len(head)} rows do)" in refusal(
+        load, folder
+    )
 
 
 def test_weights_of_whole_numbers_are_refused_before_any_is_read(folder):
     change_weights(folder, **{LOST: torch.ones(32, 48, dtype=torch.int32)})
-    assert f"{LOST} is stored as I32" in refusal(folder, checkpoint_of)
+    assert f"{LOST} is stored as I32" in refusal(checkpoint_of, folder)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +100,7 @@ def test_weights_of_whole_numbers_are_refused_before_any_is_read(folder):
 )
 def test_packed_weights_are_refused_with_what_would_do(folder, packed):
     change_config(folder, quantization_config=packed)
-    message = refusal(folder, checkpoint_of)
+    message = refusal(checkpoint_of, folder)
     assert "its weights are packed" in message
     assert "name the checkpoint it was made from" in message
 
@@ -120,12 +117,12 @@ def test_packed_weights_are_refused_with_what_would_do(folder, packed):
 )
 def test_a_configuration_that_cannot_be_built_is_one_line(folder, changed):
     change_config(folder, **changed)
-    assert "cannot be" in refusal(folder)
+    assert "cannot be" in refusal(load, folder)
 
 
 def test_models_that_read_what_comes_later_are_refused(folder, tiny_tokenizer, tmp_path):
     change_config(folder, architectures=["BertForMaskedLM"])
-    assert "BertForMaskedLM is no decoder-only" in refusal(folder, checkpoint_of)
+    assert "BertForMaskedLM is no decoder-only" in refusal(checkpoint_of, folder)
     for is_decoder in (False, True):
         config = transformers.BertConfig(
             vocab_size=61,
@@ -142,7 +139,7 @@ def test_models_that_read_what_comes_later_are_refused(folder, tiny_tokenizer, t
         if is_decoder:
             assert load_causal(checkpoint_of(bert)) is not None
         else:
-            assert "reads what comes later" in refusal(bert)
+            assert "reads what comes later" in refusal(load, bert)
 
 
 @pytest.mark.parametrize("kind", ["Llama", "GPT2", "Mamba", "Mixtral"])

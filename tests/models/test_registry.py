@@ -3,9 +3,8 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from support import GOLDEN
+from support import GOLDEN, refusal
 
-from lensaudit.errors import InputError
 from lensaudit.models.registry import (
     VARIABLE,
     ModelSpec,
@@ -30,20 +29,6 @@ def folder(tmp_path):
     made.mkdir()
     (made / "config.json").write_text("{}")
     return made
-
-
-def refusal(name, registry):
-    with pytest.raises(InputError) as caught:
-        resolve(name, registry)
-    assert len(str(caught.value).splitlines()) == 1
-    return str(caught.value)
-
-
-def file_refusal(path):
-    with pytest.raises(InputError) as caught:
-        load_registry(path)
-    assert len(str(caught.value).splitlines()) <= 3
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -127,8 +112,8 @@ def test_a_folder_is_taken_by_path(registry, folder, monkeypatch):
 
 
 def test_a_registry_name_wins_over_a_folder_of_that_name(registry, folder, monkeypatch):
-    assert "no config.json" in refusal(str(folder.parent), registry)
-    assert "is a file" in refusal(str(folder / "config.json"), registry)
+    assert "no config.json" in refusal(resolve, str(folder.parent), registry)
+    assert "is a file" in refusal(resolve, str(folder / "config.json"), registry)
     folder.rename(folder.with_name("full"))
     monkeypatch.chdir(folder.parent)
     assert resolve("full", registry).local is None
@@ -158,7 +143,7 @@ def test_a_registry_name_wins_over_a_folder_of_that_name(registry, folder, monke
     ],
 )
 def test_a_name_that_means_nothing_is_refused(registry, name, claim):
-    assert claim in refusal(name, registry)
+    assert claim in refusal(resolve, name, registry)
 
 
 @pytest.mark.parametrize("suffix", [".toml", ".json", ".registry"])
@@ -191,8 +176,8 @@ def test_a_registry_file_adds_and_overrides_names(tmp_path, folder, suffix):
     assert resolve("abs", registry).local == folder
     assert resolve("npo", registry).repo.startswith("open-unlearning/")
     # a folder of the file is checked when it is asked for
-    assert f"gone: no such folder: {tmp_path / 'gone'}" in refusal("gone", registry)
-    assert "has no revisions" in refusal("gone@v1", registry)
+    assert f"gone: no such folder: {tmp_path / 'gone'}" in refusal(resolve, "gone", registry)
+    assert "has no revisions" in refusal(resolve, "gone@v1", registry)
 
 
 def test_the_variable_names_the_file_and_the_option_wins(tmp_path, monkeypatch):
@@ -224,13 +209,13 @@ def test_the_variable_names_the_file_and_the_option_wins(tmp_path, monkeypatch):
 )
 def test_a_wrong_registry_file_is_refused(tmp_path, name, content, claim):
     (tmp_path / name).write_text(content)
-    assert claim in file_refusal(tmp_path / name)
+    assert claim in refusal(load_registry, tmp_path / name, n_lines=3)
 
 
 def test_all_problems_of_a_registry_file_are_listed_and_a_missing_one_is_refused(tmp_path):
     path = tmp_path / "a.json"
     path.write_text('{"x": 3, "y": {}, "z": "me/mine", "w": {"repo": "a/b", "role": "r"}}')
-    message = file_refusal(path)
+    message = refusal(load_registry, path, n_lines=3)
     assert all(f"'{name}':" in message for name in "xyw")
     assert "'z'" not in message
-    assert "no such file" in file_refusal(tmp_path / "none.toml")
+    assert "no such file" in refusal(load_registry, tmp_path / "none.toml", n_lines=3)

@@ -8,7 +8,6 @@ import torch
 from support import EMBEDDED
 
 import lensaudit as la
-from lensaudit.cli.main import run as lensaudit
 from lensaudit.data.facts import load_facts
 from lensaudit.data.neutral import kept_facts, other_answers, strata_of
 from lensaudit.data.spans import Encoded
@@ -189,19 +188,3 @@ def test_the_metrics_are_those_of_patch_and_only_on_request(patched, tmp_path):
     assert kept["n_scored"] == LIMIT
     assert said.get("collateral") == pytest.approx(kept["depth"])
     assert said.get("selectivity") == pytest.approx(kept["selectivity"]["value"])
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["--also", "nonsense"], "--also nonsense: no such file; wanted one, or retain, world"),
-        (["--base", "demo/retain"], "--base: is the anchor of --also"),
-        (["--also", "world", "--score", "em"], "--also: needs --score uds"),
-        (["--also", "world", "--also", "world"], "--also world: named twice"),
-        (["--also", "retain", "--base", "demo/full"], "has the weights of full"),
-    ],
-)
-def test_wrong_input_is_one_line(tmp_path, capsys, more, said):
-    command = ["patch", "--source", "demo/npo", "--limit", "8", "--dry-run", *more]
-    assert lensaudit([*command, "--activations", str(tmp_path)]) == 2
-    assert said in capsys.readouterr().err

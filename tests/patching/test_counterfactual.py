@@ -239,23 +239,3 @@ def test_a_dry_run_counts_the_anchor_and_a_second_run_computes_nothing(runs, cap
     n = int(said.split("examples: ")[1].split(";")[0].split(" ")[0])
     assert n == 16
     assert "anchor: counterfactual" in said
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["--retain", "none", "--retain", "demo/never"], "--retain none: named beside models"),
-        (["--retain", "none", "--score", "lens"], "not measured with --score lens; leave that out"),
-        (["--retain", "none", "--tau", "0.1"], "--tau 0.1"),
-        (["--retain", "none", "--also", "world"], "--also world"),
-        (["--retain", "none", "--align", "affine"], "--align affine"),
-        (["--retain", "none", "--limit", "1"], "of 1 facts none can stand for another"),
-    ],
-)
-def test_wrong_input_is_one_line(tmp_path, capsys, more, said):
-    command = ["patch", "--source", "demo/npo", "--activations", str(tmp_path), *more]
-    for dry in ([], ["--dry-run"]):
-        assert lensaudit([*command, "--out", str(tmp_path / "r"), *dry]) == 2
-        told = capsys.readouterr().err.strip()
-        assert said in told
-        assert "\n" not in told
