@@ -54,7 +54,6 @@ PAGES = (
 """Pages, and sections of pages, whose blocks are run here; a project file changes what follows."""
 FAST = (
     "doors/open-unlearning",
-    "doors/trainer",
     "doors/caches",
     "doors/export",
     "doors/data",
@@ -64,7 +63,7 @@ FAST = (
     "own-forget-set",
     "terminal",
 )
-"""Run by default; the others take 10 to 60 seconds each and are `slow`."""
+"""Run by default; the others take 5 to 60 seconds each and are `slow`."""
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def plain_rows(tmp_path):
     """Own annotated rows to forget, and to keep."""
     keys = ("idx", "question", "answer", "prefix", "entity", "group")
     for part in ("forget", "retain"):
-        rows = [{key: row[key] for key in keys if key in row} for row in embedded_rows(part)[:3]]
+        rows = [{key: row[key] for key in keys if key in row} for row in embedded_rows(part)[:1]]
         (tmp_path / f"{part}.json").write_text(json.dumps(rows))
     return tmp_path
 

@@ -111,15 +111,21 @@ def test_versions_agree(installed):
 
 
 def test_the_wheel_runs_away_from_the_checkout(installed):
-    words = [str(installed.python), "-c", "import lensaudit; print(lensaudit.__file__)"]
-    where = subprocess.run(
+    program = (
+        "import lensaudit as la; from lensaudit.models.registry import load_registry, resolve;"
+        "folder = resolve('demo/npo', load_registry()).local;"
+        "print(la.__file__, folder / 'model.safetensors', len(la.forget_set('demo')), sep='\\n')"
+    )
+    words = [str(installed.python), "-c", program]
+    found = subprocess.run(
         words, cwd=installed.work, env=installed.environment, capture_output=True, text=True
     )
-    assert Path(where.stdout.strip()).is_relative_to(installed.python.parents[1])
-    # the embedded family and its rows are found
-    done = installed("patch", "--source", "demo/masked_readout", "--limit", "2", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "to score: 96 patched rows" in done.stdout
+    module, weights, n_rows = found.stdout.splitlines()
+    for one in (module, weights):
+        assert Path(one).is_relative_to(installed.python.parents[1])
+    assert Path(weights).is_file()
+    assert n_rows == "64"
+    assert "demo/npo" in installed("models").stdout
 
 
 def test_the_planted_truth_is_found(demo):

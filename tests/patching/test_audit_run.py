@@ -99,36 +99,6 @@ def test_a_lower_tau_computes_only_what_is_new(audit, rows, tau):
     assert sum(rows) == 2 * new + preflight  # of the source, and of full patched into itself
 
 
-def test_an_interrupted_run_goes_on_where_it_stopped(audit, rows, monkeypatch):
-    wanted = run(audit(batch_size=2))
-    n_all = sum(rows)
-    rows.clear()
-    fresh = audit(batch_size=2, fresh=True)
-    plain, calls = stages.Runner.score, []
-
-    def dying(self, bucket, fetched, joins):
-        calls.append(len(bucket))
-        if len(calls) == 5:
-            raise KeyboardInterrupt
-        return plain(self, bucket, fetched, joins)
-
-    monkeypatch.setattr(stages.Runner, "score", dying)
-    with pytest.raises(KeyboardInterrupt):
-        run(fresh)
-    monkeypatch.setattr(stages.Runner, "score", plain)
-    done = sum(rows)
-    assert 0 < done < n_all
-    again = run(audit(batch_size=2))
-    preflight = 4
-    assert sum(rows) == n_all + preflight  # no row twice
-    assert torch.allclose(again.s1, wanted.s1, atol=1e-6)
-    for name in wanted.s2:
-        assert torch.allclose(again.s2[name], wanted.s2[name], atol=1e-6)
-    rows.clear()
-    run(audit(batch_size=2))
-    assert rows == []
-
-
 def test_a_dry_run_counts_and_leaves_everything(audit):
     plan = plan_of(audit())
     assert (plan.n_rows, plan.n_forward) == (9 * 4 * 3, 27)

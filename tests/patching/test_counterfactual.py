@@ -222,7 +222,7 @@ def test_the_page_has_its_sentence_and_no_picture_of_erasure(runs, tmp_path):
 
 def test_it_is_shown_apart_from_depths_against_retain(runs, capsys):
     out, found = runs
-    uds = la.patch("demo/never", out / "uds", limit=4, activations=out / "activations")
+    uds = la.patch("demo/never", out / "uds", limit=4, align="none", activations=out / "a")
     la.show([found["demo/never"], uds])
     said = capsys.readouterr().out
     assert said.index("Depth beside another question's stream") < said.index("Unlearning depth")

@@ -41,7 +41,7 @@ def found(tmp_path_factory):
         full="demo/full",
         retain=("demo/retain",),
         data="demo",
-        limit=16,
+        limit=8,
         layers="7,14",
         align_tokens=432,
         activations=folder / "activations",
