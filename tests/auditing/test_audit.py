@@ -123,7 +123,8 @@ def test_rows_to_keep_are_asked_of_full_too_once_for_all_models(
         return known(checkpoint, **options)
 
     monkeypatch.setattr(passes, "load_causal", load)
-    more = ["--data", str(plain_rows / "forget.json"), "--association", "none", "--align", "none"]
+    more = ["--data", str(plain_rows / "forget.json"), *["--limit", "1", "--align", "none"]]
+    more += ["--association", "none"]
     kept = ["--retain-data", str(plain_rows / "retain.json")]
     cache = ["--activations", str(tmp_path / "activations")]
     source = ["--source", "demo/npo"]
