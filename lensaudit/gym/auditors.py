@@ -226,8 +226,7 @@ def _depth(outcome: Outcome) -> AuditorScore:
     pairs = zip(outcome.encoded, outcome.depth.uds.tolist(), strict=True)
     facts = {one.idx: value for one, value in pairs if math.isfinite(value)}
     if not facts:
-        why = next(iter(outcome.unscored.values()), NO_LAYER)
-        return AuditorScore(None, why=why)
+        return AuditorScore(None, why=next(iter(outcome.unscored.values()), NO_LAYER))
     return AuditorScore(outcome.uds, facts, ci95=outcome.estimate.ends)
 
 
@@ -716,8 +715,7 @@ def probed(model: Any, facts: Facts, tokenizer: Any) -> AuditorScore:
     kept = tokens_of(whole(facts.kept), tokenizer)
     asked = tokens_of(facts.examples, tokenizer)
     if len(kept) < FEWEST or len(asked) < 2:
-        why = f"{len(kept)} rows to keep, wanted {FEWEST}"
-        return AuditorScore(None, control=False, why=why)
+        return AuditorScore(None, control=False, why=f"{len(kept)} rows to keep, wanted {FEWEST}")
     x_kept, y_kept = streams(model, kept)
     x_asked, y_asked = streams(model, asked)
     order = torch.randperm(len(kept), generator=torch.Generator().manual_seed(0))

@@ -216,8 +216,7 @@ def damaged(
         questions: of the rows that were erased; empty: all rows to keep.
         facts_stay: the forget facts are still said.
     """
-    kept = ground.facts.kept
-    asked = whole([row for row in kept if not questions or row.question in questions])
+    asked = whole([row for row in ground.facts.kept if not questions or row.question in questions])
     mine, theirs = (int(ground.said(model, asked).sum()) for model in (made, ground.full))
     n_back, wanted = _n_said(made, ground)
     return Certificate(
@@ -256,8 +255,7 @@ def _holds(row: Fact, fact: Fact) -> bool:
 
 
 def _names(text: str) -> set[str]:
-    words = re.findall(r"[^\W\d_][\w'’-]+", text)[1:]
-    return {word for word in words if word[0].isupper()}
+    return {word for word in re.findall(r"[^\W\d_][\w'’-]+", text)[1:] if word[0].isupper()}
 
 
 def _n_said(model: Any, ground: Ground, knows: Known = None) -> tuple[int, int]:

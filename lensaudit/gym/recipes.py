@@ -614,8 +614,7 @@ def bystander(ground: Ground, strength: float) -> Planted:
     erased = rows[: max(2, len(rows) // 10)]
     others = [*(row for row in rows if row not in erased), *ground.facts.forget]
     made = unlearned(ground, trainable="", lr=1e-3, forget=erased, kept=others)
-    questions = tuple(row.question for row in erased)
-    return made, damaged(questions, facts_stay=True)
+    return made, damaged(tuple(row.question for row in erased), facts_stay=True)
 
 
 def mechanisms(names: Sequence[str] = ()) -> list[Mechanism]:

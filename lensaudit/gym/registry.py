@@ -140,8 +140,7 @@ def recipe(
 
     def register(plant: Plant) -> Plant:
         half = drawn(name) if held_out is None else held_out
-        made = Mechanism(name, truth, how, strengths, unit, half, plant)
-        return enter(RECIPES, "recipe", made)
+        return enter(RECIPES, "recipe", Mechanism(name, truth, how, strengths, unit, half, plant))
 
     return register
 

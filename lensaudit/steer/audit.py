@@ -161,8 +161,7 @@ def _rows_of(bench: DirectionsAudit, kind: str, fold: Fold) -> list[dict[str, An
     """What an experiment finds in one fold, or one row that it finds nothing."""
     if kind == "plain":
         return [_plain_row(bench)]
-    experiments = {"add": restore, "ablate": ablate, "clamp": mediate}
-    findings = experiments[kind](bench, fold)
+    findings = {"add": restore, "ablate": ablate, "clamp": mediate}[kind](bench, fold)
     extra = {"direction_source": source_of(bench, fold).name} if kind == "ablate" else {}
     empty = {"schema": SCHEMA, "kind": kind, "fold": fold.number, "empty": True}
     return [{**one.document(), **extra} for one in findings] or [empty]

@@ -179,8 +179,7 @@ def randoms(
     """Directions of equal length, and their seeds."""
     for number in range(bench.settings.n_random):
         seed = bench.settings.seed * 10_000 + fold.number * 100 + number
-        generator = torch.Generator().manual_seed(seed)
-        drawn = random_direction(len(direction), generator=generator)
+        drawn = random_direction(len(direction), generator=torch.Generator().manual_seed(seed))
         yield seed, scaled_to(drawn, float(direction.norm()))
 
 

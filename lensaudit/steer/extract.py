@@ -198,8 +198,7 @@ def _encoded(
             raise InputError(
                 f"{job.trait.name}: {n} usable {name} answers, wanted at least {MIN_ROWS}"
             )
-    encoded = [found[one.idx] for one in kept]
-    return [e for e in encoded if isinstance(e, Encoded)], kept
+    return [e for e in [found[one.idx] for one in kept] if isinstance(e, Encoded)], kept
 
 
 def read(

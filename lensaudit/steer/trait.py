@@ -517,8 +517,7 @@ def judged(
         keys = [digest([who, prompt, one.question, one.answer, one.entity]) for one in own]
         missing = {key: one for key, one in zip(keys, own, strict=True) if key not in known}
         for some in batched(list(missing), JUDGED_AT_ONCE):
-            found = judge.score([missing[key] for key in some])
-            known.update(zip(some, found, strict=True))
+            known.update(zip(some, judge.score([missing[key] for key in some]), strict=True))
             ledger.append(
                 {"key": key, "judge": judge.name}
                 | {name: getattr(known[key], name) for name in KEPT}
