@@ -14,7 +14,6 @@ kept rows that were not fitted, so no forget fact decides anything.
 """
 
 import copy
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -42,10 +41,11 @@ from lensaudit.data.spans import Encoded, make_batch
 from lensaudit.data.tofu import DEMO
 from lensaudit.evaluation.depth import cka_layers, fisher_layers
 from lensaudit.evaluation.known import span_values
-from lensaudit.files import digest, read_text
+from lensaudit.files import digest
 from lensaudit.groups import batched
 from lensaudit.gym.ground import BATCH, Facts, facts_of, said, tokens_of, whole
-from lensaudit.gym.registry import AuditorScore, HighMeans, Reads, code_hash, enter
+from lensaudit.gym.registry import AUDITORS as AUDITORS
+from lensaudit.gym.registry import AuditorScore, auditor
 from lensaudit.metrics.registry import all_metrics
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_model
@@ -116,86 +116,6 @@ class Case:
     """Content hash of what the model is made of."""
     about: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """What a line of scores says of the model."""
-
-
-@dataclass(frozen=True)
-class Auditor:
-    """A registered way to ask, with what it reads and what a high score means."""
-
-    name: str
-    reads: Reads
-    high_means: HighMeans
-    cheap: bool
-    """Seconds a model of the embedded family; the others take minutes and are asked for by name."""
-    source: str
-    fn: Callable[..., Any]
-    """As it is written, of a case or of all cases of one seed."""
-    judge: Callable[[Sequence[Case]], list[AuditorScore]]
-    """Scores of an auditor, one per case."""
-
-    @property
-    def version(self) -> str:
-        """Content hash of the file that the function stands in and of all that it may call."""
-        own = code_hash(read_text(Path(inspect.getfile(self.fn))))
-        return digest([self.name, own, engine_version()])[:16]
-
-
-ENGINE = (
-    "association",
-    "attacks",
-    "auditing",
-    "data",
-    "evaluation",
-    "metrics",
-    "models",
-    "patching",
-    "scores",
-    "unlearn",
-    "verdict",
-    "gym/ground.py",
-)
-"""Rooms and files of the package in which a score is made, whatever auditor says it."""
-
-
-@lru_cache
-def engine_version(package: Path = Path(__file__).parents[1]) -> str:
-    """Content hash of what all auditors call: code of `ENGINE`, layout and comments aside.
-
-    A score belongs to the engine that made it: another one is asked again. Coarse on purpose: what
-    an auditor reaches through registries and settings no reading of imports would show.
-    """
-    places = [package / name for name in ENGINE]
-    files = [path for one in places for path in (one, *sorted(one.rglob("*.py"))) if path.is_file()]
-    code = [(path.relative_to(package).as_posix(), code_hash(read_text(path))) for path in files]
-    return digest([code, torch.__version__])
-
-
-AUDITORS: dict[str, Auditor] = {}
-"""Registered auditors by name."""
-
-
-def auditor(
-    name: str,
-    *,
-    reads: Reads,
-    high_means: HighMeans,
-    source: str,
-    cheap: bool = True,
-    at_once: bool = False,
-) -> Callable[[Any], Any]:
-    """Register a function of a case, or with `at_once` of all cases of one seed.
-
-    Raises:
-        ValueError: two auditors of one name, or a name that is no file name.
-    """
-
-    def register(fn: Any) -> Any:
-        judge = fn if at_once else lambda cases: [fn(case) for case in cases]
-        return enter(
-            AUDITORS, "auditor", Auditor(name, reads, high_means, cheap, source, fn, judge)
-        )
-
-    return register
 
 
 NO_LAYER = "no layer of full encodes a fact"

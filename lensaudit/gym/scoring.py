@@ -15,11 +15,11 @@ from typing import Any
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import alone
 from lensaudit.groups import batched, grouped
-from lensaudit.gym.auditors import AUDITORS, Auditor, Case, SeedModels
+from lensaudit.gym.auditors import AUDITORS, Case, SeedModels
 from lensaudit.gym.ground import said, tokens_of, whole
 from lensaudit.gym.make import PlantedModel, make, models_in
 from lensaudit.gym.recipes import mechanisms
-from lensaudit.gym.registry import AuditorScore, ScoreRow, load_own, named
+from lensaudit.gym.registry import Auditor, AuditorScore, ScoreRow, load_own, named
 from lensaudit.gym.settings import (
     MakeSettings,
     PlantingPair,

@@ -93,7 +93,7 @@ def test_attacks_on_what_is_said_tell_full_from_retain(asked, auditor, sign):
 
 
 def test_another_engine_is_another_auditor(tmp_path, monkeypatch):
-    module = importlib.import_module("lensaudit.gym.auditors")
+    module = importlib.import_module("lensaudit.gym.registry")
     first, greedy = module.AUDITORS["uds"].version, module.AUDITORS["greedy"].version
     monkeypatch.setattr(module, "engine_version", lambda: "another")
     assert module.AUDITORS["uds"].version != first != greedy
