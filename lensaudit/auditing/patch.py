@@ -9,8 +9,6 @@ from typing import Any
 from lensaudit.auditing.question import anchored
 from lensaudit.auditing.result import PatchResult, read_patched
 from lensaudit.files import canonical_json
-from lensaudit.patching.collateral import kept_beside
-from lensaudit.patching.controls import controls_of
 from lensaudit.patching.outcome import (
     BY_TOKEN,
     FILES,
@@ -23,7 +21,7 @@ from lensaudit.patching.prepare import prepare
 from lensaudit.patching.scoring import manifest_of
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.patching.summary import NOT_A_DEPTH, planned, summaries
+from lensaudit.patching.summary import NOT_A_DEPTH, beside_score, planned, summaries
 from lensaudit.progress import Notice, Plan, Tell, unheard
 from lensaudit.results.records import Run, claim, folder_of, folders_for, known_as
 from lensaudit.settings import COUNTERFACTUAL
@@ -79,8 +77,7 @@ def patch_into(
     started = time.monotonic()
     settings = anchored(tuple(sources), settings)
     session = prepare(sources, settings, notice=notice, progress=progress)
-    controls = None if settings.without_retain else controls_of(session)
-    kept = kept_beside(session)
+    beside = beside_score(session)
     opened(session)
     folders = {
         name: folder_of(
@@ -92,7 +89,7 @@ def patch_into(
         claim(one, "patch", FILES)
         clear(one)
     with session:
-        found = summaries(session, controls, kept)
+        found = summaries(session, *beside)
     nulls = read_calibration()
     for one in found:
         name, outcome = one.summary["source"], one.outcome

@@ -38,7 +38,6 @@ _TRIED = (("Question: Who?\nAnswer: It is", " red."), ("Question: Who?\nAnswer: 
 class Tokenizer(Protocol):
     """What is asked of a tokenizer: a fast one, which reports character offsets."""
 
-    is_fast: bool
     eos_token_id: int | None
 
     def __call__(self, text: str, **options: Any) -> Any:
@@ -162,14 +161,9 @@ def check_tokenizer(tokenizer: Tokenizer, name: str) -> None:
     """Refuse a tokenizer that would score the wrong tokens.
 
     Raises:
-        InputError: it has no character offsets, it appends an end-of-text token that would
-            land between prompt and continuation, or it changes the text between the two.
+        InputError: it appends an end-of-text token that would land between prompt and
+            continuation, or it changes the text between the two.
     """
-    if not tokenizer.is_fast:
-        raise InputError(
-            f"{name}: its tokenizer has no character offsets; convert it to a fast tokenizer "
-            "(tokenizer.json) and name that folder"
-        )
     plain = tokenizer("a", add_special_tokens=False)["input_ids"]
     special = tokenizer("a", add_special_tokens=True)["input_ids"]
     if plain and special[-1] != plain[-1]:

@@ -23,12 +23,11 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.conditions import EAGER
 from lensaudit.models.device import free_bytes
-from lensaudit.patching.collateral import kept_beside
 from lensaudit.patching.controls import controls_of
 from lensaudit.patching.layout import layout_of
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import CachedSource
-from lensaudit.patching.summary import summaries
+from lensaudit.patching.summary import kept_beside, summaries
 from lensaudit.progress import Progress
 from lensaudit.results.keyed import read_marked, write_marked
 from lensaudit.results.ledger import Ledger

@@ -211,41 +211,23 @@ def _penalty(seen: Tensor, like: Tensor) -> Tensor:
     )
 
 
-@dataclass(frozen=True)
-class Frame:
-    """What attention needs to know of a batch."""
-
-    layout: Layout
-    sights: Mapping[int | None, Sight]
-    """By sliding window."""
-    prefix_rotations: Mapping[Rotary, Rotation]
-    span_rotations: Mapping[Rotary, Rotation]
-    """By rotary embedding; layers without one turn nothing."""
-
-    @staticmethod
-    def of(decoder: Decoder, layout: Layout, like: Tensor) -> "Frame":
-        """Masks and rotations, made once per batch."""
-        tables = decoder.rotations(layout.n_pos, like)
-        windows = {block.attention.window for block in decoder.blocks}
-
-        def rotations(pos: Index) -> Mapping[Rotary, Rotation]:
-            return {
-                name: Rotation.at(*table, pos, neighbours=decoder.neighbours)
-                for name, table in tables.items()
-            }
-
-        return Frame(
-            layout=layout,
-            sights={window: sight_of(layout, window, like) for window in windows},
-            prefix_rotations=rotations(layout.prefix_pos),
-            span_rotations=rotations(layout.span_pos),
-        )
+def rotations_of(
+    decoder: Decoder, layout: Layout, pos: Index, like: Tensor
+) -> Mapping[Rotary, Rotation]:
+    """At these positions, by rotary embedding; layers without one turn nothing."""
+    tables = decoder.rotations(layout.n_pos, like)
+    return {
+        name: Rotation.at(*table, pos, neighbours=decoder.neighbours)
+        for name, table in tables.items()
+    }
 
 
-def prefix_of(block: Block, entering: Packed, frame: Frame) -> Prefix:
+def prefix_of(
+    block: Block, entering: Packed, layout: Layout, rotations: Mapping[Rotary, Rotation]
+) -> Prefix:
     """From the stream that enters the block: norm, projections, rotary embedding."""
-    attention, inner, layout = block.attention, block.ln1(entering), frame.layout
-    key = turned(attention.keys(inner), attention, frame.prefix_rotations)
+    attention, inner = block.attention, block.ln1(entering)
+    key = turned(attention.keys(inner), attention, rotations)
     padded = []
     for part in (key, attention.values(inner)):
         grid = part.new_zeros(layout.n_examples, key.shape[1], layout.n_prefix, key.shape[2])
@@ -266,11 +248,16 @@ class RowGrid:
     rotations: Mapping[Rotary, Rotation]
 
     @staticmethod
-    def of(frame: Frame, place: Index, rank: Index, n_rank: int) -> "RowGrid":
+    def of(
+        layout: Layout,
+        rotations: Mapping[Rotary, Rotation],
+        place: Index,
+        rank: Index,
+        n_rank: int,
+    ) -> "RowGrid":
         """The smallest rectangle that holds the tokens at `place` of the packed span."""
-        layout = frame.layout
         example, column = layout.span_example[place], layout.span_column[place]
-        turned_here = {name: one[place] for name, one in frame.span_rotations.items()}
+        turned_here = {name: one[place] for name, one in rotations.items()}
         return RowGrid(layout, n_rank, example, rank, column, turned_here)
 
     def head(self, n_tokens: int, n_rank: int) -> "RowGrid":

@@ -1,25 +1,211 @@
-"""What patching finds of each source, whatever the score: summary and rows, as files hold them."""
+"""What patching finds of each source, whatever the score, and what unlearning broke beside it.
 
-from collections.abc import Sequence
+Summary and rows, as files hold them. Of facts that should be kept the same patching gives UDS on
+other rows: 0 where the model still holds a fact as `full` does, 1 where it holds no more of it than
+the anchor. The anchor of S1 must not know the fact: the base model before fine-tuning, or, for what
+a base model knows too and where there is none, a counterfactual: `full`'s own stream on another
+fact that asks the most alike question and has as many tokens. Relative to a counterfactual 1 means:
+no better than a wrong answer.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
-from lensaudit.data.facts import spans_of
-from lensaudit.data.neutral import Neutral
-from lensaudit.patching.collateral import Anchored, collateral_of, kept_beside
+from jaxtyping import Float
+from torch import Tensor
+
+from lensaudit.data.facts import examples_hash, spans_of
+from lensaudit.data.neutral import Kept, Neutral, kept_facts, strata_of
+from lensaudit.data.spans import Encoded
+from lensaudit.errors import InputError
+from lensaudit.groups import unit_of
+from lensaudit.models.checkpoint import Checkpoint, check_same_shape, open_checkpoint
+from lensaudit.models.registry import base_spec, load_registry
 from lensaudit.patching.controls import controls_of, examined, planned_controls, unexamined
 from lensaudit.patching.exact_match import em_plan_of, em_result, run_em
-from lensaudit.patching.outcome import Summarised, beside, layer_cells, summary_of
+from lensaudit.patching.outcome import NO_KE, Outcome, Summarised, beside, layer_cells, summary_of
 from lensaudit.patching.scoring import compute, outcomes_of, plan_of, score_lens, scored
 from lensaudit.patching.session import Session
-from lensaudit.patching.sources import NO_OTHER, others_of
+from lensaudit.patching.sources import NO_OTHER, CachedSource, others_of
 from lensaudit.progress import Plan
 from lensaudit.results.patch_runs import Examined
+from lensaudit.scores.depth import depth_score, over_erasure
+from lensaudit.scores.intervals import clustered_mean, difference_of
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.attacks import SCALE
 
+FEWEST_ROWS = 10
+"""Scored rows below which a stratum has no number."""
+RELATIVE: Mapping[Literal["base", "counterfactual"], str] = {
+    "base": "a model that never saw them",
+    "counterfactual": "chance: another fact's answer",
+}
+NO_TOKENS = "the tokenizer leaves nothing to score"
+
+
+Anchored = tuple[Kept, Checkpoint | None]
+"""Facts to keep, with the model that never saw them; None: the counterfactual."""
+
+
+def kept_beside(session: Session) -> list[Anchored]:
+    """The sets that `--also` names, each with the anchor it is measured against; none is loaded.
+
+    Raises:
+        InputError: a set, a file or the base is wrong, or the score has no such part.
+    """
+    settings = session.settings
+    if not settings.also:
+        if settings.base is not None:
+            raise InputError("--base: is the anchor of --also; name facts to keep with it")
+        return []
+    if settings.score != "uds" or settings.component != "resid":
+        raise InputError("--also: needs --score uds and --component resid")
+    kept = [kept_facts(one, str(settings.data), limit=settings.limit) for one in settings.also]
+    if twice := [name for name, n in Counter(one.name for one in kept).items() if n > 1]:
+        raise InputError(f"--also {twice[0]}: named twice")
+    spec = base_spec([*session.sources], settings.base, load_registry(settings.registry))
+    base = None if spec is None else open_checkpoint(spec)
+    if base is not None:
+        check_same_shape(session.full, base)
+        if base.weights == session.full.weights:
+            raise InputError(f"--base {base.spec.name}: has the weights of full")
+    return [(one, None if one.pretrained else base) for one in kept]
+
+
+def collateral_of(
+    session: Session, sets: Sequence[Anchored], outcomes: Sequence[Outcome]
+) -> dict[str, dict[str, Any]]:
+    """Source -> the part `collateral` of summary.json: what was lost of each set; {} without sets.
+
+    All sources are patched in one sweep over the rows of a set, on top of the books of earlier
+    runs.
+
+    Raises:
+        VerificationError | WorkError: as of any patched score.
+    """
+    found: dict[str, dict[str, Any]] = {one.source: {} for one in outcomes}
+    for kept, base in sets:
+        rows, s1, s2, unscored = patched(session, kept, base)
+        for one in outcomes:
+            own = rows, s1, s2[session.sources[one.source].weights], unscored
+            document = _document(session, kept, base, one, *own)
+            found[one.source].setdefault("collateral", {})[kept.name] = document
+    return found
+
+
+Rows = tuple[Encoded, ...]
+Drops = Float[Tensor, "batch layer"]
+
+
+def patched(
+    session: Session, kept: Kept, base: Checkpoint | None
+) -> tuple[Rows, Drops, Mapping[str, Drops], dict[int, str]]:
+    """The rows that have an anchor, S1, S2 by weights, and why the others are not scored."""
+    rows, layers = session.encode(kept.rows), session.settings.at_layers
+    known = {e.idx for e in rows}
+    unscored = {row.idx: NO_TOKENS for row in kept.rows if row.idx not in known}
+    wanted, sources = rows, dict[str, CachedSource]()
+    if base is None:
+        others = others_of(session.full, rows, kept.rows)
+        unscored |= {e.idx: NO_OTHER for e in rows if e.idx not in others.given}
+        wanted, anchor = others.rows, others.key
+        if wanted:
+            sources[anchor] = others.of(session.streams(session.full, rows))
+    else:
+        anchor = base.weights
+        sources[anchor] = session.streams(base, rows)
+    names = [one.weights for one in session.sources.values()]
+    if wanted:
+        sources |= {one.weights: session.streams(one, rows) for one in session.sources.values()}
+        session.fill(wanted, sources, layers)
+    deltas = {name: session.read(name, wanted, layers) for name in (anchor, *names)}
+    return wanted, deltas[anchor], deltas, unscored
+
+
+def _document(
+    session: Session,
+    kept: Kept,
+    base: Checkpoint | None,
+    outcome: Outcome,
+    rows: Rows,
+    s1: Drops,
+    s2: Drops,
+    unscored: dict[int, str],
+) -> dict[str, Any]:
+    """The numbers of one set and one source, as plain JSON."""
+    tau = session.settings.tau
+    found = list(zip(rows, depth_score(s1, s2, tau=tau).uds.tolist(), strict=True))
+    scored = [(e, value) for e, value in found if value == value]
+    no_ke = {e.idx: NO_KE.format(tau=tau) for e, value in found if value != value}
+    named = zip(kept.rows, strata_of(kept.rows, session.examples), strict=True)
+    of_idx = {row.idx: stratum for row, stratum in named}
+    strata, authors = (
+        _parts(scored, lambda e: of_idx[e.idx]),
+        _parts(scored, lambda e: str(e.group)),
+    )
+    values, groups = [value for _, value in scored], [e.group for e, _ in scored]
+    forgotten = outcome.groups
+    apart: dict[str, Any] = {"value": None, "ci95": None, "why": "one side has no scored row"}
+    if values and forgotten:
+        gap = difference_of(outcome.scored.tolist(), forgotten, values, groups)
+        apart = {"value": gap.value, "ci95": gap.limits()["ci95"], "why": gap.why}
+    return {
+        "anchor": base.spec.name if base else COUNTERFACTUAL,
+        "relative_to": RELATIVE["base" if base else "counterfactual"],
+        **_mean(scored),
+        "n": len(kept.rows),
+        "rows_hash": examples_hash(kept.rows),
+        "unscored": dict(Counter((unscored | no_ke).values())),
+        "over_erasure_nats": over_erasure(s1, s2, tau=tau),
+        "strata": {
+            name: _mean(own)
+            if len(own) >= FEWEST_ROWS
+            else _mean([])
+            | {"n_scored": len(own), "why": f"{len(own)} scored rows, wanted {FEWEST_ROWS}"}
+            for name, own in strata.items()
+        },
+        # UDS of the forgotten facts minus the depth of the kept ones
+        "selectivity": apart,
+        # where collateral is narrow, its mean hides it
+        "authors": {
+            name: {"depth": sum(value for _, value in own) / len(own), "n_scored": len(own)}
+            for name, own in authors.items()
+        },
+    }
+
+
+Depths = Sequence[tuple[Encoded, float]]
+
+
+def _mean(scored: Depths) -> dict[str, Any]:
+    """Mean depth with its interval; None without rows."""
+    if not scored:
+        return {"depth": None, "ci95": None, "n_scored": 0}
+    values, groups = [value for _, value in scored], [e.group for e, _ in scored]
+    found = clustered_mean(values, groups, unit=unit_of(groups))
+    return {"depth": sum(values) / len(values), **found.limits(), "n_scored": len(values)}
+
+
+def _parts(scored: Depths, kind_of: Callable[[Encoded], Any]) -> dict[Any, Depths]:
+    """Rows of one kind together, in order of appearance."""
+    kinds = dict.fromkeys(kind_of(e) for e, _ in scored)
+    return {kind: [one for one in scored if kind_of(one[0]) == kind] for kind in kinds}
+
+
 NOT_PATCHED = "--score lens: streams are read out, not patched in; --score uds decides"
 NOT_A_DEPTH = "--score em: answers are compared, not the drop in nats; --score uds decides"
+
+
+def beside_score(session: Session) -> tuple[Neutral | None, list[Anchored]]:
+    """What stands beside the score: rows of controls, none without a retain model; kept facts.
+
+    Raises:
+        InputError: a file or a model that is named for it does not do.
+    """
+    neutral = None if session.settings.without_retain else controls_of(session)
+    return neutral, kept_beside(session)
 
 
 def planned(session: Session) -> Plan:
@@ -29,13 +215,13 @@ def planned(session: Session) -> Plan:
         InputError: a file or a model that is named for what stands beside the score does not do.
     """
     settings, layers = session.settings, session.settings.at_layers
-    kept_beside(session)
+    neutral, _ = beside_score(session)
     if settings.score == "em":
         return em_plan_of(session)
     if settings.score == "lens":
         return plan_of(session)
-    if not settings.without_retain:
-        return plan_of(session, planned_controls(session, controls_of(session)))
+    if neutral is not None:
+        return plan_of(session, planned_controls(session, neutral))
     others = others_of(session.full, session.encoded, session.examples)
     scores = session.scores(others.key)
     n_more = sum(len(layers if settings.fresh else scores.missing(e, layers)) for e in others.rows)

@@ -6,7 +6,7 @@ run's prefix, and each weight matrix is read once per batch. Derivation and cost
 explanation in `docs/engine.md`. The definition is `patching.oracle`; this is tested equal to it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,18 +15,21 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lensaudit.models.bridge import Component
-from lensaudit.models.decoder import Block, Decoder, Packed
+from lensaudit.models.decoder import Block, Decoder, Packed, Rotary
 from lensaudit.patching.layout import (
-    Frame,
     Index,
     Layout,
     Prefix,
+    Rotation,
     RowGrid,
     Schedule,
+    Sight,
     attend,
     on,
     prefix_of,
+    rotations_of,
     schedule_of,
+    sight_of,
 )
 from lensaudit.scores.depth import LabelScore, label_logprob, mean_per_example
 
@@ -96,14 +99,20 @@ def sweep(
     if component == "resid":
         same = unchanged(clean, sources, moved).cpu() & joins
     plan = schedule_of(layout, joins & ~same)
-    frame, place = Frame.of(decoder, moved, clean.span), plan.span.to(device)
+    span, prefix = (
+        rotations_of(decoder, moved, pos, clean.span) for pos in (moved.span_pos, moved.prefix_pos)
+    )
+    place, windows = plan.span.to(device), {block.attention.window for block in decoder.blocks}
     here = _Moving(
         decoder,
         clean,
         plan,
-        frame,
+        moved,
+        {window: sight_of(moved, window, clean.span) for window in windows},
+        prefix,
+        span,
         place,
-        RowGrid.of(frame, place, plan.rank.to(device), plan.n_rank[-1]),
+        RowGrid.of(moved, span, place, plan.rank.to(device), plan.n_rank[-1]),
         clean.span.new_empty(len(place), clean.span.shape[-1]),
         logit_rows,
         mlp_rows,
@@ -141,7 +150,11 @@ class _Moving:
     decoder: Decoder
     clean: CleanRun
     plan: Schedule
-    frame: Frame
+    layout: Layout
+    sights: Mapping[int | None, Sight]
+    """By sliding window."""
+    prefix_rotations: Mapping[Rotary, Rotation]
+    span_rotations: Mapping[Rotary, Rotation]
     place: Index
     rows: RowGrid
     resid: Float[Tensor, "row_token d_model"]
@@ -158,7 +171,8 @@ class _Moving:
         block, n_tokens = self.decoder.ready(layer), self.present
         inside = self.component != "resid" and self.plan.count[layer] > n_tokens
         if n_tokens or inside:
-            self.prefix = prefix_of(block, self.clean.entering(layer, prefix=True), self.frame)
+            entering = self.clean.entering(layer, prefix=True)
+            self.prefix = prefix_of(block, entering, self.layout, self.prefix_rotations)
         if n_tokens:
             rows = self.rows.head(n_tokens, self.plan.n_rank[layer - 1])
             resid = self.resid[:n_tokens]
@@ -167,7 +181,7 @@ class _Moving:
 
     def _attend(self, block: Block, resid: Packed, rows: RowGrid) -> Tensor:
         assert self.prefix is not None
-        sight = self.frame.sights[block.attention.window]
+        sight = self.sights[block.attention.window]
         return attend(block.attention, block.ln1(resid), self.prefix, rows, sight)
 
     def join(self, layer: int, sources: Sequence[Stack]) -> None:
@@ -183,11 +197,12 @@ class _Moving:
     def _joined(self, layer: int, value: Tensor, tokens: Index) -> Packed:
         """Output of a block of the clean run, with the source's value in its place."""
         if self.component == "resid":
-            whole, own = self.frame.layout.all_patched, self.clean.span[layer]
+            whole, own = self.layout.all_patched, self.clean.span[layer]
             return value if whole else self._blended(value, own[tokens], tokens)
         block, entering = self.decoder.ready(layer), self.clean.entering(layer)
         everyone = torch.arange(len(entering), device=entering.device)
-        clean_row = RowGrid.of(self.frame, everyone, torch.zeros_like(everyone), 1)
+        first = torch.zeros_like(everyone)
+        clean_row = RowGrid.of(self.layout, self.span_rotations, everyone, first, 1)
         mixed = self._attend(block, entering, clean_row)[tokens]
         # the rest of a block after its heads, with one component replaced
         component, head, entering = self.component, self.head, entering[tokens]
@@ -207,11 +222,11 @@ class _Moving:
 
     def _blended(self, value: Tensor, own: Tensor, tokens: Index) -> Tensor:
         """The source where the scope replaces, the clean run elsewhere."""
-        return torch.where(self.frame.layout.patched[tokens].unsqueeze(-1), value, own)
+        return torch.where(self.layout.patched[tokens].unsqueeze(-1), value, own)
 
     def scores(self, joins: Bool[Tensor, "source batch layer"]) -> Swept:
         """Read what the span's labels get from every row, and from the clean run."""
-        layout, device = self.frame.layout, self.resid.device
+        layout, device = self.layout, self.resid.device
         own, read = layout.read.nonzero().squeeze(1), self.plan.read.to(device)
         clean = self._read(self.clean.span[-1], own, layout.span_label)
         baseline = mean_per_example(clean, layout.span_example[own], layout.n_examples)

@@ -27,7 +27,7 @@ class Pieces:
     A letter outside ASCII is two tokens of the same place, as in byte-level vocabularies.
     """
 
-    is_fast, eos_token_id = True, None
+    eos_token_id = None
 
     def __init__(self):
         self.seen = {}
@@ -145,9 +145,8 @@ def test_an_entity_that_the_text_lacks_is_unscored_with_a_reason(tokenizer):
 
 
 class _Tokenizer:
-    def __init__(self, is_fast: bool, suffix: list[int]):
-        self.is_fast, self.suffix = is_fast, suffix
-        self.eos_token_id = 9
+    def __init__(self, suffix: list[int]):
+        self.suffix, self.eos_token_id = suffix, 9
 
     def __call__(self, text, add_special_tokens=True, **options):
         ids = [1, 5, *self.suffix] if add_special_tokens else [5] if text else []
@@ -157,12 +156,10 @@ class _Tokenizer:
         return " ".join(map(str, sorted(set(token_ids))))
 
 
-def test_a_tokenizer_that_appends_eos_or_has_no_offsets_is_refused():
+def test_a_tokenizer_that_appends_eos_is_refused():
     with pytest.raises(InputError, match=r"appends token 9 .*add_eos_token"):
-        check_tokenizer(_Tokenizer(True, [9]), "m")
-    check_tokenizer(_Tokenizer(True, []), "m")
-    with pytest.raises(InputError, match="no character offsets"):
-        check_tokenizer(_Tokenizer(False, []), "m")
+        check_tokenizer(_Tokenizer([9]), "m")
+    check_tokenizer(_Tokenizer([]), "m")
 
 
 def test_predicting_positions_lie_one_left_of_the_span(ragged):

@@ -12,10 +12,10 @@ from lensaudit.data.facts import load_facts
 from lensaudit.data.neutral import kept_facts, other_answers, strata_of
 from lensaudit.data.spans import Encoded
 from lensaudit.patching import sources as module
-from lensaudit.patching.collateral import patched as patched_beside
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.sources import places
+from lensaudit.patching.summary import patched as patched_beside
 from lensaudit.scores.depth import over_erasure
 from lensaudit.scores.intervals import clustered_mean, difference_of
 
