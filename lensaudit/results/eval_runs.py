@@ -104,8 +104,13 @@ class MetricResult(Estimate):
         return (*self.parts.values(),) or (self,)
 
     @property
+    def n_scored(self) -> int:
+        """Rows with a score; of an attack on both sides."""
+        return sum(len(one.records) for one in self.sides)
+
+    @property
     def n_unscored(self) -> int:
-        """Rows without a score; of an attack on both sides."""
+        """Rows without one."""
         return sum(len(one.unscored) for one in self.sides)
 
 
@@ -188,7 +193,7 @@ def entries_of(content: Mapping[str, Any], where: object) -> dict[str, MetricRes
         one = checked(MetricResult, raw, place)
         check_inside(one, place)
         check_share(name, one.value, place)
-        found[name] = replace(one, n=sum(len(side.records) for side in one.sides))
+        found[name] = replace(one, n=one.n_scored)
     return found
 
 

@@ -58,8 +58,8 @@ def _root(found: "EvaluationResult", name: str) -> str:
 
 def _counts(entry: "MetricResult") -> str:
     """Rows scored of rows asked; both sides of a membership attack together."""
-    scored = sum(len(one.records) for one in entry.sides)
-    return f"{scored}/{scored + entry.n_unscored}" if scored else ""
+    n = entry.n_scored
+    return f"{n}/{n + entry.n_unscored}" if n else ""
 
 
 def of_judged(job: "JudgeJob") -> Iterator[Part]:

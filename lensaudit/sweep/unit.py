@@ -260,9 +260,7 @@ def _depths(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 def _value(metric: Metric, entry: MetricResult) -> dict[str, Any]:
     """One metric as plain JSON."""
-    n = sum(len(side.records) for side in entry.sides)
-    ends = None if entry.value is None else entry.ends
-    found = Estimate.within(entry.value, ends, n=n, why=entry.reason or "no value")
+    found = replace(entry, n=entry.n_scored, why=entry.reason or "no value")
     return _row(found, entry.n_unscored, metric.high_means, metric.fn.__module__.rpartition(".")[2])
 
 
