@@ -581,20 +581,9 @@ class WorstResult(RunResult):
         return self.summary["excess"]
 
     @property
-    def ci95(self) -> tuple[float, float] | None:
-        """Interval of the excess, by authors; None: see the summary's `no_interval`."""
-        ends = self.summary["ci95"]
-        return None if ends is None else (ends[0], ends[1])
-
-    @property
     def named(self) -> tuple[int, ...]:
         """Idx of the facts that are named."""
         return tuple(self.summary["named"])
-
-    @property
-    def unscored(self) -> Mapping[int, str]:
-        """Idx -> why a fact was not asked."""
-        return {int(idx): why for idx, why in self.summary["unscored"].items()}
 
 
 def worst_into(

@@ -6,7 +6,6 @@ left open, with its candidates.
 """
 
 import json
-import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.project import ROWS, Project, annotated_beside
+from lensaudit.results.locate import folders_below
 from lensaudit.results.reading import part
 from lensaudit.results.records import MANIFEST
 
@@ -321,10 +321,6 @@ def _kind_of(name: str, kinds: Mapping[str, re.Pattern[str]]) -> str | None:
 
 
 def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Folders from the first down, with the files in them; hidden ones and results are left out."""
-    for here, inner, files in islice(os.walk(folder), MOST_FILES):
-        place = Path(here)
-        deep = len(place.parts) - len(folder.parts) >= DEPTH or (place / "pyvenv.cfg").exists()
-        kept = [one for one in sorted(inner) if one[:1] != "." and one not in _CLOSED]
-        inner[:] = [] if deep else kept
-        yield place, files
+    """Folders from the first down, with the names in them; hidden ones and results are left out."""
+    found = folders_below(folder, DEPTH, closed_by="pyvenv.cfg", skipped=_CLOSED)
+    return islice(found, MOST_FILES)

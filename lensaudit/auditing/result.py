@@ -82,17 +82,6 @@ class PatchResult(RunResult):
         return calibration_problem(self.summary["calibration"])
 
     @property
-    def ci95(self) -> tuple[float, float] | None:
-        """95 % interval of `value` by authors; None where there is none: `summary["ci95_why"]`."""
-        ends = self.summary["ci95"]
-        return None if ends is None else (ends[0], ends[1])
-
-    @property
-    def unscored(self) -> Mapping[int, str]:
-        """Idx -> why this example has no score."""
-        return {int(idx): why for idx, why in self.summary["unscored"].items()}
-
-    @property
     def reason(self) -> str | None:
         """Why there is no UDS; None where there is one."""
         if self.uds is not None:
@@ -222,11 +211,6 @@ class CacheResult(RunResult):
     def n(self) -> int:
         """Examples."""
         return self.summary["n"]
-
-    @property
-    def unscored(self) -> Mapping[int, str]:
-        """Idx -> why the tokenizer lost its span."""
-        return {int(idx): why for idx, why in self.summary["unscored"].items()}
 
     @property
     def parts(self) -> "Mapping[Kept, CacheResult]":

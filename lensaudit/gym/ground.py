@@ -15,7 +15,7 @@ from lensaudit.data.spans import Encoded, encode
 from lensaudit.data.tofu import DEMO, forget_set
 from lensaudit.errors import InputError
 from lensaudit.evaluation.known import span_values
-from lensaudit.scores.erasure import label_hit
+from lensaudit.scores.depth import label_hit
 from lensaudit.unlearn.rows import (
     chat_sample,
     finetune_batches,

@@ -29,7 +29,7 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.sources import CachedSource
 from lensaudit.progress import Plan, Progress
 from lensaudit.results.reading import null
-from lensaudit.scores.erasure import (
+from lensaudit.scores.depth import (
     Erasure,
     ExactMatch,
     erasure_score,

@@ -9,7 +9,7 @@ from lensaudit.errors import InputError
 from lensaudit.models.bridge import Component
 from lensaudit.models.sizes import LEAST_BUDGET
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.scores.erasure import EM_THRESHOLD
+from lensaudit.scores.depth import EM_THRESHOLD
 from lensaudit.settings import Device, Dtype, EmForm, Positions, Profile
 
 Engine = Literal["sweep", "oracle", "lens"]

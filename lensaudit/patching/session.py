@@ -46,8 +46,7 @@ from lensaudit.patching.score_cache import (
 from lensaudit.patching.sources import CachedSource
 from lensaudit.patching.stages import Room, Runner, Wanted, complete, ke_layers
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.scores.depth import label_logprob, mean_per_example, span_mean
-from lensaudit.scores.erasure import label_hit
+from lensaudit.scores.depth import label_hit, label_logprob, mean_per_example, span_mean
 from lensaudit.settings import Kept, Positions
 
 ANSWER_BATCH = 16

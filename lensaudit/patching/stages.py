@@ -30,8 +30,7 @@ from lensaudit.patching.score_cache import ScoreCache, ScoreEntry, example_hash
 from lensaudit.patching.sources import CachedSource
 from lensaudit.patching.wavefront import CleanRun, Stack, Swept, sweep
 from lensaudit.progress import Progress, Tell
-from lensaudit.scores.depth import LabelScore, label_logprob, mean_per_example
-from lensaudit.scores.erasure import label_hit
+from lensaudit.scores.depth import LabelScore, label_hit, label_logprob, mean_per_example
 
 Joins = Bool[Tensor, "source batch layer"]
 KEPT_EVERY = 1.0

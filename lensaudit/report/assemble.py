@@ -102,7 +102,7 @@ class Document:
         made = one.path.parent / MANIFEST
         if one.kind != "eval" and made.exists():
             self.beside.append({"folder": str(one.path.parent), "content": json_object(made)})
-        self.verdicts.take(one)
+        self.verdicts.take(one, found if one.kind == "eval" else None)
         getattr(self, name).extend(found if isinstance(found, list) else [found])
 
     @property

@@ -88,7 +88,7 @@ class MetricResult(Estimate):
             "high": ends[1],
             "why": entry.get("reason") or entry.get("interval_95_why"),
             "value_by_index": known if rows else entry.get("value_by_index") or {},
-            "unscored": gaps | (entry.get("unscored") or {}),
+            "unscored": gaps | part(entry, "unscored"),
             "parts": sides if len(sides) == len(_SIDES) else {},
             "failed": entry.get("failed"),
         }

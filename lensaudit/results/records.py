@@ -78,6 +78,17 @@ class RunResult:
     summary: Mapping[str, Any]
     """The content of summary.json."""
 
+    @property
+    def ci95(self) -> tuple[float, float] | None:
+        """95 % interval by authors of the run's number; None where there is none, or no number."""
+        ends = self.summary.get("ci95")
+        return None if ends is None else (ends[0], ends[1])
+
+    @property
+    def unscored(self) -> Mapping[int, str]:
+        """Idx -> why this example has no score."""
+        return {int(idx): why for idx, why in self.summary.get("unscored", {}).items()}
+
 
 @dataclass(frozen=True)
 class NamedModel:

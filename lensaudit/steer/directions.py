@@ -30,8 +30,7 @@ from lensaudit.models.bridge import TransformerBridge, device_of, logits_of
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.patching.generation import ends_of
 from lensaudit.patching.session import Session
-from lensaudit.scores.depth import label_logprob, mean_per_example, span_mean
-from lensaudit.scores.erasure import label_hit
+from lensaudit.scores.depth import label_hit, label_logprob, mean_per_example, span_mean
 from lensaudit.steer.generate import (
     NO_EDITS,
     Edits,

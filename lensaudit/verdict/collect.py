@@ -202,14 +202,14 @@ class Verdicts:
         self._models: dict[str, Model] = {}
         self._anchors: set[str] = set()
 
-    def take(self, one: Found) -> int:
-        """Read a result; of how many models it speaks."""
+    def take(self, one: Found, run: EvaluationResult | None = None) -> int:
+        """Read a result, unless it is an evaluation that was read; of how many models it speaks."""
         if one.kind == "patch":
             return self.take_run(read_patch(one.path, {}))
         # a table of another tool has no intervals
         if one.kind not in READERS or one.path.suffix == ".csv":
             return 0
-        run = read_eval(one.path) if one.kind == "eval" else None
+        run = read_eval(one.path) if one.kind == "eval" and run is None else run
         manifest = one.path.parent / MANIFEST
         made = json_object(manifest) if manifest.exists() else {}
         content = run.entries if run else read_json(one.path)

@@ -19,7 +19,7 @@ from lensaudit.patching.exact_match import (
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.sources import CachedSource
-from lensaudit.scores.erasure import label_hit
+from lensaudit.scores.depth import label_hit
 
 FEW = 12
 SOURCES = ("idknll", "graddiff", "npo", "simnpo")

@@ -11,7 +11,7 @@ from wavefront_helpers import NATS, assert_equal, defined, examples, source_stac
 from lensaudit.data.spans import make_batch
 from lensaudit.models.bridge import bridge_from, residuals
 from lensaudit.models.decoder import decoder_of
-from lensaudit.scores.erasure import label_hit
+from lensaudit.scores.depth import label_hit
 
 COMPONENTS = {"resid": None, "attn": None, "mlp": None, "resid_mid": None, "head": 2}
 RAGGED = examples(

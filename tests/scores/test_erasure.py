@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lensaudit.scores.erasure import erasure_score, exact_match, label_hit, layer_status, tally
+from lensaudit.scores.depth import erasure_score, exact_match, label_hit, layer_status, tally
 
 
 def test_exact_match_by_hand():
