@@ -123,7 +123,7 @@ def test_intervals_of_the_embedded_suite_count_authors(tmp_path):
         (["--reference", "/nowhere"], "no such folder"),
         (["--data", "MADE/llama3like"], "holds none of"),
         (["--retain-log", "MADE/summary.json"], "wanted an object"),
-        (["--retain-log", EMBEDDED / "data" / "forget.json"], "is not a log"),
+        (["--retain-log", EMBEDDED / "data" / "forget.json"], "holds list, wanted a JSON object"),
     ],
 )
 def test_bad_input_is_one_line_before_any_work(made, tmp_path, monkeypatch, capsys, more, said):
