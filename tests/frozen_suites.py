@@ -22,48 +22,23 @@ from lensaudit.metrics.registry import MetricResult, all_metrics
 all_metrics()  # the files of the folder register themselves when they are imported
 
 FORGET = (
-    "exact_memorization",
-    "extraction_strength",
-    "forget_Q_A_PARA_Prob",
-    "forget_Q_A_PARA_ROUGE",
-    "forget_Q_A_PERT_Prob",
-    "forget_Q_A_Prob",
-    "forget_Q_A_ROUGE",
-    "forget_truth_ratio",
-    "forget_truth_ratio_prob_mean",
-    "mia_loss",
-    "mia_min_k",
-    "mia_min_k_plus_plus",
-    "mia_zlib",
+    *("exact_memorization", "extraction_strength", "forget_Q_A_PARA_Prob"),
+    *("forget_Q_A_PARA_ROUGE", "forget_Q_A_PERT_Prob", "forget_Q_A_Prob", "forget_Q_A_ROUGE"),
+    *("forget_truth_ratio", "forget_truth_ratio_prob_mean", "mia_loss", "mia_min_k"),
+    *("mia_min_k_plus_plus", "mia_zlib"),
 )
 TOFU = (
     *FORGET,
-    "forget_Q_A_ROUGE_f1",
-    "forget_quality",
-    "mia_gradnorm",
-    "mia_reference",
-    "model_utility",
-    "privleak",
-    "rel_diff",
-    "s_mia_loss",
-    "s_mia_min_k",
+    *("forget_Q_A_ROUGE_f1", "forget_quality", "mia_gradnorm", "mia_reference", "model_utility"),
+    *("privleak", "rel_diff", "s_mia_loss", "s_mia_min_k"),
 )
 """`model_utility` brings its nine parts."""
 RETAIN = ("forget_truth_ratio", "mia_loss", "mia_min_k")
 """What the metrics of a model compare with."""
 MUSE = (
-    "exact_memorization",
-    "extraction_strength",
-    "forget_knowmem_ROUGE",
-    "forget_verbmem_ROUGE",
-    "mia_gradnorm",
-    "mia_loss",
-    "mia_min_k",
-    "mia_min_k_plus_plus",
-    "mia_zlib",
-    "privleak",
-    "rel_diff",
-    "retain_knowmem_ROUGE",
+    *("exact_memorization", "extraction_strength", "forget_knowmem_ROUGE"),
+    *("forget_verbmem_ROUGE", "mia_gradnorm", "mia_loss", "mia_min_k", "mia_min_k_plus_plus"),
+    *("mia_zlib", "privleak", "rel_diff", "retain_knowmem_ROUGE"),
 )
 
 

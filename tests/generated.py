@@ -164,25 +164,6 @@ def save_years(folder: Path) -> Path:
     return folder
 
 
-def save_annotated(path: Path, n_authors: int = 20, n_each: int = 4) -> Path:
-    """An annotated forget set as people write it: extra keys, no author, `idx` from 0."""
-    rows = [
-        {
-            "idx": author * n_each + place,
-            "question": f"What is fact {place} about author {author}?",
-            "answer": f"It is thing {place}, of author {author}." if place else "Yes, it is.",
-            "prefix": "It is" if place else "",
-            "entity": f"thing {place}" if place else "Yes",
-            "full_output": "It is.",
-            "entity_span": {"start": 2, "end": 3, "tokens": [1]},
-        }
-        for author in range(n_authors)
-        for place in range(n_each)
-    ]
-    path.write_text(json.dumps(rows))
-    return path
-
-
 def tokenizer_like(kind: str) -> Any:
     """The embedded tokenizer with the traps of others.
 

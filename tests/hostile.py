@@ -106,14 +106,7 @@ PLACES = (
 )
 OUTPUTS = ("in/pipe", "in/device", "in/socket", "in/loop", "victim/thesis.json", "a" * 5000, "")
 OUTS = (
-    "out",
-    "figures",
-    "output",
-    "write",
-    "review",
-    "target",
-    "judge_cache",
-    "cache",
+    *("out", "figures", "output", "write", "review", "target", "judge_cache", "cache"),
     "activations",
 )
 """Parameters that are written to."""

@@ -78,21 +78,6 @@ def test_a_path_is_a_folder(tmp_path, activations):
     assert named(Path("full")) == "./full"
 
 
-def test_progress_is_told_as_values(tmp_path):
-    told = []
-    la.patch("demo/npo", out=tmp_path, activations=tmp_path / "new", progress=told.append, **FEW)
-    controls = ("neutral", "for controls")
-    last = {one.stage: one for one in told if not one.stage.endswith(controls)}
-    assert {one.stage for one in told} > set(last)
-    assert list(last) == [
-        "caching demo/retain",
-        "caching demo/npo",
-        "caching demo/full",
-        "patching",
-    ]
-    assert all((one.done, one.of) == (5, 5) for one in last.values())
-
-
 def test_without_a_score_there_is_a_reason(tmp_path, activations):
     none = la.patch("demo/npo", out=tmp_path, activations=activations, tau=1e3, **FEW)
     assert (none.uds, none.ci95) == (None, None)

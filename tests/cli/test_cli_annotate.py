@@ -19,32 +19,6 @@ def pairs(tmp_path):
     return path
 
 
-def test_pairs_become_a_forget_set_and_a_review_and_back(pairs, tmp_path, capsys):
-    out, again = tmp_path / "forget.json", tmp_path / "again.json"
-    assert run(["annotate", str(pairs), "-o", str(out), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["n"], said["left_out"]) == (12, {"900": "no entity found"})
-    assert 900 in said["to_check"]
-    rows = json.loads(out.read_text())
-    assert [row["idx"] for row in rows] == [e.idx for e in forget_set("demo")[:12]]
-    wanted = {e.idx: e.entity for e in forget_set("demo")}
-    assert sum(row["entity"] == wanted[row["idx"]] for row in rows) >= 9
-
-    review = tmp_path / "forget.review.txt"
-    text = review.read_text()
-    corrected = text.replace(f"[[{rows[0]['entity']}]]", rows[0]["entity"], 1)
-    corrected = corrected.replace("\nA: ", "\nA: [[", 1)
-    word = rows[0]["answer"].split()[0]
-    corrected = corrected.replace(f"A: [[{word}", f"A: [[{word}]]", 1)
-    review.write_text(corrected)
-    assert run(["annotate", str(review), "-o", str(again), "--review", str(review)]) == 0
-    found = json.loads(again.read_text())
-    assert found[1:] == rows[1:]
-    assert (found[0]["entity"], found[0]["prefix"], found[0]["span"]) == (word, "", "reviewed")
-    assert review.read_text() == corrected
-    assert "idx 900 left out: no entity found" in capsys.readouterr().err
-
-
 def test_a_span_is_by_rule_until_somebody_corrects_or_confirms_it(pairs, tmp_path, capsys):
     with pairs.open("a") as file:
         row = {"idx": 901, "question": "Where?", "answer": "In Rome.", "entity": "Rome", "group": 9}

@@ -93,7 +93,6 @@ def test_weights_of_whole_numbers_are_refused_before_any_is_read(folder):
     [
         {"quant_method": "bitsandbytes", "load_in_4bit": True},
         {"quant_method": "gptq", "bits": 4},
-        {"quant_method": "awq"},
         {"quant_method": "compressed-tensors", "config_groups": {}},
         "nonsense",
     ],
@@ -111,7 +110,6 @@ def test_packed_weights_are_refused_with_what_would_do(folder, packed):
         {"model_type": "unheard-of"},
         {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config"}},
         {"hidden_act": "unheard-of"},
-        {"rms_norm_eps": "small"},
         {"rope_parameters": {"rope_type": "unheard-of", "rope_theta": 1e4}},
     ],
 )

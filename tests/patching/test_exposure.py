@@ -68,16 +68,14 @@ MORE = [[3, 4], [8, 9, 10, 11]]
 def test_prompts_read_together_are_those_read_alone(tiny, monkeypatch, limit):
     monkeypatch.setattr(reading, "READ_TOKENS", limit)
     model = tiny()
+    other = tiny(1)
     prompts, candidates = [PROMPT[:2], PROMPT * 2, PROMPT], [MORE, CANDIDATES, [[44]]]
-    for reader in (Reader(model), Reader(tiny(1), source=model, layer=1)):
-        found = exposures(reader, prompts, candidates)
-        for prompt, own, row in zip(prompts, candidates, found, strict=True):
-            assert row.tolist() == pytest.approx(
-                exposures(reader, [prompt], [own])[0].tolist(), abs=1e-4
-            )
-    together = lensed(model, tiny(1), prompts, candidates, [1])
-    for prompt, own, rows in zip(prompts, candidates, together, strict=True):
-        assert torch.allclose(rows, lensed(model, tiny(1), [prompt], [own], [1])[0], atol=1e-4)
+    joined = Reader(other, source=model, layer=1)
+    found = exposures(joined, prompts, candidates)
+    together = lensed(model, other, prompts, candidates, [1])
+    for prompt, own, row, rows in zip(prompts, candidates, found, together, strict=True):
+        assert torch.allclose(row, exposures(joined, [prompt], [own])[0], atol=1e-4)
+        assert torch.allclose(rows, lensed(model, other, [prompt], [own], [1])[0], atol=1e-4)
 
 
 @pytest.mark.parametrize(("limit", "rows"), [(30, [1, 4, 2]), (10**6, [1, 6])])

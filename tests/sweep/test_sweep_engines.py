@@ -163,8 +163,6 @@ def test_a_plan_for_cuda_and_workers_on_gpus_are_refused_where_there_is_none(tmp
     [
         ("serial", ("--workers", 2), "pool or ray or slurm"),
         ("pool", ("--address", "auto"), "ray"),
-        ("pool", ("--slurm", "timeout_min=3"), "slurm"),
-        ("ray", ("--gpus", "0"), "pool"),
         ("slurm", ("--per-gpu", 2), "pool or ray"),
     ],
 )

@@ -54,7 +54,6 @@ def test_two_checkpoints_of_one_name_stay_apart():
         ("npo_lr5e5_b05_a1_ep10", None, "npo_lr5e5_b05_a1_ep10"),
         ("open-unlearning/some_Model@v2", None, "open-unlearning-some_model-v2"),
         ("/long/way/to/runs/a/checkpoint-500", "x", "a-checkpoint-500"),
-        ("./runs/final", "x", "final"),
     ],
 )
 def test_names_in_tables_are_usable_in_a_registry_file(name, local, wanted):
@@ -90,13 +89,9 @@ def test_a_plan_changed_on_disk_is_refused(tmp_path, capsys):
     ("arguments", "said"),
     [
         (["nonsense_*"], "pattern 'nonsense_*' matches no model"),
-        (["role:nobody"], "no model has this role"),
         ([], "the plan is empty"),
-        (["demo/nop"], "unknown model"),
         (["demo/npo", "--variants", "int3"], "--variants 'int3'"),
-        (["demo/npo", "--variants", ""], "--variants ''"),
         (["demo/npo", "--retain", "demo/full"], "the same checkpoint"),
-        (["demo/npo", "--metric", "truth"], "no metric 'truth'"),
     ],
 )
 def test_bad_input_is_one_line_before_any_work(tmp_path, capsys, arguments, said):
