@@ -332,7 +332,13 @@ def rendered(
         **tokenizer.special_tokens_map,
         **variables,
     }
-    said = _RENDERER.ask(json.dumps(request, default=str))
+    return _text(json.dumps(request, default=str))
+
+
+@lru_cache(maxsize=4096)  # some 20 MB: every model of an audit is asked the same rows
+def _text(request: str) -> str:
+    """What the process makes of a request; a refusal is not kept."""
+    said = _RENDERER.ask(request)
     if "error" in said:
         raise CannotRender(said["error"])
     return said["text"]

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
@@ -126,7 +127,9 @@ def traces(
     The plain model is used and not the bridge: nothing inside it is read or changed here, and
     the bridge's hook points cost time at every module.
     """
-    chunked = _head_reads_the_trunk(model)
+    if model not in _READS_THE_TRUNK:
+        _READS_THE_TRUNK[model] = _head_reads_the_trunk(model)
+    chunked = _READS_THE_TRUNK[model]
     found: dict[int, Trace] = {}
     for places in by_length([text.ids for text in texts], batch_size, longest_first=True):
         batch = [texts[place] for place in places]
@@ -173,6 +176,10 @@ def token_traces(
         scores["variance"][at] = square - scores["mean"][at].square()
     pieces = (score.cpu().split(list(lengths)) for score in scores.values())
     return [Trace(*(one.numpy() for one in text)) for text in zip(*pieces, strict=True)]
+
+
+_READS_THE_TRUNK: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+"""What `_head_reads_the_trunk` found of a model, which asks it twice; kept while it is loaded."""
 
 
 @torch.no_grad()
