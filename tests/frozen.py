@@ -91,12 +91,16 @@ def patching() -> Any:
     full, retain = la.load_model("demo/full"), la.load_model("demo/retain")
     encoded = embedded_forget()[FEW]
 
-    def deltas(source, scope="span", component="resid", last_layer="resid_post"):
+    def deltas(source, scope="span", component="resid"):
         batch = la.make_batch(encoded, scope=scope)
-        stack, final = la.residuals(source, batch.tokens, component=component)
-        if last_layer == "reference":
-            stack = torch.cat((stack[:, :-1], final[:, None]), 1)
+        stack, _ = la.residuals(source, batch.tokens, component=component)
         return la.layer_deltas(full, stack, batch, component=component)
+
+    def last_as_reference(source):
+        batch = la.make_batch(encoded)
+        stack, final = la.residuals(source, batch.tokens)
+        normed, last = torch.cat((stack[:, :-1], final[:, None]), 1), stack.shape[1] - 1
+        return la.layer_deltas(full, normed, batch, layers=[last])[:, 0].tolist()
 
     s1, batch = deltas(retain), la.make_batch(encoded)
     found: dict[str, Any] = {
@@ -110,9 +114,7 @@ def patching() -> Any:
         score = la.depth_score(s1, s2)
         found[name] = {"s2": s2.tolist(), "uds": score.uds.tolist(), "ke": score.ke.tolist()}
         found[name]["boundary"] = deltas(source, scope="boundary").tolist()
-        found[name]["last layer as the reference"] = deltas(source, last_layer="reference")[
-            :, -1
-        ].tolist()
+        found[name]["last layer as the reference"] = last_as_reference(source)
     for component in ("attn", "mlp", "resid_mid"):
         found[component] = deltas(retain, component=component).tolist()
     return found

@@ -56,27 +56,30 @@ def of_role(registry, role: str) -> list[Any]:
     return [spec for spec in registry.values() if spec.role == role]
 
 
+SMALL = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "attn_implementation": "eager",
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+"""A configuration that runs in milliseconds."""
+
+
 def tiny_model(seed: int = 0, **changes):
     """A random Llama, 3 layers of 32, grouped-query attention, uneven norm weights."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
-    settings = {
-        "vocab_size": 61,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 128,
-        "tie_word_embeddings": False,
-        "attn_implementation": "eager",
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    } | changes
-    model = LlamaForCausalLM(LlamaConfig(**settings)).eval()
+    own = {"num_hidden_layers": 3, "tie_word_embeddings": False}
+    model = LlamaForCausalLM(LlamaConfig(**SMALL | own | changes)).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             # logits of a fresh model are nearly flat: every test would pass on noise
@@ -184,22 +187,9 @@ def tiny_model_of(kind: str, seed: int = 0, **changes):
     import transformers
 
     torch.manual_seed(seed)
-    settings = {
-        "vocab_size": 61,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 128,
-        "attn_implementation": "eager",
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    }
     if "text_config" in changes:
-        changes["text_config"] = settings | changes["text_config"]
-    config = getattr(transformers, f"{kind}Config")(**(settings | changes))
+        changes["text_config"] = SMALL | changes["text_config"]
+    config = getattr(transformers, f"{kind}Config")(**SMALL | changes)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     model.config.architectures = [type(model).__name__]  # as a saved one says
     with torch.no_grad():

@@ -4,6 +4,7 @@ Made once by `python tests/activations/test_golden.py FOLDER`; a new layout gets
 beside this one, and this one must then be read or refused by name.
 """
 
+import dataclasses
 import json
 import shutil
 import sys
@@ -14,27 +15,14 @@ import numpy as np
 import pytest
 import torch
 import xxhash
-from store_cases import same
+from store_cases import BASE, same
 
 from lensaudit.activations.inventory import verify
-from lensaudit.activations.spec import Fingerprint
 from lensaudit.activations.store import ActivationStore, ExampleActivations, open_activations
 
 GOLDEN = Path(__file__).parent / "golden" / "release-0.1.0"
-FINGERPRINT = Fingerprint(
-    weights="5e77" * 8,
-    tokenizer="91c0" * 8,
-    examples="0fa1" * 8,
-    template="qa",
-    hook="resid_post",
-    layers=2,
-    d_model=4,
-    positions="span",
-    dtype="bfloat16",
-    attention="eager",
-    device_class="cpu",
-    batch_policy="right-padded-16",
-)
+NAMES = {"weights": "5e77" * 8, "tokenizer": "91c0" * 8, "examples": "0fa1" * 8}
+FINGERPRINT = dataclasses.replace(BASE, **NAMES, layers=2, d_model=4)
 IDX, POSITIONS = (7, 3, 5), ((2, 3), (), (1, 4, 6))
 BITS = (0x0000, 0x8000, 0x0001, 0x807F, 0x7F7F, 0x3F80, 0xC2F7, 0x0080)
 """0, -0, the smallest and largest denormals, the largest number, 1, -123.5, the smallest normal."""

@@ -117,34 +117,6 @@ def test_an_unknown_model_is_refused_before_the_command_runs():
     assert seen == []
 
 
-def test_help_shows_words_defaults_and_ranges_once():
-    command, _ = command_with(Recipe)
-    text = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
-    for line in (
-        "--name NAME Who. Repeatable. [required]",
-        "--method [nf4|int8] How. [default: nf4]",
-        "--form [auto|chat|raw] Where. [default: auto]",
-        "--folds INTEGER RANGE [default: 5; x>=2]",
-        "--batch-size AUTO|N",
-        "--per-call FLOAT RANGE What a call costs. [default: 0.5; x>=0]",
-    ):
-        assert line in text
-    assert "note" not in text
-
-
-def test_what_is_declared_nearer_to_the_command_keeps_its_place():
-    @click.command()
-    @options(Recipe)
-    @click.option("--json", "as_json", is_flag=True)
-    @options(Recipe, "keep")
-    def command(settings: Recipe, as_json: bool) -> None:
-        """Help."""
-
-    names = [one.name for one in command.params]
-    assert names.count("keep") == 1
-    assert names.index("registry") < names.index("as_json") < names.index("keep")
-
-
 def test_an_argument_fills_the_field_of_its_name():
     seen = []
 

@@ -59,10 +59,3 @@ def test_a_line_shows_names_as_they_are_and_sends_no_escapes(speak, capsys):
         assert said.rstrip("\n").endswith(shown)
         assert "\x1b" not in said
         assert "\u202e" not in said
-
-
-def test_a_listing_keeps_one_line_per_row_however_wide(capsys):
-    rows = [("a", "x" * 300, "1"), ("long name", "y", "22")]
-    terminal.listing(rows)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines == [f"a          {'x' * 300}  1", f"long name  y{' ' * 299}  22"]

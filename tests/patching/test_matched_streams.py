@@ -62,16 +62,15 @@ def pair():
 ROWS = [Encoded(idx, idx, (5,) * 6, 3, 2, 4) for idx in range(20)]
 
 
+def fitted(pair, places, root):
+    how = {"n_tokens": 1000, "memory_bytes": 1 << 20, "root": root}
+    return fit_alignment(*pair, ROWS, "affine", **how, places=places)
+
+
 def test_a_map_is_fitted_where_both_have_read_as_much(pair, tmp_path):
     own, full = pair
     places = dict.fromkeys(range(20), PLACES)
-    made = fit_alignment(
-        *(own, full, ROWS, "affine"),
-        n_tokens=1000,
-        memory_bytes=1 << 20,
-        root=tmp_path,
-        places=places,
-    )
+    made = fitted(pair, places, tmp_path)
     # four of six positions match beyond the first; every fifth row is held out
     assert made.n_tokens == 4 * 16
     assert min(made.r2) > 0.999
@@ -85,16 +84,9 @@ def test_a_map_is_fitted_where_both_have_read_as_much(pair, tmp_path):
 
 
 def test_a_row_that_the_source_lost_hands_nothing_over(pair, tmp_path):
-    own, full = pair
     kept = dict.fromkeys(range(1, 20), PLACES)
-    made = fit_alignment(
-        *(own, full, ROWS, "affine"),
-        n_tokens=1000,
-        memory_bytes=1 << 20,
-        root=tmp_path,
-        places=kept,
-    )
-    source = mapped(CachedSource(own), made.maps, made.layer_of, kept)
+    made = fitted(pair, kept, tmp_path)
+    source = mapped(CachedSource(pair[0]), made.maps, made.layer_of, kept)
     first, second = source.padded(ROWS[:2])
     assert not first.any()
     assert second.any()

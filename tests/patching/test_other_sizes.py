@@ -134,6 +134,12 @@ def sizes(tmp_path_factory, tiny_tokenizer):
     return save_questions(folder)
 
 
+def patched(folder, name, **how):
+    """A model of a folder into its `full`, on its rows."""
+    places = {one: folder / one for one in ("full", "retain", "activations")}
+    return la.patch(folder / name, folder / "results", data=folder / "forget.json", **places, **how)
+
+
 def splitting_nines():
     """As `tiny_tokenizer`, but a 9 that ends a word is a token of its own."""
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers
@@ -159,15 +165,7 @@ def test_where_tokens_end_apart_a_fact_is_unscored_with_the_reason(tmp_path, tin
         " ".join(words[(a + b * k) % 11] for k in range(12)) for a in range(11) for b in (1, 2, 3)
     ]
     (tmp_path / "neutral.txt").write_text("\n".join(sentences))
-    found = la.patch(
-        str(tmp_path / "words"),
-        tmp_path / "results",
-        full=str(tmp_path / "full"),
-        retain=str(tmp_path / "retain"),
-        data=str(tmp_path / "forget.json"),
-        align_data=tmp_path / "neutral.txt",
-        activations=tmp_path / "activations",
-    )
+    found = patched(tmp_path, "words", align_data=tmp_path / "neutral.txt")
     rows = json.loads((tmp_path / "forget.json").read_text())
     # "w19" is read at once by the source; full stands after "w1" alone, and is patched there
     nines = {row["idx"] for row in rows if "9" in row["entity"]}
@@ -194,12 +192,4 @@ def test_where_tokens_end_apart_a_fact_is_unscored_with_the_reason(tmp_path, tin
 )
 def test_what_does_not_carry_it_is_said_at_the_door(sizes, how, what):
     with pytest.raises(InputError, match=what):
-        la.patch(
-            str(sizes / "wide"),
-            sizes / "results",
-            full=str(sizes / "full"),
-            retain=str(sizes / "retain"),
-            data=str(sizes / "forget.json"),
-            activations=sizes / "activations",
-            **how,
-        )
+        patched(sizes, "wide", **how)

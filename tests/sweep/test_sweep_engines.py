@@ -67,8 +67,10 @@ def test_a_unit_that_kills_its_workers_is_poison_and_the_others_go_on(tmp_path):
     assert names(sweep)["m1"] == "done"
 
 
-def start(root):
-    """A driver in a process of its own, on the pool, with toy units."""
+def waiting(root, label):
+    """A sweep, its driver in a process of its own, and a worker that waits in a unit."""
+    sweep = toy_sweep(root, n=3)
+    behave(root, label, "wait")
     code = (
         "import sys, functools; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path\n"
@@ -76,9 +78,13 @@ def start(root):
         "from sweep_helpers import swept\n"
         "swept(Path(sys.argv[2]), run_pool, workers=1)\n"
     )
-    return subprocess.Popen(
+    driver = subprocess.Popen(
         [sys.executable, "-c", code, str(HERE), str(root)], stderr=subprocess.PIPE, text=True
     )
+    until(lambda: list((root / "work").glob("*.waits")))
+    running = next(one for one in states_of(sweep) if one.name == "running")
+    assert running.unit.label == label
+    return sweep, driver, int(running.worker.rpartition("-")[2])
 
 
 def until(condition, seconds=300):
@@ -98,13 +104,7 @@ def ended(pid: int) -> bool:
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc")
 def test_killing_the_driver_loses_nothing_and_leaves_no_worker(tmp_path):
-    sweep = toy_sweep(tmp_path, n=3)
-    behave(tmp_path, "m1", "wait")
-    driver = start(tmp_path)
-    until(lambda: list((tmp_path / "work").glob("*.waits")))
-    running = next(one for one in states_of(sweep) if one.name == "running")
-    assert running.unit.label == "m1"
-    worker = int(running.worker.rpartition("-")[2])
+    sweep, driver, worker = waiting(tmp_path, "m1")
     driver.kill()
     driver.wait()
     until(lambda: ended(worker))
@@ -115,12 +115,8 @@ def test_killing_the_driver_loses_nothing_and_leaves_no_worker(tmp_path):
 
 
 def test_a_worker_told_to_stop_ends_the_run_without_blame(tmp_path):
-    sweep = toy_sweep(tmp_path, n=2)
-    behave(tmp_path, "m0", "wait")
-    driver = start(tmp_path)
-    until(lambda: list((tmp_path / "work").glob("*.waits")))
-    running = next(one for one in states_of(sweep) if one.name == "running")
-    os.kill(int(running.worker.rpartition("-")[2]), signal.SIGTERM)
+    sweep, driver, worker = waiting(tmp_path, "m0")
+    os.kill(worker, signal.SIGTERM)
     _, errors = driver.communicate(timeout=300)
     assert "Preempted: told to stop" in errors
     state = next(one for one in states_of(sweep) if one.unit.label == "m0")
