@@ -37,7 +37,7 @@ from lensaudit.files import (
     write_bytes,
 )
 from lensaudit.partials import is_partial, process_name, sweep_partials, works_on
-from lensaudit.results.ledger import VerifiedLedger, is_ledger, verify_ledger
+from lensaudit.results.keyed import VerifiedLedger, is_ledger, verify_ledger
 from lensaudit.results.records import signed_object
 
 BOOKS = ("scores", "texts", "fisher", "said", "samples", "worst", "know")

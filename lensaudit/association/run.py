@@ -37,7 +37,6 @@ from lensaudit.models.conditions import conditions_of
 from lensaudit.patching.exposure import Head
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
-from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.reading import json_object
 from lensaudit.results.records import BEGUN, MANIFEST
 from lensaudit.settings import plain
@@ -140,7 +139,7 @@ Asked = list[tuple[Relation, list[str]]]
 """Relations, and of each the readers."""
 
 
-def _todo(know: Know) -> Iterator[tuple[Checkpoint | Served, Ledger, Asked]]:
+def _todo(know: Know) -> Iterator[tuple[Checkpoint | Served, keyed.Ledger, Asked]]:
     """By model its ledger, and what that lacks."""
     for one in (know.source, *know.ignorant):
         ledger, missing = _ledger(know, one), []
@@ -251,7 +250,7 @@ def _read(
     return {name: found[name] for name in found if name.split()[0] in readers}
 
 
-def _ledger(know: Know, one: Checkpoint | Served) -> Ledger:
+def _ledger(know: Know, one: Checkpoint | Served) -> keyed.Ledger:
     if isinstance(one, Served):
         how = one.identity
     else:
@@ -265,11 +264,11 @@ def _ledger(know: Know, one: Checkpoint | Served) -> Ledger:
         "shots": [row.question for row in know.shots],
         "texts": digest(know.texts),
     }
-    path = ledger_path(Path(know.settings.activations) / "know", one.spec.name, key)
-    return Ledger(path, "know", key)
+    path = keyed.ledger_path(Path(know.settings.activations) / "know", one.spec.name, key)
+    return keyed.Ledger(path, "know", key)
 
 
-def _heard(know: Know, one: Checkpoint | Served, ledger: Ledger) -> list[RelationReading]:
+def _heard(know: Know, one: Checkpoint | Served, ledger: keyed.Ledger) -> list[RelationReading]:
     """What a ledger holds of the facts, then of those to keep, in the order of the readers."""
     rows = {(row["relation"], row["reader"]): row["rows"] for row in ledger.rows}
     found = []

@@ -54,7 +54,6 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
 from lensaudit.results.attacks import WorstAttack, WorstFact, WorstSummary
-from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.records import RunResult
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.naming import Named, gaps, name_facts, never_hit_bound, strongest
@@ -153,7 +152,7 @@ class Worst:
             "dtype": self.audit.settings.dtype,
         }
 
-    def ledger(self, kind: str, arm: Checkpoint, **asked: Any) -> Ledger:
+    def ledger(self, kind: str, arm: Checkpoint, **asked: Any) -> keyed.Ledger:
         """What is kept of an arm: of the facts that are asked, and of `asked`."""
         conditions = self.audit.conditions(arm)
         key = {
@@ -164,8 +163,8 @@ class Worst:
             "device": conditions.device_class,
             **asked,
         }
-        path = ledger_path(self.audit.root / kind, arm.spec.name, key)
-        return Ledger(path, kind, key, notice=self.audit.notice)
+        path = keyed.ledger_path(self.audit.root / kind, arm.spec.name, key)
+        return keyed.Ledger(path, kind, key, notice=self.audit.notice)
 
 
 def open_worst(
@@ -325,7 +324,7 @@ def _made_of(worst: Worst, attack: Attack) -> str:
     return digest([attack.hash, [[one.question, one.answer] for one in worst.neutral]])
 
 
-def _ledger(worst: Worst, arm: Checkpoint) -> Ledger:
+def _ledger(worst: Worst, arm: Checkpoint) -> keyed.Ledger:
     """What attacks found on a model of the run."""
     own = {"full": worst.models.full.weights, "exposed": worst.named(arm)}
     return worst.ledger("worst", arm, algorithm=ALGORITHM, **own)

@@ -12,7 +12,7 @@ from lensaudit.activations.upkeep import BOOKS, MAPS
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.evaluation.store import read_pass
 from lensaudit.files import digest, parse_json, read_bytes
-from lensaudit.results.ledger import is_ledger, verify_ledger
+from lensaudit.results.keyed import is_ledger, verify_ledger
 from lensaudit.results.reading import json_object
 from lensaudit.results.records import MANIFEST, MANIFESTS, mark_of, misfits, signed
 

@@ -14,7 +14,7 @@ from lensaudit.errors import VerificationError
 
 with lazily():
     from lensaudit.activations import archive, inventory, upkeep
-    from lensaudit.results import ledger
+    from lensaudit.results import keyed
     from lensaudit.screen import listings
 
 CACHE = click.argument("cache", metavar="CACHE")
@@ -149,7 +149,7 @@ def _folders(caches: Sequence[str], root: Path) -> list[Path]:
 
 def _damage(
     found: "Sequence[inventory.VerifiedCache]",
-    books: "Sequence[ledger.VerifiedLedger]",
+    books: "Sequence[keyed.VerifiedLedger]",
     root: Path,
 ) -> Iterator[str]:
     """What is not as it was written, and what to do about it."""

@@ -29,8 +29,7 @@ from lensaudit.patching.session import Session
 from lensaudit.patching.sources import CachedSource
 from lensaudit.patching.summary import kept_beside, summaries
 from lensaudit.progress import Progress
-from lensaudit.results.keyed import read_marked, write_marked
-from lensaudit.results.ledger import Ledger
+from lensaudit.results.keyed import Ledger, read_marked, write_marked
 from lensaudit.results.reading import null
 from lensaudit.scores.depth import label_logprob
 from lensaudit.scores.representation import (

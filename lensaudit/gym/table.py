@@ -21,7 +21,7 @@ from lensaudit.files import os_error, write_json
 from lensaudit.groups import grouped
 from lensaudit.gym.registry import FORGOT, KNOWS, ScoreRow
 from lensaudit.progress import Notice
-from lensaudit.results.ledger import Ledger
+from lensaudit.results.keyed import Ledger
 from lensaudit.results.patch_runs import PatchSummary
 from lensaudit.results.reading import checked, checked_as, json_object, part
 from lensaudit.results.records import MANIFEST, check_whole, manifest, misfits, signed

@@ -15,8 +15,7 @@ from typing import Any, Literal, TypeVar
 from lensaudit.errors import InputError
 from lensaudit.files import files_below, read_bytes, remove_files
 from lensaudit.partials import is_partial
-from lensaudit.results.keyed import LOOKED_AT_BYTES
-from lensaudit.results.ledger import is_ledger
+from lensaudit.results.keyed import LOOKED_AT_BYTES, is_ledger
 from lensaudit.results.locate import folders_below
 from lensaudit.results.patch_runs import SCORES
 from lensaudit.results.reading import JsonObject, checked, json_object, part

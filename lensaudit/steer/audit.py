@@ -27,7 +27,7 @@ from lensaudit.models.registry import default_data
 from lensaudit.patching.prepare import encode_all, prepare
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results.ledger import Ledger
+from lensaudit.results.keyed import Ledger
 from lensaudit.results.records import RunResult, claim, manifest
 from lensaudit.results.sentences import (
     WEAK,

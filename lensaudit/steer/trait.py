@@ -32,7 +32,7 @@ from lensaudit.models.generation import draws_of
 from lensaudit.patching.generation import ends_of, rows_that_fit
 from lensaudit.patching.options import parse_layers, parse_memory
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results.ledger import Ledger
+from lensaudit.results.keyed import Ledger
 from lensaudit.results.reading import Flag, checked
 from lensaudit.settings import results_folder
 from lensaudit.steer.generate import (

@@ -16,8 +16,7 @@ from lensaudit.activations.upkeep import BOOKS, collect, repair, staging_name
 from lensaudit.auditing.verify import verify as verify_all
 from lensaudit.errors import InputError
 from lensaudit.files import digest
-from lensaudit.results.keyed import write_marked
-from lensaudit.results.ledger import Ledger
+from lensaudit.results.keyed import Ledger, write_marked
 
 OTHERS = [dataclasses.replace(BASE, weights=letter * 32) for letter in "def"]
 

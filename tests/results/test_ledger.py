@@ -5,7 +5,7 @@ import pytest
 
 from lensaudit.errors import InputError, TryAgainError
 from lensaudit.files import write_jsonl
-from lensaudit.results.ledger import Ledger, verify_ledger
+from lensaudit.results.keyed import Ledger, verify_ledger
 
 KEY = {"weights": "a", "stop": (1, 2)}
 ROWS = [{"example": "x", "value": 0.25}, {"example": "y", "value": -1.5, "text": "é\ud800"}]
@@ -140,7 +140,7 @@ def test_a_full_disk_keeps_the_lines_there_are(written, monkeypatch):
     def full(path, rows):
         raise TryAgainError("no space left")
 
-    monkeypatch.setattr("lensaudit.results.ledger.append_jsonl", full)
+    monkeypatch.setattr("lensaudit.results.keyed.append_jsonl", full)
     found, _ = ledger(written)
     with pytest.raises(TryAgainError):
         found.append([{"example": "z"}])
