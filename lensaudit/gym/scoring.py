@@ -230,11 +230,9 @@ def _submitted(
     found = []
     for judge in judges:
         own = in_units([row for row in rows if row.auditor == judge.auditor])
-        value, fooled, at = None, None, judge.threshold
-        for unit in own:
-            if unit.model == model.key:
-                value, fooled = unit.score, None if at is None else is_misread(unit, at)
-        found.append(Fooled(judge.auditor, value, at, fooled))
+        unit, at = next((one for one in own if one.model == model.key), None), judge.threshold
+        fooled = None if unit is None or at is None else is_misread(unit, at)
+        found.append(Fooled(judge.auditor, unit and unit.score, at, fooled))
     best = next((one for one in found if one.fooled is not None), None)
     bench = models_of(model, model.folder)
     asked = tokens_of(whole(bench.facts.kept), bench.tokenizer)

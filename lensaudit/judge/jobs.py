@@ -149,11 +149,9 @@ class JudgeJob:
             ),
         )
         write_jsonl(folder / "results.jsonl", (row.document() for row in self.rows))
-        used = dict.fromkeys(key for row in self.rows for key in row.keys)
-        replies = {key: self.found.get(key) for key in used}
-        answered = {key: one.raw for key, one in replies.items() if isinstance(one, Reply)}
-        raw = ({"key": key, "response": one} for key, one in answered.items())
-        write_jsonl(folder / "raw.jsonl", raw)
+        raw = {key: one.raw for key, one in self.found.items() if isinstance(one, Reply)}
+        used = dict.fromkeys(key for row in self.rows for key in row.keys if key in raw)
+        write_jsonl(folder / "raw.jsonl", ({"key": key, "response": raw[key]} for key in used))
         write_json(folder / "summary.json", summary_of(self, self._calibrations()))
         manifest(
             "judge",

@@ -39,7 +39,6 @@ class WordJudge:
 
     name: str
     rate: Callable[[JudgeRequest], JudgeVerdict]
-    limit: None = None
 
     @property
     def identity(self) -> Mapping[str, Any]:

@@ -127,13 +127,12 @@ class RubricGrader:
     capability: Capability
     max_tokens: int | None = None
     """Of a reply; None: what the grades take."""
-    name: str = "rubric"
 
     @property
     def identity(self) -> Mapping[str, Any]:
         """Model, prompts and parameters."""
         return {
-            "grader": self.name,
+            "grader": "rubric",
             "model": self.client.endpoint.model,
             "host": self.client.endpoint.host,
             "prompts": {family: prompt_id(template_of(family)) for family in METRICS},

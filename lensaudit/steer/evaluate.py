@@ -26,7 +26,7 @@ from scipy.stats import linregress
 from lensaudit.errors import InputError, PartialError, WorkError
 from lensaudit.files import alone, digest, make_folder, write_json
 from lensaudit.groups import batched
-from lensaudit.judge.items import Judge, JudgeRequest, JudgeVerdict
+from lensaudit.judge.items import Judge, JudgeRequest
 from lensaudit.judge.programmatic import ENTITY
 from lensaudit.patching.interventions import Where
 from lensaudit.progress import Notice, Tell
@@ -40,6 +40,7 @@ from lensaudit.steer.settings import AskSettings, EvalSettings, LayerSettings
 from lensaudit.steer.trait import (
     PASSING,
     Ask,
+    JudgedAnswer,
     Trait,
     TraitModel,
     check_disjoint,
@@ -58,15 +59,6 @@ COHERENT_FROM = 50.0
 """Mean coherence below this flags a setting; the seed's threshold."""
 FEWEST_COEFFICIENTS = 3
 """A correlation of two points is 1 or -1 whatever they are."""
-
-
-@dataclass(frozen=True)
-class JudgedAnswer:
-    """One answer and what its judges say of it."""
-
-    question: int
-    trait: JudgeVerdict
-    coherence: JudgeVerdict
 
 
 @dataclass(frozen=True)
@@ -540,8 +532,7 @@ def levels_of(job: Steering, by: tuple[Judge, Judge]) -> tuple[Level, ...]:
             for key, ask in asks.items():
                 at = ask.line["question"]
                 requests.append(JudgeRequest(at, ask.question, said[key], entity=entities[at]))
-    pairs = zip(requests, judged(job, by, requests), strict=True)
-    answers = [JudgedAnswer(request.idx, *verdicts) for request, verdicts in pairs]
+    answers = judged(job, by, requests)
     each = batched(answers, len(answers) // len(job.rows))
     return tuple(
         replace(one, answers=tuple(some)) for one, some in zip(job.rows, each, strict=True)
@@ -556,7 +547,7 @@ def check_judged(levels: Iterable[Level], out: Path) -> None:
         WorkError: none has one.
     """
     every = [one for level in levels for one in level.answers]
-    verdicts = [verdict for one in every for verdict in (one.trait, one.coherence)]
+    verdicts = [verdict for one in every for verdict in one.verdicts]
     reasons = [f"{one.status}: {one.reason}" for one in verdicts if one.status in PASSING]
     if reasons:
         raise PartialError(

@@ -473,8 +473,8 @@ def filtered(
             would be another one.
     """
     requests = [JudgeRequest(one.idx, one.row.question, one.row.answer) for one in samples]
-    verdicts = judged(job, by, requests)
-    waiting = [one.reason for pair in verdicts for one in pair if one.status in PASSING]
+    answers = judged(job, by, requests)
+    waiting = [one.reason for pair in answers for one in pair.verdicts if one.status in PASSING]
     if waiting:
         raise PartialError(
             f"{len(waiting)} of {2 * len(samples)} judgements of elicited answers are missing "
@@ -482,10 +482,10 @@ def filtered(
             "again to go on"
         )
     good = {
-        one.idx
-        for one, (score, sound) in zip(samples, verdicts, strict=True)
-        if sound.score is not None and sound.score >= KEPT_FROM
-        if score.score is not None and (score.score >= KEPT_FROM) == one.positive
+        sample.idx
+        for sample, one in zip(samples, answers, strict=True)
+        if one.coherence.score is not None and one.coherence.score >= KEPT_FROM
+        if one.trait.score is not None and (one.trait.score >= KEPT_FROM) == sample.positive
     }
     kept = whole_pairs([one for one in samples if one.idx in good])
     if not kept:
@@ -505,10 +505,24 @@ PASSING = ("api_error", "budget", "no_logprobs")
 """Not verdicts: asked again in the next run."""
 
 
+@dataclass(frozen=True)
+class JudgedAnswer:
+    """One answer and what its judges say of it."""
+
+    question: int
+    trait: JudgeVerdict
+    coherence: JudgeVerdict
+
+    @property
+    def verdicts(self) -> tuple[JudgeVerdict, JudgeVerdict]:
+        """On the trait, and on coherence."""
+        return self.trait, self.coherence
+
+
 def judged(
     job: TraitModel, by: tuple[Judge, Judge], requests: Sequence[JudgeRequest]
-) -> list[tuple[JudgeVerdict, JudgeVerdict]]:
-    """Trait and coherence of each request, in order; asked only where the log lacks it."""
+) -> list[JudgedAnswer]:
+    """Each answer with its trait and coherence, in order; asked only where the log lacks it."""
     ledger = Ledger(job.folder / JUDGEMENTS, "judgements", {}, notice=job.notice)
     known = {row["key"]: JudgeVerdict(**{name: row[name] for name in KEPT}) for row in ledger.rows}
 
@@ -529,8 +543,8 @@ def judged(
         return (known[key] for key in keys)
 
     prompts = (job.trait.eval_prompt, COHERENCE)
-    first, second = (verdicts(*pair) for pair in zip(by, prompts, strict=True))
-    return list(zip(first, second, strict=True))
+    both = (verdicts(*pair) for pair in zip(by, prompts, strict=True))
+    return list(map(JudgedAnswer, (one.idx for one in requests), *both))
 
 
 def identity_of(judge: Judge) -> dict[str, str]:
