@@ -49,23 +49,25 @@ def summary(out="o"):
         return json.load(stream)
 
 
-@pytest.mark.parametrize("way", ["echo", "prompt_logprobs"])
-def test_by_log_probs_an_address_says_what_the_model_itself_says(way):
-    with ServedModel(EMBEDDED / "graddiff", can={"completions": ("samples", way)}) as stub:
-        assert asked(stub, "--reader", "outputs") == 0
-        n = len(stub.bodies)
-        assert asked(stub, "--reader", "outputs") == 0  # finished: only what it is known by
-        assert len(stub.bodies) - n <= 5
-    own = ["--source", "demo/graddiff", "--base", "demo/never", "--reader", "outputs"]
-    assert run(["know", *own, *WHAT, "-o", "local"]) == 0
-    own, found = summary("local"), summary()
-    assert found["p"] == own["p"] < 1e-3
-    assert found["z"] == pytest.approx(own["z"], abs=1e-3)
-    assert found["bits_familiar"]["value"] == pytest.approx(own["bits_familiar"]["value"], abs=1e-3)
-    assert found["finds"] is True
-    assert any("nothing vouches for the model" in one for one in found["remarks"])
-    made = json.loads(Path("o/manifest.json").read_text())["inputs"]["source"]
-    assert (made["vouched_for"], made["address"], made["model"]) == (False, stub.url, "served")
+def test_by_log_probs_an_address_says_what_the_model_itself_says():
+    local = ["--source", "demo/graddiff", "--base", "demo/never", "--reader", "outputs"]
+    assert run(["know", *local, *WHAT, "-o", "local"]) == 0
+    own = summary("local")
+    for way in ("echo", "prompt_logprobs"):
+        with ServedModel(EMBEDDED / "graddiff", can={"completions": ("samples", way)}) as stub:
+            assert asked(stub, "--reader", "outputs", out=way) == 0
+            n = len(stub.bodies)
+            assert asked(stub, "--reader", "outputs", out=way) == 0
+            assert len(stub.bodies) - n <= 5  # finished: only what it is known by
+        found = summary(way)
+        assert found["p"] == own["p"] < 1e-3
+        assert found["z"] == pytest.approx(own["z"], abs=1e-3)
+        bits = found["bits_familiar"]["value"]
+        assert bits == pytest.approx(own["bits_familiar"]["value"], abs=1e-3)
+        assert found["finds"] is True
+        assert any("nothing vouches for the model" in one for one in found["remarks"])
+        made = json.loads(Path(f"{way}/manifest.json").read_text())["inputs"]["source"]
+        assert (made["vouched_for"], made["address"], made["model"]) == (False, stub.url, "served")
 
 
 def test_chat_and_solved_questions_are_read_where_the_server_continues_an_answer():

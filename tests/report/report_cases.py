@@ -81,6 +81,7 @@ def patch_run(
     asked: dict[int, dict[str, str]] | None = None,
     profile: str = "full",
     per_author: int = 4,
+    layers: bool = True,
 ) -> dict:
     """One finished run; S1 depends on n and n_layers alone. Returns its summary."""
     shared, own = np.random.default_rng(1), np.random.default_rng([seed, len(source)])
@@ -146,12 +147,16 @@ def patch_run(
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    cells = [
-        (row["idx"], row["group"], layer, *values)
-        for at, row in enumerate(rows)
-        for layer, values in enumerate(zip(s1[at], s2[at], ke[at] * 1, erasure[at], strict=True))
-    ]
-    write_csv(folder / "layers.csv", ("idx", "group", "layer", "s1", "s2", "ke", "erasure"), cells)
+    if layers:  # which no page reads
+        cells = [
+            (row["idx"], row["group"], layer, *values)
+            for at, row in enumerate(rows)
+            for layer, values in enumerate(
+                zip(s1[at], s2[at], ke[at] * 1, erasure[at], strict=True)
+            )
+        ]
+        names = ("idx", "group", "layer", "s1", "s2", "ke", "erasure")
+        write_csv(folder / "layers.csv", names, cells)
     write(folder / MANIFEST, manifest(source, examples={"n": n, "hash": "e"}))
     write(folder / "summary.json", found)
     seal(folder)
@@ -193,7 +198,8 @@ def sweep(root: Path, n_models: int = 150, n: int = 367, n_layers: int = 16) -> 
     every = [one.name for one in published() if one.role == "unlearned" and not one.alias_of]
     names = [every[at] for at in np.linspace(0, len(every) - 1, n_models).astype(int)]
     for at, name in enumerate(names):
-        patch_run(root / name, name, n=n, n_layers=n_layers, held=(at % 11) / 10, seed=at)
+        how = {"n": n, "n_layers": n_layers, "held": (at % 11) / 10, "seed": at}
+        patch_run(root / name, name, layers=False, **how)
         shown = (at % 11) / 10
         eval_run(
             root / f"{name}-tofu",
