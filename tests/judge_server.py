@@ -185,8 +185,6 @@ def _spoilt(said: Opinion, fault: str, key: str) -> Opinion:
             return Opinion(f"{said.text} {key}")
         case "bad-json":
             return Opinion("Sure! Here is what I think: {'KNOWLEDGE_REMOVAL': ten}")
-        case "extra-key" if said.text.startswith("{"):
-            return Opinion(json.dumps({**json.loads(said.text), "MOOD": 7}))
         case "refusal":
             return Opinion("I'm sorry, I can't help with that.")
         case "low-mass":
@@ -280,8 +278,6 @@ class Filing:
         match method, *parts:
             case "POST", "files":
                 return self.file(self.add(sent()))
-            case "GET", "files", file_id:
-                return self.file(file_id)
             case "GET", "files", file_id, "content":
                 return self.content(file_id)
             case "POST", "batches":
@@ -303,22 +299,16 @@ class Filing:
 
     def file(self, file_id: str) -> Answer:
         """A file's entry."""
-        if file_id not in self.files:
-            return error(404, "not_found", f"no such file: {file_id}")
         more = {"created_at": 0, "filename": "requests.jsonl", "purpose": "batch"}
         size = len(self.files[file_id])
         return Answer.of({"id": file_id, "object": "file", "bytes": size, **more})
 
     def content(self, file_id: str) -> Answer:
         """A file's bytes."""
-        if file_id not in self.files:
-            return error(404, "not_found", f"no such file: {file_id}")
         return Answer(200, self.files[file_id])
 
     def start(self, body: Mapping[str, Any]) -> Answer:
         """A new batch on an uploaded file."""
-        if body["input_file_id"] not in self.files:
-            return error(400, "invalid_file", f"no such file: {body['input_file_id']}")
         batch = {"object": "batch", "created_at": 0, **body, "status": STEPS[0], "errors": None}
         batch |= {"id": f"{self.prefix}{len(self.batches) + 1}"}
         batch |= {"output_file_id": None, "error_file_id": None}
@@ -473,7 +463,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing: headers hold keys."""
 
     def _handle(self, method: str) -> None:
-        body = self._body()
+        body = self.rfile.read(int(self.headers.get("content-length") or 0))
         self.stub.paths.append(f"{method} {self.path}")
         sent = self.headers.get("authorization", "").removeprefix("Bearer ")
         if self.stub.key and sent != self.stub.key:
@@ -499,16 +489,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
         except OSError:  # the client gave up waiting
             self.close_connection = True
-
-    def _body(self) -> bytes:
-        if "chunked" not in self.headers.get("transfer-encoding", ""):
-            return self.rfile.read(int(self.headers.get("content-length") or 0))
-        parts = []
-        while size := int(self.rfile.readline().split(b";")[0] or b"0", 16):
-            parts.append(self.rfile.read(size))
-            self.rfile.readline()
-        self.rfile.readline()
-        return b"".join(parts)
 
 
 def uploaded(body: bytes, content_type: str) -> bytes:

@@ -7,7 +7,7 @@ import runpy
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -112,6 +112,7 @@ class ScoreRow(AuditorScore):
         return len(self.knows or ()) / n_facts if n_facts else 0.0
 
 
+@cache
 def code_hash(source: str) -> str:
     """Of what code says, whatever its layout and comments.
 
