@@ -44,7 +44,7 @@ from lensaudit.files import digest, slug, write_csv, write_jsonl
 from lensaudit.groups import is_own
 from lensaudit.models.bridge import DTYPES
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
+from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.conditions import EAGER
 from lensaudit.models.registry import is_demo
 from lensaudit.models.sizes import sizes_on_disk
@@ -352,7 +352,7 @@ def _of_line(line: Mapping[str, Any]) -> AttackFindings:
 
 def plan_text(worst: Worst) -> str:
     """How much work is left; generated answers are reckoned at their longest."""
-    tokenizer: Any = load_tokenizer(worst.models.full)
+    tokenizer: Any = worst.audit.tokenizer
     encoded = {one.idx: one for one in worst.audit.encoded}
     asked = [fact for fact in worst.asked if fact.idx in encoded]
     n_prompt = sum(encoded[fact.idx].n_prompt for fact in asked)

@@ -27,9 +27,9 @@ from lensaudit.data.spans import Encoded, Tokenizer, make_batch, prompt_of
 from lensaudit.data.tofu import DEMO, forget_set
 from lensaudit.errors import InputError
 from lensaudit.models.bridge import TransformerBridge, device_of, residuals, unembedded
-from lensaudit.models.checkpoint import check_same_shape, load_tokenizer, open_checkpoint
+from lensaudit.models.checkpoint import check_same_shape, open_model
 from lensaudit.models.large.placement import planned_text
-from lensaudit.models.registry import default_anchor, load_registry, resolve
+from lensaudit.models.registry import default_anchor
 from lensaudit.patching.preflight import (
     PreflightCheck,
     batch_gap,
@@ -74,9 +74,8 @@ def prepare_model(
     parts_of(settings.component)  # refuses what is no part of a model
     asked = PatchSettings(**shared(settings, Caches, Machine, Rows, Names))
     resolved = resolved_settings(asked, [model])
-    spec = resolve(model, load_registry(settings.registry))
     examples = forget_set(str(resolved.data), exclude=settings.exclude, limit=settings.limit)
-    checkpoint = open_checkpoint(spec, allow_packed=True)
+    checkpoint = open_model(model, settings.registry, allow_packed=True)
     opened = dict.fromkeys(("full", "retain", f"source {model}"), checkpoint)
     session = session_of(resolved, opened, examples, notice, progress)
     return session.under(cache_batch=settings.batch_size or session.settings.cache_batch)
@@ -179,11 +178,7 @@ def streams(
     """
     (part,) = parts_of(settings.component)
     with prepare_model(model, settings, progress=progress) as session:
-        found = session.there(session.full, settings.positions, part)
-        if found is None:
-            found = session.filled(session.full, session.encoded, settings.positions, part)
-        with found as activations:
-            yield session, activations
+        yield session, session.cache(session.full, session.encoded, settings.positions, part)
 
 
 @dataclass(frozen=True)
@@ -253,9 +248,8 @@ def last_prompt(
         encoded = session.encoded
         ends = [e.n_prompt for e in encoded]
         if at == "question":
-            tokenizer = load_tokenizer(session.full)
             rows = {one.idx: one for one in session.examples}
-            ends = [_question_end(e, rows[e.idx], tokenizer) for e in encoded]
+            ends = [_question_end(e, rows[e.idx], session.tokenizer) for e in encoded]
         found = [
             activations.example(e.idx).at(torch.tensor([end - 1])).resid.squeeze(1)
             for e, end in zip(encoded, ends, strict=True)
@@ -456,9 +450,8 @@ def lens(
     name = named(source)
     anchor = named(full) if full is not None else default_anchor("full", [name])
     how = settings_of("lens", settings, positions="span" if tokens == "span" else "all")
-    registry = load_registry(how.registry)
-    reader = open_checkpoint(resolve(anchor, registry))
-    check_same_shape(reader, open_checkpoint(resolve(name, registry)))
+    reader = open_model(anchor, how.registry)
+    check_same_shape(reader, open_model(name, how.registry))
     with streams(name, how, progress=progress) as (session, activations):
         model = session.model(reader)
         check_model(model, session.encoded[0], session.settings.dtype)

@@ -23,9 +23,8 @@ from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import InputError, TryAgainError, VerificationError, WorkError
 from lensaudit.files import make_folder, read_json, write_json
 from lensaudit.metrics.registry import Metric, all_metrics, ordered, retain_names
-from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
+from lensaudit.models.checkpoint import Checkpoint, open_model
 from lensaudit.models.device import resolve_device
-from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.options import parse_memory
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import unheard
@@ -113,7 +112,7 @@ def stage(
     read = [*(sweep.by_name[name] for name in names.values()), target]
     entries = {one.name: one.entry(obtain(one)) for one in read}
     registry = write_json(work / "registry.json", entries)
-    opened = {name: open_checkpoint(resolve(name, load_registry(registry))) for name in entries}
+    opened = {name: open_model(name, registry) for name in entries}
     for one in read:
         if one.weights not in (None, opened[one.name].weights):
             raise InputError(
