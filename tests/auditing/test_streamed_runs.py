@@ -15,7 +15,7 @@ from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.models import causal
 from lensaudit.models.large import placement
-from lensaudit.models.large.placement import needs_of, stored_tensors
+from lensaudit.models.large.placement import all_on, stored_tensors
 from lensaudit.models.large.streaming import streamed
 from lensaudit.patching.settings import PatchSettings
 
@@ -23,7 +23,7 @@ from lensaudit.patching.settings import PatchSettings
 @pytest.fixture
 def brought(monkeypatch):
     """Weights take all memory but what one block needs; gives what was loaded."""
-    least = needs_of(stored_tensors(checkpoint_of("demo/npo").folder), torch.float32).least
+    least = all_on("cpu", stored_tensors(checkpoint_of("demo/npo").folder), torch.float32).least
     plain, loaded = causal.load_placed, []
 
     def noted(*args, **options):

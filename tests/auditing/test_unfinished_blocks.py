@@ -18,7 +18,7 @@ from lensaudit.activations.upkeep import collect
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.auditing.streams import cache_into
 from lensaudit.models.large import placement
-from lensaudit.models.large.placement import needs_of, stored_tensors
+from lensaudit.models.large.placement import all_on, stored_tensors
 
 FORK = multiprocessing.get_context("fork")
 N_LAYERS = 16
@@ -82,7 +82,7 @@ def cached(root, monkeypatch, *, model="demo/npo", said=None, stop=None, at=None
 @pytest.fixture(scope="module", autouse=True)
 def little_memory():
     """Weights take all memory but what one block needs, and what is left to activations."""
-    least = needs_of(stored_tensors(checkpoint_of("demo/npo").folder), torch.float32).least
+    least = all_on("cpu", stored_tensors(checkpoint_of("demo/npo").folder), torch.float32).least
     with pytest.MonkeyPatch.context() as changed:
         changed.setattr(placement, "free_bytes", lambda device: least + (2 << 30))
         yield

@@ -9,7 +9,7 @@ from support import checkpoint_of, refusal
 from lensaudit.errors import InputError
 from lensaudit.models.causal import load_causal
 from lensaudit.models.large import placement
-from lensaudit.models.large.placement import Packed, needs_of, weights_of
+from lensaudit.models.large.placement import Packed, all_on, weights_of
 from lensaudit.models.large.streaming import streamed
 
 TOKENS = torch.tensor([[5, 6, 7, 8]])
@@ -70,7 +70,7 @@ def test_packed_weights_are_what_bitsandbytes_makes_of_them(
     whole = load_causal(opened(packed))
     assert streamed(whole) is None
     torch.testing.assert_close(whole(TOKENS).logits, logits, rtol=0, atol=1e-5)
-    least = needs_of(found, torch.float32).least
+    least = all_on("cpu", found, torch.float32).least
     monkeypatch.setattr(placement, "free_bytes", lambda device: least)
     part = load_causal(opened(packed), spread=0)
     assert streamed(part) is not None

@@ -14,11 +14,10 @@ from lensaudit.models.large.placement import (
     AHEAD,
     BESIDE,
     DISK,
-    Needs,
     Placement,
     Stored,
+    all_on,
     block_of,
-    needs_of,
     placed,
     stored_tensors,
     where_spread,
@@ -26,8 +25,12 @@ from lensaudit.models.large.placement import (
 from lensaudit.models.large.streaming import streamed
 
 
-def needs(folder):
-    return needs_of(stored_tensors(folder), torch.float32)
+def whole(folder):
+    return all_on("cpu", stored_tensors(folder), torch.float32)
+
+
+def sized(rest, n_blocks, block=10, device="cpu"):
+    return Placement(device, rest, (block,) * n_blocks, (device,) * n_blocks)
 
 
 @pytest.fixture
@@ -41,7 +44,7 @@ def with_free(monkeypatch):
 
 
 def test_weights_that_are_not_there_are_nan(tiny_checkpoint, with_free):
-    with_free(needs(tiny_checkpoint).least)
+    with_free(whole(tiny_checkpoint).least)
     model = load_causal(checkpoint_of(tiny_checkpoint), spread=0)
     brings = streamed(model)
     brings.bring(1)
@@ -90,10 +93,10 @@ def eight(tiny_tokenizer, tmp_path_factory):
 def roomy(eight, with_free):
     """A model with room for two blocks, and whether it computes what it does when it is whole."""
     folder, wanted = eight
-    taken = needs(folder)
+    taken = whole(folder)
 
     def load(short=0):
-        with_free(BESIDE * taken.least + AHEAD * max(taken.blocks) - short)
+        with_free(BESIDE * taken.least + AHEAD * max(taken.sizes) - short)
         model = load_causal(checkpoint_of(folder), spread=0)
         return model, lambda: torch.equal(model(TOKENS).logits, wanted)
 
@@ -103,7 +106,7 @@ def roomy(eight, with_free):
 def test_the_next_block_is_read_by_one_thread_while_one_computes(roomy, monkeypatch):
     reading = Reading(monkeypatch)
     model, agrees = roomy()
-    assert streamed(model).placement == Placement("cpu", ANY, (DISK,) * 8, ahead=True)
+    assert streamed(model).placement == Placement("cpu", ANY, ANY, (DISK,) * 8, ahead=True)
     assert [agrees(), agrees()] == [True, True]
     # no block follows the last one: the first is read when it is its turn
     one_pass = [(0, False), *((layer, True) for layer in range(1, 8))]
@@ -114,7 +117,7 @@ def test_where_two_blocks_have_no_room_none_is_read_ahead(roomy, monkeypatch):
     reading = Reading(monkeypatch)
     model, agrees = roomy(short=1)
     # what is left holds one block for good
-    assert streamed(model).placement == Placement("cpu", ANY, ("cpu", *[DISK] * 7), ahead=False)
+    assert streamed(model).placement == Placement("cpu", ANY, ANY, ("cpu", *[DISK] * 7))
     assert agrees()
     assert not any(ahead for _, ahead in reading.seen)
     assert len(streamed(model)._rooms) == 1
@@ -132,7 +135,7 @@ def test_blocks_asked_for_in_any_order_are_the_right_ones(roomy):
         assert not any(one.isfinite().any() for one in others)
     assert len({float(one.sum()) for one in whole.values()}) == 4
     assert len(brings._rooms) == 2
-    assert brings._rooms[0].nbytes == max(brings.placement.needs.blocks)
+    assert brings._rooms[0].nbytes == max(brings.placement.sizes)
     assert agrees()
 
 
@@ -175,7 +178,7 @@ def test_what_is_stored_is_cast(tiny_checkpoint, tmp_path, with_free):
     folder = shutil.copytree(tiny_checkpoint, tmp_path / "half")
     load_causal(checkpoint_of(tiny_checkpoint)).to(torch.bfloat16).save_pretrained(folder)
     wanted = load_causal(checkpoint_of(folder))(TOKENS).logits
-    with_free(needs(folder).least)
+    with_free(whole(folder).least)
     part = load_causal(checkpoint_of(folder), spread=0)
     assert part(TOKENS).logits.dtype == torch.float32
     assert torch.equal(part(TOKENS).logits, wanted)
@@ -196,7 +199,7 @@ def test_broken_checkpoints_are_refused_in_the_same_words(tiny_checkpoint, tmp_p
         save_file(changed, file, metadata={"format": "pt"})
         refusals = []
         for spread in (None, 0):
-            with_free(1 << 30 if spread is None else needs(folder).least)
+            with_free(1 << 30 if spread is None else whole(folder).least)
             with pytest.raises(InputError, match=said) as caught:
                 load_causal(checkpoint_of(folder), spread=spread)
             refusals.append(str(caught.value))
@@ -204,8 +207,8 @@ def test_broken_checkpoints_are_refused_in_the_same_words(tiny_checkpoint, tmp_p
 
 
 def test_a_smaller_budget_is_named_where_it_would_do(tiny_checkpoint, with_free, monkeypatch):
-    large = Needs(10 << 30, (1 << 30,) * 4)
-    monkeypatch.setattr(placement, "needs_of", lambda tensors, dtype: large)
+    large = sized(10 << 30, 4, 1 << 30)
+    monkeypatch.setattr(placement, "all_on", lambda device, tensors, dtype: large)
     with_free(large.least + (255 << 20))
     asked = {"dtype": torch.float32, "device": "cpu"}
     assert where_spread(checkpoint_of(tiny_checkpoint), **asked, spread=300 << 20).blocks == (
@@ -215,34 +218,29 @@ def test_a_smaller_budget_is_named_where_it_would_do(tiny_checkpoint, with_free,
         where_spread(checkpoint_of(tiny_checkpoint), **asked, spread=400 << 20)
 
 
-NEEDS = Needs(rest=100, blocks=(10, 10, 10, 10))
-
-
-def places(free, leave=0, needs=NEEDS):
-    return placed(needs, free, leave=leave, device=next(iter(free)))
+def places(free, leave=0, n_blocks=4):
+    return placed(sized(100, n_blocks, device=next(iter(free))), free, leave=leave)
 
 
 def test_blocks_go_where_there_is_room():
     assert places({"cpu": 140}).way == "whole"
     assert places({"cpu": None}).way == "whole"
     assert places({"cpu": 139}).blocks == (DISK,) * 4
-    big = Needs(100, (10,) * 30)
-    spread = places({"cuda": 250, "cuda:1": 120, "cpu": 1000}, leave=0, needs=big)
+    spread = places({"cuda": 250, "cuda:1": 120, "cpu": 1000}, leave=0, n_blocks=30)
     assert spread.blocks == ("cuda",) * 3 + ("cuda:1",) * 12 + ("cpu",) * 15
     assert spread.way == "spread"
     assert spread.n_bytes == {"cuda": 130, "cuda:1": 120, "cpu": 150}
     assert spread.brought_bytes == 270
-    some = places({"cuda": 250, "cuda:1": 120, "cpu": 55}, leave=10, needs=big)
+    some = places({"cuda": 250, "cuda:1": 120, "cpu": 55}, leave=10, n_blocks=30)
     # room for two more blocks on the first device is the next one's that is read from disk
     assert some.blocks == ("cuda:1",) * 11 + ("cpu",) * 4 + (DISK,) * 15
     assert (some.way, some.ahead) == ("streamed", True)
-    less = places({"cuda": 249, "cuda:1": 120, "cpu": 55}, leave=10, needs=big)
+    less = places({"cuda": 249, "cuda:1": 120, "cpu": 55}, leave=10, n_blocks=30)
     assert less.blocks == ("cuda",) + ("cuda:1",) * 11 + ("cpu",) * 4 + (DISK,) * 14
     assert not less.ahead
     # what lies in memory is not read
-    assert not places({"cuda": 250, "cpu": 1000}, needs=big).ahead
-    alone = Needs(100, (10,) * 20)
-    assert [places({"cpu": n}, needs=alone).ahead for n in (239, 240)] == [False, True]
+    assert not places({"cuda": 250, "cpu": 1000}, n_blocks=30).ahead
+    assert [places({"cpu": n}, n_blocks=20).ahead for n in (239, 240)] == [False, True]
 
 
 def test_a_model_is_brought_block_by_block_only_if_that_is_needed_and_can_be():
@@ -255,5 +253,5 @@ def test_a_model_is_brought_block_by_block_only_if_that_is_needed_and_can_be():
 
 
 def test_a_placement_says_where_the_bytes_lie():
-    one = Placement("cuda", Needs(10**9, (5 * 10**8,) * 3), ("cuda", "cpu", DISK))
+    one = Placement("cuda", 10**9, (5 * 10**8,) * 3, ("cuda", "cpu", DISK))
     assert one.text() == ("streamed (1.5 GB on cuda, 500.0 MB in memory of cpu, 500.0 MB on disk)")

@@ -13,7 +13,7 @@ from lensaudit.models.bridge import bridge_from, logits_of, residuals
 from lensaudit.models.causal import load_causal
 from lensaudit.models.conditions import EAGER
 from lensaudit.models.large import placement
-from lensaudit.models.large.placement import DISK, needs_of, stored_tensors
+from lensaudit.models.large.placement import DISK, all_on, stored_tensors
 from lensaudit.models.large.streaming import streamed
 
 RAGGED = examples([(5, 5, 8, 12), (9, 8, 26, 30), (3, 4, 9, 10)])
@@ -26,7 +26,7 @@ def with_little(monkeypatch):
     """Memory for the least that a model takes, and no more."""
 
     def set_free(folder, leave=0):
-        least = needs_of(stored_tensors(folder), torch.float32).least
+        least = all_on("cpu", stored_tensors(folder), torch.float32).least
         monkeypatch.setattr(placement, "free_bytes", lambda device: least + leave)
 
     return set_free

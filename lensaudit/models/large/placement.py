@@ -19,8 +19,8 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -180,43 +180,29 @@ Way = Literal["whole", "spread", "streamed"]
 
 
 @dataclass(frozen=True)
-class Needs:
-    """Bytes of a model's weights in the type it runs in."""
-
-    rest: int
-    """Embeddings, final norm, unembedding: what is used outside the blocks."""
-    blocks: tuple[int, ...]
-
-    @property
-    def whole(self) -> int:
-        """Of all weights."""
-        return self.rest + sum(self.blocks)
-
-    @property
-    def least(self) -> int:
-        """That have to be on the device at one time."""
-        return self.rest + max(self.blocks, default=0)
-
-
-def needs_of(tensors: Mapping[str, Stored], dtype: torch.dtype) -> Needs:
-    """From the headers of a checkpoint."""
-    sizes = Counter[int | None]()
-    for name, tensor in tensors.items():
-        sizes[block_of(name)] += math.prod(tensor.shape) * dtype.itemsize
-    return Needs(sizes.pop(None, 0), tuple(n for _, n in sorted(sizes.items())))
-
-
-@dataclass(frozen=True)
 class Placement:
-    """Where the weights of a model lie."""
+    """Where the weights of a model lie, and the bytes they are in the type it runs in."""
 
     device: str
     """Where it runs."""
-    needs: Needs
+    rest: int
+    """Bytes of embeddings, final norm, unembedding: what is used outside the blocks."""
+    sizes: tuple[int, ...]
+    """Bytes by block."""
     blocks: tuple[str, ...]
     """By block: a device, or `disk`."""
     ahead: bool = False
     """There is room for a further block: it is read while another one computes."""
+
+    @property
+    def n_all(self) -> int:
+        """Bytes of all weights."""
+        return self.rest + sum(self.sizes)
+
+    @property
+    def least(self) -> int:
+        """Bytes that have to be on the device at one time."""
+        return self.rest + max(self.sizes, default=0)
 
     @property
     def way(self) -> Way:
@@ -228,8 +214,8 @@ class Placement:
     @property
     def n_bytes(self) -> dict[str, int]:
         """Of weights, by place; those on disk count as what they are in memory."""
-        places = Counter({self.device: self.needs.rest})
-        for place, n_bytes in zip(self.blocks, self.needs.blocks, strict=True):
+        places = Counter({self.device: self.rest})
+        for place, n_bytes in zip(self.blocks, self.sizes, strict=True):
             places[place] += n_bytes
         return places
 
@@ -247,9 +233,16 @@ class Placement:
         return f"{self.way} ({listed})"
 
 
-def placed(
-    needs: Needs, free: Mapping[str, int | None], *, leave: int, device: str
-) -> Placement | None:
+def all_on(device: str, tensors: Mapping[str, Stored], dtype: torch.dtype) -> Placement:
+    """All weights on the device; sizes from the headers of a checkpoint."""
+    sizes = Counter[int | None]()
+    for name, tensor in tensors.items():
+        sizes[block_of(name)] += math.prod(tensor.shape) * dtype.itemsize
+    rest, blocks = sizes.pop(None, 0), tuple(n for _, n in sorted(sizes.items()))
+    return Placement(device, rest, blocks, (device,) * len(blocks))
+
+
+def placed(whole: Placement, free: Mapping[str, int | None], *, leave: int) -> Placement | None:
     """The placement that brings least; None where not even one block fits beside the rest.
 
     Blocks stay on the device, first ones first; then they lie on the other GPUs, in the memory of
@@ -257,32 +250,32 @@ def placed(
     of another model; where blocks lie on disk also for the next one, if there is as much.
 
     Args:
-        needs: bytes of the weights.
+        whole: all weights on the device that computes.
         free: bytes by device, in the order in which they are filled; None: not known.
         leave: bytes of each to be left for activations.
-        device: the one that computes.
     """
+    device, least = whole.device, whole.least
     on_device = free[device]
-    whole = Placement(device, needs, (device,) * len(needs.blocks))
-    if on_device is None or needs.whole + leave <= on_device:
+    if on_device is None or whole.n_all + leave <= on_device:
         return whole
     # of what is to be left, libraries and models that ran before may have their part already
-    if needs.least + max(0, planned_bytes(leave)) > on_device:
+    if least + max(0, planned_bytes(leave)) > on_device:
         # without blocks at rest elsewhere nothing has to be brought, and activations may be few
-        return whole if needs.whole <= on_device else None
-    room = {device: on_device - leave - BESIDE * needs.least}
+        return whole if whole.n_all <= on_device else None
+    room = {device: on_device - leave - BESIDE * least}
     room |= {one: (n or 0) - leave for one, n in free.items() if one != device}
-    blocks = _resting(needs, room)
-    further = AHEAD * max(needs.blocks)
+    blocks = _resting(whole.sizes, room)
+    further = AHEAD * max(whole.sizes)
     if DISK not in blocks or room[device] < further:
-        return Placement(device, needs, blocks)
-    return Placement(device, needs, _resting(needs, room | {device: room[device] - further}), True)
+        return replace(whole, blocks=blocks)
+    blocks = _resting(whole.sizes, room | {device: room[device] - further})
+    return replace(whole, blocks=blocks, ahead=True)
 
 
-def _resting(needs: Needs, room: Mapping[str, int]) -> tuple[str, ...]:
+def _resting(sizes: Sequence[int], room: Mapping[str, int]) -> tuple[str, ...]:
     """Where each block lies, the places filled in their order."""
     left, blocks = dict(room), []
-    for n_bytes in needs.blocks:
+    for n_bytes in sizes:
         place = next((one for one, n in left.items() if n_bytes <= n), DISK)
         if place != DISK:
             left[place] -= n_bytes
@@ -324,16 +317,16 @@ def where_spread(
     # merging writes into all weights
     if spread is None or checkpoint.adapter:
         return None
-    needs = needs_of(weights_of(checkpoint.folder), dtype)
+    whole = all_on(device, weights_of(checkpoint.folder), dtype)
     free = {one: free_bytes(one) for one in _places(device)}
-    found = placed(needs, free, leave=spread, device=device)
+    found = placed(whole, free, leave=spread)
     if found is None or found.way != "whole":
         gc.collect()  # a model that was let go holds itself until then
         free = {one: free_bytes(one) for one in _places(device)}
-        found = placed(needs, free, leave=spread, device=device)
+        found = placed(whole, free, leave=spread)
     if found is None:
         raise InputError(
-            f"{checkpoint.spec.name}: embeddings and one block take {size(needs.least)} in "
+            f"{checkpoint.spec.name}: embeddings and one block take {size(whole.least)} in "
             f"{_name(dtype)}, and --memory {spread >> 20}M stays free; {size(free[device] or 0)} "
             f"are free on {device}; a smaller --memory ({LEAST_BUDGET >> 20}M is the least) or "
             "--dtype bfloat16 may do"
@@ -388,5 +381,4 @@ def whole_placement(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str) 
         InputError: they take more than is free there.
     """
     check_fits(checkpoint, dtype=dtype, device=device)
-    needs = needs_of(weights_of(checkpoint.folder), dtype)
-    return Placement(device, needs, (device,) * len(needs.blocks))
+    return all_on(device, weights_of(checkpoint.folder), dtype)
