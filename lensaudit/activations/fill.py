@@ -41,7 +41,7 @@ from lensaudit.activations.store import (
 from lensaudit.data.spans import PROMPT_TEMPLATE, Encoded, buckets, by_length, make_batch
 from lensaudit.data.tofu import DEMO, FORGET10
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import digest, os_errors
+from lensaudit.files import digest, os_errors, partial_path
 from lensaudit.models.bridge import (
     TransformerBridge,
     check_finite,
@@ -55,7 +55,6 @@ from lensaudit.models.decoder import VERIFIED
 from lensaudit.models.large.streaming import streamed
 from lensaudit.models.registry import ModelSpec, lasting_name
 from lensaudit.models.sizes import Sizes, budget_for, planned_bytes, sizes_on_disk
-from lensaudit.partials import partial_path
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.keyed import write_keyed
 from lensaudit.results.records import code_digest, computed_by, signed_object

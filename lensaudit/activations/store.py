@@ -57,8 +57,14 @@ from lensaudit.activations.spec import (
 )
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError, VerificationError, WorkError
-from lensaudit.files import make_folder, os_errors, reading, sync_folder, write_bytes
-from lensaudit.partials import sweep_partials
+from lensaudit.files import (
+    make_folder,
+    os_errors,
+    reading,
+    sweep_partials,
+    sync_folder,
+    write_bytes,
+)
 from lensaudit.settings import ACTIVATIONS, Kept, Place, Positions
 
 __all__ = [

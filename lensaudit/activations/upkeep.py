@@ -30,13 +30,16 @@ from lensaudit.activations.spec import SEAL, SPEC, Spec, parse_spec, read_spec
 from lensaudit.errors import InputError, LensAuditError, VerificationError
 from lensaudit.files import (
     files_below,
+    is_partial,
     os_errors,
+    process_name,
     read_bytes,
     remove_files,
+    sweep_partials,
     sync_folder,
+    works_on,
     write_bytes,
 )
-from lensaudit.partials import is_partial, process_name, sweep_partials, works_on
 from lensaudit.results.keyed import VerifiedLedger, is_ledger, verify_ledger
 from lensaudit.results.records import signed_object
 

@@ -14,9 +14,8 @@ from markupsafe import Markup
 
 from lensaudit.data.annotate import HELP, Proposal, heading, named_rule
 from lensaudit.data.facts import Fact
-from lensaudit.files import check_output, digest, write_bytes
+from lensaudit.files import check_output, digest, sweep_partials, write_bytes
 from lensaudit.groups import assumption
-from lensaudit.partials import sweep_partials
 from lensaudit.report.assemble import Document, assemble
 from lensaudit.report.evidence import columns_of, missing_of
 from lensaudit.report.packing import visible_values

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from lensaudit.errors import InputError
-from lensaudit.files import files_below, read_bytes, remove_files
-from lensaudit.partials import is_partial
+from lensaudit.files import files_below, is_partial, read_bytes, remove_files
 from lensaudit.results.keyed import LOOKED_AT_BYTES, is_ledger
 from lensaudit.results.locate import folders_below
 from lensaudit.results.patch_runs import SCORES
