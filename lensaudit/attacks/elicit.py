@@ -372,12 +372,17 @@ def leak(arm: AttackedModel) -> AttackFindings:
     Each fact has a number of its own in [0, 1), the same for every model: it comes out where the
     exact leak@64 is above that number. So arms are paired, and shares are those of sampling.
     """
-    found = {}
-    for fact in arm.facts:
-        odds = leak_exact(min(0.0, float(arm.raw[fact.idx][0])), LEAK_K)
-        number = int(digest([f"leak{LEAK_K}", fact.idx, fact.question])[:12], 16) / 16**12
-        found[fact.idx] = Hit(number < odds, odds, f"leak@{LEAK_K} {odds:.3f}")
-    return AttackFindings(found)
+    odds = {one.idx: leak_exact(min(0.0, float(arm.raw[one.idx][0])), LEAK_K) for one in arm.facts}
+    drawn = {
+        one.idx: int(digest([f"leak{LEAK_K}", one.idx, one.question])[:12], 16) / 16**12
+        for one in arm.facts
+    }
+    return AttackFindings(
+        {
+            idx: Hit(drawn[idx] < share, share, f"leak@{LEAK_K} {share:.3f}")
+            for idx, share in odds.items()
+        }
+    )
 
 
 @attack("nf4", new_tokens=ENTITY_TOKENS)

@@ -26,8 +26,9 @@ from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import digest, make_folder, os_error, sync_folder, write_json
-from lensaudit.results.records import mark_of, signed, signed_object
+from lensaudit.files import digest, make_folder, os_error, sync_folder
+from lensaudit.results.keyed import keyed_document, write_keyed
+from lensaudit.results.records import mark_of
 from lensaudit.types import Logits
 from lensaudit.unlearn.losses import Loss, mean_nll
 from lensaudit.unlearn.rows import TrainBatch
@@ -301,7 +302,7 @@ def save_state(
         partial.unlink(missing_ok=True)
     numbers = {name: getattr(state, name) for name in ("step", "n_steps", "multiplier", "losses")}
     mark = mark_of(folder / file)
-    write_json(folder / STATE, signed({"key": key, "file": file, "mark": mark, **numbers}))
+    write_keyed(folder / STATE, {"key": key, "file": file, "mark": mark, **numbers})
     for old in folder.glob("training-*.safetensors"):
         if old.name != file:
             old.unlink()
@@ -317,21 +318,14 @@ def load_state(
     """
     if not (folder / STATE).exists():
         return None
-    advice = f"delete {folder} and start again"
-    try:
-        content = signed_object(folder / STATE)
-    except InputError as error:
-        raise InputError(f"{folder / STATE}: is damaged; {advice}") from error
-    if content["key"] != key:
+    if (content := keyed_document(folder / STATE, key)) is None:
         raise InputError(
-            f"{folder}: holds the state of a run with other settings (key {content['key'][:8]}…, "
-            f"this run has {key[:8]}…); name another --out, or repeat the first run's options"
+            f"{folder}: holds the state of a run with other settings, or a damaged one; name "
+            "another --out, repeat the first run's options, or delete it and start again"
         )
     path = folder / content["file"]
-    if not path.exists():
-        raise InputError(f"{path}: is gone; {advice}")
-    if mark_of(path) != content["mark"]:
-        raise InputError(f"{path}: is damaged; {advice}")
+    if not path.exists() or mark_of(path) != content["mark"]:
+        raise InputError(f"{path}: is gone or damaged; delete {folder} and start again")
     tensors = load_file(path)
     with torch.no_grad():
         for name, parameter in parameters.items():

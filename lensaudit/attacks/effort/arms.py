@@ -46,7 +46,6 @@ from lensaudit.unlearn.rows import load_rows, raw_sample
 class TrainingFold(EncodedSplit):
     """Rows that are trained on, with facts that they say nothing about."""
 
-    arm: Arm
     places: tuple[int, ...]
     """Of these facts among all."""
 
@@ -105,9 +104,7 @@ def held_out(settings: EffortSettings, name: str, tokenizer: Any) -> HeldOut:
     every = tuple(item for one in encoded.values() for item in one.items)
     place = count()
     turns = tuple(
-        TrainingFold(
-            one.items, others_than(name, encoded), "T", tuple(next(place) for _ in one.items)
-        )
+        TrainingFold(one.items, others_than(name, encoded), tuple(next(place) for _ in one.items))
         for name, one in encoded.items()
     )
     n_rows = min(len(one.samples) for one in turns)
@@ -122,7 +119,7 @@ def held_out(settings: EffortSettings, name: str, tokenizer: Any) -> HeldOut:
         left_out += n_left
         chosen = _chosen(arm, rows, facts, n_rows, settings.seed)
         samples = tuple(_sample(tokenizer, row) for row in chosen)
-        folds[arm] = (TrainingFold(every, samples, arm, tuple(range(len(every)))),)
+        folds[arm] = (TrainingFold(every, samples, tuple(range(len(every)))),)
         if arm != "neutral":
             words = [wording(one) for one in facts]
             best = [max(likeness(wording(row), one) for one in words) for row in chosen]
@@ -181,13 +178,13 @@ def _spans(
     Raises:
         InputError: a split has none.
     """
-    found: dict[int, EncodedItem] = {}
-    for item in data.items:
-        row = known.get(normalised(item.question))
-        one = row and encode(row, tokenizer)
-        if isinstance(one, Encoded):
-            said = Encoding(one.token_ids[: one.end + 1], one.start + 1)
-            found[item.idx] = EncodedItem(0, (), (said,))
+    asked = {item.idx: normalised(item.question) for item in data.items}
+    spans = {idx: encode(known[one], tokenizer) for idx, one in asked.items() if one in known}
+    found = {
+        idx: EncodedItem(0, (), (Encoding(one.token_ids[: one.end + 1], one.start + 1),))
+        for idx, one in spans.items()
+        if isinstance(one, Encoded)
+    }
     why = "no annotated entity, or none of its tokens"
     data = data.without({one.idx: why for one in data.items if one.idx not in found})
     if not all(data.splits.values()):

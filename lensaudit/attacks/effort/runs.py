@@ -654,8 +654,9 @@ def _notes(ready: PreparedEffort, source: Checkpoint, summary: Mapping[str, Any]
         if len({rate.lr for rate in ready.rates}) > 1 and one["lr"] == highest:
             found.append(f"arm {arm}: the highest rate was chosen; a higher one may be faster")
     diverged = {
-        (one.fold.arm, one.rate.lr)
-        for one in ready.tried(source)
+        (arm, rate.lr)
+        for arm, rate in product(ready.settings.arms, ready.rates)
+        for one in ready.attacks(source, arm, rate)
         if ready.log.finished[one.job_id].status == "diverged"
     }
     if diverged:

@@ -272,10 +272,9 @@ def load_mcq(folder: Path, *, only: Sequence[str] = ()) -> Dataset:
             f"{folder}: found {len(set(names))} of the files split_<n>.jsonl, wanted two or more: "
             "one is held out, the others are trained on"
         )
-    items: dict[str, list[McqItem]] = {}
-    for name in names:
-        rows, problems = read_rows(files[name])
-        items[name] = sound_rows(
+    read = {name: read_rows(files[name]) for name in names}
+    items = {
+        name: sound_rows(
             rows,
             str(files[name]),
             _WANTED_ITEM,
@@ -287,6 +286,8 @@ def load_mcq(folder: Path, *, only: Sequence[str] = ()) -> Dataset:
             problems=problems,
             own_idx=False,
         )
+        for name, (rows, problems) in read.items()
+    }
     return make_dataset(folder.resolve().name, items)
 
 

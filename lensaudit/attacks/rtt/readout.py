@@ -112,17 +112,20 @@ def train_sample(tokenizer: Any, item: McqItem, loss_on: LossOn) -> Encoding:
 
 def encode_split(tokenizer: Any, split: Sequence[McqItem], loss_on: LossOn) -> EncodedSplit:
     """Everything a run needs of a split."""
-    items = []
-    for item in split:
-        options = (raw_sample(tokenizer, answered(item.question, one)) for one in item.choices)
-        prompt = tuple(tokenizer(mcq_prompt(item))["input_ids"])
-        # without the end token, which every choice has alike
-        cut = tuple(Encoding(one.ids[:-1], one.start) for one in options)
-        items.append(EncodedItem(item.answer, prompt, cut))
-    return EncodedSplit(
-        tuple(items),
-        tuple(train_sample(tokenizer, item, loss_on) for item in split),
+    options = (
+        [raw_sample(tokenizer, answered(item.question, one)) for one in item.choices]
+        for item in split
     )
+    items = tuple(
+        EncodedItem(
+            item.answer,
+            tuple(tokenizer(mcq_prompt(item))["input_ids"]),
+            # without the end token, which every choice has alike
+            tuple(Encoding(one.ids[:-1], one.start) for one in own),
+        )
+        for item, own in zip(split, options, strict=True)
+    )
+    return EncodedSplit(items, tuple(train_sample(tokenizer, item, loss_on) for item in split))
 
 
 def letters_of(tokenizer: Any, n_choices: int) -> Letters:

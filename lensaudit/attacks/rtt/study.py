@@ -223,8 +223,8 @@ class Study:
 
     def sample_of_t(self, held_out: str) -> list[EncodedItem]:
         """As many items of T as V has, the same in every run."""
-        others = [split for name, split in self.encoded.items() if name != held_out]
-        items = [item for split in others for item in split.items]
+        others = (split.items for name, split in self.encoded.items() if name != held_out)
+        items = [*chain(*others)]
         n = min(len(items), len(self.encoded[held_out].items))
         return Random(self.settings.cut.seed).sample(items, n)
 
@@ -274,11 +274,11 @@ def job_id_of(identity: Mapping[str, Any]) -> str:
 
 def measuring(study: Study, role: Role) -> Jobs:
     """The model as it is, on every split."""
-    found = {}
-    for name in study.encoded:
-        identity = job_identity(study, role, name)
-        found[Place(CONDITIONS[role][0], name, None, job_id_of(identity))] = identity
-    return found
+    identities = {name: job_identity(study, role, name) for name in study.encoded}
+    return {
+        Place(CONDITIONS[role][0], name, None, job_id_of(one)): one
+        for name, one in identities.items()
+    }
 
 
 def retraining(study: Study, role: Role) -> Jobs:
@@ -286,19 +286,18 @@ def retraining(study: Study, role: Role) -> Jobs:
     # the original's own rows are where they were: C is the same run with and without
     matched = {"readout_of": study.original.weights} if study.puts_back(role) else {}
     training = {key: value for key, value in study.sweep.items() if key != "lrs"}
-    found = {}
-    for name, lr in product(study.held_out, study.settings.lrs or LRS):
-        others = [split for other, split in study.encoded.items() if other != name]
-        identity = {
+    identities = {
+        (name, lr): {
             **job_identity(study, role, name),
-            "t": [split.trained_digest for split in others],
-            "t_read": [split.scored_digest for split in others],
+            "t": [one.trained_digest for other, one in study.encoded.items() if other != name],
+            "t_read": [one.scored_digest for other, one in study.encoded.items() if other != name],
             "lr": lr,
             "training": training,
             **matched,
         }
-        found[Place(CONDITIONS[role][1], name, lr, job_id_of(identity))] = identity
-    return found
+        for name, lr in product(study.held_out, study.settings.lrs or LRS)
+    }
+    return {Place(CONDITIONS[role][1], *at, job_id_of(one)): one for at, one in identities.items()}
 
 
 def job_identity(study: Study, role: Role, split: str) -> dict[str, Any]:
