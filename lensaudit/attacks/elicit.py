@@ -476,8 +476,7 @@ def lens(arm: AttackedModel) -> AttackFindings:
     upper = range(first, arm.n_layers)
     prompts = [arm.ids(arm.forced(fact)) for fact in arm.facts]
     candidates = [arm.candidates[fact.idx] for fact in arm.facts]
-    heads = [Head(arm.full)]
-    read = layered_exposures(arm.model, heads, upper, prompts, candidates, arm.work)
+    read = layered_exposures(arm.model, [Head(arm.full)], upper, prompts, candidates, arm.work)
     rows = {fact.idx: found[1:] for fact, found in zip(arm.facts, read, strict=True)}
     hits = {}
     for idx, row in rows.items():
@@ -611,8 +610,7 @@ def _stated(arm: AttackedModel, reader: Reader, kind: ProbeKind) -> dict[int, Hi
             left.remove(idx)
             found[idx] = Hit(False, refused / len(wrong[idx]), f"Yes to {said[idx]}")
     for idx in left:
-        n = len(wrong[idx])
-        found[idx] = Hit(True, 1.0, f"Yes to the true answer, No to {n} others")
+        found[idx] = Hit(True, 1.0, f"Yes to the true answer, No to {len(wrong[idx])} others")
     return found
 
 

@@ -364,8 +364,7 @@ def shifts(
         suite: what is asked of either.
         work: a folder.
     """
-    sources = [name for pair in pairs.items() for name in map(str, pair)]
-    outcomes, _ = score_all(audit(sources))
+    outcomes, _ = score_all(audit([name for pair in pairs.items() for name in map(str, pair)]))
     depth = {one.source: one.uds for one in outcomes}
 
     def scores(source: str, out: Path) -> dict[str, float | None]:

@@ -193,8 +193,7 @@ def open_worst(
     models = _models(audit)
     facts, unasked = facts_of(str(audit.settings.data), audit.examples)
     unscored = {**audit.unscored, **unasked}
-    neutral = _neutral(attacks, audit, notice)
-    worst = Worst(audit, models, facts, unscored, tuple(attacks), neutral)
+    worst = Worst(audit, models, facts, unscored, tuple(attacks), _neutral(attacks, audit, notice))
     if not worst.asked:
         raise InputError(f"{audit.settings.data}: no fact can be asked ({unscored[facts[0].idx]})")
     if n := sum(is_own(fact.group) for fact in facts):
@@ -425,8 +424,8 @@ def compare(
     n_out, expected = int(own.sum()), float(control.sum())
     ceiling = 1 - expected / len(facts)
     bound = never_hit_bound(LEAK_K, len(facts)) if f"leak{LEAK_K}" in counting else None
-    numbers = zip(named.statistic, named.p, named.q, strict=True)
-    by_idx = {fact.idx: given for fact, given in zip(facts, numbers, strict=True)}
+    numbers = zip(facts, named.statistic, named.p, named.q, strict=True)
+    by_idx = {fact.idx: given for fact, *given in numbers}
     return WorstSummary(
         **asked,
         tier=tier,

@@ -605,10 +605,9 @@ def training_curve(path: Path, series: tuple[str, ...] = SERIES) -> list[CurvePo
         InputError: the file holds no such rows.
     """
     content = read_json(path)
-    rows = checked_as(list[CurveRow], content, path)
     return [
         CurvePoint(path.parent.name, name, row.step, value, row.epoch)
-        for row, values in zip(rows, content, strict=True)
+        for row, values in zip(checked_as(list[CurveRow], content, path), content, strict=True)
         for name in series
         if (value := checked_as(Number | None, values.get(name), f"{path}: {name}")) is not None
     ]

@@ -24,10 +24,9 @@ IGNORED = -100
 def token_nll(logits: Logits, labels: Labels) -> Float[Tensor, "batch pos-1"]:
     """-log p of every label; 0 where nothing is learned."""
     scores, truth = logits[:, :-1].float(), labels[:, 1:]
-    flat = cross_entropy(
+    return cross_entropy(
         scores.flatten(0, 1), truth.flatten(), ignore_index=IGNORED, reduction="none"
-    )
-    return flat.view_as(truth)
+    ).view_as(truth)
 
 
 def labelled(labels: Labels) -> Bool[Tensor, "batch pos-1"]:

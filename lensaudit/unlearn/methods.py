@@ -107,10 +107,9 @@ def _resid(model: PreTrainedModel, part: TrainBatch, layer: int | None) -> Resid
     # transformers applies the final norm to the last hidden state: RMU's door refuses that layer
     if layer is None or not 0 <= layer < model.config.num_hidden_layers - 1:
         raise ValueError(f"layer {layer} has no residual stream before the final norm")
-    answer = model(
+    return model(
         input_ids=part.tokens, attention_mask=part.mask.long(), output_hidden_states=True
-    )
-    return answer.hidden_states[layer + 1]
+    ).hidden_states[layer + 1]
 
 
 def answer_positions(part: TrainBatch) -> Bool[Tensor, "batch pos"]:

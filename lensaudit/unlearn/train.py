@@ -335,7 +335,6 @@ def load_state(
             moments = {
                 moment: tensors[f"{moment}/{name}"].to(parameter.device) for moment in MOMENTS
             }
-            step = torch.tensor(float(content["step"]))
-            optimizer.state[parameter] = {"step": step, **moments}
+            optimizer.state[parameter] = {"step": torch.tensor(float(content["step"])), **moments}
     losses = tuple(content["losses"])
     return TrainingStep(content["step"], content["n_steps"], content["multiplier"], losses)

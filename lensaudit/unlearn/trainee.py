@@ -76,25 +76,7 @@ def trainee(start: Checkpoint, lora: int | None, *, seed: int, device: str) -> t
     if start.adapter is None:
         return model, adapted(model, rank=lora, seed=seed)
     peft = peft_for(start.spec.name)
-    own = peft.PeftModel.from_pretrained(model, str(start.adapter), is_trainable=True)
-    return model, own
-
-
-def check_rank(start: Checkpoint, rank: int | None) -> None:
-    """A model's own adapter is trained on as it is.
-
-    Raises:
-        InputError: it has another rank.
-    """
-    if rank is None or start.adapter is None:
-        return
-    config = read_json(start.adapter / CONFIG)
-    found = config.get("r") if isinstance(config, dict) else None
-    if found != rank:
-        raise InputError(
-            f"--lora {rank}: {start.spec.name} has an adapter of rank {found}, which is trained "
-            f"on; give --lora {found}"
-        )
+    return model, peft.PeftModel.from_pretrained(model, str(start.adapter), is_trainable=True)
 
 
 def save_adapter(wrapped: Any, start: Checkpoint, folder: Path, *, dtype: torch.dtype) -> None:
@@ -369,15 +351,21 @@ class TrainingJob(CheckpointJob):
                 memory.
         """
         _ = self.recipe
-        check_rank(self.start, self.lora)
         frozen = self.lora is not None
+        # a model's own adapter is trained on as it is
+        if frozen and self.start.adapter is not None:
+            rank = read_json(self.start.adapter / CONFIG).get("r")
+            if rank != self.lora:
+                raise InputError(
+                    f"--lora {self.lora}: {self.start.spec.name} has an adapter of rank {rank}, "
+                    f"which is trained on; give --lora {rank}"
+                )
         check_memory(self.start, copies=self.copies, device=self.device, frozen=frozen)
 
     def made(self, out: Path, report: Report) -> tuple[Any, Any, dict[str, Any]]:
         """Train the model, and write `losses.csv`."""
         tokenizer = load_tokenizer(self.start)
-        seed = self.settings.seed
-        model, wrapped = trainee(self.start, self.lora, seed=seed, device=self.device)
+        model, wrapped = trainee(self.start, self.lora, seed=self.settings.seed, device=self.device)
         run = replace(
             self.run(model, tokenizer),
             identity=self.identity,

@@ -144,8 +144,7 @@ def _facts(settings: EffortSettings, name: str) -> tuple[Dataset, list[Fact], Ma
     set_name, facts = load_statements(name, rows_per_author=settings.rows_per_author)
     chosen = list(facts.items())
     if settings.exclude:
-        named = FORGET10 if name in TOFU_PAIRS else name
-        rows = forget_set(named, exclude=settings.exclude)
+        rows = forget_set(FORGET10 if name in TOFU_PAIRS else name, exclude=settings.exclude)
         left = {normalised(one.question) for one in rows}
         chosen = [row for row in chosen if normalised(row[1].question) in left]
     facts = dict(spread(chosen, settings.limit, lambda row: row[1].group))

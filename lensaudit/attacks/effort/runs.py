@@ -463,8 +463,7 @@ def prepare(
     device = resolve_device(settings.device)
     dtype = _dtype(settings, device, notice)
     check_memory(full, copies=2 if device == "cpu" else 1, device=device)
-    data = settings.data or default_data(names[0])
-    held = held_out(settings, data, load_tokenizer(full))
+    held = held_out(settings, settings.data or default_data(names[0]), load_tokenizer(full))
     sequences = (fold.sequences for several in held.folds.values() for fold in several)
     check_lengths(chain(*sequences), config_of(full), full.spec.name)
     folders = folders_for(names, out or (results_folder() / "effort" if len(names) > 1 else None))
@@ -635,8 +634,7 @@ def _arm(
 def _costs(ready: PreparedEffort, arm: Arm) -> dict[int, dict[str, int]]:
     """Step -> tokens and FLOP of an attack so long; a mean over folds."""
     full = ready.anchors[0]
-    attacks = ready.attacks(full, arm, ready.rates[0])
-    tokens = np.mean([tokens_at(one) for one in attacks], axis=0)
+    tokens = np.mean([tokens_at(one) for one in ready.attacks(full, arm, ready.rates[0])], axis=0)
     per_token = flop_per_token(full, frozen=ready.rates[0].rank > 0)
     return {
         step: {"steps": step, "tokens": round(n), "flop": round(n) * per_token}

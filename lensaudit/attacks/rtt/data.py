@@ -553,8 +553,7 @@ def _wrong(where: str, facts: Statements, seed: int) -> list[str]:
     words = _words(fact.question)
     others = [one for one in facts.values() if one.group != fact.group and one.entity]
     others.sort(key=lambda one: -likeness(words, _words(one.question)))
-    exchanged = (fact.answer.replace(fact.entity, one.entity) for one in others)
-    found = _distinct(exchanged, fact.answer)
+    found = _distinct((fact.answer.replace(fact.entity, one.entity) for one in others), fact.answer)
     random.shuffle(found)  # else the likest would always stand first
     return found
 

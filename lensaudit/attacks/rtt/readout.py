@@ -247,8 +247,7 @@ def _scored(
 
 
 def _correct(scores: Scores, items: Sequence[EncodedItem]) -> tuple[int, ...]:
-    chosen = scores.argmax(-1).tolist()
-    pairs = zip(items, chosen, strict=True)
+    pairs = zip(items, scores.argmax(-1).tolist(), strict=True)
     return tuple(place for place, (item, one) in enumerate(pairs) if one == item.answer)
 
 

@@ -376,8 +376,7 @@ def prepare(settings: StudySettings, notice: Notice = unheard) -> tuple[tuple[St
     )
     for study in studies:
         plan_of(study)
-    home = settings.out or results_folder() / "rtt"
-    return studies, read_log(home / FILE, notice=notice)
+    return studies, read_log((settings.out or results_folder() / "rtt") / FILE, notice=notice)
 
 
 def run_studies(
@@ -432,8 +431,7 @@ def validate(settings: ValidationSettings) -> Dataset:
     """Load data, and write them where that is asked."""
     found = data_of(settings.data, settings.cut)
     if settings.model is not None:
-        checkpoint = open_model(settings.model, settings.registry)
-        letters_of(load_tokenizer(checkpoint), found.n_choices)
+        letters_of(load_tokenizer(open_model(settings.model, settings.registry)), found.n_choices)
     if settings.write:
         save_mcq(found, settings.write)
     return found
@@ -597,8 +595,7 @@ def _fill(study: Study, role: Role, jobs: Jobs, log: Log, report: Tell) -> None:
                     # a readout that was put back is not the one that was measured
                     first = (Point(0, study.read(model, items)),)
                 else:
-                    measured = job_id_of(job_identity(study, role, job.split))
-                    first = log.finished[measured].curve
+                    first = log.finished[job_id_of(job_identity(study, role, job.split))].curve
                 made = retrain(study, model, job, tell)
                 done = replace(made, curve=(*first, *made.curve))
             seconds = round(time.monotonic() - began, 3)

@@ -171,11 +171,10 @@ def v_runs(
     study: StudyRecord, log: Log, condition: Condition, readout: str, splits: Sequence[str]
 ) -> dict[HeldSplit, Cells]:
     """All models of a condition by split; cells of missing jobs are absent."""
-    jobs = done(study, log, condition)
     return {
         split: {
             GridCell(place.lr or 0.0, point.epoch): _marks(split, point, readout)
-            for place, job in jobs
+            for place, job in done(study, log, condition)
             if place.split == split.name
             for point in job.curve
         }
@@ -545,8 +544,7 @@ RULE_NAMES = {"max": "max_epoch", "final": "final_epoch"}
 def write_summaries(summaries: Sequence[Summary], log: Log, folder: Path) -> tuple[Path, Path]:
     """Write `summary.csv`, one row per study, and `summary.json`, with everything else."""
     rows = [csv_row(one, log) for one in summaries]
-    header = list(rows[0])
-    table = write_csv(folder / "summary.csv", header, [list(row.values()) for row in rows])
+    table = write_csv(folder / "summary.csv", list(rows[0]), [list(row.values()) for row in rows])
     return table, write_json(folder / "summary.json", [as_json(one) for one in summaries])
 
 
@@ -580,15 +578,14 @@ def csv_row(summary: Summary, log: Log) -> dict[str, Any]:
         f"num_rtt_splits_{condition.lower()}": n_splits * (condition in main.accuracies)
         for condition in RETRAINED
     }
-    failed = sum(
-        job.status == "diverged"
-        for condition in RETRAINED
-        for _, job in done(study, log, condition)
-    )
     return {
         **row,
         **runs,
-        "num_diverged": failed,
+        "num_diverged": sum(
+            job.status == "diverged"
+            for condition in RETRAINED
+            for _, job in done(study, log, condition)
+        ),
         "gate": "failed" if summary.failure else "passed",
         "rtt_signature": study.signature,
         "study_id": study.study_id,
