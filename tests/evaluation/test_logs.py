@@ -52,6 +52,16 @@ def test_an_infinite_or_missing_number_is_null(tmp_path):
     }
 
 
+def test_a_row_that_is_null_in_a_log_of_others_is_unscored_on_either_side(tmp_path):
+    sides = {"forget": {"0": {"score": 1.0}, "1": {"score": None}}, "holdout": {"0": {"score": 2}}}
+    entry = {name: {"agg_value": 0, "value_by_index": rows} for name, rows in sides.items()}
+    path = tmp_path / "TOFU_EVAL.json"
+    path.write_text(json.dumps({"mia_loss": entry | {"agg_value": 0.5}}))
+    found = read_log(path).entries["mia_loss"]
+    assert (found.n, found.n_unscored) == (2, 1)
+    assert found.parts["forget"].unscored == {1: "null in the log"}
+
+
 def test_a_log_recomputes_to_itself(log, passes):
     found = recomputed(read_log(log))
     for name, entry in evaluate(passes, "tofu").items():
