@@ -19,8 +19,6 @@ from lensaudit.metrics.registry import (
 
 _UDS = Read("patched", ANNOTATED, "uds")
 _EM = Read("patched", ANNOTATED, "em")
-_KEPT = Read("patched", ANNOTATED, "collateral")
-_CONTROLS = Read("patched", ANNOTATED, "controls")
 _NONE = "no retain fact could be scored"
 _SOURCE = "gnueaj/unlearning-depth-score @ fc31639"
 
@@ -55,18 +53,16 @@ def em_erasure(context: MetricContext) -> MetricResult:
     return rows_inside(context, "udr")
 
 
-def _kept(name: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "high_means": "forgot",
-        "source": f"{_SOURCE} on facts to keep; knowledge holes: arXiv:2511.00030",
-        "tofu": (_KEPT,),
-        "on_request": True,
-    }
+_OF_KEPT: dict[str, Any] = {
+    "high_means": "forgot",
+    "source": f"{_SOURCE} on facts to keep; knowledge holes: arXiv:2511.00030",
+    "tofu": (Read("patched", ANNOTATED, "collateral"),),
+    "on_request": True,
+}
 
 
-@metric(**_kept("selectivity"))
-@metric(**_kept("collateral"))
+@metric("selectivity", **_OF_KEPT)
+@metric("collateral", **_OF_KEPT)
 def collateral(context: MetricContext) -> MetricResult:
     """UDS on the retain facts: 0 kept as `full` keeps them, 1 as lost as in the anchor.
 
@@ -76,18 +72,16 @@ def collateral(context: MetricContext) -> MetricResult:
     return number_inside(context, _NONE)
 
 
-def _control(name: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "high_means": "forgot",
-        "source": "docs/uds.md; rotation of Schönemann, doi:10.1007/BF02289451",
-        "tofu": (_CONTROLS,),
-        "on_request": True,
-    }
+_CONTROL: dict[str, Any] = {
+    "high_means": "forgot",
+    "source": "docs/uds.md; rotation of Schönemann, doi:10.1007/BF02289451",
+    "tofu": (Read("patched", ANNOTATED, "controls"),),
+    "on_request": True,
+}
 
 
-@metric(**_control("uds_validity"))
-@metric(**_control("uds_aligned"))
+@metric("uds_validity", **_CONTROL)
+@metric("uds_aligned", **_CONTROL)
 def controlled(context: MetricContext) -> MetricResult:
     """What a depth may be read for: the aligned one, and whether `full` can read the model.
 

@@ -5,6 +5,8 @@ follow gnueaj/unlearning-depth-score @ fc31639, compute_representation_baselines
 accumulation.
 """
 
+from typing import Any
+
 from lensaudit.metrics.registry import (
     ANNOTATED,
     MetricContext,
@@ -18,7 +20,6 @@ from lensaudit.metrics.registry import (
 
 _LENS = Read("patched", ANNOTATED, "lens")
 _CKA = Read("patched", ANNOTATED, "cka")
-_FISHER = Read("patched", ANNOTATED, "fisher")
 _ALIKE = "full and retain do not differ at any layer"
 _SOURCE = "gnueaj/unlearning-depth-score @ fc31639 (compute_representation_baselines.py)"
 
@@ -49,19 +50,17 @@ def cka(context: MetricContext) -> MetricResult:
     return number_inside(context, _ALIKE)
 
 
-def _fisher(share: str) -> dict:
-    return {
-        "name": f"fisher_masked_{share}",
-        "high_means": "forgot",
-        "source": _SOURCE,
-        "tofu": (_FISHER,),
-        "muse": (_FISHER,),
-    }
+_FISHER: dict[str, Any] = {
+    "high_means": "forgot",
+    "source": _SOURCE,
+    "tofu": (Read("patched", ANNOTATED, "fisher"),),
+    "muse": (Read("patched", ANNOTATED, "fisher"),),
+}
 
 
-@metric(**_fisher("0.01"))
-@metric(**_fisher("0.001"))
-@metric(**_fisher("0.0001"))
+@metric("fisher_masked_0.01", **_FISHER)
+@metric("fisher_masked_0.001", **_FISHER)
+@metric("fisher_masked_0.0001", **_FISHER)
 def fisher_masked(context: MetricContext) -> MetricResult:
     """Is the loss on the forgotten facts as curved as in `retain`, where `full` had settled?
 
