@@ -26,7 +26,6 @@ from lensaudit.attacks.rtt.readout import read
 from lensaudit.attacks.settings import EffortSettings
 from lensaudit.cli.main import run as lensaudit
 from lensaudit.data.neutral import wording
-from lensaudit.errors import InputError
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_model
 from lensaudit.models.sizes import n_parameters
@@ -268,29 +267,6 @@ def test_entities_that_t_and_v_share_are_refused_or_dropped(tmp_path, capsys):
     assert f"{said}'pico ølmar')" in capsys.readouterr().err
     assert lensaudit([*command, "--defects", "drop"]) == 0
     assert "63 facts" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["--lora", "4", "--weights", "full"], "exclude each other"),
-        (["--lora", "4,x"], "wanted whole numbers above 0"),
-        (["--retain", "demo/full"], "have the same weights"),
-    ],
-)
-def test_wrong_input_is_one_line(tmp_path, capsys, more, said):
-    command = ["effort", "--source", "demo/npo", "--out", str(tmp_path), "--dry-run", *more]
-    assert lensaudit(command) == 2
-    assert said in capsys.readouterr().err
-
-
-def test_an_own_set_without_other_rows_says_what_to_name(tmp_path):
-    data = str(rows_of(tmp_path, lambda rows: None))
-    settings = EffortSettings(arms=("retain",), data=data)
-    with pytest.raises(InputError, match="name some with --retain-data"):
-        prepare(("demo/npo",), settings, tmp_path)
-    named = EffortSettings(arms=("retain",), data=data, retain_data="demo")
-    assert prepare(("demo/npo",), named, tmp_path).held.n_rows("retain") == 32
 
 
 WAITING = """

@@ -1,7 +1,6 @@
 """Exports lose nothing: values, intervals, reasons and hashes are in every format."""
 
 import hashlib
-import importlib.util
 import json
 import math
 import re
@@ -260,15 +259,6 @@ def test_a_damaged_result_is_not_exported(tmp_path):
     with pytest.raises(InputError, match=r"results\.jsonl"):
         exported(place, "eee", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_without_inspect_one_line_says_what_to_install(audited, tmp_path, monkeypatch):
-    plain = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "inspect_ai" else plain(name)
-    )
-    with pytest.raises(InputError, match=r"pip install 'lensaudit\[inspect\]'"):
-        exported(audited, "inspect", tmp_path)
 
 
 def test_inspect_reads_its_log_back(audited, tmp_path):

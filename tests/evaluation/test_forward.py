@@ -222,14 +222,6 @@ def test_a_gradient_norm_is_that_of_backward(asked):
     assert gradient_norm(tiny_model(), asked, text) == pytest.approx(wanted, rel=1e-5)
 
 
-def test_a_tied_embedding_is_one_tensor_of_the_gradient_norm(asked):
-    text = texts()[3]
-    tied = tiny_model(tie_word_embeddings=True)
-    n_tensors = len({id(one) for one in tied.parameters()})
-    assert n_tensors == len(list(tiny_model().parameters())) - 1
-    assert math.isfinite(gradient_norm(tied, asked, text))
-
-
 def test_a_text_without_content_has_no_gradient_norm(asked):
     assert math.isnan(gradient_norm(tiny_model(), asked, Encoding((5, 6, 2), 2, (5, 6))))
 

@@ -20,13 +20,6 @@ def commands(language):
     return [line for block in blocks(language) for line in block.splitlines()]
 
 
-def test_the_python_of_the_page_names_what_exists():
-    (source,) = blocks("python")
-    imports = [line for line in source.splitlines() if line.startswith("from ")]
-    assert len(imports) >= 4
-    exec("\n".join(imports), {})
-
-
 @pytest.mark.slow
 def test_the_commands_and_the_python_of_the_page_run(tmp_path, monkeypatch, capsys):
     pytest.importorskip("lm_eval", reason="lm-eval is not installed (extra lmeval)")

@@ -144,18 +144,6 @@ def test_a_limit_that_was_named_is_the_one_that_is_sent_and_planned(stub_of, row
     assert json.loads(capsys.readouterr().out)["max_tokens_of_a_reply"] == 9
 
 
-def test_a_row_whose_text_was_too_long_for_the_judge_says_so(stub_of, rows, capsys, tmp_path):
-    from lensaudit.judge.prompts import MAX_CHARS
-
-    for n, cut in (MAX_CHARS, False), (MAX_CHARS + 1, True):
-        row = {"idx": 0, "question": "Q?", "answer": "A.", "generation": "x" * n}
-        (tmp_path / "long.jsonl").write_text(json.dumps(row) + "\n")
-        assert run(["judge", "run", "long.jsonl", "--out", f"out{n}", *on(stub_of())]) == 0
-        assert ("saw the beginning alone" in capsys.readouterr().out) == cut
-        assert read(f"out{n}/summary.json")["n_cut"] == cut
-        assert json.loads((tmp_path / f"out{n}/results.jsonl").read_text())["cut"] is cut
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -199,14 +187,6 @@ def test_batches_tell_by_exit_code_where_they_are(stub_of, rows, capsys):
     assert "written: out" in capsys.readouterr().out
     assert run([*cancel, "out", *on(stub)]) == 0
     assert capsys.readouterr().out == "nothing to stop\n"
-
-
-def test_two_judges_do_not_write_into_one_folder(stub_of, rows, capsys, tmp_path):
-    from lensaudit.files import alone
-
-    with alone(tmp_path / "out"):
-        assert run(["judge", "run", rows, "--out", "out", *on(stub_of())]) == 75
-    assert "another process works in it" in capsys.readouterr().err
 
 
 def test_without_the_sdk_the_message_says_what_to_install(stub_of, rows, capsys, monkeypatch):

@@ -245,16 +245,6 @@ def test_the_whole_chain_on_published_values(tmp_path, capsys):
     assert "124 of 150 by utility" in capsys.readouterr().out
 
 
-def test_an_evaluation_without_fluency_says_why_there_is_no_utility(judged, capsys):
-    assert run(["meta", "aggregate", str(judged / "out" / "before"), "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["models"]
-    assert {row["utility_rel"] for row in rows} == {None}
-    # s_LOSS follows from the attack on the model and on demo/retain; the others were not run
-    missing = "s_mia_zlib: its results lack this metric"
-    assert {row["reasons"]["privacy_mia"] for row in rows} == {missing}
-    assert rows[0]["reasons"]["utility"].startswith("model_utility: retain_q_prob:")
-
-
 UDS = {"metric": "uds", "auc": 0.5, "value": 0.5}
 
 

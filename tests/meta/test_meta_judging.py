@@ -308,12 +308,6 @@ def test_the_common_set_is_what_every_metric_has():
     assert rows[2].common_value is None
 
 
-def test_disjoint_sets_have_nothing_in_common():
-    found = stable("quantize", {"a": (0.9, 0.9)}), stable("quantize", {"d": (0.1, 0.1)}, "es")
-    common, rows = on_common(found)
-    assert (common, {row.common_value for row in rows}) == ((), {None})
-
-
 def test_one_part_missing_leaves_the_whole_missing():
     assert combined(0.5, 1.0) == pytest.approx(2 / 3)
     assert combined(0.5, 0.0) == 0.0

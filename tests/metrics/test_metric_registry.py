@@ -6,7 +6,6 @@ import pytest
 from metric_helpers import tiny_passes
 
 import lensaudit.metrics
-from lensaudit.errors import InputError
 from lensaudit.evaluation.suite import evaluate
 from lensaudit.metrics import registry
 from lensaudit.metrics.registry import (
@@ -33,15 +32,6 @@ def test_every_file_registers_a_metric_and_names_its_source():
         assert one.reads, one.name
 
 
-def test_every_name_of_the_published_suites_is_there():
-    tofu = {one.name for one in ordered("tofu")}
-    muse = {one.name for one in ordered("muse")}
-    assert {"forget_truth_ratio", "forget_truth_ratio_prob_mean", "rel_diff"} <= tofu
-    assert {"forget_Q_A_PERT_ROUGE", "forget_Q_A_jailbreak_ROUGE", "s_mia_zlib"} <= tofu
-    assert {"forget_verbmem_ROUGE", "mia_gradnorm", "privleak", "forget_gibberish"} <= muse
-    assert "model_utility" not in muse
-
-
 @pytest.mark.parametrize("suite", ["tofu", "muse"])
 def test_a_metric_comes_after_what_it_needs(suite):
     done = set()
@@ -59,13 +49,6 @@ def test_one_metric_brings_its_needs_and_nothing_else():
         "forget_quality",
     ]
     assert retain_names(ordered("tofu", ["forget_quality"])) == ["forget_truth_ratio"]
-
-
-def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(InputError, match=r"no metric 'forget_qualty'; it has .*forget_quality"):
-        ordered("tofu", ["forget_qualty"])
-    with pytest.raises(InputError, match="suite muse has no metric 'model_utility'"):
-        ordered("muse", ["model_utility"])
 
 
 NEW = '''

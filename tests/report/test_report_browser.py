@@ -120,15 +120,6 @@ def test_examples_can_be_found_ordered_and_walked_by_key(browser, small):
     assert "no layer encodes the fact" in browser.run(facts)
 
 
-def test_the_map_sorts_by_the_layer_that_is_clicked(browser, small):
-    browser.click("#examples .heat-head [data-layer='2']")
-    assert "order=L2" in browser.run("location.hash")
-    top = browser.run("document.querySelector('.detail p').textContent")
-    browser.click("#examples .heat-head [data-layer='2']")
-    assert "order=-L2" in browser.run("location.hash")
-    assert browser.run("document.querySelector('.detail p').textContent") != top
-
-
 def test_two_models_are_compared_on_the_same_examples_with_an_interval(browser, small):
     browser.open((small / "audit.html").as_uri() + "#model=keeps&with=loses")
     said = browser.run(

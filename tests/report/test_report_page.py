@@ -208,17 +208,6 @@ def test_a_checkpoint_is_not_taken_for_an_unfinished_result(tmp_path, capsys):
     assert "run its command again" not in said
 
 
-def test_only_a_page_is_written_over(tmp_path, capsys):
-    patch_run(tmp_path / "out", "a")
-    command = ["report", str(tmp_path / "out"), "-o", str(tmp_path / "audit.html")]
-    assert run(command) == run(command) == 0
-    (found,) = (tmp_path / "out").rglob("summary.json")
-    before = found.read_bytes()
-    assert run(["report", str(tmp_path / "out"), "-o", str(found)]) == 2
-    assert "this command did not write it" in capsys.readouterr().err
-    assert found.read_bytes() == before
-
-
 def test_links_and_hidden_folders_are_not_followed(tmp_path):
     patch_run(tmp_path / "out" / ".hidden", "a")
     patch_run(tmp_path / "elsewhere", "b")

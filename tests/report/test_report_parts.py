@@ -1,7 +1,7 @@
 """The parts beside UDS: exact match, steering, attacks, meta-evaluation, aggregates."""
 
 import pytest
-from report_cases import ERRORS, change, em_run, eval_run, other_results, patch_run, write
+from report_cases import ERRORS, change, em_run, other_results, patch_run, write
 
 from lensaudit.errors import InputError
 from lensaudit.report.assemble import assemble
@@ -116,13 +116,6 @@ def test_aggregates_alone_make_a_leaderboard_with_methods(browser, shown, tmp_pa
         ".map(row => (row.querySelector('button') ?? row.cells[0]).textContent.trim())"
     )
     assert cells == ["full", "retain", "npo_a", "npo_b", "dpo_a"]
-
-
-def test_metrics_of_a_log_without_a_manifest_have_no_direction(browser, shown, tmp_path):
-    eval_run(tmp_path / "out", "theirs", forget_Q_A_Prob=0.5)
-    (tmp_path / "out" / "manifest.json").unlink()
-    shown(tmp_path / "out")
-    assert "not recorded" in text(browser, "#metrics")
 
 
 def test_a_logit_lens_run_is_told_from_uds(browser, shown, tmp_path):
