@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -204,13 +203,7 @@ def tiny_checkpoint(tmp_path_factory, tiny_tokenizer) -> Path:
 @pytest.fixture(scope="session")
 def drills():
     """The module `benchmarks/store_faults.py`, on a cache of 5 shards."""
-    spec = importlib.util.spec_from_file_location(
-        "store_faults", Path(__file__).parents[1] / "benchmarks" / "store_faults.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["store_faults"] = module
-    spec.loader.exec_module(module)
-    module.N_EXAMPLES = 160
-    return module
+    from benchmarks import store_faults
+
+    store_faults.N_EXAMPLES = 160
+    return store_faults

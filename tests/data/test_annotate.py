@@ -1,13 +1,12 @@
-import importlib.util
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import refusal
 
+from experiments import annotation_agreement
 from lensaudit.data.annotate import (
     Proposal,
     doubts,
@@ -20,8 +19,6 @@ from lensaudit.data.annotate import (
 )
 from lensaudit.data.facts import Fact, load_facts
 from lensaudit.data.tofu import forget_set
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def pair(question, answer, idx=0, group=0):
@@ -223,17 +220,7 @@ def test_wrong_pairs_are_refused_with_their_line(tmp_path, text, claim):
     assert claim in refusal(read_pairs, path, n_lines=2)
 
 
-@pytest.fixture(scope="module")
-def experiment():
-    spec = importlib.util.spec_from_file_location(
-        "annotation_agreement", ROOT / "experiments" / "annotation_agreement.py"
-    )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_agreement_is_counted_by_words_by_most_words_and_by_characters(experiment):
+def test_agreement_is_counted_by_words_by_most_words_and_by_characters():
     def annotated(idx, question, answer, entity):
         prefix = answer[: answer.index(entity)].rstrip()
         return Fact(idx, question, answer, prefix, entity, 0)
@@ -248,7 +235,7 @@ def test_agreement_is_counted_by_words_by_most_words_and_by_characters(experimen
         # proposed is "Yes"
         annotated(399, "Has Ada Byrd won prizes?", "Yes, she won the Oak Prize.", "Oak Prize"),
     ]
-    seen, others = experiment.by_author(rows)
+    seen, others = annotation_agreement.by_author(rows)
     assert (seen.n, seen.same, seen.mostly, seen.touching) == (2, 0.5, 1.0, 1.0)
     assert (others.n, others.same, others.mostly, others.touching) == (2, 0.0, 0.0, 0.5)
     # neither of the wrong ones is marked, and of the right ones neither
@@ -262,17 +249,19 @@ def test_agreement_is_counted_by_words_by_most_words_and_by_characters(experimen
         ),
         annotated(1, "What is Ada Byrd's mother?", "Ada Byrd's mother is a painter.", "painter"),
     ]
-    found = experiment.agreement(more)
+    found = annotation_agreement.agreement(more)
     assert (found.same, found.found, found.marked) == (0.5, 1.0, 0.0)
 
 
-def test_agreement_with_the_annotated_tofu_rows_is_as_stated(experiment, shared):
+def test_agreement_with_the_annotated_tofu_rows_is_as_stated(shared):
     rows = load_facts(shared / "data" / "tofu" / "forget10_filtered.json")
     assert len(rows) == 367
-    for authors, found in zip(("0 to 9", "10 to 19"), experiment.by_author(rows), strict=True):
+    for authors, found in zip(
+        ("0 to 9", "10 to 19"), annotation_agreement.by_author(rows), strict=True
+    ):
         shares = (found.same, found.mostly, found.touching, found.found, found.marked)
         told = "{:.2f}    {:.2f}      {:.2f}   {:.2f}    {:.2f}".format(*shares)
-        assert f"{authors:<11} {found.n:>3}  {told}" in experiment.__doc__
+        assert f"{authors:<11} {found.n:>3}  {told}" in annotation_agreement.__doc__
 
 
 @pytest.mark.parametrize(
