@@ -13,7 +13,6 @@ import pytest
 import verdict_support as made
 import yaml
 from huggingface_hub import parse_eval_result_entries
-from inspect_ai.log import read_eval_log
 from jsonschema import Draft7Validator
 
 from lensaudit.doors.export import WRITERS, export
@@ -262,6 +261,8 @@ def test_a_damaged_result_is_not_exported(tmp_path):
 
 
 def test_inspect_reads_its_log_back(audited, tmp_path):
+    from inspect_ai.log import read_eval_log  # takes seconds
+
     (file,) = exported(audited, "inspect", tmp_path, dataset="org/set")
     log = read_eval_log(str(file))
     assert (log.status, log.eval.model, log.eval.dataset.name) == ("success", "org/npo", "org/set")

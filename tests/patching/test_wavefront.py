@@ -182,7 +182,7 @@ def test_random_shapes_equal_the_oracle(
     assert_equal(found, defined(full, stacks, encoded, **how))
 
 
-BFLOAT16 = {"Llama-3.2": 0.03, "Gemma2": 0.25}
+BFLOAT16 = {"Llama-3.2": 0.03, "Gemma2": 0.25, "OLMo2": 0.03, "Cohere": 0.03}
 """Nats from the float32 oracle, on these random models. Half-precision kernels round differently
 for every batch shape: the UDS reference itself moves by 0.06 between batch sizes 1 and 8."""
 
