@@ -206,9 +206,9 @@ def as_lens(session: Session) -> Session:
     return session.under(score="lens", profile="full")
 
 
-PREFLIGHT_PASSES = 8
-"""Forward passes of `full` in `patching.preflight`: four on the longest example, four in which
-sweep and oracle are compared."""
+PREFLIGHT_PASSES = 4
+"""Forward passes of `full` on the longest example; as many in which sweep and oracle are compared,
+both in `patching.preflight`."""
 
 
 def plan_of(session: Session, controls: str = "", n_more: int = 0) -> Plan:
@@ -253,16 +253,21 @@ def plan_of(session: Session, controls: str = "", n_more: int = 0) -> Plan:
 def _placement(session: Session, n_rows: int, n_caches: int) -> str:
     """Of each model alike: they are of one shape. Controls are not counted."""
     settings, full, encoded = session.settings, session.full, session.encoded
-    room = Room(sizes_on_disk(full, settings.dtype), settings, settings.computed_with == "sweep")
+    engine = settings.computed_with
+    room = Room(sizes_on_disk(full, settings.dtype), settings, engine != "oracle")
     n_sources, n_layers = len(session.patched_in()), len(settings.at_layers)
     n_batches = len(room.batches(encoded, lambda e: n_sources * n_layers, n_sources=n_sources))
-    each = 1 if room.sweeps else 1 + n_sources * n_layers
+    n_scoring = {
+        "lens": PREFLIGHT_PASSES,  # it reads what is cached with the head alone
+        "sweep": 2 * PREFLIGHT_PASSES + n_batches,
+        "oracle": PREFLIGHT_PASSES + n_batches * (1 + n_sources * n_layers),
+    }[engine]
     return planned_text(
         full,
         dtype=settings.dtype,
         device=settings.device,
         spread=settings.memory_bytes if settings.spread else None,
-        n_passes=n_caches + (PREFLIGHT_PASSES + n_batches * each if n_rows else 0),
+        n_passes=n_caches + (n_scoring if n_rows else 0),
     )
 
 

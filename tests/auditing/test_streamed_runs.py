@@ -74,6 +74,9 @@ def test_a_plan_says_which_way_the_weights_take_and_what_is_brought(tmp_path, br
     planned = plan_patch(["demo/npo"], PatchSettings(limit=4, activations=tmp_path))
     # three caches, the preflight, one batch
     assert "to bring in 12 passes" in planned.text()
+    planned = plan_patch(["demo/npo"], PatchSettings(limit=4, score="lens", activations=tmp_path))
+    # three caches, and the preflight without the sweep: read is with the head alone
+    assert "to bring in 7 passes" in planned.text()
     monkeypatch.setattr(placement, "free_bytes", lambda device: 1_500_000)
     with pytest.raises(InputError, match="--device auto would do"):
         plan_cache("demo/npo", replace(settings, device="cpu"))
