@@ -36,6 +36,8 @@ def test_two_relations_are_told_apart_and_each_subject_is_named():
     assert [one.values for one in found] == [TOWNS, TRADES]
     assert all(one.subjects == AUTHORS for one in found)
     assert unscored == {}
+    named = [replace(row, group=f"author {row.group}") for row in rows()]
+    assert [one.subjects for one in relations_of(named)[0]] == [AUTHORS] * 2
     born, work = found
     assert born.templates == (Wording("Where was {} born?", "{} was born in"),)
     asked = ("What did the father of Eve do for a living?", "Eve's father was a")

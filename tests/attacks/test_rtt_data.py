@@ -74,6 +74,9 @@ def test_numbers_become_texts_and_other_files_are_not_read(tmp_path):
     dataset = load_mcq(folder)
     assert dataset.items[0].choices == ("1", "2", "3", "4")
     assert list(dataset.splits) == ["split_0", "split_1"]
+    (tmp_path / "many").mkdir()
+    many = folder_of(tmp_path / "many", *([{**GOOD, "question": f"Who {n}?"}] for n in range(11)))
+    assert list(load_mcq(many).splits) == [f"split_{n}" for n in range(11)]  # by number
 
 
 def test_written_splits_are_read_back_equal(tmp_path):

@@ -62,19 +62,6 @@ def test_the_area_of_one_model_is_that_of_sklearn_and_of_several_weighs_pairs(pr
     assert predict.within_auc(*arrays(rows)) == pytest.approx(agree / pairs)
 
 
-def test_a_score_that_only_tells_models_apart_reads_a_half(predict):
-    rows = facts()
-    rate = rows.groupby("stratum")["back_any"].transform("mean")
-    assert predict.within_auc(*arrays(rows.assign(uds=rate))) == 0.5
-
-
-def test_the_area_is_of_ranks_and_turns_with_the_sign(predict):
-    rows = facts()
-    value = predict.within_auc(*arrays(rows))
-    assert predict.within_auc(*arrays(rows.assign(uds=np.exp(rows["uds"])))) == value
-    assert predict.within_auc(*arrays(rows.assign(uds=-rows["uds"]))) == pytest.approx(1 - value)
-
-
 def test_too_few_pairs_have_no_area(predict):
     rows = facts(n_models=1, n_authors=2, each=3)
     rows["back_any"] = [1, 0, 0, 0, 0, 0]
@@ -137,38 +124,12 @@ def test_recovery_is_a_share_of_what_full_gives_beyond_the_never_trained(predict
     assert found["b"] == 0
 
 
-def test_rank_correlations_have_the_sign_of_the_depth(predict):
-    rows = pd.concat(
-        pd.DataFrame(
-            {
-                "stratum": f"m{back}",
-                "uds": -1 + back / 10,
-                "nf4": [1.0] * back + [0.0] * (10 - back),
-                "nf4@full": 1.0,
-                "nf4@never": 0.0,
-            }
-        )
-        for back in range(9)
-    )
-    found = predict.over_models(rows, "uds", "nf4")
-    assert found.value == pytest.approx(1.0)
-    assert 0.9 < found.low < 1
-
-
 def test_calibration_counts_facts_by_fifths_of_the_depth(predict):
     rows = pd.DataFrame({"uds": [-1.0, -0.9, -0.05, 0.0, 0.0], "back_any": [0, 1, 1, 1, 1.0]})
     bins = predict.calibration(rows, "uds", "any")
     assert [one.share.n for one in bins] == [2, None, None, None, 3]
     assert bins[0].share.value == 0.5
     assert bins[-1].share.value == 1
-
-
-def test_an_erased_model_that_gives_facts_back_is_named(predict):
-    rows = pd.DataFrame({"stratum": "m", "verdict": "erased", "idx": [3, 5, 7]})
-    for attack in predict.ATTACKS:
-        rows[f"back_{attack}"] = [np.nan, 0.0, 0.0]
-    rows["back_nf4"] = [1.0, 0.0, np.nan]
-    assert predict.contradicted(rows) == [{"model": "m", "attack": "nf4", "facts": [3], "of": 2}]
 
 
 def test_the_page_says_what_the_rows_say(predict):

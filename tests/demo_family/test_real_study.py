@@ -25,7 +25,7 @@ def test_the_depths_of_a_fact_are_those_that_patch_writes(experiments, tmp_path)
 
     family = fact_records.Family(
         full="demo/full",
-        never=("demo/retain", "demo/never"),
+        never=("demo/retain",),
         data="demo",
         place=tmp_path,
         dtype="float32",

@@ -2,13 +2,14 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import fisher_exact, norm
 from scipy.stats import t as student
 
 from lensaudit.scores.estimate import NO_ROWS, Estimate
 from lensaudit.scores.intervals import (
     FEWEST_GROUPS,
     auc_limits,
+    chance_of_more,
     clustered_auc_limits,
     clustered_mean,
     clustered_ratio,
@@ -189,6 +190,13 @@ def test_separated_texts_of_few_authors_are_no_proof_of_an_area_of_one():
     assert few.low < 0.85 < rows.low
     none = clustered_auc_limits(range(4), range(9, 13), range(4), range(4))
     assert no_interval(none, "4 authors: no interval")
+
+
+@pytest.mark.parametrize(("k", "n", "other_k", "other_n"), [(8, 8, 0, 8), (9, 64, 4, 40)])
+def test_the_chance_of_more_is_fishers_exact_one(k, n, other_k, other_n):
+    table = [[k, n - k], [other_k, other_n - other_k]]
+    wanted = fisher_exact(table, alternative="greater").pvalue
+    assert chance_of_more(k, n, other_k, other_n) == pytest.approx(wanted, rel=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["normal", "beta(.3, .3)", "90 % zeros, ones"])
