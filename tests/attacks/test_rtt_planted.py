@@ -440,18 +440,6 @@ def test_the_log_of_an_unfinished_run_is_summarised_and_one_without_a_manifest_i
     assert re.search(r"\b1 of \d+ jobs are not done", capsys.readouterr().out)
 
 
-def test_a_model_that_unlearned_nothing_ends_with_code_4_and_keeps_the_measurements(
-    models, data, tmp_path, capsys
-):
-    assert lensaudit(command(models, data, tmp_path, unlearned=("knows",))) == 4
-    error = capsys.readouterr().err
-    assert "nothing is unlearned" in error
-    assert "8 jobs done, 0 were in the log" in error
-    assert rows(tmp_path)[0]["recovery_rate"] == ""
-    assert rows(tmp_path)[0]["gate"] == "failed"
-    assert lensaudit(["rtt", "summarize", str(tmp_path)]) == 4
-
-
 @pytest.mark.parametrize(
     ("more", "problem"),
     [

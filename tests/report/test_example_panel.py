@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from report_cases import ERRORS, answers, attacked, eval_run, patch_run, seal, texts
+from report_cases import ERRORS, answers, attacked, eval_run, patch_run, texts
 from scipy.stats import t
 
 from lensaudit.errors import InputError
@@ -187,23 +187,6 @@ def test_the_shading_lies_between_both_lines_and_is_called_not_erased(browser, p
     browser.hover("#layers g:last-child .hit, #layers .hit:last-of-type")
     tip = browser.run("document.querySelector('#tip').textContent")
     assert re.search(r"not erased \d\.\d{3} \(-?\d\.\d{3} to \d\.\d{3}\)", tip), tip
-
-
-def test_rows_without_authors_have_limits_by_rows_and_few_have_none(browser, tmp_path):
-    for name, per_author, wanted in (
-        ("a", 24, "No interval: too few authors"),
-        ("b", 0, "by rows"),
-    ):
-        patch_run(tmp_path / name, name, per_author=per_author or 1)
-        if not per_author:
-            path = tmp_path / name / "results.jsonl"
-            rows = [json.loads(line) for line in path.open()]
-            alone = [row | {"group": f"idx {row['idx']}"} for row in rows]
-            path.write_text("".join(f"{json.dumps(row)}\n" for row in alone))
-            seal(tmp_path / name)
-        write_report([tmp_path / name], tmp_path / f"{name}.html")
-        browser.open((tmp_path / f"{name}.html").as_uri())
-        assert wanted in browser.run("document.querySelector('#layers figcaption').textContent")
 
 
 def test_a_page_holds_a_few_short_words_of_a_few_attacks(tmp_path, monkeypatch):
