@@ -316,11 +316,12 @@ def bounded_client(sdk: Any, timeout_s: float, **options: Any) -> Any:
             seconds = timeout_s * (FILE_TIMES if is_file else 1)
             most = MOST_FILE_BYTES if is_file else MOST_BYTES
             send = super().send
+            late = web.ReadTimeout(f"no whole answer within {seconds:g} s", request=request)
 
             def fetch() -> Any:
                 answer = send(request, stream=True, **more)
                 try:
-                    content = _read(answer, most, time.monotonic() + seconds)
+                    content = _read(answer, most, time.monotonic() + seconds, late)
                 finally:
                     answer.close()
                 if content is None:
@@ -331,7 +332,6 @@ def bounded_client(sdk: Any, timeout_s: float, **options: Any) -> Any:
                     answer.status_code, headers=kept, content=content, request=request
                 )
 
-            late = web.ReadTimeout(f"no whole answer within {seconds:g} s", request=request)
             # StreamError is a RuntimeError, InvalidURL an error of its own
             known = (web.HTTPError, web.InvalidURL, OSError, ValueError, RuntimeError)
             return _within(fetch, seconds, late, known)
@@ -339,12 +339,14 @@ def bounded_client(sdk: Any, timeout_s: float, **options: Any) -> Any:
     return Bounded(timeout=timeout_s, **options)
 
 
-def _read(answer: Any, most: int, end: float) -> bytes | None:
-    """The unpacked body; None where it is too long, or nobody waits for it any more."""
+def _read(answer: Any, most: int, end: float, late: Exception) -> bytes | None:
+    """The unpacked body; None where it is too long, and `late` where nobody waits any more."""
     content = bytearray()
     for chunk in answer.iter_bytes():
         content += chunk
-        if len(content) > most or time.monotonic() > end:
+        if time.monotonic() > end:
+            raise late
+        if len(content) > most:
             return None
     return bytes(content)
 
