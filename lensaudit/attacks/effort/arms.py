@@ -104,7 +104,11 @@ def held_out(settings: EffortSettings, name: str, tokenizer: Any) -> HeldOut:
     every = tuple(item for one in encoded.values() for item in one.items)
     place = count()
     turns = tuple(
-        TrainingFold(one.items, others_than(name, encoded), tuple(next(place) for _ in one.items))
+        TrainingFold(
+            one.items,
+            tuple(chain(*(other.samples for other in others_than(name, encoded)))),
+            tuple(next(place) for _ in one.items),
+        )
         for name, one in encoded.items()
     )
     n_rows = min(len(one.samples) for one in turns)

@@ -72,9 +72,9 @@ class EncodedSplit:
         yield from self.samples
 
 
-def others_than(held_out: str, encoded: Mapping[str, EncodedSplit]) -> tuple[Encoding, ...]:
-    """T: the samples of all other splits."""
-    return tuple(one for name in encoded if name != held_out for one in encoded[name].samples)
+def others_than(held_out: str, encoded: Mapping[str, EncodedSplit]) -> list[EncodedSplit]:
+    """T: all other splits."""
+    return [one for name, one in encoded.items() if name != held_out]
 
 
 def mcq_prompt(item: McqItem) -> str:

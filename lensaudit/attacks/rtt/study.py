@@ -223,8 +223,7 @@ class Study:
 
     def sample_of_t(self, held_out: str) -> list[EncodedItem]:
         """As many items of T as V has, the same in every run."""
-        others = (split.items for name, split in self.encoded.items() if name != held_out)
-        items = [*chain(*others)]
+        items = [*chain(*(one.items for one in others_than(held_out, self.encoded)))]
         n = min(len(items), len(self.encoded[held_out].items))
         return Random(self.settings.cut.seed).sample(items, n)
 
@@ -286,11 +285,12 @@ def retraining(study: Study, role: Role) -> Jobs:
     # the original's own rows are where they were: C is the same run with and without
     matched = {"readout_of": study.original.weights} if study.puts_back(role) else {}
     training = {key: value for key, value in study.sweep.items() if key != "lrs"}
+    others = {name: others_than(name, study.encoded) for name in study.held_out}
     identities = {
         (name, lr): {
             **job_identity(study, role, name),
-            "t": [one.trained_digest for other, one in study.encoded.items() if other != name],
-            "t_read": [one.scored_digest for other, one in study.encoded.items() if other != name],
+            "t": [one.trained_digest for one in others[name]],
+            "t_read": [one.scored_digest for one in others[name]],
             "lr": lr,
             "training": training,
             **matched,
@@ -454,10 +454,11 @@ def plan_lines(study: Study, log: Log) -> list[str]:
     plan, how = plan_of(study), study.settings
     left = [one for one in plan if one.job_id not in log.finished]
     training = [one for one in left if one.lr is not None]
-    n_steps = sum(
-        how.epochs * math.ceil(len(others_than(one.split, study.encoded)) / how.batch_size)
-        for one in training
-    )
+    n_rows = {
+        name: sum(len(one.samples) for one in others_than(name, study.encoded))
+        for name in study.held_out
+    }
+    n_steps = sum(how.epochs * math.ceil(n_rows[one.split] / how.batch_size) for one in training)
     models = ", ".join(f"{role} {one.name}" for role, one in study.subjects.items())
     held = ", ".join(f"{name} ({len(study.encoded[name].items)})" for name in study.held_out)
     return [
@@ -610,7 +611,8 @@ def retrain(
     study: Study, model: Any, job: Place, report: Callable[[int], None] = unheard
 ) -> Finished:
     """Retrain `model` in place on T, and read V after each epoch; at last a sample of T."""
-    how, samples = study.settings, others_than(job.split, study.encoded)
+    how = study.settings
+    samples = [*chain(*(one.samples for one in others_than(job.split, study.encoded)))]
     per_epoch = math.ceil(len(samples) / how.batch_size)
     assert job.lr is not None
     made = read_along(

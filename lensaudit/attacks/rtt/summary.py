@@ -102,8 +102,9 @@ def select(
         return None
     if selection == "nested":
         return _nested(kept)
-    chosen = {split: _best(cells) for split, cells in kept.items()}
-    if selection == "global":
+    if selection == "per_v":
+        chosen = {split: _best(cells) for split, cells in kept.items()}
+    else:
         # among the cells that every V has; a mean over fewer would not compare
         common = sorted(set.intersection(*(set(cells) for cells in kept.values())))
         if not common:
@@ -171,10 +172,11 @@ def v_runs(
     study: StudyRecord, log: Log, condition: Condition, readout: str, splits: Sequence[str]
 ) -> dict[HeldSplit, Cells]:
     """All models of a condition by split; cells of missing jobs are absent."""
+    jobs = done(study, log, condition)
     return {
         split: {
             GridCell(place.lr or 0.0, point.epoch): _marks(split, point, readout)
-            for place, job in done(study, log, condition)
+            for place, job in jobs
             if place.split == split.name
             for point in job.curve
         }
@@ -188,7 +190,9 @@ def measured(
 ) -> tuple[Marks, ...] | None:
     """Marks of a model as it is, per split; None where a job is not done yet."""
     found = v_runs(study, log, condition, readout, splits).values()
-    return tuple(one[AS_IT_IS] for one in found) if all(AS_IT_IS in one for one in found) else None
+    if not found or not all(AS_IT_IS in one for one in found):
+        return None
+    return tuple(one[AS_IT_IS] for one in found)
 
 
 def _marks(split: HeldSplit, point: Point, readout: str) -> Marks:
