@@ -26,11 +26,11 @@ from lensaudit.models.checkpoint import (
     config_of,
     load_tokenizer,
     open_checkpoint,
-    open_model,
     other_tokenizer,
 )
 from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.registry import (
+    Registry,
     base_spec,
     default_data,
     family_of,
@@ -135,8 +135,9 @@ def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
     Raises:
         InputError: a name, a file or a setting is wrong, or no relation can be asked.
     """
+    registry = load_registry(settings.registry)
     served = served_at(source, settings) if is_address(source) else None
-    spec = served.spec if served else resolve(source, load_registry(settings.registry))
+    spec = served.spec if served else resolve(source, registry)
     if settings.data is None and (served or (spec.local is not None and not family_of(source))):
         what = "an address" if served else "a folder of your own"
         raise InputError(
@@ -166,7 +167,7 @@ def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
             facts = facts_of(data, rows)[0]
             placebos = {one.idx: one.placebos[: settings.placebos] for one in facts}
     readers: list[ReaderName] = [one for one in READERS if one in (settings.readers or READERS)]
-    base, retains = _ignorant(checkpoint, settings)
+    base, retains = _ignorant(checkpoint, settings, registry)
     remarks += list(_left_out(readers, checkpoint, (base, *retains), fit))
     for line in remarks:
         notice(line)
@@ -213,13 +214,13 @@ def _too_long(
 
 
 def _ignorant(
-    source: Checkpoint | Served, settings: KnowSettings
+    source: Checkpoint | Served, settings: KnowSettings, registry: Registry
 ) -> tuple[Checkpoint | None, tuple[Checkpoint, ...]]:
-    spec = base_spec([source.spec.name], settings.base, load_registry(settings.registry))
+    spec = base_spec([source.spec.name], settings.base, registry)
     base = None if spec is None else open_checkpoint(spec)
     if base is not None and not settings.base and base.weights == source.weights:
         base = None  # the family's base is what is asked
-    retains = tuple(open_model(name, settings.registry) for name in settings.retain)
+    retains = tuple(open_checkpoint(resolve(name, registry)) for name in settings.retain)
     named = [*([("--base", base)] if base else []), *(("--retain", one) for one in retains)]
     for option, one in named:
         told = "has the weights of the source" if one.weights == source.weights else None
