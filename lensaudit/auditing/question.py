@@ -29,10 +29,10 @@ from lensaudit.models.registry import (
     default_data,
     family_of,
     load_registry,
-    models_of,
     not_theirs,
     resolve,
     retains_for,
+    specs_of,
 )
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.results.records import code_digest, folders_for, package_versions
@@ -204,7 +204,7 @@ def _key(settings: Any, models: Mapping[str, ModelSpec], **rows: Any) -> str:
 def _models(names: Sequence[str], settings: PatchSettings) -> dict[str, ModelSpec]:
     """Every model of a run by role, in its order."""
     base = base_spec(names, settings.base, load_registry(settings.registry))
-    return models_of(names, settings) | ({"base": base} if base and settings.also else {})
+    return specs_of(names, settings) | ({"base": base} if base and settings.also else {})
 
 
 def _content(spec: ModelSpec) -> list[Any]:

@@ -155,7 +155,7 @@ def family_of(model: str) -> str:
     return REAL if any(model == one.name for one in _fetched()[1:]) else ""
 
 
-def models_of(sources: Sequence[str], settings: Models) -> dict[str, ModelSpec]:
+def specs_of(sources: Sequence[str], settings: Models) -> dict[str, ModelSpec]:
     """What the names of a run stand for, by role: `full`, `retain`, `source NAME`, `retain NAME`.
 
     The last are further models that never saw the facts. With `--retain none` `full` stands where

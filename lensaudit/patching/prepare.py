@@ -21,7 +21,7 @@ from lensaudit.models.checkpoint import (
     other_tokenizer,
 )
 from lensaudit.models.device import resolve_device, resolve_dtype
-from lensaudit.models.registry import default_data, models_of
+from lensaudit.models.registry import default_data, specs_of
 from lensaudit.models.sizes import context_of, sizes_on_disk
 from lensaudit.patching.exact_match import check_em
 from lensaudit.patching.options import ResolvedSettings, parse_component, parse_layers, parse_memory
@@ -115,7 +115,7 @@ def _opened(
     names: Sequence[str], settings: ResolvedSettings, maps: bool, notice: Notice, progress: Tell
 ) -> Session:
     """All models of a run, checked to fit together before any work, or to be carried by maps."""
-    specs = models_of(names, settings)
+    specs = specs_of(names, settings)
     examples = forget_set(str(settings.data), exclude=settings.exclude, limit=settings.limit)
     if (alone := assumption(one.group for one in examples)) is not None:
         notice(alone)

@@ -13,9 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from jaxtyping import Float
-from torch import Tensor
-
 from lensaudit.data.facts import examples_hash, spans_of
 from lensaudit.data.neutral import Kept, Neutral, kept_facts, strata_of
 from lensaudit.data.spans import Encoded
@@ -23,7 +20,7 @@ from lensaudit.errors import InputError
 from lensaudit.groups import unit_of
 from lensaudit.models.checkpoint import Checkpoint, check_same_shape, open_checkpoint
 from lensaudit.models.registry import base_spec, load_registry
-from lensaudit.patching.controls import controls_of, examined, planned_controls, unexamined
+from lensaudit.patching.controls import Drops, controls_of, examined, planned_controls, unexamined
 from lensaudit.patching.exact_match import em_plan_of, em_result, run_em
 from lensaudit.patching.outcome import NO_KE, Outcome, Summarised, beside, layer_cells, summary_of
 from lensaudit.patching.scoring import compute, outcomes_of, plan_of, score_lens, scored
@@ -96,7 +93,6 @@ def collateral_of(
 
 
 Rows = tuple[Encoded, ...]
-Drops = Float[Tensor, "batch layer"]
 
 
 def patched(
