@@ -335,7 +335,7 @@ def rendered(
     return _text(json.dumps(request, default=str))
 
 
-@lru_cache(maxsize=4096)  # some 20 MB: every model of an audit is asked the same rows
+@lru_cache(maxsize=4096)  # 20 MB of a template of 4 kB: all models are asked the same rows
 def _text(request: str) -> str:
     """What the process makes of a request; a refusal is not kept."""
     said = _RENDERER.ask(request)
