@@ -1,5 +1,6 @@
 """One session: the models of a run, opened once, with their caches and the scores kept of them."""
 
+import gc
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
@@ -160,9 +161,10 @@ class Session:
         """A model in memory: `full` stays; the others as long as they are small beside `memory`."""
         models, opened = self._models, opened_models()
         if checkpoint.weights not in models:
-            found = {key: one for (key, *_), one in opened.items()} | models
-            others = found.keys() - {self.full.weights, checkpoint.weights}
-            held = sum(n_bytes(found[key]) for key in others)
+            sizes = {key: n_bytes(one) for (key, *_), one in opened.items()}
+            sizes |= {key: n_bytes(one) for key, one in models.items()}
+            others = sizes.keys() - {self.full.weights, checkpoint.weights}
+            held = sum(sizes[key] for key in others)
             # beside `full` one other is held in any case, whichever of the two is loaded first
             second = checkpoint.weights != self.full.weights or self.settings.spread
             if second and held > self.settings.memory_bytes // HELD_PART:
@@ -170,6 +172,7 @@ class Session:
                     models.pop(key, None)
                 for key in [one for one in opened if one[0] in others]:
                     del opened[key]
+                gc.collect()  # a bridge holds itself until then
             models[checkpoint.weights] = load(
                 checkpoint,
                 dtype=DTYPES[self.settings.dtype],

@@ -1,6 +1,7 @@
 """A whole run: which rows are computed, by which engine, and what survives an interruption."""
 
 import json
+import weakref
 
 import pytest
 import torch
@@ -55,6 +56,28 @@ def test_what_was_opened_before_a_session_counts_and_goes_with_its_own(audit, mo
         assert is_held(session.model(session.full))
         session.model(second)
         assert (is_held(one), is_held(session.model(session.full))) == (False, True)
+
+
+def test_a_model_is_gone_before_the_next_is_loaded(audit, monkeypatch):
+    session, loaded, alive = audit("a", "b"), [], []
+
+    class Weights:
+        def __init__(self):
+            self.itself = self  # as a bridge does
+
+    def loading(checkpoint, **how):
+        alive.append(sum(one() is not None for one in loaded))
+        model = Weights()
+        loaded.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(session_module, "HELD_PART", 2**40)
+    monkeypatch.setattr(session_module, "n_bytes", lambda model: 1)
+    monkeypatch.setattr(session_module, "load", loading)
+    for one in (session.retain, session.full, *session.sources.values()):
+        session.model(one)
+    assert session.settings.spread
+    assert alive == [0, 0, 1, 1]  # of spread models `full` stays, and what runs beside it
 
 
 def test_both_engines_give_the_same_deltas_and_say_who_computed(audit):
