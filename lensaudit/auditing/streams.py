@@ -453,6 +453,7 @@ def lens(
     reader = open_model(anchor, how.registry)
     check_same_shape(reader, open_model(name, how.registry))
     with streams(name, how, progress=progress) as (session, activations):
+        session.full = reader  # it stays; the source has run, and goes where both are large
         model = session.model(reader)
         check_model(model, session.encoded[0], session.settings.dtype)
         examples = tuple(_read(activations, e, model, tokens) for e in session.encoded)

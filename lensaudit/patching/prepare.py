@@ -128,12 +128,13 @@ def _opened(
             f"full ({specs['full'].name}) and retain ({specs['retain'].name}) have the same "
             "weights; retain must be a model that never saw the forget set"
         )
+    for one in carried:
+        _check_map(one, anchor, settings.align)
     if carried:
         notice(f"{', '.join(one.spec.name for one in carried)}: {EXPERIMENTAL}")
     for one in carried:
         if told := other_tokenizer(one, anchor):
             notice(f"{one.spec.name}: {told}")
-        _check_map(one, anchor, settings.align)
     session = session_of(settings, opened, examples, notice, progress)
     for one in opened.values():
         _check_merges(one, anchor, examples)

@@ -31,6 +31,20 @@ def full_alone(monkeypatch):
     monkeypatch.setattr(session, "load", load)
 
 
+def test_a_source_that_ran_is_gone_before_full_is_loaded(tmp_path, monkeypatch):
+    plain, held = session.Session.model, []
+
+    def model(self, checkpoint):
+        found = plain(self, checkpoint)
+        held.append([*self._models])
+        return found
+
+    monkeypatch.setattr(session, "HELD_PART", 2**40)
+    monkeypatch.setattr(session.Session, "model", model)
+    la.lens("demo/npo", limit=1, activations=tmp_path)
+    assert held == [[checkpoint_of(name).weights] for name in ("demo/npo", "demo/full")]
+
+
 def encoded(name, n=FEW):
     tokenizer = load_tokenizer(checkpoint_of(name))
     return [la.encode(one, tokenizer) for one in la.forget_set("demo", limit=n)]

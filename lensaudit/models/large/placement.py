@@ -265,7 +265,7 @@ def placed(whole: Placement, free: Mapping[str, int | None], *, leave: int) -> P
     room = {device: on_device - leave - BESIDE * least}
     room |= {one: (n or 0) - leave for one, n in free.items() if one != device}
     blocks = _resting(whole.sizes, room)
-    further = AHEAD * max(whole.sizes)
+    further = AHEAD * max(whole.sizes, default=0)
     if DISK not in blocks or room[device] < further:
         return replace(whole, blocks=blocks)
     blocks = _resting(whole.sizes, room | {device: room[device] - further})
