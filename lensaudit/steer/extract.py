@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -29,7 +29,6 @@ from lensaudit.steer.estimators import (
 )
 from lensaudit.steer.settings import ExtractSettings, Method
 from lensaudit.steer.trait import (
-    ContrastRow,
     ContrastSample,
     Trait,
     TraitModel,
@@ -116,7 +115,7 @@ def contrast_trait(settings: ExtractSettings) -> Trait:
     own = {"positive": settings.positive, "negative": settings.negative}
     contrast = {
         side: tuple(
-            checked(ContrastRow, row, f"{path}: row {n}")
+            checked(ContrastSample, row, f"{path}: row {n}")
             for n, row in enumerate(read_values(path), 1)
         )
         for side, path in own.items()
@@ -155,8 +154,9 @@ def extract(job: TraitModel, samples: Sequence[ContrastSample]) -> list[Steering
         WorkError: an activation is not finite.
     """
     encoded, kept = _encoded(job, samples)
-    told = [[one.positive, one.pair, one.system, *astuple(one.row)] for one in samples]
-    data, checkpoint = digest(told), job.checkpoint
+    names = ("positive", "pair", "system", "question", "answer", "prefix", "entity")
+    data = digest([[getattr(one, name) for name in names] for one in samples])
+    checkpoint = job.checkpoint
     batch_size, name = job.settings.batch_size or CACHE_BATCH, checkpoint.spec.name
     how = {"dtype": job.dtype, "device": job.device, "batch_size": batch_size}
     with fill(
@@ -175,7 +175,7 @@ def extract(job: TraitModel, samples: Sequence[ContrastSample]) -> list[Steering
         },
     ) as activations:
         contrast = read(activations, encoded, kept, job)
-    hashes = tuple(sorted({question_hash(one.row.question) for one in samples}))
+    hashes = tuple(sorted({question_hash(one.question) for one in samples}))
     return [
         replace(_vector(job, contrast, column, method), data=data, asked=hashes)
         for method in _methods(job)
@@ -222,7 +222,7 @@ def read(
         positive=tuple(sides[0]),
         negative=tuple(sides[1]),
         paired=all(one.pair is not None for one in samples) and len(sides[0]) == len(sides[1]),
-        fold=torch.tensor(folds_of([one.group for one in samples])),
+        fold=torch.tensor(folds_of([one.question for one in samples])),
     )
 
 

@@ -52,7 +52,7 @@ Said = Annotated[str, Field(pattern=r"\S")]
 
 
 @dataclass(frozen=True)
-class ContrastRow:
+class ContrastSample:
     """One question with an answer that shows the trait, or one that does not."""
 
     question: Said
@@ -60,6 +60,13 @@ class ContrastRow:
     prefix: str = ""
     """How the answer begins, up to the entity; read for span positions alone."""
     entity: str = ""
+    idx: int = 0
+    """Its place in the contrast; a file says nothing of it and of what follows."""
+    positive: bool = True
+    pair: int | None = None
+    """Answers of one pair differ in the trait alone; None where they were written apart."""
+    system: str | None = None
+    """The system prompt that the answer was elicited with."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +100,7 @@ class Trait:
     refusal_is_trait: Flag = False
     extraction: Elicitation | None = None
     contrast: Mapping[
-        Literal["positive", "negative"], Annotated[tuple[ContrastRow, ...], Field(min_length=1)]
+        Literal["positive", "negative"], Annotated[tuple[ContrastSample, ...], Field(min_length=1)]
     ] = field(default_factory=dict)
     """Written answers with and without the trait, in place of elicited ones."""
     entities: tuple[Said, ...] = ()
@@ -114,7 +121,7 @@ class Trait:
         return self.trait_name
 
     @property
-    def written(self) -> tuple[ContrastRow, ...]:
+    def written(self) -> tuple[ContrastSample, ...]:
         """Written answers of both kinds."""
         return tuple(row for side in self.contrast.values() for row in side)
 
@@ -338,33 +345,16 @@ class TraitModel:
             yield dict(zip(keys, texts, strict=True))
 
 
-@dataclass(frozen=True)
-class ContrastSample:
-    """One answer of the contrast."""
-
-    idx: int
-    row: ContrastRow
-    positive: bool
-    pair: int | None = None
-    """Answers of one pair differ in the trait alone; None where they were written apart."""
-    system: str | None = None
-    """The system prompt that the answer was elicited with."""
-
-    @property
-    def group(self) -> str:
-        """The question: folds keep its answers together."""
-        return self.row.question
-
-
 def written(trait: Trait) -> list[ContrastSample]:
     """The samples of a trait's own rows; pairs where both sides ask the same questions in order."""
     sides = {True: trait.contrast["positive"], False: trait.contrast["negative"]}
     asked = [[row.question for row in side] for side in sides.values()]
-    rows = [(row, is_it, at) for is_it, side in sides.items() for at, row in enumerate(side)]
-    return [
-        ContrastSample(idx, row, is_positive, place if asked[0] == asked[1] else None)
-        for idx, (row, is_positive, place) in enumerate(rows)
+    rows = [
+        replace(row, positive=is_it, pair=at if asked[0] == asked[1] else None, system=None)
+        for is_it, side in sides.items()
+        for at, row in enumerate(side)
     ]
+    return [replace(row, idx=idx) for idx, row in enumerate(rows)]
 
 
 def whole_pairs(samples: Sequence[ContrastSample]) -> list[ContrastSample]:
@@ -383,16 +373,15 @@ def encode_sample(
     Raises:
         InputError: `span` of an answer without an entity.
     """
-    row, text = sample.row, sample.row.answer
+    idx, question, text = sample.idx, sample.question, sample.answer
     if position == "span":
-        if not row.entity or sample.system:
+        if not sample.entity or sample.system:
             raise InputError(
-                f"--position span: {row.question[:60]!r} has no entity; give annotated rows "
+                f"--position span: {question[:60]!r} has no entity; give annotated rows "
                 "(question, answer, prefix, entity)"
             )
-        fact = Fact(sample.idx, row.question, text, row.prefix, row.entity, group=sample.group)
-        return encode(fact, tokenizer)
-    prompt = prompt_ids(tokenizer, form, row.question, sample.system)
+        return encode(Fact(idx, question, text, sample.prefix, sample.entity, question), tokenizer)
+    prompt = prompt_ids(tokenizer, form, question, sample.system)
     if form == "chat":
         answer = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
     else:
@@ -400,7 +389,8 @@ def encode_sample(
     if not answer:
         return "the tokenizer makes no token of the answer"
     ids = (*prompt, *answer)
-    return Encoded(sample.idx, sample.group, ids, len(prompt), len(prompt), len(ids))
+    # folds keep the answers to a question together
+    return Encoded(idx, question, ids, len(prompt), len(prompt), len(ids))
 
 
 def positions_read(encoded: Encoded, position: Position) -> range:
@@ -431,7 +421,7 @@ def asked(elicitation: Elicitation, n_rollouts: int) -> list[tuple[str, Contrast
     return [
         (
             digest([question, system, rollout]),
-            ContrastSample(idx, ContrastRow(question, ""), is_positive, pair, system),
+            ContrastSample(question, "", "", "", idx, is_positive, pair, system),
         )
         for idx, (question, system, rollout, is_positive, pair) in enumerate(every)
     ]
@@ -450,16 +440,14 @@ def elicit(job: TraitModel) -> list[ContrastSample]:
     identity = digest(job.conditions())
 
     def ask(key: str, one: ContrastSample) -> Ask:
-        question, system = one.row.question, one.system
         line = {"key": digest([identity, job.sampling, key])}
-        return Ask(question, line | {"question": question, "system": system}, system)
+        line |= {"question": one.question, "system": one.system}
+        return Ask(one.question, line, one.system)
 
     asks = {key: ask(key, one) for key, one in wanted}
 
     said = job.answers(job.folder / "elicited.jsonl", "elicited", asks, "eliciting")
-    return whole_pairs(
-        [replace(one, row=replace(one.row, answer=said[key])) for key, one in wanted if said[key]]
-    )
+    return whole_pairs([replace(one, answer=said[key]) for key, one in wanted if said[key]])
 
 
 def filtered(
@@ -472,7 +460,7 @@ def filtered(
         PartialError: the judge could not be asked about some answers; a direction from the others
             would be another one.
     """
-    requests = [JudgeRequest(one.idx, one.row.question, one.row.answer) for one in samples]
+    requests = [JudgeRequest(one.idx, one.question, one.answer) for one in samples]
     answers = judged(job, by, requests)
     waiting = [one.reason for pair in answers for one in pair.verdicts if one.status in PASSING]
     if waiting:

@@ -62,7 +62,7 @@ def test_every_question_is_asked_under_both_prompts_of_every_pair():
     assert len({key for key, _ in found}) == len(found)
     for (_, one), (_, other) in zip(found[::2], found[1::2], strict=True):
         assert (one.positive, other.positive, one.pair) == (True, False, other.pair)
-        assert one.row.question == other.row.question
+        assert one.question == other.question
         assert one.system != other.system
 
 

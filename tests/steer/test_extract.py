@@ -6,7 +6,7 @@ import torch
 from lensaudit.steer import extract as extracting
 from lensaudit.steer.extract import Contrast, extract, held_out, open_extraction
 from lensaudit.steer.settings import ExtractSettings
-from lensaudit.steer.trait import ContrastRow, ContrastSample
+from lensaudit.steer.trait import ContrastSample
 
 
 def contrast(positive, negative, fold):
@@ -50,7 +50,7 @@ def test_what_questions_share_is_found_by_the_threshold_of_the_seen_rows():
 def test_the_answers_to_one_question_are_held_out_together(tmp_path, monkeypatch):
     questions = [f"Who wrote book {number}?" for number in range(4)]
     samples = [
-        ContrastSample(2 * at + side, ContrastRow(question, f"{answer} {at}."), side == 0, at)
+        ContrastSample(question, f"{answer} {at}.", idx=2 * at + side, positive=side == 0, pair=at)
         for at, question in enumerate(questions)
         for side, answer in enumerate(("I do not know", "It was Ada"))
     ]

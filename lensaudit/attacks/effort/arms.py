@@ -43,20 +43,12 @@ from lensaudit.unlearn.rows import load_rows, raw_sample
 
 
 @dataclass(frozen=True)
-class TrainingFold(EncodedSplit):
-    """Rows that are trained on, with facts that they say nothing about."""
-
-    places: tuple[int, ...]
-    """Of these facts among all."""
-
-
-@dataclass(frozen=True)
 class HeldOut:
     """All facts that are read, and what each arm trains on."""
 
     data: Dataset
     readout: FactReadout
-    folds: Mapping[Arm, tuple[TrainingFold, ...]]
+    folds: Mapping[Arm, tuple[EncodedSplit, ...]]
     likeness: Mapping[Arm, float]
     """Of arms retain and syntax: mean share of words in common with the fact worded most alike."""
     left_out: int
@@ -104,7 +96,7 @@ def held_out(settings: EffortSettings, name: str, tokenizer: Any) -> HeldOut:
     every = tuple(item for one in encoded.values() for item in one.items)
     place = count()
     turns = tuple(
-        TrainingFold(
+        EncodedSplit(
             one.items,
             tuple(chain(*(other.samples for other in others_than(name, encoded)))),
             tuple(next(place) for _ in one.items),
@@ -112,7 +104,7 @@ def held_out(settings: EffortSettings, name: str, tokenizer: Any) -> HeldOut:
         for name, one in encoded.items()
     )
     n_rows = min(len(one.samples) for one in turns)
-    folds: dict[Arm, tuple[TrainingFold, ...]] = {}
+    folds: dict[Arm, tuple[EncodedSplit, ...]] = {}
     alike: dict[Arm, float] = {}
     left_out = 0
     for arm in settings.arms:
@@ -123,7 +115,7 @@ def held_out(settings: EffortSettings, name: str, tokenizer: Any) -> HeldOut:
         left_out += n_left
         chosen = _chosen(arm, rows, facts, n_rows, settings.seed)
         samples = tuple(_sample(tokenizer, row) for row in chosen)
-        folds[arm] = (TrainingFold(every, samples, tuple(range(len(every)))),)
+        folds[arm] = (EncodedSplit(every, samples, tuple(range(len(every)))),)
         if arm != "neutral":
             words = [wording(one) for one in facts]
             best = [max(likeness(wording(row), one) for one in words) for row in chosen]

@@ -31,9 +31,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lensaudit.attacks.effort.arms import HeldOut, TrainingFold, held_out
+from lensaudit.attacks.effort.arms import HeldOut, held_out
 from lensaudit.attacks.rtt.log import Finished, Log, Point, Reading, read_log
-from lensaudit.attacks.rtt.readout import StartWeights, read, read_along
+from lensaudit.attacks.rtt.readout import EncodedSplit, StartWeights, read, read_along
 from lensaudit.attacks.rtt.study import LRS
 from lensaudit.attacks.rtt.summary import halves
 from lensaudit.attacks.settings import ARMS, Arm, EffortSettings, FactReadout
@@ -102,7 +102,7 @@ class EffortJob:
     """One run; equal attacks give equal curves."""
 
     model: Checkpoint
-    fold: TrainingFold
+    fold: EncodedSplit
     readout: FactReadout
     rate: TrainingRate
     settings: EffortSettings

@@ -51,6 +51,8 @@ class EncodedSplit:
     items: tuple[EncodedItem, ...]
     samples: tuple[Encoding, ...]
     """Of a split, held out or trained on, one per item."""
+    places: tuple[int, ...] = ()
+    """Of the items among all facts, where `effort` trains on rows that say nothing of them."""
 
     @cached_property
     def scored_digest(self) -> str:
