@@ -136,12 +136,10 @@ class Model:
         judged = []
         for run in (*patched, *alone):
             views, stream = of_patch(run, run.rows, self.nulls)
-            lens = lenses.get(_rows(run))
-            if lens is not None and not any(view.name == "lens" for view in views):
-                views += of_patch(lens, lens.rows, self.nulls)[0]
-            # what the run says itself comes first, and counts
-            own = {view.name: view for view in views}
-            every = own | self.beside | own
+            own, lens = {view.name: view for view in views}, lenses.get(_rows(run))
+            read = of_patch(lens, lens.rows, self.nulls)[0] if lens and "lens" not in own else ()
+            # what the run says itself comes first, and counts; then what its lens run does
+            every = own | self.beside | {view.name: view for view in read} | own
             judged.append(Evidence(self.source, list(every.values()), stream, run))
         judged = judged or [Evidence(self.source, list(self.beside.values()))]
         return sorted(judged, key=lambda one: BADNESS.index(one.verdict.code))

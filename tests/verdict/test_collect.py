@@ -60,6 +60,19 @@ def test_a_model_has_one_word_whatever_is_named_beside_it(tmp_path):
     assert json.loads((npo / "summary.json").read_text())["verdict"] == one.verdict.document()
 
 
+def test_a_lens_run_beside_it_adds_its_view_and_takes_none_away(tmp_path):
+    patched = made.save_run(tmp_path / "patch", made.summary())
+    none = {"uds": None, "weakest": None, "aligned": {"uds": None, "why": "streams are read out"}}
+    read = made.summary(0.9) | none | {"score": "lens", "lens": 0.9, "outputs": made.said(0.9)}
+    rows = [{"idx": idx, "lens": 0.9, "unscored": None} for idx in range(read["n_scored"])]
+    rows = [row | {"baseline": -0.1, "s1": [2.0], "s2": [1.0], "ke": [0]} for row in rows]
+    lens = made.save_run(tmp_path / "lens", read, rows=rows)
+    (alone,), (both,) = verdicts([patched]).models, verdicts([patched, lens]).models
+    assert both.code == alone.code == "erased"
+    assert [one for one in both.views if one.name != "lens"] == alone.views
+    assert {one.name for one in both.views} - {one.name for one in alone.views} == {"lens"}
+
+
 def test_attacks_join_a_model_by_its_weights(tmp_path):
     made.save_run(tmp_path / "patch", made.summary())
     assert codes(tmp_path) == {"x": "erased"}
