@@ -15,12 +15,20 @@ from random import Random
 from typing import Literal
 
 import numpy as np
+from pydantic import FiniteFloat
 
 from lensaudit.data.facts import Fact, load_facts
 from lensaudit.data.fictional import annotated, author_rows, draw_name, draw_values
 from lensaudit.errors import InputError
 from lensaudit.files import canonical_json, make_folder, write_json
-from lensaudit.results.reading import csv_rows, json_lines, json_object
+from lensaudit.results.reading import (
+    Flag,
+    checked_as,
+    csv_rows,
+    json_lines,
+    json_object,
+    need,
+)
 from lensaudit.results.records import check_whole
 from lensaudit.settings import Place
 
@@ -106,17 +114,21 @@ def open_canaries(
     """
     place = Path(folder)
     key = json_object(place / KEY)
+    need(key, place / KEY, "salt", "coins")
     if seal_of(key) != seal:
         raise InputError(f"{place / KEY}: its seal is {seal_of(key)[:12]}…, wanted {seal[:12]}…")
+    coins = dict(enumerate(checked_as(list[Flag], key["coins"], f"{place / KEY}: coins")))
     group = {row.idx: row.group for row in load_facts(place / PEOPLE)}
     by_person: dict[int, list[float]] = {}
     for idx, value in _scores(Path(results), score).items():
         if idx not in group:
             raise InputError(f"{results}: idx {idx} is no row of {place / PEOPLE}")
-        by_person.setdefault(int(group[idx]), []).append(value)
+        if (person := group[idx]) not in coins:
+            raise InputError(f"{place / PEOPLE}: {person!r} has no coin in {KEY}; draw anew")
+        by_person.setdefault(person, []).append(value)
     people = sorted(by_person)
     values = np.array([np.mean(by_person[one]) for one in people])
-    heads = np.array([key["coins"][one] for one in people])
+    heads = np.array([coins[one] for one in people], dtype=bool)
     if min(heads.sum(), (~heads).sum()) < FEWEST:
         raise InputError(f"{results}: {len(people)} people scored; wanted {FEWEST} a side")
     sign = 1.0 if side == "higher" else -1.0
@@ -147,5 +159,12 @@ def _scores(place: Path, score: str) -> dict[int, float]:
     rows = csv_rows(table) if table.exists() else list(json_lines(place / "results.jsonl"))
     if not rows or score not in rows[0]:
         raise InputError(f"{place}: has no column {score}; wanted a score by idx")
-    known = {int(str(row["idx"])): row.get(score) for row in rows}
-    return {idx: float(str(one)) for idx, one in known.items() if one not in (None, "")}
+    known: dict[int, float | None] = {}
+    for n, row in enumerate(rows, 1):
+        where, found = f"{place}: row {n}", row.get(score)
+        idx: int = checked_as(int, row.get("idx"), f"{where}: idx")
+        if idx in known:
+            raise InputError(f"{where}: duplicate idx {idx}")
+        scored = found not in (None, "")
+        known[idx] = checked_as(FiniteFloat, found, f"{where}: {score}") if scored else None
+    return {idx: one for idx, one in known.items() if one is not None}

@@ -75,6 +75,39 @@ def test_changed_coins_another_set_and_a_missing_column_are_refused(drawn, tmp_p
         open_canaries(folder, place, seal=seal, score="bits")
 
 
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("idx,bits\n0,nan\n", "row 1: bits: found 'nan', wanted a finite number"),
+        ("idx,bits\n0,1\n1,inf\n", "row 2: bits: found 'inf', wanted a finite number"),
+        ("idx,bits\n0,high\n", "row 1: bits: found 'high', wanted a number"),
+        ("idx,bits\nx,1\n", "row 1: idx: found 'x', wanted a whole number"),
+        ("idx,bits\n0,1\n0,2\n", "row 2: duplicate idx 0"),
+        ("name,bits\n0,1\n", "row 1: idx: found None, wanted a whole number"),
+        ("idx,bits\n0,\n", "0 people scored; wanted 4 a side"),
+    ],
+)
+def test_a_table_that_is_none_is_one_line_and_never_a_p(drawn, tmp_path, table, said):
+    (tmp_path / "s.csv").write_text(table)
+    with pytest.raises(InputError, match=said):
+        open_canaries(drawn[0], tmp_path / "s.csv", seal=drawn[1], score="bits")
+
+
+def test_edited_people_or_coins_are_refused(drawn, tmp_path):
+    folder, seal = drawn
+    place = scores(folder, tmp_path / "s.csv")
+    people = json.loads((folder / "people.json").read_text())
+    for group, said in ((99, "99 has no coin"), ("Ada", "'Ada' has no coin")):
+        (folder / "people.json").write_text(json.dumps([one | {"group": group} for one in people]))
+        with pytest.raises(InputError, match=said):
+            open_canaries(folder, place, seal=seal, score="bits")
+    for key, said in (({"salt": "x"}, "has no 'coins'"), ({"salt": "x", "coins": "ab"}, "a list")):
+        (folder / "key.json").write_text(json.dumps(key))
+        sealed = seal_of(key) if "coins" in key else seal
+        with pytest.raises(InputError, match=said):
+            open_canaries(folder, place, seal=sealed, score="bits")
+
+
 def test_the_commands_draw_and_test(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert run(["canaries", "draw", "-o", "c", "--people", "10"]) == 0
