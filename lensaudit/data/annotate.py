@@ -352,7 +352,13 @@ def _proposal(head: str, *lines: str) -> Proposal | str:
     named = _ROW.match(head)
     assert named is not None  # it begins the block
     idx, group = int(named[1]), named[2] or own_group(int(named[1]))
-    said = {line[0]: line[3:].rstrip("\r") for line in lines if line[:3] in ("R: ", "Q: ", "A: ")}
+    if head[named.end() :].startswith("group "):
+        return f"idx {idx}: its group is no whole number and no text in quotes"
+    said: dict[str, str] = {}
+    for line in (one.rstrip("\r") for one in lines if one.strip() and not one.startswith("#")):
+        if not re.match("[RQA]:( |$)", line) or line[0] in said:
+            return f"idx {idx}: found {line[:40]!r}, wanted one Q:, one A:, perhaps an R:"
+        said[line[0]] = line[3:]
     if "Q" not in said or "A" not in said:
         return f"idx {idx} has no {'answer' if 'Q' in said else 'question'}"
     marks = [m for m in re.finditer(r"\\.|\[\[|\]\]", said["A"]) if m.group() in ("[[", "]]")]

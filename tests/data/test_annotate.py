@@ -183,6 +183,10 @@ def test_moved_brackets_and_deleted_blocks_are_what_is_read(tmp_path):
         ("# idx 1\nQ: Who?\nA: Ada", "one [[ and one ]]"),
         ("# idx 1\nQ: Who?\nA: [[Ada]] [[Eve]]", "one [[ and one ]]"),
         ("# idx 1\nA: [[Ada]]", "no question"),
+        # a heading that was damaged, an answer that was broken, an author without quotes
+        ("# idx 1\nQ: Who?\nA: [[Ada]]\n\n#idx 2\nQ: When?\nA: In [[May]].", "found 'Q: When?'"),
+        ("# idx 1\nQ: Who?\nA: It is [[Ada]]\nof Rome.", "found 'of Rome.'"),
+        ("# idx 1 group Ada (rule: name 0:3)\nQ: Who?\nA: [[Ada]]", "no text in quotes"),
         ("# idx 1\nQ: Who?", "no answer"),
         ("nothing", "no rows"),
     ],
