@@ -437,7 +437,7 @@ class ModelPasses:
             return self._arrays[label]
 
         def sized() -> list[Arrays]:
-            size = self._fitting(subject, texts)
+            size = self._fitting(subject, texts, determines.get("n_new", 0))
             while True:
                 try:
                     with one_memory_error():
@@ -472,13 +472,13 @@ class ModelPasses:
         return digest([list(ids), start, self.asked.mask_of(ids)])
 
     def _fitting(
-        self, subject: Subject, texts: Sequence[Encoding] | Sequence[tuple[int, ...]]
+        self, subject: Subject, texts: Sequence[Encoding] | Sequence[tuple[int, ...]], n_new: int
     ) -> int:
-        """Texts at once: as asked, or as many of the longest as `--memory` holds."""
+        """Texts at once: as asked, or as many of the longest, continued, as `--memory` holds."""
         if self.batch_size or subject.sizes is None:
             return self.batch_size or AUTO_BATCH
         lengths = (len(one.ids if isinstance(one, Encoding) else one) for one in texts)
-        longest = max(lengths, default=1) + (self.max_new_tokens or 0)
+        longest = max(lengths, default=1) + n_new
         one = subject.sizes.run_bytes(1, longest, n_logits=1) + subject.sizes.kept_bytes(longest)
         return max(1, min(AUTO_BATCH, planned_bytes(self.memory_bytes) // one))
 

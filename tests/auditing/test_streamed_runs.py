@@ -110,16 +110,19 @@ def test_memory_says_what_is_left_to_the_activations_of_an_evaluation(tmp_path, 
 def test_texts_at_once_follow_from_memory(tmp_path):
     asked = EvaluateSettings(limit=3, data="demo")
 
-    def at_once(**how):
+    def at_once(n_new=0, **how):
         opened = open_evaluation("demo/npo", replace(asked, **how))
-        wide = replace(opened.subject.sizes, d_ff=10**6)
-        return opened._fitting(replace(opened.subject, sizes=wide), [tuple(range(40))])
+        wide = replace(opened.subject, sizes=replace(opened.subject.sizes, d_ff=10**6))
+        return opened._fitting(wide, [tuple(range(40))], n_new)
 
     assert (at_once(batch_size=5), at_once(memory="64G")) == (5, 32)
     few = at_once(memory="2G")
     # 3 million float32 of a token's block, 40 tokens, three quarters of what is no fixed cost
     assert 1 <= few < 8
     assert at_once(memory="256M") == 1
+    # what is continued counts, whoever says by how much
+    assert at_once(memory="8G", n_new=120) == at_once(memory="8G", n_new=120, max_new_tokens=1)
+    assert at_once(memory="8G", n_new=120) < at_once(memory="8G", n_new=0, max_new_tokens=120)
 
 
 @pytest.mark.parametrize(
