@@ -101,7 +101,7 @@ def judged(read: Sequence[RelationReading]) -> dict[str, float]:
     for kind in KINDS:
         if not only(read, kind)[0].by_reader:
             continue  # nobody else's head was given
-        test = binding_of(only(read, kind), seed=0).test
+        test = binding_of(only(read, kind), seed=0)
         found |= {f"p_{kind}": test.p, f"z_{kind}": round(test.z, 3)}
     bits = [fact.familiar for one in read for fact in facts_of_read(one, None)]
     return found | {"bits": round(sum(bits) / len(bits), 4)}
@@ -136,7 +136,7 @@ def turned(out: Path, asked: Asked, lines: Sequence[Mapping[str, Any]]) -> None:
                 only(kept_tables(out / f"seed-{one['seed']}" / f"{name}.pt", asked, None), kind)
                 for name in (plain, one["mechanism"])
             ]
-            tests = [binding_of(read, seed=0).test for read in found]
+            tests = [binding_of(read, seed=0) for read in found]
             gaps = [
                 float((x[name] - y[name]).abs().max())
                 for x, y in zip(*[[r.by_reader for r in read] for read in found], strict=True)

@@ -7,7 +7,7 @@ bits beside invented subjects called alike), and is it likelier than other value
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -81,19 +81,6 @@ class FactEvidence:
     named: bool = False
 
 
-@dataclass(frozen=True)
-class Binding:
-    """What the assignment test says of one model."""
-
-    test: Assignment
-    gamma: float
-    """Largest tilt by cues that p at `LEVEL` survives; 0: none, for want of subjects."""
-    reader: str
-    """Whose trace is the largest."""
-    n_subjects: int
-    n_facts: int
-
-
 def strata_of(relations: Sequence[Sequence[Group]]) -> Strata:
     """Blocks of subjects and relations, so that all subjects of a block stand in all of them.
 
@@ -137,19 +124,13 @@ def traces_of(read: Sequence[RelationReading]) -> tuple[list[Traces], Strata]:
     return traces, strata
 
 
-def binding_of(read: Sequence[RelationReading], *, seed: int) -> Binding:
-    """The assignment test over all relations and readers."""
-    traces, strata = traces_of(read)
+def binding_of(read: Sequence[RelationReading], *, seed: int) -> Assignment:
+    """The assignment test over all relations and readers, with the tilt that p at `LEVEL` bears."""
+    traces, _ = traces_of(read)
     generator = np.random.default_rng(seed)
     test = assignment_test(traces, generator=generator)
     alone = [one[test.reading] for one in traces]
-    return Binding(
-        test,
-        gamma_of(alone, LEVEL, generator=generator),
-        list(read[0].by_reader)[test.reading],
-        sum(map(len, strata.values())),
-        sum(len(subjects) * len(relations) for relations, subjects in strata.items()),
-    )
+    return replace(test, gamma=gamma_of(alone, LEVEL, generator=generator))
 
 
 def by_relation(read: Sequence[RelationReading], *, seed: int) -> list[Assignment]:

@@ -10,7 +10,6 @@ from lensaudit.association.endpoint import Served
 from lensaudit.association.evidence import (
     LEVEL,
     POWER,
-    Binding,
     FactEvidence,
     RelationReading,
     binding_of,
@@ -20,6 +19,7 @@ from lensaudit.association.evidence import (
     naming_of,
     power_of,
     priors_of,
+    traces_of,
 )
 from lensaudit.association.opening import Know
 from lensaudit.association.reading import LENS, OUTPUTS, upper_layers
@@ -27,7 +27,7 @@ from lensaudit.files import write_csv, write_json
 from lensaudit.groups import Group, unit_of
 from lensaudit.results.attacks import KnowControl, KnowMatrix, KnownRelation, KnowPower, KnowRun
 from lensaudit.results.records import signed
-from lensaudit.scores.assignment import double_centred
+from lensaudit.scores.assignment import Assignment, double_centred
 from lensaudit.scores.intervals import clustered_mean
 
 KEPT_LEVEL = 0.05
@@ -95,7 +95,7 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
     n_asked, seed = len(know.asked), know.settings.seed
     own, *never = ([counted(one) for one in read[:n_asked]] for read in heard)
     n_base = int(know.base is not None)
-    binding = binding_of(own, seed=seed)
+    test, strata = binding_of(own, seed=seed), traces_of(own)[1]
     facts: list[FactEvidence] = []
     called: list[float] = []
     for one, *others in zip(own, *never, strict=True):
@@ -109,7 +109,7 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
     named, naming = naming_of(facts, min(len(one.asked.values) for one in own))
     tests = [binding_of(rows, seed=seed) for rows in never]
     names = [one.spec.name for one in know.ignorant]
-    test, alone, power = binding.test, by_relation(own, seed=seed), KnowPower(None, POWER)
+    alone, power = by_relation(own, seed=seed), KnowPower(None, POWER)
     if test.p > LEVEL and isinstance(know.source, Served) and know.source.reading == "samples":
         # it depends on answers that name no value
         power = replace(power, why="what samples would have shown is not reckoned")
@@ -121,10 +121,10 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
         finds=False,
         p=test.p,
         z=test.z,
-        reader=binding.reader,
+        reader=list(own[0].by_reader)[test.reading],
         exact=test.exact,
         n_permutations=test.n_permutations,
-        gamma=binding.gamma,
+        gamma=test.gamma,
         gamma_controls=max([1.0, *(one.gamma for one in tests)]),
         bits=mean_of(bits, groups, top) if bits else None,
         bits_familiar=mean_of([one.familiar for one in facts], groups, top),
@@ -143,8 +143,8 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
             *(["mean of never-trained models"] if len(know.retains) > 1 else []),
         ],
         readers=list(know.readers),
-        n=binding.n_facts,
-        n_subjects=binding.n_subjects,
+        n=sum(len(asked) * len(subjects) for asked, subjects in strata.items()),
+        n_subjects=sum(map(len, strata.values())),
         relations=[
             KnownRelation(
                 one.asked.name,
@@ -185,13 +185,13 @@ def counted(read: RelationReading) -> RelationReading:
 def _kept(read: Sequence[RelationReading], seed: int) -> list[KnowControl]:
     if not read:
         return []
-    p = binding_of(read, seed=seed).test.p
+    p = binding_of(read, seed=seed).p
     what = "are found" if p <= KEPT_LEVEL else "are not found either: this test may be blind here"
     return [KnowControl("kept", p <= KEPT_LEVEL, f"facts to keep {what} (p {p:.2g})")]
 
 
-def _never_bound(name: str, one: Binding) -> KnowControl:
-    p, what = one.test.p, "binds nothing"
+def _never_bound(name: str, one: Assignment) -> KnowControl:
+    p, what = one.p, "binds nothing"
     if p <= LEVEL:
         what = (
             "binds the values too: it knows the facts, or names give them away; name models that "

@@ -65,6 +65,8 @@ class Assignment:
     """That were compared; all there are, or those drawn."""
     exact: bool
     """All were listed."""
+    gamma: float = 0.0
+    """Largest tilt by cues that p survives, see `gamma_of`; 0: none, or it was not asked."""
 
 
 def double_centred(table: Float[Tensor, "*reading subject value"]) -> Float[Tensor, "..."]:

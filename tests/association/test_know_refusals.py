@@ -107,7 +107,7 @@ def test_values_of_the_same_tokens_bind_nothing():
     ((relation,), _) = relations_of(validate(rows(), "rows"))
     alike = RelationReading(relation, {OUTPUTS: torch.zeros(5, 5).double()})
     found = binding_of([alike], seed=0)
-    assert (found.test.p, found.test.z) == (1.0, 0.0)
+    assert (found.p, found.z) == (1.0, 0.0)
     assert found.gamma == 0
 
 
