@@ -273,7 +273,7 @@ def load_own(path: Path) -> None:
     Raises:
         InputError: no such file, or it cannot be run.
     """
-    if not path.is_file():
+    if not path.is_file() or path.suffix != ".py":
         raise InputError(f"{path}: wanted a Python file with decorated functions")
     try:
         runpy.run_path(str(path), run_name=f"lensaudit_gym_own_{path.stem}")

@@ -43,7 +43,9 @@ from lensaudit.settings import path_of, shared
 
 AT_ONCE = 8
 """Models that are judged between two lines of the ledger: what a kill loses."""
-_NO_MODELS = "{}: no certified models of these mechanisms and seeds"
+_NO_MODELS = (
+    "{}: no certified models of these mechanisms and seeds; make some with `lensaudit gym make`"
+)
 
 
 def score(settings: ScoreSettings, *, notice: Notice = unheard) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import GOLDEN
 
 import lensaudit
 from lensaudit.cli.main import run
@@ -15,6 +16,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import write_json
 from lensaudit.gym.auditors import AUDITORS, fitted, ranks
 from lensaudit.gym.make import make
+from lensaudit.gym.registry import load_own
 from lensaudit.gym.scoring import score
 from lensaudit.gym.settings import MakeSettings, ScoreSettings
 from lensaudit.gym.table import rows_of
@@ -180,12 +182,17 @@ def test_every_metric_about_the_forget_set_is_an_auditor():
 
 
 def test_a_gym_without_models_or_scores_is_refused(tmp_path):
-    for gym, said in ((tmp_path, "gym make"), (tmp_path / "none", "no certified models")):
+    for gym, said in ((tmp_path, "gym make"), (tmp_path / "none", "none: .*gym make")):
         with pytest.raises(InputError, match=said):
             score(ScoreSettings(gym=gym))
     assert not (tmp_path / "none").exists()
     with pytest.raises(InputError, match="gym score"):
         rows_of(tmp_path, None)
+
+
+def test_rows_are_no_recipes_even_where_they_are_python():
+    with pytest.raises(InputError, match="wanted a Python file"):
+        load_own(GOLDEN / "rows.jsonl")
 
 
 def test_a_linear_code_is_read_and_a_shuffled_one_is_not():
