@@ -363,7 +363,8 @@ def import_job(settings: LogSettings, results: Path) -> JudgeJob:
                 f"{results}: answers none of these {len(job.items)} items; same log, --by, "
                 "--model, --base-url and --mode as in the export?"
             )
-        return job.judged().written()
+        lost = {key: CallFailure("api_error", why) for key, why in failed.items()}
+        return job.graded({**client.settle(job.pending), **lost}).written()
 
 
 @contextmanager

@@ -190,8 +190,8 @@ def _from_log(
 ) -> Iterator[JudgeRequest]:
     for context in contexts:
         for key, record in part(content, context, "value_by_index").items():
-            texts, idx = part(record), int(key) if key.isdigit() else 0
-            said = texts.get("generation") if key.isdigit() else None
+            texts, idx = part(record), int(key) if key.isdecimal() else 0
+            said = texts.get("generation") if key.isdecimal() else None
             own = {"question": texts.get("input"), "truth": texts.get("ground_truth")}
             yield _item(context, idx, own_group(idx), said, **own)
 

@@ -268,9 +268,11 @@ def test_part_of_the_results_is_part_of_the_rows(stub_of, job_on, tmp_path):
     results.write_text('{"custom_id": "abc", "response": {"status_code": 200}}\n')
     with pytest.raises(InputError, match="answers none of these 7 items"):
         import_job(job, results)
-    results.write_text("\n".join([*rows, '{"torn', "7"]))
+    error = {"custom_id": lines[3]["custom_id"], "error": {"message": "too long"}}
+    results.write_text("\n".join([*rows, json.dumps(error), '{"torn', "7"]))
     found = import_job(job, results)
     assert found.status == {"api_error": 4, "ok": 3}
+    assert sum("too long" in one.reason for one in found.rows) == 1
     assert export_job(job, target) == 4
 
 

@@ -45,6 +45,8 @@ def test_a_log_of_open_unlearning_gives_its_default_contexts(read):
     assert (third.context, third.question) == ("wf_Q_A_ROUGE", "W?")
     # what was not generated is a gap, and not dropped
     assert (gap.idx, gap.gap) == (1, "the log holds no generation")
+    odd = {"value_by_index": {"²": record(), "3": record()}}  # a digit that is no number
+    assert [one.idx for one in read("TOFU_EVAL.json", {"forget_Q_A_ROUGE": odd})] == [0, 3]
     (named,) = read("TOFU_EVAL.json", log, contexts=("forget_Q_A_ROUGE_f1",))
     assert named.context == "forget_Q_A_ROUGE_f1"
 
