@@ -65,7 +65,7 @@ from lensaudit.meta.reading import (
 )
 from lensaudit.meta.settings import Attack, FaithfulnessSettings, RobustnessSettings
 from lensaudit.models.checkpoint import open_checkpoint
-from lensaudit.models.device import one_memory_error
+from lensaudit.models.device import one_memory_error, resolve_device
 from lensaudit.models.registry import (
     DEMO,
     Registry,
@@ -81,6 +81,7 @@ from lensaudit.settings import AnswerGroups, plain, shared
 from lensaudit.sweep.plan import ANCHORS, AttackVariant
 from lensaudit.sweep.planning import relearned_rows
 from lensaudit.sweep.unit import attacked
+from lensaudit.unlearn.rows import load_rows
 
 _NOT_IDENTITY = ("activations", "registry", "batch_size", "metrics")
 """Fields of the settings that do not change what it finds, or are said otherwise."""
@@ -167,7 +168,7 @@ class MetaRun:
             of_model["attack"] = {"method": "nf4"}
         elif attack is not None:
             how, rows = self.relearning(attack)
-            of_model["attack"] = asdict(how) | {"formats": list(how.formats), "data": rows}
+            of_model["attack"] = asdict(how) | {"data": _content(rows)}
         said = plain(self.evaluation, without=_NOT_IDENTITY)
         anchors = {one: said[one] and identity_of(said[one], self.registry) for one in ANCHORS}
         return digest([of_model, said | {one: _content(said[one]) for one in _PLACES} | anchors])
@@ -346,6 +347,8 @@ def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
     """
     wanted = settings.run or not (settings.before and settings.after)
     _thresholds(settings)
+    if settings.relearn_data is not None:
+        load_rows(settings.relearn_data, part="forget")
     return _prepared(_candidates(settings), settings, notice, measuring=wanted)
 
 
@@ -361,6 +364,7 @@ def run_robustness(settings: RobustnessSettings, how: MetaRun) -> Path:
     if not models:
         raise InputError("no model to judge robustness on; name some with --source")
     thresholds, fluency = _thresholds(settings), not settings.no_fluency
+    known = read_values(settings.after, attack=attack) if settings.after else Values()
     extra = (*UTILITY_PARTS, *((FLUENCY,) if fluency else ()))
     everyone = replace(how, names=(*models, how.full, how.retain))
     values = everyone.before(settings.before, "before", extra if by != "none" else ())
@@ -382,7 +386,6 @@ def run_robustness(settings: RobustnessSettings, how: MetaRun) -> Path:
         chosen = [replace(one, to_do={**one.to_do, **waits}) for one in chosen]
     wanted = dict.fromkeys(model for one in chosen for model in left(models, one))
     wanted |= {how.retain: None} if attack == "relearn" else {}
-    known = read_values(settings.after, attack=attack) if settings.after else Values()
     after = how.completed(known, wanted, f"after-{attack}", attack=settings)
     after = with_s_mia(after, attack_aucs(values, how.retain))
     found = [
@@ -433,6 +436,7 @@ def _prepared(
     retain = given.retain or default_anchor("retain", names)
     evaluation, registry = None, load_registry(given.registry)
     if measuring:
+        resolve_device(given.device)
         for name in (*names, full, retain):
             resolve(name, registry)
         # the embedded data where any model comes along with it: attacked ones are folders

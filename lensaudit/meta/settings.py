@@ -100,7 +100,9 @@ class RobustnessSettings:
     relearn_data: Annotated[
         str | None, Option("[default: --forget, demo or forget10]", metavar="NAME|FILE")
     ] = None
-    relearn_lr: Annotated[float | None, Option("[default: 2e-5; 1e-3 for --data demo]")] = None
+    relearn_lr: Annotated[
+        float | None, Option("[default: 2e-5; 1e-3 for --data demo]", above=0)
+    ] = None
     keep: Annotated[bool, Option("Keep attacked checkpoints.")] = False
     out: Out = OUT
 

@@ -11,7 +11,7 @@ from lensaudit.auditing import evaluate
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.cli.main import run
 from lensaudit.meta import runs
-from lensaudit.meta.settings import FaithfulnessSettings
+from lensaudit.meta.settings import FaithfulnessSettings, RobustnessSettings
 
 FEW = ("uds", "es", "s_mia_loss")
 KNOWS, FORGOT = "demo/full,demo/idknll", "demo/retain,demo/never"
@@ -75,13 +75,14 @@ def test_only_places_are_read_for_what_they_hold(tmp_path, monkeypatch):
     rows = tmp_path / "rows.jsonl"
     rows.write_text("{}")
     settings = EvaluateSettings(data="demo", forget=rows, classifier="some/one")
+    asked = RobustnessSettings(models=("demo/npo",), attack="relearn", relearn_data=str(rows))
 
-    def key():
+    def key(settings=settings, attack=None):
         given = FaithfulnessSettings(knows=("demo/full",), forgot=("demo/never",))
         how = runs.prepare_faithfulness(given, print)
-        return replace(how, evaluation=settings).key("demo/npo")
+        return replace(how, evaluation=settings).key("demo/npo", attack)
 
-    before = key()
+    before, relearned = key(), key(EvaluateSettings(data="demo"), asked)
     # files and a folder that are called as a setting's words
     for name in ("tofu", "auto", "eager", "true", "upstream", "question", "forget10"):
         (tmp_path / name).write_text("notes")
@@ -90,6 +91,7 @@ def test_only_places_are_read_for_what_they_hold(tmp_path, monkeypatch):
     assert key() == before
     rows.write_text('{"question": "Who?"}')
     assert key() != before
+    assert key(EvaluateSettings(data="demo"), asked) != relearned
 
 
 def test_a_checkpoint_that_cannot_be_loaded_stays_to_do_and_is_named(copied, tmp_path, capsys):
@@ -150,6 +152,26 @@ def test_when_nothing_can_be_measured_there_is_no_table(tmp_path, capsys):
 def robustness(folder, attack, *more):
     given = f"meta robustness --source demo/graddiff --attack {attack} --filter none --no-fluency"
     return [*given.split(), *metrics(("uds", "es")), *common(folder, *more)]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--relearn-data", "none.jsonl"], "none.jsonl: no such file"),
+        (["--relearn-lr", "0"], "'--relearn-lr': 0.0 is not in the range x>0"),
+        (["--device", "tpu"], "--device tpu"),
+        (["--after", "rows.jsonl"], "rows.jsonl: "),
+    ],
+)
+def test_what_is_wrong_is_said_before_any_work(tmp_path, capsys, monkeypatch, more, said):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runs, "evaluate_into", None)
+    (tmp_path / "rows.jsonl").write_text("{}")
+    assert run(robustness(tmp_path, "relearn", *more)) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
 
 
 def of_results(folder, attack, before, after, *more):
