@@ -281,7 +281,7 @@ def collect_command(folder: Path, out: Path | None, allow_missing: bool, as_json
     found = read_json(place / collect.COLLECTED)
     verdicts = read_json(place / collect.VERDICTS)
     document = {key: found[key] for key in ("n_planned", "n_done", "missing")}
-    said = [one["sentence"] for one in verdicts]
+    said = ["{variant}: {sentence}".format(**one).removeprefix("base: ") for one in verdicts]
     said += [
         judging.keeps_line(label, judging.keeps_of(one)) or ""
         for label, one in found["keeps"].items()

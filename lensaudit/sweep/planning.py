@@ -13,6 +13,7 @@ from rich.filesize import decimal as size
 
 from lensaudit.attacks.relearn import Relearning, relearning_for
 from lensaudit.auditing.question import annotated_set, splits_of
+from lensaudit.data.facts import Fact
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO, forget_set
 from lensaudit.errors import InputError, shortened
@@ -20,6 +21,7 @@ from lensaudit.evaluation.passes import PASS_VERSION
 from lensaudit.files import digest, read_text
 from lensaudit.metrics.registry import ANNOTATED, ordered
 from lensaudit.models.checkpoint import check_same_shape, open_checkpoint
+from lensaudit.models.device import resolve_device
 from lensaudit.models.quantize import BLOCK
 from lensaudit.models.registry import DEMO as DEMO_NAMES
 from lensaudit.models.registry import (
@@ -33,6 +35,7 @@ from lensaudit.models.registry import (
     retains_for,
 )
 from lensaudit.models.sizes import BYTES, sizes_on_disk
+from lensaudit.patching.options import parse_memory
 from lensaudit.progress import Notice
 from lensaudit.settings import Place, Questions
 from lensaudit.sweep.attempts import states_of
@@ -94,7 +97,14 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Sweep:
 
 
 def conditions_of(settings: PlanSettings | WatchSettings) -> UnitConditions:
-    """What is measured and how: the fields that conditions share with the settings."""
+    """What is measured and how: the fields that conditions share with the settings.
+
+    Raises:
+        InputError: no such device or budget; a GPU may be on the machine that runs the plan.
+    """
+    parse_memory(settings.memory)
+    if not settings.device.startswith("cuda"):
+        resolve_device(settings.device)
     metrics, names = named(settings.metrics), {one.name for one in fields(UnitConditions)}
     given = {key: value for key, value in vars(settings).items() if key in names}
     given["association"] = settings.association or ("none" if metrics else "quick")
@@ -138,10 +148,14 @@ def patched_data(conditions: UnitConditions) -> str | None:
 def data_digest(conditions: UnitConditions) -> str:
     """Content hash of every question and answer that a unit asks."""
     splits = {name: split.digest for name, split in sorted(splits_of("", conditions).items())}
+    return digest([splits, [one.asked for one in _patched(conditions)], PASS_VERSION])
+
+
+def _patched(conditions: UnitConditions) -> Sequence[Fact]:
+    """The annotated rows that patched scores are made of; none where none is wanted."""
     annotated = patched_data(conditions)
     cut = {"exclude": conditions.exclude, "limit": conditions.limit}
-    examples = forget_set(annotated, **cut) if annotated else []
-    return digest([splits, [one.asked for one in examples], PASS_VERSION])
+    return forget_set(annotated, **cut) if annotated else ()
 
 
 def attacks_of(conditions: UnitConditions, variants: Sequence[Variant]) -> Mapping[str, Any]:
@@ -270,12 +284,11 @@ def work_of(conditions: UnitConditions) -> dict[str, int]:
     kinds = {"text": "text", "jailbreak": "jailbreak"}
     kinds |= {"fluency": "text"} if conditions.classifier else {}
     asked = {(kinds[r.kind], r.split) for r in reads if r.kind in kinds and r.split in splits}
-    annotated = patched_data(conditions)
     return {
         "scored": counted["trace"],
         "differentiated": counted["gradient"],
         "generated": sum(len(splits[split].rows) for _, split in asked),
-        "patched_examples": len(forget_set(annotated, limit=conditions.limit)) if annotated else 0,
+        "patched_examples": len(_patched(conditions)),
     }
 
 

@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from support import GOLDEN
 from sweep_helpers import SMALL, command, plan_of, planned
 
 from lensaudit.errors import InputError
 from lensaudit.models.registry import ModelSpec, load_registry
 from lensaudit.sweep.plan import Target, UnitConditions, read_plan, target_of
-from lensaudit.sweep.planning import listed, relearning_of, select
+from lensaudit.sweep.planning import listed, relearning_of, select, work_of
 
 
 def test_patterns_roles_and_aliases_name_published_checkpoints_once():
@@ -92,6 +93,8 @@ def test_a_plan_changed_on_disk_is_refused(tmp_path, capsys):
         ([], "the plan is empty"),
         (["demo/npo", "--variants", "int3"], "--variants 'int3'"),
         (["demo/npo", "--retain", "demo/full"], "the same checkpoint"),
+        (["demo/npo", "--device", "tpu"], "--device tpu: wanted auto, cpu"),
+        (["demo/npo", "--memory", "much"], "--memory much: not a size"),
     ],
 )
 def test_bad_input_is_one_line_before_any_work(tmp_path, capsys, arguments, said):
@@ -109,6 +112,11 @@ def test_a_list_file_holds_names_and_comments(tmp_path):
     path.write_text("# nothing\n")
     with pytest.raises(InputError, match="holds no model name"):
         listed(path)
+
+
+def test_the_forecast_counts_the_rows_that_are_asked():
+    asked = UnitConditions(data=str(GOLDEN / "rows.jsonl"), metrics=("uds",), exclude=("v2",))
+    assert work_of(asked)["patched_examples"] == 14  # of 16: filter v2 names 17 and 49
 
 
 def test_the_relearned_variant_says_its_settings(tmp_path):
