@@ -168,6 +168,7 @@ def patched(
             notice=question.tell,
             progress=progress,
             opened=question.opened,
+            placed=notice,  # what was there before says nothing of the run
         )
         return found, manifests([one.folder for one in found])
 
@@ -201,6 +202,7 @@ def evaluated(
             notice=question.tell,
             progress=progress,
             opened=question.opened,
+            placed=notice,  # what was there before says nothing of the run
         )
         return found, [] if found.failures else [found.folder / MANIFEST]
 

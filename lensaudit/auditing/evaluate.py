@@ -75,6 +75,7 @@ def evaluate_into(
     notice: Notice = unheard,
     progress: Tell = unheard,
     opened: Callable[[ModelPasses], None] = unheard,
+    placed: Notice | None = None,
 ) -> EvaluationResult:
     """Compute the metrics; write the log, the rows and the manifest.
 
@@ -89,6 +90,7 @@ def evaluate_into(
         notice: told remarks.
         progress: told each finished pass.
         opened: told what was opened, before any work.
+        placed: told what result is replaced, or where it goes instead; None: `notice`.
 
     Raises:
         InputError: before any work.
@@ -98,7 +100,7 @@ def evaluate_into(
     metrics = ordered(settings.suite, settings.metrics)
     passes = open_evaluation(model, settings, notice=notice)
     wanted, place = folders_of(
-        model, settings, folder, run_of(model, settings, folder, passes), notice
+        model, settings, folder, run_of(model, settings, folder, passes), placed or notice
     )
     claim(place, "eval", (f"{settings.suite.upper()}_EVAL.json", "results.jsonl"))
     for one in (place / PASSES).glob("*.npz") if settings.fresh else ():

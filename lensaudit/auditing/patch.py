@@ -55,6 +55,7 @@ def patch_into(
     notice: Notice = unheard,
     progress: Tell = unheard,
     opened: Callable[[Session], None] = unheard,
+    placed: Notice | None = None,
 ) -> list[PatchResult]:
     """Patch the models into `full`, score them, and write a folder for each.
 
@@ -68,6 +69,7 @@ def patch_into(
         notice: told remarks.
         progress: told what is done.
         opened: told what was opened, before any work.
+        placed: told what results are replaced, or where they go instead; None: `notice`.
 
     Raises:
         InputError: before any work.
@@ -81,7 +83,12 @@ def patch_into(
     opened(session)
     folders = {
         name: folder_of(
-            place, run_of(session, name), run_in, named=bool(folder), tell=notice, kind=KIND
+            place,
+            run_of(session, name),
+            run_in,
+            named=bool(folder),
+            tell=placed or notice,
+            kind=KIND,
         )
         for name, place in folders_for(tuple(session.sources), folder).items()
     }

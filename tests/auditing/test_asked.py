@@ -11,9 +11,10 @@ import pytest
 from support import EMBEDDED
 
 from lensaudit.auditing import question as asking
-from lensaudit.auditing.calls import patched
+from lensaudit.auditing.calls import evaluated, patched
 from lensaudit.auditing.question import patch_key as asked
 from lensaudit.auditing.result import comparison_of
+from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.files import digest, write_json
@@ -264,6 +265,24 @@ def test_nor_is_anything_where_all_is_to_be_fresh_or_asked_otherwise(copied):
     assert finished(SOURCES[:1], settings, folder / "demo-npo") is None
     with pytest.raises(InputError):
         finished(("demo/npo", "nobody"), settings, folder)
+
+
+def test_what_a_run_replaces_is_said_once_and_keeps_nobody_from_its_answer(copied):
+    settings, folder = copied
+    settings, said = replace(settings, tau=0.5), list[str]()
+    patched(SOURCES, settings, folder, notice=said.append)
+    assert [line.partition(" (")[0].split(": ")[1] for line in said] == [
+        "held the result of another run"
+    ] * 2
+    assert finished(SOURCES, settings, folder) is not None
+
+
+def test_what_an_evaluation_replaces_is_not_said_of_the_next(tmp_path):
+    asks, said = EvaluateSettings(metrics=("mia_loss",), limit=1), list[list[str]]()
+    for limit in (1, 2, 2):
+        said.append([])
+        evaluated("demo/npo", replace(asks, limit=limit), tmp_path, notice=said[-1].append)
+    assert [sum("it is replaced" in line for line in lines) for lines in said] == [0, 1, 0]
 
 
 @pytest.fixture

@@ -58,8 +58,17 @@ def test_what_was_opened_before_a_session_counts_and_goes_with_its_own(audit, mo
         assert (is_held(one), is_held(session.model(session.full))) == (False, True)
 
 
-def test_a_model_is_gone_before_the_next_is_loaded(audit, monkeypatch):
-    session, loaded, alive = audit("a", "b"), [], []
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({}, [0, 0, 1, 1]),  # of spread models `full` stays, and what runs beside it
+        ({"device": "cpu"}, [0, 1, 1, 1]),
+        ({"device": "cpu", "score": "lens"}, [0, 0, 1, 1]),
+        ({"device": "cpu", "score": "em"}, [0, 0, 1, 1]),
+    ],
+)
+def test_a_model_is_gone_before_the_next_is_loaded(audit, monkeypatch, settings, wanted):
+    session, loaded, alive = audit("a", "b", **settings), [], []
 
     class Weights:
         def __init__(self):
@@ -76,8 +85,8 @@ def test_a_model_is_gone_before_the_next_is_loaded(audit, monkeypatch):
     monkeypatch.setattr(session_module, "load", loading)
     for one in (session.retain, session.full, *session.sources.values()):
         session.model(one)
-    assert session.settings.spread
-    assert alive == [0, 0, 1, 1]  # of spread models `full` stays, and what runs beside it
+    assert session.settings.spread == (not settings)
+    assert alive == wanted
 
 
 def test_both_engines_give_the_same_deltas_and_say_who_computed(audit):
