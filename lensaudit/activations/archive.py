@@ -129,6 +129,10 @@ def _opened(archive: Path) -> Iterator[tarfile.TarFile]:
             yield tar
     except (tarfile.TarError, EOFError, ValueError) as error:
         raise InputError(f"{archive}: not a tar that `export` wrote ({error})") from error
+    except VerificationError as error:
+        # what is not here cannot be repaired
+        said = str(error).removesuffix(f"; {REPAIR}")
+        raise VerificationError(f"{said}; nothing was imported") from error
 
 
 def _folder_in(tar: tarfile.TarFile, archive: Path) -> str:
@@ -145,7 +149,10 @@ def _folder_in(tar: tarfile.TarFile, archive: Path) -> str:
         )
     if any(one.size > MAX_JSON_BYTES for one in members[:2]):
         raise InputError(f"{archive}: of {SPEC} and {SEAL} at most {MAX_JSON_BYTES} bytes are read")
-    first = tar.extractfile(members[0]) if members else None
+    if not members or Path(members[0].name).name != SPEC:
+        begins = repr(printable(members[0].name)[:80]) if members else "nothing"
+        raise InputError(f"{archive}: begins with {begins}, wanted a {SPEC}, as `export` writes it")
+    first = tar.extractfile(members[0])
     spec = parse_spec(first.read() if first else b"", source=f"{archive}: {SPEC}")
     wanted = [f"{spec.folder_name()}/{name}" for name in _members(spec)]
     if (found := [one.name for one in members]) != wanted:
@@ -166,15 +173,14 @@ def _inspect(folder: Path, archive: Path) -> int:
             command, capture_output=True, timeout=INSPECTION_S + size / INSPECTION_BYTES_PER_S
         )
     except subprocess.TimeoutExpired as error:
-        raise VerificationError(f"{archive}: hangs its reader; nothing was imported") from error
+        raise VerificationError(f"{archive}: hangs its reader") from error
     if done.returncode != 0:
         how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit {done.returncode}"
-        raise VerificationError(f"{archive}: breaks its reader ({how}); nothing was imported")
+        raise VerificationError(f"{archive}: breaks its reader ({how})")
     found = json.loads(done.stdout)
     if found["problems"]:
         what = found["problems"][0]["what"].replace(str(folder), folder.name)
-        what = what.removesuffix(f"; {REPAIR}")
-        raise VerificationError(f"{archive}: {what}; nothing was imported")
+        raise VerificationError(f"{archive}: {what}")
     return found["n_bytes"]
 
 
