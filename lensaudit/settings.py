@@ -15,6 +15,7 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -51,6 +52,16 @@ class Option:
     """Runs, sends, overwrites or deletes something: a person says so, no project file."""
     section: Section | None = None
     """Heading of the help, where it is another than that of the group."""
+
+    def wanted(self, number: float) -> str:
+        """What is wanted in place of a number that is not in the range; empty: it is in it."""
+        bounds = (
+            ("a finite number", isfinite(number)),
+            (f"at least {self.least}", self.least is None or number >= self.least),
+            (f"at most {self.most}", self.most is None or number <= self.most),
+            (f"above {self.above}", self.above is None or number > self.above),
+        )
+        return next((said for said, holds in bounds if not holds), "")
 
 
 Model = Annotated[str, Option("Name, Hub id[@revision] or folder.", is_a="model")]

@@ -10,6 +10,7 @@ import inspect
 import io
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast, get_type_hints
 
@@ -18,7 +19,7 @@ from pydantic import Field, Strict, TypeAdapter, ValidationError
 from lensaudit.errors import InputError
 from lensaudit.files import parse_json, read_json, read_text
 from lensaudit.scores.estimate import Estimate, Number
-from lensaudit.settings import named
+from lensaudit.settings import Option, named
 
 JsonObject = Mapping[str, Any]
 Record = TypeVar("Record")
@@ -224,7 +225,7 @@ def given_to(
 
     Raises:
         TypeError: the call knows no such keyword.
-        InputError: one is of another kind: `layers=9`, `dtype="fp16"`.
+        InputError: one is of another kind or out of its range: `layers=9`, `limit=0`.
     """
     keywords = inspect.signature(record).parameters
     for name in given:
@@ -232,12 +233,16 @@ def given_to(
             near = difflib.get_close_matches(name, names)
             hint = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(names)}"
             raise TypeError(f"{call}() has no keyword {name!r}; {hint}")
-    kinds = get_type_hints(record, include_extras=True)
-    fitting = {name: _fit(value, keywords[name]) for name, value in given.items()}
-    return {
-        name: checked_as(kinds[name], value, f"{call}({name}={value!r:.40})")
-        for name, value in fitting.items()
-    }
+    kinds, found = get_type_hints(record, include_extras=True), dict[str, Any]()
+    for name, own in given.items():
+        value, words = _fit(own, keywords[name]), getattr(kinds[name], "__metadata__", ())
+        where = f"{call}({name}={value!r:.40})"
+        found[name] = checked_as(kinds[name], value, where)
+        numbers = found[name] if isinstance(found[name], tuple) else (found[name],)
+        for option, one in product(words, numbers):
+            if isinstance(option, Option) and isinstance(one, int | float) and option.wanted(one):
+                raise InputError(f"{where}: found {one}, wanted {option.wanted(one)}")
+    return found
 
 
 def _fit(value: Any, keyword: inspect.Parameter) -> Any:

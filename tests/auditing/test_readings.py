@@ -1,5 +1,7 @@
 """Python's small doors: steer, preflight, prompts, authors, what a reading shows, wrong kinds."""
 
+import math
+
 import pytest
 import torch
 
@@ -134,6 +136,9 @@ def test_a_plain_name_means_the_cache_of_all_rows(tmp_path):
     [
         (la.patch, {"layers": 9}, r"patch\(layers=9\): found 9, wanted a text"),
         (la.patch, {"tau": "x"}, r"patch\(tau='x'\): found 'x', wanted a number"),
+        (la.patch, {"tau": math.nan}, r"patch\(tau=nan\): found nan, wanted a finite number"),
+        (la.patch, {"limit": -1}, "found -1, wanted at least 1"),
+        (la.effort, {"lrs": (0.1, 0.0)}, "found 0.0, wanted above 0"),
         (la.cache, {"limit": "x"}, r"found 'x', wanted a whole number"),
         (la.cache, {"dtype": "fp16"}, "wanted 'auto', 'float32', 'bfloat16' or 'float16'"),
         (la.lens, {"dtype": "fp16"}, "wanted 'auto', 'float32'"),
