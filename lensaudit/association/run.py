@@ -12,9 +12,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.association.endpoint import Served, expected, heard_from, reached
-from lensaudit.association.evidence import RelationReading
+from lensaudit.association.evidence import (
+    KnowOutcome,
+    RelationReading,
+    outcome_of,
+    write_outcome,
+)
 from lensaudit.association.opening import ALGORITHM, Know, asked_hash, open_know
-from lensaudit.association.outcome import KnowOutcome, outcome_of, write_outcome
 from lensaudit.association.reading import (
     FEW_SHOT,
     LENS,

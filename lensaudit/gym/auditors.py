@@ -25,8 +25,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lensaudit.association.evidence import KnowOutcome
 from lensaudit.association.opening import open_know
-from lensaudit.association.outcome import KnowOutcome
 from lensaudit.association.run import ask
 from lensaudit.association.settings import KnowSettings
 from lensaudit.attacks import rtt as rtt_room
