@@ -6,6 +6,7 @@ of coin vectors with a difference as large is an exact p for any statistic, a de
 coins are sealed: who scores holds their hash alone until the key is opened.
 """
 
+import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import numpy as np
 from pydantic import FiniteFloat
 
 from lensaudit.data.facts import Fact, load_facts
-from lensaudit.data.fictional import annotated, author_rows, draw_name, draw_values
+from lensaudit.data.fictional import TEXTS, annotated, author_rows, draw_name, draw_values
 from lensaudit.errors import InputError
 from lensaudit.files import canonical_json, make_folder, write_json
 from lensaudit.results.reading import (
@@ -64,11 +65,12 @@ def draw_canaries(folder: Place, *, people: int = 40, seed: int | None = None) -
         seed: of the draw; None: nobody can know it.
 
     Raises:
-        InputError: the folder holds something, or too few people.
+        InputError: the folder holds something, or too few people, or more than have names.
     """
     out = Path(folder)
-    if people < 2 * FEWEST:
-        raise InputError(f"--people {people}: wanted {2 * FEWEST} or more")
+    most = math.prod(len(set(TEXTS[pool])) for pool in ("first_names", "last_names"))
+    if not 2 * FEWEST <= people <= most:
+        raise InputError(f"--people {people}: wanted {2 * FEWEST} to {most}")
     if out.exists() and any(out.iterdir()):
         raise InputError(f"{out}: is not empty; name another --out")
     salt = secrets.token_hex(16) if seed is None else f"{Random(seed).getrandbits(128):032x}"

@@ -118,3 +118,6 @@ def test_the_commands_draw_and_test(tmp_path, monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)["p"] < 0.01
     assert run(["canaries", "draw", "-o", "c"]) == 2
     assert "is not empty" in capsys.readouterr().err
+    for people in ("7", "1933"):  # there are 1932 names
+        assert run(["canaries", "draw", "-o", "d", "--people", people]) == 2
+        assert f"--people {people}: wanted 8 to 1932" in capsys.readouterr().err
