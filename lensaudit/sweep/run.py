@@ -209,7 +209,10 @@ def check_anchor(state: UnitState) -> None:
         raise TryAgainError(f"{state.unit.label} is worked on by {state.worker}; run again later")
     if state.name != "done":
         why = state.failure.reason if state.failure else "it was not done"
-        raise WorkError(f"the anchor {state.unit.label} failed, all other units wait for it: {why}")
+        raise WorkError(
+            f"the anchor {state.unit.label} failed, all other units wait for it: {why}\n"
+            "`lensaudit sweep retry` lets it be tried again"
+        )
 
 
 def _rounds(

@@ -14,6 +14,7 @@ from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import alone, digest, read_json, slug, write_csv, write_json
 from lensaudit.metrics.registry import ordered
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
+from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import DEMO, load_registry, resolve
 from lensaudit.results.reading import checked_as, part
 from lensaudit.settings import results_folder
@@ -79,6 +80,7 @@ def follow_run(
 
 def _begun(settings: WatchSettings) -> Sweep:
     """The plan before any checkpoint: what is asked, and the anchors."""
+    resolve_device(settings.device)
     known, asked = load_registry(settings.registry), conditions_of(settings)
     demo = DEMO if asked.data == DEMO_DATA else ""
     anchors = {
@@ -149,8 +151,8 @@ def epoch_of(folder: Path) -> float | None:
 def _complete(folder: Path, settled_s: float) -> Checkpoint | None:
     """The checkpoint that nobody writes any more: its files are whole, and quiet for a while."""
     with contextlib.suppress(OSError, LensAuditError):
-        latest = max(path.stat().st_mtime for path in folder.iterdir() if path.is_file())
-        if time.time() - latest >= settled_s:
+        times = [path.stat().st_mtime for path in folder.iterdir() if path.is_file()]
+        if times and time.time() - max(times) >= settled_s:
             return open_checkpoint(resolve(str(folder), {}))
     return None
 

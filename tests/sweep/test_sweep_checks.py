@@ -119,6 +119,7 @@ def test_a_step_that_cannot_be_read_has_its_reason_in_a_curve_of_one_kind_of_num
 ):
     run, out = tmp_path / "run", tmp_path / "out"
     shutil.copytree(tiny_checkpoint, run / "step_7")
+    (run / "step_8").mkdir()  # the trainer's first act
     spoken = ("--metric", "exact_memorization")  # nothing is patched for it
     assert watch(run, out, *spoken) == 0
     before = (out / "curve.json").read_bytes()
@@ -132,5 +133,7 @@ def test_a_step_that_cannot_be_read_has_its_reason_in_a_curve_of_one_kind_of_num
         said = capsys.readouterr().err
         assert "holds a curve of other metrics, data, anchors or settings" in said
     assert (out / "curve.json").read_bytes() == before
+    assert watch(run, tmp_path / "none", "--device", "cuda:9") == 2
+    assert not (tmp_path / "none").exists()
     assert watch(tmp_path / "nothing", tmp_path / "none") == 2
     assert "name the output folder of a training run" in capsys.readouterr().err
