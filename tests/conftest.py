@@ -1,5 +1,6 @@
 """Shared fixtures. Heavy imports stay inside them, so pure tests start in seconds."""
 
+import fcntl
 import functools
 import gc
 import importlib
@@ -33,6 +34,14 @@ LONGEST = (
 
 LEFT_OUT = pytest.StashKey[int]()
 """How many comparisons with the references this run leaves out."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session):
+    """One process after the other: what the first compiles, the next need not compile again."""
+    with open(__file__) as this:
+        fcntl.flock(this, fcntl.LOCK_EX)
+        return (yield)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
