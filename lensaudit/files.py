@@ -444,16 +444,17 @@ def parse_json(text: str | bytes) -> Any:
         value = json.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deep") from error
-    level = [value] if isinstance(value, dict | list) else []
-    for _ in range(MOST_NESTED if len(text) > 2 * MOST_NESTED else 0):
+    level, n_levels = [value] if isinstance(value, dict | list) else [], 0
+    while level and len(text) > 2 * MOST_NESTED:
+        if n_levels == MOST_NESTED:
+            raise ValueError(f"nested more than {MOST_NESTED} deep")
+        n_levels += 1
         level = [
             inner
             for outer in level
             for inner in (outer.values() if isinstance(outer, dict) else outer)
             if isinstance(inner, dict | list)
         ]
-    if level and len(text) > 2 * MOST_NESTED:
-        raise ValueError(f"nested more than {MOST_NESTED} deep")
     return value
 
 

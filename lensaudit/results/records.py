@@ -345,7 +345,8 @@ def manifest(
     )
 
 
-def package_versions() -> dict[str, str]:
+@functools.cache
+def package_versions() -> Mapping[str, str]:
     """Versions of Python and of the packages a number may depend on."""
     found = {one: metadata.version(one) for one in PACKAGES}
     return {"python": platform.python_version(), "lensaudit": lensaudit.__version__, **found}
@@ -370,6 +371,7 @@ def code_digest() -> str:
     return digest([[one.relative_to(root).as_posix(), one.read_text("utf-8")] for one in code])
 
 
+@functools.cache
 def git_commit() -> str | None:
     """Commit of the checkout this package runs from; None in an installed wheel."""
     root = Path(lensaudit.__file__).resolve().parent.parent
