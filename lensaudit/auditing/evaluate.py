@@ -10,7 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lensaudit.auditing.question import EVAL, depth_inside, evaluation_folder, splits_of
+from lensaudit.auditing.question import (
+    EVAL,
+    depth_inside,
+    evaluation_folder,
+    log_file,
+    splits_of,
+)
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.chat import PLAIN, Template, check_tokenizer, read_template
 from lensaudit.data.suites import Suite
@@ -282,7 +288,7 @@ def _reference(settings: EvaluateSettings, place: Path) -> dict[str, str | None]
         log = place / RETAIN
     if log is None:
         return {}
-    file = log / f"{settings.suite.upper()}_EVAL.json" if log.is_dir() else log
+    file = log_file(log, settings)
     return {"retain_log": mark_of(file)["blake2b"] if file.is_file() else None}
 
 

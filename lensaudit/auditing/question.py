@@ -138,8 +138,9 @@ def evaluation_key(model: str, settings: EvaluateSettings) -> str:
     if settings.classifier is not None and not Path(settings.classifier).is_dir():
         raise InputError(f"{settings.classifier}: what it holds is known when it is opened")
     folders = [path_of(one) for one in (settings.tokenizer, settings.classifier)]
-    files = [path_of(settings.template), log and (log / LOG if log.is_dir() else log)]
-    files += [one for folder in folders if folder for one in sorted(folder.glob("*.*"))]
+    files = [path_of(settings.template), log and log_file(log, settings)]
+    every = (one for folder in folders if folder for one in sorted(folder.glob("*.*")))
+    files += filter(Path.is_file, every)
     return _key(
         settings,
         {role: resolve(name, registry) for role, name in named.items() if name is not None},
@@ -147,6 +148,11 @@ def evaluation_key(model: str, settings: EvaluateSettings) -> str:
         rows=_digests(splits_of(model, settings)),
         files=[file_sha256(one) for one in files if one is not None],
     )
+
+
+def log_file(log: Path, settings: EvaluateSettings) -> Path:
+    """A retain model's log, or that of the suite in a folder."""
+    return log / f"{settings.suite.upper()}_EVAL.json" if log.is_dir() else log
 
 
 def audit_key(sources: Sequence[str], settings: AuditSettings) -> str:

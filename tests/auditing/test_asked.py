@@ -201,6 +201,24 @@ def test_another_option_library_model_or_order_is_another_question(own, tmp_path
     assert len(keys) == 1 + len(OTHER) + 3 + 3
 
 
+def test_a_log_and_a_tokenizer_are_part_of_the_question_of_an_evaluation(own, tmp_path):
+    (tmp_path / "retain").mkdir()
+    log = tmp_path / "retain" / "MUSE_EVAL.json"
+    (tmp_path / "model" / ".cache").mkdir()  # as a download leaves it
+    named = {"retain_log": "retain", "tokenizer": tmp_path / "model"}
+    rows = tmp_path / "muse"
+    rows.mkdir()
+    (rows / "verbmem__forget.jsonl").write_text('{"prompt": "Ada was", "gt": "born."}\n')
+    keys = set()
+    for content in ("{}", "{ }"):
+        log.write_text(content)
+        settings = EvaluateSettings(suite="muse", data=str(rows), **named)
+        keys.add(asking.evaluation_key("demo/npo", settings))
+    CHANGES["tokenizer"](tmp_path)
+    keys.add(asking.evaluation_key("demo/npo", settings))
+    assert len(keys) == 3
+
+
 FEW = PatchSettings(limit=2, layers="9,12", align="none")
 SOURCES = ("demo/npo", "demo/idknll")
 
