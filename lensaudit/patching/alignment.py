@@ -115,11 +115,14 @@ def alignment_key(source: Fingerprint, full: Fingerprint, kind: MapClass, n_toke
 
 
 def rows_to_fit(
-    encoded: Sequence[Encoded], n_tokens: int, places: Places | None = None
-) -> tuple[Encoded, ...]:
-    """Rows in an order of their own, until so many tokens are to be fitted.
+    encoded: Sequence[Encoded], n_tokens: int, width: int, places: Places | None = None
+) -> tuple[tuple[Encoded, ...], int]:
+    """Rows in an order of their own, until so many tokens are to be fitted; and how many are.
 
     Every `HELD_OUT`-th is held out; no more rows are run than are used.
+
+    Raises:
+        InputError: there are none, or too few tokens for the width.
     """
     chosen, n = [], 0
     for e in sorted(encoded, key=lambda e: digest([e.idx, "align"])):
@@ -128,7 +131,17 @@ def rows_to_fit(
         if n_here := len(_paired(e, places)):
             n += n_here if len(chosen) % HELD_OUT else 0
             chosen.append(e)
-    return tuple(chosen)
+    if not chosen:
+        raise InputError(
+            "alignment: no rows are left to fit a map on: those that were given are of authors "
+            "of the forget set or of the facts for validity; name others with --align-data"
+        )
+    if n < (wanted := FEWEST_TOKENS_PER_DIM * width):
+        raise InputError(
+            f"alignment: {n} neutral tokens, wanted {FEWEST_TOKENS_PER_DIM} per dimension, "
+            f"{wanted}; give more rows with --align-data"
+        )
+    return tuple(chosen), n
 
 
 def fit_alignment(
@@ -161,14 +174,8 @@ def fit_alignment(
     # the source's layer at the same relative depth
     layer_of = tuple(-(-(layer + 1) * source.n_layers // n) - 1 for layer in range(n))
     pairs, empty = partial(_paired_streams, source, full, places), Moments.empty(d_x, d_y)
-    rows = rows_to_fit(encoded, n_tokens, places)
+    rows, used = rows_to_fit(encoded, n_tokens, max(d_x, d_y), places)
     held_out, fit = rows[::HELD_OUT], [row for at, row in enumerate(rows) if at % HELD_OUT]
-    used = sum(len(_paired(e, places)) for e in fit)
-    if used < FEWEST_TOKENS_PER_DIM * max(d_x, d_y):
-        raise InputError(
-            f"alignment: {used} neutral tokens, wanted {FEWEST_TOKENS_PER_DIM} per dimension, "
-            f"{FEWEST_TOKENS_PER_DIM * max(d_x, d_y)}; give more rows with --align-data"
-        )
     norms = [[one.norm(dim=-1) for one in pairs(chunk)] for chunk in batched(fit, CHUNK_ROWS)]
     medians = [torch.cat(side, dim=1).median(dim=1).values for side in zip(*norms, strict=True)]
     # moments of the fit, of the rows held out and of shuffled pairs

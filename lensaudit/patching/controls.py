@@ -82,7 +82,28 @@ def controls_of(session: Session) -> Neutral:
             raise InputError(
                 f"{name}: {misfit}, and there is nothing to fit a map on: {neutral.why}"
             )
+    settings = session.settings
+    streams = settings.part == "resid" and settings.last_layer == "resid_post"
+    # a map that is asked for by name, or without which there is nothing, is refused before any work
+    for one in session.sources.values() if streams and settings.score == "uds" else ():
+        if settings.align not in ("auto", "none") or session.misfit(one) is not None:
+            _rows_to_fit(session, session.encode(neutral.fit), one, one.d_model)
     return neutral
+
+
+def _rows_to_fit(
+    session: Session, rows: Sequence[Encoded], source: Checkpoint, width: int
+) -> tuple[tuple[Encoded, ...], int]:
+    """Rows that a map of a source is fitted on, and how many tokens at most.
+
+    Raises:
+        InputError: they do not suffice.
+    """
+    d_full = session.full.d_model
+    n_tokens = session.settings.align_tokens or ALIGN_TOKENS_PER_DIM * max(width, d_full)
+    places = session.token_match(source, rows).places
+    chosen, _ = rows_to_fit(rows, n_tokens, max(source.d_model, d_full), places)
+    return chosen, n_tokens
 
 
 def unexamined(why: str) -> Examined:
@@ -250,13 +271,7 @@ class _Examination:
         session, full, kind = self.session, self.session.full, self.settings.align
         if kind in ("auto", "none"):
             kind = "procrustes" if width == full.d_model else "affine"
-        n_tokens = self.settings.align_tokens or ALIGN_TOKENS_PER_DIM * max(width, full.d_model)
-        rows = rows_to_fit(self.to_fit, n_tokens, session.token_match(source, self.to_fit).places)
-        if not rows:
-            raise InputError(
-                "alignment: no rows are left to fit a map on: those that were given are of authors "
-                "of the forget set or of the facts for validity; name others with --align-data"
-            )
+        rows, n_tokens = _rows_to_fit(session, self.to_fit, source, width)
         match = session.token_match(source, rows)
         pairs = ((source, match.rows), (full, rows))
         prints = [session.fingerprint(one, "all", rows=own) for one, own in pairs]

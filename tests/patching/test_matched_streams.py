@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from lensaudit.data.spans import Encoded
+from lensaudit.errors import InputError
 from lensaudit.patching.alignment import fit_alignment, mapped, rows_to_fit
 from lensaudit.patching.sources import CachedSource
 
@@ -95,6 +96,9 @@ def test_a_row_that_the_source_lost_hands_nothing_over(pair, tmp_path):
 def test_rows_are_chosen_until_enough_tokens_match():
     few = {e.idx: {0: 0, 1: 1} for e in ROWS}
     # one token of each row matches, so all are needed; without places five of each
-    assert len(rows_to_fit(ROWS, 16, few)) == 20
-    assert len(rows_to_fit(ROWS, 16)) == 5
-    assert rows_to_fit(ROWS, 16, {}) == ()
+    assert len(rows_to_fit(ROWS, 16, 8, few)[0]) == 20
+    assert len(rows_to_fit(ROWS, 16, 8)[0]) == 5
+    with pytest.raises(InputError, match="16 neutral tokens, wanted 2 per dimension, 18"):
+        rows_to_fit(ROWS, 16, 9, few)
+    with pytest.raises(InputError, match="no rows are left"):
+        rows_to_fit(ROWS, 16, 1, {})

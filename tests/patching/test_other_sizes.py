@@ -195,3 +195,12 @@ def test_what_does_not_carry_it_is_said_at_the_door(sizes, how, what, caplog):
         patched(sizes, "wide", **how)
     # what is refused is not called experimental first
     assert how.get("align") == "auto" or not caplog.messages
+
+
+@pytest.mark.parametrize(("name", "align"), [("wide", "auto"), ("retain", "affine")])
+def test_too_few_rows_for_a_map_are_said_at_the_door(sizes, tmp_path, name, align):
+    few = tmp_path / "few.txt"
+    few.write_text("w9 w8 w7\nw6 w5 w4")
+    with pytest.raises(InputError, match=r"neutral tokens, wanted 2 per dimension, \d+; give more"):
+        patched(sizes, name, align=align, align_data=few)
+    assert not (sizes / "activations").exists()
