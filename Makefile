@@ -10,16 +10,20 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 # bytecode is compiled where a module is imported: most of what is installed never is
-INSTALL = $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install -q --no-compile \
-	--disable-pip-version-check -c constraints.txt -e
+PIP = $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check
+INSTALL = $(PIP) -c constraints.txt -e
 
 .PHONY: demo test suite style types shapes lint mutants bench gpu slow family docs site clean
 
 $(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) .
 	touch $@
 
+# all that is pinned, by two processes; what another platform lacks is left to the third
 $(TOOLS): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	-grep == constraints.txt | xargs -P 2 -n 30 $(PIP) --no-deps
 	$(INSTALL) ".[dev]"
 	touch $(READY) $@
 
