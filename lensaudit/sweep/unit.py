@@ -80,6 +80,9 @@ def run_unit(sweep: Sweep, unit: Unit, obtain: Obtain, halvings: int, report: Re
     values = measure(unit.target, settings, sweep.conditions, work, report)
     target = vars(sweep.by_name[unit.target])
     manifest = read_json(work / "eval" / "manifest.json")
+    weights = manifest["inputs"]["model"]["weights"]
+    if unit.variant == "base" and target["weights"] not in (None, weights):
+        raise InputError(f"{unit.target}: its weights changed while it was measured")
     publish(
         sweep,
         unit,
@@ -88,7 +91,7 @@ def run_unit(sweep: Sweep, unit: Unit, obtain: Obtain, halvings: int, report: Re
             **{key: target[key] for key in ("role", "method", "repo", "revision")},
             # what `auto` meant, and the weights that were measured
             **{key: manifest["options"][key] for key in ("dtype", "device", "attn", "batch_size")},
-            "weights": manifest["inputs"]["model"]["weights"],
+            "weights": weights,
             "versions": manifest["versions"],
             "halvings": halvings,
             "values": values,

@@ -67,14 +67,14 @@ def follow_run(
                 checkpoint = _complete(folder, settings.settled_s)
                 if checkpoint is not None:
                     sweep = _audited(sweep, step, checkpoint, order, report)
-                    write_curve(sweep, {step: epoch_of(folder)})
                 elif not goes_on:
                     report(
                         f"step {step}: not audited: {folder.name} is not whole, or was changed "
                         f"less than {settings.settled_s:g} s ago"
                     )
             if not goes_on:
-                return write_curve(sweep, {}), sweep.root
+                there = steps_of(settings.folder).items()
+                return write_curve(sweep, {step: epoch_of(one) for step, one in there}), sweep.root
             time.sleep(settings.every_s)
 
 
@@ -160,20 +160,26 @@ def _complete(folder: Path, settled_s: float) -> Checkpoint | None:
 def _audited(
     sweep: Sweep, step: int, checkpoint: Checkpoint, order: Order, report: Callable[[str], None]
 ) -> Sweep:
-    """The plan with a checkpoint as the unit of its step, which is tried if it is to be tried."""
+    """The plan with a checkpoint as the unit of its step, which is tried if it is to be tried.
+
+    Where either is new, the curve is written.
+    """
     target = replace(target_of(checkpoint.spec, checkpoint.weights), name=f"{_TARGET}{step}")
     anchors = [one.id for one in sweep.anchor_units()]
     unit = Unit(digest([step, target.identity, anchors]), target.name, "base")
-    if unit.id not in sweep.by_id:  # weights that are new, or came in place of others
+    known = unit.id in sweep.by_id
+    if not known:  # weights that are new, or came in place of others
         targets = [one for one in sweep.targets if one.name != target.name]
         units = [one for one in sweep.units if one.target != target.name]
         sweep = replace(sweep, targets=(*targets, target), units=(*units, unit))
         write_json(sweep.file, sweep.content | {"hash": sweep.hash})
-    if state_of(sweep, unit, run=order.run).name == "to do":
+    if is_left := state_of(sweep, unit, run=order.run).name == "to do":
         report(f"step {step}: {checkpoint.folder.name}")
         failure = attempt(sweep, unit, order, StopSignals(install=False))
         if failure is not None:
             report(f"step {step}: {failure.kind}: {failure.reason}")
+    if is_left or not known:
+        write_curve(sweep, {step: epoch_of(checkpoint.folder)})
     return sweep
 
 

@@ -5,12 +5,14 @@ import shutil
 
 import pytest
 from support import checkpoint_of
-from sweep_helpers import VALUE, command, publish_values
+from sweep_helpers import VALUE, command, planned, publish_values
 
+from lensaudit.files import make_folder, write_json
 from lensaudit.models.registry import EMBEDDED
 from lensaudit.sweep.attempts import finished
 from lensaudit.sweep.plan import Unit, read_plan
 from lensaudit.sweep.unit import compare
+from lensaudit.sweep.watch import write_curve
 
 FAST = ("--metric", "exact_memorization,uds", "--limit", "2")
 
@@ -96,14 +98,19 @@ def test_a_watched_run_has_a_curve_over_steps(tmp_path, capsys):
 
 
 def test_a_step_that_is_written_again_has_the_row_of_what_is_there(tmp_path, monkeypatch):
-    run, out, measured = tmp_path / "run", tmp_path / "out", []
+    run, out, measured, written = tmp_path / "run", tmp_path / "out", [], []
 
     def value(sweep, unit, obtain, halvings, report):
         measured.append(unit.label)
         is_npo = sweep.by_name[unit.target].weights == weights_of("npo")
         publish_values(sweep, unit, halvings, {"uds": VALUE | {"value": float(is_npo)}})
 
+    def write(sweep, epochs):
+        written.append(epochs)
+        return write_curve(sweep, epochs)
+
     monkeypatch.setattr("lensaudit.sweep.unit.run_unit", value)
+    monkeypatch.setattr("lensaudit.sweep.watch.write_curve", write)
     # A, B, and A again: what was started anew from the first weights; the last one twice
     for name, wanted in (("npo", 1.0), ("full", 0.0), ("npo", 1.0), ("npo", 1.0)):
         shutil.rmtree(run, ignore_errors=True)
@@ -112,6 +119,20 @@ def test_a_step_that_is_written_again_has_the_row_of_what_is_there(tmp_path, mon
         assert [row["uds"] for row in json.loads((out / "curve.json").read_text())] == [wanted]
     # what was measured of the first weights is found again
     assert measured == ["demo/retain", "step-100", "step-100"]
+    # as each step is new, and at the end
+    assert len(written) == 2 + 2 + 2 + 1
+
+
+def test_weights_that_change_while_they_are_measured_are_no_result(tmp_path, monkeypatch, capsys):
+    def measure(model, settings, conditions, out, report):
+        manifest = {"inputs": {"model": {"weights": "others"}}}
+        write_json(make_folder(out / "eval") / "manifest.json", manifest)
+
+    monkeypatch.setattr("lensaudit.sweep.unit.measure", measure)
+    assert planned(tmp_path, "demo/npo") == 0
+    assert command("sweep", "run", tmp_path) == 1
+    assert "demo/retain: its weights changed while it was measured" in capsys.readouterr().err
+    assert not (tmp_path / "units").exists()
 
 
 def test_a_step_that_cannot_be_read_has_its_reason_in_a_curve_of_one_kind_of_numbers(
