@@ -19,7 +19,7 @@ from typing import Any
 from rich.filesize import decimal as size
 
 from lensaudit.errors import InputError, LensAuditError
-from lensaudit.files import check_below, files_below, is_partial, remove_below, remove_files
+from lensaudit.files import check_below, files_below, is_partial, remove_files
 from lensaudit.models.checkpoint import WANTED
 from lensaudit.progress import Notice
 from lensaudit.results.records import signed_object
@@ -61,7 +61,8 @@ def retry(sweep: Sweep, names: Sequence[str] = (), *, redo: bool = False) -> lis
         redo: finished units of `names` too; their results are removed.
 
     Raises:
-        InputError: a name is not in the plan, or `redo` without names.
+        InputError: a name is not in the plan, `redo` without names, or a result's folder holds a
+            file of others: it stays.
     """
     if redo and not names:
         raise InputError("--redo computes finished units again: name their models")
@@ -71,9 +72,9 @@ def retry(sweep: Sweep, names: Sequence[str] = (), *, redo: bool = False) -> lis
         raise InputError(f"{unknown[0]!r} is neither a model nor a unit of this plan")
     chosen = [s for s in states if not names or {s.unit.target, s.unit.id} & set(names)]
     chosen = [s for s in chosen if s.name == "failed" or (redo and s.name == "done")]
+    done = [sweep.unit(state.unit.id) for state in chosen if state.name == "done"]
+    remove(sweep, {unit: files_below(unit, _of_unit(unit)) for unit in done})
     for state in chosen:
-        if state.name == "done":
-            remove_below(sweep.root, sweep.unit(state.unit.id))
         set_back(sweep.attempts(state.unit.id))
     return [state.unit for state in chosen]
 
@@ -131,7 +132,7 @@ def _leftovers(sweep: Sweep, *, others: bool) -> Iterator[tuple[Path, Ours]]:
         yield from ((path, fetched) for path in sorted(here))
         yield from ((path, _is_submitted) for path in sorted(root.glob("slurm/*")))
     for unit in map(sweep.unit, strangers(sweep) if others else ()):
-        yield unit, partial(_is_of_unit, unit, _named_by(unit))
+        yield unit, _of_unit(unit)
 
 
 def _is_fetched(weights: Path, names: Set[str], path: Path) -> bool:
@@ -166,17 +167,14 @@ def _is_submitted(path: Path) -> bool:
     return _SUBMITTED.fullmatch(path.name) is not None
 
 
-def _is_of_unit(unit: Path, names: Set[str], path: Path) -> bool:
-    return path.relative_to(unit).as_posix() in names
-
-
-def _named_by(unit: Path) -> Set[str]:
-    """What the result of a unit names, and itself."""
+def _of_unit(unit: Path) -> Ours:
+    """Is a file one that the result of a unit names, or that itself?"""
     try:
         named = signed_object(unit / RESULT).get("files") if is_id(unit.name) else None
     except InputError:
         named = None
-    return {RESULT, *named} if isinstance(named, Mapping) else set()
+    names = {RESULT, *named} if isinstance(named, Mapping) else set[str]()
+    return lambda path: path.relative_to(unit).as_posix() in names
 
 
 def status_of(sweep: Sweep) -> dict[str, Any]:

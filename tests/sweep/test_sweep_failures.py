@@ -131,6 +131,21 @@ def test_a_unit_that_ran_out_of_memory_gets_half_the_batch_each_time(tmp_path):
     assert halved(sweep.conditions, 2).batch_size == 8  # 32 halved twice
 
 
+def test_a_finished_unit_that_holds_a_file_of_others_stays_whole(tmp_path, capsys):
+    sweep = toy_sweep(tmp_path)
+    swept(tmp_path)
+    unit = sweep.units[2]
+    notes = sweep.unit(unit.id) / "notes.txt"
+    notes.write_text("mine")
+    again = ("sweep", "retry", tmp_path, unit.target, "--redo")
+    assert command(*again) == 2
+    assert "holds notes.txt, which nothing of ours names" in capsys.readouterr().err
+    assert finished(sweep, unit) is not None
+    notes.unlink()
+    assert command(*again) == 0
+    assert finished(sweep, unit) is None
+
+
 def test_an_anchor_that_fails_stops_the_run_before_anything_else(tmp_path):
     toy_sweep(tmp_path)
     behave(tmp_path, "retain", "404")
