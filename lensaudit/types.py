@@ -1,7 +1,8 @@
 """The shape vocabulary: axis names are fixed for the whole package."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,6 +19,18 @@ LayerDeltas = Float[Tensor, "batch layer"]
 """Baseline minus patched span log-prob per layer, nats per token; positive = knowledge lost."""
 Intervention = Callable[[Resid], Resid]
 """A pure edit of one layer's residual stream."""
+
+
+M = TypeVar("M", bound="Movable")
+
+
+class Movable:
+    """A frozen record with tensors, and with records that have some."""
+
+    def to(self: M, device: torch.device | str) -> M:
+        """The same record on another device."""
+        own: Any = self
+        return replace(own, **{k: v.to(device) for k, v in vars(own).items() if hasattr(v, "to")})
 
 
 def padded_rows(

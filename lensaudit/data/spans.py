@@ -24,7 +24,7 @@ from lensaudit.data.neutral import is_whole
 from lensaudit.errors import InputError
 from lensaudit.groups import batched
 from lensaudit.settings import Scope
-from lensaudit.types import PosMask, Tokens, padded_rows
+from lensaudit.types import Movable, PosMask, Tokens, padded_rows
 
 Way = Literal["apart", "after a sign", "neither"]
 """How the text of a prompt and its continuation is kept."""
@@ -140,7 +140,7 @@ class Encoded:
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(Movable):
     """Encoded examples, right-padded: padding is invisible to causal logits (6e-8 in float32)."""
 
     idx: tuple[int, ...]
@@ -149,12 +149,6 @@ class Batch:
     """Positions whose logits score the span: one left of each span token."""
     patch_at: PosMask
     """Positions that are replaced."""
-
-    def to(self, device: torch.device | str) -> "Batch":
-        """The same batch on another device."""
-        return Batch(
-            self.idx, self.tokens.to(device), self.predict_at.to(device), self.patch_at.to(device)
-        )
 
 
 def check_tokenizer(tokenizer: Tokenizer, name: str) -> None:

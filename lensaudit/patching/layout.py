@@ -10,8 +10,7 @@ as deep as its most rows, so batches are made of examples alike in both (`patchi
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,12 +19,13 @@ from torch import Tensor
 
 from lensaudit.data.spans import Encoded, Scope, patched_range
 from lensaudit.models.decoder import Attention, Block, Decoder, Packed, Rotary
+from lensaudit.types import Movable
 
 Index = Int[Tensor, " token"]
 
 
 @dataclass(frozen=True)
-class Layout:
+class Layout(Movable):
     """Packed positions of a batch: a prefix that no patch reaches, and the span that rows carry."""
 
     n_examples: int
@@ -48,16 +48,6 @@ class Layout:
     prefix_pos: Int[Tensor, " prefix_token"]
     first: Int[Tensor, " batch"]
     """First replaced position of each example."""
-
-
-Record = TypeVar("Record")
-
-
-def on(record: Record, device: torch.device) -> Record:
-    """The same record with its tensors on another device."""
-    values = {one.name: getattr(record, one.name) for one in fields(record)}  # pyright: ignore[reportArgumentType]
-    moved = {name: one.to(device) for name, one in values.items() if torch.is_tensor(one)}
-    return replace(record, **moved)  # pyright: ignore[reportArgumentType]
 
 
 def layout_of(encoded: Sequence[Encoded], scope: Scope) -> Layout:

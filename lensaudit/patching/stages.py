@@ -24,7 +24,7 @@ from lensaudit.models.bridge import TransformerBridge, device_of, embedded, unem
 from lensaudit.models.decoder import Decoder
 from lensaudit.models.sizes import Sizes, budget_for, planned_bytes, rows_at_once
 from lensaudit.patching import oracle
-from lensaudit.patching.layout import Layout, layout_of, on
+from lensaudit.patching.layout import Layout, layout_of
 from lensaudit.patching.options import Engine, Measure, ResolvedSettings
 from lensaudit.patching.score_cache import ScoreCache, ScoreEntry, example_hash
 from lensaudit.patching.sources import CachedSource
@@ -271,7 +271,7 @@ class Runner:
         self, bucket, fetched: "Fetched", decoder: Decoder, clean: CleanRun, joins: Joins
     ) -> Swept:
         settings, layout, device = self.settings, fetched.layout, device_of(self.full)
-        clean = on(clean, device)
+        clean = clean.to(device)
         if settings.part != "resid":
             stream = embedded(self.full, make_batch(bucket).tokens.to(device))
             span = stream[layout.span_example, layout.span_pos]

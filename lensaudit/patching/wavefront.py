@@ -25,19 +25,19 @@ from lensaudit.patching.layout import (
     Schedule,
     Sight,
     attend,
-    on,
     prefix_of,
     rotations_of,
     schedule_of,
     sight_of,
 )
 from lensaudit.scores.depth import LabelScore, label_logprob, mean_per_example
+from lensaudit.types import Movable
 
 Stack = Float[Tensor, "layer token *d"]
 
 
 @dataclass(frozen=True)
-class CleanRun:
+class CleanRun(Movable):
     """What the sweep needs of the unpatched `full`."""
 
     prefix: Float[Tensor, "layer prefix_token d_model"]
@@ -95,7 +95,7 @@ def sweep(
         label_score: what is read of a label's logits.
     """
     same, device = torch.zeros_like(joins), clean.span.device
-    moved = on(layout, device)
+    moved = layout.to(device)
     if component == "resid":
         same = unchanged(clean, sources, moved).cpu() & joins
     plan = schedule_of(layout, joins & ~same)

@@ -33,7 +33,7 @@ from lensaudit.files import digest, parse_json, read_text
 from lensaudit.groups import group_of
 from lensaudit.models.registry import is_demo
 from lensaudit.models.sizes import context_of
-from lensaudit.types import PosMask, Tokens, padded_rows
+from lensaudit.types import Movable, PosMask, Tokens, padded_rows
 from lensaudit.unlearn.losses import IGNORED, Labels
 from lensaudit.unlearn.settings import Formats
 
@@ -136,17 +136,13 @@ def idk_lines(path: Path | None) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class TrainBatch:
+class TrainBatch(Movable):
     """Right-padded sequences."""
 
     tokens: Tokens
     labels: Labels
     mask: PosMask
     """Real tokens, by length: a pad id that doubles as end of turn stays visible."""
-
-    def to(self, device: torch.device | str) -> "TrainBatch":
-        """The same batch on another device."""
-        return TrainBatch(self.tokens.to(device), self.labels.to(device), self.mask.to(device))
 
 
 def chat_sample(tokenizer: Any, row: Fact, template: Template = CHAT) -> Encoding:
@@ -212,21 +208,13 @@ def collate(rows: Sequence[Encoding], *, pad: int) -> TrainBatch:
 
 
 @dataclass(frozen=True)
-class UnlearnBatch:
+class UnlearnBatch(Movable):
     """What one step of unlearning reads; the parts are padded apart."""
 
     forget: TrainBatch
     retain: TrainBatch | None = None
     alternate: TrainBatch | None = None
     """The forget questions with another answer: ignorance, or something plausible."""
-
-    def to(self, device: torch.device | str) -> "UnlearnBatch":
-        """The same batch on another device."""
-        return UnlearnBatch(
-            self.forget.to(device),
-            self.retain and self.retain.to(device),
-            self.alternate and self.alternate.to(device),
-        )
 
 
 SEED_STRIDE = 1_000_003
