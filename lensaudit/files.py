@@ -75,8 +75,12 @@ def os_errors(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
+def reading(path: Path, remedy: str = "") -> Iterator[None]:
     """Read an ordinary file; what is none is refused before it is opened.
+
+    Args:
+        path: of the file.
+        remedy: what to do where there is none.
 
     Raises:
         InputError: there is no such file, or one of another kind.
@@ -87,7 +91,7 @@ def reading(path: Path) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:
-            raise InputError(f"{path}: no such file") from error
+            raise InputError("; ".join(filter(None, (f"{path}: no such file", remedy)))) from error
 
 
 _KINDS = {

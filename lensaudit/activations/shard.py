@@ -42,7 +42,7 @@ def check_bytes(path: Path, sealed: SealedShard | None = None) -> SealedShard:
         VerificationError: any byte differs from what was written.
         InputError | WorkError: the file is missing, no ordinary one, or cannot be read.
     """
-    with reading(path), path.open("rb", buffering=0) as stream:
+    with reading(path, REPAIR), path.open("rb", buffering=0) as stream:
         first = stream.read(HEADER_BYTES)
         found = hash_rest(stream)
         n_bytes = stream.tell()

@@ -44,6 +44,7 @@ from lensaudit.activations.shard import (
     check_shard,
 )
 from lensaudit.activations.spec import (
+    REPAIR,
     SEAL,
     SPEC,
     Fingerprint,
@@ -395,7 +396,7 @@ class Activations(InUse):
         """The open file of a shard; the least recently used one makes room."""
         if shard.number not in self._open:
             path = self.folder / shard.file_name
-            with reading(path):
+            with reading(path, REPAIR):
                 stat = path.stat()
             state = (str(path), stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
             if state not in _whole:

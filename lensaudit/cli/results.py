@@ -132,7 +132,7 @@ def rm(runs: tuple[Path, ...], dry_run: bool, as_json: bool) -> None:
 
     A folder that holds anything else, or a model, stays as it is; what it holds is named.
     """
-    found = list(map(_read, runs))
+    found = {one.folder.resolve(): one for one in map(_read, runs)}.values()
     # all are looked at before one is gone
     removed = [
         {"folder": str(one.folder), "n_bytes": run_log.remove(one, dry_run=True)} for one in found

@@ -16,6 +16,7 @@ from lensaudit.activations.archive import export, import_archive
 from lensaudit.activations.inventory import cache_folders
 from lensaudit.activations.shard import HEADER_BYTES, check_bytes
 from lensaudit.activations.spec import MAX_JSON_BYTES, checked_seal, read_spec, seal_content
+from lensaudit.activations.store import open_activations
 from lensaudit.errors import InputError, LensAuditError, VerificationError
 
 
@@ -156,6 +157,11 @@ def test_an_incomplete_or_damaged_cache_is_not_exported_and_no_file_replaced(ful
     with pytest.raises(VerificationError, match="not exported"):
         export(folder, tmp_path / "x.tar")
     (folder / "shard-000001.h5").unlink()
+    gone = r"shard-000001.h5: no such file; run `lensaudit activations repair`"
+    with pytest.raises(VerificationError, match=f"not exported: .*{gone}"):
+        export(folder, tmp_path / "x.tar")
+    with open_activations(folder) as cache, pytest.raises(InputError, match=gone):
+        [*cache.examples()]
     (folder / "SEAL.json").unlink()
     with pytest.raises(InputError, match="is not complete"):
         export(folder, tmp_path / "x.tar")

@@ -249,6 +249,6 @@ def test_the_commands_list_show_compare_and_delete(tmp_path, monkeypatch, capsys
     assert run(["runs", "rm", "a", "gone"]) == 2
     assert (tmp_path / "a").exists()
     assert run(["runs", "rm", "a", "b", "--dry-run"]) == 0
-    assert run(["runs", "rm", "a"]) == 0
+    assert run(["runs", "rm", "a", "./a"]) == 0
     capsys.readouterr()
     assert [one.folder.name for one in find_runs([tmp_path])] == ["b"]
