@@ -228,7 +228,11 @@ def _ignorant(
             told = other_tokenizer(one, source)
         if told:
             raise InputError(f"{option} {one.spec.name}: {told}")
-    return base, retains
+    # a model that is named twice, or as base too, would be a prior of itself
+    known = {base.weights: base} if base else {}
+    for one in retains:
+        known.setdefault(one.weights, one)
+    return base, tuple(one for one in known.values() if one is not base)
 
 
 def _neutral(

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from lensaudit.cli.main import run
 from lensaudit.data.facts import EMBEDDED, validate
 from lensaudit.data.relations import relations_of
 from lensaudit.models.checkpoint import open_model
+from lensaudit.models.registry import EMBEDDED as MODELS
 
 NAMES = ("Ada Byron", "Mary de la Cruz", "Hsiao Yun-Hwa", "Jad Al-Shamary", "Žofira Øst")
 TOWNS = ("Lima", "Taipei", "Oslo", "Baku", "Kuwait City")
@@ -147,6 +149,15 @@ def test_an_interrupted_run_goes_on_with_other_readers(monkeypatch, capsys):
     assert (resumed["p"], resumed["z"]) == (whole["p"], whole["z"])
     # the folder of the first question is not that of the second
     assert run([*other, "-o", "k"]) == 2
+
+
+def test_a_model_that_is_named_twice_or_as_base_too_is_one_prior():
+    again = str(MODELS / "retain")
+    named = KnowSettings(retain=("demo/retain", "demo/never", again), placebos=0, limit=8)
+    for base, retains in (("demo/retain", ["demo/never"]), (None, ["demo/retain", "demo/never"])):
+        know = open_know("demo/npo", replace(named, base=base))
+        assert [one.spec.name for one in know.retains] == retains
+        assert len(know.ignorant) == 1 + len(retains)
 
 
 def test_a_base_of_another_tokenizer_is_refused(capsys):
