@@ -215,7 +215,8 @@ def of_submission(found: "Sequence[Submitted]") -> Iterator[str]:
     for one in found:
         yield f"{one.mechanism} ({one.truth}): {one.certificate}; utility {one.utility:.2f} of full"
         for judge in one.auditors:
-            says = {True: "fooled", False: "right", None: "no score"}[judge.fooled]
+            lacks = "no score" if judge.value is None else "no threshold"
+            says = {True: "fooled", False: "right", None: lacks}[judge.fooled]
             yield f"  {judge.auditor} {number(judge.value)}: {says}"
         enters = "enters the next version" if one.enters else "does not enter"
-        yield f"  best auditor {one.best}; {enters}"
+        yield f"  best auditor {one.best or '–'}; {enters}"

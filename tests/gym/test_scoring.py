@@ -17,11 +17,12 @@ from lensaudit.files import write_json
 from lensaudit.gym.auditors import AUDITORS, fitted, ranks
 from lensaudit.gym.make import make
 from lensaudit.gym.registry import load_own
-from lensaudit.gym.scoring import score
+from lensaudit.gym.scoring import Fooled, Submitted, score
 from lensaudit.gym.settings import MakeSettings, ScoreSettings
 from lensaudit.gym.table import rows_of
 from lensaudit.metrics.registry import all_metrics
 from lensaudit.results.records import signed
+from lensaudit.screen.meta import of_submission
 
 MODELS = ("permuted", "permuted_turned", "split_layers", "absent")
 
@@ -193,6 +194,16 @@ def test_a_gym_without_models_or_scores_is_refused(tmp_path):
 def test_rows_are_no_recipes_even_where_they_are_python():
     with pytest.raises(InputError, match="wanted a Python file"):
         load_own(GOLDEN / "rows.jsonl")
+
+
+def test_what_is_said_of_a_submission_tells_no_score_from_no_threshold():
+    judged = (Fooled("uds", 0.5, None, None), Fooled("greedy", None, 0.1, None))
+    lines = [*of_submission([Submitted("m", "hidden", 1.0, "c", 0.5, None, judged, False, False)])]
+    assert lines[1:] == [
+        "  uds 0.500: no threshold",
+        "  greedy –: no score",
+        "  best auditor –; does not enter",
+    ]
 
 
 def test_a_linear_code_is_read_and_a_shuffled_one_is_not():
