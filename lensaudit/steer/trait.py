@@ -238,6 +238,7 @@ class TraitModel:
         notice: Notice = unheard,
     ) -> AnyModel:
         """The model that is named, and how it runs."""
+        parse_memory(settings.memory)
         checkpoint = open_model(settings.name, settings.registry)
         device = resolve_device(settings.device)
         form = format_of(load_tokenizer(checkpoint), settings.form)

@@ -149,10 +149,10 @@ class UnlearnJob(TrainingJob):
                 f"{name} keeps the retain rows (alpha {self.hyper.alpha:g}): name them with "
                 f"--retain-data{', or give --alpha 0' if self.hyper.epsilon is None else ''}"
             )
-        both = set(taught(self.forget)) & set(taught(self.retain))
-        if both:
+        kept = {*taught(self.retain)}
+        if both := [one for one in taught(self.forget) if one in kept]:
             raise InputError(
-                f"{len(both)} rows are to be forgotten and kept (first {next(iter(both))[0]!r}); "
+                f"{len(both)} rows are to be forgotten and kept (first {both[0][0]!r}); "
                 "name other --retain-data"
             )
         super().check()

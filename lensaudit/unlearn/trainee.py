@@ -62,6 +62,19 @@ def adapted(model: Any, *, rank: int, seed: int) -> Any:
         return peft.get_peft_model(model, config)
 
 
+def check_rank(start: Checkpoint, rank: int) -> None:
+    """Refuse an adapter of a higher rank than any matrix has; it may be larger than the model.
+
+    Raises:
+        InputError: the rank is above the width of the stream.
+    """
+    if rank > start.d_model:
+        raise InputError(
+            f"--lora {rank}: matrices of {start.spec.name} have rank {start.d_model} at most; "
+            "wanted a rank up to that"
+        )
+
+
 def trainee(start: Checkpoint, lora: int | None, *, seed: int, device: str) -> tuple[Any, Any]:
     """The model that is trained, and peft's view of it where an adapter is.
 
@@ -352,6 +365,7 @@ class TrainingJob(CheckpointJob):
         """
         _ = self.recipe
         frozen = self.lora is not None
+        check_rank(self.start, self.lora or 0)
         # a model's own adapter is trained on as it is
         if frozen and self.start.adapter is not None:
             rank = read_json(self.start.adapter / CONFIG).get("r")

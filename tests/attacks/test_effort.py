@@ -26,6 +26,7 @@ from lensaudit.attacks.rtt.readout import read
 from lensaudit.attacks.settings import EffortSettings
 from lensaudit.cli.main import run as lensaudit
 from lensaudit.data.neutral import wording
+from lensaudit.errors import InputError
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_model
 from lensaudit.models.sizes import n_parameters
@@ -233,6 +234,8 @@ def test_an_interrupted_run_keeps_the_attacks_that_ended(tmp_path, monkeypatch, 
 
 def test_adapters_leave_the_weights_as_they_were(tmp_path):
     settings = {"arms": ("T",), "lora": "2", "steps": 1, "limit": 16, "lrs": (1e-2, 2e-2)}
+    with pytest.raises(InputError, match="matrices of demo/full have rank 64 at most"):
+        la.effort("demo/full", tmp_path, **settings | {"lora": "2,9999"})
     found = la.effort("demo/full", tmp_path, **settings)
     arm = found.arms["T"]
     assert arm["rank"] == 2

@@ -139,6 +139,9 @@ def test_spellings_of_a_choice_are_one_and_a_wrong_one_twice_does_not_block():
 def test_defects_are_refused_dropped_or_kept():
     clean = [McqItem(f"When {n}?", ("a", "b", "c", "d"), 0) for n in range(4)]
     leak = McqItem("Who?", ("a", "b", "c", "d"), 1)
+    alone = {"split_0": [McqItem("Who?", ("y",), 0)], "split_1": [McqItem("When?", ("z",), 0)]}
+    with pytest.raises(InputError, match="one number of choices, 2 to 8"):
+        make_dataset("alone", alone)
     dataset = make_dataset("bad", {"split_0": [*clean[:2], leak], "split_1": [*clean[2:], leak]})
     with pytest.raises(InputError, match="1 x the same question in several splits"):
         handled(dataset, "refuse")

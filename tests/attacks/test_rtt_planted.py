@@ -300,6 +300,20 @@ def test_a_study_that_cannot_be_run_is_refused_before_any_work():
     assert log.finished == {}
 
 
+def test_answers_are_read_where_letters_are_no_single_tokens():
+    splits = {
+        name: [replace(one, choices=one.choices * 2) for one in items[:4]]
+        for name, items in world.dataset().splits.items()
+    }
+    given = {"data": rtt.make_dataset("eight", splits), "v_runs": 1} | UNGATED
+    log = rtt.run(study(**given), defects="keep")
+    points = [point for job in log.finished.values() for point in job.curve]
+    assert {one.readout for point in points for one in point.readings} == {"answer"}
+    assert rtt.summarize(log)[0].main.accuracies["B"].n == 4
+    with pytest.raises(InputError, match="take --readout answer"):
+        rtt.run(study(**given, readout="letter"), defects="keep")
+
+
 def test_v_is_neither_trained_on_nor_in_the_sample_of_t():
     one = study()
     held = one.encoded["split_1"]

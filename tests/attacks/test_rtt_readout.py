@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 import lensaudit
 from lensaudit.attacks.rtt.data import McqItem
 from lensaudit.attacks.rtt.readout import (
+    EncodedItem,
     encode_split,
     letters_of,
     mcq_prompt,
@@ -19,6 +20,7 @@ from lensaudit.attacks.rtt.readout import (
     train_sample,
 )
 from lensaudit.attacks.settings import LossOn
+from lensaudit.data.chat import Encoding
 from lensaudit.errors import InputError, WorkError
 
 EMBEDDED = lensaudit.__path__[0] + "/embedded/full"
@@ -128,6 +130,17 @@ def test_scores_that_are_not_finite_are_an_error(split):
     encoded = encode_split(world.tokenizer(), split, "all")
     with pytest.raises(WorkError, match="not finite"):
         read(model, encoded.items, readouts=("answer",), letters=None, batch_size=4)
+
+
+def test_of_equally_likely_tokens_one_is_said():
+    # every logit is 0: in half precision some are as large as the largest, and greedy text has one
+    model = world.fresh(3)
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+    options = [(Encoding((1, token), 1),) for token in range(8)]
+    items = [EncodedItem(0, (1,), one) for one in options]
+    (said,) = read(model, items, readouts=("said",), batch_size=8)
+    assert said.correct == (0,)
 
 
 def test_letters_of_several_tokens_or_of_one_are_refused(bpe):

@@ -129,6 +129,7 @@ def test_a_language_model_is_paid_once_and_a_budget_stops_before_the_call(
         ("--judge stub --base-url nonsense", "--base-url"),
         ("--judge entity", "names no entities"),
         ("--coherence-judge entity", "names no entities"),
+        ("--memory x", "not a size"),
     ],
 )
 def test_bad_input_is_one_line_before_any_work(vectors, tmp_path, capsys, more, message):

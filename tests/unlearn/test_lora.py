@@ -85,6 +85,9 @@ def test_a_models_own_adapter_is_trained_on(given, tmp_path, capsys):
     options = ["--lora", "4", "--out", str(tmp_path / "other"), "--data", given["data"]]
     assert run(["relearn", "--source", model, "--format", "raw", *options]) == 2
     assert "has an adapter of rank 2, which is trained on; give --lora 2" in capsys.readouterr().err
+    options[1] = "100000"
+    assert run(["relearn", "--source", given["model"], *options]) == 2
+    assert "have rank 32 at most; wanted a rank up to that" in capsys.readouterr().err
 
 
 def test_a_merged_model_can_be_trained_as_a_whole(given, tmp_path):

@@ -64,7 +64,13 @@ from lensaudit.scores.recovery import Arms, recovery
 from lensaudit.settings import plain, results_folder
 from lensaudit.unlearn.rows import check_lengths, in_epochs
 from lensaudit.unlearn.train import Recipe
-from lensaudit.unlearn.trainee import adapted, check_memory, rate_of, training_bytes
+from lensaudit.unlearn.trainee import (
+    adapted,
+    check_memory,
+    check_rank,
+    rate_of,
+    training_bytes,
+)
 
 DEMO_LRS = (3e-4, 1e-3)
 """Of `rtt`'s for the embedded family; 3e-3 breaks `full` before it brings anything back."""
@@ -460,6 +466,7 @@ def prepare(
     for name, one in never.items():
         if one.weights == full.weights:
             raise InputError(f"retain ({name}) and full ({full.spec.name}) have the same weights")
+    check_rank(full, max(one.rank for one in rates))
     device = resolve_device(settings.device)
     dtype = _dtype(settings, device, notice)
     check_memory(full, copies=2 if device == "cpu" else 1, device=device)

@@ -214,11 +214,12 @@ def make_dataset(
         for items in parts.values()
         for item in items
     )
-    if len(parts) < 2 or not all(parts.values()) or len(counts) != 1 or not sound:
+    usual = len(counts) == 1 and counts <= {*range(2, len(LETTERS) + 1)}
+    if len(parts) < 2 or not all(parts.values()) or not usual or not sound:
         raise InputError(
             f"{name}: found {len(parts)} splits with {sorted(counts)} choices per item; wanted two "
             "splits or more, none of them empty, and in each item a question, one number of "
-            "choices and the right one's place"
+            "choices, 2 to 8, and the right one's place"
         )
     return Dataset(name, parts, left_out or {})
 

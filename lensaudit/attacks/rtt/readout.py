@@ -201,10 +201,10 @@ def read(
         return -per_token.unsqueeze(-1)
 
     def by_token(logits: Logits, batch: TrainBatch) -> Scores:
-        # how far the label that is furthest behind lies behind the likeliest token
-        own = logits[:, :-1].gather(-1, batch.tokens[:, 1:].unsqueeze(-1)).squeeze(-1)
-        behind = logits[:, :-1].amax(-1) - own
-        return -behind.masked_fill(~labelled(batch.labels), 0.0).amax(1, keepdim=True)
+        # of equal logits, as half precision has them, one is said; one that is not finite stays so
+        top, said = logits[:, :-1].max(-1)
+        wrong = (said != batch.tokens[:, 1:]) + 0 * top
+        return -wrong.masked_fill(~labelled(batch.labels), 0.0).amax(1, keepdim=True)
 
     found = []
     options = [option for item in items for option in item.options]

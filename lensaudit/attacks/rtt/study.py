@@ -150,9 +150,10 @@ class Study:
 
     @property
     def readouts(self) -> tuple[Readout, ...]:
-        """The first one selects and is reported."""
-        first: Readout = self.settings.readout or "letter"
-        return (first, "answer" if first == "letter" else "letter")
+        """The first one selects and is reported; the other is logged, where it can be read."""
+        if self.settings.readout == "answer":
+            return ("answer", "letter") if self.letters else ("answer",)
+        return ("letter", "answer")
 
     @property
     def sweep(self) -> dict[str, Any]:
@@ -186,12 +187,17 @@ class Study:
 
     @cached_property
     def letters(self) -> Letters:
-        """The letters' tokens.
+        """The letters' tokens; none where they are not single tokens and answers are reported.
 
         Raises:
             InputError: they are not single tokens.
         """
-        return letters_of(self.tokenizer, self.data.n_choices)
+        try:
+            return letters_of(self.tokenizer, self.data.n_choices)
+        except InputError:
+            if self.settings.readout == "answer":
+                return ()
+            raise
 
     @cached_property
     def held_out(self) -> tuple[str, ...]:
@@ -583,7 +589,9 @@ def _fill(study: Study, role: Role, jobs: Jobs, log: Log, report: Tell) -> None:
         for number, job in enumerate(left):
 
             def tell(epoch: int, number: int = number) -> None:
-                report(Progress(what, number * n_epochs + epoch, len(left) * n_epochs))
+                # the end of a job is the start of the next one, and of the last told below
+                if epoch < n_epochs:
+                    report(Progress(what, number * n_epochs + epoch, len(left) * n_epochs))
 
             tell(0)
             began = time.monotonic()
