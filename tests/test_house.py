@@ -4,10 +4,13 @@ import re
 import subprocess
 import sys
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 
 import click
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import lensaudit
 
@@ -79,6 +82,26 @@ def test_constraints_pin_every_direct_dependency():
     wanted = settings["dependencies"] + settings["optional-dependencies"]["dev"]
     names = {d.split(">")[0].split("=")[0].split("<")[0].split("[")[0].lower() for d in wanted}
     assert names - pinned == set()
+
+
+def test_every_pin_is_asked_for_by_what_is_declared():
+    """`make test` installs all pins: what nothing declares would hide that it is not declared."""
+    asked: set[tuple[str, frozenset[str]]] = set()
+    waiting = {("lensaudit", frozenset({"dev"}))}
+    while waiting:
+        name, extras = waiting.pop()
+        with suppress(importlib.metadata.PackageNotFoundError):
+            for one in map(Requirement, importlib.metadata.requires(name) or ()):
+                if one.marker is None or any(
+                    one.marker.evaluate({"extra": extra, "sys_platform": platform})
+                    for extra in ("", *extras)
+                    for platform in ("linux", "win32")
+                ):
+                    found = (canonicalize_name(one.name), frozenset(one.extras))
+                    waiting |= {found} - asked
+                    asked.add(found)
+    pins = (ROOT / "constraints.txt").read_text().split()
+    assert {canonicalize_name(one.split("==")[0]) for one in pins} <= {name for name, _ in asked}
 
 
 def test_scripts_call_the_library_and_not_its_commands():
