@@ -296,7 +296,7 @@ def run_all(worst: Worst, *, progress: Tell = unheard) -> "Arms[Findings]":
 
 def arm_of(worst: Worst, checkpoint: Checkpoint, full: Checkpoint) -> AttackedModel:
     """Model under attack, opened; `full` is another where an attack reads it."""
-    options = worst.audit.settings
+    options, reads = worst.audit.settings, worst.audit.model(full)  # it stays; others come and go
 
     def again() -> Any:
         return load_causal(
@@ -306,7 +306,7 @@ def arm_of(worst: Worst, checkpoint: Checkpoint, full: Checkpoint) -> AttackedMo
     return AttackedModel(
         checkpoint.spec.name,
         worst.audit.model(checkpoint),
-        worst.audit.model(full),
+        reads,
         worst.asked,
         worst.shots,
         again,

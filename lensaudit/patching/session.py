@@ -165,11 +165,7 @@ class Session:
             sizes |= {key: n_bytes(one) for key, one in models.items()}
             others = sizes.keys() - {self.full.weights, checkpoint.weights}
             held = sum(sizes[key] for key in others)
-            # where `full` is patched one other is held beside it in any case, whichever of the two
-            # is loaded first
-            alone = self.settings.spread or self.settings.score != "uds"
-            last = alone or checkpoint.weights != self.full.weights
-            if last and held > self.settings.memory_bytes // HELD_PART:
+            if held > self.settings.memory_bytes // HELD_PART:
                 for key in others:  # freed before the next is loaded
                     models.pop(key, None)
                 for key in [one for one in opened if one[0] in others]:
