@@ -1,7 +1,8 @@
 """One bridge for one set of weights: TransformerLens takes half a second to build each.
 
 A bridge is given again only where weights, configuration and tokenizer are the same bytes, and only
-while its own weights are those that it was built from. What a test builds itself is its own.
+while its own weights are those that it was built from. What a test builds itself is its own. Of a
+checkpoint whose bridge is known the weights are not read again.
 """
 
 import functools
@@ -14,17 +15,30 @@ MOST_BYTES = 32 << 20
 """Larger models are built each time: memory is bounded."""
 
 
+def parts_of(model) -> list:
+    """Every module once; a bridge holds its model's under several names."""
+    found, todo = {}, [model]
+    while todo:
+        one = todo.pop()
+        found[id(one)] = one
+        todo += [
+            part for part in one._modules.values() if part is not None and id(part) not in found
+        ]
+    return list(found.values())
+
+
 def weights_hash(model) -> str | None:
     """Of every tensor; None where it is too large to be kept, or does not hold them all."""
     import torch
 
-    tensors = dict(model.state_dict())
-    if any(0 in one.stride() for one in tensors.values()):
+    held = [(*part._parameters.items(), *part._buffers.items()) for part in parts_of(model)]
+    tensors = {id(one): (name, one) for part in held for name, one in part if one is not None}
+    if any(0 in one.stride() for _, one in tensors.values()):
         return None  # blocks that are brought when it is their turn
-    if sum(one.numel() * one.element_size() for one in tensors.values()) > MOST_BYTES:
+    if sum(one.numel() * one.element_size() for _, one in tensors.values()) > MOST_BYTES:
         return None
     found = hashlib.sha256()
-    for name, one in tensors.items():
+    for name, one in tensors.values():
         found.update(f"{name} {one.dtype} {tuple(one.shape)} {one.device}".encode())
         found.update(one.detach().cpu().contiguous().flatten().view(dtype=torch.uint8).numpy())
     return found.hexdigest()
@@ -49,33 +63,73 @@ def key_of(model, tokenizer) -> str | None:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
+class Bridges:
+    """What was built in this process, and of which checkpoints."""
+
+    def __init__(self, build, load):
+        self.build, self.load = build, load
+        self.known: OrderedDict = OrderedDict()
+        self.keys: dict = {}
+
+    def unchanged(self, key: str | None):
+        """The bridge of a key; None where there is none, or it is not what it was."""
+        bridge, made_of = self.known.pop(key, (None, None))
+        if bridge is None or weights_hash(bridge.original_model) != made_of or _has_hooks(bridge):
+            return None
+        self.known[key] = bridge, made_of
+        return bridge.eval() if any(part.training for part in parts_of(bridge)) else bridge
+
+    def load_causal(self, checkpoint, **how):
+        """A model; the one of its known bridge, which `bridge_from` gets next."""
+        asked = (checkpoint, *sorted(how.items()))
+        key = self.keys.get(asked) if _is_whole(checkpoint, **how) else None
+        if bridge := self.unchanged(key):
+            return bridge.original_model
+        model = self.load(checkpoint, **how)
+        model.asked = asked
+        return model
+
+    def bridge_from(self, model, tokenizer):
+        """A bridge of this model, or of one that is the same in all bytes."""
+        if found := [one for one, _ in self.known.values() if one.original_model is model]:
+            return found[0]
+        if not sys._getframe(2).f_globals["__name__"].startswith("lensaudit"):
+            return self.build(model, tokenizer)
+        key = key_of(model, tokenizer)
+        bridge = self.unchanged(key) or self.build(model, tokenizer)
+        if key is not None:
+            self.keys[getattr(model, "asked", None)] = key
+            if key not in self.known:
+                self.known[key] = bridge, weights_hash(bridge.original_model)
+            if len(self.known) > KEPT:
+                self.known.popitem(last=False)
+        return bridge
+
+
 def share_bridges() -> None:
     """From now on, in this process."""
     module = sys.modules.get("lensaudit.models.bridge")
-    if module is None or hasattr(module.bridge_from, "known"):
+    if module is None or hasattr(module.bridge_from, "shared"):
         return
-    plain = module.bridge_from
-    known: OrderedDict = OrderedDict()
+    shared = Bridges(module.bridge_from, module.load_causal)
 
-    @functools.wraps(plain)
+    @functools.wraps(shared.build)
     def bridge_from(model, tokenizer):
-        if not sys._getframe(1).f_globals["__name__"].startswith("lensaudit"):
-            return plain(model, tokenizer)
-        key = key_of(model, tokenizer)
-        if key in known:
-            bridge, made_of = known.pop(key)
-            if weights_hash(bridge.original_model) == made_of and not _has_hooks(bridge):
-                known[key] = bridge, made_of
-                return bridge.eval()
-        bridge = plain(model, tokenizer)
-        if key is not None:
-            known[key] = bridge, weights_hash(bridge.original_model)
-            while len(known) > KEPT:
-                known.popitem(last=False)
-        return bridge
+        return shared.bridge_from(model, tokenizer)
 
-    bridge_from.known = known
-    module.bridge_from = bridge_from
+    bridge_from.shared = shared
+    module.bridge_from, module.load_causal = bridge_from, shared.load_causal
+
+
+def _is_whole(checkpoint, *, dtype, device, attn, spread) -> bool:
+    """Whether it is loaded as a whole; refused, as when it is loaded, where it does not fit."""
+    from lensaudit.models import causal
+
+    if checkpoint.packed or checkpoint.adapter or device != "cpu":
+        return False
+    placement = causal.where_spread(checkpoint, dtype=dtype, device=device, spread=spread)
+    causal.check_fits(checkpoint, dtype=dtype, device=device)
+    return placement is None or placement.way == "whole"
 
 
 def _has_hooks(bridge) -> bool:

@@ -22,7 +22,6 @@ from lensaudit.cli.measure import cache_command, evaluate_command, patch_command
 from lensaudit.data.tofu import filters
 from lensaudit.evaluation import passes
 from lensaudit.evaluation import passes as opening
-from lensaudit.models import bridge
 from lensaudit.models.registry import EMBEDDED
 
 FILTER = "v2_full_wrong"
@@ -328,7 +327,6 @@ def save_asked(folder: Path) -> None:
 GPUS = {"cuda:0": "cuda:0", "cuda:1": "cuda:1", "auto": "cpu"}
 
 
-@pytest.mark.usefixtures("bridged_once")
 def test_a_pass_of_a_gpu_is_not_one_of_the_processor_but_of_any_gpu(
     world, tmp_path, monkeypatch, capsys
 ):
@@ -409,21 +407,6 @@ def answer(one: Kept, words: str, place: Path, capsys) -> tuple[Number, bool]:
     return one.number(out, capsys.readouterr().out), computed
 
 
-@pytest.fixture
-def bridged_once(monkeypatch):
-    """The same weights are bridged once: most of the time of a tiny run."""
-    made, plain = {}, bridge.bridge_from
-
-    def known(model, tokenizer):
-        sums = tuple(float(weight.detach().double().sum()) for weight in model.parameters())
-        if (model.dtype, sums) not in made:
-            made[model.dtype, sums] = plain(model, tokenizer)
-        return made[model.dtype, sums]
-
-    monkeypatch.setattr(bridge, "bridge_from", known)
-
-
-@pytest.mark.usefixtures("bridged_once")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_kept_number_is_not_given_for_another_question(
     name, world, tmp_path, monkeypatch, capsys
