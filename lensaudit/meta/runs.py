@@ -74,6 +74,7 @@ from lensaudit.models.registry import (
     load_registry,
     resolve,
 )
+from lensaudit.patching.options import parse_memory
 from lensaudit.progress import Notice
 from lensaudit.results.keyed import keyed_document, write_keyed
 from lensaudit.results.records import folders_for, is_whole
@@ -437,6 +438,7 @@ def _prepared(
     evaluation, registry = None, load_registry(given.registry)
     if measuring:
         resolve_device(given.device)
+        parse_memory(given.memory)
         for name in (*names, full, retain):
             resolve(name, registry)
         # the embedded data where any model comes along with it: attacked ones are folders

@@ -160,6 +160,7 @@ def robustness(folder, attack, *more):
         (["--relearn-data", "none.jsonl"], "none.jsonl: no such file"),
         (["--relearn-lr", "0"], "'--relearn-lr': 0.0 is not in the range x>0"),
         (["--device", "tpu"], "--device tpu"),
+        (["--memory", "much"], "--memory much: not a size"),
         (["--after", "rows.jsonl"], "rows.jsonl: "),
     ],
 )
