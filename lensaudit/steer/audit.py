@@ -38,7 +38,15 @@ from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.recovery import recovery
 from lensaudit.scores.stats import mean_known
 from lensaudit.settings import Anchors, Caches, Precision, Rows, plain, results_folder, shared
-from lensaudit.steer.directions import KINDS, ROLES, DirectionsAudit, Fold, Role
+from lensaudit.steer.directions import (
+    KINDS,
+    ROLES,
+    DirectionsAudit,
+    Fold,
+    Role,
+    Said,
+    Scores,
+)
 from lensaudit.steer.evaluate import numbers_of, rank_correlation
 from lensaudit.steer.experiments import (
     HELD,
@@ -170,10 +178,13 @@ def _rows_of(bench: DirectionsAudit, kind: str, fold: Fold) -> list[dict[str, An
 def _plain_row(bench: DirectionsAudit) -> dict[str, Any]:
     """Scores of the three models without an intervention."""
     encoded = bench.encoded["forget"]
-    scores = {role: bench.scored(role, range(len(encoded)), [NO_EDITS]) for role in ROLES}
-    # only ABLATE reads them, and they take longer than all the rest
-    asked = ROLES if "ablate" in bench.kinds else ()
-    spoken = {role: bench.said(role, "forget") for role in asked}
+    scores: dict[Role, Scores] = {}
+    spoken: dict[Role, Said] = {}
+    for role in ROLES:  # all that is asked of one while it is in memory
+        scores[role] = bench.scored(role, range(len(encoded)), [NO_EDITS])
+        # only ABLATE reads them, and they take longer than all the rest
+        if "ablate" in bench.kinds:
+            spoken[role] = bench.said(role, "forget")
     return {
         "schema": SCHEMA,
         "kind": "plain",

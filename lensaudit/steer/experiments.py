@@ -128,7 +128,8 @@ def best_of(findings: Sequence[Finding], score: str) -> Finding:
 def tested(bench: DirectionsAudit, fold: Fold, arms: Sequence[Finding]) -> list[Finding]:
     """The arms on authors never read; of the chosen direction what it does to retain answers.
 
-    A direction without a length, of models that think the same, is none.
+    A direction without a length, of models that think the same, is none. Those of the never-trained
+    model are tested last, alone: beside `full` one large model is in memory.
     """
     found = findings_of(bench, "score", fold, [one for one in arms if one.norm > 0])
     costed = ("direction", "sufficiency")
@@ -236,10 +237,11 @@ def restore(bench: DirectionsAudit, fold: Fold) -> list[Finding]:
         arm("retain_derived", "unlearned", layer, equal, strength),
         arm("reverse", "full", layer, gaps[layer], -strength),
     ]
+    found = tested(bench, fold, arms)
     # the same search on a model that cannot know the answers: what a direction alone gives
     if other := searched("never_trained", "retain", bench.gap("full", "retain", estimate)):
-        arms.append(best_of(other, bench.settings.score))
-    return [*grid, *tested(bench, fold, arms)]
+        found += tested(bench, fold, [best_of(other, bench.settings.score)])
+    return [*grid, *found]
 
 
 def mediate(bench: DirectionsAudit, fold: Fold) -> list[Finding]:
@@ -292,8 +294,8 @@ def mediate(bench: DirectionsAudit, fold: Fold) -> list[Finding]:
     kept = bench.gap("unlearned", "full", part="retain")[layer]
     other = bench.gap("retain", "full", estimate)[layer]
     arms.append(arm("retain_derived", "unlearned", layer, kept))
-    arms.append(arm("never_trained", "retain", layer, other))
-    return [*grid, *tested(bench, fold, arms)]
+    never = arm("never_trained", "retain", layer, other)
+    return [*grid, *tested(bench, fold, arms), *tested(bench, fold, [never])]
 
 
 @dataclass(frozen=True)
@@ -397,6 +399,7 @@ def ablate(bench: DirectionsAudit, fold: Fold) -> list[Finding]:
         drawn = torch.linalg.qr(axes).Q.T.float().contiguous()
         arms.append(arm("random", "unlearned", layer, variant, drawn, seed))
     estimate = bench.rows(fold.estimate)
+    found = [_heard(bench, one, fold) for one in tested(bench, fold, arms)]
     other = bench.gap("retain", "full", estimate)[layer]
     if float(other.norm()) > 0:
         # the never-trained model with its own direction
@@ -404,8 +407,9 @@ def ablate(bench: DirectionsAudit, fold: Fold) -> list[Finding]:
             bench.streams[role, "forget"][estimate, layer].double() for role in ("retain", "full")
         )
         axes = axes_of((first - second).float(), other, rank)
-        arms.append(arm("never_trained", "retain", layer, variant, axes))
-    return [*grid, *(_heard(bench, one, fold) for one in tested(bench, fold, arms))]
+        never = tested(bench, fold, [arm("never_trained", "retain", layer, variant, axes)])
+        found += [_heard(bench, one, fold) for one in never]
+    return [*grid, *found]
 
 
 def choose(bench: DirectionsAudit, grid: Sequence[Finding]) -> Finding:

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -169,6 +170,8 @@ class Small(NamedTuple):
 
     there: Path
     altered: Path
+    asked: tuple[str, ...]
+    """The models beside `full`, one after the other."""
 
 
 @pytest.fixture(scope="module")
@@ -194,13 +197,22 @@ def small(hidden):
         made.__set_name__(DirectionsAudit, name)
         return made
 
-    run(audit, out.parent / "as-it-is")
+    roles, plain = [], DirectionsAudit.model
+    with pytest.MonkeyPatch.context() as patch:
+
+        def told(self, role):
+            roles.append(role)
+            return plain(self, role)
+
+        patch.setattr(DirectionsAudit, "model", told)
+        run(audit, out.parent / "as-it-is")
     with pytest.MonkeyPatch.context() as patch:
         streams = altered("streams", lambda at: at[1] == "forget")
         patch.setattr(DirectionsAudit, "asked", altered("asked", lambda part: part == "forget"))
         patch.setattr(DirectionsAudit, "streams", streams)
         run(audit, out.parent / "altered")
-    return Small(out.parent / "as-it-is", out.parent / "altered")
+    asked = tuple(role for role, _ in groupby(one for one in roles if one != "full"))
+    return Small(out.parent / "as-it-is", out.parent / "altered", asked)
 
 
 def numbers(rows):
@@ -215,6 +227,10 @@ def test_the_direction_of_retain_questions_is_as_long_as_that_of_forget_question
     for fold in range(2):
         length = {row["arm"]: row["norm"] for row in rows if row["fold"] == fold}
         assert length["retain_derived"] == pytest.approx(length["direction"], rel=1e-4)
+
+
+def test_of_large_models_each_is_brought_once_a_fold(small):
+    assert small.asked == ("unlearned", "retain") * (1 + 3 * 2)
 
 
 def test_what_scored_authors_think_is_in_no_direction_they_are_scored_under(small):
