@@ -101,8 +101,12 @@ def save_adapter(wrapped: Any, start: Checkpoint, folder: Path, *, dtype: torch.
     peft = peft_for("--lora")
     matrices = peft.get_peft_model_state_dict(wrapped, save_embedding_layers=False)
     own = f"+{start.spec.adapter.name}" if start.spec.adapter else ""
+    made = wrapped.peft_config["default"]
+    # peft writes a set in the order of the process; the adapter's hash is one for equal adapters
+    named = made.target_modules
     config = replace(
-        wrapped.peft_config["default"],
+        made,
+        target_modules=tuple(sorted(named)) if isinstance(named, set) else named,
         base_model_name_or_path=start.spec.name.removesuffix(own),
         inference_mode=True,
     )

@@ -82,6 +82,7 @@ def test_a_models_own_adapter_is_trained_on(given, tmp_path, capsys):
         torch.testing.assert_close(on[name], one, atol=1e-7, rtol=1e-5)
     config = json.loads((tmp_path / "on" / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == given["model"]
+    assert config["target_modules"] == sorted(config["target_modules"])
     options = ["--lora", "4", "--out", str(tmp_path / "other"), "--data", given["data"]]
     assert run(["relearn", "--source", model, "--format", "raw", *options]) == 2
     assert "has an adapter of rank 2, which is trained on; give --lora 2" in capsys.readouterr().err
