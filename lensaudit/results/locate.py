@@ -3,6 +3,7 @@
 import os
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Literal
 
@@ -68,8 +69,6 @@ _CLOSED = "audit.json"
 """Evaluations below a folder with this file are parts of its result, not results."""
 _MODEL = "a model, not a result; `lensaudit audit --source` with this folder scores it"
 UNFINISHED = "unfinished: holds {} but no summary; run its command again to go on"
-_DEPTH = 6
-"""Folders below a named one that are looked into."""
 WANTED = (
     "wanted a folder that lensaudit patch, eval, meta, steer or rtt wrote, or one that holds such"
 )
@@ -119,7 +118,7 @@ def locate(paths: Iterable[Path]) -> tuple[list[Found], list[LeftOut]]:
 def _in_folder(top: Path) -> tuple[list[Found], list[LeftOut]]:
     found: list[Found] = []
     left: list[LeftOut] = []
-    for folder, names in folders_below(top, _DEPTH, closed_by=_CLOSED, skipped=_NO_RESULTS):
+    for folder, names in folders_below(top, closed_by=_CLOSED, skipped=_NO_RESULTS):
         here = [one for name in sorted(names) for one in _marked(folder / name)]
         found += here
         traces = [name for name in _TRACES if name in names]
@@ -130,13 +129,13 @@ def _in_folder(top: Path) -> tuple[list[Found], list[LeftOut]]:
 
 
 def folders_below(
-    top: Path, depth: int, *, closed_by: str = "", skipped: Collection[str] = (PASSES,)
+    top: Path, depth: float = inf, *, closed_by: str = "", skipped: Collection[str] = (PASSES,)
 ) -> Iterator[tuple[Path, list[str]]]:
     """Folders from `top` down, with the names in them; what starts with a dot is not entered.
 
     Args:
         top: the first.
-        depth: of those that are looked into.
+        depth: of those that are looked into; without it all are.
         closed_by: a file whose folder is not entered further.
         skipped: names of folders that are not entered.
     """

@@ -30,7 +30,6 @@ from lensaudit.results.records import (
 T = TypeVar("T")
 Weight = Literal["explains", "may explain", "does not matter"]
 
-_DEPTH = 10
 _VALUES = ("summary.json", "TOFU_SUMMARY.json", "MUSE_SUMMARY.json", "aggregate.json")
 """Files of a run whose numbers are its values; the first that is there."""
 _PASS = re.compile(r"[a-z0-9._-]+-[0-9a-f]{16}\.npz")
@@ -175,7 +174,7 @@ def find_runs(places: Sequence[Path]) -> list[Run]:
     for place in places:
         if not place.is_dir():
             raise InputError(f"{place}: no such folder; wanted one with results")
-        for folder, _ in folders_below(place, _DEPTH):
+        for folder, _ in folders_below(place):
             with suppress(InputError):
                 found[folder.resolve()] = read_run(folder)
     runs = found.values()

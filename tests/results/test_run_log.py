@@ -13,6 +13,7 @@ from lensaudit.errors import InputError
 from lensaudit.evaluation.store import kept
 from lensaudit.files import partial_path, write_json
 from lensaudit.results.keyed import Ledger
+from lensaudit.results.locate import locate
 from lensaudit.results.records import mark_of, signed
 from lensaudit.results.run_log import compare, find_runs, read_run, remove
 
@@ -54,6 +55,9 @@ def test_runs_are_found_by_their_manifests_the_latest_first(tmp_path):
         find_runs([tmp_path / "nowhere"])
     with pytest.raises(InputError, match="finished run"):
         read_run(tmp_path / "deep")
+    made(tmp_path.joinpath(*"123456789012"), when="2026-01-03T00:00")
+    assert [one.folder.name for one in find_runs([tmp_path])] == ["2", "b", "a"]
+    assert len(locate([tmp_path])[0]) == 3
 
 
 @pytest.mark.parametrize(
