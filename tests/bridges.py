@@ -121,10 +121,13 @@ def share_bridges() -> None:
     module.bridge_from, module.load_causal = bridge_from, shared.load_causal
 
 
-def _is_whole(checkpoint, *, dtype, device, attn, spread) -> bool:
+def _is_whole(checkpoint, *, dtype=None, device="cpu", attn="", spread=None) -> bool:
     """Whether it is loaded as a whole; refused, as when it is loaded, where it does not fit."""
+    import torch
+
     from lensaudit.models import causal
 
+    dtype = dtype or torch.float32
     if checkpoint.packed or checkpoint.adapter or device != "cpu":
         return False
     placement = causal.where_spread(checkpoint, dtype=dtype, device=device, spread=spread)
