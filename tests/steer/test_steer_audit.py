@@ -229,7 +229,7 @@ def test_the_direction_of_retain_questions_is_as_long_as_that_of_forget_question
         assert length["retain_derived"] == pytest.approx(length["direction"], rel=1e-4)
 
 
-def test_of_large_models_each_is_brought_once_a_fold(small):
+def test_of_large_models_each_is_brought_once_for_each_experiment_and_fold(small):
     assert small.asked == ("unlearned", "retain") * (1 + 3 * 2)
 
 
