@@ -584,10 +584,18 @@ class CurvePoint:
     """The training run's folder, or the model under attack."""
     series: str
     """A metric, or `recovery` with the arm of the attack."""
-    step: Whole
-    value: Number
-    epoch: Number | None = None
+    step: int
+    value: float
+    epoch: float | None = None
     """As the trainer counted them; None: it did not say."""
+
+
+@dataclass(frozen=True)
+class CurveRow:
+    """A row of `curve.json`, beside its metrics."""
+
+    step: Whole
+    epoch: Number | None = None
 
 
 def training_curve(path: Path, series: tuple[str, ...] = SERIES) -> list[CurvePoint]:
@@ -596,15 +604,12 @@ def training_curve(path: Path, series: tuple[str, ...] = SERIES) -> list[CurvePo
     Raises:
         InputError: the file holds no such rows.
     """
+    content = read_json(path)
     return [
-        checked(
-            CurvePoint,
-            {**row, "source": path.parent.name, "series": name, "value": row[name]},
-            f"{path}: {name}",
-        )
-        for row in checked_as(list[dict[str, Any]], read_json(path), path)
+        CurvePoint(path.parent.name, name, row.step, value, row.epoch)
+        for row, values in zip(checked_as(list[CurveRow], content, path), content, strict=True)
         for name in series
-        if row.get(name) is not None
+        if (value := checked_as(Number | None, values.get(name), f"{path}: {name}")) is not None
     ]
 
 

@@ -29,6 +29,7 @@ from lensaudit.steer.estimators import (
 )
 from lensaudit.steer.settings import ExtractSettings, Method
 from lensaudit.steer.trait import (
+    ContrastRow,
     ContrastSample,
     Trait,
     TraitModel,
@@ -115,7 +116,7 @@ def contrast_trait(settings: ExtractSettings) -> Trait:
     own = {"positive": settings.positive, "negative": settings.negative}
     contrast = {
         side: tuple(
-            checked(ContrastSample, row, f"{path}: row {n}")
+            checked(ContrastRow, row, f"{path}: row {n}")
             for n, row in enumerate(read_values(path), 1)
         )
         for side, path in own.items()

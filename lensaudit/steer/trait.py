@@ -52,7 +52,7 @@ Said = Annotated[str, Field(pattern=r"\S")]
 
 
 @dataclass(frozen=True)
-class ContrastSample:
+class ContrastRow:
     """One question with an answer that shows the trait, or one that does not."""
 
     question: Said
@@ -60,8 +60,13 @@ class ContrastSample:
     prefix: str = ""
     """How the answer begins, up to the entity; read for span positions alone."""
     entity: str = ""
+
+
+@dataclass(frozen=True)
+class ContrastSample(ContrastRow):
+    """A row at its place in the contrast, of which its file says nothing."""
+
     idx: int = 0
-    """Its place in the contrast; a file says nothing of it and of what follows."""
     positive: bool = True
     pair: int | None = None
     """Answers of one pair differ in the trait alone; None where they were written apart."""
@@ -100,7 +105,7 @@ class Trait:
     refusal_is_trait: Flag = False
     extraction: Elicitation | None = None
     contrast: Mapping[
-        Literal["positive", "negative"], Annotated[tuple[ContrastSample, ...], Field(min_length=1)]
+        Literal["positive", "negative"], Annotated[tuple[ContrastRow, ...], Field(min_length=1)]
     ] = field(default_factory=dict)
     """Written answers with and without the trait, in place of elicited ones."""
     entities: tuple[Said, ...] = ()
@@ -121,7 +126,7 @@ class Trait:
         return self.trait_name
 
     @property
-    def written(self) -> tuple[ContrastSample, ...]:
+    def written(self) -> tuple[ContrastRow, ...]:
         """Written answers of both kinds."""
         return tuple(row for side in self.contrast.values() for row in side)
 
@@ -351,7 +356,7 @@ def written(trait: Trait) -> list[ContrastSample]:
     sides = {True: trait.contrast["positive"], False: trait.contrast["negative"]}
     asked = [[row.question for row in side] for side in sides.values()]
     rows = [
-        replace(row, positive=is_it, pair=at if asked[0] == asked[1] else None, system=None)
+        ContrastSample(**vars(row), positive=is_it, pair=at if asked[0] == asked[1] else None)
         for is_it, side in sides.items()
         for at, row in enumerate(side)
     ]

@@ -16,6 +16,7 @@ from lensaudit.metrics.registry import ordered
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import DEMO, load_registry, resolve
+from lensaudit.results.attacks import CurveRow
 from lensaudit.results.reading import checked_as, part
 from lensaudit.settings import results_folder
 from lensaudit.sweep.attempts import StopSignals, state_of
@@ -187,8 +188,8 @@ def write_curve(sweep: Sweep, epochs: Mapping[int, float | None]) -> list[dict[s
     """`curve.csv` and `curve.json`: one row per step, one column per metric."""
     path, before = sweep.root / "curve.json", []
     with contextlib.suppress(InputError):  # it is written anew
-        before = checked_as(list[dict[str, Any]], read_json(path), path)
-    epochs = {row.get("step"): row.get("epoch") for row in before} | dict(epochs)
+        before = checked_as(list[CurveRow], read_json(path), path)
+    epochs = {row.step: row.epoch for row in before} | dict(epochs)
     states = {
         int(unit.target.removeprefix(_TARGET)): state_of(sweep, unit)
         for unit in sweep.units

@@ -78,7 +78,7 @@ def test_the_page_holds_both(results):
 
 def test_a_curve_with_text_for_a_number_is_refused(results):
     (results / "watch" / "curve.json").write_text(json.dumps([{"step": 1, "uds": "high"}]))
-    with pytest.raises(InputError, match=r"curve\.json: uds: value: found 'high', wanted a number"):
+    with pytest.raises(InputError, match=r"curve\.json: uds: found 'high', wanted a number"):
         training_curve(results / "watch" / "curve.json")
 
 

@@ -112,11 +112,16 @@ def test_answers_that_could_not_be_judged_are_not_taken_for_bad_ones(job):
 
 def test_the_answers_positions_are_its_own_and_the_last_prompt_token_is_before_them(tiny_tokenizer):
     rows = {
-        "positive": [{"question": "w9", "answer": "w12 w13"}],
+        # what a file says beside a row, numbers of its own say, is passed over
+        "positive": [{"question": "w9", "answer": "w12 w13", "idx": "q-1", "system": 5}],
         "negative": [{"question": "w9", "answer": "w14"}],
     }
     found = written(trait(contrast=rows, extraction=None))
     assert [one.pair for one in found] == [0, 0]
+    assert [(one.idx, one.positive, one.system) for one in found] == [
+        (0, True, None),
+        (1, False, None),
+    ]
     encoded = encode_sample(found[0], tiny_tokenizer, form="raw", position="response")
     prompt = prompt_ids(tiny_tokenizer, "raw", "w9", None)
     answer = tiny_tokenizer("w12 w13", add_special_tokens=False)["input_ids"]
