@@ -116,9 +116,14 @@ def strata_of(relations: Sequence[Sequence[Group]]) -> Strata:
     }
 
 
+def groups_of(read: Sequence[RelationReading]) -> list[list[Group]]:
+    """Whose the facts are, by relation."""
+    return [[fact.group for fact in one.asked.facts] for one in read]
+
+
 def traces_of(read: Sequence[RelationReading]) -> tuple[list[Traces], Strata]:
-    """D of every stratum, summed over its relations."""
-    groups = [[fact.group for fact in one.asked.facts] for one in read]
+    """D of every stratum, summed over its relations; and the strata."""
+    groups = groups_of(read)
     traces, strata = [], strata_of(groups)
     for relations, subjects in strata.items():
         parts = []
@@ -320,7 +325,7 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
     n_asked, seed = len(know.asked), know.settings.seed
     own, *never = ([counted(one) for one in read[:n_asked]] for read in heard)
     n_base = int(know.base is not None)
-    test, strata = binding_of(own, seed=seed), traces_of(own)[1]
+    test, strata = binding_of(own, seed=seed), strata_of(groups_of(own))
     facts: list[FactEvidence] = []
     called: list[float] = []
     for one, *others in zip(own, *never, strict=True):

@@ -85,9 +85,15 @@ def controls_of(session: Session) -> Neutral:
     settings = session.settings
     streams = settings.part == "resid" and settings.last_layer == "resid_post"
     # a map that is asked for by name, or without which there is nothing, is refused before any work
-    for one in session.sources.values() if streams and settings.score == "uds" else ():
-        if settings.align not in ("auto", "none") or session.misfit(one) is not None:
-            _rows_to_fit(session, session.encode(neutral.fit), one, one.d_model)
+    needed = [
+        one
+        for one in session.sources.values()
+        if settings.align not in ("auto", "none") or session.misfit(one) is not None
+    ]
+    if needed and streams and settings.score == "uds":
+        rows = session.encode(neutral.fit)
+        for one in needed:
+            _rows_to_fit(session, rows, one, one.d_model)
     return neutral
 
 
