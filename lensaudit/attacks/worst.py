@@ -461,6 +461,7 @@ def compare(
                     for one in by_idx.get(fact.idx, (None, None, None))
                 ),
                 unscored=unscored.get(fact.idx, ""),
+                question=fact.question,
             )
             for fact in every
         ],

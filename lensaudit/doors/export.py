@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 from lensaudit.doors.settings import ExportSettings
 from lensaudit.errors import InputError, need
 from lensaudit.files import check_output, digest, make_folder, slug, write_bytes
-from lensaudit.results.attacks import read_know, read_worst
+from lensaudit.results.attacks import read_know, worst_run
 from lensaudit.results.eval_runs import EvaluationResult, read_eval
 from lensaudit.results.locate import Found, locate
 from lensaudit.results.patch_runs import SCORES, PatchRun
@@ -238,15 +238,16 @@ def _facts(run: PatchRun | None, own: Sequence[Found]) -> list[ScoredFact]:
                 text.idx, text.question, text.answer, text.entity, layers
             )
             fact.add(SCORES[run.score], row.get(SCORES[run.score]), row.get("unscored"))
-    for one in own:
-        for row in read_worst(one.path)["facts"] if one.kind == "worst" else ():
-            new = ScoredFact(row["idx"], row["q"], "", row["entity"])
+    for one in (one for one in own if one.kind == "worst"):
+        for row in worst_run(one.path).facts:
+            new = ScoredFact(row.idx, row.question, entity=row.entity)
             fact = known.setdefault(new.idx, new)
-            if fact.entity == row["entity"]:  # else it is of other rows
-                value = None if row["unscored"] else float(bool(row["attacks"]))
-                fact.add("held.worst_case", value, row["unscored"])
-        known_bits = read_know(one.path)["facts"] if one.kind == "know" else {}
-        for idx, (value, why) in known_bits.items():
+            if fact.entity == row.entity:  # else it is of other rows
+                value = None if row.unscored else float(bool(row.attacks))
+                fact.add("held.worst_case", value, row.unscored)
+    # last, as its rows tell no text: a fact that it alone knows is an idx with bits
+    for one in (one for one in own if one.kind == "know"):
+        for idx, (value, why) in read_know(one.path)["facts"].items():
             known.setdefault(int(idx), ScoredFact(int(idx))).add("bits", value, why)
     return list(known.values())
 
@@ -372,7 +373,10 @@ def _instances(one: Exported) -> list[dict[str, Any]]:
             "evaluation_name": f"lensaudit.{name}",
             "evaluation_result_id": name,
             "sample_id": str(fact.idx),
-            "sample_hash": sha256((fact.question + fact.entity).encode()).hexdigest(),
+            # an older worst case does not say what it asked
+            "sample_hash": sha256((fact.question + fact.entity).encode()).hexdigest()
+            if fact.question
+            else None,
             "interaction_type": "single_turn",
             "input": {"raw": fact.question, "reference": [fact.entity]},
             "output": {"raw": []},

@@ -297,6 +297,7 @@ class WorstFact:
     q: str = ""
     """Below it the fact may be named as known."""
     unscored: str = ""
+    question: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,13 +381,22 @@ _SHOWN = {
 """Record -> its fields that the page has beside lists of records."""
 
 
+def worst_run(path: Path) -> WorstSummary:
+    """A worst case, checked.
+
+    Raises:
+        InputError: a field is missing or of another kind.
+    """
+    return checked(WorstSummary, json_object(path), path)
+
+
 def read_worst(path: Path) -> dict[str, Any]:
     """Facts, attacks and headline of a worst case, as the page reads them.
 
     Raises:
         InputError: a file holds something else.
     """
-    found = checked(WorstSummary, json_object(path), path)
+    found = worst_run(path)
     lists = {
         "attacks": _on_page(found.attacks),
         "facts": _on_page(found.facts),

@@ -1,6 +1,7 @@
 """`lensaudit worst`: one list on every arm, a row for every fact, resumed and refused in words."""
 
 import csv
+import hashlib
 import json
 
 import pytest
@@ -9,6 +10,8 @@ import lensaudit as la
 from lensaudit.attacks.settings import WorstSettings
 from lensaudit.attacks.worst import FACTS, open_worst
 from lensaudit.cli.main import run
+from lensaudit.doors.export import export
+from lensaudit.doors.settings import ExportSettings
 from lensaudit.report.assemble import assemble
 
 SOME = ("greedy", "prefix", "leak64", "probe_choice_letter")
@@ -60,6 +63,20 @@ def test_files_hold_a_row_for_every_fact_and_attack(place):
     assert (letter["counts"], letter["gain"]) == ("False", "") or float(letter["control"]) > 0
     said = [json.loads(line) for line in (place / "w" / "evidence.jsonl").open()]
     assert len(said) == 3 * len(SOME)
+
+
+def test_an_exported_fact_is_what_was_asked(place, tmp_path):
+    asked = {str(one.idx): one for one in la.forget_set("demo")}
+    written = export([place / "w"], ExportSettings(to="eee", out=tmp_path))
+    (rows,) = [one for one in written if one.suffix == ".jsonl"]
+    found = [json.loads(line) for line in rows.open()]
+    assert [one["sample_id"] for one in found] == ["0", "8", "16"]
+    for one in found:
+        fact = asked[one["sample_id"]]
+        assert one["input"] == {"raw": fact.question, "reference": [fact.entity]}
+        text = (fact.question + fact.entity).encode()
+        assert one["sample_hash"] == hashlib.sha256(text).hexdigest()
+        assert one["evaluation"] == {"score": 1.0, "is_correct": False}
 
 
 def test_what_is_there_is_not_computed_again(place, monkeypatch, capsys):

@@ -212,6 +212,17 @@ def test_facts_of_other_rows_are_not_joined(tmp_path):
     assert {one["evaluation_result_id"] for one in lines} == {"uds"}
 
 
+def test_a_worst_case_beside_bits_alone_keeps_its_facts(tmp_path):
+    """Bits know an idx and no text; what the older worst case asked is not known either."""
+    asked(tmp_path / "know")
+    attacked(tmp_path / "worst", lambda idx: f"town {idx}")
+    lines = lines_of(exported(tmp_path, "eee", tmp_path / "out"))
+    assert [(one["sample_id"], one["input"], one["sample_hash"]) for one in lines] == [
+        (str(idx), {"raw": "", "reference": [f"town {idx}"]}, None) for idx in (0, 1)
+    ]
+    assert lines[0]["metadata"]["bits"] == "1.5"
+
+
 def test_the_hub_reads_its_entries_back(audited, tmp_path):
     (file,) = exported(audited, "hub-results", tmp_path)
     assert file == tmp_path / ".eval_results" / "lensaudit.yaml"
