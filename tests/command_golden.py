@@ -4,7 +4,7 @@ A case is one call of the command line in a folder of its own. The folder starts
 the cases named in `after` left behind; recorded are the exit code, both screens and every file
 that the call wrote. What a run may not share with another is replaced before it is stored: times,
 dates, versions, the commit, absolute paths, keys made of them, and the width of tables. The rest
-is compared character by character; only numbers with a decimal point may differ by TOLERANCE.
+is compared character by character, but for computed numbers, wherever they stand: `tolerance`.
 """
 
 import base64
@@ -14,18 +14,19 @@ import json
 import re
 import shutil
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from unittest import mock
 
 from judge_server import JudgeStub
+from tolerance import ALLOWANCE, NATS, close, ratio
 
 import lensaudit
+from lensaudit.settings import TAU
 
 GOLDEN = Path(__file__).parent / "golden" / "commands"
-TOLERANCE = 1e-6
-"""Absolute and relative; the rounding of another BLAS. Whole numbers must be equal."""
 Rules = tuple[tuple[str, str], ...]
 """Patterns, and what stands in their place."""
 TEXTS = (".json", ".jsonl", ".csv", ".txt", ".toml", ".html", ".md")
@@ -222,47 +223,135 @@ def normal(text: str, folder: Path, rules: Rules = ()) -> list[str]:
     return text.split("\n")
 
 
-NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+(?:[eE][-+]?\d+)?|[eE][-+]?\d+)(?![\w.])")
+NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]\d+)?(?!\w|\.\d)|▕[^▏]*▏|▬+")
+"""A number as it is written, or as it is drawn: a bar, or one character a layer."""
+SHADES = "_▁▂▃▄▅▆▇█"
+ROUNDED = ("lens_by_token", "p", "rows")
+"""Lists of a file whose numbers have three to five digits."""
 
 
 def difference(wanted: object, found: object, where: str = "") -> str | None:
     """The first place where two records differ; None if they agree."""
-    if isinstance(wanted, dict) and isinstance(found, dict):
-        if wanted.keys() != found.keys():
-            return f"{where}: {sorted(wanted)} became {sorted(found)}"
-        pairs = [(f"{where} {key}", wanted[key], found[key]) for key in wanted]
+    printed = Printed()
+    return next(_differences(wanted, found, where, "", printed), None) or printed.problem(where)
+
+
+@dataclass
+class Printed:
+    """Numbers that were rounded when they were printed: their last digit may move, of a few."""
+
+    expected: float = 0.0
+    """How many move if each of them moved by NATS before it was rounded."""
+    moved: set[tuple[str, str]] = field(default_factory=set)
+    """Those that did; the same number may stand in many places."""
+
+    def problem(self, where: str) -> str | None:
+        """Too many have moved to have lain beside a boundary."""
+        most = 1 + ALLOWANCE * self.expected
+        if len(self.moved) <= most:
+            return None
+        return f"{where}: {len(self.moved)} last digits moved, at most {most:.0f} may: {self.moved}"
+
+
+def _differences(
+    wanted: object, found: object, where: str, kind: str, printed: Printed
+) -> Iterator[str]:
+    if isinstance(wanted, dict) and isinstance(found, dict) and wanted.keys() == found.keys():
+        for key, one in wanted.items():
+            its = Path(key).suffix if key.endswith(TEXTS) else kind
+            yield from _differences(one, found[key], f"{where} {key}", its, printed)
     elif isinstance(wanted, list) and isinstance(found, list):
-        longer = max(len(wanted), len(found))
-        sides = [side + ["<no line>"] * (longer - len(side)) for side in (wanted, found)]
-        pairs = [
-            (f"{where} line {number}", *pair)
-            for number, pair in enumerate(zip(*sides, strict=True), 1)
-        ]
+        for number, (one, other) in enumerate(zip_longest(wanted, found, fillvalue="<no line>"), 1):
+            yield from _differences(one, other, f"{where} line {number}", kind, printed)
     elif isinstance(wanted, str) and isinstance(found, str):
-        return None if same_text(wanted, found) else f"{where}:\n- {wanted}\n+ {found}"
-    else:
-        return None if wanted == found else f"{where}: {wanted!r} became {found!r}"
-    return next((said for place, a, b in pairs if (said := difference(a, b, place))), None)
+        if not same_text(wanted, found, kind, printed):
+            yield f"{where}:\n- {wanted}\n+ {found}"
+    elif wanted != found:
+        said = (sorted(one) if isinstance(one, dict) else repr(one) for one in (wanted, found))
+        yield "{}: {} became {}".format(where, *said)
 
 
-def same_text(wanted: str, found: str) -> bool:
-    """Whether two lines agree: numbers with a decimal point within TOLERANCE, all else exactly.
+def same_text(wanted: str, found: str, kind: str = "", printed: Printed | None = None) -> bool:
+    """Whether two lines agree: computed numbers as `tolerance` says, all else exactly.
+
+    A number of a file has all its digits, one on a screen, on a page or in a sentence a few.
 
     >>> same_text('{"uds": 0.90936951}', '{"uds": 0.90936952}')
     True
     >>> same_text('{"uds": 0.9093}', '{"uds": 0.9094}'), same_text("n 4", "n 5")
     (False, False)
+    >>> same_text("UDS .37", "UDS .38"), same_text("UDS .37", "UDS .39")
+    (True, False)
     """
-    if wanted == found:
-        return True
     if NUMBER.sub("#", wanted) != NUMBER.sub("#", found):
         return False
-    pairs = zip(NUMBER.findall(wanted), NUMBER.findall(found), strict=True)
-    return all(_close(float(a), float(b)) for a, b in pairs)
+    printed = printed or Printed()
+    pairs = zip(NUMBER.finditer(wanted), NUMBER.finditer(found), strict=True)
+    return all([_same(one, other, kind, printed) for one, other in pairs])
 
 
-def _close(a: float, b: float) -> bool:
-    return abs(a - b) <= TOLERANCE * max(1.0, abs(a), abs(b))
+def _same(wanted: re.Match[str], found: re.Match[str], kind: str, printed: Printed) -> bool:
+    one, other = wanted[0], found[0]
+    if one.isdecimal() and other.isdecimal():
+        return one == other
+    if one[0] in "▕▬":
+        return _same_drawing(one, other)
+    a, b, unit, longer = float(one), float(other), *min((_unit(n), n) for n in (one, other))
+    if _unit(one) != _unit(other) and longer[-1] == "0" and "e" not in longer:
+        return False  # 0.50 for 0.5: printed in another way
+    if _in_full(wanted, kind):
+        return close(a, b, _within(wanted, kind) + unit * (unit <= 2 * NATS))
+    printed.expected += min(1.0, NATS * max(1.0, abs(a)) / unit)
+    if one != other:
+        printed.moved.add((one, other))
+    return one == other or (unit < max(0.1, 0.01 * abs(a)) and abs(a - b) < 1.5 * unit)
+
+
+def _unit(number: str) -> float:
+    """One of the last digit.
+
+    >>> _unit("0.37"), _unit("12"), _unit("1.2e-05")
+    (0.01, 1.0, 1e-06)
+    """
+    digits, _, exponent = number.lower().partition("e")
+    return float(f"1e{int(exponent or 0) - len(digits.partition('.')[2])}")
+
+
+def _same_drawing(one: str, other: str) -> bool:
+    """Bars end, and layers are shaded, at most one step apart."""
+    if one[0] == "▬":
+        return abs(len(one) - len(other)) <= 1
+    return len(one) == len(other) and all(
+        a == b or (a in SHADES and b in SHADES and abs(SHADES.index(a) - SHADES.index(b)) <= 1)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+LAYER = re.compile(r"\d+,[^,]*,\d+,(?P<s1>[^,]+),[^,]+,1,(?P<erasure>[^,]+)")
+"""A line of layers.csv that counts: idx, group, layer, s1, s2, ke, erasure."""
+
+
+def _within(number: re.Match[str], kind: str) -> float:
+    """How far a number may move; the ratio S2 / S1 by what it is divided by, in a mean by tau."""
+    if kind == ".csv" and (row := LAYER.fullmatch(number.string)):
+        return ratio(float(row["s1"])) if number.start() == row.start("erasure") else NATS
+    return ratio(TAU) if _key(number) == "erasure" else NATS
+
+
+def _in_full(number: re.Match[str], kind: str) -> bool:
+    """Is it written with all its digits: a value of csv or JSON, or a string of nothing else?"""
+    before, after = number.string[: number.start()], number.string[number.end() :]
+    if kind in (".csv", ".toml") or (before.endswith('"') and after.startswith('"')):
+        return True
+    is_json = kind in (".json", ".jsonl") or re.match(r"\s*[\[{]|<script type=", number.string)
+    in_words = before.replace('\\"', "").count('"') % 2
+    return bool(is_json) and not in_words and _key(number) not in ROUNDED
+
+
+def _key(number: re.Match[str]) -> str:
+    """The name before it in JSON."""
+    _, named, name = number.string[: number.start()].rpartition('":')[0].rpartition('"')
+    return name if named else ""
 
 
 def store(name: str, record: object) -> None:

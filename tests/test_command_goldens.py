@@ -104,3 +104,82 @@ def test_the_first_difference_is_named():
     assert "a.csv" in (difference(wanted, {"exit": 0, "files": {}}) or "")
     assert "exit" in (difference(wanted, {"exit": 4, "files": wanted["files"]}) or "")
     assert "no line" in (difference(wanted, {"exit": 0, "files": {"a.csv": ["x,y"]}}) or "")
+
+
+LAYER = "24,3,3,0.06681013107299805,0.005542278289794922,1,0.08295565843582153"
+PACKED = (
+    '<script type="application/json" id="data">{"scores":[0.6305812, 0.1933877],"n":16}</script>'
+)
+SAID = "demo/npo: partly erased: UDS 0.631 [0.458, 0.775], held .37 of 16. ▕▃▄▅▏"
+
+
+def changed(line, old, new, path="x.jsonl"):
+    """Is a line with `new` in the place of `old` another line?"""
+    assert old in line
+    return difference({path: [line]}, {path: [line.replace(old, new)]}) is not None
+
+
+@pytest.mark.parametrize(
+    ("line", "old", "new", "path"),
+    [
+        (LAYER, "0.066810", "0.066813", "x.csv"),  # 3e-6
+        # NATS of s1 and s2 each, over s1: 1.9e-5 / 0.0668 = 2.9e-4
+        (LAYER, "0.08295565", "0.08322565", "x.csv"),
+        ('   "erasure": 0.08295565843582153', "0.08295", "0.08324", "x.json"),
+        ('{"uds": 0.63058123}', "123", "456", "x.json"),
+        (PACKED, "0.6305812", "0.6305839", "x.html"),
+        ('{"gap": 0.0}', "0.0", "-1.2e-08", "x.json"),
+        ('{"gap": 1e-08}', "1e-08", "0", "x.json"),
+        ('{"uds": 1.0}', "1.0", "0.9999998", "x.json"),
+        (SAID, "0.631", "0.630", "stdout"),
+        (SAID, ".37", ".38", "stdout"),
+        (SAID, "▃▄▅", "▃▃▅", "stdout"),
+        ('{"sentence": "UDS .37, of 16"}', ".37", ".36", "x.json"),
+        ("│ 1.235e-05 │", "1.235", "1.236", "stdout"),
+        ("│ 0.000 │", "0.000", "-0.000", "stdout"),
+        ("│ ▬▬▬▬ │", "▬▬▬▬", "▬▬▬", "stdout"),
+    ],
+)
+def test_what_another_processor_adds_up_otherwise_is_the_same(line, old, new, path):
+    assert not changed(line, old, new, path)
+
+
+@pytest.mark.parametrize(
+    ("line", "old", "new", "path"),
+    [
+        (LAYER, "0.066810", "0.066910", "x.csv"),  # 1e-4
+        (LAYER, "0.08295565", "0.08335565", "x.csv"),
+        ("0,0,0,1.5,0.3,1,0.2", "0.2", "0.2001", "x.csv"),
+        (LAYER, "24,", "25,", "x.csv"),
+        (LAYER, ",1,", ",0,", "x.csv"),
+        ('{"uds": 0.63058123}', "0.6305", "0.6306", "x.json"),
+        ('{"share": 0.5}', "0.5", "0.6", "x.json"),
+        ('{"at": "0.5"}', "0.5", "0.6", "x.json"),
+        ('{"ke": [5, 6]}', "6", "7", "x.json"),
+        ('{"ke": 6}', "6", "6.1", "x.json"),
+        ('{"rows": 1}', "1", "2", "x.json"),
+        ('{"value": 0.5}', "0.5", "null", "x.json"),
+        (PACKED, "0.1933877", "0.1934877", "x.html"),
+        (PACKED, "16", "17", "x.html"),
+        (SAID, "partly", "hardly", "stdout"),
+        (SAID, "0.631", "0.633", "stdout"),
+        (SAID, ".37", ".39", "stdout"),
+        (SAID, "16.", "17.", "stdout"),
+        (SAID, "▃▄▅", "▃▂▅", "stdout"),
+        (SAID, "0.631", "0.6310", "stdout"),
+        ("│ 1.2e-05 │", "1.2e-05", "1.2e-06", "stdout"),
+        ("│ ▬▬▬▬ │", "▬▬▬▬", "▬▬", "stdout"),
+        ("strength 1.0", "1.0", "1.1", "stdout"),
+    ],
+)
+def test_what_no_rounding_explains_is_another_line(line, old, new, path):
+    assert changed(line, old, new, path)
+
+
+def test_few_printed_numbers_lie_beside_a_boundary():
+    # of 300 numbers printed to 0.001 three move where each is off by 1e-5; cut off, half of them do
+    lines = [f"UDS {number / 1000:.3f} of x" for number in range(100, 400)]
+    moved = [f"UDS {number / 1000 + 0.001:.3f} of x" for number in range(100, 400)]
+    assert difference({"stdout": lines}, {"stdout": moved[:5] + lines[5:]}) is None
+    said = difference({"stdout": lines}, {"stdout": moved[:150] + lines[150:]}) or ""
+    assert "150 last digits moved" in said
