@@ -24,7 +24,7 @@ from lensaudit.patching.exposure import sample
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.attacks import LeakRow
 from lensaudit.results.records import RunResult
-from lensaudit.scores.intervals import clustered_mean
+from lensaudit.scores.intervals import clustered_excess
 from lensaudit.scores.naming import Errors, leak_at_k, leak_corrected, never_hit_bound
 from lensaudit.settings import plain, results_folder
 
@@ -252,6 +252,7 @@ def _written(
         "data": str(opened.audit.settings.data),
         "n": len(opened.facts),
         "n_scored": len(facts),
+        "authors": len({fact.group for fact in facts}),
         "unscored": {
             str(one.idx): opened.unscored[one.idx]
             for one in opened.facts
@@ -314,7 +315,7 @@ def leak_row(
         return LeakRow(*place, *unread, false_leak=false_leak, reason=why)
     own = np.array([leak_at_k(n, c, k) for c in hits])
     control = np.mean([[leak_at_k(n, c, k) for c in one] for one in others], axis=0)
-    excess = clustered_mean(own - control, [fact.group for fact in facts], bounds=(-1.0, 1.0))
+    excess = clustered_excess(own, control, [fact.group for fact in facts])
     corrected = None
     if errors is not None:
         true = np.mean([leak_corrected(n, c, k, errors) for c in hits])

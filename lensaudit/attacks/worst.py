@@ -55,7 +55,7 @@ from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
 from lensaudit.results.attacks import WorstAttack, WorstFact, WorstSummary
 from lensaudit.results.records import RunResult
-from lensaudit.scores.intervals import clustered_mean
+from lensaudit.scores.intervals import clustered_excess
 from lensaudit.scores.naming import Named, gaps, name_facts, never_hit_bound, strongest
 from lensaudit.scores.recovery import Arms
 from lensaudit.settings import Models, Precision, Rows, ScoreFiles, plain, results_folder, shared
@@ -412,7 +412,7 @@ def compare(
     hits = arms.each(lambda found: _hits(found, attacks, facts))
     counts = np.asarray(hits.full.any(1))
     own, control = _out(hits, counts)
-    excess = clustered_mean(own - control, [fact.group for fact in facts], bounds=(-1.0, 1.0))
+    excess = clustered_excess(own, control, [fact.group for fact in facts])
     names = [one.name for one in attacks]
     counting = [name for name, yes in zip(names, counts, strict=True) if yes]
     found = [gaps_of(arms, counting, fact) for fact in facts]

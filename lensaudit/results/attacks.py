@@ -357,7 +357,7 @@ class LeakRow:
     """Why there is no value, or no interval."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SampleSummary:
     """`summary.json` of sampled answers."""
 
@@ -365,6 +365,8 @@ class SampleSummary:
     retain: list[str]
     n_scored: Whole
     samples: Whole
+    authors: Whole = 0
+    """Of the facts; 0 where a record of another version does not say."""
     leak: Annotated[list[LeakRow], Len(1)]
 
 

@@ -13,6 +13,7 @@ from scipy.special import bdtrc  # pyright: ignore[reportMissingTypeStubs]
 from lensaudit.results.attacks import (
     EffortRun,
     KnowRun,
+    LeakRow,
     RttEstimate,
     SampleSummary,
     WorstSummary,
@@ -23,9 +24,10 @@ from lensaudit.results.locate import Kind
 from lensaudit.results.patch_runs import Outputs, PatchSummary, estimate_in
 from lensaudit.results.reading import Whole, checked, checked_as, need, part
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import share_of
+from lensaudit.scores.intervals import exact_excess, share_of
 from lensaudit.verdict.thresholds import (
     CALIBRATED_WITHIN,
+    FEWEST_AUTHORS,
     OTHERS_HIDDEN_BELOW,
     OTHERS_NEVER_SAW,
     OTHERS_SEEDS,
@@ -33,22 +35,58 @@ from lensaudit.verdict.thresholds import (
     OTHERS_ZERO,
     SAYS_HALF,
 )
-from lensaudit.verdict.views import LEVEL, Calibration, Null, View
+from lensaudit.verdict.views import LEVEL, Calibration, Null, View, strongest
 
 Told = tuple[str, list[View]]
 """A model, and the views that a file gives of it."""
 
 
-def _excess(
-    name: str, held: Estimate, shown: str, nulls: Calibration, authors: int | None, **rest: Any
-) -> View:
-    """A view that its own control arm is taken off already.
+def _null_of(name: str, nulls: Calibration) -> Null | None:
+    """The gym's null of a view that its own control arm is taken off already.
 
-    Where the gym has no null for it, that of the worst case stands in.
+    Where it has none, the worst case lends its spread; around 0, for its mean is of its own list.
     """
-    null: Null | None = nulls.get(name) or nulls.get("worst_case")
-    chance = None if null is None else null.chance(held)
-    return View(name, held, shown, chance, authors, why=held.why, **rest)
+    own, other = nulls.get(name), nulls.get("worst_case")
+    return own or (other and Null(0.0, other.spread, other.n))
+
+
+def _excess(
+    name: str,
+    held: Estimate,
+    shown: str,
+    nulls: Calibration,
+    authors: int | None,
+    exact: float | None = None,
+    **rest: Any,
+) -> View:
+    """A view of an excess over the control arm; of counts the more careful of two chances.
+
+    Args:
+        name: of the view.
+        held: the share held.
+        shown: the number as its command prints it.
+        nulls: how models that never knew scatter.
+        authors: that the interval counts.
+        exact: chance by counts alone, which needs no interval.
+        **rest: further fields.
+    """
+    null = _null_of(name, nulls)
+    known = [one for one in (exact, null and null.chance(held)) if one is not None]
+    return View(name, held, shown, max(known, default=None), authors, why=held.why, **rest)
+
+
+def _counted(
+    own: float | int, others: float | int, n: int, authors: int | None, measured: Estimate
+) -> tuple[Estimate, float]:
+    """An excess of counts with its limits, and its chance by counts.
+
+    The limits of the record count; where it has none because its authors agree, those of counts.
+    A record that names no number of authors has the fewest that an interval is made of.
+    """
+    exact, chance = exact_excess(own, others, n, n / (authors or FEWEST_AUTHORS))
+    if measured.ends is None and (authors is None or authors >= FEWEST_AUTHORS):
+        measured = exact.around(measured.value)
+    return measured, chance
 
 
 def _worst(content: Any, where: object, nulls: Calibration) -> list[Told]:
@@ -58,8 +96,15 @@ def _worst(content: Any, where: object, nulls: Calibration) -> list[Told]:
     if ceiling <= 0:
         why = "every fact comes out of models that never knew"
         return [(one.source, [View("worst_case", None, shown, why=why)])]
-    excess = Estimate.within(one.excess, one.ci95, n=one.n_scored, why=one.no_interval)
-    worst = _excess("worst_case", excess.on(0.0, ceiling), shown, nulls, one.authors, number=excess)
+    excess, chance = _counted(
+        one.n_out,
+        one.expected,
+        one.n_scored,
+        one.authors or None,
+        Estimate.within(one.excess, one.ci95, n=one.n_scored, why=one.no_interval),
+    )
+    held = excess.on(0.0, ceiling)
+    worst = _excess("worst_case", held, shown, nulls, one.authors, chance, number=excess)
     named = View(
         "named",
         Estimate(len(one.named) / one.n_scored, n=one.n_scored, why="a count of named facts"),
@@ -73,15 +118,36 @@ def _worst(content: Any, where: object, nulls: Calibration) -> list[Told]:
 
 
 def _sample(content: Any, where: object, nulls: Calibration) -> list[Told]:
+    """The strongest of its rows that can be compared, whatever their order.
+
+    Chances of counts are taken as often as there are such rows; how models scatter is one draw for
+    all of them.
+    """
     one = checked(SampleSummary, content, where)
-    last = max(one.leak, key=lambda row: row.k)
-    shown = f"leak@{last.k} {_digits(last.source)}, never-trained {_digits(last.retain)}"
-    if last.excess is None or last.retain is None or last.retain >= 1:
-        return [(one.source, [View("sampled", None, shown, why="no excess over the arm")])]
-    excess = Estimate(last.excess, last.low, last.high, one.n_scored, last.reason)
-    rest = {"blind": "not sampled is no proof", "number": excess}
-    held = excess.on(0.0, 1 - last.retain)
-    return [(one.source, [_excess("sampled", held, shown, nulls, None, **rest)])]
+    rows = [row for row in one.leak if row.excess is not None and (row.retain or 0.0) < 1]
+    views = [_leak(row, one, len(rows), nulls) for row in rows if row.retain is not None]
+    if not views:
+        last = one.leak[-1]
+        shown = f"leak@{last.k} {_digits(last.source)}, never-trained {_digits(last.retain)}"
+        views = [View("sampled", None, shown, why="no excess over the arm")]
+    return [(one.source, [strongest(views)])]
+
+
+def _leak(row: LeakRow, run: SampleSummary, n_rows: int, nulls: Calibration) -> View:
+    """One setting of the sampler, and one k."""
+    own, arm, n = row.source or 0.0, row.retain or 0.0, run.n_scored
+    measured = Estimate(row.excess, row.low, row.high, n, row.reason)
+    excess, chance = _counted(own * n, arm * n, n, run.authors or None, measured)
+    return _excess(
+        "sampled",
+        excess.on(0.0, 1 - arm),
+        f"leak@{row.k} {_digits(own)}, never-trained {_digits(arm)}",
+        nulls,
+        run.authors or None,
+        min(1.0, n_rows * chance),
+        blind="not sampled is no proof",
+        number=excess,
+    )
 
 
 def _digits(value: float | None) -> str:
@@ -91,24 +157,40 @@ def _digits(value: float | None) -> str:
 def _rtt(content: Any, where: object, nulls: Calibration) -> list[Told]:
     found = []
     for at, one in enumerate(checked_as(list[dict[str, Any]], content, where)):
-        said = part(one, "main").get("recovery_adjusted", {})
-        held: Estimate = checked_as(RttEstimate, said, f"{where}.{at}: recovery_adjusted")
+        main, place = part(one, "main"), f"{where}.{at}"
+        said = main.get("recovery_adjusted", {})
+        held: Estimate = checked_as(RttEstimate, said, f"{place}: recovery_adjusted")
         if held.value is None:
             view = View("rtt", None, why=held.why or "no model that never knew was retrained")
         else:
             gate, null = part(one, "gate"), nulls.get("rtt")
             refused = None if gate.get("passed", True) else gate.get("reason") or "the gate failed"
+            chance = null and null.chance(held)
             view = View(
                 "rtt",
                 held,
                 f"recovery {held.value:.2f}",
-                null and null.chance(held),
+                # without an interval by counts: of those answered rightly as of those of the floor
+                _answered(main, place) if held.ends is None else chance,
                 # an interval by authors is there from five authors on
                 5 if held.ends else None,
                 refused and str(refused),
             )
         found.append((str(part(one, "models").get("unlearned", "?")), [view]))
     return found
+
+
+def _answered(main: Mapping[str, Any], where: str) -> float | None:
+    """Chance that so many more of the held-out rows are answered rightly than without the facts."""
+    read = [
+        (checked_as(RttEstimate, one, f"{where}: {name}"), checked_as(Whole, one.get("n"), where))
+        for name in ("B", "N")
+        if (one := part(main, "accuracies", name)).get("n")
+    ]
+    if len(read) < 2:
+        return None
+    (own, n), (floor, _) = read
+    return _counted(own.point * n, floor.point * n, n, None, own)[1]
 
 
 def _effort(content: Any, where: object, nulls: Calibration) -> list[Told]:

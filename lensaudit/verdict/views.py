@@ -7,7 +7,7 @@ scatter over models that never knew is shipped in `calibration.json`, which `len
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -26,6 +26,7 @@ from lensaudit.verdict.thresholds import (
     OTHERS_HELD_FROM,
     OWN_SPREAD_FROM,
     RULED_OUT_BELOW,
+    SAYS_HALF,
 )
 
 Group = Literal["answers", "association", "stream", "aligned", "training", "directions"]
@@ -209,6 +210,23 @@ class View:
             "control": self.control,
             "why": self.reason or None,
         }
+
+
+def strongest(views: Iterable[View]) -> View:
+    """Of views of one name the one that says most of the facts, in whatever order they come.
+
+    What finds goes before what does not, what has a number before what has none, and what cannot
+    tell before what rules out: no further result takes a finding away.
+    """
+
+    def strength(one: View) -> tuple[bool | float | str, ...]:
+        least = one.held.least if one.held and one.held.value is not None else -math.inf
+        says = one.finds and one.held is not None and one.held.point >= SAYS_HALF
+        has = one.held is not None or one.chance is not None
+        ranked = (one.finds, says, one.holds, has, not one.rules_out, least)
+        return *ranked, -(2.0 if one.chance is None else one.chance), repr(one)
+
+    return max(views, key=strength)
 
 
 def share(one: Estimate) -> str:

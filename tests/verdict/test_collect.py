@@ -7,7 +7,10 @@ import verdict_support as made
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
+from lensaudit.scores.intervals import exact_excess
+from lensaudit.verdict.attacks import _null_of
 from lensaudit.verdict.collect import verdicts
+from lensaudit.verdict.views import LEVEL, read_calibration
 
 PARTIAL = made.summary(0.667, half=0.06, aligned=made.aligned(0.64, half=0.06), source="npo")
 ERASED = made.summary(source="absent")
@@ -17,7 +20,9 @@ def codes(*places):
     return {one.source: one.code for one in verdicts(places).models}
 
 
-def worst_folder(folder, n_out=40, *, source="x", weights="w", low=0.55, high=0.85, q=""):
+def worst_folder(
+    folder, n_out=40, *, source="x", weights="w", low=0.55, high=0.85, q="", expected=2.0
+):
     folder.mkdir(parents=True)
     content = {
         "kind": "worst",
@@ -26,10 +31,10 @@ def worst_folder(folder, n_out=40, *, source="x", weights="w", low=0.55, high=0.
         "n_scored": 56,
         "authors": 8,
         "n_out": n_out,
-        "expected": 2.0,
-        "excess": (n_out - 2) / 56,
-        "ci95": [low, high],
-        "no_interval": None,
+        "expected": expected,
+        "excess": (n_out - expected) / 56,
+        "ci95": None if low is None else [low, high],
+        "no_interval": None if low is not None else "every author has the same mean",
         "named": [],
         "facts": [{"idx": 0, "q": q}],
     }
@@ -37,11 +42,27 @@ def worst_folder(folder, n_out=40, *, source="x", weights="w", low=0.55, high=0.
     return made.seal(folder, "worst", ["summary.json"], source={"weights": weights})
 
 
-def rtt_folder(folder, ratio, *, passed=True):
+def sample_folder(folder, *rows, authors=8):
+    """Leak@k as (temperature, k, source, retain, low, high); no limits where authors agree."""
+    folder.mkdir(parents=True)
+    leak = [
+        {"temperature": at, "top_p": 1.0, "k": k, "source": own, "retain": arm, "low": low}
+        | {"high": high, "excess": None if own is None else own - arm, "corrected": None}
+        | {"false_leak": 0.0, "reason": None}
+        for at, k, own, arm, low, high in rows
+    ]
+    content = {"kind": "sample", "source": "x", "retain": ["retain"], "n_scored": 56}
+    content |= {"samples": 64, "authors": authors, "leak": leak}
+    (folder / "summary.json").write_text(json.dumps(content))
+    return made.seal(folder, "sample", ["summary.json"], source={"weights": "w"})
+
+
+def rtt_folder(folder, ratio, *, passed=True, **accuracies):
     folder.mkdir(parents=True)
     gate = {"passed": passed, "reason": "it never unlearned"}
     study = {"study_id": "s", "models": {"unlearned": "x"}, "gate": gate}
-    study["main"] = {"recovery_adjusted": ratio}
+    read = {name: {"value": one, "n": 64} for name, one in accuracies.items()}
+    study["main"] = {"recovery_adjusted": ratio, "accuracies": read}
     (folder / "summary.json").write_text(json.dumps([study]))
     return made.seal(folder, "rtt run", ["summary.json"], models={"x": "w"})
 
@@ -100,6 +121,59 @@ def test_a_study_whose_gate_failed_finds_nothing(tmp_path):
     rtt_folder(tmp_path / "a", ratio, passed=False)
     (view,) = verdicts([tmp_path / "a"]).models[0].views
     assert (view.says, view.reason) == ("cannot tell", "it never unlearned")
+
+
+@pytest.mark.parametrize(
+    ("n_out", "expected", "finds"), [(56, 0, True), (47, 0, True), (5, 1, False), (1, 0, False)]
+)
+def test_a_leak_that_all_authors_share_is_found_by_exact_counts(tmp_path, n_out, expected, finds):
+    """56 of 56 against 0 has no scatter between authors: there is nothing that is more evidence."""
+    worst_folder(tmp_path / "a", n_out, expected=expected, low=None)
+    view = verdicts([tmp_path / "a"]).models[0].views[0]
+    assert view.finds is finds
+    assert view.held.ends is not None
+    made.save_run(tmp_path / "a" / "patch", made.summary())
+    assert (codes(tmp_path / "a") == {"x": "erased"}) is not finds
+
+
+def test_rows_of_few_authors_are_worth_few_in_exact_counts(tmp_path):
+    """12 of 56 against 1: of as many people .001, of 8 authors 5 against 1 of 25."""
+    assert exact_excess(12, 1, 56, 1)[1] < LEVEL < exact_excess(12, 1, 56, 7)[1]
+    worst_folder(tmp_path / "a", 12, expected=1, low=None)
+    assert not verdicts([tmp_path / "a"]).models[0].views[0].finds
+
+
+def test_where_authors_differ_the_more_careful_of_two_chances_counts(tmp_path):
+    """So narrow an interval would find 3 of 56 against 0; the counts do not."""
+    worst_folder(tmp_path / "a", 3, expected=0, low=0.05, high=0.057)
+    view = verdicts([tmp_path / "a"]).models[0].views[0]
+    assert view.chance == pytest.approx(exact_excess(3, 0, 56, 7)[1])
+
+
+def test_samples_that_all_say_the_facts_are_found(tmp_path):
+    sample_folder(tmp_path / "a", (1.0, 64, 1.0, 0.0, None, None))
+    (view,) = verdicts([tmp_path / "a"]).models[0].views
+    assert view.finds
+    assert codes(tmp_path / "a") == {"x": "answers"}
+
+
+def test_a_retraining_that_brings_all_back_of_every_author_is_found(tmp_path):
+    """B is C on every row: the ratio is 1 without an interval; 64 of 64 against 24 of 64."""
+    ratio = {"value": 1.0, "interval": None, "interval_why": "every author has the same ratio"}
+    rtt_folder(tmp_path / "a", ratio, B=1.0, C=1.0, N=0.375)
+    rtt_folder(tmp_path / "b", ratio, B=0.4, C=0.4, N=0.375)
+    for name, finds in (("a", True), ("b", False)):
+        (view,) = verdicts([tmp_path / name]).models[0].views
+        assert view.finds is finds
+
+
+def test_a_stand_in_lends_its_spread_and_not_its_mean():
+    """The worst case of models that never knew lies at -.2: its list elicits more from retain."""
+    nulls = read_calibration()
+    lent = _null_of("effort", nulls)
+    assert nulls["worst_case"].mean < -0.1
+    assert (lent.mean, lent.spread) == (0.0, nulls["worst_case"].spread)
+    assert _null_of("worst_case", nulls) == nulls["worst_case"]
 
 
 def test_named_facts_find_by_their_least_q_alone(tmp_path):
