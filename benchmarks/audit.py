@@ -3,17 +3,19 @@
     OMP_NUM_THREADS=1 python -m benchmarks.audit
 
 The family's anchors are there when an audit of one more of its models is asked for: their caches,
-scores, maps, and what they say. An audit of another model makes them first, where the folder lacks
-them; then the one in question is run in a process of its own. Processor seconds: other work on the
-machine does not count. A part's own time: a model that is loaded to be cached counts as loaded.
+scores, maps, and what they say. An audit of another model makes them first, in an empty folder;
+then the one in question is run in a process of its own. Processor seconds: other work on the
+machine does not count. A part's own time: a model that is loaded to be cached counts as loaded. A
+part that never ran is an error: something had it already.
 """
 
 import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe
+from benchmarks.work import NotMeasured
 from lensaudit.files import slug
 from lensaudit.settings import Dtype
 
@@ -46,6 +49,7 @@ class Clock:
     def __init__(self) -> None:
         self.parts: dict[str, float] = defaultdict(float)
         self.inside: list[float] = [0.0]
+        self.calls: Counter[str] = Counter()
 
     def wrap(self, owner: Any, name: str, part: str) -> None:
         """Count a function's time from now on."""
@@ -55,6 +59,7 @@ class Clock:
         def counted(*args: Any, **options: Any) -> Any:
             began = time.process_time()
             self.inside.append(0.0)
+            self.calls[part] += 1
             try:
                 return plain(*args, **options)
             finally:
@@ -72,7 +77,11 @@ def found(path: str) -> Any:
 
 
 def measured(source: str, folder: Path, dtype: Dtype) -> dict[str, float]:
-    """Seconds of each part of an audit in this process, with what it imports."""
+    """Seconds of each part of an audit in this process, with what it imports.
+
+    Raises:
+        NotMeasured: a part was not run.
+    """
     clock = Clock()
     for place, name, part in PARTS:
         clock.wrap(found(place), name, part)
@@ -82,6 +91,8 @@ def measured(source: str, folder: Path, dtype: Dtype) -> dict[str, float]:
     clock.parts["libraries imported"] = began = time.process_time()
     asked = AuditSettings(suite="none", activations=folder / "activations", dtype=dtype)
     audit_into([source], asked, folder / slug(source))
+    if missing := {part for *_, part in PARTS} - set(clock.calls):
+        raise NotMeasured(f"parts that never ran: {', '.join(sorted(missing))}")
     clock.parts["all else"] = time.process_time() - began - clock.inside[0]
     return clock.parts
 
@@ -91,20 +102,23 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--source", default="smollm2/npo")
     parser.add_argument("--before", default="smollm2/absent", help="audited first")
-    parser.add_argument("--folder", type=Path, default=Path("build/audit-bench"))
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.inside:
         print(json.dumps(measured(asked.source, asked.folder, asked.dtype)))
         return
-    again = [sys.executable, "-m", "benchmarks.audit", *sys.argv[1:], "--inside"]
-    subprocess.run([*again, "--source", asked.before], check=True, capture_output=True)
-    wall = time.monotonic()
-    told = subprocess.run(again, check=True, capture_output=True, text=True)
-    wall = time.monotonic() - wall
+    machine = describe()
+    with tempfile.TemporaryDirectory() as folder:
+        again = [sys.executable, "-m", "benchmarks.audit", *sys.argv[1:], "--inside"]
+        again += ["--folder", folder]
+        subprocess.run([*again, "--source", asked.before], check=True, stdout=subprocess.PIPE)
+        wall = time.monotonic()
+        told = subprocess.run(again, check=True, stdout=subprocess.PIPE, text=True)
+        wall = time.monotonic() - wall
     parts = json.loads(told.stdout.splitlines()[-1])
-    print(f"{describe()}\n\n| part of an audit of {asked.source} | processor s |\n|---|---|")
+    print(f"{machine}\n\n| part of an audit of {asked.source} | processor s |\n|---|---|")
     for part, seconds in sorted(parts.items(), key=lambda one: -one[1]):
         print(f"| {part} | {seconds:.1f} |")
     print(f"| all | {sum(parts.values()):.1f} |\n\n{wall:.0f} s passed.")

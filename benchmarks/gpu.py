@@ -20,6 +20,7 @@ import torch
 from benchmarks.machine import describe
 from benchmarks.shapes import Shape, random_model, shape_named
 from benchmarks.sweep import Asked, arithmetic, bench_of, oracle_runs, sweep_runs
+from benchmarks.work import share_of_peak
 from lensaudit.files import write_json
 
 N_ROWS = 367
@@ -83,12 +84,17 @@ def counted(said: str) -> dict[str, int]:
 
 
 def measured(shape: Shape, asked: Asked, *, n_rows: int = N_ROWS) -> Speed:
-    """The sweep and the slow form on random weights."""
+    """The sweep and the slow form on random weights.
+
+    Raises:
+        NotMeasured: rows were left out, or a share of the peak is above 1.
+    """
     model = random_model(shape.config, dtype=asked.dtype, device=asked.device)
     with bench_of(shape, model, n_rows, asked) as bench:
-        fast = sweep_runs(bench, n_runs=asked.n_runs)
-        slow = oracle_runs(bench, n_runs=asked.n_runs, n_layers=shape.n_oracle_layers)
         peak = asked.peak()
+        fast = sweep_runs(bench, n_runs=asked.n_runs or 1)
+        slow = oracle_runs(bench, n_runs=asked.n_runs or 1, n_layers=shape.n_oracle_layers)
+        peak = max(peak, asked.peak())
         return Speed(
             dtype=asked.dtype,
             n_rows=n_rows,
@@ -96,8 +102,8 @@ def measured(shape: Shape, asked: Asked, *, n_rows: int = N_ROWS) -> Speed:
             sweep_s=fast["b"].median,
             cached_s=fast["c"].median,
             peak_tflops=peak / 1e12,
-            sweep_share=arithmetic(bench, cached=False) / fast["b"].median / peak,
-            cached_share=arithmetic(bench, cached=True) / fast["c"].median / peak,
+            sweep_share=share_of_peak(arithmetic(bench, cached=False), fast["b"].median, peak),
+            cached_share=share_of_peak(arithmetic(bench, cached=True), fast["c"].median, peak),
             memory_bytes=fast["b"].peak_bytes,
         )
 

@@ -1,6 +1,6 @@
 """What is timed: model shapes with random weights, and token ids as long as TOFU's."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,9 +9,11 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from lensaudit.data.spans import Encoded
+from lensaudit.activations.spec import SHARD_EXAMPLES
+from lensaudit.data.spans import Encoded, buckets, by_length
 from lensaudit.models.bridge import DTYPES, TransformerBridge, bridge_from
 from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.linear import with_fast_layers
 from lensaudit.models.registry import ModelSpec
 
 PERCENTILES = (0, 5, 25, 50, 75, 90, 95, 99, 100)
@@ -34,6 +36,8 @@ class Shape:
     """Examples of the run that is compared with one of twice as many."""
     n_oracle_layers: int
     """Layers whose hooked pass is timed; the others cost the same."""
+    n_runs: int = 1
+    """Of every row, unless it is said."""
 
 
 SHAPES = ("embedded", "llama-1b")
@@ -52,7 +56,7 @@ def shape_named(name: str) -> Shape:
             tie_word_embeddings=False,
             max_position_embeddings=512,
         )
-        return Shape(name, "16 layers of 64, vocabulary 2,048", config, 128, 128, 16)
+        return Shape(name, "16 layers of 64, vocabulary 2,048", config, 128, 128, 4, 3)
     if name == "smollm2":
         config = LlamaConfig(
             vocab_size=49152,
@@ -64,7 +68,7 @@ def shape_named(name: str) -> Shape:
             tie_word_embeddings=True,
             max_position_embeddings=8192,
         )
-        return Shape(name, "30 layers of 576, vocabulary 49,152", config, 32, 32, 30)
+        return Shape(name, "30 layers of 576, vocabulary 49,152", config, 32, 32, 30, 1)
     if name == "llama-1b":
         config = LlamaConfig(
             vocab_size=128256,
@@ -86,16 +90,17 @@ def shape_named(name: str) -> Shape:
             },
         )
         text = "Llama-3.2-1B, random weights"
-        return Shape(name, text, config, 32, 32, 2)
+        return Shape(name, text, config, 16, 16, 2, 1)
     raise ValueError(f"shape {name}: wanted one of {', '.join(SHAPES)}")
 
 
 def random_model(
     config: LlamaConfig, *, seed: int = 0, dtype: str = "float32", device: str = "cpu"
 ) -> TransformerBridge:
-    """A bridged model whose weights were never trained."""
+    """A bridged model whose weights were never trained; its layers are those of a loaded one."""
     torch.manual_seed(seed)
-    return bridge_from(LlamaForCausalLM(config).to(device, DTYPES[dtype]), no_words())
+    made = with_fast_layers(LlamaForCausalLM(config).to(device, DTYPES[dtype]))
+    return bridge_from(made, no_words())
 
 
 def no_words() -> PreTrainedTokenizerFast:
@@ -119,6 +124,18 @@ def random_examples(n: int, d_vocab: int, *, seed: int = 0) -> list[Encoded]:
         tokens = generator.integers(2, d_vocab, prompt + span + tail).tolist()
         found.append(Encoded(idx, idx // 20, tuple(tokens), prompt, prompt - 1, prompt - 1 + span))
     return found
+
+
+def whole_batches(encoded: Sequence[Encoded], batch_size: int) -> Iterator[Sequence[Encoded]]:
+    """Batches of whole sequences that pad least: alike in all their tokens."""
+    return buckets(encoded, batch_size, length=lambda e: len(e.token_ids))
+
+
+def cache_batches(encoded: Sequence[Encoded], batch_size: int) -> Iterator[Sequence[Encoded]]:
+    """Those in which a cache of all positions is made: shard by shard."""
+    ordered = by_length(encoded)
+    for at in range(0, len(ordered), SHARD_EXAMPLES):
+        yield from whole_batches(ordered[at : at + SHARD_EXAMPLES], batch_size)
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.shapes import random_examples, random_model, shape_named
+from benchmarks.shapes import (
+    cache_batches,
+    lengths_of,
+    random_examples,
+    random_model,
+    shape_named,
+)
 from benchmarks.store_faults import FINGERPRINT
+from benchmarks.work import NotMeasured, tokens_read
 from lensaudit.activations.fill import fill
 from lensaudit.activations.store import ActivationStore
-from lensaudit.data.spans import buckets, make_batch
+from lensaudit.data.spans import make_batch
 from lensaudit.models.bridge import captured
 
 N_CACHED = 64
@@ -38,21 +45,34 @@ def overhead(root: Path) -> Overhead:
     encoded = random_examples(N_CACHED, shape.config.vocab_size)
     fingerprint = replace(FINGERPRINT, layers=16, d_model=2048, dtype="float32")
 
-    def forward(n_examples: int = N_CACHED) -> None:
-        for bucket in buckets(encoded[:n_examples], BATCH):
+    n_tokens, batches = lengths_of(encoded).total, list(cache_batches(encoded, BATCH))
+
+    def forward(n_batches: int | None = None) -> None:
+        for bucket in batches[:n_batches]:
             # one activation, and the logits of one position, as when caching
             captured(model, make_batch(bucket).tokens, ["ln_final.hook_out"])
 
-    forward(BATCH)
+    forward(1)
     bare, cached, n_bytes = [], [], 0
     for number in range(2):
         store = ActivationStore(root / f"model-{number}", reserve_bytes=0)
-        bare.append(processor_seconds(forward))
-        cached.append(
-            processor_seconds(
-                lambda s=store: fill(s, fingerprint, encoded, name="x", load=lambda: model)
-            )
-        )
+
+        def filled(store: ActivationStore = store) -> None:
+            fill(
+                store,
+                fingerprint,
+                encoded,
+                name="x",
+                load=lambda: model,
+                batch_size=BATCH,
+            ).close()
+
+        with tokens_read(model) as read:
+            bare.append(processor_seconds(forward))
+            n_bare = list(read)
+            cached.append(processor_seconds(filled))
+        if n_bare[0] < n_tokens or read != [2 * n for n in n_bare]:
+            raise NotMeasured(f"tokens read: {n_bare} bare, {read} with the cache")
         n_bytes = sum(path.stat().st_size for path in store.root.rglob("*.h5"))
         shutil.rmtree(store.root)
     return Overhead(min(bare), min(cached), n_bytes)

@@ -1,19 +1,23 @@
-"""How much faster is the sweep than one hooked pass per layer? `make bench` prints the table.
+"""How much faster is the sweep than one hooked pass per layer? `make bench` writes the tables.
 
     python -m benchmarks.sweep --shape embedded --shape llama-1b [--device cuda --dtype bfloat16]
 
 (a) one hooked pass per layer, S1 known; (b) the sweep with the clean run cached and the source
 model run; (c) the sweep with every activation cached; (d), (e) the same two at KE layers only.
 Everything a user waits for is timed but the loading of weights: caches are written to disk and
-read back, scores are recorded. All rows of a table come from one process.
+read back, scores are recorded. All rows of a table come from one process. The source differs from
+`full` at every token and layer; where a block or the unembedding reads fewer tokens than a row
+stands for, or a row runs above the machine's peak, there is an error and no table. Writes
+benchmarks/sweep.md.
 """
 
 import argparse
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,7 +32,9 @@ from benchmarks.shapes import (
     random_examples,
     random_model,
     shape_named,
+    whole_batches,
 )
+from benchmarks.work import all_read, share_of_peak
 from lensaudit.activations.fill import (
     cache_batch_that_fits,
     fill,
@@ -38,6 +44,7 @@ from lensaudit.activations.spec import SHARD_EXAMPLES
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.spans import Encoded, buckets, by_length, make_batch
 from lensaudit.errors import InputError
+from lensaudit.files import write_bytes
 from lensaudit.models.bridge import DTYPES, TransformerBridge, residuals
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.decoder import decoder_of
@@ -52,6 +59,7 @@ from lensaudit.patching.stages import Room, Runner, complete
 KE_FROM = 5
 """On the published 1B model about 11 of 16 layers are KE; the early ones are missing."""
 ORACLE_BATCHES = (1, 8, 32)
+PAGE = Path(__file__).with_suffix(".md")
 MiB = 1 << 20
 
 
@@ -60,7 +68,8 @@ class Asked:
     """How a table is measured."""
 
     memory: str = "2G"
-    n_runs: int = 3
+    n_runs: int | None = None
+    """Of every row; None: the shape says."""
     device: str = "cpu"
     dtype: str = "float32"
 
@@ -86,6 +95,7 @@ class Bench:
 
     def cache(self, checkpoint: Checkpoint, positions) -> Activations:
         """The activations of a model, computed and written unless they are there."""
+        runs = self.as_source() if checkpoint.weights == "source" else nullcontext(self.model)
         fingerprint = fingerprint_of_run(
             checkpoint,
             self.encoded,
@@ -94,18 +104,42 @@ class Bench:
             device=self.settings.device,
             batch_size=self.settings.cache_batch,
         )
-        return fill(
-            ActivationStore(self.root),
-            fingerprint,
-            self.encoded,
-            name=checkpoint.spec.name,
-            load=lambda: self.model,
-            batch_size=self.settings.cache_batch,
-        )
+        with runs as model:
+            return fill(
+                ActivationStore(self.root),
+                fingerprint,
+                self.encoded,
+                name=checkpoint.spec.name,
+                load=lambda: model,
+                batch_size=self.settings.cache_batch,
+            )
 
     def source(self) -> Checkpoint:
-        """The audited model: the same weights run again, under another name."""
+        """The audited model."""
         return checkpoint_of(self.shape, "source", self.settings.dtype)
+
+    @contextmanager
+    def as_source(self) -> Iterator[TransformerBridge]:
+        """The audited model: the same blocks under another first norm.
+
+        So its stream differs at every token, after every block, and no second model is held.
+        """
+        norm = decoder_of(self.model).blocks[0].ln1
+        assert isinstance(norm, torch.nn.Module)
+        weight, own = norm.weight, norm.weight.data
+        weight.data = own * torch.linspace(0.5, 1.5, len(own)).to(own)
+        try:
+            yield self.model
+        finally:
+            weight.data = own
+
+    def tokens(self, layers: Sequence[int], *, cached: bool) -> list[int]:
+        """That each block and the unembedding must read where rows of `layers` are swept."""
+        lengths = lengths_of(self.encoded)
+        rows = [sum(layer < at for layer in layers) for at in range(self.n_layers)]
+        ran = 0 if cached else lengths.read
+        # what `full` says unpatched is read once, beside the rows
+        return [ran + n * lengths.span for n in rows] + [(1 + len(layers)) * lengths.span]
 
     def forget(self) -> None:
         """Remove the source's cache and the scores."""
@@ -129,20 +163,22 @@ class Bench:
             )
             shutil.rmtree(self.root / "scores", ignore_errors=True)
             book = ScoreCache(self.root, {}, "source")
-            complete(
-                runner,
-                self.encoded,
-                {"source": CachedSource(activations, "resid_post")},
-                {"source": book},
-                lambda e, source: layers,
-                what="",
-                progress=lambda done: None,
-            )
+            with all_read(self.model, self.tokens(layers, cached=True), "sweep"):
+                complete(
+                    runner,
+                    self.encoded,
+                    {"source": CachedSource(activations, "resid_post")},
+                    {"source": book},
+                    lambda e, source: layers,
+                    what="",
+                    progress=lambda done: None,
+                )
 
     def source_run(self, layers: Sequence[int]) -> None:
         """Run the source model, then sweep."""
         self.forget()
-        self.sweep(layers)
+        with all_read(self.model, self.tokens(layers, cached=False), "source run and sweep"):
+            self.sweep(layers)
 
     def timed(self, run: Callable[[], object], *, n_runs: int, what: str) -> Timed:
         """On this benchmark's device."""
@@ -150,11 +186,15 @@ class Bench:
 
     def oracle(self, batch_size: int, layers: Sequence[int]) -> None:
         """Run the source model, then `full` once for each of `layers`."""
-        for bucket in buckets(self.encoded, batch_size):
-            batch = make_batch(bucket).to(self.settings.device)
-            stack, _ = residuals(self.model, batch.tokens)
-            if layers:
-                oracle.patched(self.model, stack, batch, layers=layers)
+        n_tokens = lengths_of(self.encoded).total
+        blocks = [(1 + len(layers)) * n_tokens] * self.n_layers
+        with all_read(self.model, [*blocks, len(layers) * n_tokens], "one pass per layer"):
+            for bucket in whole_batches(self.encoded, batch_size):
+                batch = make_batch(bucket).to(self.settings.device)
+                with self.as_source() as source:
+                    stack, _ = residuals(source, batch.tokens)
+                if layers:
+                    oracle.patched(self.model, stack, batch, layers=layers)
 
 
 def oracle_runs(bench: Bench, *, n_runs: int, n_layers: int) -> dict[int, Timed]:
@@ -191,6 +231,17 @@ def sweep_runs(bench: Bench, *, n_runs: int) -> dict[str, Timed]:
     }
 
 
+HEAD = (
+    "# The sweep against one hooked pass per layer",
+    "",
+    "(a) one hooked pass per layer at its best batch size, S1 known; (b) the sweep with the clean "
+    "run and S1 cached and the source model run; (c) the sweep with all activations cached; (d), "
+    "(e) the same two at KE layers only. The source differs from `full` in every row; tokens that "
+    "each block and the unembedding read were counted, and none is missing. (a) also computes its "
+    "padding, which the sweep's matrix products do not have: so a ratio may lie above what the "
+    "arithmetic alone allows, by the padding and by how near to the peak each runs.",
+    "",
+)
 NAMES = {
     "b": "(b) sweep, source model run",
     "c": "(c) sweep, all cached",
@@ -215,19 +266,33 @@ def table(bench: Bench, slow: dict[int, Timed], fast: dict[str, Timed]) -> list[
     return lines
 
 
-def facts(bench: Bench, fast: dict[str, Timed], peak: float) -> list[str]:
-    """Share of the matrix-multiply peak, the arithmetic bounds, padding."""
+def facts(bench: Bench, slow: dict[int, Timed], fast: dict[str, Timed], peak: float) -> list[str]:
+    """Shares of the matrix-multiply peak, the arithmetic bounds, padding.
+
+    Raises:
+        NotMeasured: a share above 1.
+    """
     swept, cached = arithmetic(bench, cached=False), arithmetic(bench, cached=True)
-    slow = oracle_arithmetic(bench)
+    hooked = oracle_arithmetic(bench)
+    best = min(one.median for one in slow.values())
+    shares = [
+        share_of_peak(flop, seconds, peak)
+        for flop, seconds in (
+            (hooked, best),
+            (swept, fast["b"].median),
+            (cached, fast["c"].median),
+        )
+    ]
     padded = sum(
-        len(bucket) * max(len(e.token_ids) for e in bucket) for bucket in buckets(bench.encoded, 8)
+        len(bucket) * max(len(e.token_ids) for e in bucket)
+        for bucket in whole_batches(bench.encoded, 8)
     )
     lengths, n = lengths_of(bench.encoded), len(bench.encoded)
     return [
-        f"- matrix-multiply peak {peak / 1e9:.0f} GFLOP/s; "
-        f"(b) runs at {swept / fast['b'].median / peak:.0%} of it, "
-        f"(c) at {cached / fast['c'].median / peak:.0%} (useful arithmetic only)",
-        f"- the arithmetic alone allows (a)/(b) {slow / swept:.1f}, (a)/(c) {slow / cached:.1f}",
+        f"- matrix-multiply peak {peak / 1e9:.0f} GFLOP/s; (a) runs at {shares[0]:.0%} of it, "
+        f"(b) at {shares[1]:.0%}, (c) at {shares[2]:.0%} (useful arithmetic only)",
+        f"- the arithmetic alone allows (a)/(b) {hooked / swept:.1f}, "
+        f"(a)/(c) {hooked / cached:.1f}",
         f"- {n} examples, tokens on average: {lengths.total / n:.1f} in all, "
         f"{lengths.read / n:.1f} up to the last read, {lengths.span / n:.2f} in the span",
         f"- padding: of (a) {1 - lengths.total / padded:.0%} at batch 8, of the source run "
@@ -280,7 +345,7 @@ def attention_padding(bench: Bench) -> float:
 
 def doubled(shape: Shape, model: TransformerBridge, asked: Asked) -> str:
     """Cost of (b) on twice the examples."""
-    found, n_runs = {}, asked.n_runs
+    found, n_runs = {}, asked.n_runs or shape.n_runs
     for n in (shape.n_doubled, 2 * shape.n_doubled):
         with bench_of(shape, model, n, asked) as bench:
             bench.source_run([0])
@@ -313,32 +378,36 @@ def bench_of(shape: Shape, model: TransformerBridge, n: int, asked: Asked) -> It
 
 def report(shape: Shape, asked: Asked) -> Iterator[str]:
     """The section of one shape, line by line."""
+    n_runs = asked.n_runs or shape.n_runs
     model = random_model(shape.config, dtype=asked.dtype, device=asked.device)
     yield f"\n## {shape.name}: {shape.text}, {asked.dtype}\n"
+    yield f"{describe(asked.device)}\n"
     with bench_of(shape, model, shape.n_examples, asked) as bench:
         peak = asked.peak()
-        fast = sweep_runs(bench, n_runs=asked.n_runs)
-        slow = oracle_runs(bench, n_runs=asked.n_runs, n_layers=shape.n_oracle_layers)
+        fast = sweep_runs(bench, n_runs=n_runs)
+        slow = oracle_runs(bench, n_runs=n_runs, n_layers=shape.n_oracle_layers)
         peak = max(peak, asked.peak())
         yield from table(bench, slow, fast)
         yield ""
-        yield f"- budget {asked.memory}; median of {asked.n_runs} runs"
-        yield from facts(bench, fast, peak)
+        yield f"- budget {asked.memory}; median of {n_runs} runs"
+        yield from facts(bench, slow, fast, peak)
     yield doubled(shape, model, asked)
+    yield f"- load after it {os.getloadavg()[0]:.1f}, its own {torch.get_num_threads()} threads too"
 
 
 @torch.no_grad()
 def main() -> None:
-    """Print the table."""
+    """Print the tables and write them."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--shape", action="append", choices=SHAPES, help="default: all, in turn")
     parser.add_argument("--memory", default="2G", help="budget above the weights")
-    parser.add_argument("--runs", type=int, default=3, help="of every row; the median counts")
+    parser.add_argument("--runs", type=int, help="of every row; the median counts (3, large: 1)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 …")
     parser.add_argument("--dtype", default="float32", choices=DTYPES)
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: all cores")
+    parser.add_argument("--out", type=Path, default=PAGE)
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     try:
@@ -346,10 +415,14 @@ def main() -> None:
     except InputError as error:
         parser.error(str(error))
     asked = Asked(chosen.memory, chosen.runs, device, chosen.dtype)
-    print(f"{describe(asked.device)}\n\n- {help_ratio()}")
+    words = " ".join(sys.argv[1:])
+    lines = [*HEAD, f"`{f'python -m benchmarks.sweep {words}'.strip()}`. {help_ratio()}."]
+    print("\n".join(lines), flush=True)
     for name in chosen.shape or SHAPES:
         for line in report(shape_named(name), asked):
             print(line, flush=True)
+            lines.append(line)
+    write_bytes(chosen.out, "\n".join([*lines, ""]).encode())
 
 
 if __name__ == "__main__":
