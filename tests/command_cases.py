@@ -280,7 +280,9 @@ _CASES = (
     # own rows, every author twice
     Case("patch_own", f"patch {IDK} {ANCHORS} --data rows.jsonl --out out --json", files=OWN),
     Case(
-        "patch_head", f"patch {NPO} --limit 4 --out out --component head:1 --layers 3,9 --tau 0.001"
+        "patch_head",
+        f"patch {NPO} --limit 4 --out out --component head:1 --layers 3,9 --tau 0.001",
+        tau=0.001,
     ),
     # eval
     Case("eval_plan", "eval --model demo/npo --limit 4 --out out --dry-run"),

@@ -21,7 +21,7 @@ from pathlib import Path
 from unittest import mock
 
 from judge_server import JudgeStub
-from tolerance import ALLOWANCE, NATS, close, ratio
+from tolerance import ALLOWANCE, NATS, WITHIN, close, ratio
 
 import lensaudit
 from lensaudit.settings import TAU
@@ -56,6 +56,8 @@ class Case:
     stub: bool = False
     """Whether `{stub}` in the call is the address of a pretended judge."""
     slow: bool = False
+    tau: float = TAU
+    """The smallest S1 that a score of it divides by."""
 
 
 class Stage(contextlib.ExitStack):
@@ -228,22 +230,30 @@ NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]\d+)?(?!\
 SHADES = "_▁▂▃▄▅▆▇█"
 ROUNDED = ("lens_by_token", "p", "rows")
 """Lists of a file whose numbers have three to five digits."""
+READ = ("s1", "s2", "baseline")
+"""What a model's log-probabilities give by themselves, whatever divides them afterwards."""
 
 
-def difference(wanted: object, found: object, where: str = "") -> str | None:
-    """The first place where two records differ; None if they agree."""
-    printed = Printed()
-    return next(_differences(wanted, found, where, "", printed), None) or printed.problem(where)
+def difference(wanted: object, found: object, where: str = "", tau: float = TAU) -> str | None:
+    """The first place where two records differ; None if they agree.
+
+    `tau` is the smallest S1 that is divided by.
+    """
+    seen = Comparison(tau)
+    return next(_differences(wanted, found, where, "", seen), None) or seen.problem(where)
 
 
 @dataclass
-class Printed:
-    """Numbers that were rounded when they were printed: their last digit may move, of a few."""
+class Comparison:
+    """What has been seen of two records: numbers that were rounded when they were printed."""
 
+    tau: float = TAU
     expected: float = 0.0
-    """How many move if each of them moved by NATS before it was rounded."""
+    """How many last digits move if each number moved by NATS before it was rounded."""
     moved: set[tuple[str, str]] = field(default_factory=set)
     """Those that did; the same number may stand in many places."""
+    columns: list[str] = field(default_factory=list)
+    """Of the table that is compared."""
 
     def problem(self, where: str) -> str | None:
         """Too many have moved to have lain beside a boundary."""
@@ -252,26 +262,46 @@ class Printed:
             return None
         return f"{where}: {len(self.moved)} last digits moved, at most {most:.0f} may: {self.moved}"
 
+    def within(self, number: re.Match[str], kind: str) -> float:
+        """How far a number may move, by its name."""
+        name, tau = self.name(number, kind), self.tau
+        if kind == ".csv" and name == "erasure" and "s1" in self.columns:
+            return ratio(float(number.string.split(",")[self.columns.index("s1")]))
+        if name in READ:
+            return NATS
+        if name in WITHIN:
+            return WITHIN[name](float(number[0]))
+        return ratio(tau) if name == "erasure" or tau < TAU else NATS
+
+    def name(self, number: re.Match[str], kind: str) -> str:
+        """Of its column, or the one before it in JSON."""
+        before = number.string[: number.start()]
+        if kind == ".csv":
+            return (self.columns[before.count(",") :] or [""])[0]
+        _, named, name = before.rpartition('":')[0].rpartition('"')
+        return name if named else ""
+
 
 def _differences(
-    wanted: object, found: object, where: str, kind: str, printed: Printed
+    wanted: object, found: object, where: str, kind: str, seen: Comparison
 ) -> Iterator[str]:
     if isinstance(wanted, dict) and isinstance(found, dict) and wanted.keys() == found.keys():
         for key, one in wanted.items():
             its = Path(key).suffix if key.endswith(TEXTS) else kind
-            yield from _differences(one, found[key], f"{where} {key}", its, printed)
+            yield from _differences(one, found[key], f"{where} {key}", its, seen)
     elif isinstance(wanted, list) and isinstance(found, list):
+        seen.columns = str(wanted[0]).split(",") if kind == ".csv" and wanted else []
         for number, (one, other) in enumerate(zip_longest(wanted, found, fillvalue="<no line>"), 1):
-            yield from _differences(one, other, f"{where} line {number}", kind, printed)
+            yield from _differences(one, other, f"{where} line {number}", kind, seen)
     elif isinstance(wanted, str) and isinstance(found, str):
-        if not same_text(wanted, found, kind, printed):
+        if not same_text(wanted, found, kind, seen):
             yield f"{where}:\n- {wanted}\n+ {found}"
     elif wanted != found:
         said = (sorted(one) if isinstance(one, dict) else repr(one) for one in (wanted, found))
         yield "{}: {} became {}".format(where, *said)
 
 
-def same_text(wanted: str, found: str, kind: str = "", printed: Printed | None = None) -> bool:
+def same_text(wanted: str, found: str, kind: str = "", seen: Comparison | None = None) -> bool:
     """Whether two lines agree: computed numbers as `tolerance` says, all else exactly.
 
     A number of a file has all its digits, one on a screen, on a page or in a sentence a few.
@@ -285,12 +315,12 @@ def same_text(wanted: str, found: str, kind: str = "", printed: Printed | None =
     """
     if NUMBER.sub("#", wanted) != NUMBER.sub("#", found):
         return False
-    printed = printed or Printed()
+    seen = seen or Comparison()
     pairs = zip(NUMBER.finditer(wanted), NUMBER.finditer(found), strict=True)
-    return all([_same(one, other, kind, printed) for one, other in pairs])
+    return all([_same(one, other, kind, seen) for one, other in pairs])
 
 
-def _same(wanted: re.Match[str], found: re.Match[str], kind: str, printed: Printed) -> bool:
+def _same(wanted: re.Match[str], found: re.Match[str], kind: str, seen: Comparison) -> bool:
     one, other = wanted[0], found[0]
     if one.isdecimal() and other.isdecimal():
         return one == other
@@ -299,11 +329,11 @@ def _same(wanted: re.Match[str], found: re.Match[str], kind: str, printed: Print
     a, b, unit, longer = float(one), float(other), *min((_unit(n), n) for n in (one, other))
     if _unit(one) != _unit(other) and longer[-1] == "0" and "e" not in longer:
         return False  # 0.50 for 0.5: printed in another way
-    if _in_full(wanted, kind):
-        return close(a, b, _within(wanted, kind) + unit * (unit <= 2 * NATS))
-    printed.expected += min(1.0, NATS * max(1.0, abs(a)) / unit)
+    if _in_full(wanted, unit, kind, seen):
+        return close(a, b, seen.within(wanted, kind) + unit * (unit <= 2 * NATS))
+    seen.expected += min(1.0, NATS * max(1.0, abs(a)) / unit)
     if one != other:
-        printed.moved.add((one, other))
+        seen.moved.add((one, other))
     return one == other or (unit < max(0.1, 0.01 * abs(a)) and abs(a - b) < 1.5 * unit)
 
 
@@ -327,31 +357,15 @@ def _same_drawing(one: str, other: str) -> bool:
     )
 
 
-LAYER = re.compile(r"\d+,[^,]*,\d+,(?P<s1>[^,]+),[^,]+,1,(?P<erasure>[^,]+)")
-"""A line of layers.csv that counts: idx, group, layer, s1, s2, ke, erasure."""
-
-
-def _within(number: re.Match[str], kind: str) -> float:
-    """How far a number may move; the ratio S2 / S1 by what it is divided by, in a mean by tau."""
-    if kind == ".csv" and (row := LAYER.fullmatch(number.string)):
-        return ratio(float(row["s1"])) if number.start() == row.start("erasure") else NATS
-    return ratio(TAU) if _key(number) == "erasure" else NATS
-
-
-def _in_full(number: re.Match[str], kind: str) -> bool:
+def _in_full(number: re.Match[str], unit: float, kind: str, seen: Comparison) -> bool:
     """Is it written with all its digits: a value of csv or JSON, or a string of nothing else?"""
     before, after = number.string[: number.start()], number.string[number.end() :]
     if kind in (".csv", ".toml") or (before.endswith('"') and after.startswith('"')):
         return True
     is_json = kind in (".json", ".jsonl") or re.match(r"\s*[\[{]|<script type=", number.string)
     in_words = before.replace('\\"', "").count('"') % 2
-    return bool(is_json) and not in_words and _key(number) not in ROUNDED
-
-
-def _key(number: re.Match[str]) -> str:
-    """The name before it in JSON."""
-    _, named, name = number.string[: number.start()].rpartition('":')[0].rpartition('"')
-    return name if named else ""
+    is_rounded = unit > 1e-6 and seen.name(number, kind) in ROUNDED
+    return bool(is_json) and not in_words and not is_rounded
 
 
 def store(name: str, record: object) -> None:

@@ -40,7 +40,7 @@ SLOWER = {
     ],
 )
 def test_a_command_says_and_writes_what_it_did(stage, name):
-    assert difference(stored(name), stage.play(name), name) is None
+    assert difference(stored(name), stage.play(name), name, CASES[name].tau) is None
 
 
 def with_verdict(name):
@@ -116,7 +116,8 @@ SAID = "demo/npo: partly erased: UDS 0.631 [0.458, 0.775], held .37 of 16. ▕�
 def changed(line, old, new, path="x.jsonl"):
     """Is a line with `new` in the place of `old` another line?"""
     assert old in line
-    return difference({path: [line]}, {path: [line.replace(old, new)]}) is not None
+    head = ["idx,group,layer,s1,s2,ke,erasure"] if path == "x.csv" else []
+    return difference({path: [*head, line]}, {path: [*head, line.replace(old, new)]}) is not None
 
 
 @pytest.mark.parametrize(
@@ -135,6 +136,8 @@ def changed(line, old, new, path="x.jsonl"):
         (SAID, ".37", ".38", "stdout"),
         (SAID, "▃▄▅", "▃▃▅", "stdout"),
         ('{"sentence": "UDS .37, of 16"}', ".37", ".36", "x.json"),
+        ('{"p": 0.5228738563071846, "z": 0.1}', "0.5228", "0.5227", "x.json"),
+        ('   "trace": 1.9316037499999983,', "1.93160", "1.93163", "x.json"),
         ("│ 1.235e-05 │", "1.235", "1.236", "stdout"),
         ("│ 0.000 │", "0.000", "-0.000", "stdout"),
         ("│ ▬▬▬▬ │", "▬▬▬▬", "▬▬▬", "stdout"),
@@ -153,6 +156,8 @@ def test_what_another_processor_adds_up_otherwise_is_the_same(line, old, new, pa
         (LAYER, "24,", "25,", "x.csv"),
         (LAYER, ",1,", ",0,", "x.csv"),
         ('{"uds": 0.63058123}', "0.6305", "0.6306", "x.json"),
+        ('{"p": 0.5228738563071846, "z": 0.1}', "0.5228", "0.5226", "x.json"),
+        ('{"p": 4.999750012499375e-05}', "4.999", "9.999", "x.json"),
         ('{"share": 0.5}', "0.5", "0.6", "x.json"),
         ('{"at": "0.5"}', "0.5", "0.6", "x.json"),
         ('{"ke": [5, 6]}', "6", "7", "x.json"),
@@ -174,6 +179,15 @@ def test_what_another_processor_adds_up_otherwise_is_the_same(line, old, new, pa
 )
 def test_what_no_rounding_explains_is_another_line(line, old, new, path):
     assert changed(line, old, new, path)
+
+
+def test_where_a_tiny_tau_divides_scores_move_and_what_was_read_does_not():
+    wanted = {"results.jsonl": ['{"s1": [0.0041], "uds": 0.5055}']}
+    moved = {"results.jsonl": ['{"s1": [0.0041], "uds": 0.5095}']}
+    read = {"results.jsonl": ['{"s1": [0.0043], "uds": 0.5055}']}
+    assert difference(wanted, moved) is not None
+    assert difference(wanted, moved, tau=0.001) is None
+    assert difference(wanted, read, tau=0.001) is not None
 
 
 def test_few_printed_numbers_lie_beside_a_boundary():

@@ -10,11 +10,15 @@ numbers, words and ranks stay; what is computed moves:
 - S1, S2 and a delta are differences of two, a loss and a score are means of such: they stay within
   the same. A mean moves no more than what it is made of, an interval no more than its means.
 - A ratio S2 / S1 of two that moved by NATS moves by `ratio(S1)`: at tau = 0.05 forty times as far.
+- A p of drawn permutations counts those whose statistic reaches the true one: of 20,000 a few lie
+  within what both move by, most in the middle (`drawn`). A trace is a sum of several (`WITHIN`).
 - Of what is printed with few digits the last moves by one where the number lay beside the boundary:
   of numbers printed to a unit u, a share of NATS / u. `ALLOWANCE` times as many may move in a text.
 
 Below 1, NATS is absolute; above, relative: a perplexity, exp of a loss, moves by its own size.
 """
+
+from collections.abc import Callable, Mapping
 
 STEP = 2.0**-19
 """From one float32 to the next, of numbers between 16 and 32."""
@@ -40,3 +44,21 @@ def ratio(denominator: float) -> float:
     (40, 1)
     """
     return max(NATS, min(1.0, 2 * NATS / max(denominator, NATS)))
+
+
+def drawn(p: float) -> float:
+    """How far a share of drawn permutations may move: three of 20,000, in the tails none.
+
+    >>> round(drawn(0.5) * 20_000), drawn(5e-5) < 1 / 20_000
+    (3, True)
+    """
+    return 3 / 20_000 * min(1.0, 4 * p, 4 * (1 - p)) + NATS
+
+
+SUMMED = 8
+"""Most subjects of a relation in the goldens."""
+WITHIN: Mapping[str, Callable[[float], float]] = {
+    "p": drawn,
+    "trace": lambda value: SUMMED * NATS,
+}
+"""Numbers that are neither a log-probability nor a mean, by the name they have in results."""

@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> None:
             began = time.process_time()
             record = stage.play(name)
             try:
-                changed = difference(stored(name), record, name)
+                changed = difference(stored(name), record, name, CASES[name].tau)
             except FileNotFoundError:
                 changed = f"{name}: new"
             if changed and not check:
