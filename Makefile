@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PIP = $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check
 INSTALL = $(PIP) -c constraints.txt -e
 
-.PHONY: demo test suite style types shapes lint mutants bench gpu slow family docs site clean
+.PHONY: demo test suite style types shapes lint mutants campaign bench gpu slow family docs site clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -55,6 +55,9 @@ shapes: $(TOOLS)          ## the test suite with types and shapes checked in eve
 
 mutants: $(TOOLS)         ## break one line at a time: does a test notice? half an hour
 	$(BIN)/python tests/mutants/run.py --jobs 2
+
+campaign: $(TOOLS)        ## commands in combinations that no test combines; SEED=2 asks others; an hour
+	$(BIN)/python tests/campaign/run.py --seed $(or $(SEED),1) --write
 
 bench: $(TOOLS)           ## speed against the one-pass-per-layer method
 	$(BIN)/python -m benchmarks.sweep

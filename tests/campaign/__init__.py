@@ -1,0 +1,1 @@
+"""Commands asked in combinations that no test combines: relations around the scores."""
