@@ -15,7 +15,7 @@ from lensaudit.association.endpoint import Served, is_address, served_at
 from lensaudit.association.reading import N_SHOTS, prompt_text
 from lensaudit.association.settings import READERS, KnowSettings, ReaderName
 from lensaudit.data.candidates import facts_of
-from lensaudit.data.facts import Fact
+from lensaudit.data.facts import Fact, told_rows
 from lensaudit.data.neutral import is_whole, neutral_of
 from lensaudit.data.relations import Relation, lines_of, relations_of
 from lensaudit.data.tofu import forget_set
@@ -115,7 +115,7 @@ class Know:
         }
         if isinstance(self.source, Served):
             found["source"] |= {**self.source.identity, "vouched_for": False}
-        return found
+        return {**found, "rows": told_rows(fact for one in self.asked for fact in one.facts)}
 
 
 def asked_hash(asked: Sequence[Relation]) -> str:

@@ -37,7 +37,7 @@ from lensaudit.attacks.relearn import relearning_for
 from lensaudit.attacks.settings import ControlArm, WorstSettings
 from lensaudit.auditing.calls import door, notice
 from lensaudit.data.candidates import Shots, facts_of, shots_of
-from lensaudit.data.facts import Fact, answered
+from lensaudit.data.facts import Fact, answered, told_rows
 from lensaudit.data.neutral import neutral_of
 from lensaudit.errors import InputError
 from lensaudit.files import digest, slug, write_csv, write_jsonl
@@ -133,9 +133,10 @@ class Worst:
             "full": self.models.full,
             **{f"retain {n}": one for n, one in enumerate(self.models.never, 1)},
         }
-        return {
+        named = {
             role: {"name": one.spec.name, "weights": one.weights} for role, one in models.items()
         }
+        return {**named, "rows": told_rows(self.asked)}
 
     def identity(self) -> dict[str, Any]:
         """What tells this run from others."""

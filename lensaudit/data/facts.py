@@ -136,6 +136,11 @@ def examples_hash(examples: Sequence[Fact]) -> str:
     return digest([[*one.asked.values()] for one in sorted(examples, key=lambda one: one.idx)])
 
 
+def told_rows(examples: Iterable[Fact]) -> dict[str, str]:
+    """Idx -> entity, as manifests say what was asked: results of a model are joined by it."""
+    return {str(one.idx): one.entity or one.answer for one in examples}
+
+
 def spans_of(examples: Sequence[Fact]) -> dict[Origin, int]:
     """How many spans a rule alone found, and how many were reviewed."""
     return {one: sum(example.span == one for example in examples) for one in get_args(Origin)}

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lensaudit.data.facts import Fact
+from lensaudit.data.facts import Fact, told_rows
 from lensaudit.data.neutral import read_neutral
 from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError, WorkError
@@ -153,7 +153,11 @@ def run(audit: DirectionsAudit, progress: Tell = unheard, notice: Notice = unhea
     manifest(
         "steer audit",
         options=plain(settings, without=("name", "full", "retain", "out")),
-        inputs={**summary["models"], "examples": len(audit.encoded["forget"])},
+        inputs={
+            **summary["models"],
+            "examples": len(audit.encoded["forget"]),
+            "rows": told_rows(audit.session.examples),
+        },
         device=session.settings.device,
         started=started,
     ).write(out, ["summary.json"])

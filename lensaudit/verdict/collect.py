@@ -1,9 +1,9 @@
 """From folders to verdicts: which results are of one model, and what is said of each.
 
 Models are told apart by weights. A model may have been patched on several sets of rows: each is
-judged with all that is known beside it, and the worst code counts. Nothing that is named beside a
-model changes what is said of it. What a model keeps beside what `full` has is told with it: model
-utility, else its answers to kept rows.
+judged with all that is known beside it of these rows, and the worst code counts. Nothing that is
+named beside a model changes what is said of it. What a model keeps beside what `full` has is told
+with it: model utility, else its answers to kept rows.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +14,7 @@ from typing import Any
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
+from lensaudit.groups import grouped
 from lensaudit.results.eval_runs import EvaluationResult, read_eval
 from lensaudit.results.locate import Found, Kind, LeftOut, locate
 from lensaudit.results.patch_runs import PatchRun, PatchSummary, read_patch
@@ -23,7 +24,15 @@ from lensaudit.settings import Place, path_of
 from lensaudit.verdict.attacks import READERS
 from lensaudit.verdict.decide import BADNESS, Code, Evidence, Verdict
 from lensaudit.verdict.depth import of_patch
-from lensaudit.verdict.views import GROUPS, Calibration, View, hundredths, read_calibration
+from lensaudit.verdict.rows import Facts, facts_in, facts_of_run, shared
+from lensaudit.verdict.views import (
+    GROUPS,
+    Calibration,
+    View,
+    hundredths,
+    read_calibration,
+    strongest,
+)
 
 WANTED = (
     "wanted what lensaudit patch, audit, eval, worst, sample, rtt, relearn, effort or steer wrote"
@@ -79,13 +88,13 @@ def kept(own: Mapping[str, float | None], full: Mapping[str, float | None]) -> t
 def kept_of_runs(
     own: Sequence[EvaluationResult], full: Sequence[EvaluationResult]
 ) -> tuple[Keeps, ...]:
-    """The same of evaluations, of the first two that asked for the same rows."""
+    """The same of evaluations, of the two that asked for the same rows and show least is left."""
     pairs = ((one, other) for one in own for other in full if _kept_rows(one) == _kept_rows(other))
     found = (
         kept(*({name: one.value for name, one in run.entries.items()} for run in both))
         for both in pairs
     )
-    return next(filter(None, found), ())
+    return min(filter(None, found), key=lambda one: [keeps.share for keeps in one], default=())
 
 
 def _kept_rows(run: EvaluationResult) -> object:
@@ -109,16 +118,27 @@ def keeps_of(document: Mapping[str, Mapping[str, float]]) -> list[Keeps]:
     return [Keeps(metric, one["value"], one["full"]) for metric, one in document.items()]
 
 
+@dataclass(frozen=True)
+class Beside:
+    """What a result other than a run of `patch` says, and of which facts."""
+
+    views: Sequence[View]
+    facts: Facts
+
+    def heard(self, asked: Facts) -> Iterator[View]:
+        """Its views, with the vote that they have where these facts are judged."""
+        yield from map(shared(self.facts, asked).heard, self.views)
+
+
 @dataclass
 class Model:
     """All that was found of one set of weights, and what is said of it."""
 
-    source: str
+    named: str
     weights: str
     nulls: Calibration
     runs: list[PatchRun] = field(default_factory=list)
-    beside: dict[str, View] = field(default_factory=dict)
-    """Views of other results, by name."""
+    beside: list[Beside] = field(default_factory=list)
     evals: list[EvaluationResult] = field(default_factory=list)
     folders: list[Path] = field(default_factory=list)
     keeps: tuple[Keeps, ...] = ()
@@ -126,23 +146,43 @@ class Model:
     is_anchor: bool = False
     """`full` or `retain` of a run here: what others are held to."""
 
+    @property
+    def source(self) -> str:
+        """What it is called where it was patched; else as a result of it names it."""
+        return min((run.source for run in self.runs), default=self.named)
+
     @cached_property
     def judged(self) -> list[Evidence]:
         """Of each set of rows all that is known, with what attacks say; the worst first."""
-        lenses = {_rows(run): run for run in self.runs if run.score == "lens"}
         patched = [run for run in self.runs if run.score == "uds"]
         known = set(map(_rows, patched))
-        alone = [run for rows, run in lenses.items() if rows not in known]
-        judged = []
-        for run in (*patched, *alone):
-            views, stream = of_patch(run, run.rows, self.nulls)
-            own, lens = {view.name: view for view in views}, lenses.get(_rows(run))
-            read = of_patch(lens, lens.rows, self.nulls)[0] if lens and "lens" not in own else ()
-            # what the run says itself comes first, and counts; then what its lens run does
-            every = own | self.beside | {view.name: view for view in read} | own
-            judged.append(Evidence(self.source, list(every.values()), stream, run))
-        judged = judged or [Evidence(self.source, list(self.beside.values()))]
-        return sorted(judged, key=lambda one: BADNESS.index(one.verdict.code))
+        alone = [run for run in self.runs if run.score == "lens" and _rows(run) not in known]
+        judged = [self._of_rows(run) for run in (*patched, *alone)]
+        if not judged:
+            asked = [one.facts for one in self.beside if one.facts] or [{}]
+            judged = [Evidence(self.source, self._merged((), facts)) for facts in asked]
+        # of equal codes in an order that no name of a folder decides
+        return sorted(judged, key=lambda one: (BADNESS.index(one.verdict.code), repr(one.chain)))
+
+    def _of_rows(self, run: PatchRun) -> Evidence:
+        """What the run says, what runs of the Logit Lens on its rows add, and other results."""
+        views, stream = of_patch(run, run.rows, self.nulls)
+        own = {view.name for view in views} - {"lens"}
+        lenses = (one for one in self.runs if one.score == "lens" and _rows(one) == _rows(run))
+        read = [
+            view
+            for one in lenses
+            for view in of_patch(one, one.rows, self.nulls)[0]
+            if view.name not in own
+        ]
+        found = self._merged([*views, *read], facts_of_run(run))
+        return Evidence(self.source, found, stream, run)
+
+    def _merged(self, own: Iterable[View], asked: Facts) -> list[View]:
+        """Of every name the strongest view; one of other rows only where there is none of these."""
+        every = [*own, *(view for one in self.beside for view in one.heard(asked))]
+        by_name = grouped((view.name, view) for view in every)
+        return [strongest(views) for views in by_name.values()]
 
     @property
     def code(self) -> Code:
@@ -167,7 +207,11 @@ class Model:
     @property
     def chance(self) -> float:
         """That a model that never knew is found as clearly, by any group."""
-        known = [one.chance for one in self.views if one.control is None and one.chance is not None]
+        known = [
+            one.chance * one.n_results
+            for one in self.views
+            if one.control is None and one.chance is not None
+        ]
         return min(1.0, len(GROUPS) * min(known, default=1.0))
 
     @property
@@ -217,8 +261,8 @@ class Verdicts:
             known = self._known(run.weights if run else _weights(made, source), source)
             known.folders.append(one.path.parent)
             known.evals += [run] if run else []
-            for view in views:
-                known.beside[view.name] = _stronger(known.beside.get(view.name), view)
+            raw = None if run else content
+            known.beside.append(Beside(views, facts_in(made, raw, one.path)))
         return len(told)
 
     def take_run(self, run: PatchRun) -> int:
@@ -238,10 +282,10 @@ class Verdicts:
     def models(self) -> tuple[Model, ...]:
         """The models, once all is taken; anchors that were only evaluated are none."""
         for weights, one in self._models.items():
-            full = one.runs[0].models["full"].weights if one.runs else None
+            fulls = {run.models["full"].weights for run in one.runs} & self._models.keys()
             one.is_anchor = weights in self._anchors
-            if full in self._models:
-                one.keeps = kept_of_runs(one.evals, self._models[full].evals)
+            evals = [run for full in fulls for run in self._models[str(full)].evals]
+            one.keeps = kept_of_runs(one.evals, evals)
         return tuple(one for one in self._models.values() if one.runs or not one.is_anchor)
 
     @property
@@ -321,17 +365,6 @@ def _weights(manifest: Mapping[str, Any], source: str) -> str:
     known = [model_in(manifest, role).weights for role in ("source", "unlearned")]
     known.append(part(manifest, "inputs", "models").get(source))
     return str(next(filter(None, known), source))
-
-
-def _stronger(known: View | None, new: View) -> View:
-    """Of two results of one kind the one that finds more: a second run never hides the first."""
-    if known is None or known.held is None or new.held is None:
-        return new if known is None or known.held is None else known
-
-    def strength(view: View) -> tuple[bool, bool, float]:
-        return view.finds, not view.rules_out, view.held.least if view.held else -1.0
-
-    return max(known, new, key=strength)
 
 
 def _rows(run: PatchRun) -> str:

@@ -8,7 +8,7 @@ scatter over models that never knew is shipped in `calibration.json`, which `len
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -114,6 +114,8 @@ class View:
     """Why there is no number, or no interval."""
     number: Estimate | None = None
     """The number in the unit of its command; None where it is the share held, or there is none."""
+    n_results: int = 1
+    """Results of this name that have a number, of which this is the strongest."""
 
     @property
     def kind(self) -> Kind:
@@ -194,7 +196,8 @@ class View:
         number = f" {self.shown}" if self.shown else ""
         held = "" if self.held is None else f", held {share(self.held)}"
         why = f" ({self.reason})" if self.reason else ""
-        return f"{self.kind.title}{number}{held}: {self.says}{why}"
+        of = f", the strongest of {self.n_results}" if self.n_results > 1 else ""
+        return f"{self.kind.title}{number}{held}{of}: {self.says}{why}"
 
     def document(self) -> dict[str, Any]:
         """The record as a JSON object; the value is the share held."""
@@ -215,18 +218,22 @@ class View:
 def strongest(views: Iterable[View]) -> View:
     """Of views of one name the one that says most of the facts, in whatever order they come.
 
-    What finds goes before what does not, what has a number before what has none, and what cannot
-    tell before what rules out: no further result takes a finding away.
+    What has a vote goes before what has none, what finds before what does not, what has a number
+    before what has none, and what cannot tell before what rules out: no further result takes a
+    finding away. Results that are equal count once.
     """
+    every = {repr(one): one for one in views}
+    n = sum(_strength(one)[4] and one.control is None for one in every.values())
+    best = max(sorted(every), key=lambda key: _strength(every[key]))
+    return replace(every[best], n_results=max(1, n))
 
-    def strength(one: View) -> tuple[bool | float | str, ...]:
-        least = one.held.least if one.held and one.held.value is not None else -math.inf
-        says = one.finds and one.held is not None and one.held.point >= SAYS_HALF
-        has = one.held is not None or one.chance is not None
-        ranked = (one.finds, says, one.holds, has, not one.rules_out, least)
-        return *ranked, -(2.0 if one.chance is None else one.chance), repr(one)
 
-    return max(views, key=strength)
+def _strength(one: View) -> tuple[bool | float, ...]:
+    least = one.held.least if one.held and one.held.value is not None else -math.inf
+    says = one.finds and one.held is not None and one.held.point >= SAYS_HALF
+    has = one.held is not None or one.chance is not None
+    ranked = (one.control is None, one.finds, says, one.holds, has, not one.rules_out, least)
+    return *ranked, -(2.0 if one.chance is None else one.chance)
 
 
 def share(one: Estimate) -> str:

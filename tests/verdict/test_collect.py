@@ -4,13 +4,16 @@ import json
 
 import pytest
 import verdict_support as made
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.scores.intervals import exact_excess
 from lensaudit.verdict.attacks import _null_of
 from lensaudit.verdict.collect import verdicts
-from lensaudit.verdict.views import LEVEL, read_calibration
+from lensaudit.verdict.gate import Policy, gate
+from lensaudit.verdict.views import GROUPS, LEVEL, read_calibration
 
 PARTIAL = made.summary(0.667, half=0.06, aligned=made.aligned(0.64, half=0.06), source="npo")
 ERASED = made.summary(source="absent")
@@ -42,6 +45,16 @@ def worst_folder(
     return made.seal(folder, "worst", ["summary.json"], source={"weights": weights})
 
 
+def know_folder(folder, p, entities=None, *, idx=0):
+    """An assignment test of eight people; `entities` of rows from `idx` on, where it says them."""
+    folder.mkdir(parents=True)
+    content = {"kind": "know", "source": "x", "headline": "h", "finds": p < 0.05, "p": p, "z": 3.0}
+    content |= {"bits": None, "controls": [], "n_subjects": 8, "relations": [], "max_bits": 3.0}
+    (folder / "summary.json").write_text(json.dumps(content))
+    rows = {str(idx + at): one for at, one in enumerate(entities or ())}
+    return made.seal(folder, "know", ["summary.json"], source={"weights": "w"}, rows=rows)
+
+
 def sample_folder(folder, *rows, authors=8):
     """Leak@k as (temperature, k, source, retain, low, high); no limits where authors agree."""
     folder.mkdir(parents=True)
@@ -55,6 +68,18 @@ def sample_folder(folder, *rows, authors=8):
     content |= {"samples": 64, "authors": authors, "leak": leak}
     (folder / "summary.json").write_text(json.dumps(content))
     return made.seal(folder, "sample", ["summary.json"], source={"weights": "w"})
+
+
+def asked_run(folder, entities, **changes):
+    """A run of `patch` whose rows say what was asked."""
+    content = made.summary(**changes)
+    rows = [
+        {"idx": idx, "group": idx % 8, "baseline": -0.1, "s1": [2.0, 2.0], "s2": [1.0, 1.0]}
+        | {"ke": [0, 1], "uds": content["uds"], "uds_aligned": 0.9, "unscored": None}
+        | {"entity": one, "question": f"{idx}?"}
+        for idx, one in enumerate(entities)
+    ]
+    return made.save_run(folder, content, rows=rows)
 
 
 def rtt_folder(folder, ratio, *, passed=True, **accuracies):
@@ -174,6 +199,142 @@ def test_a_stand_in_lends_its_spread_and_not_its_mean():
     assert nulls["worst_case"].mean < -0.1
     assert (lent.mean, lent.spread) == (0.0, nulls["worst_case"].spread)
     assert _null_of("worst_case", nulls) == nulls["worst_case"]
+
+
+TOWNS = [f"town {at}" for at in range(64)]
+
+
+@pytest.mark.parametrize(
+    ("entities", "idx", "same"),
+    [
+        (TOWNS, 0, True),
+        (TOWNS[:8], 0, True),  # a trial of them
+        ([*TOWNS[:32], *("elsewhere " * 32).split()], 0, True),  # half agree
+        (TOWNS[1:] + TOWNS[:1], 0, False),  # the same values, of other people
+        (TOWNS, 64, False),  # other rows
+        (None, 0, True),  # of another version: nobody knows
+    ],
+)
+def test_results_are_joined_by_facts_and_not_by_weights_alone(tmp_path, entities, idx, same):
+    asked_run(tmp_path / "patch", TOWNS)
+    know_folder(tmp_path / "know", 1e-4, entities, idx=idx)
+    (one,) = verdicts([tmp_path]).models
+    assert (one.code == "erased") is not same
+    told = next(view for view in one.views if view.name == "assignment").told
+    assert ("of other rows" in told) is not same  # shown, either way
+
+
+def test_an_attack_on_other_rows_meets_no_policy(tmp_path):
+    """None come out: of these rows, of the first eight of them, of rows that nobody names."""
+    asked_run(tmp_path / "patch", TOWNS)
+    wanted = Policy(require_views=("worst_case",))
+    for name, rows in (("all", TOWNS), ("others", TOWNS[1:]), ("few", TOWNS[:8]), ("old", [])):
+        place = worst_folder(tmp_path / name, 0, expected=0, low=None)
+        told = {str(at): one for at, one in enumerate(rows)}
+        made.seal(place, "worst", ["summary.json"], source={"weights": "w"}, rows=told)
+        passed = gate(verdicts([tmp_path / "patch", place]), wanted).passed
+        assert passed is (name == "all"), name
+
+
+def test_a_retraining_is_joined_by_its_questions(tmp_path):
+    """Items of a multiple-choice set have numbers of their own, and whole answers."""
+    asked_run(tmp_path / "patch", TOWNS)
+    back = {"value": 1.0, "interval": {"low": 0.9, "high": 1.1}}
+    for name, answer, code in (("same", "She lives in {}.", "hidden"), ("other", "No.", "erased")):
+        place = rtt_folder(tmp_path / name, back)
+        told = {f"{at}?": answer.format(one) for at, one in enumerate(TOWNS)}
+        made.seal(place, "rtt run", ["summary.json"], models={"x": "w"}, rows=told)
+        assert codes(tmp_path / "patch", place) == {"x": code}
+
+
+def test_a_later_result_hides_no_earlier_one_whatever_the_folders_are_called(tmp_path):
+    know_folder(tmp_path / "a", 1e-4)
+    know_folder(tmp_path / "b", 0.9)
+    know_folder(tmp_path / "c" / "a", 0.9)
+    know_folder(tmp_path / "c" / "b", 1e-4)
+    for place in (tmp_path / "a", tmp_path / "c"):
+        (one,) = verdicts([place, tmp_path / "b"]).models
+        (view,) = one.views
+        assert (view.finds, view.n_results) == (True, 2)
+        assert "the strongest of 2" in view.told
+        assert one.chance == pytest.approx(2 * len(GROUPS) * 1e-4)
+
+
+def test_a_row_that_cannot_be_met_silences_no_other(tmp_path):
+    """A k above the number of samples has no value; the order of temperatures decides nothing."""
+    rows = [
+        (1.0, 8, 0.9, 0.0, 0.8, 1.0),
+        (0.7, 8, 0.02, 0.0, 0.0, 0.04),
+        (1.0, 64, None, None, *NO),
+    ]
+    for name, order in (("a", rows), ("b", rows[::-1]), ("c", [rows[1], rows[2], rows[0]])):
+        sample_folder(tmp_path / name, *order)
+        (view,) = verdicts([tmp_path / name]).models[0].views
+        assert view.finds
+        assert view.shown.startswith("leak@8 0.90")
+
+
+NO = (None, None)
+BESIDE = {
+    "strong": lambda place: worst_folder(place),
+    "weak": lambda place: worst_folder(place, 2, low=-0.05, high=0.05),
+    "agreed": lambda place: worst_folder(place, 56, expected=0, low=None),
+    "few said": lambda place: sample_folder(
+        place, (1.0, 8, 0.3, 0.0, 0.2, 0.4), (1.0, 1, 0.1, 0, *NO)
+    ),
+    "all said": lambda place: sample_folder(place, (1.0, 8, 1.0, 0.0, *NO), (0.5, 1, 0.1, 0, *NO)),
+    "none said": lambda place: sample_folder(place, (1.0, 64, None, None, *NO)),
+    "knows": lambda place: know_folder(place, 1e-4),
+    "nearly knows": lambda place: know_folder(place, 0.008),
+    "does not know": lambda place: know_folder(place, 0.9),
+    "knows of others": lambda place: know_folder(place, 1e-5, TOWNS[1:]),
+    "comes back": lambda place: rtt_folder(
+        place, {"value": 0.9, "interval": {"low": 0.8, "high": 1.0}}
+    ),
+    "stays away": lambda place: rtt_folder(
+        place, {"value": 0.0, "interval": {"low": -0.1, "high": 0.1}}
+    ),
+    "was refused": lambda place: rtt_folder(place, {"value": 1.0, "interval": None}, passed=False),
+    "patched": lambda place: asked_run(place, TOWNS),
+    "patched, holds half": lambda place: asked_run(
+        place, TOWNS, uds=0.5, aligned=made.aligned(0.5)
+    ),
+}
+"""Results of one model that may lie in one tree."""
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_names_and_order_change_nothing_and_what_is_added_takes_no_finding_away(
+    data, tmp_path_factory
+):
+    kinds = ["patched", *data.draw(st.lists(st.sampled_from(sorted(BESIDE)), max_size=3))]
+    more = data.draw(st.lists(st.sampled_from(sorted(BESIDE)), max_size=2))
+    top = tmp_path_factory.mktemp("tree")
+    first, second = top / "first", top / "second"
+    order = data.draw(st.permutations(range(len(kinds))))
+    for at, kind in enumerate(kinds):
+        BESIDE[kind](first / f"{at}")
+        BESIDE[kind](second / f"{order[at]}" / "deeper")
+    (one,), (same,) = verdicts([first]).models, verdicts([second]).models
+    assert without_folders(one) == without_folders(same)
+    for at, kind in enumerate(more):
+        BESIDE[kind](first / f"more {at}")
+    (grown,) = verdicts([first]).models
+    assert found(one) <= found(grown)
+    if found(one):
+        assert grown.code != "erased"
+        assert not gate(verdicts([first]), Policy()).passed
+
+
+def found(model):
+    """Views that find, on any set of rows."""
+    return {view.name for one in model.judged for view in one.finds}
+
+
+def without_folders(model):
+    told = model.document()
+    return told | {"other_rows": [one["verdict"] for one in told["other_rows"]]}
 
 
 def test_named_facts_find_by_their_least_q_alone(tmp_path):

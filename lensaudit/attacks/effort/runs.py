@@ -593,6 +593,7 @@ def _deposit(
         "models": {one.spec.name: one.weights for one in models},
         "data": ready.held.data.name,
         "data_digest": ready.held.digest,
+        "rows": {one.question: one.choices[one.answer] for one in ready.held.data.items},
     }
     write_json(folder / "summary.json", summary)
     manifest(

@@ -417,6 +417,7 @@ def run_studies(
             inputs={
                 "data": data.name,
                 "data_digest": data.digest,
+                "rows": {one.question: one.choices[one.answer] for one in data.items},
                 "studies": ids,
                 "models": {one.name: one.weights for one in subjects},
             },
