@@ -18,6 +18,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.machine import describe, timed
+from benchmarks.work import NotMeasured
 from lensaudit.data.chat import Template
 from lensaudit.data.suites import Split, load_suite
 from lensaudit.evaluation import forward
@@ -27,6 +28,7 @@ from lensaudit.evaluation.suite import evaluate
 from lensaudit.files import write_bytes
 from lensaudit.metrics.registry import Metric, all_metrics, ordered
 from lensaudit.models.conditions import Conditions
+from lensaudit.models.linear import with_fast_layers
 from tools.demo_family.corpus import corpus_text
 from tools.demo_family.tokenizer import train_tokenizer
 from tools.demo_family.world import make_world
@@ -41,17 +43,16 @@ D_VOCAB = 8_000
 def model() -> LlamaForCausalLM:
     """A random Llama of 4 layers and width 128."""
     torch.manual_seed(0)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=D_VOCAB,
-            hidden_size=128,
-            intermediate_size=384,
-            num_hidden_layers=4,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            attn_implementation="eager",
-        )
-    ).eval()
+    config = LlamaConfig(
+        vocab_size=D_VOCAB,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        attn_implementation="eager",
+    )
+    return with_fast_layers(LlamaForCausalLM(config).eval())
 
 
 def cut_or_repeated(split: Split, n_rows: int) -> Split:
@@ -121,6 +122,8 @@ def measured(n_rows: int, groups: list[list[str]]) -> Cost:
     with mock.patch.object(forward, "token_traces", wraps=forward.token_traces) as batches:
         peak_bytes = timed(run, n_runs=1).peak_bytes
     cpu_s = time.process_time() - started
+    if batches.call_count < len(groups) * -(-n_rows // BATCH):
+        raise NotMeasured(f"{batches.call_count} passes for {len(groups)} evaluations")
     return Cost(cpu_s, batches.call_count, peak_bytes / 2**20)
 
 

@@ -68,22 +68,23 @@ def untrained(out: Path, seed: int) -> Path:
 def family(out: Path, dtype: str) -> None:
     """A line a model of the family, asked about the embedded facts."""
     for name in FAMILY:
-        spent = time.process_time()
+        spent, kept = time.process_time(), (out / f"{name}.pt").exists()
         model = load_model(f"smollm2/{name}", dtype=dtype)
         asked = asked_of_demo()
         read = kept_tables(out / f"{name}.pt", asked, lambda asked=asked, m=model: heard(m, asked))
-        print(f"{name:12} {judged(read)} {time.process_time() - spent:.0f} s of processor")
+        took = f"{time.process_time() - spent:.0f} s of processor"
+        print(f"{name:12} {judged(read)} {'read before' if kept else took}")
 
 
-def told(name: str, found: Any, seconds: float, cpu: float) -> None:
-    """A line a model, with seconds passed and seconds of processor."""
+def told(name: str, found: Any, took: str) -> None:
+    """A line a model, with seconds passed and seconds of processor, where all was computed."""
     said = found.summary
     bits = said["bits"] or said["bits_familiar"]
     low, high = (f"{bits[end]:.2f}" if bits[end] is not None else "-" for end in ("low", "high"))
     print(
         f"{name:22} p {said['p']:.2g} z {said['z']:.1f} gamma {said['gamma']:.2f} bits "
         f"{bits['value']:.2f} [{low}, {high}] named {len(said['named'])} of {said['n']} "
-        f"{seconds:.0f} s, {cpu:.0f} s of processor\n  {said['headline']}\n  "
+        f"{took}\n  {said['headline']}\n  "
         + "; ".join(one["said"] for one in said["controls"])
         + "\n  "
         + "; ".join(
@@ -117,9 +118,11 @@ def main(out: Path, part: str, dtype: str) -> None:
         runs += [(f"untrained-{n}-world", str(untrained(out, n)), about) for n in range(5)]
     common: dict[str, Any] = {"activations": out / "activations", "dtype": dtype, "placebos": 0}
     for name, source, more in runs:
-        started, spent = time.monotonic(), time.process_time()
+        started, spent, kept = time.monotonic(), time.process_time(), (out / name).exists()
         found = la.know(source, out / name, **{**common, **more})
-        told(name, found, time.monotonic() - started, time.process_time() - spent)
+        took = time.monotonic() - started, time.process_time() - spent
+        words = "{:.0f} s, {:.0f} s of processor".format(*took)
+        told(name, found, "begun before" if kept else words)
 
 
 if __name__ == "__main__":

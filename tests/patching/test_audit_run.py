@@ -10,7 +10,7 @@ from audit_helpers import audit_in, run, save_family, save_questions
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.models.bridge import is_held, load, opened_once
 from lensaudit.patching import session as session_module
-from lensaudit.patching import stages
+from lensaudit.patching import stages, wavefront
 from lensaudit.patching.scoring import plan_of, score_all
 
 
@@ -91,8 +91,17 @@ def test_both_engines_give_the_same_deltas_and_say_who_computed(audit):
     for name in swept.s2:
         assert (swept.s2[name] - slow.s2[name]).abs().max() <= 1e-4
         assert swept.s2[name].abs().max() > 0.1
-    assert swept.self_patch.abs().max() <= 1e-5
+    assert swept.self_patch.abs().max() == 0
     assert slow.self_patch.abs().max() == 0
+
+
+def test_full_patched_into_itself_loses_nothing_where_its_rows_are_swept(audit, monkeypatch):
+    def none(clean, sources, layout):
+        return torch.zeros(len(sources), layout.n_examples, len(clean.span), dtype=torch.bool)
+
+    # else they take the clean run's score, and no sweep is seen
+    monkeypatch.setattr(wavefront, "unchanged", none)
+    assert run(audit("a", profile="full")).self_patch.abs().max() <= 1e-5
 
 
 def test_ke_rows_are_enough_for_the_same_uds(audit, rows, tau):
