@@ -53,7 +53,7 @@ class Option:
     section: Section | None = None
     """Heading of the help, where it is another than that of the group."""
 
-    def wanted(self, number: float) -> str:
+    def wanted(self, number: int | float) -> str:
         """What is wanted in place of a number that is not in the range; empty: it is in it."""
         bounds = (
             ("a finite number", isfinite(number)),

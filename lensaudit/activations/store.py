@@ -94,8 +94,9 @@ class ExampleActivations:
     resid: Float[Tensor, "layer pos d_model"]
     """After each block, before any final norm; in the cache of a component, that component, and
     in one of heads all of them end to end."""
-    final_norm: Float[Tensor, "norm_pos d_model"]
-    """The last layer's stream after `ln_final`; no rows in the cache of a component."""
+    final_norm: Float[Tensor, "norm_pos d_norm"]
+    """The last layer's stream after `ln_final`; no rows in the cache of a component, whose rows
+    may be wider than the stream."""
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.resid.shape))

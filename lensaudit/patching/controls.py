@@ -504,6 +504,6 @@ def _idx(rows: Sequence[Encoded]) -> set[int]:
     return {e.idx for e in rows}
 
 
-def _mean(scores: Float[Tensor, " batch"]) -> float | None:
+def _mean(scores: Float[Tensor, "*rows"]) -> float | None:
     known = scores[scores.isfinite()]
     return float(known.double().mean()) if len(known) else None

@@ -328,7 +328,7 @@ def _streamed(reader: Reader, tokens: Tokens, n_logits: int, **where: Any) -> tu
     return streams[-1] if known else logits, past
 
 
-_Begun = tuple[Int[Tensor, "prompt pos"], Any, Float[Tensor, "row pos d"], list[tuple[int, int]]]
+_Begun = tuple[Int[Tensor, "prompt pos"], Any, Float[Tensor, "row read d"], list[tuple[int, int]]]
 """Prompts that were read: 1 at their tokens and 0 at the padding before them, keys and values of
 each, the stream that enters the final norm (or logits), and where each prompt's last token is."""
 

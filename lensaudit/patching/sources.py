@@ -32,7 +32,7 @@ PaddedStack = Float[Tensor, "batch layer pos *d"]
 
 def as_patched(
     resid: Float[Tensor, "layer *pos d_model"],
-    final_norm: Float[Tensor, "*pos d_model"],
+    final_norm: Float[Tensor, "*normed d_norm"],
     last_layer: LastLayer,
 ) -> Float[Tensor, "layer *pos d_model"]:
     """What is patched in at each layer: the residual streams, or the reference's."""
