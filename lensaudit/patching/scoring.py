@@ -50,15 +50,23 @@ def scored(session: Session) -> Scored:
         WorkError: an activation or a score is not finite.
     """
     compute(session)
-    return outcomes_of(session, _drops(session, session.retain))
+    return outcomes_of(session, _drops(session, session.retain), session.retain.weights)
 
 
 def outcomes_of(
     session: Session,
     s1: Float[Tensor, "batch layer"],
+    donor: str,
     scale: Literal["", "counterfactual"] = "",
 ) -> Scored:
-    """The outcome of every source on the scale of `s1`, of what is kept; and of the anchors."""
+    """The outcome of every source on a scale, of what is kept; and of the anchors.
+
+    Args:
+        session: whose sources are scored.
+        s1: the scale.
+        donor: what decided the streams that gave it, as of `Session.scores`.
+        scale: its name, where `retain` did not give it.
+    """
     settings, rows = session.settings, session.encoded
     reads, layers = settings.score == "lens", settings.at_layers
     baseline = session.scores((session.full if reads else session.retain).weights).baselines(rows)
@@ -68,8 +76,8 @@ def outcomes_of(
         if reads:
             entries = map(session.scores(source.weights).known.__getitem__, map(example_hash, rows))
             by_token = [[entry.by_token[at] for at in layers] for entry in entries]
-        for one in () if reads else (session.retain, *([] if misfit else [source])):
-            versions.update(session.scores(one.weights).computed_by(rows, layers))
+        for one in () if reads else (donor, *([] if misfit else [source.weights])):
+            versions.update(session.scores(one).computed_by(rows, layers))
         deltas = baseline, s1, _drops(session, source, s1)
         found = outcome_of(name, rows, session.unscored, settings, *deltas, misfit=misfit)
         made = {"computed_by": dict(sorted(versions.items())), "by_token": by_token}
@@ -274,8 +282,7 @@ def _placement(session: Session, n_rows: int, n_caches: int) -> str:
 def _n_missing(session: Session) -> dict[str, int]:
     """By source. Rows at KE layers only are known once S1 is; until then all layers are counted."""
     engine = planned_engine(session.full.architecture, session.settings, unheard)
-    # a fresh cache would be emptied
-    kept, fresh = session.under(fresh=False, engine=engine), session.settings.fresh
+    kept, fresh = session.planning(engine=engine), session.settings.fresh
     wanted = kept.wanted()
     return {
         one: sum(

@@ -145,6 +145,13 @@ class Session:
         other.settings = replace(self.settings, **settings)
         return other
 
+    def planning(self, **settings: Any) -> "Session":
+        """The same session for a plan: it reads what earlier runs left, and empties nothing."""
+        other = self.under(fresh=False, **settings)
+        if self.settings.fresh:  # the run begins anew: it must not find what the plan read
+            other._kept = {}
+        return other
+
     def use(self, engine: Engine) -> None:
         """From now on by this engine: what the architecture or a check allows."""
         runner = self._runners.get(self._how)

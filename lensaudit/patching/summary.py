@@ -219,7 +219,7 @@ def planned(session: Session) -> Plan:
     if neutral is not None:
         return plan_of(session, planned_controls(session, neutral))
     others = others_of(session.full, session.encoded, session.examples)
-    scores = session.scores(others.key)
+    scores = session.planning().scores(others.key)
     n_more = sum(len(layers if settings.fresh else scores.missing(e, layers)) for e in others.rows)
     told = f"anchor: {COUNTERFACTUAL}, full's own stream of another question"
     return plan_of(session, told, n_more)
@@ -288,7 +288,7 @@ def _beside_others(session: Session) -> list[Summarised]:
     alone = {e.idx: NO_OTHER for e in rows if e.idx not in others.given}
     reading.encoded, reading.unscored = others.rows, {**session.unscored, **alone}
     s1 = session.read(others.key, others.rows, layers)
-    outcomes, anchors = outcomes_of(reading, s1, COUNTERFACTUAL)
+    outcomes, anchors = outcomes_of(reading, s1, others.key, COUNTERFACTUAL)
     calibration = {"full": anchors["full"], COUNTERFACTUAL: anchors["retain"]}
     own, full = (
         {name: float(session.answers(one, rows)[1].double().mean()) for name, one in models.items()}

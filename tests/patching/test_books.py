@@ -3,11 +3,13 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+import torch
 from audit_helpers import anew, audit_in, run, save_family, save_questions
 
 from lensaudit.data.spans import Encoded
 from lensaudit.patching import score_cache, scoring
 from lensaudit.patching.score_cache import ScoreCache, ScoreEntry
+from lensaudit.patching.scoring import plan_of
 from lensaudit.patching.sources import next_rows
 from lensaudit.patching.stages import ke_layers
 
@@ -46,6 +48,22 @@ def test_a_fresh_run_begins_a_book_once_and_keeps_what_it_computes(tmp_path, tin
         assert audit.scores(source.weights) is not book
         assert audit.read(source.weights, audit.encoded[:1], [0]).tolist() == [[1.0]]
     assert audit.scores(source.weights).missing(audit.encoded[0], [0]) == []
+
+
+def test_a_plan_changes_nothing_that_a_fresh_run_finds(tmp_path, tiny_tokenizer):
+    save_family(save_questions(tmp_path, n=3), tiny_tokenizer)
+    first = audit_in(tmp_path)[0]
+    sound = run(first).s1
+    # what an earlier run left is wrong: a fresh one must not believe it
+    book = first.scores(first.retain.weights)
+    wrong = {layer: -99.0 for layer in first.settings.at_layers}
+    book.add([(e, ScoreEntry(-1.0, wrong)) for e in first.encoded])
+    kept = book.path.read_bytes()
+    audit = anew(audit_in(tmp_path)[0])
+    n_rows = plan_of(audit).n_rows
+    assert book.path.read_bytes() == kept
+    assert n_rows == 3 * 3 * 4  # examples, models (full, retain, a) and layers: all of them
+    assert torch.equal(run(audit).s1, sound)
 
 
 def test_a_result_says_which_versions_computed_its_scores(tmp_path, tiny_tokenizer, monkeypatch):

@@ -68,6 +68,24 @@ def test_the_scale_is_named_wherever_it_is_written(runs):
     assert set(one.examples["score"]) == {COUNTERFACTUAL}
 
 
+def test_the_versions_are_those_of_the_scale_and_of_the_source(tmp_path, monkeypatch):
+    ask = ["patch", "--source", "demo/never", "--retain", "none", "--limit", "16"]
+    ask += ["--activations", str(tmp_path / "a"), "--out", str(tmp_path / "out")]
+
+    def versions(now):
+        monkeypatch.setattr("lensaudit.patching.score_cache.computed_by", lambda: now)
+        assert lensaudit(ask) == 0
+        made = json.loads((tmp_path / "out" / "manifest.json").read_text())
+        return made["inputs"]["scores_computed_by"]
+
+    (n,) = versions("torch 1").values()
+    # another version computes the scale alone again: full's own stream on other rows
+    (scale,) = (p for p in (tmp_path / "a" / "scores").glob("*") if " on " in p.read_text())
+    scale.unlink()
+    shutil.rmtree(tmp_path / "out")
+    assert versions("torch 2") == {"torch 1": n // 2, "torch 2": n // 2}  # of as many rows
+
+
 # idx -> the fact that stands for it, read off the rows by eye: the same question about another
 # author, with another answer of as many tokens
 PAIRS = {0: 24, 19: 3, 57: 1}
