@@ -35,7 +35,7 @@ from lensaudit.attacks.elicit import (
 )
 from lensaudit.attacks.relearn import relearning_for
 from lensaudit.attacks.settings import ControlArm, WorstSettings
-from lensaudit.auditing.calls import door, notice
+from lensaudit.auditing.calls import door, notice, places_for
 from lensaudit.data.candidates import Shots, facts_of, shots_of
 from lensaudit.data.facts import Fact, answered, told_rows
 from lensaudit.data.neutral import neutral_of
@@ -650,12 +650,13 @@ def worst(
 ) -> Sequence[WorstResult]:
     """Which facts come out of a model by any of a list of attacks, beside models that never knew.
 
-    As `lensaudit worst`: `out` is experiments/out/worst-<source>, and anchors and forget set are
-    those of the model's family where none is named.
+    As `lensaudit worst`: `out` is experiments/out/worst-<source>, of several models it holds a
+    folder for each; anchors and forget set are those of the model's family where none is named.
 
     >>> found = la.worst("demo/npo", retain=["demo/retain", "demo/never"])  # doctest: +SKIP
     >>> found.headline, found.excess, found.named  # doctest: +SKIP
     """
-    if out is not None and len(source) > 1:
-        raise InputError("la.worst: several models and one folder; call it once for each")
-    return [worst_into(one, settings, out, notice=notice, progress=progress) for one in source]
+    return [
+        worst_into(one, settings, place, notice=notice, progress=progress)
+        for one, place in places_for(source, out).items()
+    ]

@@ -19,6 +19,7 @@ from lensaudit.auditing.question import (
     PATCH,
     anchor_of,
     anchored,
+    asked_of_know,
     asked_of_patch,
     audit_folder,
     evaluations,
@@ -37,14 +38,8 @@ from lensaudit.progress import Notice, Plan, Tell, unheard
 from lensaudit.results.records import MANIFEST, answered_for, differences, folders_for, manifest
 from lensaudit.settings import (
     ACTIVATIONS,
-    Caches,
-    Names,
     Place,
-    Precision,
-    Rows,
     plain,
-    several,
-    shared,
 )
 
 
@@ -191,10 +186,8 @@ def audit_into(
 
 def _who_has_what(source: str, anchor: str | None, settings: AuditSettings) -> Know | str:
     """Who has what, from what it says and its own head; the retain models are controls."""
-    retains = (several(settings.retain) or (anchor,)) if anchor else ()
-    shares = shared(settings, Names, Rows, Precision, Caches, retain_data=settings.validity_data)
     try:
-        return open_know(source, quick(tuple(one for one in retains if one != source), **shares))
+        return open_know(source, asked_of_know(source, anchor, settings))
     except InputError as error:
         return f"who has what is not asked: {error}"
 

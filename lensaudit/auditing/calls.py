@@ -309,6 +309,11 @@ def _answered(
     return found
 
 
+def places_for(names: tuple[str, ...], out: Path | None) -> dict[str, Path | None]:
+    """Folder of each model: `out` of the only one, one in it for several; None: the usual one."""
+    return {**folders_for(names, out)} if out is not None else dict.fromkeys(names)
+
+
 @door(AuditSettings)
 def audit(
     source: tuple[str, ...], settings: AuditSettings, out: Path | None, progress: Tell
@@ -353,10 +358,9 @@ def evaluate(
     >>> la.evaluate("demo/npo", out="said", limit=8).summary["forget_Q_A_Prob"]  # doctest: +SKIP
     0.04
     """
-    folders = folders_for(source, out) if out is not None else {}
     return [
-        evaluated(one, settings, folders.get(one), notice=notice, progress=progress)
-        for one in source
+        evaluated(one, settings, place, notice=notice, progress=progress)
+        for one, place in places_for(source, out).items()
     ]
 
 
@@ -385,12 +389,13 @@ def know(
 ) -> Sequence[KnowResult]:
     """Which values does a model bind to which subjects? Without a model that never knew.
 
-    As `lensaudit know`: `out` is experiments/out/know-<source>, and base and forget set are those
-    of the model's family where none is named.
+    As `lensaudit know`: `out` is experiments/out/know-<source>, of several models it holds a folder
+    for each; base and forget set are those of the model's family where none is named.
 
     >>> found = la.know("demo/graddiff")  # doctest: +SKIP
     >>> found.headline, found.p, found.summary["bits"]  # doctest: +SKIP
     """
-    if out is not None and len(source) > 1:
-        raise InputError("la.know: several models and one folder; call it once for each")
-    return [known(one, settings, out, notice=notice, progress=progress) for one in source]
+    return [
+        known(one, settings, place, notice=notice, progress=progress)
+        for one, place in places_for(source, out).items()
+    ]

@@ -10,7 +10,7 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lensaudit.association.settings import KnowSettings
+from lensaudit.association.settings import KnowSettings, quick
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
 from lensaudit.data.candidates import facts_of
 from lensaudit.data.facts import Fact
@@ -38,10 +38,13 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.results.records import code_digest, folders_for, package_versions
 from lensaudit.settings import (
     NO_RETAIN_MODEL,
+    Caches,
     Machine,
     Models,
+    Names,
     NeutralRows,
     PatchGroups,
+    Precision,
     Questions,
     Rows,
     ScoreFiles,
@@ -162,13 +165,21 @@ def audit_key(sources: Sequence[str], settings: AuditSettings) -> str:
         InputError: a name, a file or a setting is wrong.
     """
     settings = anchored(sources, settings)
-    asked = (
-        []
-        if settings.suite == "none"
-        else [_digests(splits_of(sources[0], asked_of_eval(settings)))]
-    )
+    asked = [
+        [model, _digests(splits_of(model, how))]
+        for model, how, _ in evaluations(sources, settings, Path())
+    ]
+    known = [_known_key(one, settings) for one in sources if settings.association != "none"]
     options = plain(settings, without=("fresh",))
-    return digest([patch_key(sources, asked_of_patch(settings)), options, *asked])
+    return digest([patch_key(sources, asked_of_patch(settings)), options, asked, known])
+
+
+def _known_key(source: str, settings: AuditSettings) -> str:
+    """That of who has what, of a source of an audit; or why nobody can be asked."""
+    try:
+        return know_key(source, asked_of_know(source, anchor_of((source,), settings), settings))
+    except InputError as error:
+        return str(error)
 
 
 def know_key(source: str, settings: KnowSettings) -> str:
@@ -306,6 +317,13 @@ def asked_of_eval(settings: AuditSettings, **own: Any) -> EvaluateSettings:
     data, forget = own_data(settings.data)
     rows = {"forget": forget, "holdout": settings.holdout, "retain_set": settings.retain_set}
     return EvaluateSettings(**shared(settings, PatchGroups, retain=None, data=data) | rows | own)
+
+
+def asked_of_know(source: str, anchor: str | None, settings: AuditSettings) -> KnowSettings:
+    """What an audit asks `know` of a source: the retain models are controls."""
+    retains = (several(settings.retain) or (anchor,)) if anchor else ()
+    shares = shared(settings, Names, Rows, Precision, Caches, retain_data=settings.validity_data)
+    return quick(tuple(one for one in retains if one != source), **shares)
 
 
 def own_data(data: str | None) -> tuple[str | None, Path | None]:

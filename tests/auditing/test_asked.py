@@ -6,15 +6,17 @@ import shutil
 import subprocess
 import sys
 from dataclasses import fields, replace
+from types import SimpleNamespace
 
 import pytest
 from support import EMBEDDED
 
 from lensaudit.auditing import question as asking
 from lensaudit.auditing.calls import evaluated, patched
+from lensaudit.auditing.question import audit_key
 from lensaudit.auditing.question import patch_key as asked
 from lensaudit.auditing.result import comparison_of
-from lensaudit.auditing.settings import EvaluateSettings
+from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.files import digest, write_json
@@ -217,6 +219,21 @@ def test_a_log_and_a_tokenizer_are_part_of_the_question_of_an_evaluation(own, tm
     CHANGES["tokenizer"](tmp_path)
     keys.add(asking.evaluation_key("demo/npo", settings))
     assert len(keys) == 3
+
+
+def test_the_rows_of_every_model_are_part_of_the_question_of_an_audit(monkeypatch):
+    digests, bases = dict[str, str](), dict[str, str]()
+    rows = lambda model, _: {"forget": SimpleNamespace(digest=digests.get(model, "as it was"))}  # noqa: E731
+    monkeypatch.setattr(asking, "splits_of", rows)
+    monkeypatch.setattr(asking, "know_key", lambda source, _: bases.get(source, "as it was"))
+    settings = AuditSettings(limit=2, retain_set="kept.json")
+    keys = {audit_key(SOURCES, settings)}
+    for held, name in [(digests, one) for one in (*SOURCES, "demo/retain", "demo/full")] + [
+        (bases, SOURCES[1])
+    ]:
+        held[name] = "other"
+        keys.add(audit_key(SOURCES, settings))
+    assert len(keys) == 1 + 4 + 1
 
 
 FEW = PatchSettings(limit=2, layers="9,12", align="none")

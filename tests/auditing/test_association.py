@@ -40,6 +40,19 @@ def test_an_audit_asks_what_know_asks(audited, tmp_path):
     assert any("assignment test" in line for line in model.verdict.because)
 
 
+def test_several_models_are_asked_each_into_a_folder_of_its_own(audited, tmp_path):
+    _, folder = audited
+    asks = {"readers": ("outputs",), "placebos": 0, "limit": LIMIT, "activations": folder / "kept"}
+    names = ["demo/npo", "demo/never"]
+    found = la.know(names, tmp_path / "both", **asks)
+    assert [one.folder for one in found] == [
+        tmp_path / "both" / one.replace("/", "-") for one in names
+    ]
+    alone = la.know(names[1], tmp_path / "alone", **asks)
+    assert alone.folder == tmp_path / "alone"
+    assert alone.summary == found[1].summary != found[0].summary
+
+
 def test_a_finished_audit_is_read_with_it_and_its_page_shows_it(audited, capsys):
     found, folder = audited
     asked = ["--source", "demo/npo", "--suite", "none", "--limit", str(LIMIT), "--align", "none"]
