@@ -2,8 +2,12 @@
 
 A row's group is its author: what intervals count, what folds keep together and what no two splits
 share. It stands under `group`, or else under `author`; a row with neither is a group of its own.
+
+Two rows have one author where they name the same whole number, be it a number or text (1 and "1"),
+or the same text, letter for letter ("@ada" is not "ada"). `named_group` reads it so for everybody.
 """
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, TypeVar
 
@@ -11,6 +15,7 @@ AnyKey = TypeVar("AnyKey", bound=Hashable)
 AnyRow = TypeVar("AnyRow")
 Group = int | str
 _OWN = "idx "
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 
 
 def own_group(idx: int) -> str:
@@ -21,11 +26,21 @@ def own_group(idx: int) -> str:
 def named_group(row: Mapping[str, Any]) -> Any:
     """What a row of a file says of its author, whatever that is; None where it says nothing.
 
-    >>> named_group({"author": "Ada"}), named_group({"group": 0, "author": "Ada"})
+    >>> named_group({"author": "Ada"}), named_group({"group": "0", "author": "Ada"})
     ('Ada', 0)
     """
     group = row.get("group")
-    return row.get("author") if group is None else group
+    return numbered(row.get("author") if group is None else group)
+
+
+def numbered(name: Any) -> Any:
+    """A whole number that is written as text, as that number; anything else as it is.
+
+    >>> numbered("1"), numbered("-1"), numbered("01"), numbered("@ada")
+    (1, -1, '01', '@ada')
+    """
+    is_number = isinstance(name, str) and _WHOLE.fullmatch(name)
+    return int(name) if is_number else name
 
 
 def is_group(value: Any) -> bool:

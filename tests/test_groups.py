@@ -50,6 +50,16 @@ def test_every_reader_takes_the_author_from_the_same_two_names(tmp_path, reader,
     ]
 
 
+AUTHORS = [1, "1", "@ada", "ada", "@ada", "01"]
+"""Of six rows: 1 and "1" are one author, "@ada" another than "ada", and "01" no number."""
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_a_number_and_its_digits_are_one_author_for_every_reader(tmp_path, reader):
+    found = reader(written(tmp_path / "rows.json", rows_by("group", AUTHORS)))
+    assert found == [1, 1, "@ada", "ada", "@ada", "01"]
+
+
 def test_retraining_takes_them_from_there_too(tmp_path):
     item = {"question": "Who?", "choices": ["a", "b"], "answer": 0}
     for split in range(2):

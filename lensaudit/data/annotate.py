@@ -23,7 +23,7 @@ from lensaudit.data.facts import (
 from lensaudit.data.rules import FUNCTION, RULES, WORD, folded, stem
 from lensaudit.errors import InputError
 from lensaudit.files import read_text, write_bytes
-from lensaudit.groups import group_of, own_group
+from lensaudit.groups import group_of, numbered, own_group
 
 REVIEW = "review"
 """Rule of a span that a person corrected or confirmed."""
@@ -368,7 +368,7 @@ def _proposal(head: str, *lines: str) -> Proposal | str:
     parts = (said["A"][start:end] for start, end in zip(cuts[::2], cuts[1::2], strict=True))
     before, entity, after = map(_plain, parts)
     if named[2]:
-        group = _plain(group[1:-1]) if group.startswith('"') else int(group)
+        group = numbered(_plain(group[1:-1])) if group.startswith('"') else int(group)
     relation = _plain(said.get("R", "")).strip() or None
     pair = Fact(idx, _plain(said["Q"]), before + entity + after, "", "", group, relation=relation)
     start, end = len(before), len(before) + len(entity)

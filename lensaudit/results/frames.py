@@ -74,6 +74,9 @@ def layers(*places: Place) -> pd.DataFrame:
     parts = []
     for run in _patches(places):
         part = pd.read_csv(run.folder / "layers.csv")
+        # in the table 1 and "1" look alike, and "@ada" is quoted
+        authors = {row["idx"]: row.get("group") for row in run.rows}
+        part["group"] = [authors.get(idx) for idx in part["idx"]]
         part.insert(0, "score", run.score)
         part.insert(0, "source", run.source)
         parts.append(part)
