@@ -5,7 +5,7 @@ import inspect
 import math
 import runpy
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
@@ -170,36 +170,46 @@ class Auditor:
         return digest([self.name, own, engine_version()])[:16]
 
 
-ENGINE = (
-    "association",
-    "attacks",
-    "auditing",
-    "data",
-    "evaluation",
-    "metrics",
-    "models",
-    "patching",
-    "scores",
-    "unlearn",
-    "verdict",
-    "gym/ground.py",
-)
-"""Rooms and files of the package in which a score is made, whatever auditor says it."""
+_PACKAGE = __name__.partition(".")[0]
+ENGINE = ("gym/auditors.py", "metrics/*.py", "data/template_process.py")
+"""Files of the package in which a score begins, whatever auditor says it: what no import names, as
+metrics, which are found by their folder, and a program that is started, is listed here."""
 
 
 @lru_cache
 def engine_version(package: Path = Path(__file__).parents[1]) -> str:
-    """Content hash of what all auditors call: code of `ENGINE`, layout and comments aside.
+    """Content hash of the code that scores depend on: `ENGINE` and what that imports, however far.
 
-    A score belongs to the engine that made it: another one is asked again. Coarse on purpose: what
-    an auditor reaches through registries and settings no reading of imports would show.
+    A score belongs to the engine that made it: another one is asked again. Layout, comments and
+    docstrings count for nothing.
     """
     import torch  # takes a second
 
-    places = [package / name for name in ENGINE]
-    files = [path for one in places for path in (one, *sorted(one.rglob("*.py"))) if path.is_file()]
-    code = [(path.relative_to(package).as_posix(), code_hash(read_text(path))) for path in files]
-    return digest([code, torch.__version__])
+    todo = [path for pattern in ENGINE for path in package.glob(pattern)]
+    code: dict[str, str] = {}
+    while todo:
+        path = todo.pop()
+        if (name := path.relative_to(package).as_posix()) not in code:
+            tree = ast.parse(read_text(path))
+            todo += _imported(tree, package)
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                    node.value = ast.Constant(None)  # a docstring
+            code[name] = digest(ast.dump(tree))
+    return digest([sorted(code.items()), torch.__version__])
+
+
+def _imported(tree: ast.Module, package: Path) -> Iterator[Path]:
+    """Files of the package that a module imports, inside functions too."""
+    for node in ast.walk(tree):
+        found = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found = [node.module, *(f"{node.module}.{one.name}" for one in node.names)]
+        for first, *names in (one.split(".") for one in found):
+            if first == _PACKAGE:
+                place = package.joinpath(*names)
+                files = (place.with_suffix(".py"), place / "__init__.py") if names else ()
+                yield from filter(Path.is_file, files)
 
 
 AUDITORS: dict[str, Auditor] = {}

@@ -55,7 +55,9 @@ class MakeSettings(PlantingPair):
     """Mechanisms and seeds that are planted."""
 
     mechanism: Mechanisms = ()
-    seeds: Annotated[int, Option("Retrain both anchors and every mechanism so often.", least=1)] = 1
+    seeds: Annotated[
+        int, Option("Retrain both anchors and every mechanism so often.", least=1, most=100)
+    ] = 1
     first_seed: Annotated[int, Option("0 is the pair as it was given.", least=0)] = 0
     own: Own = ()
     out: Gym = None

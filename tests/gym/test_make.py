@@ -49,6 +49,14 @@ def test_the_listing_has_a_line_for_each_strength_and_seed(capsys):
     assert said == ("permuted", "hidden", 1.0, 0)
 
 
+@pytest.mark.parametrize("command", ["ls", "make"])
+def test_more_seeds_than_anybody_trains_are_refused_in_a_line(capsys, command):
+    assert run(["gym", command, "--seeds", "999999"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--seeds" in line
+    assert "100" in line
+
+
 def test_what_nobody_chose_a_half_for_is_drawn_by_the_first_word_of_its_name():
     sides = {name: one.held_out for name, one in RECIPES.items()}
     for family in ("gates", "few"):

@@ -14,9 +14,10 @@ import lensaudit
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.files import write_json
+from lensaudit.gym import registry
 from lensaudit.gym.auditors import AUDITORS, fitted, ranks
 from lensaudit.gym.make import make
-from lensaudit.gym.registry import load_own
+from lensaudit.gym.registry import engine_version, load_own
 from lensaudit.gym.scoring import Fooled, Submitted, score
 from lensaudit.gym.settings import MakeSettings, ScoreSettings
 from lensaudit.gym.table import rows_of
@@ -99,16 +100,45 @@ def test_another_engine_is_another_auditor(tmp_path, monkeypatch):
     assert module.AUDITORS["uds"].version != first != greedy
     assert module.AUDITORS["greedy"].version != greedy
     monkeypatch.undo()
-    assert all((Path(lensaudit.__file__).parent / name).exists() for name in module.ENGINE)
-    deep = tmp_path / "attacks" / "rtt"
-    deep.mkdir(parents=True)
-    versions = []
-    for text in ("x = 1\n", "x = 1  # of one\n", "x = 2\n"):
-        (deep / "study.py").write_text(text)
-        module.engine_version.cache_clear()
-        versions.append(module.engine_version(tmp_path))
-    module.engine_version.cache_clear()
-    assert versions[0] == versions[1] != versions[2]
+    assert all(list(Path(lensaudit.__file__).parent.glob(name)) for name in module.ENGINE)
+
+
+def version_of(package, **files):
+    """Version of the engine of a package, after some of its files were written."""
+    for name, text in files.items():
+        path = package / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return engine_version.__wrapped__(package)
+
+
+def test_the_engine_is_what_scores_are_computed_with_and_nothing_else(tmp_path):
+    first = version_of(
+        tmp_path,
+        gym__auditors="def judge():\n    from lensaudit.scores import depth\n",  # when it is called
+        scores__depth="from lensaudit.groups import spread\n",
+        groups='"""Rows."""\nspread = 1\n',
+        metrics__one="n = 1\n",  # found by its folder: no import names it
+        cli__main="import lensaudit.gym.auditors\n",
+        report__render="x = 1\n",
+    )
+    assert version_of(tmp_path, cli__main="x = 2\n", report__render="x = 2\n") == first
+    same = {"groups": '"""What rows are."""\nspread=1  # of one\n'}
+    assert version_of(tmp_path, **same) == first
+    for changed in ({"groups": "spread = 2\n"}, {"metrics__one": "n = 2\n"}):
+        assert version_of(tmp_path, **changed) != first
+        first = version_of(tmp_path)
+
+
+def test_the_engine_of_the_package_holds_what_orders_rows_and_no_command():
+    package = Path(lensaudit.__file__).parent
+    read = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "read_text", lambda path: read.append(path) or path.read_text())
+        engine_version.__wrapped__(package)
+    names = {path.relative_to(package).as_posix() for path in read}
+    assert {"groups.py", "scores/depth.py", "activations/fill.py", "metrics/utility.py"} <= names
+    assert not {name.partition("/")[0] for name in names} & {"cli", "report", "screen", "doors"}
 
 
 def test_views_of_the_aligned_stream_are_scored_where_no_map_is_needed_too(gym):
