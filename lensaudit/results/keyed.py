@@ -217,9 +217,11 @@ class Question:
         """
         settled = self._asked is not None and self._opened == len(self._told)
         if settled and _known(self._key) == self._asked:
+            asked = {"hash": self._asked, "told": self._told}
             for path in manifests:
-                asked = {"hash": self._asked, "told": self._told}
-                write_json(path, signed({**json_object(path), "asked": asked}))
+                made = json_object(path)
+                if made.get("asked") != asked:
+                    write_json(path, signed({**made, "asked": asked}))
 
 
 def _known(key: Key) -> str | None:

@@ -58,12 +58,17 @@ class Manifest:
     def write(self, folder: Path, files: Iterable[str], name: str = MANIFEST) -> Path:
         """Write the manifest into `folder`, after everything else.
 
+        One that says the same of the same files stays: a run that found everything and computed
+        nothing leaves the hour at which it was made, and the versions that made it.
+
         Args:
             folder: of the results.
             files: names below `folder` that the manifest answers for.
             name: of the manifest, below `folder`.
         """
-        path = write_json(folder / name, signed({**vars(self), "files": _marks(folder, files)}))
+        path, said = folder / name, signed({**vars(self), "files": _marks(folder, files)})
+        if _lasting(said) != _lasting(path):
+            write_json(path, said)
         (folder / BEGUN).unlink(missing_ok=True)
         return path
 
@@ -155,6 +160,20 @@ def signed_object(path: Path) -> dict[str, Any]:
     return content
 
 
+_OF_THE_HOUR = ("seconds", "finished", "versions", "git_commit", "asked", "check")
+
+
+def _lasting(made: Path | Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a manifest says of its files and of how they are made; None of a damaged or missing one.
+
+    When, how fast and by which versions that was done is left out.
+    """
+    with suppress(InputError):
+        said = signed_object(made) if isinstance(made, Path) else made
+        return {name: one for name, one in said.items() if name not in _OF_THE_HOUR}
+    return None
+
+
 def claim(folder: Path, command: str, files: Iterable[str], name: str = MANIFEST) -> None:
     """Make a folder for the results of a command, and mark it as begun.
 
@@ -189,7 +208,8 @@ def renew(folder: Path, files: Iterable[str], name: str = MANIFEST) -> None:
     if path.exists():
         content = json_object(path)
         marks = {**(content.get("files") or {}), **_marks(folder, files)}
-        write_json(path, signed({**content, "files": marks}))
+        if marks != content.get("files"):
+            write_json(path, signed({**content, "files": marks}))
 
 
 def check_result(path: Path) -> None:

@@ -15,6 +15,7 @@ from lensaudit.results.records import (
     check_whole,
     claim,
     manifest,
+    renew,
     signed,
     signed_object,
 )
@@ -35,6 +36,24 @@ def test_a_command_takes_a_new_folder_and_its_own(tmp_path):
     finish(tmp_path / "new")
     finish(tmp_path / "new")
     assert not (tmp_path / "new" / BEGUN).exists()
+
+
+def test_a_manifest_keeps_its_hour_while_nothing_is_made(tmp_path, monkeypatch):
+    path = finish(tmp_path)
+    (tmp_path / "more.csv").write_text("1\n")
+    first, made = path.read_bytes(), path.stat().st_mtime_ns
+    monkeypatch.setattr("lensaudit.results.records.package_versions", lambda: {"torch": "later"})
+    finish(tmp_path)  # the same files, made the same way
+    renew(tmp_path, FILES)
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == (first, made)
+    renew(tmp_path, ["more.csv"])
+    assert "more.csv" in json.loads(path.read_text())["files"]
+    finish(tmp_path)  # answers for other files
+    again = json.loads(path.read_text())
+    assert again["versions"] == {"torch": "later"}
+    path.write_text(path.read_text().replace("cpu", "gpu"))  # edited: no hour to keep
+    finish(tmp_path)
+    assert json.loads(path.read_text())["device"] == "cpu"
 
 
 def test_a_run_that_was_killed_goes_on_where_it_left_files(tmp_path):
