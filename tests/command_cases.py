@@ -114,6 +114,11 @@ MACHINE = (
 """What `doctor` finds on one machine and not on the next."""
 KEYS = ((r"\b(?=[a-f]*\d)[0-9a-f]{16,64}\b", "<key>"),)
 """Keys of weights trained here, whose last bits are the machine's."""
+VECTORS = (
+    (r'("(?:hash|vector|identity)": ?)"[0-9a-f]{32}"', r"\1…"),
+    (r'^( +)"[0-9a-f]{32}"', r"\1…"),
+)
+"""Keys of directions that were estimated, and of what was said with them: of last bits, too."""
 ASKED = ((r"\b[0-9a-f]{64}\b", "<key>"), (r'("plan": ?)"[0-9a-f]+"', r"\1…"))
 """Keys of questions hold the judge's port."""
 PLANNED = (
@@ -382,6 +387,7 @@ _CASES = (
         "steer_extract",
         "steer extract --model demo/full --trait demo_idk --layers 8-9 --method mean_diff"
         " --method random --position prompt_last --out out",
+        rules=VECTORS,
     ),
     Case(
         "steer_eval",
@@ -389,12 +395,14 @@ _CASES = (
         " --vector out/vectors/mean_diff_layer8.safetensors --judge idk --questions 4"
         " --rollouts 1 --max-new-tokens 6 --coefficients 0,2 --out out",
         after=("steer_extract",),
+        rules=VECTORS,
     ),
     Case(
         "steer_sweep",
         "steer sweep --model demo/full --trait demo_idk --judge idk --questions 4 --rollouts 1"
         " --max-new-tokens 6 --temperature 0 --out out --json",
         after=("steer_extract",),
+        rules=VECTORS,
     ),
     Case(
         "steer_audit",
@@ -402,6 +410,7 @@ _CASES = (
         " --strengths 1 --n-retain 4 --folds 2 --randoms 1 --max-new-tokens 4"
         " --out steering",
         files=OWN,
+        rules=VECTORS,
         slow=True,
     ),
     # judge

@@ -254,6 +254,8 @@ class Comparison:
     """Those that did; the same number may stand in many places."""
     columns: list[str] = field(default_factory=list)
     """Of the table that is compared."""
+    section: str = ""
+    """The last name at the outermost level of a JSON file: of a log, a metric."""
 
     def problem(self, where: str) -> str | None:
         """Too many have moved to have lain beside a boundary."""
@@ -269,8 +271,8 @@ class Comparison:
             return ratio(float(number.string.split(",")[self.columns.index("s1")]))
         if name in READ:
             return NATS
-        if name in WITHIN:
-            return WITHIN[name](float(number[0]))
+        if (known := name if name in WITHIN else self.section) in WITHIN:
+            return WITHIN[known](float(number[0]))
         return ratio(tau) if name == "erasure" or tau < TAU else NATS
 
     def name(self, number: re.Match[str], kind: str) -> str:
@@ -316,6 +318,8 @@ def same_text(wanted: str, found: str, kind: str = "", seen: Comparison | None =
     if NUMBER.sub("#", wanted) != NUMBER.sub("#", found):
         return False
     seen = seen or Comparison()
+    if kind == ".json" and (outermost := re.match(r' "(\w+)": ', wanted)):
+        seen.section = outermost[1]
     pairs = zip(NUMBER.finditer(wanted), NUMBER.finditer(found), strict=True)
     return all([_same(one, other, kind, seen) for one, other in pairs])
 

@@ -190,6 +190,14 @@ def test_where_a_tiny_tau_divides_scores_move_and_what_was_read_does_not():
     assert difference(wanted, read, tau=0.001) is not None
 
 
+def test_a_metric_that_divides_by_a_small_spread_moves_further_in_its_own_section():
+    log = [' "mia_min_k_plus_plus": {', '    "score": 10.047289', " },"]
+    other = '    "score": 10.048057'
+    assert difference({"x.json": log}, {"x.json": [log[0], other, *log[2:]]}) is None
+    loss, moved = ([' "mia_loss": {', one] for one in (log[1], other))
+    assert difference({"x.json": loss}, {"x.json": moved}) is not None
+
+
 def test_few_printed_numbers_lie_beside_a_boundary():
     # of 300 numbers printed to 0.001 three move where each is off by 1e-5; cut off, half of them do
     lines = [f"UDS {number / 1000:.3f} of x" for number in range(100, 400)]

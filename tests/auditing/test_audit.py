@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 from support import EMBEDDED
+from tolerance import NATS
 
 import lensaudit as la
 from lensaudit.auditing.audit import plan_audit
@@ -191,7 +192,7 @@ def test_the_depth_of_an_evaluation_is_that_of_patch_on_the_rows_that_are_left(a
         depth = la.patch("demo/npo", out / "d", data=rows, exclude=exclude, align="none", **place)
         asked = {"metrics": ("uds", "uds_aligned"), "retain": "demo/retain", "align": "none"}
         said = la.evaluate("demo/npo", out / "e", forget=rows, exclude=exclude, **asked, **place)
-        assert said.uds == pytest.approx(depth.uds, abs=1e-6)
+        assert said.uds == pytest.approx(depth.uds, abs=NATS)
         return said.uds, json.loads((said.folder / "manifest.json").read_text())["inputs"]
 
     (all_rows, inputs), (fewer, other) = both(), both("v4_full_wrong")

@@ -5,6 +5,7 @@ import shutil
 import pytest
 from frozen import frozen, save_few
 from support import EMBEDDED
+from tolerance import NATS
 
 from lensaudit.cli.main import run
 from lensaudit.data.tofu import forget_set
@@ -84,10 +85,10 @@ def test_a_run_gives_the_scores_that_agreed_with_the_reference_and_reuses_everyt
     assert few("--profile", "full") == 0
     found, known = summary(tmp_path), frozen("patching")
     scored = [uds for uds in known["npo"]["uds"] if not math.isnan(uds)]
-    assert found["uds"] == pytest.approx(sum(scored) / len(scored), abs=1e-6)
+    assert found["uds"] == pytest.approx(sum(scored) / len(scored), abs=NATS)
     assert (found["n"], found["n_scored"]) == (8, len(scored))
     assert found["calibration"]["retain"] == 1.0
-    assert found["calibration"]["full"] == pytest.approx(0, abs=1e-6)
+    assert found["calibration"]["full"] == pytest.approx(0, abs=NATS)
     assert found["ci95"][0] < found["uds"] < found["ci95"][1]
     assert [row["idx"] for row in rows(tmp_path)] == known["idx"]
     for at, row in enumerate(rows(tmp_path)):
@@ -116,11 +117,11 @@ def test_a_run_gives_the_scores_that_agreed_with_the_reference_and_reuses_everyt
 def test_a_run_reproduces_the_corrected_reference(reference, golden, tmp_path):
     assert reference() == 0
     found, wanted = summary(tmp_path), golden("uds_corrected_npo.json")
-    assert found["uds"] == pytest.approx(wanted["avg_uds"], abs=1e-6)
+    assert found["uds"] == pytest.approx(wanted["avg_uds"], abs=NATS)
     assert (found["n"], found["n_scored"]) == (74, 73)
     assert list(found["unscored"]) == ["345"]
     assert found["calibration"]["retain"] == 1.0
-    assert found["calibration"]["full"] == pytest.approx(0, abs=1e-6)
+    assert found["calibration"]["full"] == pytest.approx(0, abs=NATS)
     assert (found["ci95"], found["ci95_why"]) == (None, "4 authors: no interval")
     of_idx = {row["idx"]: row for row in wanted["examples"]}
     for row in rows(tmp_path):

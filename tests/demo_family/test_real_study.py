@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from tolerance import NATS
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("real_model", "predict", "fact_records")
@@ -41,7 +42,7 @@ def test_the_depths_of_a_fact_are_those_that_patch_writes(experiments, tmp_path)
     weakest = layers[(layers["layer"] == summary["weakest"]["layer"]) & (layers["ke"] == 1)]
     assert len(weakest) == found["weakest"].notna().sum() > 0
     for idx, erasure in zip(weakest["idx"], weakest["erasure"], strict=True):
-        assert found.loc[idx, "weakest"] == pytest.approx(erasure, abs=1e-6)
+        assert found.loc[idx, "weakest"] == pytest.approx(erasure, abs=NATS)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny_model
+from tolerance import NATS
 
 from lensaudit.data.chat import Encoding
 from lensaudit.data.suites import Split
@@ -143,7 +144,7 @@ def test_scores_do_not_depend_on_the_chunk(asked, monkeypatch):
     whole = traces(tiny_model(), asked, texts(), 4)
     monkeypatch.setattr(forward, "CHUNK_BYTES", 4 * 61 * 2)
     for one, other in zip(whole, traces(tiny_model(), asked, texts(), 4), strict=True):
-        assert one.log_prob == pytest.approx(other.log_prob, abs=1e-6)
+        assert one.log_prob == pytest.approx(other.log_prob, abs=NATS)
 
 
 def test_a_model_whose_head_is_not_all_is_read_through_its_logits(asked):

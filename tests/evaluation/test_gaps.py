@@ -6,6 +6,7 @@ import pytest
 import torch
 from metric_helpers import conditions_of, tiny_passes, tiny_split
 from support import tiny_model
+from tolerance import NATS
 
 from lensaudit.errors import WorkError
 from lensaudit.evaluation.passes import Subject
@@ -225,4 +226,4 @@ def test_one_model_leaves_memory_before_the_reference_model_enters(tiny_tokenize
     own = evaluate(tiny_passes(tiny_tokenizer), "tofu", ["mia_loss"])["mia_loss"]
     for idx, score in found["mia_reference"].parts["forget"].per_example.items():
         wanted = own.parts["forget"].per_example[idx] - loss.parts["forget"].per_example[idx]
-        assert score == pytest.approx(wanted, abs=1e-6)
+        assert score == pytest.approx(wanted, abs=NATS)

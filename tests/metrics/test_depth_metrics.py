@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from metric_helpers import tiny_passes
+from tolerance import NATS
 
 from lensaudit.auditing.question import annotated_set
 from lensaudit.auditing.settings import EvaluateSettings
@@ -63,7 +64,7 @@ def test_the_suite_and_patch_give_the_same_number(evaluated, capsys, name, key, 
     assert len(rows) == LIMIT
     for row in rows:
         found = entry["value_by_index"][str(row["idx"])][key]
-        assert found == (None if row[key] is None else pytest.approx(row[key], abs=1e-6))
+        assert found == (None if row[key] is None else pytest.approx(row[key], abs=NATS))
     assert entry["calibration"] == summary["calibration"]
 
 

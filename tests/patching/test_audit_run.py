@@ -6,6 +6,7 @@ import weakref
 import pytest
 import torch
 from audit_helpers import audit_in, run, save_family, save_questions
+from tolerance import NATS
 
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.models.bridge import is_held, load, opened_once
@@ -113,7 +114,7 @@ def test_ke_rows_are_enough_for_the_same_uds(audit, rows, tau):
     found = run(part)
     assert sum(rows) < n_full
     for wanted, got in zip(whole, uds(audit("a", "b", tau=tau)), strict=True):
-        assert (wanted - got).abs().nan_to_num().max() <= 1e-6
+        assert (wanted - got).abs().nan_to_num().max() <= NATS
         assert torch.equal(wanted.isnan(), got.isnan())
     ke = found.s1 > tau
     assert ke.any()

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from support import EMBEDDED
+from tolerance import NATS
 
 import lensaudit as la
 from lensaudit.data.facts import load_facts
@@ -120,7 +121,7 @@ def test_full_has_lost_nothing(patched):
 def test_selectivity_is_the_difference_of_the_two_depths(patched):
     _, (_, never) = patched
     world = never.summary["collateral"]["world"]
-    assert world["selectivity"]["value"] == pytest.approx(never.uds - world["depth"], abs=1e-6)
+    assert world["selectivity"]["value"] == pytest.approx(never.uds - world["depth"], abs=NATS)
     authors = world["authors"].values()
     weighted = sum(one["depth"] * one["n_scored"] for one in authors) / world["n_scored"]
     assert weighted == pytest.approx(world["depth"])

@@ -10,6 +10,7 @@ import pytest
 import torch
 from audit_helpers import anew, run
 from support import checkpoint_of
+from tolerance import NATS
 
 from lensaudit.data.neutral import Neutral, neutral_of
 from lensaudit.data.spans import make_batch
@@ -284,7 +285,7 @@ def test_the_depth_without_the_shared_direction_is_that_of_a_plain_computation(b
     one = shown["never"].aligned
     assert one.shared.uds.value == pytest.approx(float(uds.double().mean()), abs=1e-5)
     assert one.shared.drop.value == pytest.approx(float((aligned - uds).mean()), abs=1e-5)
-    assert one.uds.value == pytest.approx(float(aligned.double().mean()), abs=1e-6)
+    assert one.uds.value == pytest.approx(float(aligned.double().mean()), abs=NATS)
 
 
 class Pushed:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from audit_helpers import audit_in, run
+from tolerance import NATS
 
 from lensaudit.cli.main import run as lensaudit
 from lensaudit.errors import InputError
@@ -22,7 +23,7 @@ def test_scores_equal_the_reference(shared, golden, tmp_path):
     outcomes, calibration = score_lens(audit(shared / "family", tmp_path, *names))
     for outcome, name in zip(outcomes, names, strict=True):
         wanted = reference["variants"][name]
-        assert outcome.uds == pytest.approx(wanted["logit_lens"]["score"], abs=1e-6)
+        assert outcome.uds == pytest.approx(wanted["logit_lens"]["score"], abs=NATS)
         assert len(outcome.scored) == wanted["logit_lens"]["n_examples_scored"]
         for layer, row in enumerate(outcome.layer_rows()):
             full, retain = (torch.tensor(reference[f"ll_{m}"][str(layer)]) for m in ("full", "ret"))

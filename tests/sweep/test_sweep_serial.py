@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 from sweep_helpers import METRICS, command, rows_of
+from tolerance import NATS
 
 from lensaudit.meta.reading import read_values
 from lensaudit.sweep.attempts import finished
@@ -39,7 +40,7 @@ def numbers(text: str) -> list[float]:
 
 
 def test_calibration_reads_0_and_1(swept):
-    assert result(swept, "demo/full")["values"]["uds"]["value"] == pytest.approx(0, abs=1e-6)
+    assert result(swept, "demo/full")["values"]["uds"]["value"] == pytest.approx(0, abs=NATS)
     assert result(swept, "demo/retain")["values"]["uds"]["value"] == 1
     assert result(swept, "demo/retain")["values"]["privleak"]["value"] == 0
 
