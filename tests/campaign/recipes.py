@@ -118,12 +118,18 @@ _RECIPES = (
         python="la.audit('demo/npo', limit=4, suite='none', association='none', align='none',"
         " out='{out}')",
     ),
-    Recipe("know", "know --source demo/npo --limit 8 --reader outputs --out {out}", dry=True),
+    Recipe(
+        "know",
+        "know --source demo/npo --limit 8 --reader outputs --out {out}",
+        dry=True,
+        python="la.know('demo/npo', limit=8, readers=('outputs',), out='{out}')",
+    ),
     Recipe(
         "worst",
         "worst --source demo/npo --limit 2 --attack greedy --out {out}",
         dry=True,
         heavy=True,
+        python="la.worst('demo/npo', limit=2, attacks=('greedy',), out='{out}')",
     ),
     Recipe(
         "sample",
@@ -260,7 +266,7 @@ _RECIPES = (
     ),
     Recipe("models", "models", out=""),
     Recipe("doctor", "doctor", out=""),
-    Recipe("init", "init .", out="lensaudit.toml", dry=True, keeps=False),
+    Recipe("init", "init . --force", out="lensaudit.toml", dry=True, keeps=False),
 )
 RECIPES = {one.name: one for one in _RECIPES}
 MAKERS = tuple(one.name for one in _RECIPES if one.out and one.keeps)

@@ -4,9 +4,10 @@
                                  [--case PATTERN] [--workers N] [--write] [--list]
 
 The process imports everything once and forks for each case and each call. What ended is a line in
-build/campaign/<key>/log.jsonl, where the key is of the package's code, the campaign's and the seed:
-a campaign that was killed goes on where it was. Failures that are known stand in known.toml; the
-exit code is 1 where another case fails, or a known one no longer does.
+build/campaign/<key>/log.jsonl, where the key is of the package's code and the seed: a campaign that
+was killed goes on where it was; lines that another version of the campaign wrote are left out.
+Failures that are known stand in known.toml; the exit code is 1 where another case fails, or a known
+one no longer does.
 """
 
 import argparse
@@ -22,7 +23,7 @@ import tomllib
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -52,6 +53,8 @@ class Result:
     why: str = ""
     exits: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
+    by: str = ""
+    """Of which version of the campaign; empty: of this one."""
 
     @property
     def relation(self) -> str:
@@ -63,8 +66,8 @@ class Result:
 class Known:
     """A failure that is known."""
 
-    case: str
-    """Pattern of names of cases."""
+    cases: tuple[str, ...]
+    """Names of cases, or patterns of names."""
     what: str
     """What happens."""
     mended_by: str
@@ -74,12 +77,21 @@ class Known:
 
     def covers(self, result: Result) -> bool:
         """Is this failure the known one?"""
-        return fnmatch.fnmatchcase(result.name, self.case) and self.says in result.why
+        return self.means(result.name) and self.says in result.why
+
+    def means(self, name: str) -> bool:
+        """Is a case of this name among its cases?"""
+        return any(fnmatch.fnmatchcase(name, one) for one in self.cases)
+
+    def each(self) -> "list[Known]":
+        """An entry for each of its cases."""
+        return [replace(self, cases=(one,)) for one in self.cases]
 
 
 def read_known(path: Path = KNOWN) -> list[Known]:
     """The list of known failures."""
-    return [Known(**one) for one in tomllib.loads(path.read_text()).get("known", [])]
+    entries = tomllib.loads(path.read_text()).get("known", [])
+    return [Known(**one | {"cases": tuple(one["cases"])}) for one in entries]
 
 
 def judged(results: Sequence[Result], known: Sequence[Known]) -> list[Result]:
@@ -89,12 +101,12 @@ def judged(results: Sequence[Result], known: Sequence[Known]) -> list[Result]:
         failed = one.outcome in ("known", "unknown")
         is_known = failed and any(entry.covers(one) for entry in known)
         outcome: Outcome = ("known" if is_known else "unknown") if failed else one.outcome
-        found.append(Result(one.name, outcome, one.why, one.exits, one.seconds))
+        found.append(replace(one, outcome=outcome))
     return found
 
 
 def mended(results: Sequence[Result], known: Sequence[Known], names: Sequence[str]) -> list[Known]:
-    """Entries that no longer fail: every case that they may mean was asked, and none fails so.
+    """Cases of entries that no longer fail: all that a pattern means were asked, and none does.
 
     Args:
         results: of this campaign.
@@ -103,36 +115,36 @@ def mended(results: Sequence[Result], known: Sequence[Known], names: Sequence[st
     """
     ended = {one.name for one in results}
     gone = []
-    for entry in known:
-        meant = fnmatch.filter(names, entry.case)
+    for entry in [one for entries in known for one in entries.each()]:
+        meant = [name for name in names if entry.means(name)]
         fails = any(entry.covers(one) for one in results if one.outcome in ("known", "unknown"))
         if meant and ended.issuperset(meant) and not fails:
             gone.append(entry)
     return gone
 
 
-def key(seed: int) -> str:
-    """Of all that decides what a campaign asks and what it finds."""
-    found = hashlib.blake2b(str(seed).encode(), digest_size=8)
-    for folder in (ROOT / "lensaudit", HERE):
-        for path in sorted(folder.rglob("*.py")):
-            found.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
+def code_key(folder: Path, more: str = "") -> str:
+    """Of all Python below a folder, and of a word more; 16 hex digits."""
+    found = hashlib.blake2b(more.encode(), digest_size=8)
+    for path in sorted(folder.rglob("*.py")):
+        found.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
     return found.hexdigest()
 
 
-def package_key() -> str:
-    """Of the package alone: results on the shelf follow from it."""
-    found = hashlib.blake2b((HERE / "recipes.py").read_bytes(), digest_size=8)
-    for path in sorted((ROOT / "lensaudit").rglob("*.py")):
-        found.update(path.read_bytes())
-    return found.hexdigest()
+def asked_first() -> str:
+    """All that the results on the shelf follow from, beside the package."""
+    from campaign.recipes import FILES, RECIPES
+
+    return repr([(one.name, one.argv, one.more) for one in RECIPES.values()]) + repr(FILES)
 
 
 class Log:
     """Lines of cases that ended; only ever appended to."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, by: str = "") -> None:
         self.path = path
+        self.by = by
+        """Version of the campaign; lines of another are left out. Empty: of any."""
 
     def read(self) -> dict[str, Result]:
         """Name -> result; a line that a kill cut short is left out."""
@@ -143,13 +155,15 @@ class Log:
                     one = Result(**json.loads(line))
                 except (ValueError, TypeError):
                     continue
-                found[one.name] = one
+                if self.by in ("", one.by):
+                    found[one.name] = one
         return found
 
     def add(self, result: Result) -> None:
         """Append a line."""
         with self.path.open("a") as file:
-            file.write(json.dumps(asdict(result), ensure_ascii=False) + "\n")
+            line = asdict(replace(result, by=self.by))
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
 def ask(case, shelf: Path, scratch: Path, seed: int) -> Result:
@@ -291,8 +305,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ["XDG_CACHE_HOME"] = str(BUILD / "cache")
     began = time.monotonic()
     place = Path(args.build) if args.build else BUILD
-    log_folder = place / key(args.seed)
-    shelf = place / f"shelf-{package_key()}"
+    package = code_key(ROOT / "lensaudit")
+    log_folder = place / f"{package}-{args.seed}"
+    shelf = place / f"shelf-{code_key(ROOT / 'lensaudit', asked_first())}"
     scratch = Path(args.scratch) if args.scratch else log_folder / "work"
     log_folder.mkdir(parents=True, exist_ok=True)
     if not args.list:
@@ -311,7 +326,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.list:
         print("\n".join(one.name for one in chosen))
         return 0
-    log = Log(log_folder / ("slice.jsonl" if args.slice else "log.jsonl"))
+    by = "" if args.keep else code_key(HERE)
+    log = Log(log_folder / ("slice.jsonl" if args.slice else "log.jsonl"), by)
     ended = {} if args.again else log.read()
     needs = _slice_needs() if args.slice else None
     wrong = fill_shelf(shelf, scratch, needs)
@@ -326,7 +342,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(text)
     strangers = mended(results, known, names)
     for entry in strangers:
-        print(f"mended: {entry.case!r} ({entry.what}): take it off the list")
+        print(f"mended: {entry.cases[0]!r} ({entry.what}): take it off the list")
     if args.write:
         write_table(text)
     unknown = [one for one in results if one.outcome == "unknown"]
@@ -393,6 +409,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--build", help="folder of logs and of the shelf")
     parser.add_argument("--scratch", help="folder of working folders")
     parser.add_argument("--again", action="store_true", help="ask also what ended before")
+    parser.add_argument("--keep", action="store_true", help="believe lines of another version")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--write", action="store_true", help="put the table into docs/terminal.md")
     parser.add_argument("--list", action="store_true", help="name the cases and ask none")

@@ -236,7 +236,8 @@ def order(seed: int) -> Iterator[tuple]:
     for of, argv, folders in READ:
         yield f"{of}, folders", partial(_folders, argv, folders)
         yield f"{of}, what folders are called", partial(_called, argv, folders)
-    yield "patch, first retain model", _anchor
+    yield "patch, further retain models and the score", _anchor
+    yield "patch, first retain model and the word", _word
 
 
 def _order(one: str, other: str, several: bool, bench: Bench) -> None:
@@ -353,6 +354,21 @@ def _anchor(bench: Bench) -> None:
         {name: two[name] for name in ("uds", "calibration", "per_layer")},
     ):
         raise Breach(f"a second retain model moves the score: {what}")
+
+
+def _word(bench: Bench) -> None:
+    """Another anchor may move the score, not the word."""
+    folder = bench.folder()
+    base = "patch --source demo/masked_upper --limit 8 --layers 4,8,15 --align none"
+    for name, first, second in (("one", "retain", "never"), ("two", "never", "retain")):
+        argv = f"{base} --retain demo/{first} --retain demo/{second} --out {name}"
+        bench.done(argv, folder)
+    words = [
+        json.loads((folder / name / "summary.json").read_text())["verdict"]["code"]
+        for name in ("one", "two")
+    ]
+    if words[0] != words[1]:
+        raise Breach(f"retain first: {words[0]}; never first: {words[1]}")
 
 
 AMONG = (

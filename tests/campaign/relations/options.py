@@ -23,6 +23,8 @@ MACHINE = {
     *("engine", "store", "quota", "autocast", "out"),
 }
 """Options that are to change no result: only how it is come by."""
+BY_ROWS = {"defects", "exclude"}
+"""Options that act where rows are so: none of ours has a defect or a placeholder."""
 SUBJECTS = {"out", "sources", "source", "name", "names", "model"}
 """What a recipe is about."""
 WHOLE = (
@@ -161,9 +163,10 @@ def acts(seed: int) -> Iterator[tuple]:
     for name in WHOLE:
         recipe = RECIPES[name]
         for one in options(recipe.command):
-            taken = [value for value in values(one)[0] if value != str(one.default)]
+            words = recipe.argv.split()
+            taken = [x for x in values(one)[0] if x != str(one.default) and x not in words]
             said = any(opt in recipe.argv.split() for opt in one.opts)
-            if not taken or one.name in MACHINE or (said and one.name in SUBJECTS):
+            if not taken or one.name in MACHINE | BY_ROWS or (said and one.name in SUBJECTS):
                 continue
             value = taken[seed % len(taken)]
             slice_ = (name, one.name) == ("patch", "tau")

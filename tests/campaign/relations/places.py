@@ -47,7 +47,6 @@ SOME = (
     "meta table",
     "sweep collect",
     "watch",
-    "annotate",
     "steer audit",
     "meta robustness",
     "meta aggregate",
@@ -66,7 +65,7 @@ def others(seed: int) -> Iterator[tuple]:
 
 
 def _other(maker: Recipe, other: str, bench: Bench) -> None:
-    folder = start(bench, maker, finished=False)
+    folder = start(bench, maker, finished=False, warm=False)
     if not (folder / slug(other)).exists():
         bench.bring(other, folder)
     place = folder / slug(other)

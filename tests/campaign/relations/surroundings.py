@@ -80,17 +80,16 @@ def _made(base: Path, name: str) -> dict[str, object]:
 def killed(seed: int) -> Iterator[tuple]:
     for name in KILLED:
         for how, sent in (("killed", signal.SIGKILL), ("interrupted", signal.SIGINT)):
-            for share in (0.3, 0.7):
-                quick = (name, how, share) == ("judge", "killed", 0.3)
-                yield f"{name}, {how} at {share}", partial(_killed, name, sent, share), quick
+            quick = (name, how) == ("judge", "killed")
+            yield f"{name}, {how}", partial(_killed, name, sent), quick
 
 
-def _killed(name: str, sent: int, share: float, bench: Bench) -> None:
+def _killed(name: str, sent: int, bench: Bench) -> None:
     recipe = RECIPES[name]
     measured = start(bench, recipe, finished=False, warm=False)
     took = bench.done(own(recipe), measured).seconds
     folder = start(bench, recipe, finished=False, warm=False)
-    after = took * (share + 0.2 * (bench.random.random() - 0.5))
+    after = took * bench.random.uniform(0.1, 0.95)
     first = bench.call(own(recipe), folder, stop=(sent, lambda seconds: seconds >= after))
     if sent == signal.SIGINT and first.exit not in (0, 130):
         raise Breach(f"interrupted after {after:.1f} of {took:.1f} s: {first}")
