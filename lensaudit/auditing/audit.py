@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lensaudit.association.opening import Know, open_know
-from lensaudit.association.run import answer_into, know_into, plan_of
-from lensaudit.association.settings import quick
+from lensaudit.association.run import plan_of
 from lensaudit.auditing import evaluate as evaluating
 from lensaudit.auditing import patch as patching
-from lensaudit.auditing.evaluate import evaluate_into, grew, open_evaluation, plan_evaluation
-from lensaudit.auditing.patch import patch_into, plan_patch
+from lensaudit.auditing.evaluate import grew, open_evaluation, plan_evaluation
+from lensaudit.auditing.measuring import Steps, measure, who_has_what
+from lensaudit.auditing.patch import plan_patch
 from lensaudit.auditing.question import (
     EVAL,
     KNOW,
@@ -22,11 +22,12 @@ from lensaudit.auditing.question import (
     asked_of_know,
     asked_of_patch,
     audit_folder,
+    controls_of,
     evaluations,
 )
 from lensaudit.auditing.result import AUDIT_MANIFEST, Audited, joined
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
-from lensaudit.errors import Failure, InputError, LensAuditError, WorkError, failure_in
+from lensaudit.errors import Failure, WorkError, failure_in
 from lensaudit.files import digest, make_folder, slug
 from lensaudit.models.bridge import opened_once
 from lensaudit.models.checkpoint import peft_for
@@ -36,11 +37,7 @@ from lensaudit.patching.prepare import prepare
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Plan, Tell, unheard
 from lensaudit.results.records import MANIFEST, answered_for, differences, folders_for, manifest
-from lensaudit.settings import (
-    ACTIVATIONS,
-    Place,
-    plain,
-)
+from lensaudit.settings import ACTIVATIONS, Place, plain
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,8 @@ def plan_audit(
     if folder is None and out.exists():
         out = _own_folder(names, settings, out, notice)
     anchor = anchor_of(names, settings)
-    depth = plan_patch(names, asked_of_patch(settings), notice=notice)
+    patch = asked_of_patch(settings, settings.retain_set)
+    depth = plan_patch(names, patch, notice=notice)
     steps = {
         model: plan_evaluation(model, asked, place)
         for model, asked, place in evaluations(names, settings, out)
@@ -105,7 +103,8 @@ def plan_audit(
         # what is compared with the retain model follows from it
         steps = {model: replace(one, done=False) for model, one in steps.items()}
     asked = names if settings.association != "none" else ()
-    known = {name: _who_has_what(name, anchor, settings) for name in asked}
+    controls = controls_of(names, settings)
+    known = {name: who_has_what(name, patch, controls) for name in asked}
     return AuditPlan(out, depth, steps, known)
 
 
@@ -141,34 +140,28 @@ def audit_into(
     plan = plan_audit(names, settings, folder, notice=notice)
     opened(plan)
     (make_folder(plan.folder) / AUDIT_MANIFEST).unlink(missing_ok=True)
-    known, failures = _answered(plan, progress)
-    depth = patch_into(
-        names, asked_of_patch(settings), plan.folder / PATCH, notice=notice, progress=progress
+    failures: list[Failure] = []
+    steps = Steps(
+        know=plan.associations,
+        patch=asked_of_patch(settings, settings.retain_set),
+        evaluations=[*evaluations(names, settings, plan.folder)],
     )
-    said: dict[str, Path] = {}
-    broken = False
-    for model, asked, place in evaluations(names, settings, plan.folder):
-        log = asked.retain_log
-        if log is not None and not Path(log).exists():  # the retain model's evaluation failed
-            asked = replace(asked, retain_log=None)
-        try:
-            found = evaluate_into(
-                model,
-                asked,
-                place,
-                notice=lambda text, model=model: notice(f"{model}: {text}"),
-                progress=progress,
-            )
-            broken = broken or bool(found.failures)
-            found.checked()
-        except LensAuditError as error:
-            failures.append(failure_in(model, "evaluate", error))
-        if (place / LOG).exists():
-            said[model] = place
+    found = measure(
+        names,
+        steps,
+        plan.folder,
+        failed=lambda model, step, error: failures.append(failure_in(model, step, error)),
+        notice=notice,
+        progress=progress,
+    )
+    said = {one: place for one, _, place in steps.evaluations if (place / LOG).exists()}
+    known = {name: one.folder for name, one in found.known.items()}
     failures += [
-        Failure(one.source, "patch", "work", one.reason or "") for one in depth if one.found_nothing
+        Failure(one.source, "patch", "work", one.reason or "")
+        for one in found.depths
+        if one.found_nothing
     ]
-    if not failures and not broken:
+    if not failures and not any(one.failures for one in found.said.values()):
         # the manifest of the whole: each step's own, and every file that these tell of
         parts = (plan.folder / name for name in (PATCH, EVAL, KNOW))
         made = [one for part in parts for one in part.rglob(f"*{MANIFEST}")]
@@ -181,35 +174,12 @@ def audit_into(
         )
     anchor = anchor_of(names, settings)
     beside = [one for one in plan.evaluations if one == anchor or one not in names]
-    return joined(plan.folder, depth, said, known, failures, beside)
-
-
-def _who_has_what(source: str, anchor: str | None, settings: AuditSettings) -> Know | str:
-    """Who has what, from what it says and its own head; the retain models are controls."""
-    try:
-        return open_know(source, asked_of_know(source, anchor, settings))
-    except InputError as error:
-        return f"who has what is not asked: {error}"
-
-
-def _answered(plan: AuditPlan, progress: Tell) -> tuple[dict[str, Path], list[Failure]]:
-    """Who has what, first of all as it costs least: folders of results, and what failed."""
-    failures: list[Failure] = []
-    places = folders_for(tuple(plan.associations), plan.folder / KNOW)
-    for name, know in plan.associations.items():
-        place = places.pop(name)
-        try:
-            if not isinstance(know, str):
-                answer_into(know, place, progress=progress)
-                places[name] = place
-        except LensAuditError as error:
-            failures.append(failure_in(name, "know", error))
-    return places, failures
+    return joined(plan.folder, found.depths, said, known, failures, beside)
 
 
 def _own_folder(names: Sequence[str], settings: AuditSettings, base: Path, notice: Notice) -> Path:
     """The usual folder, or one of its own beside it where that holds another run's results."""
-    depth = prepare(names, asked_of_patch(settings), notice=unheard)
+    depth = prepare(names, asked_of_patch(settings, settings.retain_set), notice=unheard)
     places = folders_for(tuple(depth.sources), base / PATCH)
     runs = {place: patching.run_of(depth, name) for name, place in places.items()}
     found = [differences(place, run, patching.run_in) for place, run in runs.items()]
@@ -260,20 +230,17 @@ def demo_into(
         fetch(FETCHED[0].partition("/")[0], notice=notice)
     full, retain, *more = (one.name for one in listed if one.role in ("full", "retain"))
     retains = (retain, *more) if real else (retain,)
-    settings = PatchSettings(full=full, retain=retains, profile="full", activations=activations)
-    known = {name: folder / KNOW / slug(name) for name in names}
-    for name, place in known.items():
-        know_into(name, quick(retains, activations=activations), place, progress=progress)
-    depths = patch_into(names, settings, folder, notice=notice, progress=progress)
-    said = {
-        name: evaluate_into(
-            name,
-            EvaluateSettings(metrics=(ANSWERS,)),
-            folder / "answers" / slug(name),
-            notice=notice,
-            progress=progress,
-        )
-        for name in (() if real else (full, retain, *names))
-    }
-    anchors = {name: said[name].summary[ANSWERS] if said else None for name in (full, retain)}
-    return joined(folder, depths, {name: one.folder for name, one in said.items()}, known), anchors
+    asked = PatchSettings(full=full, retain=retains, profile="full", activations=activations)
+    answers = EvaluateSettings(metrics=(ANSWERS,))
+    models = () if real else (full, retain, *names)
+    steps = Steps(
+        know={name: open_know(name, asked_of_know(name, asked, retains)) for name in names},
+        patch=asked,
+        evaluations=[(name, answers, folder / "answers" / slug(name)) for name in models],
+    )
+    found = measure(names, steps, folder, depths_in=folder, notice=notice, progress=progress)
+    known, said = (
+        {name: one.folder for name, one in part.items()} for part in (found.known, found.said)
+    )
+    anchors = {name: found.said[name].summary[ANSWERS] if said else None for name in (full, retain)}
+    return joined(folder, found.depths, said, known), anchors

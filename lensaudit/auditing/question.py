@@ -44,6 +44,7 @@ from lensaudit.settings import (
     Names,
     NeutralRows,
     PatchGroups,
+    Place,
     Precision,
     Questions,
     Rows,
@@ -171,13 +172,18 @@ def audit_key(sources: Sequence[str], settings: AuditSettings) -> str:
     ]
     known = [_known_key(one, settings) for one in sources if settings.association != "none"]
     options = plain(settings, without=("fresh",))
-    return digest([patch_key(sources, asked_of_patch(settings)), options, asked, known])
+    patch = asked_of_patch(settings, settings.retain_set)
+    return digest([patch_key(sources, patch), options, asked, known])
 
 
 def _known_key(source: str, settings: AuditSettings) -> str:
     """That of who has what, of a source of an audit; or why nobody can be asked."""
+    patch, controls = (
+        asked_of_patch(settings, settings.retain_set),
+        controls_of((source,), settings),
+    )
     try:
-        return know_key(source, asked_of_know(source, anchor_of((source,), settings), settings))
+        return know_key(source, asked_of_know(source, patch, controls))
     except InputError as error:
         return str(error)
 
@@ -307,9 +313,36 @@ def annotated_set(model: str, asked: Questions) -> str:
     return data if data and is_folder else FORGET10
 
 
-def asked_of_patch(settings: AuditSettings) -> PatchSettings:
-    """What an audit asks `patch`."""
-    return PatchSettings(**shared(settings, PatchGroups))
+def asked_of_patch(settings: PatchGroups, kept: Place | None, **own: Any) -> PatchSettings:
+    """What an audit asks `patch`.
+
+    Args:
+        settings: of the audit.
+        kept: own rows that should be kept.
+        **own: what else is asked, or otherwise.
+    """
+    beside = validity_rows(settings, settings.data, kept)
+    return PatchSettings(**shared(settings, PatchGroups, validity_data=beside) | own)
+
+
+def validity_rows(settings: NeutralRows, data: str | None, kept: Place | None) -> Place | None:
+    """Rows that show whether `full` can read a source, and that a map is fitted on, if any.
+
+    Beside own rows to forget own rows to keep are such rows, unless others are named.
+    """
+    return settings.validity_data or (kept if own_data(data)[1] is not None else None)
+
+
+def asked_of_know(source: str, asked: PatchSettings, controls: Sequence[str]) -> KnowSettings:
+    """What is asked of who has what beside a depth: of the same rows, and the same rows to keep.
+
+    Args:
+        source: that is asked.
+        asked: what `patch` is asked.
+        controls: models that never saw the facts; the source is none.
+    """
+    shares = shared(asked, Names, Rows, Precision, Caches, retain_data=asked.validity_data)
+    return quick(tuple(one for one in controls if one != source), **shares)
 
 
 def asked_of_eval(settings: AuditSettings, **own: Any) -> EvaluateSettings:
@@ -317,13 +350,6 @@ def asked_of_eval(settings: AuditSettings, **own: Any) -> EvaluateSettings:
     data, forget = own_data(settings.data)
     rows = {"forget": forget, "holdout": settings.holdout, "retain_set": settings.retain_set}
     return EvaluateSettings(**shared(settings, PatchGroups, retain=None, data=data) | rows | own)
-
-
-def asked_of_know(source: str, anchor: str | None, settings: AuditSettings) -> KnowSettings:
-    """What an audit asks `know` of a source: the retain models are controls."""
-    retains = (several(settings.retain) or (anchor,)) if anchor else ()
-    shares = shared(settings, Names, Rows, Precision, Caches, retain_data=settings.validity_data)
-    return quick(tuple(one for one in retains if one != source), **shares)
 
 
 def own_data(data: str | None) -> tuple[str | None, Path | None]:
@@ -342,6 +368,12 @@ def anchor_of(names: Sequence[str], settings: AuditSettings) -> str | None:
         return None
     first, *_ = several(settings.retain) or (default_anchor("retain", names),)
     return first
+
+
+def controls_of(names: Sequence[str], settings: AuditSettings) -> tuple[str, ...]:
+    """The retain models: controls of who has what."""
+    anchor = anchor_of(names, settings)
+    return (several(settings.retain) or (anchor,)) if anchor else ()
 
 
 def evaluations(

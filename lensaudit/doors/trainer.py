@@ -25,28 +25,22 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from lensaudit.association.result import KnowResult
 from lensaudit.association.run import know_into
-from lensaudit.association.settings import quick
 from lensaudit.auditing.calls import notice, patched
 from lensaudit.auditing.evaluate import evaluate_into
-from lensaudit.auditing.question import own_data
+from lensaudit.auditing.question import asked_of_know, asked_of_patch, own_data
 from lensaudit.auditing.result import EvaluationResult, PatchResult
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError, PartialError
 from lensaudit.files import read_json
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.patching.settings import PatchSettings
 from lensaudit.results.reading import given_to
 from lensaudit.settings import (
     NO_RETAIN_MODEL,
     Asked,
-    Caches,
-    Names,
     PatchGroups,
     Place,
-    Precision,
     RetainSet,
-    Rows,
     named,
     results_folder,
     several,
@@ -274,13 +268,13 @@ class AuditCallback(TrainerCallback):
     def _known(self, source: str, place: Path) -> KnowResult:
         asked = self.settings
         controls = tuple(one for one in several(asked.retain) if one != NO_RETAIN_MODEL)
-        given = shared(asked, Names, Rows, Precision, Caches, retain_data=asked.validity_data)
-        return know_into(source, quick(controls, **given), place)
+        patch = asked_of_patch(asked, asked.retain_set)
+        return know_into(source, asked_of_know(source, patch, controls), place)
 
     def _patched(self, source: str, place: Path, rows: int) -> tuple[float, PatchResult]:
         """Seconds that it took, and what was found."""
         began = time.monotonic()
-        asked = PatchSettings(**shared(self.settings, PatchGroups, limit=rows))
+        asked = asked_of_patch(self.settings, self.settings.retain_set, limit=rows)
         (found,) = patched([source], asked, place / f"{_PATCHED}{rows}", notice=notice)
         return time.monotonic() - began, found
 

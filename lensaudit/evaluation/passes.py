@@ -152,6 +152,15 @@ def not_patched() -> "Session":
     raise InputError(NO_RETAIN)
 
 
+def rows_lack(read: Read, splits: Mapping[str, Split]) -> str | None:
+    """Why a pass over rows of a suite has nothing to read; None: it has."""
+    if read.split not in splits:
+        return f"the data has no {read.split} split"
+    split = splits[read.split]
+    known = any(read.field in row.answers for row in split.rows)
+    return None if known else f"no row of {split.source} has {read.field}"
+
+
 @dataclass(eq=False)
 class ModelPasses:
     """The passes over one model, one reference model and one set of splits."""
@@ -204,11 +213,8 @@ class ModelPasses:
             if isinstance(self.session, InputError):
                 return failure_in(self.subject.name, read.field, self.session).message
             return _broken(failed) if (failed := self.failed(read)) else None
-        if read.split not in self.splits:
-            return f"the data has no {read.split} split"
-        split = self.splits[read.split]
-        if not any(read.field in row.answers for row in split.rows):
-            return f"no row of {split.source} has {read.field}"
+        if (why := rows_lack(read, self.splits)) is not None:
+            return why
         lacking = {
             "reference": self.reference is None,
             "gradient": self.subject.in_blocks,

@@ -16,7 +16,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, read_json, slug, write_json
 from lensaudit.models.registry import DEMO, ModelSpec
 from lensaudit.results.reading import checked, part
-from lensaudit.settings import Asked, Machine, Questions, plain
+from lensaudit.settings import Asked, Machine, NeutralRows, Questions, plain
 
 PLAN = "plan.json"
 SCHEMA = 1
@@ -27,7 +27,8 @@ Variant = Literal["base", AttackVariant]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 ANCHORS = ("retain", "full")
 """In this order: the log of `retain` is what others are compared with."""
-_UNSAID = ("also", "exclude")
+_UNSAID = {"also": (), "exclude": (), **plain(NeutralRows())}
+"""Conditions that a plan does not name where they have these values."""
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -67,7 +68,7 @@ class Target:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnitConditions(Machine, Questions):
+class UnitConditions(Machine, NeutralRows, Questions):
     """What is measured and how: the same for every unit."""
 
     metrics: tuple[str, ...] = ()
@@ -88,8 +89,9 @@ class UnitConditions(Machine, Questions):
 
     @property
     def content(self) -> dict[str, Any]:
-        """As JSON; without `also` and `exclude` where there is none."""
-        return {key: one for key, one in plain(self).items() if one or key not in _UNSAID}
+        """As JSON; without what `_UNSAID` names."""
+        unsaid = object()
+        return {key: one for key, one in plain(self).items() if one != _UNSAID.get(key, unsaid)}
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,13 @@ from typing import Any, get_args
 from rich.filesize import decimal as size
 
 from lensaudit.attacks.relearn import Relearning, relearning_for
-from lensaudit.auditing.question import annotated_set, splits_of
+from lensaudit.auditing.question import annotated_set, splits_of, validity_rows
 from lensaudit.data.facts import Fact
+from lensaudit.data.neutral import Neutral, kept_facts, neutral_beside
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO, forget_set
 from lensaudit.errors import InputError, shortened
-from lensaudit.evaluation.passes import PASS_VERSION
+from lensaudit.evaluation.passes import PASS_VERSION, rows_lack
 from lensaudit.files import digest, read_text
 from lensaudit.metrics.registry import ANNOTATED, ordered
 from lensaudit.models.checkpoint import check_same_shape, open_checkpoint
@@ -80,7 +81,7 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Sweep:
     }
     anchors = {role: resolve(chosen_anchors[role], registry) for role in ANCHORS}
     conditions = with_data(conditions_of(settings), models)
-    ordered(conditions.suite, conditions.metrics)
+    check_data(conditions)
     # what cannot be patched into each other is refused before anything is planned
     here = [open_checkpoint(one) for one in (*anchors.values(), *specs) if one.local is not None]
     if len(here) > 1:
@@ -115,7 +116,7 @@ def with_data(conditions: UnitConditions, names: Sequence[str]) -> UnitCondition
     """The conditions with absolute paths, and the embedded data for the embedded family."""
     if conditions.data is None and all(name.startswith(DEMO_NAMES) for name in names):
         conditions = replace(conditions, data=DEMO_DATA)
-    keys = ("forget", "holdout", "retain_set", "data", "relearn_on")
+    keys = ("forget", "holdout", "retain_set", "data", "relearn_on", "align_data", "validity_data")
     given = {key: getattr(conditions, key) for key in keys}
     places = {key: one for key, one in given.items() if one is not None and os.path.exists(one)}
     return replace(conditions, **{key: os.path.abspath(one) for key, one in places.items()})
@@ -148,7 +149,63 @@ def patched_data(conditions: UnitConditions) -> str | None:
 def data_digest(conditions: UnitConditions) -> str:
     """Content hash of every question and answer that a unit asks."""
     splits = {name: split.digest for name, split in sorted(splits_of("", conditions).items())}
-    return digest([splits, [one.asked for one in _patched(conditions)], PASS_VERSION])
+    found, named = _neutral(conditions), validity_data(conditions) or conditions.align_data
+    # those of a known set come with it
+    beside = [[one.asked for one in rows] for rows in (found.fit, found.validity) if named]
+    return digest([splits, [one.asked for one in _patched(conditions)], PASS_VERSION, *beside])
+
+
+def validity_data(conditions: UnitConditions) -> Place | None:
+    """Rows that show whether `full` can read a checkpoint, as in an audit."""
+    return validity_rows(conditions, patched_data(conditions), conditions.retain_set)
+
+
+def _neutral(conditions: UnitConditions) -> Neutral:
+    """Rows for validity and maps, or why there are none."""
+    if (data := patched_data(conditions)) is None:
+        return Neutral((), (), why="no annotated rows are patched")
+    asked = replace(conditions, validity_data=validity_data(conditions))
+    return neutral_beside(asked, data, _patched(conditions))
+
+
+def without_rows(conditions: UnitConditions) -> dict[str, str]:
+    """Metric -> why it has no value: what the data lacks that it, or what it needs, reads."""
+    splits, found = splits_of("", conditions), dict[str, str]()
+    patched = None if patched_data(conditions) else "the data has no annotated rows"
+    for one in ordered(conditions.suite, conditions.metrics):
+        reads = one.reads[conditions.suite]
+        whys = (patched if r.split == ANNOTATED else rows_lack(r, splits) for r in reads)
+        needed = (found.get(need) for need in one.local_needs)
+        if why := next(filter(None, (*whys, *needed)), None):
+            found[one.name] = why
+    return found
+
+
+def check_data(conditions: UnitConditions) -> None:
+    """Refuse data of which no unit could be made.
+
+    Raises:
+        InputError: a metric is unknown, none has rows to read, or kept rows are not to be had.
+    """
+    metrics, lacking = ordered(conditions.suite, conditions.metrics), without_rows(conditions)
+    if len(lacking) == len(metrics):
+        first = metrics[0].name
+        raise InputError(f"no metric has rows to read; {first}: {lacking[first]}")
+    data = patched_data(conditions)
+    for one in conditions.also if data and Path(data).is_file() else ():
+        kept_facts(one, data or "")
+
+
+def missing_lines(conditions: UnitConditions) -> list[str]:
+    """What no unit will have for want of rows, in lines."""
+    by_why: dict[str, list[str]] = {}
+    for name, why in without_rows(conditions).items():
+        by_why.setdefault(why, []).append(name)
+    lines = [f"{why}: no value of {shortened(names, 6, ', ')}" for why, names in by_why.items()]
+    found = _neutral(conditions)
+    if not found.validity:
+        lines.append(f"no verdict can be erased: {found.why or 'no rows are left to keep'}")
+    return lines
 
 
 def _patched(conditions: UnitConditions) -> Sequence[Fact]:
@@ -265,6 +322,7 @@ def forecast_of(sweep: Sweep) -> dict[str, Any]:
         "checkpoints_to_fetch": bytes_to_fetch(sweep, dict.fromkeys(unit.target for unit in left)),
         "per_unit": work,
         "texts_left": {key: count * len(left) for key, count in work.items()},
+        "missing": missing_lines(sweep.conditions),
         "layers": sizes and sizes.n_layers,
         "patched_forwards_left": sizes and n_patched * sizes.n_layers,
         "caches_bytes": sizes and sizes.residual_bytes(n_patched * SPAN_TOKENS),
@@ -313,4 +371,4 @@ def lines_of(forecast: Mapping[str, Any]) -> list[str]:
             f"patched forward passes: {forecast['patched_forwards_left']} (by example and layer); "
             f"caches: {size(forecast['caches_bytes'])}"
         )
-    return lines
+    return [*lines, *forecast["missing"]]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from lensaudit.settings import Anchors, Asked, Machine, Option, Questions, Seed
+from lensaudit.settings import Anchors, Asked, Machine, NeutralRows, Option, Questions, Seed
 
 Metrics = Annotated[str, Option("Names with commas, or all.", flag="--metric")]
 Association = Annotated[
@@ -17,7 +17,7 @@ Association = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanSettings(Machine, Questions, Anchors):
+class PlanSettings(Machine, NeutralRows, Questions, Anchors):
     """Checkpoints, variants and measurements that a sweep consists of."""
 
     models: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class CheckSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WatchSettings(Machine, Questions, Anchors):
+class WatchSettings(Machine, NeutralRows, Questions, Anchors):
     """Which training run is watched, and how each checkpoint is measured."""
 
     folder: Path

@@ -12,13 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lensaudit.association.opening import open_know
-from lensaudit.association.run import answer_into
-from lensaudit.association.settings import quick
+from lensaudit.association.opening import Know
+from lensaudit.association.result import KnowResult
 from lensaudit.attacks.relearn import Relearning, RelearnJob
 from lensaudit.attacks.rounding import RoundingJob
-from lensaudit.auditing.evaluate import evaluate_into
-from lensaudit.auditing.patch import patch_into
+from lensaudit.auditing.measuring import Steps, measure, who_has_what
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import InputError, TryAgainError, VerificationError, WorkError
 from lensaudit.files import make_folder, read_json, write_json
@@ -32,19 +30,16 @@ from lensaudit.results.eval_runs import MetricResult
 from lensaudit.results.keyed import keyed_document
 from lensaudit.results.records import git_commit
 from lensaudit.scores.estimate import Estimate
-from lensaudit.settings import (
-    Anchors,
-    Caches,
-    Machine,
-    Names,
-    Precision,
-    Questions,
-    Rows,
-    shared,
-)
+from lensaudit.settings import Anchors, Caches, Machine, NeutralRows, Questions, Rows, shared
 from lensaudit.sweep.attempts import RESULT, finished, publish
 from lensaudit.sweep.plan import AttackVariant, Sweep, Target, Unit, UnitConditions
-from lensaudit.sweep.planning import patched_data, relearned_rows, relearning_of
+from lensaudit.sweep.planning import (
+    patched_data,
+    relearned_rows,
+    relearning_of,
+    validity_data,
+    without_rows,
+)
 from lensaudit.sweep.run import Report
 from lensaudit.sweep.weights import Weights
 from lensaudit.unlearn.rows import load_rows
@@ -77,7 +72,7 @@ def run_unit(sweep: Sweep, unit: Unit, obtain: Obtain, halvings: int, report: Re
         return
     work = make_folder(sweep.work(unit.id))
     settings = stage(sweep, unit, work, obtain, sweep.root / "activations", halvings)
-    values = measure(unit.target, settings, sweep.conditions, work, report)
+    values = measured(unit.target, settings, sweep.conditions, work, report)
     target = vars(sweep.by_name[unit.target])
     manifest = read_json(work / "eval" / "manifest.json")
     weights = manifest["inputs"]["model"]["weights"]
@@ -139,7 +134,7 @@ def stage(
         entries[target.name] = replace(target, adapter=None).entry(folder)
         write_json(registry, entries)
     return EvaluateSettings(
-        **shared(halved(conditions, halvings), Questions, Machine),
+        **shared(halved(conditions, halvings), Questions, Machine, NeutralRows),
         metrics=conditions.metrics,
         retain_log=_retain_log(sweep, unit),
         full=names["full"],
@@ -170,57 +165,63 @@ def _retain_log(sweep: Sweep, unit: Unit) -> Path | None:
     return None if unit == anchor else log
 
 
-def measure(
+def measured(
     model: str, settings: EvaluateSettings, conditions: UnitConditions, out: Path, report: Report
 ) -> dict[str, Any]:
-    """Measure into `out`; the values by metric, as a result file holds them.
+    """Measure into `out`, as an audit does; the values by metric, as a result file holds them.
 
-    Who has what costs least and comes first; then patched scores: their errors are errors, while
-    in an evaluation they would become a reason beside the other metrics.
+    Scores are patched before anything is evaluated: their errors are errors, while in an
+    evaluation they would become a reason beside the other metrics.
 
     Raises:
         LensAuditError: the unit has no result; finished passes are kept in `out`.
     """
-    values: dict[str, Any] = {}
-    heard: Any = {"progress": lambda progress: report(progress.piece)}
-    data = patched_data(conditions)
+    data, folder = patched_data(conditions), out / "eval"
+    know, patch = dict[str, Know | str](), None
     if data is not None:
+        groups = (Rows, Machine, NeutralRows, Anchors, Caches)
+        beside = {"data": data, "batch_size": None, "validity_data": validity_data(conditions)}
+        given = shared(settings, *groups, **beside)
+        patch = PatchSettings(**given, lens=conditions.lens, also=conditions.also)
         if conditions.association != "none":
-            values |= _association(model, settings, data, out / "know", heard)
-        given = shared(settings, Rows, Machine, Anchors, Caches, data=data, batch_size=None)
-        asked = PatchSettings(**given, lens=conditions.lens, also=conditions.also)
-        (found,) = patch_into([model], asked, out / "patch", notice=report, **heard)
-        values |= _depths(found.summary)
-    folder = out / "eval"
+            retains = () if settings.retain is None else (settings.retain,)
+            know = {model: who_has_what(model, patch, retains)}
+    evaluations = [(model, settings, folder)]
     # the retain model's own log is its own reference; no pass is run twice
-    wanted = retain_names(ordered(settings.suite, settings.metrics))
-    if settings.retain_log is None and wanted:
-        own = replace(settings, retain=None, metrics=tuple(wanted))
-        evaluate_into(model, own, folder, notice=report, **heard).checked()
-        settings = replace(settings, retain_log=folder)
-    result = evaluate_into(model, settings, folder, notice=report, **heard).checked()
-    if result.failures:
-        raise WorkError(f"{result.failures[0].step}: {result.failures[0].message}")
-    known, entries = all_metrics(), sorted(result.entries.items())
-    return {**{name: _value(known[name], one) for name, one in entries}, **values}
+    lacking = without_rows(conditions)
+    names = retain_names(ordered(settings.suite, settings.metrics))
+    own = tuple(one for one in names if one not in lacking)
+    if settings.retain_log is None and own:
+        alone = replace(settings, retain=None, metrics=own)
+        log = folder / f"{settings.suite.upper()}_EVAL.json"
+        evaluations = [(model, alone, folder), (model, replace(settings, retain_log=log), folder)]
+    steps = Steps(know=know, patch=patch, evaluations=evaluations)
+    found = measure(
+        [model], steps, out, notice=report, progress=lambda progress: report(progress.piece)
+    )
+    said = found.said[model]
+    if said.failures:
+        raise WorkError(f"{said.failures[0].step}: {said.failures[0].message}")
+    known, entries = all_metrics(), sorted(said.entries.items())
+    values = {name: _value(known[name], one) for name, one in entries}
+    for asked in know.values():
+        values |= _association(asked if isinstance(asked, str) else found.known[model])
+    for depth in found.depths:
+        values |= _depths(depth.summary)
+    return values
 
 
-def _association(
-    model: str, asked: EvaluateSettings, data: str, out: Path, heard: Any
-) -> dict[str, Any]:
+def _association(known: KnowResult | str) -> dict[str, Any]:
     """P of the assignment test and bits a fact as plain JSON; the reason where nobody is asked."""
-    retains = () if asked.retain in (None, model) else (asked.retain,)
-    settings = quick(retains, **shared(asked, Rows, Precision, Names, Caches, data=data))
     unknown = Estimate(None, n=0, why="no model that never knew was asked: no prior")
     p, bits, unscored = unknown, unknown, 0
-    try:
-        known = answer_into(open_know(model, settings), out, **heard).summary
-    except InputError as error:
-        p = bits = replace(unknown, why=str(error))
+    if isinstance(known, str):
+        p = bits = replace(unknown, why=known)
     else:
-        n, unscored = known["n"], len(known["unscored"])
-        p = Estimate(known["p"], n=n)
-        mean = known["bits"] or {"value": None}
+        found = known.summary
+        n, unscored = found["n"], len(found["unscored"])
+        p = Estimate(found["p"], n=n)
+        mean = found["bits"] or {"value": None}
         bits = Estimate(mean["value"], mean.get("low"), mean.get("high"), n, unknown.why)
     return {
         "assignment": _row(p, unscored, "forgot", "association"),
@@ -350,7 +351,7 @@ def _compared(sweep: Sweep, unit: Unit, tolerance: float | None) -> Compared:
         work, obtain = Path(folder), Weights(sweep).obtain
         own, halvings = work / "activations", int(result["halvings"])
         settings = stage(sweep, unit, work, obtain, own, halvings)
-        again = measure(unit.target, settings, sweep.conditions, work, unheard)
+        again = measured(unit.target, settings, sweep.conditions, work, unheard)
     allowed = TOLERANCES[result["dtype"]] if tolerance is None else tolerance
     return compare(unit, result["values"], again, allowed)
 

@@ -12,7 +12,6 @@ from typing import Any
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import alone, digest, read_json, slug, write_csv, write_json
-from lensaudit.metrics.registry import ordered
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import DEMO, load_registry, resolve
@@ -29,7 +28,14 @@ from lensaudit.sweep.plan import (
     target_of,
     write_plan,
 )
-from lensaudit.sweep.planning import conditions_of, data_digest, planned, with_data
+from lensaudit.sweep.planning import (
+    check_data,
+    conditions_of,
+    data_digest,
+    missing_lines,
+    planned,
+    with_data,
+)
 from lensaudit.sweep.run import Order, attempt, check_anchor
 from lensaudit.sweep.settings import RunSettings, WatchSettings
 
@@ -54,6 +60,8 @@ def follow_run(
     """
     sweep, hours = _begun(settings), settings.max_hours
     end = None if hours is None else time.monotonic() + 3600 * hours
+    for line in missing_lines(sweep.conditions):
+        report(line)
     with alone(sweep.root):
         sweep = _planned(sweep)
         order = Order(str(sweep.root.resolve()), (), secrets.token_hex(6), RunSettings())
@@ -89,8 +97,8 @@ def _begun(settings: WatchSettings) -> Sweep:
         for role in ANCHORS
     }
     steps_of(settings.folder)
-    ordered(asked.suite, asked.metrics)
     asked = with_data(asked, [settings.folder.name])
+    check_data(asked)
     return make_plan(
         settings.out or results_folder() / f"watch-{slug(settings.folder.resolve().name)}",
         [anchors["retain"]],

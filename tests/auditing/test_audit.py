@@ -171,7 +171,7 @@ def test_every_choice_of_an_audit_reaches_the_depth_and_the_evaluations():
     own = {"retain", "retain_log", "data", "forget"}
     named = {one.name for one in dataclasses.fields(settings)} - own
     lacking = []
-    for made in (asked_of_patch(settings), *(asked for _, asked, _ in steps)):
+    for made in (asked_of_patch(settings, None), *(asked for _, asked, _ in steps)):
         fields = {one.name for one in dataclasses.fields(made)}
         assert [n for n in named & fields if getattr(made, n) != getattr(settings, n)] == []
         assert chosen.keys() | {"fresh"} <= fields

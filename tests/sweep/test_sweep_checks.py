@@ -2,18 +2,23 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from support import checkpoint_of
 from sweep_helpers import VALUE, command, planned, publish_values
 from tolerance import NATS
 
+import lensaudit as la
+from lensaudit.data.facts import embedded_rows
+from lensaudit.doors.trainer import AuditCallback
 from lensaudit.files import make_folder, write_json
 from lensaudit.models.registry import EMBEDDED
 from lensaudit.sweep.attempts import finished
 from lensaudit.sweep.plan import Unit, read_plan
 from lensaudit.sweep.unit import compare
 from lensaudit.sweep.watch import write_curve
+from lensaudit.verdict.collect import verdicts
 
 FAST = ("--metric", "exact_memorization,uds", "--limit", "2")
 
@@ -124,12 +129,95 @@ def test_a_step_that_is_written_again_has_the_row_of_what_is_there(tmp_path, mon
     assert len(written) == 2 + 2 + 2 + 1
 
 
+def plain(rows):
+    keys = ("idx", "question", "answer", "prefix", "entity", "group")
+    return [{key: row[key] for key in keys} for row in rows]
+
+
+@pytest.fixture
+def plain_rows(tmp_path, monkeypatch):
+    """Own rows to forget and to keep: no paraphrases, no wrong answers, no holdout."""
+    monkeypatch.chdir(tmp_path)
+    for part, step in (("forget", 2), ("retain", 1)):
+        (tmp_path / f"{part}.json").write_text(json.dumps(plain(embedded_rows(part)[::step])))
+    return "--full demo/full --retain demo/retain --data forget.json"
+
+
+KEPT = "--retain-data retain.json"
+MODELS = {"demo/never": "erased", "demo/masked_readout": "hidden"}
+
+
+@pytest.mark.slow
+def test_on_plain_own_rows_whoever_asks_finds_one_depth_and_one_word(plain_rows, tmp_path):
+    # forget_quality reads what plain rows lack, of the retain model too
+    few = f"{plain_rows} {KEPT} --metric uds,forget_quality --association quick"
+    assert command("sweep plan", *MODELS, few, "--out swept") == 0
+    assert command("sweep run swept") == 0
+    assert command("sweep collect swept") == 0
+    swept = results(tmp_path / "swept")
+    told = json.loads((tmp_path / "swept" / "results" / "verdicts.json").read_text())
+    assert {one["model"]: one["code"] for one in told} == {
+        name.replace("/", "-"): code for name, code in MODELS.items()
+    }
+    cache = {"activations": "swept/activations"}
+    rows = {"data": "forget.json", "retain_set": "retain.json"}
+    anchors = {"full": "demo/full", "retain": "demo/retain"}
+    asked = la.audit([*MODELS], out="audited", suite="none", **rows, **anchors, **cache)
+    for one in asked:
+        values = swept[one.source]["values"]
+        assert one.verdict.code == MODELS[one.source]
+        assert values["uds"]["value"] == pytest.approx(one.uds, abs=1e-6)
+        assert values["assignment"]["value"] == pytest.approx(one.association["p"], abs=1e-6)
+        assert "no row of" in values["forget_quality"]["reason"]
+    # the same of a training run, from outside and from inside
+    shutil.copytree(EMBEDDED / "never", tmp_path / "run" / "checkpoint-1")
+    shutil.copytree(tmp_path / "swept" / "activations", tmp_path / "watched" / "activations")
+    assert command("watch run --once --settled 0 --out watched", few) == 0
+    (row,) = json.loads((tmp_path / "watched" / "curve.json").read_text())
+    unit = results(tmp_path / "watched")["step-1"]["unit"]
+    (model,) = verdicts([tmp_path / "watched" / "units" / unit]).models
+    arguments = {"output_dir": "run", "save_strategy": "steps", "world_size": 1}
+    arguments = SimpleNamespace(**arguments, metric_for_best_model=None)
+    trainer = SimpleNamespace(args=arguments, processing_class="a tokenizer")
+    callback = AuditCallback(trainer, out="inside", **rows, **anchors, **cache)
+    inside = callback._audited(1, tmp_path / "run" / "checkpoint-1")
+    assert row["failure"] is None
+    assert (model.code, inside.verdict.code) == ("erased", "erased")
+    depth = swept["demo/never"]["values"]["uds"]["value"]
+    assert [row["uds"], inside.patch.uds] == pytest.approx([depth, depth], abs=1e-6)
+
+
+def test_what_plain_own_rows_lack_is_said_before_anything_runs(plain_rows, tmp_path, capsys):
+    assert command("sweep plan demo/npo --dry-run --out s --limit 2", plain_rows) == 0
+    said = capsys.readouterr().out
+    assert "forget.json has paraphrased_answer: no value of " in said
+    assert "no verdict can be erased: " in said
+    assert "forget.json: no facts of other authors are known beside it" in said
+    assert command("sweep plan demo/npo --dry-run --out s --limit 2", plain_rows, KEPT) == 0
+    assert "no verdict can be erased" not in capsys.readouterr().out
+    for lacking in ("--metric forget_quality", "--metric uds --also retain"):
+        assert command("sweep plan demo/npo --out s", plain_rows, lacking) == 2
+    assert "no metric has rows to read" in capsys.readouterr().err
+    assert not (tmp_path / "s").exists()
+
+
+def test_rows_to_keep_are_part_of_what_a_unit_is(plain_rows, tmp_path):
+    plan = "sweep plan demo/npo --limit 2 --metric uds"
+    rows = plain(embedded_rows("retain"))
+    assert command(plan, plain_rows, KEPT, "--out a") == 0
+    (tmp_path / "retain.json").write_text(json.dumps(rows[1:]))
+    assert command(plan, plain_rows, KEPT, "--out b") == 0
+    assert command(plan, plain_rows, KEPT, "--align none --out c") == 0
+    ids = [{unit.id for unit in read_plan(tmp_path / name).units} for name in "abc"]
+    assert len(set.union(*ids)) == 3 * len(ids[0]) == 9
+
+
 def test_weights_that_change_while_they_are_measured_are_no_result(tmp_path, monkeypatch, capsys):
     def measure(model, settings, conditions, out, report):
         manifest = {"inputs": {"model": {"weights": "others"}}}
         write_json(make_folder(out / "eval") / "manifest.json", manifest)
 
-    monkeypatch.setattr("lensaudit.sweep.unit.measure", measure)
+    monkeypatch.setattr("lensaudit.sweep.unit.measured", measure)
     assert planned(tmp_path, "demo/npo") == 0
     assert command("sweep", "run", tmp_path) == 1
     assert "demo/retain: its weights changed while it was measured" in capsys.readouterr().err

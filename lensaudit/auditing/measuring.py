@@ -1,0 +1,121 @@
+"""Checkpoints measured: who has what, how deep the knowledge is erased, and what they say.
+
+Whoever measures a checkpoint asks here: an audit, a unit of a sweep, the demo. So all of them give
+one word for one checkpoint and the same rows.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from lensaudit.association.opening import Know, open_know
+from lensaudit.association.result import KnowResult
+from lensaudit.association.run import answer_into
+from lensaudit.auditing.evaluate import evaluate_into
+from lensaudit.auditing.patch import patch_into
+from lensaudit.auditing.question import KNOW, PATCH, asked_of_know
+from lensaudit.auditing.result import PatchResult
+from lensaudit.auditing.settings import EvaluateSettings
+from lensaudit.errors import InputError, LensAuditError
+from lensaudit.patching.settings import PatchSettings
+from lensaudit.progress import Notice, Tell, unheard
+from lensaudit.results.eval_runs import EvaluationResult
+from lensaudit.results.records import folders_for
+
+Failed = Callable[[str, str, LensAuditError], None]
+"""Told the model, the step and the error of a step that failed; may raise it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """What is asked of some checkpoints; what is left out is not measured."""
+
+    know: Mapping[str, Know | str] = field(default_factory=dict)
+    """By model: who is asked what; or why nobody is."""
+    patch: PatchSettings | None = None
+    evaluations: Sequence[tuple[str, EvaluateSettings, Path]] = ()
+    """A model, what is computed of it, and where; a later one may read the log of an earlier."""
+
+
+@dataclass
+class Measured:
+    """What was found."""
+
+    known: dict[str, KnowResult] = field(default_factory=dict)
+    """By model that was asked."""
+    depths: list[PatchResult] = field(default_factory=list)
+    """Of each source, in their order."""
+    said: dict[str, EvaluationResult] = field(default_factory=dict)
+    """By model, those without any value too."""
+
+
+def who_has_what(source: str, asked: PatchSettings, controls: Sequence[str]) -> Know | str:
+    """Who has what, opened, from what it says and its own head; or why nobody is asked.
+
+    Args:
+        source: that is asked.
+        asked: what `patch` is asked: the same rows, and the same rows to keep.
+        controls: models that never saw the facts.
+    """
+    try:
+        return open_know(source, asked_of_know(source, asked, controls))
+    except InputError as error:
+        return f"who has what is not asked: {error}"
+
+
+def raised(model: str, step: str, error: LensAuditError) -> None:
+    """Let the first step that fails be the end."""
+    raise error
+
+
+def measure(
+    names: Sequence[str],
+    steps: Steps,
+    folder: Path,
+    *,
+    depths_in: Path | None = None,
+    failed: Failed = raised,
+    notice: Notice = unheard,
+    progress: Tell = unheard,
+) -> Measured:
+    """Measure some checkpoints; what costs least comes first.
+
+    Args:
+        names: of those that are patched into `full`, together.
+        steps: what is asked.
+        folder: of all results.
+        depths_in: folder of the depths; None: `patch` in `folder`.
+        failed: told the errors of `know` and `evaluate`; those of `patch` always end it.
+        notice: told remarks.
+        progress: told what is done.
+
+    Raises:
+        LensAuditError: a step failed.
+    """
+    found = Measured()
+    for name, place in folders_for(tuple(steps.know), folder / KNOW).items():
+        know = steps.know[name]
+        try:
+            if not isinstance(know, str):
+                found.known[name] = answer_into(know, place, progress=progress)
+        except LensAuditError as error:
+            failed(name, "know", error)
+    if steps.patch is not None:
+        place = depths_in or folder / PATCH
+        found.depths = patch_into(names, steps.patch, place, notice=notice, progress=progress)
+    for model, asked, place in steps.evaluations:
+        log = asked.retain_log
+        if log is not None and not Path(log).exists():  # the retain model's evaluation failed
+            asked = replace(asked, retain_log=None)
+        try:
+            found.said[model] = evaluate_into(
+                model,
+                asked,
+                place,
+                notice=lambda text, model=model: notice(f"{model}: {text}"),
+                progress=progress,
+            )
+            found.said[model].checked()
+        except LensAuditError as error:
+            failed(model, "evaluate", error)
+    return found
