@@ -48,6 +48,9 @@ from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_ratio
 from lensaudit.verdict.thresholds import ALIGN_FROM, STRONG_LAYER, VALIDITY_NEEDED_FROM
 
+ALIKE = 1e-4
+"""Mean erasures that differ by less are alike: which is less is up to the processor's kernels."""
+
 
 def planned_controls(session: Session, neutral: Neutral) -> str:
     """What would be measured beside UDS, in a line of a plan."""
@@ -482,7 +485,7 @@ def measured(
 def weakest_of(
     s1: Drops, depth: DepthScore, rows: Sequence[Encoded], layers: Sequence[int]
 ) -> Weakest | None:
-    """Of the layers where `full` has most to lose, the one that is erased least.
+    """Of the layers where `full` has most to lose, the first of those that are erased least.
 
     Args:
         s1: the scale, nats per token.
@@ -497,7 +500,8 @@ def weakest_of(
         for at, (layer, erasure) in enumerate(zip(layers, erasures, strict=True))
         if erasure is not None and strength[at] >= STRONG_LAYER * strength.max()
     ]
-    return min(found, key=lambda one: one.erasure.point, default=None)
+    least = min((one.erasure.point for one in found), default=0.0)
+    return next((one for one in found if one.erasure.point < least + ALIKE), None)
 
 
 def _idx(rows: Sequence[Encoded]) -> set[int]:

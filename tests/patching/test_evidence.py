@@ -139,6 +139,11 @@ def test_the_weakest_layer_is_the_least_erased_of_the_strong_ones():
     found = weakest_of(s1, depth_score(s1, s2), rows, (4, 5, 6, 7))
     assert found is not None
     assert (found.layer, found.erasure.value) == (6, pytest.approx((0 + 0.5) / 2))
+    # what two kernels give for 0.5 of the third layer and of the last: the first of both
+    like = torch.tensor([[0.0, 0.0, 0.65, 2.0], [0.0, 0.0, 0.65, 2.0]])
+    other = like - torch.tensor([0.0, 0.0, 0.0, 4e-6])
+    for s2 in (like, other):
+        assert weakest_of(s1, depth_score(s1, s2), rows, (4, 5, 6, 7)).layer == 6
     nothing = torch.zeros(2, 4)
     assert weakest_of(nothing, depth_score(nothing, s2), rows, (4, 5, 6, 7)) is None
 
