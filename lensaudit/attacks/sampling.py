@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from itertools import product
 from operator import attrgetter
 from pathlib import Path
@@ -156,10 +157,12 @@ def sample_into(
         "dtype": opened.audit.settings.dtype,
     }
 
-    def work() -> dict[str, Any]:
-        return _written(opened, settings, errors, _said_by_all(opened, settings, progress), out)
+    said = cache(lambda: _said_by_all(opened, settings, progress))
 
-    return RunResult(source, out, in_folder(opened, settings, out, identity, FILES, work))
+    def work() -> dict[str, Any]:
+        return _written(opened, settings, errors, said(), out)
+
+    return RunResult(source, out, in_folder(opened, settings, out, identity, FILES, work, said))
 
 
 Texts = Mapping[SamplerSetting, Mapping[int, list[str]]]
@@ -181,11 +184,9 @@ def _said_by_all(
             max_new_tokens=settings.max_new_tokens,
             seed=settings.seed,
         )
-        if settings.fresh:
-            ledger.clear()
         known = {
             (SamplerSetting(row["temperature"], row["top_p"]), row["idx"]): row["said"]
-            for row in ledger.rows
+            for row in (() if settings.fresh else ledger.rows)
         }
         arm: AttackedModel | None = None
         for done, (how, fact) in enumerate(wanted, number * len(wanted) + 1):
@@ -200,6 +201,8 @@ def _said_by_all(
                 known[how, fact.idx] = said
                 progress(Progress("sampling", done, len(arms) * len(wanted)))
             found.setdefault(weights, {}).setdefault(how, {})[fact.idx] = known[how, fact.idx]
+        if settings.fresh:
+            ledger.keep_last(lambda row: (row["temperature"], row["top_p"], row["idx"]))
     return found
 
 

@@ -13,7 +13,7 @@ both arms, so that what attacks elicit from a model that never knew is subtracte
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
+from functools import cache, cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -243,6 +243,7 @@ def in_folder(
     identity: Mapping[str, Any],
     files: Sequence[str],
     work: Callable[[], Mapping[str, Any]],
+    computed: Callable[[], object],
 ) -> Mapping[str, Any]:
     """The summary of a run in its folder: as it was written where it is finished, else made now."""
     return keyed.in_folder(
@@ -254,6 +255,7 @@ def in_folder(
         device=worst.audit.settings.device,
         files=files,
         fresh=settings.fresh,
+        computed=computed,
         notice=worst.audit.notice,
     )
 
@@ -268,8 +270,6 @@ def run_all(worst: Worst, *, progress: Tell = unheard) -> "Arms[Findings]":
         if not todo:
             continue
         arm, ledger = arm_of(worst, checkpoint, worst.models.full), _ledger(worst, checkpoint)
-        if worst.audit.settings.fresh:
-            ledger.clear()
         for attack in todo:
             started, before = time.monotonic(), arm.work.copy()
             with torch.no_grad():
@@ -292,6 +292,8 @@ def run_all(worst: Worst, *, progress: Tell = unheard) -> "Arms[Findings]":
             found[weights][attack.name] = _of_line(line)
             done = sum(map(len, found.values()))
             progress(Progress("attacks", done, total, f"{attack.name} on {arm.name}"))
+        if worst.audit.settings.fresh:
+            ledger.keep_last(lambda row: (row["attack"], row["hash"]))
     return worst.models.each(lambda one: found[one.weights])
 
 
@@ -609,20 +611,23 @@ def worst_into(
     """
     worst = open_worst(source, settings, notice=notice)
     out = folder or results_folder() / f"worst-{slug(source)}"
+    found = cache(lambda: run_all(worst, progress=progress))
     summary = in_folder(
         worst,
         settings,
         out,
         worst.identity(),
         FILES,
-        lambda: _written(worst, settings, out, progress),
+        lambda: _written(worst, settings, out, found()),
+        found,
     )
     return WorstResult(source, out, summary)
 
 
-def _written(worst: Worst, settings: WorstSettings, out: Path, progress: Tell) -> dict[str, Any]:
+def _written(
+    worst: Worst, settings: WorstSettings, out: Path, found: "Arms[Findings]"
+) -> dict[str, Any]:
     """The summary, after the files beside it."""
-    found = run_all(worst, progress=progress)
     own, names = found.source, [one.name for one in worst.attacks]
     said = summary_of(worst, found, "named" if settings.attack else settings.tier)
     write_csv(out / "facts.csv", FACTS, map(attrgetter(*FACTS), said.facts))

@@ -109,9 +109,7 @@ def evaluate_into(
         model, settings, folder, run_of(model, settings, folder, passes), placed or notice
     )
     claim(place, "eval", (f"{settings.suite.upper()}_EVAL.json", "results.jsonl"))
-    for one in (place / PASSES).glob("*.npz") if settings.fresh else ():
-        one.unlink()
-    passes.folders = _pass_folders(place, wanted)[: 1 if settings.fresh else None]
+    passes.folders, passes.fresh = _pass_folders(place, wanted), settings.fresh
     first = settings.retain if settings.retain_log is None and retain_names(metrics) else None
     if first is not None:
         notice(f"retain model {first}")

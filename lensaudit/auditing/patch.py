@@ -94,7 +94,8 @@ def patch_into(
     }
     for one in folders.values():
         claim(one, "patch", FILES)
-        clear(one)
+        if not settings.fresh:
+            clear(one)
     with session:
         found = summaries(session, *beside)
     nulls = read_calibration()
@@ -104,6 +105,7 @@ def patch_into(
         summary = {**one.summary, "verdict": _judged(one, nulls).document()}
         by = outcome and outcome.computed_by
         made = manifest_of(session, {"source": session.sources[name]}, started, scores_by=by)
+        clear(folders[name])
         write_result(folders[name], rows, one.cells, summary, made)
     outcomes = [one.outcome for one in found if one.outcome is not None]
     if len(outcomes) > 1:

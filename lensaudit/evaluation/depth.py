@@ -106,9 +106,7 @@ def _fisher_means(audit: Session, checkpoint: Checkpoint) -> dict[str, dict[floa
     key = {**conditions, "model": checkpoint.weights}
     path = make_folder(audit.root / "fisher") / f"fisher--{digest(key)}.jsonl"
     ledger = Ledger(path, "fisher", key, notice=None if audit.settings.fresh else audit.notice)
-    if audit.settings.fresh:
-        ledger.clear()
-    if len(ledger.rows) == 3:
+    if len(ledger.rows) == 3 and not audit.settings.fresh:
         return {row["of"]: {float(s): v for s, v in row["means"].items()} for row in ledger.rows}
     masks = _masks(audit, digest(conditions))
     values = {one: [getattr(mask, one) for mask in masks] for one in ("full", "retain")}

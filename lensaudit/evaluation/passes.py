@@ -170,6 +170,8 @@ class ModelPasses:
     asked: Tokenization
     folders: Sequence[Path] = ()
     """Where finished passes are kept, the first of them this run's; none: nowhere."""
+    fresh: bool = False
+    """Run every pass anew; a finished one stays until then."""
     reference: Subject | None = None
     opened: Callable[[], "Session"] = not_patched
     """Opens what is patched; raises InputError where it cannot."""
@@ -468,7 +470,7 @@ class ModelPasses:
                 **determines,
             }
         )
-        self._arrays[label], reused = kept(self.folders, label, key, sized)
+        self._arrays[label], reused = kept(self.folders, label, key, sized, fresh=self.fresh)
         self.finished(f"{label}: {len(texts)} texts{' (kept from before)' * reused}")
         return self._arrays[label]
 

@@ -24,7 +24,12 @@ Arrays = Mapping[str, NDArray]
 
 
 def kept(
-    folders: Sequence[Path], label: str, key: str, make: Callable[[], Sequence[Arrays]]
+    folders: Sequence[Path],
+    label: str,
+    key: str,
+    make: Callable[[], Sequence[Arrays]],
+    *,
+    fresh: bool = False,
 ) -> tuple[Sequence[Arrays], bool]:
     """The pass `key`, made now or read back, and whether it was read back.
 
@@ -34,11 +39,13 @@ def kept(
         label: what it is called there.
         key: hash of everything that determines it. A broken file is made again.
         make: gives the numbers.
+        fresh: make it, whatever is there; that stays until the numbers are.
     """
     if not folders:
         return make(), False
     places = [folder / f"{slug(label)}-{key[:16]}.npz" for folder in folders]
-    known = ((place, found) for place in places if (found := _found(place, key)) is not None)
+    read = () if fresh else places
+    known = ((place, found) for place in read if (found := _found(place, key)) is not None)
     place, items = next(known, (None, None))
     made = make() if items is None else items
     if place != places[0]:

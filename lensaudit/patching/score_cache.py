@@ -44,6 +44,10 @@ class KeptByContent:
 
     kind: ClassVar[str]
     """Of the ledger, and its folder."""
+    of: ClassVar[str] = "example"
+    """Field of a line: whose it is."""
+    by_layer: ClassVar[tuple[str, ...]] = ()
+    """Fields of a line with a value for each layer."""
 
     def __init__(self, root: Path, key: Mapping[str, Any], name: str, notice: Notice | None = None):
         self.path = ledger_path(root / self.kind, name, key)
@@ -52,10 +56,37 @@ class KeptByContent:
         for row in self.ledger.rows:
             self._merge(row)
 
-    def clear(self) -> None:
-        """Forget everything, on disk too."""
-        self.ledger.clear()
+    def forget(self, n: int) -> None:
+        """Know nothing of what the first `n` lines say; they stay on disk."""
         self.known.clear()
+        for row in self.ledger.rows[n:]:
+            self._merge(row)
+
+    def supersede(self, n: int) -> int:
+        """Take out of the first `n` lines what later ones say anew; how many of them are left."""
+        now = Ledger(self.path, self.kind, self.ledger.key)
+        old, new = now.rows[:n], now.rows[n:]
+        again: dict[str, set[str]] = {}
+        for row in new:
+            again.setdefault(row[self.of], set()).update(*(row[one] for one in self.by_layer[:1]))
+        left = [one for row in old if (one := self._without(row, again)) is not None]
+        if left != old:
+            now.rewrite([*left, *new])
+        return len(left)
+
+    def _without(
+        self, row: Mapping[str, Any], again: Mapping[str, set[str]]
+    ) -> Mapping[str, Any] | None:
+        """A line without the layers that were computed again; None where nothing is left."""
+        if row[self.of] not in again:
+            return row
+        known = again[row[self.of]]
+        left = {
+            name: {layer: one for layer, one in row[name].items() if layer not in known}
+            for name in self.by_layer
+            if name in row
+        }
+        return {**row, **left} if any(left.values()) else None
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Keep a finished batch."""
@@ -113,6 +144,7 @@ class ScoreCache(KeptByContent):
     """Entries by `example_hash`."""
 
     kind = "scores"
+    by_layer = ("scores", "by_token")
 
     def _merge(self, row: Mapping[str, Any]) -> None:
         entry = self.known.setdefault(row["example"], ScoreEntry(row["baseline"]))
@@ -215,6 +247,8 @@ class TextCache(KeptByContent):
     """Texts by `prompt_hash` and layer."""
 
     kind = "texts"
+    of = "prompt"
+    by_layer = ("texts",)
 
     def _merge(self, row: Mapping[str, Any]) -> None:
         texts = {int(at): text for at, text in row["texts"].items()}

@@ -87,9 +87,10 @@ class Session:
         self._models: dict[str, TransformerBridge] = {}
         self._runners: dict[str, Runner] = {}
         self._caches: dict[tuple[str, str, str, tuple[Encoded, ...]], Activations] = {}
-        self._kept: dict[tuple[str, str], Any] = {}
+        self._kept: dict[tuple[str, str, bool], Any] = {}
         self._matches: dict[tuple[str, tuple[Encoded, ...]], TokenMatch] = {}
-        self._emptied: set[Path] = set()
+        self._earlier: dict[Path, int] = {}
+        """Lines of a score cache that a fresh run does not read."""
         facts = {one.idx: one for one in self.examples}
         self._texts = {e: facts[e.idx] for e in self.encoded if e.idx in facts}
 
@@ -98,6 +99,9 @@ class Session:
 
     def __exit__(self, *error: object) -> None:
         self._files.close()
+        for (*_, fresh), one in self._kept.items():
+            if fresh and error[0] is None:  # what a run that broke did not compute again stays
+                self._earlier[one.path] = one.supersede(self._earlier[one.path])
         for held in (self._models, self._runners, self._caches, self._kept):
             held.clear()
 
@@ -146,11 +150,8 @@ class Session:
         return other
 
     def planning(self, **settings: Any) -> "Session":
-        """The same session for a plan: it reads what earlier runs left, and empties nothing."""
-        other = self.under(fresh=False, **settings)
-        if self.settings.fresh:  # the run begins anew: it must not find what the plan read
-            other._kept = {}
-        return other
+        """The same session for a plan: it reads what earlier runs left."""
+        return self.under(fresh=False, **settings)
 
     def use(self, engine: Engine) -> None:
         """From now on by this engine: what the architecture or a check allows."""
@@ -337,14 +338,16 @@ class Session:
         return CachedSource(kept, n_heads=sizes.n_heads if part == "heads" else 0)
 
     def kept(self, kind: type[AnyKept], key: Mapping[str, Any], name: str) -> AnyKept:
-        """What is kept under this key, read once; with `fresh` without what earlier runs left."""
-        place = kind.kind, digest(key)
+        """What is kept under this key, read once; with `fresh` without what earlier runs left.
+
+        That stays on disk until what replaces it is there.
+        """
+        fresh = self.settings.fresh
+        place = kind.kind, digest(key), fresh
         if place not in self._kept:
-            found = kind(self.root, key, name, None if self.settings.fresh else self.notice)
-            if self.settings.fresh and found.path not in self._emptied:
-                self._emptied.add(found.path)
-                found.clear()
-            self._kept[place] = found
+            found = self._kept[place] = kind(self.root, key, name, None if fresh else self.notice)
+            if fresh:
+                found.forget(self._earlier.setdefault(found.path, len(found.ledger.rows)))
         return self._kept[place]
 
     def scores(self, source: str) -> ScoreCache:

@@ -19,7 +19,7 @@ after that writes the ledger anew without them.
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -112,6 +112,7 @@ def in_folder(
     device: str,
     files: Iterable[str],
     fresh: bool = False,
+    computed: Callable[[], object] = lambda: None,
     notice: Notice = unheard,
 ) -> Mapping[str, Any]:
     """The `summary.json` of a run in its folder: read where it is finished, else made now.
@@ -125,15 +126,18 @@ def in_folder(
         device: for the manifest.
         files: that the manifest answers for.
         fresh: make it again.
+        computed: what `work` writes; a finished run stays as it is until that is there.
         notice: told that there is nothing to do.
 
     Raises:
         InputError: the folder holds something else.
     """
     started, key, path = time.monotonic(), digest(identity), out / "summary.json"
-    if check_own(out, key) and not fresh:
-        notice(f"{out} holds this run already; nothing to do")
-        return json_object(path)
+    if check_own(out, key):
+        if not fresh:
+            notice(f"{out} holds this run already; nothing to do")
+            return json_object(path)
+        computed()
     begin(out, key)
     summary, command, inputs = work(), identity["command"], {**identity, **inputs}
     write_json(path, summary)
@@ -349,13 +353,13 @@ class Ledger:
         self._write(self.rows)
         self._is_sound = True
 
+    def keep_last(self, of: Callable[[LedgerLine], Hashable]) -> None:
+        """Leave out every line in whose place, by `of`, a later one stands."""
+        now = Ledger(self.path, self.kind, self.key)
+        self.rewrite({of(row): row for row in now.rows}.values())
+
     def _write(self, rows: Iterable[Mapping[str, Any]]) -> None:
         write_jsonl(self.path, [self.header, *map(self.signed, rows)])
-
-    def clear(self) -> None:
-        """Forget everything, on disk too."""
-        self.path.unlink(missing_ok=True)
-        self.rows.clear()
 
 
 def ledger_path(folder: Path, name: str, key: Mapping[str, Any]) -> Path:

@@ -7,7 +7,9 @@ from dataclasses import asdict
 
 import pytest
 import torch
+from support import lines_of
 
+from lensaudit.attacks import sampling
 from lensaudit.attacks.sampling import (
     SamplerSetting,
     drawing,
@@ -141,6 +143,23 @@ def test_the_command_writes_counts_and_goes_on(tmp_path, monkeypatch, capsys):
     assert ledgers == {
         one: one.read_bytes() for one in (tmp_path / "activations/samples").iterdir()
     }
+    # a fresh run that breaks leaves answers and result; one that ends has drawn each answer again
+    draw, drawn = sampling.sample, []
+
+    def broken(*how, **more):
+        drawn.append(how)
+        if len(drawn) == 2:
+            raise KeyboardInterrupt
+        return draw(*how, **more)
+
+    monkeypatch.setattr(sampling, "sample", broken)
+    assert run([*given, "--fresh"]) == 130
+    assert all(one.read_bytes().startswith(before) for one, before in ledgers.items())
+    assert run(given) == 0
+    assert len(drawn) == 2
+    assert run([*given, "--fresh"]) == 0
+    assert len(drawn) == 2 + 2 * 2  # two facts of two models
+    assert [len(lines_of(one)) for one in ledgers] == [2, 2]
 
 
 def test_own_models_are_sampled_with_their_own_full(tmp_path, monkeypatch, capsys):

@@ -5,8 +5,10 @@ import hashlib
 import json
 
 import pytest
+from support import lines_of
 
 import lensaudit as la
+from lensaudit.attacks import worst
 from lensaudit.attacks.settings import WorstSettings
 from lensaudit.attacks.worst import FACTS, open_worst
 from lensaudit.cli.main import run
@@ -97,6 +99,27 @@ def test_what_is_there_is_not_computed_again(place, monkeypatch, capsys):
     before = json.loads((place / "w" / "summary.json").read_text())
     assert again["facts"] == before["facts"]
     ledger.write_text("\n".join(lines) + "\n")
+    # a fresh run that breaks leaves what was found, and the result
+    arm, attacked = worst.arm_of, []
+
+    def broken(*how):
+        attacked.append(how)
+        if len(attacked) > 1:
+            raise KeyboardInterrupt
+        return arm(*how)
+
+    monkeypatch.setattr(worst, "arm_of", broken)
+    places = [*ledger.parent.iterdir()]
+    found = {one: one.read_bytes() for one in places}
+    assert run([*GIVEN, *both, "--out", "w", "--fresh"]) == 130
+    assert len(attacked) == 2
+    known = {one: {row["attack"]: row["hits"] for row in lines_of(one)} for one in places}
+    assert run([*GIVEN, *both, "--dry-run"]) == 0
+    assert "demo/full: 0 attacks to run" in capsys.readouterr().out
+    assert run([*GIVEN, *both, "--out", "w", "--json"]) == 0
+    assert "already" in capsys.readouterr().err
+    assert sum(one.read_bytes() == found[one] for one in places) == len(places) - 1
+    assert [len(lines_of(one)) for one in places] == [len(hits) for hits in known.values()]
 
 
 @pytest.mark.parametrize(

@@ -302,6 +302,19 @@ def test_nor_is_anything_where_all_is_to_be_fresh_or_asked_otherwise(copied):
         finished(("demo/npo", "nobody"), settings, folder)
 
 
+def test_a_fresh_run_that_breaks_leaves_the_earlier_result(copied, monkeypatch):
+    settings, folder = copied
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    def killed(*how):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lensaudit.auditing.patch.summaries", killed)
+    with pytest.raises(KeyboardInterrupt):
+        patched(SOURCES, replace(settings, fresh=True), folder)
+    assert {path: path.read_bytes() for path in before} == before
+
+
 def test_what_a_run_replaces_is_said_once_and_keeps_nobody_from_its_answer(copied):
     settings, folder = copied
     settings, said = replace(settings, tau=0.5), list[str]()

@@ -39,3 +39,17 @@ def test_a_pass_that_another_run_finished_is_taken_and_kept_too(tmp_path):
     for file in tmp_path.glob("*/*"):
         file.write_bytes(b"no archive")
     assert kept(folders, "trace", "a" * 32, lambda: MADE[:1]) == (MADE[:1], False)
+
+
+def test_a_pass_that_is_made_anew_stays_until_it_is_made(tmp_path):
+    folders = [tmp_path / "passes"]
+    kept(folders, "trace", "a" * 32, lambda: MADE)
+    (file,) = folders[0].iterdir()
+    before = file.read_bytes()
+    with pytest.raises(ZeroDivisionError):
+        kept(folders, "trace", "a" * 32, lambda: [{"n": np.array([1 / 0])}], fresh=True)
+    assert file.read_bytes() == before
+    assert kept(folders, "trace", "a" * 32, lambda: MADE[:1], fresh=True) == (MADE[:1], False)
+    again, reused = kept(folders, "trace", "a" * 32, lambda: pytest.fail("made again"))
+    assert reused
+    assert lists(again) == lists(MADE[:1])

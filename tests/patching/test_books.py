@@ -3,8 +3,10 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pytest
 import torch
 from audit_helpers import anew, audit_in, run, save_family, save_questions
+from support import lines_of
 
 from lensaudit.data.spans import Encoded
 from lensaudit.patching import score_cache, scoring
@@ -64,6 +66,64 @@ def test_a_plan_changes_nothing_that_a_fresh_run_finds(tmp_path, tiny_tokenizer)
     assert book.path.read_bytes() == kept
     assert n_rows == 3 * 3 * 4  # examples, models (full, retain, a) and layers: all of them
     assert torch.equal(run(audit).s1, sound)
+
+
+def test_a_fresh_run_replaces_what_it_computed_again_and_only_that(
+    tmp_path, tiny_tokenizer, monkeypatch
+):
+    save_family(save_questions(tmp_path), tiny_tokenizer)
+    with audit_in(tmp_path, ("a", "b"), profile="full")[0] as audit:
+        run(audit)
+        untouched = audit.scores(audit.sources[str(tmp_path / "b")].weights).path
+    before = {path: lines_of(path) for path in (tmp_path / "activations" / "scores").iterdir()}
+    assert len(before) == 4  # retain, full, a, b: nine examples each, a line an example
+    assert {len(rows) for rows in before.values()} == {9}
+    keep, kept = ScoreCache.add, []
+
+    def killed(self, scored):
+        if kept:
+            raise KeyboardInterrupt
+        kept.extend(scored)
+        keep(self, scored)
+
+    monkeypatch.setattr(ScoreCache, "add", killed)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        anew(audit_in(tmp_path, limit=3, profile="full")[0]) as audit,
+    ):
+        run(audit)
+    # what was there is there, and after it what was computed until then
+    now = {path: lines_of(path) for path in before}
+    assert all(now[path][:9] == rows for path, rows in before.items())
+    assert sum(map(len, now.values())) == 4 * 9 + len(kept)
+    assert 0 < len(kept) <= 3
+    monkeypatch.undo()
+    with anew(audit_in(tmp_path, limit=3, profile="full")[0]) as audit:
+        run(audit)
+        asked = {score_cache.example_hash(one) for one in audit.encoded}
+        source = audit.sources[str(tmp_path / "a")].weights
+        path = audit.scores(source).path
+    assert len(asked) == 3
+    after = lines_of(path)
+    others = [row for row in before[path] if row["example"] not in asked]
+    assert after[:6] == others  # rows of other questions, as they were
+    assert {row["example"] for row in after[6:]} == asked
+    for place, rows in before.items():
+        whole = {(row["example"], at) for row in rows for at in row["scores"]}
+        left = [(row["example"], at) for row in lines_of(place) for at in row["scores"]]
+        assert sorted(left) == sorted(whole)
+    assert [one for one in before if lines_of(one) == before[one]] == [untouched]
+
+
+def test_a_line_loses_the_layers_that_a_later_one_has(tmp_path):
+    book = ScoreCache(tmp_path, KEY, "one")
+    book.add([(ENCODED[0], ScoreEntry(-1.0, {0: -1.5, 1: -1.6})), (ENCODED[1], ScoreEntry(-2.0))])
+    book.forget(2)
+    assert book.missing(ENCODED[0], [0, 1]) == [0, 1]
+    book.add([(ENCODED[0], ScoreEntry(-1.0, {1: -9.0})), (ENCODED[1], ScoreEntry(-3.0))])
+    assert book.supersede(2) == 1
+    said = [(row["baseline"], row["scores"]) for row in lines_of(book.path)]
+    assert said == [(-1.0, {"0": -1.5}), (-1.0, {"1": -9.0}), (-3.0, {})]
 
 
 def test_a_result_says_which_versions_computed_its_scores(tmp_path, tiny_tokenizer, monkeypatch):
