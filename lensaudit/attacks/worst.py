@@ -58,7 +58,17 @@ from lensaudit.results.records import RunResult
 from lensaudit.scores.intervals import clustered_excess
 from lensaudit.scores.naming import Named, gaps, name_facts, never_hit_bound, strongest
 from lensaudit.scores.recovery import Arms
-from lensaudit.settings import Models, Precision, Rows, ScoreFiles, plain, results_folder, shared
+from lensaudit.settings import (
+    NO_RETAIN_MODEL,
+    Models,
+    Precision,
+    Rows,
+    ScoreFiles,
+    plain,
+    results_folder,
+    several,
+    shared,
+)
 
 ALGORITHM = 1
 """Raised when prompts, placebos or reading change."""
@@ -189,6 +199,11 @@ def open_worst(
     if attacks is None:
         assert isinstance(settings, WorstSettings)
         attacks = chosen(settings.tier, settings.attack)
+    if NO_RETAIN_MODEL in several(settings.retain):
+        raise InputError(
+            "--retain none: what comes out is counted beside models that never saw the facts; "
+            "name one with --retain"
+        )
     asked = PatchSettings(**shared(settings, ScoreFiles, Precision, Rows, Models))
     audit = prepare((source,), asked, notice=notice, maps=False)
     models = _models(audit)

@@ -17,7 +17,7 @@ from lensaudit.patching.options import ResolvedSettings
 from lensaudit.patching.score_cache import ByToken
 from lensaudit.results.reading import null
 from lensaudit.results.records import COMPARISON, COMPARISON_MANIFEST, Manifest
-from lensaudit.scores.depth import DepthScore, depth_score
+from lensaudit.scores.depth import TAU, DepthScore, depth_score
 from lensaudit.scores.estimate import NO_ROWS, Estimate
 from lensaudit.scores.intervals import clustered_mean
 
@@ -25,6 +25,9 @@ Cells = tuple[Sequence[str], Sequence[Sequence[Any]]]
 """Columns and rows of layers.csv."""
 NO_KE = "no layer encodes the fact: S1 delta never exceeds tau = {tau}"
 
+RESOLUTION = 32 * 2**-24 / TAU
+"""Least difference of a depth that can be told: rounding of a float32 log-prob (logits of up to 32
+nats), in units of the least S1 that is a scale; 4e-5."""
 
 BY_TOKEN = "lens_by_token"
 """Field of a row: log-prob of each token of the span that `full` reads after each layer."""
@@ -150,7 +153,21 @@ def mean_of(
     """Mean of the values there are, with its 95 % interval by authors, or why there is none."""
     kept, groups = values[values.isfinite()], scored_groups(values, encoded)
     mean = float(kept.double().mean()) if groups else None
-    return clustered_mean(kept.tolist(), groups, bounds=bounds, unit=unit_of(groups)).around(mean)
+    rows = resolved(kept).tolist()
+    return clustered_mean(rows, groups, bounds=bounds, unit=unit_of(groups)).around(mean)
+
+
+def resolved(values: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+    """Depths, or differences of them, with 0 or 1 where no score can be told from it.
+
+    Which kernel added up a row is then no spread: an interval counts rows at the ends of a scale.
+
+    >>> import torch
+    >>> resolved(torch.tensor([2e-7, 0.5, 0.99999]))
+    tensor([0.0000, 0.5000, 1.0000])
+    """
+    whole = values.round()
+    return whole.where((values - whole).abs() < RESOLUTION, values)
 
 
 def outcome_of(

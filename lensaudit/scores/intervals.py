@@ -27,7 +27,9 @@ END_CORRELATION = 0.2
 """Least correlation within an author that is assumed of rows on an end of the scale: where all
 rows read 0 nothing can be seen of it."""
 _TINY = 1e-9
-_ROUNDING = 1e-6
+_DIGITS = 6
+"""Of a row, as a share of its scale, before anything is counted of it: float32 has seven."""
+_ROUNDING = 10**-_DIGITS
 """How far past an end of its scale a mean of float32 numbers may come to lie."""
 
 
@@ -74,6 +76,7 @@ def clustered_mean(
             raise ValueError(f"interval: found values outside {bounds}")
         rows = rows.clip(*bounds)
     value, n = float(rows.mean()), len(rows)
+    rows = _resolved(rows, bounds)
     top = bounds[1] if bounds is not None and bounds[0] == 0 else None
     found = _moments((rows / (top or 1.0))[:, None], groups, unit)
     if isinstance(found, str):
@@ -92,6 +95,12 @@ def clustered_mean(
     if ends[0] is None or ends[1] is None:
         return Estimate(value, n=n, why=f"every {unit} has the same mean: no interval")
     return Estimate.within(value, ends[0], ends[1], n=n)
+
+
+def _resolved(rows: NDArray[np.float64], bounds: tuple[float, float] | None) -> NDArray[np.float64]:
+    """Rows of a scale without what no float32 sum can tell from rounding: it is no spread."""
+    scale = 1.0 if bounds is None else bounds[1] - bounds[0]
+    return rows if bounds is None else (rows / scale).round(_DIGITS) * scale
 
 
 def clustered_excess(

@@ -5,6 +5,7 @@ first code that holds is given, in the order of `_RULES`. No code rests on a poi
 interval, and "erased" is shown by limits of equivalence, never by not having found.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +13,7 @@ from typing import Any, Literal
 
 from lensaudit.results.patch_runs import Code, PatchRun, Verdict
 from lensaudit.results.sentences import rows_only
+from lensaudit.scores.intervals import share_of
 from lensaudit.verdict.depth import Stream
 from lensaudit.verdict.thresholds import HELD_AT_LAYER, HELD_FROM, SAYS_HALF
 from lensaudit.verdict.views import GROUPS, NOT_TRIED, VIEWS, View, share
@@ -135,21 +137,22 @@ def _unreadable(evidence: Evidence) -> Found | None:
 
 
 def _partly(evidence: Evidence) -> Found | None:
+    """Do limits of the share held by all facts show that it is held, and that not all is?
+
+    What an attack reaches bounds nothing: the rest may be held out of its reach.
+    """
     stream = evidence.stream
-    if stream is not None and not stream.judged:
+    if stream is None or not stream.judged:
         return None
-    for view in evidence.finds:
-        high = view.held.high if view.held and view.kind.is_mean else None
-        if high is not None and high < HELD_FROM:
-            return "partly_erased", f"{_listed([view])} part of them{_unseen(evidence)}"
-    # is it shown that not all is held, by every depth that may be read?
     highs = [view.held.high for view in evidence.depths if view.held]
-    if stream is None or not highs or any(high is None or high >= HELD_FROM for high in highs):
+    if not highs or any(high is None or high >= HELD_FROM for high in highs):
         return None
-    found = _listed(evidence.finds) if evidence.finds else ""
+    if part := [view for view in evidence.depths if view.finds]:
+        return "partly_erased", f"{_listed(part[:1])} part of them{_unseen(evidence)}"
     if stream.tail:
-        return "partly_erased", f"{_tail(stream)}{f'; {found} some' if found else ''}"
-    return ("partly_erased", f"{found} some of them{_unseen(evidence)}") if found else None
+        also = f"; {_listed(evidence.finds)} facts too" if evidence.finds else ""
+        return "partly_erased", f"{_tail(stream)}{also}"
+    return None
 
 
 def _erased(evidence: Evidence) -> Found | None:
@@ -159,7 +162,20 @@ def _erased(evidence: Evidence) -> Found | None:
     heard = {view.group for view in evidence.views if view.rules_out}
     vain = [view for view in evidence.chain if view.group not in heard]
     also = f"; {_names(vain)} cannot tell" if vain else ""
-    return "erased", f"{_names(shown)} rule it out, and nothing finds it{also}"
+    return "erased", f"{_names(shown)} rule it out, and nothing finds it{also}; {_left(evidence)}"
+
+
+def _left(evidence: Evidence) -> str:
+    """How many single facts a mean may have missed: exact limit of those that were read."""
+    stream = evidence.stream
+    n, k = (stream.n_facts, len(stream.read)) if stream else (0, 0)
+    limits = share_of(k, n).one_sided if n else None
+    if limits is None:
+        return "no fact was measured by itself"
+    return (
+        f"{k} of {n} facts {'is' if k == 1 else 'are'} still read, so that up to "
+        f"{math.ceil(limits[1] * n)} of {n} may be left (exact 95 % limit)"
+    )
 
 
 def _binding(evidence: Evidence) -> dict[str, View | None]:
@@ -173,10 +189,12 @@ def _binding(evidence: Evidence) -> dict[str, View | None]:
 def _against(evidence: Evidence) -> Iterator[str]:
     """What stands in the way of "erased", the first first."""
     stream = evidence.stream
+    found = f"{_listed(evidence.finds)} facts" if evidence.finds else ""
     if stream is not None and not stream.judged:
-        yield stream.unjudged or "whether full can read this model was not measured"
-    if evidence.finds:
-        yield f"{_listed(evidence.finds)} facts; whether all or some is not decided"
+        why = stream.unjudged or "whether full can read this model was not measured"
+        yield f"{found}; undecided because {why}" if found else why
+    if found:
+        yield f"{found}: held, how much is not known{_unseen(evidence)}"
     if stream is None:
         alone = evidence.one("counterfactual")
         yield (alone and alone.reason) or NOT_TRIED["stream"]

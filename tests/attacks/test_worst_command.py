@@ -128,6 +128,7 @@ def test_what_is_there_is_not_computed_again(place, monkeypatch, capsys):
         (["--retain", "demo/full"], "same weights"),
         (["--retain", "demo/retain", "--retain", "demo/npo"], "never saw the forget set"),
         (["--retain", "demo/retain", "--retain", "demo/retain"], "same weights"),
+        (["--retain", "none"], "--retain none: what comes out is counted beside models"),
     ],
 )
 def test_bad_input_is_one_line(given, said, tmp_path, monkeypatch, capsys):

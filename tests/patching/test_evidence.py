@@ -1,6 +1,9 @@
 """Validity, aligned depth and the floor on the embedded family and on a turned copy of it."""
 
 import math
+import os
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +30,7 @@ from lensaudit.patching.prepare import prepare
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.scores.depth import depth_score
-from lensaudit.verdict.collect import judge_run
+from lensaudit.verdict.collect import judge_run, verdicts
 from lensaudit.verdict.views import read_calibration
 
 
@@ -362,3 +365,28 @@ def test_one_author_shares_with_no_other_and_rows_without_authors_are_each_their
     own = shared([f"idx {at}" for at in here])
     assert own.shared.uds is not None
     assert own.uds.value == alone.uds.value
+
+
+@pytest.mark.slow
+def test_limits_are_the_same_under_every_make_of_kernel(tmp_path):
+    """`demo/masked_readout` reads 0 on every row, up to the noise of its kernels."""
+    found = []
+    for makes in (("default", "SSE41"), ("avx2", "AVX2"), ("avx512", "AVX512_CORE")):
+        names = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
+        out = tmp_path / makes[0]
+        asked = ["patch", "--source", "demo/masked_readout", "--limit", "16"]
+        asked += ["--activations", str(out / "kept"), "--out", str(out / "out")]
+        subprocess.run(
+            [sys.executable, "-m", "lensaudit", *asked],
+            env=os.environ | dict(zip(names, makes, strict=True)),
+            check=True,
+            timeout=300,
+            capture_output=True,
+        )
+        (one,) = verdicts([out / "out"]).models
+        held = {view.name: view.held for view in one.views if view.held is not None}
+        found.append(
+            {name: [one and round(one, 3) for one in (h.low, h.high)] for name, h in held.items()}
+        )
+    assert found[0] == found[1] == found[2]
+    assert found[0]["uds"][1] is not None

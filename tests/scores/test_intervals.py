@@ -206,3 +206,16 @@ def test_it_covers_where_the_bootstrap_did_not(kind):
     hit, _, _ = covered(kind, 5, (2, 20), 0.2, runs=400)
     # three standard errors of 400 runs below what is wanted
     assert hit > WANTED.get(kind, 0.88) - 0.04
+
+
+def test_no_limit_hangs_on_rounding():
+    """Rows that are all 0 up to the noise of a kernel; the score interval is free of scale."""
+    noise = np.random.default_rng(0).random((3, 64)) * 2e-7
+    groups = [row % 8 for row in range(64)]
+    exact = clustered_mean([0.0] * 64, groups)
+    for rows in noise:
+        assert clustered_mean(rows, groups).ends == exact.ends
+        gaps = clustered_mean(rows - noise[0], groups, bounds=(-1.0, 1.0))
+        assert gaps.ends is None  # as where nothing differs
+    half = [clustered_mean(0.5 + rows, groups).ends for rows in noise]
+    assert half == [None, None, None]

@@ -58,17 +58,21 @@ CASES = {
     ),
     "one direction hides them": (
         made.summary(aligned=made.aligned(shared=0.4, shared_weakest=0.6)),
-        "partly_erased",
+        "undecided",
     ),
     "one direction hides a third of them": (
         made.summary(aligned=made.aligned(0.95, shared=0.68, shared_weakest=0.9, half=0.02)),
-        "partly_erased",
+        "undecided",
     ),
     "one layer may hold them alone": (
         made.summary(aligned=made.aligned() | {"weakest": made.layer(0.62, half=0.2)}),
         "undecided",
     ),
-    "one layer holds them": (made.summary(aligned=made.aligned(weakest=0.3)), "partly_erased"),
+    "one layer holds them": (made.summary(aligned=made.aligned(weakest=0.3)), "undecided"),
+    "one depth shows part, the other may hold all": (
+        made.summary(0.5, aligned=made.aligned(0.3, half=0.1)),
+        "undecided",
+    ),
     "anchors are off": (made.summary(calibration={"full": 0.1, "retain": 1.0}), "undecided"),
     "a map that invents": (made.summary(aligned=made.aligned(shuffled=0.5)), "undecided"),
     "a map between sizes": (made.summary(aligned=made.aligned(experimental=True)), "undecided"),
@@ -139,9 +143,14 @@ def attack(name="rtt", value=0.8, half=0.1, chance=1e-4, **changes):
 
 def test_what_any_group_finds_outweighs_what_all_others_rule_out():
     found = made.verdict(made.summary(), more=[attack()])
-    assert found.code == "partly_erased"
-    assert "retraining on other facts (held .80 [.70, .90]) finds some" in found.sentence
+    # what an attack reaches bounds nothing: it may hold all of them
+    assert found.code == "undecided"
+    assert "held .80 [.70, .90]) finds facts: held, how much is not known" in found.sentence
     assert "not seen by" in found.sentence
+    assert not any(word in found.sentence for word in ("part", "some"))
+    assert code(made.summary(), more=[attack(value=0.3)]) == "undecided"
+    nobody = View("assignment", None, "p 5e-05", 5e-5, 8)
+    assert code(made.summary(), more=[nobody]) == "undecided"
     assert code(made.summary(), more=[attack(value=0.9)]) == "hidden"
     # a failed control finds nothing, and what finds nothing changes nothing
     assert code(made.summary(), more=[attack(control="the gate failed")]) == "erased"
@@ -156,13 +165,32 @@ def test_a_group_that_cannot_tell_is_named():
     assert "retraining was not tried" not in found.sentence
 
 
+def test_why_nothing_is_decided_is_a_reason():
+    none = {"d_share": None, "needed": True, "why": "no kept rows show it: add retain_rows"}
+    unread = made.summary(0.53, half=0.06, validity=none, aligned=made.aligned(0.5, d_share=None))
+    assert "UDS (held .47 [.41, .53])" in made.verdict(unread).sentence
+    assert "find facts; undecided because no kept rows" in made.verdict(unread).sentence
+
+
+def test_erased_says_how_many_facts_may_be_left():
+    """Of 64 facts of which none is read 1 - .05^(1/64) = 4.6 % may be: 2.9; of 2 read 9.5 %."""
+    assert (
+        "0 of 64 facts are still read, so that up to 3 of 64"
+        in made.verdict(made.summary()).sentence
+    )
+    high = made.summary(0.9, aligned=made.aligned(0.9))
+    assert (
+        "2 of 64 facts are still read, so that up to 7 of 64" in made.verdict(high, (3, 7)).sentence
+    )
+
+
 def test_an_attack_alone_says_what_it_found():
     """40 of 56 facts come out: no folder of that kind may pass for nothing."""
     worst = [attack("worst_case", 0.7, 0.2)]
     found = Evidence("x", worst).verdict
     assert found.code == "undecided"
     assert "worst case (held .70 [.50, .90]) finds facts" in found.sentence
-    assert Evidence("x", [attack("worst_case", 0.6, 0.1)]).verdict.code == "partly_erased"
+    assert Evidence("x", [attack("worst_case", 0.6, 0.1)]).verdict.code == "undecided"
     assert Evidence("x", [attack("worst_case", 0.9, 0.1)]).verdict.code == "hidden"
     assert Evidence("x", [attack("worst_case", 0.0, 0.1, 0.5)]).verdict.code == "undecided"
 
