@@ -183,7 +183,7 @@ _RECIPES = (
     ),
     Recipe(
         "steer sweep",
-        "steer sweep --model demo/full --trait demo_idk --vectors steer-extract --layers 8"
+        "steer sweep --model demo/full --trait demo_idk --vectors steer-extract/vectors --layers 8"
         " --judge idk --questions 2 --rollouts 1 --max-new-tokens 4 --temperature 0 --out {out}",
         after=("steer extract",),
         dry=True,

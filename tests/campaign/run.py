@@ -131,13 +131,6 @@ def code_key(folder: Path, more: str = "") -> str:
     return found.hexdigest()
 
 
-def asked_first() -> str:
-    """All that the results on the shelf follow from, beside the package."""
-    from campaign.recipes import FILES, RECIPES
-
-    return repr([(one.name, one.argv, one.more) for one in RECIPES.values()]) + repr(FILES)
-
-
 class Log:
     """Lines of cases that ended; only ever appended to."""
 
@@ -252,7 +245,8 @@ def fill_shelf(shelf: Path, scratch: Path, names: Sequence[str] | None = None) -
         if not one.out or (names is not None and one.name not in names) or one.name == "init":
             continue
         mark = shelf / ".made" / slug(one.name)
-        if mark.exists():
+        asked = f"{one.argv} {one.more}"
+        if mark.exists() and mark.read_text() == asked:
             continue
         prepare(one, shelf, shelf)
         if one.name == "sweep run":
@@ -263,7 +257,7 @@ def fill_shelf(shelf: Path, scratch: Path, names: Sequence[str] | None = None) -
         done = caller.call(argv, shelf)
         if done.exit == 0:
             mark.parent.mkdir(exist_ok=True)
-            mark.write_text(f"{done.seconds:.2f}")
+            mark.write_text(asked)
             print(f"shelf: {one.name} {done.seconds:.1f} s")
         else:
             wrong.append(f"{one.name}: {done}")
@@ -300,6 +294,8 @@ def every_case(seed: int) -> Iterator:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    from campaign.recipes import FILES
+
     args = _arguments(arguments)
     os.environ.update(ENVIRONMENT)
     os.environ["XDG_CACHE_HOME"] = str(BUILD / "cache")
@@ -307,7 +303,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     place = Path(args.build) if args.build else BUILD
     package = code_key(ROOT / "lensaudit")
     log_folder = place / f"{package}-{args.seed}"
-    shelf = place / f"shelf-{code_key(ROOT / 'lensaudit', asked_first())}"
+    shelf = place / f"shelf-{code_key(ROOT / 'lensaudit', repr(FILES))}"
     scratch = Path(args.scratch) if args.scratch else log_folder / "work"
     log_folder.mkdir(parents=True, exist_ok=True)
     if not args.list:

@@ -114,7 +114,7 @@ FILES: Mapping[str, str] = {
     "gate": "policy.toml",
     "calibration": "calibration.json",
     "vector": "steer-extract/vectors/mean_diff_layer8.safetensors",
-    "vectors": "steer-extract",
+    "vectors": "steer-extract/vectors",
     "results": "meta-faithfulness",
     "positive": "positive.jsonl",
     "negative": "negative.jsonl",

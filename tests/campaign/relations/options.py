@@ -9,7 +9,7 @@ from typing import Any
 
 from campaign.bench import EXITS, Bench, slug, unchanged, well_said
 from campaign.calls import Breach, Done, Skipped
-from campaign.folders import apart, said, screen, state
+from campaign.folders import apart, changes, said, screen, state
 from campaign.recipes import RECIPES, Recipe
 from campaign.relation import relation
 from campaign.relations.asking import own, start
@@ -23,8 +23,8 @@ MACHINE = {
     *("engine", "store", "quota", "autocast", "out"),
 }
 """Options that are to change no result: only how it is come by."""
-BY_ROWS = {"defects", "exclude"}
-"""Options that act where rows are so: none of ours has a defect or a placeholder."""
+BY_ROWS = {"defects", "exclude", "allow_missing"}
+"""Options that act where rows are so: ours have no defect, and none is missing."""
 SUBJECTS = {"out", "sources", "source", "name", "names", "model"}
 """What a recipe is about."""
 WHOLE = (
@@ -143,14 +143,16 @@ def _typed(recipe: Recipe, row: tuple[Choice, ...]) -> list[str]:
 def _row(recipe: Recipe, row: tuple[Choice, ...], bench: Bench) -> None:
     folder = bench_folder(bench, recipe)
     argv = _typed(recipe, row)
+    before = state(folder)
     dry = None
     if recipe.dry:
-        before = state(folder, unseen=())
+        everything = state(folder, unseen=())
         dry = bench.call([*argv, "--dry-run", "-q"], folder)
         well_said(dry)
-        unchanged(before, folder, dry)
+        unchanged(everything, folder, dry)
     done = bench.call([*argv, "-q"], folder)
     well_said(done)
+    wrote_nothing(before, folder, done)
     if dry is not None and dry.exit != done.exit:
         raise Breach(f"the dry run ends with {dry.exit}, the run with {done.exit}: {dry} {done}")
     if not all(one.valid for one in row) and done.exit != 2:
@@ -173,6 +175,12 @@ def acts(seed: int) -> Iterator[tuple]:
             yield f"{name} {flag(one)}", partial(_acts, recipe, Choice(flag(one), value)), slice_
 
 
+def wrote_nothing(before: dict[str, bytes], folder: Path, done: Done) -> None:
+    """Hold a refusal to having written nothing beside caches."""
+    if done.exit == 2 and (what := changes(before, state(folder))):
+        raise Breach(f"refused after work, {what}: {done}")
+
+
 def _acts(recipe: Recipe, choice: Choice, bench: Bench) -> None:
     folder = bench_folder(bench, recipe, finished=recipe.keeps)
     plain = bench.done(own(recipe), folder)
@@ -184,8 +192,10 @@ def _acts(recipe: Recipe, choice: Choice, bench: Bench) -> None:
         argv = [*argv[:at], *argv[at + 2 :]]
     base = result(recipe, plain, folder)
     other = bench_folder(bench, recipe)
+    before = state(other)
     done = bench.call([*argv, *choice.typed()], other)
     well_said(done, exits=EXITS, lines=0)
+    wrote_nothing(before, other, done)
     if done.exit == 2:
         raise Skipped("refused: " + done.stderr.strip().splitlines()[-1][:200])
     if done.exit != 0:
@@ -206,7 +216,8 @@ def result(recipe: Recipe, done: Done, folder: Path) -> dict[str, Any]:
     shown = {
         path: said(path, data, folder, asked=False)
         for path, data in files.items()
-        if not path.endswith((".html", "manifest.json"))
+        if not path.endswith("manifest.json")
+        and (recipe.command == "report" or not path.endswith(".html"))
     }
     caches = sorted(one.name for one in (folder / "activations").glob("*-*"))
     work = [line for line in screen(done.stdout, folder) if not re.match("written: ", line)]
