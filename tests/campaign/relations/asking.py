@@ -56,7 +56,8 @@ def _again(recipe: Recipe, bench: Bench) -> None:
         return
     if what := changes(before, state(folder, unseen=())):
         raise Breach(f"{what}, after {first}")
-    moved = [path for path, at in times(folder).items() if stamps.get(path) != at]
+    found = {path: at for path, at in times(folder).items() if not path.endswith("SEAL.json")}
+    moved = [path for path, at in found.items() if stamps.get(path) != at]  # a seal tells last use
     if moved and recipe.out:
         raise Breach(f"written again: {', '.join(moved[:3])}, after {first}")
     second = bench.done(own(recipe), folder)
@@ -805,7 +806,14 @@ def _project(recipe: Recipe, where: str, bench: Bench) -> None:
     found = []
     for base in (bench.shelf, folder):
         files = written(state(base / slug(recipe.name)), base)
-        found.append({path: _as_named(doc) for path, doc in files.items() if path.endswith("json")})
+        found.append(
+            {
+                path: _as_named(doc)
+                for path, doc in files.items()
+                # the key of a plan is of places, too
+                if path.endswith(".json") and path != "plan.json"
+            }
+        )
     if what := apart(found[0], found[1], 1e-9):
         raise Breach(f"{what}; {done}; with {'; '.join(lines)}")
 

@@ -335,7 +335,8 @@ def called(how: str, folder: Path) -> tuple[str, dict[str, str | None], list[str
 CALLS = {
     "patch": "patch --source {} --full demo/full --retain demo/retain --data demo --limit 4"
     " --layers 8,15 --out {}",
-    "know": "know --source {} --retain demo/retain --data demo --limit 8 --reader outputs --out {}",
+    "know": "know --source {} --base demo/never --retain demo/retain --data demo --limit 8"
+    " --reader outputs --out {}",
     "eval": "eval --model {} --full demo/full --data demo --limit 2 --metric extraction_strength"
     " --max-new-tokens 4 --out {}",
 }
