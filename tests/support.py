@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -208,3 +209,32 @@ def without(monkeypatch, *packages: str) -> None:
         return None if name in packages else known(name, package)
 
     monkeypatch.setattr("importlib.util.find_spec", found)
+
+
+def lay_out(golden: str, folder: Path) -> Path:
+    """The folder of a run as the golden of its command tells it, sealed over what lies there.
+
+    `golden` is a case of tests/golden/commands and a folder in it: `patch:out`. What is no text,
+    or differs from run to run, is empty.
+    """
+    from lensaudit.results.records import MANIFEST, home_of, mark_of, signed
+
+    case, _, top = golden.partition(":")
+    written = json.loads((GOLDEN / "commands" / f"{case}.json").read_text())["files"]
+    for name, lines in written.items():
+        if name.startswith(f"{top}/"):
+            place = folder / Path(name).relative_to(top)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            text = "" if isinstance(lines, str) else "\n".join(lines)
+            told = place.name.endswith(MANIFEST)
+            place.write_text(
+                re.sub(r"(?m)(?<= )(…|\{…\}|<\w+>)(?=,?$)", "null", text) if told else text
+            )
+    # those of the parts before that of the whole
+    for place in sorted(folder.rglob(f"*{MANIFEST}"), key=lambda path: -len(path.parts)):
+        content, home = json.loads(place.read_text()), home_of(place)
+        there = [name for name in content["files"] if (home / name).is_file()]
+        files = {name: mark_of(home / name) for name in there}
+        content |= {"finished": "2026-01-01T00:00:00+00:00", "versions": {}, "files": files}
+        place.write_text(json.dumps(signed(content)))
+    return folder

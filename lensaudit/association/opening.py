@@ -13,6 +13,7 @@ from typing import Any
 
 from lensaudit.association.endpoint import Served, is_address, served_at
 from lensaudit.association.reading import N_SHOTS, prompt_text
+from lensaudit.association.result import COMMAND
 from lensaudit.association.settings import READERS, KnowSettings, ReaderName
 from lensaudit.data.candidates import facts_of
 from lensaudit.data.facts import Fact, told_rows
@@ -89,7 +90,7 @@ class Know:
         served = {"served": self.source.identity} if isinstance(self.source, Served) else {}
         return {
             **served,
-            "command": "know",
+            "command": COMMAND,
             "algorithm": ALGORITHM,
             "source": self.source.weights,
             "base": self.base and self.base.weights,

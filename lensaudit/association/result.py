@@ -3,8 +3,10 @@
 from pathlib import Path
 
 from lensaudit.files import slug
-from lensaudit.results.records import RunResult
+from lensaudit.results.records import RunResult, check_free
 from lensaudit.settings import results_folder
+
+COMMAND = "know"
 
 
 class KnowResult(RunResult):
@@ -27,5 +29,11 @@ class KnowResult(RunResult):
 
 
 def know_folder(source: str, folder: Path | None) -> Path:
-    """Where the results of `know` go."""
-    return folder or results_folder() / f"know-{slug(source)}"
+    """Where the results of `know` go.
+
+    Raises:
+        InputError: the folder is another command's.
+    """
+    out = folder or results_folder() / f"know-{slug(source)}"
+    check_free(out, COMMAND)
+    return out

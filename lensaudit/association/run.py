@@ -30,7 +30,7 @@ from lensaudit.association.reading import (
     said,
     upper_layers,
 )
-from lensaudit.association.result import KnowResult, know_folder
+from lensaudit.association.result import COMMAND, KnowResult, know_folder
 from lensaudit.association.settings import KnowSettings
 from lensaudit.data.relations import Relation
 from lensaudit.files import digest
@@ -41,8 +41,7 @@ from lensaudit.models.conditions import conditions_of
 from lensaudit.patching.exposure import Head
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
-from lensaudit.results.reading import json_object
-from lensaudit.results.records import BEGUN, MANIFEST
+from lensaudit.results.records import BEGUN, MANIFEST, check_free
 from lensaudit.settings import plain
 
 FILES = ("facts.csv", "relations.csv", "layers.csv", "matrix.json", "summary.json")
@@ -73,6 +72,7 @@ def know_into(
         TryAgainError: the server does not answer.
         WorkError: logits are not finite.
     """
+    know_folder(source, folder)
     know = open_know(source, settings, notice=notice)
     if isinstance(know.source, Served):
         served, readers, remarks = reached(know.source, know.readers, know.asked, know.shots)
@@ -93,11 +93,10 @@ def answer_into(
         InputError: the folder holds something else.
         WorkError: logits are not finite.
     """
-    made = out / MANIFEST
-    begun = (out / BEGUN).exists() and not made.exists()
-    ours = begun or (made.exists() and json_object(made).get("command") == "know")
-    if ours and not keyed.finished(out, key := digest(know.identity())):
-        keyed.begin(out, key)
+    check_free(out, COMMAND)
+    begun = any((out / mark).exists() for mark in (MANIFEST, BEGUN))
+    if begun and not keyed.finished(out, key := digest(know.identity()), COMMAND):
+        keyed.begin(out, key, COMMAND)
     return _answered(know, out, notice, progress)
 
 
@@ -118,6 +117,21 @@ def _answered(know: Know, out: Path, notice: Notice, progress: Tell) -> KnowResu
         notice=notice,
     )
     return KnowResult(know.source.spec.name, out, summary)
+
+
+def plan_into(
+    source: str, settings: KnowSettings, folder: Path | None, *, notice: Notice = unheard
+) -> list[str]:
+    """What `know_into` would do, in lines.
+
+    Raises:
+        InputError: as `know_into`.
+    """
+    out = know_folder(source, folder)
+    know = open_know(source, settings, notice=notice)
+    if not isinstance(know.source, Served):
+        keyed.check_own(out, digest(know.identity()), COMMAND)
+    return plan_of(know)
 
 
 def plan_of(know: Know) -> list[str]:

@@ -37,7 +37,7 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
 from lensaudit.results.attacks import Shift, shifts_in
-from lensaudit.results.records import claim, manifest
+from lensaudit.results.records import check_free, claim, manifest
 from lensaudit.results.sentences import rows_relearned
 from lensaudit.settings import (
     FORGET_SPLIT,
@@ -210,6 +210,10 @@ def prepare(settings: RelearnSettings, model: str) -> RelearnJob:
     Raises:
         InputError: whatever is wrong with names, files or numbers.
     """
+    if settings.out is not None:
+        check_free(settings.out, RelearnJob.command)
+    if settings.audit:
+        check_free(work_of(settings), ATTACK, [AUDIT])
     start = open_model(model, settings.registry)
     rate = rate_of(relearning_for(demo=is_demo(settings.model)).lr, settings.lora)
     data = settings.data or default_data(settings.model)
@@ -238,6 +242,7 @@ def taught_nothing(out: Path) -> str | None:
     return rows_relearned(losses[0], losses[-1], len(losses))
 
 
+ATTACK = "relearn --audit"
 AUDIT = "audit.json"
 OUTPUT_SCORES = {
     "prob": "forget_Q_A_Prob",
@@ -245,6 +250,12 @@ OUTPUT_SCORES = {
     "es": "extraction_strength",
 }
 """What a table calls the output-level metrics, and their names in the suite."""
+
+
+def work_of(settings: RelearnSettings) -> Path:
+    """Where the scores before and after go."""
+    own = results_folder() / f"{slug(settings.model)}-relearn"
+    return settings.out / "audit" if settings.out else own
 
 
 def attack(
@@ -270,8 +281,7 @@ def attack(
         device=resolve_device(settings.device),
         data=settings.data or default_data(settings.model),
     )
-    own = results_folder() / f"{slug(settings.model)}-relearn"
-    work = settings.out / "audit" if settings.out else own
+    work = work_of(settings)
     jobs = {name: prepare(settings, name) for name in dict.fromkeys((settings.model, retain))}
     asked = PatchSettings(**given)
     found = recovery(jobs, asked, work, keep=settings.out, notice=notice, progress=progress)
@@ -305,7 +315,8 @@ def recovery(
     def audit(sources: Sequence[str]) -> Session:
         return open_session(sources, asked, notice=notice, progress=progress)
 
-    session = audit(list(jobs))
+    session, first = audit(list(jobs)), next(iter(jobs))
+    start = jobs[first].start
     inputs = {
         "full": session.full.weights,
         "retain": session.retain.weights,
@@ -318,12 +329,11 @@ def recovery(
         return tuple(shifts_in(known, work / AUDIT))
     folders = {name: work / "attacked" / slug(name) for name in jobs}
     if keep is not None:
-        first = next(iter(jobs))
         folders[first] = keep
-        if not keyed.check_own(keep, jobs[first].key):
+        if not keyed.check_own(keep, jobs[first].key, jobs[first].command):
             # first of all: the audit's folder may lie in it, and it would be somebody else's then
-            keyed.begin(keep, jobs[first].key)
-    claim(work, "relearn --audit", [AUDIT])
+            keyed.begin(keep, jobs[first].key, jobs[first].command)
+    claim(work, ATTACK, [AUDIT])
     for name, job in jobs.items():
         job.make(folders[name], lambda at: progress(Progress("step", at.step, at.n_steps)))
     data = str(asked.data)
@@ -340,9 +350,16 @@ def recovery(
     found = shifts(folders, audit, suite, make_folder(work))
     keyed.write_keyed(work / AUDIT, {"key": key, "shifts": [asdict(one) for one in found]})
     manifest(
-        "relearn --audit",
+        ATTACK,
         options={name: asdict(job.settings) for name, job in jobs.items()},
-        inputs={"key": key, **inputs},
+        inputs={
+            "key": key,
+            "source": {**start.named, "name": first},
+            "full": session.full.named,
+            "retain": session.retain.named,
+            "examples": {"hash": session.examples_hash},
+            **{name: inputs[name] for name in ("dtype", "limit")},
+        },
         device=asked.device,
         started=started,
     ).write(work, [AUDIT])

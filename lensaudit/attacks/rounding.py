@@ -16,6 +16,7 @@ from lensaudit.models.checkpoint import open_model
 from lensaudit.models.device import free_bytes, resolve_device
 from lensaudit.models.quantize import BLOCK, Engine, Method, engine_of, overall, quantise_in_place
 from lensaudit.models.sizes import n_parameters
+from lensaudit.results.records import check_free
 from lensaudit.unlearn.trainee import CheckpointJob, Report, stored_dtype
 
 
@@ -55,7 +56,7 @@ class RoundingJob(CheckpointJob):
                 f"free on {self.device}; take a smaller model or another --device"
             )
 
-    def plan(self, out: Path) -> list[str]:
+    def plan(self, out: Path | None) -> list[str]:
         """What would be done."""
         return [
             f"{self.method} of {self.start.spec.name}, {n_parameters(self.start.folder):,} "
@@ -88,6 +89,7 @@ def prepare(settings: RoundSettings) -> RoundingJob:
     Raises:
         InputError: an unknown model, bitsandbytes is absent, or memory is.
     """
+    check_free(settings.out, RoundingJob.command)
     start = open_model(settings.model, settings.registry)
     job = RoundingJob(
         start=start,

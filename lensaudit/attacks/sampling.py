@@ -14,11 +14,11 @@ import torch
 
 from lensaudit.attacks.elicit import AttackedModel, chosen
 from lensaudit.attacks.settings import SampleSettings
-from lensaudit.attacks.worst import Worst, arm_of, in_folder, open_worst
+from lensaudit.attacks.worst import Worst, arm_of, in_folder, open_worst, place_of
 from lensaudit.data.candidates import mentions
 from lensaudit.data.facts import Fact, read_rows, row_problems, sound_rows
 from lensaudit.errors import InputError
-from lensaudit.files import slug, write_csv, write_jsonl
+from lensaudit.files import write_csv, write_jsonl
 from lensaudit.groups import grouped
 from lensaudit.models.generation import Choose, draws_of
 from lensaudit.patching.exposure import sample
@@ -27,8 +27,9 @@ from lensaudit.results.attacks import LeakRow
 from lensaudit.results.records import RunResult
 from lensaudit.scores.intervals import clustered_excess
 from lensaudit.scores.naming import Errors, leak_at_k, leak_corrected, never_hit_bound
-from lensaudit.settings import plain, results_folder
+from lensaudit.settings import plain
 
+COMMAND = "sample"
 FILES = ("leak.csv", "facts.csv", "samples.jsonl", "summary.json")
 KS = (1, 8, 64)
 _LOW = -1e30
@@ -146,10 +147,10 @@ def sample_into(
         InputError: before any work.
         WorkError: logits are not finite.
     """
+    out = place_of(COMMAND, source, folder)
     opened, errors = open_sample(source, settings, notice=notice)
-    out = folder or results_folder() / f"sample-{slug(source)}"
     identity = {
-        "command": "sample",
+        "command": COMMAND,
         "weights": [one.weights for one in (opened.models.source, *opened.models.never)],
         "facts": opened.facts_hash(opened.facts),
         "settings": plain(settings, without=("full", "activations", "registry", "device", "fresh")),

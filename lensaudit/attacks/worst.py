@@ -54,7 +54,7 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
 from lensaudit.results.attacks import WorstAttack, WorstFact, WorstSummary
-from lensaudit.results.records import RunResult
+from lensaudit.results.records import RunResult, check_free
 from lensaudit.scores.intervals import clustered_excess
 from lensaudit.scores.naming import Named, gaps, name_facts, never_hit_bound, strongest
 from lensaudit.scores.recovery import Arms
@@ -70,6 +70,7 @@ from lensaudit.settings import (
     shared,
 )
 
+COMMAND = "worst"
 ALGORITHM = 1
 """Raised when prompts, placebos or reading change."""
 _DIGITS = 4
@@ -143,16 +144,14 @@ class Worst:
             "full": self.models.full,
             **{f"retain {n}": one for n, one in enumerate(self.models.never, 1)},
         }
-        named = {
-            role: {"name": one.spec.name, "weights": one.weights} for role, one in models.items()
-        }
+        named = {role: one.named for role, one in models.items()}
         return {**named, "rows": told_rows(self.asked)}
 
     def identity(self) -> dict[str, Any]:
         """What tells this run from others."""
         weights = self.models.each(lambda one: one.weights)
         return {
-            "command": "worst",
+            "command": COMMAND,
             "algorithm": ALGORITHM,
             "source": weights.source,
             "full": weights.full,
@@ -365,6 +364,17 @@ def _of_line(line: Mapping[str, Any]) -> AttackFindings:
         line["forwards"],
         line["tokens"],
     )
+
+
+def place_of(command: str, source: str, folder: Path | None) -> Path:
+    """Where the results of `worst` or `sample` go.
+
+    Raises:
+        InputError: the folder is another command's.
+    """
+    out = folder or results_folder() / f"{command}-{slug(source)}"
+    check_free(out, command)
+    return out
 
 
 def plan_text(worst: Worst) -> str:
@@ -624,8 +634,8 @@ def worst_into(
         InputError: before any work.
         WorkError: logits are not finite.
     """
+    out = place_of(COMMAND, source, folder)
     worst = open_worst(source, settings, notice=notice)
-    out = folder or results_folder() / f"worst-{slug(source)}"
     found = cache(lambda: run_all(worst, progress=progress))
     summary = in_folder(
         worst,

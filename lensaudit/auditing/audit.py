@@ -27,8 +27,8 @@ from lensaudit.auditing.question import (
 )
 from lensaudit.auditing.result import AUDIT_MANIFEST, Audited, joined
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
-from lensaudit.errors import Failure, WorkError, failure_in
-from lensaudit.files import digest, make_folder, slug
+from lensaudit.errors import Failure, InputError, WorkError, failure_in
+from lensaudit.files import digest, slug
 from lensaudit.models.bridge import opened_once
 from lensaudit.models.checkpoint import peft_for
 from lensaudit.models.fetch import fetch
@@ -36,8 +36,19 @@ from lensaudit.models.registry import DEMO, FETCHED, REAL, load_registry
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Plan, Tell, unheard
-from lensaudit.results.records import MANIFEST, answered_for, differences, folders_for, manifest
+from lensaudit.results.records import (
+    MANIFEST,
+    answered_for,
+    check_free,
+    claim,
+    differences,
+    folders_for,
+    manifest,
+    other_owner,
+)
 from lensaudit.settings import ACTIVATIONS, Place, plain
+
+COMMAND = "audit"
 
 
 @dataclass(frozen=True)
@@ -90,7 +101,9 @@ def plan_audit(
     names = tuple(dict.fromkeys(sources))
     settings = anchored(names, settings)
     out = audit_folder(names, folder)
-    if folder is None and out.exists():
+    if folder is not None:
+        check_free(out, COMMAND)
+    elif out.exists():
         out = _own_folder(names, settings, out, notice)
     anchor = anchor_of(names, settings)
     patch = asked_of_patch(settings, settings.retain_set)
@@ -139,7 +152,8 @@ def audit_into(
     settings = anchored(names, settings)
     plan = plan_audit(names, settings, folder, notice=notice)
     opened(plan)
-    (make_folder(plan.folder) / AUDIT_MANIFEST).unlink(missing_ok=True)
+    claim(plan.folder, COMMAND, (), AUDIT_MANIFEST)
+    (plan.folder / AUDIT_MANIFEST).unlink(missing_ok=True)
     failures: list[Failure] = []
     steps = Steps(
         know=plan.associations,
@@ -168,7 +182,7 @@ def audit_into(
         files = {path for one in made for path in (one, *answered_for(one)) if path.exists()}
         options = {"sources": list(names), **plain(settings, without=("fresh",))}
         manifest(
-            "audit", options=options, inputs={}, device=settings.device, started=started
+            COMMAND, options=options, inputs={}, device=settings.device, started=started
         ).write(
             plan.folder, [one.relative_to(plan.folder).as_posix() for one in files], AUDIT_MANIFEST
         )
@@ -186,7 +200,7 @@ def _own_folder(names: Sequence[str], settings: AuditSettings, base: Path, notic
     for model, asked, place in evaluations(names, settings, base):
         run = runs[place] = evaluating.run_of(model, asked, place, open_evaluation(model, asked))
         found.append(differences(place, run, evaluating.run_in, grew))
-    why = next((line for one in found for line in one.values()), None)
+    why = other_owner(base, COMMAND) or next((line for one in found for line in one.values()), None)
     if why is None:
         return base
     own = base.with_name(f"{base.name}-{digest([dict(run) for run in runs.values()])[:8]}")
@@ -228,6 +242,9 @@ def demo_into(
     if real:
         peft_for("demo --real")
         fetch(FETCHED[0].partition("/")[0], notice=notice)
+    check_free(folder, patching.COMMAND)
+    if (folder / MANIFEST).exists():
+        raise InputError(f"{folder}: was written by `lensaudit patch`; name another --out")
     full, retain, *more = (one.name for one in listed if one.role in ("full", "retain"))
     retains = (retain, *more) if real else (retain,)
     asked = PatchSettings(full=full, retain=retains, profile="full", activations=activations)

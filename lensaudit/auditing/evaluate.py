@@ -42,6 +42,7 @@ from lensaudit.results.eval_runs import EvaluationResult, MetricResult
 from lensaudit.results.records import (
     MANIFEST,
     Run,
+    check_free,
     claim,
     differences,
     folder_of,
@@ -67,6 +68,7 @@ KIND = ("command", "suite")
 """What results that may stand in for each other in a named folder share."""
 _ADDED = ("retain", "retain_log", "full", "reference", "classifier", "ref_value")
 """Options that give values to metrics that had none."""
+COMMAND = "eval"
 PASSES = "passes"
 """Of a result folder: finished passes, found again by content."""
 RETAIN = "retain"
@@ -103,12 +105,13 @@ def evaluate_into(
         WorkError: a batch does not fit.
     """
     started = time.monotonic()
+    check_named(folder)
     metrics = ordered(settings.suite, settings.metrics)
     passes = open_evaluation(model, settings, notice=notice)
     wanted, place = folders_of(
         model, settings, folder, run_of(model, settings, folder, passes), placed or notice
     )
-    claim(place, "eval", (f"{settings.suite.upper()}_EVAL.json", "results.jsonl"))
+    claim(place, COMMAND, (f"{settings.suite.upper()}_EVAL.json", "results.jsonl"))
     passes.folders, passes.fresh = _pass_folders(place, wanted), settings.fresh
     first = settings.retain if settings.retain_log is None and retain_names(metrics) else None
     if first is not None:
@@ -151,7 +154,7 @@ def evaluate_into(
         for one in ordered(settings.suite, entries)
     }
     manifest(
-        "eval",
+        COMMAND,
         options=_options(model, settings, folder, passes),
         inputs=inputs,
         device=passes.subject.conditions.device,
@@ -168,11 +171,17 @@ def folders_of(
     return wanted, folder_of(wanted, run, run_in, named=named, tell=notice, grew=grew, kind=KIND)
 
 
+def check_named(folder: Path | None) -> None:
+    """Refuse a named folder of another command, before anything is opened."""
+    if folder is not None:
+        check_free(folder, COMMAND)
+
+
 def run_of(model: str, settings: EvaluateSettings, folder: Path | None, passes: ModelPasses) -> Run:
     """What tells an evaluation from others."""
     options, inputs = _options(model, settings, folder, passes), _inputs(passes)
     return run_in(
-        json.loads(canonical_json({"command": "eval", "options": options, "inputs": inputs}))
+        json.loads(canonical_json({"command": COMMAND, "options": options, "inputs": inputs}))
     )
 
 
@@ -218,6 +227,7 @@ def plan_evaluation(model: str, settings: EvaluateSettings, folder: Path | None 
     Raises:
         InputError: as `evaluate_into`.
     """
+    check_named(folder)
     # a classifier is loaded where it is opened, and rates what is generated anyway
     passes = open_evaluation(model, replace(settings, classifier=None))
     run = run_of(model, settings, folder, passes)
@@ -248,8 +258,12 @@ def aggregate_log(
     """Recompute the aggregates of a log without a model; written only into a named folder.
 
     Raises:
-        InputError: not a log, or one without rows.
+        InputError: not a log, or one without rows; the folder holds another result.
     """
+    if folder is not None:
+        check_free(folder, COMMAND)
+        if (folder / MANIFEST).exists() and folder.resolve() != log.resolve().parent:
+            raise InputError(f"{folder}: holds the result of another run; name another --out")
     read = read_log(log)
     theirs = settings.retain_log
     retain = completed(read_log(Path(theirs))) if theirs else dict[str, MetricResult]()

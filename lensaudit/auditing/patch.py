@@ -23,12 +23,13 @@ from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.summary import NOT_A_DEPTH, beside_score, planned, summaries
 from lensaudit.progress import Notice, Plan, Tell, unheard
-from lensaudit.results.records import Run, claim, folder_of, folders_for, known_as
+from lensaudit.results.records import Run, check_free, claim, folder_of, folders_for, known_as
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.collect import judge_beside, judge_run
 from lensaudit.verdict.decide import Verdict
 from lensaudit.verdict.views import read_calibration
 
+COMMAND = "patch"
 KIND = ("command", "score")
 """What results that may stand in for each other in a named folder share."""
 _NOT_THE_RESULT = ("engine", "device", "batch_size", "memory_bytes", "cache_batch")
@@ -36,15 +37,47 @@ _NOT_THE_RESULT = ("engine", "device", "batch_size", "memory_bytes", "cache_batc
 
 
 def plan_patch(
-    sources: Sequence[str], settings: PatchSettings, *, notice: Notice = unheard
+    sources: Sequence[str],
+    settings: PatchSettings,
+    folder: Path | None = None,
+    *,
+    notice: Notice = unheard,
 ) -> Plan:
     """What a run would compute, with what is there already left out.
 
     Raises:
-        InputError: as `prepare`.
+        InputError: as `patch_into`.
     """
+    check_places(sources, folder)
     settings = anchored(tuple(sources), settings)
-    return planned(prepare(sources, settings, notice=notice))
+    session = prepare(sources, settings, notice=notice)
+    if folder is not None:
+        folders_in(session, folder, notice)
+    return planned(session)
+
+
+def check_places(sources: Sequence[str], folder: Path | None) -> None:
+    """Refuse a named folder of another command, before anything is opened."""
+    if folder is not None:
+        places = [*folders_for(tuple(dict.fromkeys(sources)), folder).values()]
+        for one in places:
+            check_free(one, COMMAND, FILES)
+        if len(places) > 1:
+            check_free(folder, COMMAND)
+
+
+def folders_in(session: Session, folder: Path | None, tell: Notice) -> dict[str, Path]:
+    """Where the result of each source goes; `tell` is told what is replaced, or goes elsewhere.
+
+    Raises:
+        InputError: a folder that was named is another command's, or holds a result of another kind.
+    """
+    return {
+        name: folder_of(
+            place, run_of(session, name), run_in, named=bool(folder), tell=tell, kind=KIND
+        )
+        for name, place in folders_for(tuple(session.sources), folder).items()
+    }
 
 
 def patch_into(
@@ -77,23 +110,14 @@ def patch_into(
         WorkError: an activation or a score is not finite.
     """
     started = time.monotonic()
+    check_places(sources, folder)
     settings = anchored(tuple(sources), settings)
     session = prepare(sources, settings, notice=notice, progress=progress)
     beside = beside_score(session)
     opened(session)
-    folders = {
-        name: folder_of(
-            place,
-            run_of(session, name),
-            run_in,
-            named=bool(folder),
-            tell=placed or notice,
-            kind=KIND,
-        )
-        for name, place in folders_for(tuple(session.sources), folder).items()
-    }
+    folders = folders_in(session, folder, placed or notice)
     for one in folders.values():
-        claim(one, "patch", FILES)
+        claim(one, COMMAND, FILES)
         if not settings.fresh:
             clear(one)
     with session:

@@ -49,6 +49,7 @@ def worst(
     --retain, which never knew (the control arm).
     """
     if dry_run:
+        worst_case.place_of(worst_case.COMMAND, source, out)
         say(worst_case.plan_text(worst_case.open_worst(source, settings, notice=notice)))
         return
     with ProgressBar() as bar:
@@ -71,6 +72,7 @@ def sample(
     same random numbers for every model, in every batch and after a restart.
     """
     if dry_run:
+        worst_case.place_of(sampling.COMMAND, source, out)
         say(sampling.plan_text(sampling.open_sample(source, settings, notice=notice)[0], settings))
         return
     with ProgressBar() as bar:
@@ -126,7 +128,7 @@ def relearn(settings: RelearnSettings, as_json: bool, dry_run: bool) -> None:
 
     job, out = relearning.prepare(settings, settings.model), settings.out
     if dry_run:
-        say("\n".join(job.plan(out)))
+        say("\n".join(job.planned(out)))
         return
     with ProgressBar() as progress:
         if settings.audit or out is None:
@@ -154,7 +156,7 @@ def quantize(settings: RoundSettings, as_json: bool, dry_run: bool) -> None:
     """
     job, out = rounding.prepare(settings), settings.out
     if dry_run:
-        say("\n".join(job.plan(out)))
+        say("\n".join(job.planned(out)))
         return
     if not job.make(out):
         notice(f"{out} holds this model already; nothing to do")
@@ -250,7 +252,7 @@ def unlearn(settings: UnlearnSettings, as_json: bool, dry_run: bool) -> None:
     """
     job = unlearning.prepare(settings)
     if dry_run:
-        say("\n".join(job.plan(settings.out)))
+        say("\n".join(job.planned(settings.out)))
         return
     with ProgressBar() as progress:
         new = job.make(settings.out, lambda at: progress(Progress("step", at.step, at.n_steps)))

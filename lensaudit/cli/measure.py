@@ -37,7 +37,7 @@ from lensaudit.steer.settings import (
 )
 
 with lazily():
-    from lensaudit.association import canaries, opening, run
+    from lensaudit.association import canaries, run
     from lensaudit.auditing import audit, calls, evaluate, patch, result, streams
     from lensaudit.evaluation import lmeval
     from lensaudit.report import render
@@ -70,7 +70,7 @@ def patch_command(
     knowledge is intact; 1: erased to the level of a model that never saw it.
     """
     if dry_run:
-        say(patch.plan_patch(sources, settings, notice=notice).text())
+        say(patch.plan_patch(sources, settings, out, notice=notice).text())
         return
     with during(LOOKING):
         patched = calls.patched
@@ -306,7 +306,7 @@ def know_command(
     if "://" in source and not is_typed("source"):
         raise InputError("an address is sent questions: say --source on the command line")
     if dry_run:
-        say("\n".join(run.plan_of(opening.open_know(source, settings, notice=notice))))
+        say("\n".join(run.plan_into(source, settings, out, notice=notice)))
         return
     with during(LOOKING):
         known = calls.known

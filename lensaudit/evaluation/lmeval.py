@@ -35,12 +35,13 @@ from lensaudit.patching.interventions import add, project_out
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.keyed import keyed_document, write_keyed
 from lensaudit.results.reading import null
-from lensaudit.results.records import RunResult, claim, manifest
+from lensaudit.results.records import RunResult, check_free, claim, manifest
 from lensaudit.settings import plain, results_folder
 from lensaudit.steer.estimators import SteeringVector, load_vector
 
 Task = str | Mapping[str, Any]
 """A task's name, or a whole task as a dictionary, as its YAML file would say it."""
+COMMAND = "lm-eval"
 SCHEMA = "lm-eval/1"
 SUMMARY = "LMEval_SUMMARY.json"
 _KEPT = ("configs", "versions", "n-shot", "n-samples", "higher_is_better", "group_subtasks")
@@ -62,12 +63,13 @@ def run_harness(settings: HarnessSettings, notice: Notice) -> RunResult:
         WorkError: a task has no number.
     """
     started = time.monotonic()
+    folder = settings.out or results_folder() / f"{slug(settings.model)}-lm-eval"
+    check_free(folder, COMMAND, [SUMMARY])
     checkpoint = open_model(settings.model, settings.registry)
     device = resolve_device(settings.device)
     dtype = resolve_dtype(settings.dtype, device)
     vector = vector_of(checkpoint, settings)
-    folder = settings.out or results_folder() / f"{slug(settings.model)}-lm-eval"
-    claim(folder, "lm-eval", [SUMMARY])
+    claim(folder, COMMAND, [SUMMARY])
     conditions = conditions_of(checkpoint, dtype=dtype, device=device, attention=settings.attn)
     way = "ablate" if settings.ablate else settings.coefficient
     identity = {
@@ -84,7 +86,7 @@ def run_harness(settings: HarnessSettings, notice: Notice) -> RunResult:
         )
     asked = {"tasks": settings.tasks, "include": plain(settings)["include"]}
     manifest(
-        "lm-eval",
+        COMMAND,
         options={**_arguments(settings), **asked},
         inputs={"model": {"name": settings.model, "weights": checkpoint.weights}, **identity},
         device=device,

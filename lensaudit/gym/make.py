@@ -27,7 +27,7 @@ from lensaudit.models.checkpoint import Checkpoint, check_same_shape, load_token
 from lensaudit.progress import Notice, unheard
 from lensaudit.results import keyed
 from lensaudit.results.reading import checked, json_object, part
-from lensaudit.results.records import MANIFEST, manifest
+from lensaudit.results.records import MANIFEST, check_free, check_whole, manifest
 from lensaudit.unlearn.rows import load_rows, rows_hash
 from lensaudit.unlearn.trainee import seal_model
 
@@ -37,6 +37,9 @@ ANCHOR_STEPS = 160
 ANCHOR_LR = 1.5e-3
 ANCHOR_NOISE = 0.05
 """What anchors of a further seed begin with, so that two seeds do not share their weights."""
+
+
+COMMAND = "gym"
 
 
 @dataclass(frozen=True)
@@ -162,15 +165,15 @@ class Bed:
 
         The model is written in float32, so that a bit-identical tensor stays one.
         """
-        if keyed.finished(folder, key):
+        if keyed.finished(folder, key, COMMAND):
             return
         self.notice(f"{doing} {folder.parent.name}/{folder.name}")
         started = time.monotonic()
         model, certificate, options = make()
-        keyed.begin(folder, key)
+        keyed.begin(folder, key, COMMAND)
         write_json(folder / CERTIFICATE, asdict(certificate))
         told = {"options": options, "inputs": self.identity, "device": "cpu", "started": started}
-        record = partial(manifest, "gym", **told)
+        record = partial(manifest, COMMAND, **told)
         seal_model(model, self.full, folder, dtype=torch.float32, key=key, record=record)
 
     def _planted(
@@ -240,6 +243,7 @@ def open_pair(settings: MakeSettings, notice: Notice) -> Bed:
     Raises:
         InputError: a name, a file or a pair of models is wrong.
     """
+    check_free(gym_folder(settings.out), COMMAND)
     names = {"full": settings.full or "demo/full", "retain": settings.retain or "demo/retain"}
     full, retain = (open_model(name, settings.registry) for name in names.values())
     check_same_shape(full, retain)
@@ -304,6 +308,7 @@ def read_model(folder: Path) -> PlantedModel:
     Raises:
         InputError: its files are damaged.
     """
+    check_whole(folder / CERTIFICATE, beside=False)
     made, certificate = (json_object(folder / name) for name in (MANIFEST, CERTIFICATE))
     own = {"folder": folder, "key": part(made, "inputs").get("key"), "certificate": certificate}
     return checked(PlantedModel, {**part(made, "options"), **own}, folder)

@@ -25,7 +25,7 @@ from lensaudit.judge.rubric import RubricGrader
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import WORDS, LogSettings
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.results.records import Run, claim, folder_of, manifest
+from lensaudit.results.records import Run, check_free, claim, folder_of, manifest
 from lensaudit.scores.estimate import NO_ROWS
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.settings import results_folder
@@ -113,14 +113,24 @@ class JudgeJob:
             InputError: the folder was named, and holds one.
             TryAgainError: another process judges into the same folder.
         """
+        folder = self.placed(tell)
+        with alone(folder):
+            claim(folder, COMMAND, FILES)
+            yield replace(self, folder=folder)
+
+    def placed(self, tell: Notice = unheard) -> Path:
+        """Where the result goes; `tell` is told where the usual folder is another run's.
+
+        Raises:
+            InputError: the folder was named, and is another run's.
+        """
         asked = self.settings
         log = (asked.log if asked.log.is_dir() else asked.log.parent).resolve().name
         usual = results_folder() / f"{slug(log)}-judge-{slug(name_of(asked.by))}"
-        run = _run_in({"command": "judge", "inputs": self._inputs})
+        run = _run_in({"command": COMMAND, "inputs": self._inputs})
         folder = folder_of(asked.out or usual, run, _run_in, named=bool(asked.out), tell=tell)
-        with alone(folder):
-            claim(folder, "judge", FILES)
-            yield replace(self, folder=folder)
+        check_free(folder, COMMAND, FILES)
+        return folder
 
     def written(self) -> "JudgeJob":
         """Itself, after scores, rows, replies, the summary and, last, the manifest are written."""
@@ -154,7 +164,7 @@ class JudgeJob:
         write_jsonl(folder / "raw.jsonl", ({"key": key, "response": raw[key]} for key in used))
         write_json(folder / "summary.json", summary_of(self, self._calibrations()))
         manifest(
-            "judge",
+            COMMAND,
             options=self._options(),
             inputs=self._inputs,
             device="none",
@@ -284,6 +294,7 @@ def plan_job(settings: LogSettings) -> dict[str, Any]:
     if settings.cache is not None and not Path(settings.cache).exists():
         looked = replace(settings, cache=None)
     with open_job(looked, asks=False) as job:
+        job.placed()
         client, identity = job.client, job.grader.identity
         calls = {call.key: call for call in job.pending({})}
         asked = [call for call in calls.values() if client and client.cache.get(call) is None]
@@ -328,6 +339,7 @@ def _template_of(by: str) -> str:
     return named_template(by, f"--by {by}: no such judge or file; known are {known}")
 
 
+COMMAND = "judge"
 FILES = ("scores.csv", "summary.csv", "results.jsonl", "raw.jsonl", "summary.json")
 UNFINISHED = frozenset({"budget", "api_error", "no_logprobs"})
 """Statuses that another run can change; the others are what the judge says."""

@@ -33,9 +33,10 @@ from lensaudit.meta.reading import (
 from lensaudit.meta.settings import AggregateSettings, Attack, Form, MetaTableSettings
 from lensaudit.models.registry import DEMO
 from lensaudit.results.reading import Record, Share, checked, checked_as, need, null
-from lensaudit.results.records import MANIFEST, MANIFESTS, claim, manifest
+from lensaudit.results.records import MANIFEST, MANIFESTS, check_free, check_result, claim, manifest
 from lensaudit.settings import plain
 
+COMMAND = "meta"
 SCHEMA = 1
 """Raised when a field changes its meaning."""
 COLUMNS = (
@@ -139,6 +140,7 @@ def read_sources(paths: Sequence[Path]) -> Sources:
 
 
 def _read_into(found: Sources, path: Path) -> None:
+    check_result(path)
     content = read_json(path)
     kind = content.get("kind") if isinstance(content, dict) else None
     if kind == "faithfulness":
@@ -209,6 +211,7 @@ def run_aggregate(settings: AggregateSettings) -> dict[str, Any]:
     Raises:
         InputError: no model has results.
     """
+    _check_out(settings.out)
     started, values = time.monotonic(), read_values(settings.results)
     anchors = {
         name: given or (f"{DEMO}{name}" if f"{DEMO}{name}" in values.models else name)
@@ -234,6 +237,7 @@ def run_aggregate(settings: AggregateSettings) -> dict[str, Any]:
 
 def run_table(settings: MetaTableSettings) -> dict[str, Any]:
     """The table of tables; its files, where a folder is named."""
+    _check_out(settings.out)
     started, sources = time.monotonic(), read_sources(settings.results)
     document = {
         "kind": "meta_table",
@@ -245,6 +249,12 @@ def run_table(settings: MetaTableSettings) -> dict[str, Any]:
     joined = [row | {"notes": "; ".join(row["notes"])} for row in document["metrics"]]
     lines = [[*row.values()] for row in joined]
     return _kept(settings, "meta_table", document, (COLUMNS, lines), started)
+
+
+def _check_out(out: Path | None) -> None:
+    """Refuse a folder of another command before results are read."""
+    if out is not None:
+        check_free(out, COMMAND)
 
 
 def _kept(
@@ -281,12 +291,14 @@ def write_document(
         InputError: the folder holds files of this name that are another run's.
     """
     files, record = (f"{name}.csv", f"{name}.json"), f"{MANIFESTS}/{name}/{MANIFEST}"
-    claim(out, f"meta {name}", files, record)
+    claim(out, f"{COMMAND} {name}", files, record)
     make_folder((out / record).parent)
     header, lines = table
     write_csv(out / files[0], header, lines)
     path = write_json(out / files[1], document)
-    made = manifest(f"meta {name}", options=options, inputs=inputs, device=device, started=started)
+    made = manifest(
+        f"{COMMAND} {name}", options=options, inputs=inputs, device=device, started=started
+    )
     made.write(out, files, record)
     return path
 

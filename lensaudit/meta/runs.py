@@ -34,6 +34,7 @@ from lensaudit.errors import (
 from lensaudit.files import alone, digest, read_bytes, write_json
 from lensaudit.meta.aggregate import aggregated
 from lensaudit.meta.documents import (
+    COMMAND,
     Lines,
     faithfulness_document,
     faithfulness_table,
@@ -77,7 +78,7 @@ from lensaudit.models.registry import (
 from lensaudit.patching.options import parse_memory
 from lensaudit.progress import Notice
 from lensaudit.results.keyed import keyed_document, write_keyed
-from lensaudit.results.records import folders_for, is_whole
+from lensaudit.results.records import check_free, folders_for, is_whole
 from lensaudit.settings import AnswerGroups, plain, shared
 from lensaudit.sweep.plan import ANCHORS, AttackVariant
 from lensaudit.sweep.planning import relearned_rows
@@ -432,6 +433,7 @@ def _prepared(
     measuring: bool,
 ) -> MetaRun:
     """The settings of a run; every name is checked before anything is loaded."""
+    check_free(settings.out, COMMAND)
     given = settings.measuring
     full = given.full or default_anchor("full", names)
     retain = given.retain or default_anchor("retain", names)

@@ -113,6 +113,11 @@ class Checkpoint:
     adapter: Path | None = None
     """Folder of the adapter that is merged into the weights when they are loaded."""
 
+    @property
+    def named(self) -> dict[str, str]:
+        """What a manifest says of it: its name, and what it is by content."""
+        return {"name": self.spec.name, "weights": self.weights}
+
 
 def open_checkpoint(spec: ModelSpec, *, allow_packed: bool = False) -> Checkpoint:
     """The checkpoint of `spec`, fetched if it is on the Hub; no weights are loaded.

@@ -44,6 +44,7 @@ from lensaudit.results.records import (
     BEGUN,
     MANIFEST,
     Manifest,
+    check_free,
     manifest,
     mark_of,
     misfits,
@@ -55,11 +56,11 @@ LOOKED_AT_BYTES = 64 << 20
 """Larger files are weights: their hash is taken when they are opened, and not once more here."""
 
 
-def begin(folder: Path, key: str) -> Path:
+def begin(folder: Path, key: str, command: str) -> Path:
     """Mark `folder` as the run's of this key, and take away the verdict of an earlier one."""
     make_folder(folder)
     # first of all: on a full disk the folder stays the run's, begun or finished
-    write_json(folder / BEGUN, {"inputs": {"key": key}})
+    write_json(folder / BEGUN, {"command": command, "inputs": {"key": key}})
     (folder / MANIFEST).unlink(missing_ok=True)
     return folder
 
@@ -76,19 +77,21 @@ def seal(folder: Path, made: Manifest, *, key: str, files: Iterable[str]) -> Pat
     return replace(made, inputs={**made.inputs, "key": key}).write(folder, files)
 
 
-def finished(folder: Path, key: str) -> bool:
+def finished(folder: Path, key: str, command: str) -> bool:
     """Whether `folder` holds the finished work of this very run, each file as it was written."""
     with suppress(InputError):
-        return check_own(folder, key)
+        return check_own(folder, key, command)
     return False
 
 
-def check_own(folder: Path, key: str) -> bool:
+def check_own(folder: Path, key: str, command: str) -> bool:
     """Whether `folder` holds this very run, finished; refuses one with anything else in it.
 
     Raises:
-        InputError: another run's, nobody's, or this one's with files that were changed since.
+        InputError: another command's, another run's, nobody's, or this one's with files that were
+            changed since.
     """
+    check_free(folder, command)
     mark = next((one for one in (MANIFEST, BEGUN) if (folder / one).exists()), None)
     if mark is not None:
         if part(json_object(folder / mark), "inputs").get("key") != key:
@@ -133,13 +136,14 @@ def in_folder(
         InputError: the folder holds something else.
     """
     started, key, path = time.monotonic(), digest(identity), out / "summary.json"
-    if check_own(out, key):
+    command = identity["command"]
+    if check_own(out, key, command):
         if not fresh:
             notice(f"{out} holds this run already; nothing to do")
             return json_object(path)
         computed()
-    begin(out, key)
-    summary, command, inputs = work(), identity["command"], {**identity, **inputs}
+    begin(out, key, command)
+    summary, inputs = work(), {**identity, **inputs}
     write_json(path, summary)
     made = manifest(command, options=options, inputs=inputs, device=device, started=started)
     seal(out, made, key=key, files=files)
@@ -240,7 +244,7 @@ CHECK = "check"
 """Field of a line: its checksum."""
 _LEDGER = "ledger"
 """Field of a header: the kind."""
-_NAMED_FOR = re.compile(r".*--([0-9a-f]{32})\.jsonl")
+NAMED_FOR = re.compile(r".*--([0-9a-f]{32})\.jsonl")
 """A ledger file that is named for its key."""
 
 
@@ -392,7 +396,7 @@ def verify_ledger(path: Path) -> VerifiedLedger:
         WorkError: the file cannot be read.
     """
     row = _object(read_bytes(path).partition(b"\n")[0])
-    kind, key, named = row.get(_LEDGER), row.get("key"), _NAMED_FOR.fullmatch(path.name)
+    kind, key, named = row.get(_LEDGER), row.get("key"), NAMED_FOR.fullmatch(path.name)
     if not isinstance(kind, str) or not isinstance(key, dict):
         why = "its first line is not a header; it is written again when used"
     elif row.get(CHECK) != _bond(kind, key):

@@ -174,31 +174,78 @@ def _lasting(made: Path | Mapping[str, Any]) -> dict[str, Any] | None:
     return None
 
 
-def claim(folder: Path, command: str, files: Iterable[str], name: str = MANIFEST) -> None:
-    """Make a folder for the results of a command, and mark it as begun.
+_SHARED = ("gym", "meta", "patch")
+"""First words of commands whose results may share a folder, each with a manifest of its own."""
+_LEFT = {
+    "plan.json": "sweep",
+    "collected.json": "sweep collect",
+    "attacks.jsonl": "effort",
+    "vectors": "steer",
+}
+"""What stands in a folder that has no manifest at its top -> whose folder it is."""
 
-    A run that is killed leaves the mark, so that the next one knows what it finds for its own.
+
+def other_owner(folder: Path, command: str) -> str | None:
+    """Who else owns a folder, whatever files lie in it, as words; None: it is free, or own.
+
+    A command owns the folder in which it has begun or finished something. Folders inside have
+    owners of their own.
 
     Args:
-        folder: of the results.
+        folder: may be missing.
+        command: as its manifest calls it.
+    """
+    if not folder.is_dir():
+        return None
+    owners = {owner for name, owner in _LEFT.items() if (folder / name).exists()}
+    for name in (*_manifests(folder), BEGUN):
+        with suppress(InputError):  # of a damaged one: its command is told to run again
+            said = json_object(folder / name).get("command") if (folder / name).exists() else None
+            if isinstance(said, str):
+                owners.add(said)
+            elif name == MANIFEST:
+                return _NOBODY
+    other = min((one for one in owners if _kin(one) != _kin(command)), default=None)
+    return other and f"`lensaudit {other}`"
+
+
+_NOBODY = "no command that is known"
+
+
+def _kin(command: str) -> str:
+    first = command.partition(" ")[0]
+    return first if first in _SHARED else command
+
+
+def check_free(folder: Path, command: str, files: Iterable[str] = (), name: str = MANIFEST) -> None:
+    """Refuse a folder that another command owns, or that holds files of nobody we know.
+
+    Args:
+        folder: of the results; may be missing.
         command: as its manifest will call it.
         files: that the command is going to write.
         name: of the manifest.
 
     Raises:
-        InputError: one of the files is there, and another command or nobody we know of wrote it.
+        InputError: one line; nothing was touched.
     """
-    make_folder(folder)
-    there = [one for one in files if (folder / one).exists()]
-    made = folder / name if (folder / name).exists() else folder / BEGUN
-    found = command  # of a damaged one: the command that made it is told to run again
-    with suppress(InputError):
-        found = json_object(made).get("command") if made.exists() else None
-    if there and found != command:
-        wrote = f"`lensaudit {found}`" if isinstance(found, str) else "no command that is known"
-        raise InputError(f"{folder / there[0]}: was written by {wrote}; name another --out")
+    if other := other_owner(folder, command):
+        raise InputError(f"{folder}: was written by {other}; name another --out")
+    there = [folder / one for one in files if (folder / one).exists()]
+    if there and not any((folder / one).exists() for one in (name, BEGUN)):
+        raise InputError(f"{there[0]}: was written by {_NOBODY}; name another --out")
     for one in there:
-        check_plain(folder / one)
+        check_plain(one)
+
+
+def claim(folder: Path, command: str, files: Iterable[str], name: str = MANIFEST) -> None:
+    """Make a folder for the results of a command, and mark it as begun.
+
+    A run that is killed leaves the mark, so that the next one knows what it finds for its own.
+    Arguments and refusals are those of `check_free`.
+    """
+    check_free(folder, command, files, name)
+    make_folder(folder)
     write_json(folder / BEGUN, {"command": command})
 
 
@@ -329,8 +376,20 @@ def answered_for(path: Path) -> list[Path]:
         raise InputError(f"{path}: is no manifest of a run of ours")
     if away := next(filter(_is_away, files), None):
         raise InputError(f"{path}: names {away[:80]!r}, which is not below its folder")
-    folder = path.parents[2] if path.parent.parent.name == MANIFESTS else path.parent
-    return [folder / name for name in files]
+    return [home_of(path) / name for name in files]
+
+
+def home_of(manifest: Path) -> Path:
+    """The folder whose files a manifest tells of: its own, or the one above `manifests/<name>/`.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    own = manifest.parent
+    above = own.parent.name == MANIFESTS and not any(
+        (own / name).is_file() for name in part(json_object(manifest), "files")
+    )
+    return own.parent.parent if above else own
 
 
 def _is_away(name: str) -> bool:
@@ -492,6 +551,9 @@ def differences(
     Returns:
         Name -> `name: theirs, here ours`.
     """
+    command = run.get("command")
+    if command and (other := other_owner(folder, command)):
+        return {"command": f"command: {other}, here {command}"}
     if not (folder / MANIFEST).exists():
         return {}
     try:

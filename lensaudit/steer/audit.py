@@ -28,7 +28,7 @@ from lensaudit.patching.prepare import encode_all, prepare
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.keyed import Ledger
-from lensaudit.results.records import RunResult, claim, manifest
+from lensaudit.results.records import RunResult, check_free, claim, manifest
 from lensaudit.results.sentences import (
     WEAK,
     component_clamped,
@@ -62,6 +62,8 @@ from lensaudit.steer.settings import DirectionSettings, Kind
 from lensaudit.unlearn.rows import load_rows
 
 LOG = "interventions.jsonl"
+COMMAND = "steer audit"
+FILES = ("summary.json",)
 
 
 def open_audit(settings: DirectionSettings, notice: Notice = unheard) -> DirectionsAudit:
@@ -71,6 +73,7 @@ def open_audit(settings: DirectionSettings, notice: Notice = unheard) -> Directi
         InputError: whatever is wrong with names, files or numbers; models of different shape or
             of the same weights, too few authors, or a set of which nothing can be scored.
     """
+    check_free(folder_of(settings), COMMAND, FILES)
     kept = retain_examples(settings)
     groups = shared(settings, Caches, Precision, Rows, Anchors)
     asked = PatchSettings(layers=settings.layers, memory=settings.memory, **groups)
@@ -90,6 +93,11 @@ def open_audit(settings: DirectionSettings, notice: Notice = unheard) -> Directi
     )
     audit.folds()
     return audit
+
+
+def folder_of(settings: DirectionSettings) -> Path:
+    """Where the results go."""
+    return settings.out or results_folder() / "steering" / slug(settings.name) / "audit"
 
 
 def retain_examples(settings: DirectionSettings) -> list[Fact]:
@@ -127,8 +135,8 @@ def run(audit: DirectionsAudit, progress: Tell = unheard, notice: Notice = unhea
         notice: told which lines of an earlier run do not count.
     """
     started, settings, session = time.monotonic(), audit.settings, audit.session
-    out = settings.out or results_folder() / "steering" / slug(settings.name) / "audit"
-    claim(out, "steer audit", ["summary.json"])
+    out = folder_of(settings)
+    claim(out, COMMAND, FILES)
     (out / "summary.json").unlink(missing_ok=True)
     identity = audit.identity()
     ledger = Ledger(out / LOG, "interventions", {}, notice=notice)
@@ -151,7 +159,7 @@ def run(audit: DirectionsAudit, progress: Tell = unheard, notice: Notice = unhea
     summary = summed_up(audit, rows)
     write_json(out / "summary.json", summary)
     manifest(
-        "steer audit",
+        COMMAND,
         options=plain(settings, without=("name", "full", "retain", "out")),
         inputs={
             **summary["models"],
@@ -160,7 +168,7 @@ def run(audit: DirectionsAudit, progress: Tell = unheard, notice: Notice = unhea
         },
         device=session.settings.device,
         started=started,
-    ).write(out, ["summary.json"])
+    ).write(out, FILES)
     return RunResult(settings.name, out, summary)
 
 

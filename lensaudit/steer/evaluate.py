@@ -30,7 +30,7 @@ from lensaudit.judge.items import Judge, JudgeRequest
 from lensaudit.judge.programmatic import ENTITY
 from lensaudit.patching.interventions import Where
 from lensaudit.progress import Notice, Tell
-from lensaudit.results.records import claim, manifest
+from lensaudit.results.records import MANIFEST, check_free, claim, manifest
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.stats import mean_known, spearman
 from lensaudit.settings import plain
@@ -38,6 +38,7 @@ from lensaudit.steer.estimators import LAYER_CONVENTION, SteeringVector, load_ve
 from lensaudit.steer.generate import Edits, adding
 from lensaudit.steer.settings import AskSettings, EvalSettings, LayerSettings
 from lensaudit.steer.trait import (
+    COMMAND,
     PASSING,
     Ask,
     JudgedAnswer,
@@ -335,8 +336,20 @@ class Steering(TraitModel):
             for (at, text), n in pairs
         }
 
+    @property
+    def files(self) -> tuple[str, str]:
+        """Names of the results and of their manifest."""
+        if isinstance(self.settings, EvalSettings):
+            return "results.json", MANIFEST
+        return "layer_sweep.json", f"layer_sweep_{MANIFEST}"
+
     def plan(self) -> str:
-        """What a run would do, in one line."""
+        """What a run would do, in one line.
+
+        Raises:
+            InputError: files of nobody we know lie in the folder.
+        """
+        check_free(self.folder, COMMAND, self.files[:1], self.files[1])
         settings, n_questions = self.settings, len(self.trait.questions)
         n_answers = len(self.rows) * n_questions * settings.n_rollouts
         return (
@@ -354,16 +367,16 @@ class Steering(TraitModel):
         """
         started, settings, out = time.monotonic(), self.settings, self.folder
         job, ask = replace(self, progress=progress), sweep
-        file, record = "layer_sweep.json", "layer_sweep_manifest.json"
+        file, record = self.files
         own = ("name", "vectors", "method", "layers", "ratio", "coefficient")
         hashes = list(dict.fromkeys(one.vector.hash() for one in self.rows))
         inputs: dict[str, Any] = {"vectors": hashes}
         if isinstance(settings, EvalSettings):
-            ask, file, record = evaluate, "results.json", "manifest.json"
+            ask = evaluate
             own = ("name", "vector", "coefficients", "as_ratio")
             inputs = {"vector": hashes[0]}
         with judges(settings.judge, settings.coherence_judge, settings, progress) as by:
-            claim(out, "steer", [file], record)
+            claim(out, COMMAND, [file], record)
             job = replace(job, rows=levels_of(job, by))
             made = {
                 "polarity": self.trait.polarity,
@@ -381,7 +394,7 @@ class Steering(TraitModel):
             write_json(out / file, results)
             check_judged(job.rows, out)
         manifest(
-            "steer",
+            COMMAND,
             options=plain(settings, without=(*own, "key_file", "key_env")),
             inputs={**self.conditions(), **inputs},
             device=self.device,

@@ -34,6 +34,7 @@ from lensaudit.patching.options import parse_layers, parse_memory
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.keyed import Ledger
 from lensaudit.results.reading import Flag, checked
+from lensaudit.results.records import check_free
 from lensaudit.settings import results_folder
 from lensaudit.steer.generate import (
     NO_EDITS,
@@ -216,8 +217,16 @@ class Ask:
     system: str | None = None
 
 
+COMMAND = "steer"
+"""Of `steer extract`, `eval` and `sweep`, which share a folder."""
 MOST_ROWS = 64
 """Answers generated at once."""
+
+
+def folder_of(settings: TraitSettings, trait: Trait) -> Path:
+    """Where the files of a model and a trait go."""
+    place = results_folder() / "steering" / slug(settings.name) / slug(trait.name)
+    return settings.out or place
 
 
 @dataclass(frozen=True)
@@ -243,6 +252,7 @@ class TraitModel:
         notice: Notice = unheard,
     ) -> AnyModel:
         """The model that is named, and how it runs."""
+        check_free(folder_of(settings, trait), COMMAND)
         parse_memory(settings.memory)
         checkpoint = open_model(settings.name, settings.registry)
         device = resolve_device(settings.device)
@@ -268,8 +278,7 @@ class TraitModel:
     @property
     def folder(self) -> Path:
         """Where the files of this model and the trait go."""
-        place = results_folder() / "steering" / slug(self.settings.name) / slug(self.trait.name)
-        return self.settings.out or place
+        return folder_of(self.settings, self.trait)
 
     @cached_property
     def model(self) -> TransformerBridge:

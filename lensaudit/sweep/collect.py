@@ -18,7 +18,7 @@ from typing import Any
 from lensaudit.errors import PartialError, VerificationError, shortened
 from lensaudit.files import make_folder, os_error, remove_below, slug, write_csv, write_json
 from lensaudit.progress import Notice, unheard
-from lensaudit.results.records import misfits
+from lensaudit.results.records import check_free, misfits
 from lensaudit.sweep.attempts import (
     PARTS,
     RESULT,
@@ -76,6 +76,8 @@ def collect(
         PartialError: planned units are not done; names them.
         VerificationError: a finished unit's files were changed.
     """
+    folder = out or sweep.root / "results"
+    check_free(folder, "sweep collect")
     states = states_of(sweep)
     missing = {one.unit.label: why_missing(one) for one in states if one.result is None}
     if missing and not allow_missing:
@@ -85,7 +87,7 @@ def collect(
             "run the sweep again, or collect what is there with --allow-missing"
         )
     done = _finished(sweep, states)
-    folder = make_folder(out or sweep.root / "results")
+    make_folder(folder)
     # an earlier collection goes: what is here belongs to one plan
     for name in (COLLECTED, VERDICTS, "table.csv", "table.json", "table.parquet"):
         (folder / name).unlink(missing_ok=True)

@@ -18,6 +18,8 @@ from lensaudit.models.registry import DEMO, ModelSpec
 from lensaudit.results.reading import checked, part
 from lensaudit.settings import Asked, Machine, NeutralRows, Questions, plain
 
+COMMAND = "sweep"
+"""Whose the folder of a plan is."""
 PLAN = "plan.json"
 SCHEMA = 1
 ALGORITHM = 1

@@ -38,10 +38,12 @@ from lensaudit.models.registry import (
 from lensaudit.models.sizes import BYTES, sizes_on_disk
 from lensaudit.patching.options import parse_memory
 from lensaudit.progress import Notice
+from lensaudit.results.records import check_free
 from lensaudit.settings import Place, Questions
 from lensaudit.sweep.attempts import states_of
 from lensaudit.sweep.plan import (
     ANCHORS,
+    COMMAND,
     VARIANTS,
     Sweep,
     Target,
@@ -66,6 +68,7 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Sweep:
     Raises:
         InputError: a name, a variant, a metric or the data is wrong; nothing was fetched.
     """
+    check_free(settings.out, COMMAND)
     registry, variants = load_registry(settings.registry), named(settings.variants)
     chosen: tuple[Variant, ...] = tuple(one for one in VARIANTS if one in variants)
     if not chosen or len(chosen) < len({*variants}):

@@ -17,10 +17,12 @@ from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import DEMO, load_registry, resolve
 from lensaudit.results.attacks import CurveRow
 from lensaudit.results.reading import checked_as, part
+from lensaudit.results.records import check_free
 from lensaudit.settings import results_folder
 from lensaudit.sweep.attempts import StopSignals, state_of
 from lensaudit.sweep.plan import (
     ANCHORS,
+    COMMAND,
     Sweep,
     Unit,
     make_plan,
@@ -89,6 +91,8 @@ def follow_run(
 
 def _begun(settings: WatchSettings) -> Sweep:
     """The plan before any checkpoint: what is asked, and the anchors."""
+    out = settings.out or results_folder() / f"watch-{slug(settings.folder.resolve().name)}"
+    check_free(out, COMMAND)
     resolve_device(settings.device)
     known, asked = load_registry(settings.registry), conditions_of(settings)
     demo = DEMO if asked.data == DEMO_DATA else ""
@@ -100,7 +104,7 @@ def _begun(settings: WatchSettings) -> Sweep:
     asked = with_data(asked, [settings.folder.name])
     check_data(asked)
     return make_plan(
-        settings.out or results_folder() / f"watch-{slug(settings.folder.resolve().name)}",
+        out,
         [anchors["retain"]],
         anchors=anchors,
         variants=("base",),

@@ -14,6 +14,7 @@ from lensaudit.files import digest
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.registry import default_data, is_demo
+from lensaudit.results.records import check_free
 from lensaudit.unlearn.methods import (
     COMMON,
     METHODS,
@@ -207,6 +208,7 @@ def prepare(settings: UnlearnSettings) -> UnlearnJob:
     Raises:
         InputError: whatever is wrong with names, files or numbers.
     """
+    check_free(settings.out, UnlearnJob.command)
     method = method_named(settings.method)
     start = open_model(settings.model, settings.registry)
     constants: Mapping[str, Any] = {name: getattr(settings, name) for name in CONSTANTS}

@@ -281,6 +281,20 @@ class CheckpointJob(ABC):
         """
 
     @abstractmethod
+    def plan(self, out: Path | None) -> list[str]:
+        """What would be done, line by line."""
+
+    def planned(self, out: Path | None) -> list[str]:
+        """The same of a run into a folder.
+
+        Raises:
+            InputError: the folder holds something else.
+        """
+        if out is not None:
+            keyed.check_own(out, self.key, self.command)
+        return self.plan(out)
+
+    @abstractmethod
     def made(self, out: Path, report: Report) -> tuple[Any, Any, dict[str, Any]]:
         """The model, peft's view of it if an adapter moved, and options; tables are in `out`."""
 
@@ -292,14 +306,14 @@ class CheckpointJob(ABC):
             TryAgainError: another process makes a model in it.
             WorkError: a weight is not finite, or the loss diverged; the last saved state is kept.
         """
-        keyed.check_own(out, self.key)
+        keyed.check_own(out, self.key, self.command)
         with alone(out):
-            if keyed.check_own(out, self.key):
+            if keyed.check_own(out, self.key, self.command):
                 # of a run that was killed between its manifest and its last line
                 shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)
                 return False
             started = time.monotonic()
-            keyed.begin(out, self.key)
+            keyed.begin(out, self.key, self.command)
             model, wrapped, options = self.made(out, report)
             inputs = {**self.identity, "key": self.key, "start": self.start.spec.name}
             seal_model(

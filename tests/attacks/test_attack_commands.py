@@ -103,7 +103,7 @@ def test_a_finished_folder_is_left_alone_and_told_from_others(
     refused += [relearn(place, out, "--data", str(place / "half.json"))]
     codes = [run(one) for one in refused]
     assert sorted(codes) == [0, 2, 2, 2, 2]
-    assert capsys.readouterr().err.count("other settings") == 4
+    assert capsys.readouterr().err.count("name another --out") == 4
     (out / table).write_text("nothing\n")
     assert run(command(place, out, "--json")) == 2
     assert table in capsys.readouterr().err

@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import shutil
 import subprocess
 import sys
 
@@ -32,6 +34,7 @@ from lensaudit.models.checkpoint import load_tokenizer, open_model
 from lensaudit.models.sizes import n_parameters
 from lensaudit.scores.intervals import clustered_ratio
 from lensaudit.scores.recovery import Arms
+from lensaudit.verdict.collect import verdicts
 
 GROUPS = [fact // 4 for fact in range(24)]
 SHORT = {"steps": 2, "lrs": (1e-3,), "limit": 16}
@@ -197,6 +200,29 @@ def test_full_has_recovered_everything_and_retain_nothing(finished):
     assert [one["c"] for one in arm["curve"]] == [0, 1, 2]
     assert arm["cost"]["e50"] == {"steps": 0, "tokens": 0, "flop": 0}
     assert arm["curve"][2]["tokens"] > arm["curve"][1]["tokens"] > 0
+
+
+def test_one_model_under_six_names_is_one_model(finished, tmp_path, monkeypatch):
+    """Its attacks are in the log by content; `retain` is the second."""
+    log, (_, retain) = finished[0] / "attacks.jsonl", finished[1]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(EMBEDDED / "full")
+    registry = tmp_path / "names.json"
+    registry.write_text(json.dumps({"mine": {"repo": str(EMBEDDED / "full"), "role": "full"}}))
+    relative = os.path.relpath(EMBEDDED / "full")
+    names = ["demo/full", str(EMBEDDED / "full"), f"{EMBEDDED}/full/", "link", relative, "mine"]
+    for at, name in enumerate(names):
+        (tmp_path / str(at)).mkdir()
+        shutil.copy(log, tmp_path / str(at))
+        anchors = {"full": "demo/full", "retain": "demo/retain", "data": "demo"}
+        found = la.effort(
+            name, tmp_path / str(at), arms=("T",), registry=registry, **anchors, **SHORT
+        )
+        assert found.arms["T"]["e50"] == 0
+    judged = verdicts([*(tmp_path / str(at) for at in range(6)), retain.folder]).models
+    assert [one.weights for one in judged] == [
+        open_model(f"demo/{name}").weights for name in ("full", "retain")
+    ]
 
 
 def test_what_is_in_the_log_is_not_done_again(finished, monkeypatch):

@@ -1,6 +1,7 @@
 """Relearning: the published settings, each row once, one step by hand, and an audit around it."""
 
 import copy
+import json
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from support import llama_of
 from tolerance import NATS
 
+import lensaudit as la
 from lensaudit.attacks import relearn as room
 from lensaudit.attacks.relearn import (
     DEMO_RELEARNING,
@@ -28,6 +30,7 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.sweep.plan import UnitConditions
 from lensaudit.sweep.planning import relearned_rows, relearning_of
 from lensaudit.unlearn.rows import finetune_batches, load_rows, rows_hash
+from lensaudit.verdict.collect import verdicts
 from tools.demo_family.tokenizer import train_tokenizer
 from tools.demo_family.world import make_world
 
@@ -192,3 +195,16 @@ def test_the_same_audit_is_read_and_another_is_not(audited, auditing, monkeypatc
     fewer = {"demo/masked_upper": jobs["demo/masked_upper"]}
     with pytest.raises(TypeError):  # it would train
         room.recovery(fewer, auditing, work, keep=None)
+
+
+def test_its_model_is_the_one_that_was_patched(audited, auditing, place):
+    _, _, (_, work, _) = audited
+    given = ("full", "retain", "data", "limit", "activations")
+    options = {name: getattr(auditing, name) for name in given}
+    la.patch("demo/masked_upper", place / "patch", align="none", **options)
+    (model,) = verdicts([work, place / "patch"]).models
+    assert model.weights == open_model("demo/masked_upper").weights
+    assert "relearn_gain" in {one.name for one in model.views}
+    inputs = json.loads((work / "manifest.json").read_text())["inputs"]
+    for role, name in {"source": "demo/masked_upper", "full": "demo/full"}.items():
+        assert inputs[role] == {"name": name, "weights": open_model(name).weights}

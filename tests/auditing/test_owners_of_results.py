@@ -5,10 +5,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support import lay_out
 
 import lensaudit as la
 from lensaudit.cli.main import run
+from lensaudit.files import write_json
 from lensaudit.models.registry import load_registry, resolve
+from lensaudit.results.records import BEGUN, manifest
 
 LIMIT = 2
 
@@ -114,3 +117,121 @@ def test_a_second_judge_run_does_not_replace_the_first(place, capsys):
     assert len(list(Path("experiments/out").glob("log-judge-idk*"))) == 2
     out = ["--out", "experiments/out/log-judge-idk"]
     assert run(["judge", "run", "two/log", "--by", "words:idk", *out]) == 2
+
+
+OF_GOLDENS = {
+    "patch": "patch:out",
+    "patch of two": "patch_two:out",
+    "eval": "eval:out",
+    "audit": "audit:out",
+    "know": "audit:out/know",
+    "unlearn": "unlearn_NPO:checkpoint",
+    "relearn": "relearn:c",
+    "relearn --audit": "relearn_audit:experiments/out/demo-npo-relearn",
+    "quantize": "quantize:q",
+    "rtt": "rtt:rtt",
+    "steer eval": "steer_eval:out",
+    "steer sweep": "steer_sweep:out",
+    "steer extract": "steer_extract:out",
+    "steer audit": "steer_audit:steering",
+    "judge": "judge_run:out",
+    "meta faithfulness": "meta_faithfulness_read:again",
+    "meta table": "meta_table:table",
+    "sweep": "sweep_plan:s",
+}
+"""Command -> the golden of a run of it, and its folder there."""
+BY_MANIFEST = ("worst", "sample", "effort", "lm-eval", "gym score")
+"""Commands whose runs no golden holds."""
+WRITERS = {
+    "patch": "patch --source demo/npo",
+    "patch of two": "patch --source demo/npo --source demo/idknll",
+    "eval": "eval --model demo/npo",
+    "eval --from-log": "eval --from-log eval/TOFU_EVAL.json",
+    "audit": "audit --source demo/npo",
+    "know": "know --source demo/npo",
+    "worst": "worst --source demo/npo",
+    "sample": "sample --source demo/npo",
+    "effort": "effort --source demo/npo",
+    "effort of two": "effort --source demo/npo --source demo/idknll",
+    "unlearn": "unlearn --method NPO --model demo/full",
+    "relearn": "relearn --source demo/npo",
+    "relearn --audit": "relearn --source demo/npo --audit",
+    "quantize": "quantize --source demo/npo --engine torch",
+    "rtt": "rtt run --source demo/npo",
+    "steer extract": "steer extract --model demo/full --trait demo_idk",
+    "steer eval": "steer eval --model demo/full --trait demo_idk --judge idk --vector none",
+    "steer sweep": "steer sweep --model demo/full --trait demo_idk --judge idk",
+    "steer audit": "steer audit --source demo/npo",
+    "judge": "judge run rows.jsonl --by words:idk",
+    "meta faithfulness": "meta faithfulness --pool-knows demo/full --pool-forgot demo/retain",
+    "meta robustness": "meta robustness --attack quantize --source demo/npo --filter none",
+    "meta aggregate": "meta aggregate eval",
+    "meta table": "meta table meta",
+    "sweep": "sweep plan demo/npo",
+    "sweep collect": "sweep collect s",
+    "watch": "watch runs --once",
+    "gym": "gym make --seeds 1",
+    "demo": "demo",
+    "lm-eval": "lm-eval --model demo/npo --tasks none",
+}
+KIN = ("patch", "meta", "gym")
+"""Commands that begin with one of these may share a folder."""
+AT_ONCE = {"eval --from-log", "meta aggregate", "meta table", "sweep collect", "watch", "gym"}
+AT_ONCE |= {"demo", "lm-eval"}
+"""Writers that have no plan to print."""
+
+
+def kin(command: str) -> str:
+    """Commands of one kin may share a folder."""
+    same = {"watch": "sweep", "eval --from-log": "eval", "demo": "patch of two"}
+    name = same.get(command, command)
+    name = "steer" if name in ("steer extract", "steer eval", "steer sweep") else name
+    name = name.removesuffix(" of two").removesuffix(" begun")
+    return name.split()[0] if name.startswith(KIN) else name
+
+
+@pytest.fixture(scope="module")
+def owned(tmp_path_factory) -> Path:
+    """A folder with a folder of every command in it."""
+    place = tmp_path_factory.mktemp("owned")
+    for command, golden in OF_GOLDENS.items():
+        lay_out(golden, place / command)
+    for command in BY_MANIFEST:
+        (place / command).mkdir()
+        made = manifest(command, options={}, inputs={}, device="cpu", started=0.0)
+        made.write(place / command, [])
+    (place / "rtt begun").mkdir()
+    write_json(place / "rtt begun" / BEGUN, {"command": "rtt run"})
+    lay_out("eval:out", place / "here" / "eval")
+    (place / "here" / "rows.jsonl").write_text(json.dumps({"idx": 1, "generation": "x"}) + "\n")
+    return place
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """Every file and folder, byte for byte."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+@pytest.mark.parametrize("command", WRITERS)
+def test_no_command_takes_over_the_folder_of_another(command, owned, monkeypatch, capsys):
+    """Refused in one line before any work, in a dry run too, whatever files lie in the folder."""
+    monkeypatch.chdir(owned / "here")
+    before = contents(owned)
+    if command == "sweep collect":
+        assert run(["sweep", "plan", "demo/npo", "--out", "s"]) == 0
+        before = contents(owned)
+    others = [one for one in (*OF_GOLDENS, *BY_MANIFEST, "rtt begun") if kin(one) != kin(command)]
+    others += ["patch"] if command == "demo" else []  # many runs of patch, never one
+    assert len(others) > 18
+    for other in others:
+        for dry_run in ([], ["--dry-run"])[: 1 if command in AT_ONCE else 2]:
+            capsys.readouterr()
+            code = run([*WRITERS[command].split(), "--out", str(owned / other), *dry_run])
+            said = capsys.readouterr().err.strip()
+            assert (code, said.count("\n")) == (2, 0), (other, dry_run, said)
+            assert "name another --out" in said, (other, said)
+            assert f"{owned / other}" in said
+    assert contents(owned) == before

@@ -17,7 +17,7 @@ from lensaudit.results.records import BEGUN, manifest, misfits, renew
 
 def run(folder, key="a" * 32, text="one"):
     """A whole run that writes one file."""
-    begin(folder, key)
+    begin(folder, key, "x")
     (folder / "losses.csv").write_text(text)
     made = manifest("x", options={}, inputs={"weights": "w"}, device="cpu", started=0.0)
     return seal(folder, made, key=key, files=["losses.csv"])
@@ -30,30 +30,30 @@ def signed(path, content):
 
 
 def test_a_folder_is_finished_from_its_manifest_on(tmp_path):
-    begin(tmp_path, "k")
-    assert not finished(tmp_path, "k")
-    check_own(tmp_path, "k")
+    begin(tmp_path, "k", "x")
+    assert not finished(tmp_path, "k", "x")
+    check_own(tmp_path, "k", "x")
     run(tmp_path, "k")
-    assert finished(tmp_path, "k")
+    assert finished(tmp_path, "k", "x")
     assert not (tmp_path / BEGUN).exists()
 
 
 def test_another_key_is_not_finished_and_the_folder_is_refused(tmp_path):
     run(tmp_path, "k")
-    assert not finished(tmp_path, "other")
+    assert not finished(tmp_path, "other", "x")
     with pytest.raises(InputError, match="other settings"):
-        check_own(tmp_path, "other")
-    begin(tmp_path / "begun", "k")
+        check_own(tmp_path, "other", "x")
+    begin(tmp_path / "begun", "k", "x")
     with pytest.raises(InputError, match="other settings"):
-        check_own(tmp_path / "begun", "other")
+        check_own(tmp_path / "begun", "other", "x")
 
 
 def test_a_folder_with_somebodys_files_is_refused_and_an_empty_one_is_not(tmp_path):
-    check_own(tmp_path / "new", "k")
-    check_own(tmp_path, "k")
+    check_own(tmp_path / "new", "k", "x")
+    check_own(tmp_path, "k", "x")
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match="not empty"):
-        check_own(tmp_path, "k")
+        check_own(tmp_path, "k", "x")
 
 
 def test_a_file_that_was_changed_is_named(tmp_path):
@@ -61,9 +61,9 @@ def test_a_file_that_was_changed_is_named(tmp_path):
     run(tmp_path, "k")
     (tmp_path / "losses.csv").write_text("more")
     assert misfits(tmp_path) == ["losses.csv: has 4 bytes, the manifest says 3"]
-    assert not finished(tmp_path, "k")
+    assert not finished(tmp_path, "k", "x")
     with pytest.raises(InputError, match=r"losses\.csv"):
-        check_own(tmp_path, "k")
+        check_own(tmp_path, "k", "x")
 
 
 def test_large_files_are_told_by_their_size_where_that_is_asked(tmp_path):
@@ -109,7 +109,7 @@ def test_numbers_as_names_and_tuples_are_signed_as_they_are_read_back(tmp_path):
 )
 def test_a_damaged_manifest_finishes_nothing(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
-    assert not finished(tmp_path, "k")
+    assert not finished(tmp_path, "k", "x")
 
 
 def test_a_document_is_known_by_its_key(tmp_path):

@@ -57,7 +57,7 @@ from lensaudit.models.sizes import n_parameters, sizes_on_disk
 from lensaudit.patching.outcome import clear
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.attacks import EffortPoint
-from lensaudit.results.records import RunResult, claim, folders_for, manifest
+from lensaudit.results.records import RunResult, check_free, claim, folders_for, manifest
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import FEWEST_GROUPS
 from lensaudit.scores.recovery import Arms, recovery
@@ -74,7 +74,9 @@ from lensaudit.unlearn.trainee import (
 
 DEMO_LRS = (3e-4, 1e-3)
 """Of `rtt`'s for the embedded family; 3e-3 breaks `full` before it brings anything back."""
+COMMAND = "effort"
 FILE = "attacks.jsonl"
+FILES = ("summary.json",)
 SHARES = {"e50": 0.5, "e80": 0.8}
 Marks = NDArray[np.float64]
 """Reading by fact: 1 answered rightly, 0 not, NaN not read because the attack diverged before."""
@@ -457,6 +459,14 @@ def prepare(
     names = list(dict.fromkeys(sources))
     if not names:
         raise InputError("no --source: name the model to attack, or several")
+    folders = folders_for(names, out or (results_folder() / "effort" if len(names) > 1 else None))
+    if out is None and len(names) == 1:
+        folders = {name: one.with_name(f"{one.name}-effort") for name, one in folders.items()}
+    first = next(iter(folders.values()))
+    home = first if len(names) == 1 else first.parent
+    check_free(home, COMMAND)
+    for place in folders.values():
+        check_free(place, COMMAND, FILES)
     settings = replace(settings, arms=tuple(dict.fromkeys(settings.arms)) or ("T", "neutral"))
     rates = _rates(settings, names[0])
     full, opened, never = open_family(
@@ -473,10 +483,6 @@ def prepare(
     held = held_out(settings, settings.data or default_data(names[0]), load_tokenizer(full))
     sequences = (fold.sequences for several in held.folds.values() for fold in several)
     check_lengths(chain(*sequences), config_of(full), full.spec.name)
-    folders = folders_for(names, out or (results_folder() / "effort" if len(names) > 1 else None))
-    if out is None and len(names) == 1:
-        folders = {name: one.with_name(f"{one.name}-effort") for name, one in folders.items()}
-    home = next(iter(folders.values()))
     return PreparedEffort(
         models={name: Arms(one, full, tuple(never.values())) for name, one in opened.items()},
         held=held,
@@ -485,7 +491,7 @@ def prepare(
         device=device,
         dtype=dtype,
         folders=folders,
-        log=read_log((home if len(names) == 1 else home.parent) / FILE, notice=notice),
+        log=read_log(home / FILE, notice=notice),
     )
 
 
@@ -539,7 +545,7 @@ def run(
         # what another process did since the log was read is not done again
         ready = replace(ready, log=read_log(path))
         for folder in ready.folders.values():
-            claim(folder, "effort", ["summary.json"])
+            claim(folder, COMMAND, FILES)
             clear(folder)
         own = [one for arms in ready.models.values() for one in ready.tried(arms.source)]
         fill(ready.log, own, workers=workers, report=progress)
@@ -568,7 +574,6 @@ def _deposit(
     started: float,
 ) -> EffortResult:
     arms = ready.models[name]
-    models = (arms.source, *ready.anchors)
     summary = {
         "schema": "effort/1",
         "model": name,
@@ -589,20 +594,21 @@ def _deposit(
     summary["notes"] = _notes(ready, arms.source, summary)
     folder = ready.folders[name]
     inputs = {
-        "source": name,
-        "models": {one.spec.name: one.weights for one in models},
+        "source": {**arms.source.named, "name": name},
+        "full": arms.full.named,
+        **{f"retain {n}": one.named for n, one in enumerate(arms.never, 1)},
         "data": ready.held.data.name,
         "data_digest": ready.held.digest,
         "rows": {one.question: one.choices[one.answer] for one in ready.held.data.items},
     }
     write_json(folder / "summary.json", summary)
     manifest(
-        "effort",
+        COMMAND,
         options=plain(ready.settings),
         inputs=inputs,
         device=ready.device,
         started=started,
-    ).write(folder, ["summary.json"])
+    ).write(folder, FILES)
     return EffortResult(name, folder, summary)
 
 

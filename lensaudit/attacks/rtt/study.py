@@ -75,12 +75,13 @@ from lensaudit.models.registry import (
     is_demo,
 )
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results.records import claim, manifest, package_versions
+from lensaudit.results.records import check_free, claim, manifest, package_versions
 from lensaudit.settings import plain, results_folder
 from lensaudit.unlearn.rows import check_lengths
 from lensaudit.unlearn.train import Recipe
 from lensaudit.unlearn.trainee import check_memory
 
+COMMAND = "rtt run"
 SCHEMA = 1
 """Of a job's identity: raised when equal settings would give other numbers."""
 
@@ -348,6 +349,8 @@ def prepare(settings: StudySettings, notice: Notice = unheard) -> tuple[tuple[St
     Raises:
         InputError: whatever is wrong with names, files or numbers; or defects that are refused.
     """
+    folder = settings.out or results_folder() / "rtt"
+    check_free(folder, COMMAND, SUMMARIES)
     data = data_of(settings.data or default_data(settings.names[0]), settings.cut)
     data = handled(data, settings.defects)
     if settings.no_control and settings.control:
@@ -382,7 +385,7 @@ def prepare(settings: StudySettings, notice: Notice = unheard) -> tuple[tuple[St
     )
     for study in studies:
         plan_of(study)
-    return studies, read_log((settings.out or results_folder() / "rtt") / FILE, notice=notice)
+    return studies, read_log(folder / FILE, notice=notice)
 
 
 def run_studies(
@@ -400,7 +403,7 @@ def run_studies(
         # what another process did since the log was read is not done again
         log = read_log(folder / FILE)
         n_known = sum(job_id in log.finished for job_id in jobs)
-        claim(folder, "rtt run", SUMMARIES)
+        claim(folder, COMMAND, SUMMARIES)
         save_mcq(data, make_folder(folder / "mcq") / f"{data.name}-{data.digest[:8]}")
         for study in studies:
             try:
@@ -412,7 +415,7 @@ def run_studies(
         ids = [study.study_id for study in studies]
         subjects = [one for study in studies for one in study.subjects.values()]
         manifest(
-            "rtt run",
+            COMMAND,
             options=plain(settings, without=("names", "out")),
             inputs={
                 "data": data.name,

@@ -53,6 +53,15 @@ SOME = (
 )
 
 
+TOGETHER = ("meta ", "steer e", "steer s")
+"""How the names of commands begin that may share a folder, each with a manifest of its own."""
+
+
+def _share(maker: str, other: str) -> bool:
+    steer = [name.startswith(TOGETHER[1:]) for name in (maker, other)]
+    return all(steer) or all(name.startswith(TOGETHER[0]) for name in (maker, other))
+
+
 @relation(
     "other's folder",
     "--out at another command's finished folder is refused; nothing there is touched",
@@ -60,7 +69,7 @@ SOME = (
 def others(seed: int) -> Iterator[tuple]:
     for maker in SOME:
         for other in PLAIN:
-            if other != maker:
+            if other != maker and not _share(maker, other):
                 yield f"{maker} at {other}", partial(_other, RECIPES[maker], other)
 
 
