@@ -30,7 +30,7 @@ from lensaudit.results.reading import (
     json_object,
     need,
 )
-from lensaudit.results.records import check_whole
+from lensaudit.results.records import check_result, check_whole
 from lensaudit.settings import Place
 
 PEOPLE, TAUGHT, KEY = "people.json", "taught.json", "key.json"
@@ -155,8 +155,7 @@ def _p(values: np.ndarray, heads: np.ndarray) -> float:
 
 def _scores(place: Path, score: str) -> dict[int, float]:
     """Idx -> score, of rows that have one."""
-    if place.is_dir():
-        check_whole(place)
+    (check_whole if place.is_dir() else check_result)(place)
     table = place / "facts.csv" if place.is_dir() else place
     rows = csv_rows(table) if table.exists() else list(json_lines(place / "results.jsonl"))
     if not rows or score not in rows[0]:

@@ -1,6 +1,10 @@
-"""Is everything below a folder as it was written? Results, models, passes, books and caches."""
+"""Is everything below a folder as it was written? Results, models, passes, books and caches.
+
+What a file is, its own name and content say: a folder may be called anything.
+"""
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,16 +12,16 @@ from typing import Any, Literal
 
 from lensaudit.activations.inventory import is_cache
 from lensaudit.activations.inventory import verify as verify_cache
-from lensaudit.activations.upkeep import BOOKS, MAPS
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.evaluation.store import read_pass
 from lensaudit.files import digest, parse_json, read_bytes
-from lensaudit.results.keyed import is_ledger, verify_ledger
+from lensaudit.results.keyed import NAMED_FOR, is_ledger, verify_ledger
 from lensaudit.results.reading import json_object
-from lensaudit.results.records import MANIFEST, MANIFESTS, mark_of, misfits, signed
+from lensaudit.results.records import MANIFEST, home_of, mark_of, misfits, signed
 
 Kind = Literal["result", "pass", "book", "cache", "tensors", "document"]
-_PASSES = "passes"
+_PASS = re.compile(r".+-[0-9a-f]{16}\.npz")
+_MAP = re.compile(r"[0-9a-f]{32}\.json")
 _LARGEST_DOCUMENT = 64 << 20
 _CHANGED = "was changed after it was written"
 _CHECK_LENGTH = len(digest(None))
@@ -50,7 +54,7 @@ def verify(*places: str | Path) -> list[CheckedPlace]:
             raise InputError(f"{place}: no such folder; wanted one that a command wrote")
         for at, inner, files in os.walk(place):
             folder = Path(at)
-            if is_cache(folder):
+            if is_cache(folder) and MANIFEST not in files:
                 inner.clear()
                 found.append(_cache(folder))
                 continue
@@ -65,7 +69,7 @@ def _file(path: Path) -> CheckedPlace | None:
     try:
         if path.name == MANIFEST or path.name.endswith(f"_{MANIFEST}"):
             return _result(path)
-        if path.suffix == ".npz" and path.parent.name == _PASSES:
+        if _PASS.fullmatch(path.name):
             return _one(path, "pass", [read_pass(path)[1]])
         if path.suffix == ".jsonl":
             return _book(path)
@@ -81,10 +85,8 @@ def _one(path: Path, kind: Kind, said: Iterable[str | None]) -> CheckedPlace:
 
 
 def _result(path: Path) -> CheckedPlace:
-    """The files that a manifest answers for; it may lie in `manifests/<name>/` beside them."""
-    folder = path.parent
-    if folder.parent.name == MANIFESTS:
-        folder = folder.parent.parent
+    """The files that a manifest answers for."""
+    folder = home_of(path)
     problems = misfits(folder, name=path.relative_to(folder).as_posix())
     n_files = len(json_object(path).get("files") or {})
     return CheckedPlace(str(path), "result", n_files, tuple(problems))
@@ -101,7 +103,7 @@ def _cache(folder: Path) -> CheckedPlace:
 
 def _book(path: Path) -> CheckedPlace | None:
     """A ledger; for rows of other kinds a manifest answers."""
-    if path.parent.name not in BOOKS and not is_ledger(read_bytes(path)):
+    if not NAMED_FOR.fullmatch(path.name) and not is_ledger(read_bytes(path)):
         return None
     return CheckedPlace(str(path), "book", 1, verify_ledger(path).problems)
 
@@ -123,7 +125,7 @@ def _document(path: Path) -> CheckedPlace | None:
     if marks.keys() == {"n_bytes", "blake2b"}:
         whole = whole and tensors.is_file() and mark_of(tensors) == marks
         return _one(tensors, "tensors", [None if whole else _CHANGED])
-    if path.parent.name == MAPS:
+    if _MAP.fullmatch(path.name) and tensors.is_file():
         return _one(tensors, "tensors", [f"{path.name} does not speak of it"])
     return _one(path, "document", [None if whole else _CHANGED]) if is_signed else None
 

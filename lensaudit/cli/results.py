@@ -93,7 +93,7 @@ def list_(folders: tuple[Path, ...], command: str | None, model: str | None, as_
     """List the runs in FOLDERS, the latest first; without FOLDERS all results."""
     found = [
         one
-        for one in run_log.find_runs(folders or (results_folder(),))
+        for one in run_log.find_runs(folders or (results_folder(),), notice)
         if command in (None, one.made.command) and (model is None or model in one.models.values())
     ]
     if as_json:

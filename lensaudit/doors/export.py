@@ -174,8 +174,8 @@ def _exported(model: Model, located: Sequence[Found]) -> Exported:
             known = part(given)
             if known.get("weights") not in (None, model.weights):
                 hashes.setdefault(role, str(known["weights"]))
-            if role == "examples":
-                hashes.setdefault("rows", str(known.get("hash")))
+            if role == "examples" and known.get("hash") is not None:
+                hashes.setdefault("rows", str(known["hash"]))
         hashes[f"result {'/'.join(place.parts[-2:])}"] = str(one.get("check"))
     times = [
         datetime.fromisoformat(str(one["finished"])) for one in made.values() if "finished" in one

@@ -27,7 +27,7 @@ from lensaudit.metrics.privacy import ATTACKS, similarity
 from lensaudit.models.registry import published
 from lensaudit.results.eval_runs import log_in
 from lensaudit.results.reading import Number, checked_as, number, part
-from lensaudit.results.records import check_result, model_in
+from lensaudit.results.records import check_result, model_in, signed_object
 
 Means = Literal["knows", "forgot"]
 
@@ -337,7 +337,8 @@ def _log(content: Mapping[str, Any], path: Path) -> Values:
     log, done = log_in(content, path), path.parent / DONE
     name, weights = log.source, model_in(log.manifest, "model").weights
     if done.is_file():  # an attacked model is measured under the name of the model
-        name = str(checked_object(read_json(done), f"{done}").get("model", name))
+        said = checked_object(read_json(done), f"{done}")
+        name = str((signed_object(done) if "check" in said else said).get("model", name))
     name, broken = short_name(name), set[str]()
     row: dict[str, float | str] = {}
     for suite, entry in log.entries.items():

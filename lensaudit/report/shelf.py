@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 
 from lensaudit.errors import InputError
-from lensaudit.files import read_json
 from lensaudit.groups import unit_of
 from lensaudit.models.registry import shipped
 from lensaudit.report.packing import floats, shares, stepped
 from lensaudit.results.eval_runs import EvaluationResult, MetricResult
 from lensaudit.results.patch_runs import PatchRun
 from lensaudit.results.reading import JsonObject, Number, checked_as, part
-from lensaudit.results.records import MANIFEST
+from lensaudit.results.records import MANIFEST, signed_object
 from lensaudit.results.sentences import by_rule
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
@@ -190,7 +189,7 @@ def method_in(folder: Path) -> str | None:
     A folder may have any name: nothing is read off it.
     """
     with suppress(InputError):
-        method = part(read_json(folder / MANIFEST), "inputs").get("method")
+        method = part(signed_object(folder / MANIFEST), "inputs").get("method")
         return method if isinstance(method, str) else None
     return None
 

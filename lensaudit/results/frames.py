@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from lensaudit.errors import InputError
-from lensaudit.results.attacks import effort_run, recovery_curve, training_curve
+from lensaudit.results.attacks import EffortRun, effort_run, recovery_curve, training_curve
 from lensaudit.results.eval_runs import read_eval
 from lensaudit.results.locate import Found, Kind, locate
 from lensaudit.results.patch_runs import PatchRun, read_patch
+from lensaudit.results.records import check_result
 
 Place = str | Path
 Run = TypeVar("Run")
@@ -118,7 +119,7 @@ def efforts(*places: Place) -> pd.DataFrame:
             "right_full": point.full,
             "right_retain": point.retain,
         }
-        for run in (effort_run(one.path) for one in _found(places, "effort"))
+        for run in _readable(_found(places, "effort"), _effort)
         for name, arm in run.arms.items()
         for point in arm.curve
     ]
@@ -129,12 +130,18 @@ def curves(*places: Place) -> pd.DataFrame:
     """One row per source, series and step: UDS and utility of `watch`, recovery of `effort`."""
     found, _ = locate([Path(place).expanduser() for place in places])
     readers = {"curve": training_curve, "effort": recovery_curve}
-    points = [
-        asdict(p) for one in found if one.kind in readers for p in readers[one.kind](one.path)
-    ]
+    chosen = [one for one in found if one.kind in readers]
+    for one in chosen:
+        check_result(one.path)
+    points = [asdict(p) for one in chosen for p in readers[one.kind](one.path)]
     if not points:
         raise InputError("no curve of `lensaudit watch` or `lensaudit effort`; name its folder")
     return _frame(points)
+
+
+def _effort(path: Path) -> EffortRun:
+    check_result(path)
+    return effort_run(path)
 
 
 def _patches(places: tuple[Place, ...]) -> list[PatchRun]:

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from lensaudit.errors import InputError
 from lensaudit.files import files_below, is_partial, read_bytes, remove_files
+from lensaudit.progress import Notice, unheard
 from lensaudit.results.keyed import LOOKED_AT_BYTES, is_ledger
 from lensaudit.results.locate import folders_below
 from lensaudit.results.patch_runs import SCORES
@@ -24,6 +25,7 @@ from lensaudit.results.records import (
     Manifest,
     answered_for,
     check_whole,
+    misfits,
     signed_object,
 )
 
@@ -164,8 +166,10 @@ class Comparison:
         return "nothing that is recorded differs"
 
 
-def find_runs(places: Sequence[Path]) -> list[Run]:
+def find_runs(places: Sequence[Path], notice: Notice = unheard) -> list[Run]:
     """Every finished run in some folders, the latest first; a damaged manifest is left out.
+
+    `notice` is told whose numbers are not as they were written: they are left out.
 
     Raises:
         InputError: a place is no folder.
@@ -176,17 +180,18 @@ def find_runs(places: Sequence[Path]) -> list[Run]:
             raise InputError(f"{place}: no such folder; wanted one with results")
         for folder, _ in folders_below(place):
             with suppress(InputError):
-                found[folder.resolve()] = read_run(folder)
+                found[folder.resolve()] = read_run(folder, notice=notice)
     runs = found.values()
     return sorted(runs, key=lambda run: (run.made.finished, str(run.folder)), reverse=True)
 
 
-def read_run(folder: Path, *, whole: bool = False) -> Run:
+def read_run(folder: Path, *, whole: bool = False, notice: Notice = unheard) -> Run:
     """The run of a result folder.
 
     Args:
         folder: of its result.
         whole: refuse it where a file is not what its manifest says; of weights the size.
+        notice: told that numbers are not as they were written: they are left out.
 
     Raises:
         InputError: it holds none, or a damaged one.
@@ -199,8 +204,11 @@ def read_run(folder: Path, *, whole: bool = False) -> Run:
     made = checked(Manifest, manifest, folder / MANIFEST)
     content: JsonObject = {}
     with suppress(InputError):
-        found = (folder / name for name in _VALUES if (folder / name).is_file())
-        content = next(map(json_object, found), {})
+        named = next((name for name in _VALUES if (folder / name).is_file()), None)
+        edited = misfits(folder, only=named) if named and "files" in manifest else []
+        for line in edited:
+            notice(f"{folder}: {line}; its numbers are left out")
+        content = json_object(folder / named) if named and not edited else {}
     values = {
         key: float(value)
         for key, value in content.items()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import lines_of
+from support import lay_out, lines_of
 
 import lensaudit as la
 from lensaudit.activations.upkeep import BOOKS, MAPS
@@ -178,6 +178,18 @@ def test_documents_of_others_with_a_check_of_their_own_are_passed_over(tmp_path)
     assert [one.problems for one in la.verify(tmp_path)] == [()]
     write_json(path, {**read_json(path), "key": "b", "check": "?" * 32})
     assert [len(one.problems) for one in la.verify(tmp_path)] == [1]
+
+
+@pytest.mark.parametrize("name", [*BOOKS, MAPS, "passes", "manifests/x", f"x--{'0' * 32}"])
+def test_no_name_of_a_folder_makes_a_whole_result_damaged(name, tmp_path):
+    place = lay_out("patch:out", tmp_path / name)
+    write_json(place / "notes.json", {"mine": 1})
+    (place / "notes.npz").write_text("mine")
+    (found,) = la.verify(tmp_path)
+    assert (found.kind, found.n_files, found.problems) == ("result", 3, ())
+    (place / "layers.csv").write_text("")
+    (found,) = la.verify(tmp_path)
+    assert "layers.csv" in found.problems[0]
 
 
 def test_a_change_is_named_and_ends_in_four(made, capsys):

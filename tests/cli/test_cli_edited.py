@@ -2,7 +2,9 @@
 
 import contextlib
 import io
+import json
 import random
+import re
 import shutil
 from collections import Counter
 from dataclasses import dataclass
@@ -10,9 +12,11 @@ from pathlib import Path
 
 import pytest
 from command_cases import JUDGED, OWN, ROWS, with_wrong_answers
+from support import lay_out
 
+from lensaudit.association.canaries import draw_canaries
 from lensaudit.cli.main import run
-from lensaudit.results.records import MANIFEST, answered_for
+from lensaudit.results.records import MANIFEST, answered_for, check_whole
 
 NPO, TWO = "--source demo/npo", "--full demo/full --retain demo/retain"
 
@@ -186,6 +190,60 @@ def test_an_edited_result_is_told(name, tmp_path, monkeypatch):
     counts, bad = edited(name, tmp_path, 8, seed=17)
     assert bad == []
     assert counts["edited"] >= 8
+
+
+READERS = (
+    ("patch:out", "results.jsonl", "verdict {0}"),
+    ("patch:out", "summary.json", "export {0} --to markdown -o new"),
+    ("patch:out", "layers.csv", "report {0} -o new.html"),
+    ("patch:out", "summary.json", "meta aggregate {0}"),
+    ("patch:out", "manifest.json", "runs show {0}"),
+    ("eval:out", "TOFU_EVAL.json", "eval --from-log {0}/TOFU_EVAL.json"),
+    ("eval:out", "TOFU_EVAL.json", "meta aggregate {0}"),
+    ("eval:out", "results.jsonl", "judge run {0} --by words:idk --out new"),
+    ("audit:out/know", "facts.csv", "verdict {0}"),
+    ("audit:out/know", "facts.csv", "canaries test {0}/facts.csv --canaries drawn --seal {1}"),
+    ("rtt:rtt", "summary.json", "report {0} -o new.html"),
+    ("steer_audit:steering", "summary.json", "verdict {0}"),
+    ("meta_faithfulness_read:again", "faithfulness.json", "meta table {0}"),
+    ("meta_faithfulness_read:again", "faithfulness.csv", "meta table {0}/faithfulness.json"),
+    (
+        "meta_faithfulness_read:again",
+        "faithfulness.json",
+        "meta robustness --attack quantize --source demo/npo --filter both"
+        " --faithfulness {0}/faithfulness.json --out new",
+    ),
+)
+"""What a command left, which of its files is edited, and who must not believe it."""
+
+
+@pytest.mark.parametrize(("golden", "file", "call"), READERS)
+def test_no_reader_believes_an_edited_file(golden, file, call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    seal, folder = draw_canaries("drawn", seed=1), lay_out(golden, tmp_path / "run")
+    check_whole(folder)
+    edit_digit(folder / file)
+    code, said = called(call.format(folder, seal))
+    assert (code, said.count("\n")) == (2, 1), said
+    assert "changed after" in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["drawn", "run"]
+
+
+def test_a_list_of_runs_leaves_out_numbers_that_were_edited(tmp_path, capsys):
+    folder = lay_out("patch:out", tmp_path / "run")
+    assert run(["runs", "ls", str(tmp_path), "--json"]) == 0
+    assert 0 < json.loads(capsys.readouterr().out)[0]["value"] < 1
+    edit_digit(folder / "summary.json")
+    assert run(["runs", "ls", str(tmp_path), "--json"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)[0]["value"] is None
+    assert "summary.json: was changed after the run wrote it" in told.err
+
+
+def edit_digit(path: Path) -> None:
+    """Make another digit of the last one."""
+    head, digit, tail = re.fullmatch(r"(.*)(\d)(.*)", path.read_text(), re.DOTALL).groups()
+    path.write_text(f"{head}{(int(digit) + 1) % 10}{tail}")
 
 
 @pytest.mark.slow
