@@ -177,12 +177,16 @@ def _lasting(made: Path | Mapping[str, Any]) -> dict[str, Any] | None:
 _SHARED = ("gym", "meta", "patch")
 """First words of commands whose results may share a folder, each with a manifest of its own."""
 _LEFT = {
+    "curve.json": "watch",
     "plan.json": "sweep",
     "collected.json": "sweep collect",
     "attacks.jsonl": "effort",
     "vectors": "steer",
 }
-"""What stands in a folder that has no manifest at its top -> whose folder it is."""
+"""What stands in a folder that has no manifest at its top -> whose folder it is; the first counts.
+
+A folder that is watched has a plan too.
+"""
 
 
 def other_owner(folder: Path, command: str) -> str | None:
@@ -197,7 +201,7 @@ def other_owner(folder: Path, command: str) -> str | None:
     """
     if not folder.is_dir():
         return None
-    owners = {owner for name, owner in _LEFT.items() if (folder / name).exists()}
+    owners = {*[owner for name, owner in _LEFT.items() if (folder / name).exists()][:1]}
     for name in (*_manifests(folder), BEGUN):
         with suppress(InputError):  # of a damaged one: its command is told to run again
             said = json_object(folder / name).get("command") if (folder / name).exists() else None

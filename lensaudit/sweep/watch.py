@@ -23,6 +23,7 @@ from lensaudit.sweep.attempts import StopSignals, state_of
 from lensaudit.sweep.plan import (
     ANCHORS,
     COMMAND,
+    PLAN,
     Sweep,
     Unit,
     make_plan,
@@ -43,6 +44,7 @@ from lensaudit.sweep.settings import RunSettings, WatchSettings
 
 CURVE = ("uds", "assignment", "bits", "em_erasure", "model_utility")
 """Always in the curve, first; every other metric follows."""
+CURVE_FILE = "curve.json"
 _STEP = re.compile(r"(?:checkpoint|step|epoch|iter|global_step)[-_]?(\d+)$", re.IGNORECASE)
 _TARGET = "step-"
 """Begins the names of checkpoints in the plan; the number follows."""
@@ -92,7 +94,7 @@ def follow_run(
 def _begun(settings: WatchSettings) -> Sweep:
     """The plan before any checkpoint: what is asked, and the anchors."""
     out = settings.out or results_folder() / f"watch-{slug(settings.folder.resolve().name)}"
-    check_free(out, COMMAND)
+    _check_own(out)
     resolve_device(settings.device)
     known, asked = load_registry(settings.registry), conditions_of(settings)
     demo = DEMO if asked.data == DEMO_DATA else ""
@@ -112,6 +114,20 @@ def _begun(settings: WatchSettings) -> Sweep:
         data=data_digest(asked),
         attacks={},
     )
+
+
+def _check_own(out: Path) -> None:
+    """Refuse the folder of another command. Before its first curve a watched run has a plan alone.
+
+    Raises:
+        InputError: it is another's; or its plan is of more than anchors and steps.
+    """
+    check_free(out, "watch" if (out / CURVE_FILE).exists() else COMMAND)
+    if (out / PLAN).exists():
+        plan = read_plan(out)
+        names = {one.name for one in plan.targets} - {*plan.anchors.values()}
+        if not all(name.startswith(_TARGET) for name in names):
+            raise InputError(f"{out}: was written by `lensaudit {COMMAND}`; name another --out")
 
 
 def _planned(sweep: Sweep) -> Sweep:
@@ -198,7 +214,7 @@ def _audited(
 
 def write_curve(sweep: Sweep, epochs: Mapping[int, float | None]) -> list[dict[str, Any]]:
     """`curve.csv` and `curve.json`: one row per step, one column per metric."""
-    path, before = sweep.root / "curve.json", []
+    path, before = sweep.root / CURVE_FILE, []
     with contextlib.suppress(InputError):  # it is written anew
         before = checked_as(list[CurveRow], read_json(path), path)
     epochs = {row.step: row.epoch for row in before} | dict(epochs)

@@ -137,7 +137,7 @@ OF_GOLDENS = {
     "judge": "judge_run:out",
     "meta faithfulness": "meta_faithfulness_read:again",
     "meta table": "meta_table:table",
-    "sweep": "sweep_plan:s",
+    "watch": "watch:out",
 }
 """Command -> the golden of a run of it, and its folder there."""
 BY_MANIFEST = ("worst", "sample", "effort", "lm-eval", "gym score")
@@ -183,7 +183,7 @@ AT_ONCE |= {"demo", "lm-eval"}
 
 def kin(command: str) -> str:
     """Commands of one kin may share a folder."""
-    same = {"watch": "sweep", "eval --from-log": "eval", "demo": "patch of two"}
+    same = {"eval --from-log": "eval", "demo": "patch of two"}
     name = same.get(command, command)
     name = "steer" if name in ("steer extract", "steer eval", "steer sweep") else name
     name = name.removesuffix(" of two").removesuffix(" begun")
@@ -196,6 +196,9 @@ def owned(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("owned")
     for command, golden in OF_GOLDENS.items():
         lay_out(golden, place / command)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        assert run(["sweep", "plan", "demo/npo", "--out", "sweep"]) == 0
     for command in BY_MANIFEST:
         (place / command).mkdir()
         made = manifest(command, options={}, inputs={}, device="cpu", started=0.0)
@@ -203,6 +206,7 @@ def owned(tmp_path_factory) -> Path:
     (place / "rtt begun").mkdir()
     write_json(place / "rtt begun" / BEGUN, {"command": "rtt run"})
     lay_out("eval:out", place / "here" / "eval")
+    (place / "here" / "runs").mkdir()
     (place / "here" / "rows.jsonl").write_text(json.dumps({"idx": 1, "generation": "x"}) + "\n")
     return place
 
@@ -223,7 +227,9 @@ def test_no_command_takes_over_the_folder_of_another(command, owned, monkeypatch
     if command == "sweep collect":
         assert run(["sweep", "plan", "demo/npo", "--out", "s"]) == 0
         before = contents(owned)
-    others = [one for one in (*OF_GOLDENS, *BY_MANIFEST, "rtt begun") if kin(one) != kin(command)]
+    others = [
+        one for one in (*OF_GOLDENS, *BY_MANIFEST, "sweep", "rtt begun") if kin(one) != kin(command)
+    ]
     others += ["patch"] if command == "demo" else []  # many runs of patch, never one
     assert len(others) > 18
     for other in others:
