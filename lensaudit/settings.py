@@ -148,6 +148,7 @@ RetainSet = Annotated[
 Where = Literal["all", "prompt", "response", "last_prompt"]
 """Token positions of an intervention."""
 Seed = Annotated[int, Option(least=0)]
+Ask = Literal["greedy", "none"]
 Asked = Literal["quick", "none"]
 Association = Annotated[
     Asked,
@@ -324,6 +325,19 @@ class PatchGroups(ScoreFiles, Machine, NeutralRows, Rows, Models):
     def without_retain(self) -> bool:
         """Is there no model that never saw the facts?"""
         return NO_RETAIN_MODEL in several(self.retain)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DepthGroups(PatchGroups):
+    """The same, and whether models are asked what they are to have forgotten."""
+
+    ask: Annotated[
+        Ask,
+        Option(
+            "Ask each fact once, greedily, as a question and in the chat template, of source, full "
+            "and retain; none leaves it out, and then no model is called erased."
+        ),
+    ] = "greedy"
 
 
 @dataclass(frozen=True, kw_only=True)

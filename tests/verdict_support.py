@@ -67,6 +67,11 @@ def said(source=0.05, full=1.0, retain=0.05, n=64):
     return {"source": source, "full": full, "retain": retain, "n": n}
 
 
+def told(source=0.0, full=1.0, retain=0.0, n=56, n_groups=8, **changes):
+    """What it gives away when it is asked."""
+    return {**said(source, full, retain, n), "n_groups": n_groups} | changes
+
+
 def summary(uds=0.97, *, half=0.03, n=64, **changes):
     """Of a model that never knew, unless told otherwise."""
     return {
@@ -82,6 +87,7 @@ def summary(uds=0.97, *, half=0.03, n=64, **changes):
         "weakest": layer(min(uds, 0.9)),
         "aligned": aligned(),
         "outputs": said(),
+        "told": told(),
         "floor": None,
     } | changes
 

@@ -36,13 +36,10 @@ from lensaudit.patching.exposure import (
     steered,
     stream_after,
 )
+from lensaudit.patching.options import ANSWER_TOKENS
 from lensaudit.patching.probes import ProbeKind, probe_of, share_of, statement
 from lensaudit.scores.naming import leak_exact, strongest
 from lensaudit.steer.estimators import mean_difference
-
-ANSWER_TOKENS = 48
-"""Longest answer to a question."""
-
 
 ENTITY_TOKENS = 24
 """Longest continuation of a forced beginning."""

@@ -23,7 +23,13 @@ from lensaudit.data.suites import Suite
 from lensaudit.errors import InputError
 from lensaudit.evaluation.forward import Tokenization, open_classifier
 from lensaudit.evaluation.log import completed, read_log, recomputed, write_log
-from lensaudit.evaluation.passes import NO_RETAIN, ModelPasses, open_subject, tokenizer_for
+from lensaudit.evaluation.passes import (
+    NO_RETAIN,
+    ModelPasses,
+    Subject,
+    open_subject,
+    tokenizer_for,
+)
 from lensaudit.evaluation.suite import (
     conditions,
     evaluate,
@@ -34,7 +40,9 @@ from lensaudit.evaluation.suite import (
 )
 from lensaudit.files import canonical_json, make_folder, read_json, write_jsonl
 from lensaudit.metrics.registry import EmptyRow, Metric, ordered, retain_names
-from lensaudit.models.checkpoint import config_of, tell_stored_twice
+from lensaudit.models.checkpoint import Checkpoint, config_of, tell_stored_twice
+from lensaudit.models.conditions import batch_policy
+from lensaudit.models.generation import stop_of
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.models.sizes import context_of
 from lensaudit.progress import Notice, Plan, Progress, Tell, unheard
@@ -402,7 +410,22 @@ def open_evaluation(
         max_new_tokens=settings.max_new_tokens,
         cleanup=settings.cleanup,
         classifier=classifier,
+        answered=_answered(subject, checkpoint, tokenizer, settings),
     )
+
+
+def _answered(
+    subject: Subject, checkpoint: Checkpoint, tokenizer: Any, settings: EvaluateSettings
+) -> Callable[[Sequence[int]], Sequence[int] | None]:
+    """What `patch` has heard of a model that was asked the same under the same conditions."""
+    if settings.fresh or settings.mask != "true" or subject.obeyed.keys() - {"eos_token_id"}:
+        return lambda prompt: None
+    from lensaudit.patching.score_cache import AnswerCache, answer_key  # seconds to import
+
+    how = batch_policy("padded", subject.conditions.dtype, settings.batch_size)
+    conditions = replace(subject.conditions, batch_policy=how)
+    key = answer_key(conditions, stop_of(checkpoint, tokenizer))
+    return AnswerCache(Path(settings.activations), key, checkpoint.spec.name).finished
 
 
 def _open_inside(model: str, settings: EvaluateSettings, notice: Notice) -> "Session":

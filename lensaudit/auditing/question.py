@@ -39,6 +39,7 @@ from lensaudit.results.records import code_digest, folders_for, package_versions
 from lensaudit.settings import (
     NO_RETAIN_MODEL,
     Caches,
+    DepthGroups,
     Machine,
     Models,
     Names,
@@ -287,7 +288,8 @@ def depth_inside(model: str, settings: EvaluateSettings) -> PatchSettings:
         InputError: the data has no annotated rows.
     """
     groups = (Models, NeutralRows, Machine, ScoreFiles, Rows)
-    return PatchSettings(**shared(settings, *groups, data=annotated_set(model, settings)))
+    data = annotated_set(model, settings)
+    return PatchSettings(**shared(settings, *groups, data=data, ask="none"))
 
 
 def annotated_set(model: str, asked: Questions) -> str:
@@ -313,7 +315,7 @@ def annotated_set(model: str, asked: Questions) -> str:
     return data if data and is_folder else FORGET10
 
 
-def asked_of_patch(settings: PatchGroups, kept: Place | None, **own: Any) -> PatchSettings:
+def asked_of_patch(settings: DepthGroups, kept: Place | None, **own: Any) -> PatchSettings:
     """What an audit asks `patch`.
 
     Args:
@@ -322,7 +324,7 @@ def asked_of_patch(settings: PatchGroups, kept: Place | None, **own: Any) -> Pat
         **own: what else is asked, or otherwise.
     """
     beside = validity_rows(settings, settings.data, kept)
-    return PatchSettings(**shared(settings, PatchGroups, validity_data=beside) | own)
+    return PatchSettings(**shared(settings, DepthGroups, validity_data=beside) | own)
 
 
 def validity_rows(settings: NeutralRows, data: str | None, kept: Place | None) -> Place | None:

@@ -11,6 +11,7 @@ from lensaudit.settings import (
     Association,
     Caches,
     Cleanup,
+    DepthGroups,
     EmptyRows,
     Holdout,
     Kept,
@@ -18,7 +19,6 @@ from lensaudit.settings import (
     Names,
     NeutralRows,
     Option,
-    PatchGroups,
     Place,
     Positions,
     RetainSet,
@@ -99,7 +99,7 @@ class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditSettings(PatchGroups):
+class AuditSettings(DepthGroups):
     """What a whole audit consists of: the depth, and what the models say."""
 
     suite: Annotated[

@@ -55,7 +55,7 @@ def facts_of(data: str, examples: Sequence[Fact]) -> tuple[tuple[Fact, ...], dic
         for text in (row.entity, *(swapped_entity(row, other) for other in row.wrong)):
             if text:
                 pool.setdefault(kind_of(text), []).append((text, _frame(row)))
-    unscored = {row.idx: why for row in rows if (why := _why_not(row))}
+    unscored = {row.idx: why for row in rows if (why := why_not(row))}
     facts = [
         replace(row, placebos=() if row.idx in unscored else _placebos(row, pool)) for row in rows
     ]
@@ -139,7 +139,8 @@ def kind_of(entity: str) -> Kind:
     return "name" if 2 * capital > len(words) else "phrase"
 
 
-def _why_not(row: Fact) -> str:
+def why_not(row: Fact) -> str:
+    """Why a fact is not asked: what would be found in an answer says nothing; empty: it is."""
     if is_closed(row.entity):
         return "a Yes or No has no placebo candidates: a coin would hit it"
     if not _WORD.search(row.entity):

@@ -38,6 +38,7 @@ from lensaudit.results.reading import given_to
 from lensaudit.settings import (
     NO_RETAIN_MODEL,
     Asked,
+    DepthGroups,
     PatchGroups,
     Place,
     RetainSet,
@@ -59,7 +60,7 @@ _LOGGED = "lensaudit/"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CallbackSettings(PatchGroups):
+class CallbackSettings(DepthGroups):
     """Which saves are audited, beside what, in what time, and what follows."""
 
     every: int = 1

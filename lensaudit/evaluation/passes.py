@@ -188,6 +188,8 @@ class ModelPasses:
     cleanup: Cleanup = "upstream"
     classifier: Callable[[Sequence[str]], list[float]] | None = None
     """How fluent texts are, 0 to 1."""
+    answered: Callable[[Sequence[int]], Sequence[int] | None] = lambda prompt: None
+    """Tokens that `patch` has heard after a prompt, to their end; None: it was not asked."""
     _views: dict[tuple[str, str], Measured[Encoding]] = field(default_factory=dict, init=False)
     _asked_for: dict[tuple[str, str], tuple[Prompts, Mapping[int, str]]] = field(
         default_factory=dict, init=False
@@ -365,16 +367,19 @@ class ModelPasses:
         n_new = self._n_new(split)
 
         def make(batch_size: int) -> list[Arrays]:
-            rows = list(prompts)
+            heard = {idx: self.answered(ids) for idx, ids in prompts.items()}
+            said = {idx: ids for idx, ids in heard.items() if ids is not None and len(ids) < n_new}
+            rows = [idx for idx in prompts if idx not in said]
             new = generations(
                 self.subject.model,
                 self.asked,
-                list(prompts.values()),
+                [prompts[idx] for idx in rows],
                 batch_size=batch_size,
                 max_new_tokens=n_new,
                 name=lambda place: f"{self.subject.name}: {split.name} row {rows[place]}",
             )
-            return [{"ids": np.array(ids, dtype=np.int64)} for ids in new]
+            said |= dict(zip(rows, new, strict=True))
+            return [{"ids": np.array(said[idx], dtype=np.int64)} for idx in prompts]
 
         obeyed = {"obeyed": dict(self.subject.obeyed)} if self.subject.obeyed else {}
         how: dict[str, Any] = {"n_new": n_new, **obeyed}

@@ -353,7 +353,8 @@ def evidence_of(one: ScoreRow, nulls: Calibration, *, patch_only: bool = False) 
         for _, views_of in READERS[kind](content, one.model, nulls)  # type: ignore[index]
         for view in views_of
     ]
-    return Evidence(one.model, [*views, *more], stream)
+    # lines of a gym that was scored before models were asked
+    return Evidence(one.model, [*views, *more], stream, asked="told" in patch)
 
 
 def planted(rows: Sequence[ScoreRow]) -> list[ScoreRow]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lensaudit.errors import WorkError
 from lensaudit.files import digest
+from lensaudit.models.checkpoint import Checkpoint, generation_config_of
 from lensaudit.types import padded_rows
 
 COMPACT_ABOVE = 0.25
@@ -136,6 +137,11 @@ def drawn(
     shares = (logits.double() / temperature).softmax(-1).cumsum(-1)
     wanted = numbers.double().unsqueeze(1) * shares[:, -1:]
     return torch.searchsorted(shares, wanted, right=True).squeeze(1).clamp(max=logits.shape[1] - 1)
+
+
+def stop_of(checkpoint: Checkpoint, tokenizer: Any) -> frozenset[int]:
+    """Token ids that end a text, read from a folder: before the model is loaded."""
+    return stop_ids(generation_config_of(checkpoint).eos_token_id, tokenizer.eos_token_id)
 
 
 def stop_ids(configured: int | Sequence[int] | None, tokenizers: int | None) -> frozenset[int]:

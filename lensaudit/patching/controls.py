@@ -30,6 +30,7 @@ from lensaudit.patching.alignment import (
     too_few_groups,
     without_shared,
 )
+from lensaudit.patching.asking import questions_of
 from lensaudit.patching.outcome import NO_KE, Outcome, mean_of
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import CachedSource, Others, next_rows
@@ -157,6 +158,7 @@ class _Examination:
 
     def __init__(self, session: Session, s1: Drops, neutral: Neutral):
         self.session, self.s1 = session, s1
+        self.questions = questions_of(session)
         self.settings, tau = session.settings, session.settings.tau
         parts = (neutral.validity, neutral.ordinary, neutral.fit)
         self.rows, self.ordinary, self.to_fit = map(session.encode, parts)
@@ -186,15 +188,17 @@ class _Examination:
     def of(self, one: Outcome) -> Examined:
         """Every control of one source."""
         source = self.session.sources[one.source]
+        told = self.questions and self.questions.told(source)
         outputs, ci90 = self._outputs(source), one.estimate.one_sided
         if self.unfit is not None or (one.uds is None and self.session.misfit(source) is None):
             none = unexamined(self.unfit or "no example could be scored")
-            return replace(none, outputs=outputs, ci90=ci90)
+            return replace(none, outputs=outputs, told=told, ci90=ci90)
         why = self.unmapped.get(one.source)
         return Examined(
             validity=self._validity(source, one.s2),
             aligned=self._aligned(source, one.depth.uds) if why is None else Aligned(why=why),
             outputs=outputs,
+            told=told,
             floor=self._floor(source.d_model) if why is None and self.further else None,
             ci90=ci90,
             weakest=weakest_of(one.s1, one.depth, one.encoded, self.settings.at_layers),

@@ -16,8 +16,8 @@ import torch
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.groups import assumption, batched
-from lensaudit.models.checkpoint import Checkpoint, generation_config_of
-from lensaudit.models.generation import stop_ids
+from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.generation import stop_of
 from lensaudit.patching.generation import generate, patched_rows, rows_that_fit
 from lensaudit.patching.options import REFERENCE_TOKENS, ResolvedSettings
 from lensaudit.patching.outcome import Summarised, mean_of, scored_groups
@@ -189,19 +189,13 @@ def kept_texts(session: Session) -> tuple[Texts, Texts]:
             donor=source.weights if source else "",
             last_layer=settings.last_layer if source else "",
             max_new_tokens=settings.max_new_tokens if source else REFERENCE_TOKENS,
-            stop=_stop(session),
+            stop=stop_of(session.full, session.tokenizer),
         )
         return session.kept(TextCache, key, (source or model).spec.name)
 
     own = {weights: kept(one, None) for weights, one in models.items()}
     patched = {weights: kept(session.full, one) for weights, one in models.items()}
     return (own, [UNPATCHED]), (patched, settings.at_layers)
-
-
-def _stop(session: Session) -> frozenset[int]:
-    """Tokens that end a text, read from the folder: before a model is loaded."""
-    eos = generation_config_of(session.full).eos_token_id
-    return stop_ids(eos, session.tokenizer.eos_token_id)
 
 
 def speak(session: Session) -> None:
@@ -244,7 +238,7 @@ def _say(
     if not todo:
         return
     model, settings = session.model(speaker), session.settings
-    how = {"max_new_tokens": REFERENCE_TOKENS, "stop": _stop(session)}
+    how = {"max_new_tokens": REFERENCE_TOKENS, "stop": stop_of(session.full, session.tokenizer)}
     what = f"{speaker.spec.name} speaks"
     if streams:
         how["max_new_tokens"], what = settings.max_new_tokens, "patching and generating"

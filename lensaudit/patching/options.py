@@ -18,6 +18,8 @@ Measure = Literal["logprob", "hit"]
 """What is averaged over the span: log-prob, or whether the label is the most likely token."""
 PATCHED_TOKENS = 20
 """Tokens a patched run generates; core.py:502-607, default of `max_new_tokens`."""
+ANSWER_TOKENS = 48
+"""Longest answer of a model that is asked; those of the embedded family take 22."""
 REFERENCE_TOKENS = 30
 """Tokens that each unpatched model generates; `exp_em_eval.py`. The reference is made of `full`'s,
 so one longer than `max_new_tokens` cannot be matched in full."""
@@ -98,7 +100,9 @@ class ResolvedSettings(PatchSettings):
             "max_new_tokens": self.max_new_tokens,
             "reference_tokens": REFERENCE_TOKENS,
         }
-        return {**found, "em": matched} if self.score == "em" else found
+        if self.score == "em":
+            return {**found, "em": matched}
+        return {**found, "ask": self.ask} if self.score == "uds" else found
 
 
 def parse_layers(spec: str, n_layers: int) -> tuple[int, ...]:

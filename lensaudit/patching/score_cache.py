@@ -22,7 +22,7 @@ from lensaudit.data.spans import Encoded
 from lensaudit.errors import WorkError
 from lensaudit.files import digest
 from lensaudit.models.conditions import Conditions
-from lensaudit.patching.options import ResolvedSettings
+from lensaudit.patching.options import ANSWER_TOKENS, ResolvedSettings
 from lensaudit.progress import Notice
 from lensaudit.results.keyed import Ledger, ledger_path
 from lensaudit.results.records import computed_by
@@ -281,6 +281,48 @@ class TextCache(KeptByContent):
 def prompt_hash(encoded: Encoded) -> str:
     """Content hash of the prompt's tokens: all that a greedy continuation depends on."""
     return digest(encoded.token_ids[: encoded.n_prompt])
+
+
+ANSWER_ALGORITHM = 1
+"""Raised when a change of code changes answers."""
+
+
+def answer_key(model: Conditions, stop: frozenset[int]) -> dict[str, Any]:
+    """Everything that determines greedy answers of a model by itself, beside the prompts."""
+    asked = {"max_new_tokens": ANSWER_TOKENS, "stop": sorted(stop)}
+    return {**model.document(), **asked, "answers": ANSWER_ALGORITHM}
+
+
+def prompt_key(ids: Sequence[int]) -> str:
+    """Content hash of a prompt's tokens."""
+    return digest(list(ids))
+
+
+class AnswerCache(KeptByContent):
+    """Greedy answers of a model by itself, by `prompt_key`: tokens and text."""
+
+    kind = "texts"
+    of = "prompt"
+
+    def _merge(self, row: Mapping[str, Any]) -> None:
+        self.known[row["prompt"]] = (tuple(row["ids"]), row["text"])
+
+    def add(
+        self,
+        prompts: Sequence[Sequence[int]],
+        said: Sequence[Sequence[int]],
+        texts: Sequence[str],
+    ) -> None:
+        """Append a finished batch."""
+        rows = zip(prompts, said, texts, strict=True)
+        self.append(
+            [{"prompt": prompt_key(ids), "ids": list(new), "text": text} for ids, new, text in rows]
+        )
+
+    def finished(self, prompt: Sequence[int]) -> tuple[int, ...] | None:
+        """The tokens of an answer that came to its end; None: it did not, or was not asked for."""
+        ids, _ = self.known.get(prompt_key(prompt), (None, ""))
+        return ids if ids is not None and len(ids) < ANSWER_TOKENS else None
 
 
 class OwnAnswerCache(KeptByContent):

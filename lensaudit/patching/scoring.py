@@ -219,13 +219,16 @@ PREFLIGHT_PASSES = 4
 both in `patching.preflight`."""
 
 
-def plan_of(session: Session, controls: str = "", n_more: int = 0) -> Plan:
+def plan_of(
+    session: Session, controls: str = "", n_more: int = 0, asking: Plan | None = None
+) -> Plan:
     """Count what is missing.
 
     Args:
         session: that is open.
         controls: what stands beside the score; how much of it is wanted follows from the score.
         n_more: rows that are scored beside the sources'.
+        asking: what the models are asked beside it.
     """
     rows, settings, encoded = _n_missing(session), session.settings, session.encoded
     of_source: tuple[Positions, Kept] = settings.positions_replaced, kept_as(settings.part)
@@ -254,7 +257,9 @@ def plan_of(session: Session, controls: str = "", n_more: int = 0) -> Plan:
         f"to score: {n_rows + n_more} patched rows (example x source x layer)",
         _placement(session, n_rows, len(caches)) if n_rows or caches else "",
         controls,
+        *(asking.lines if asking else ()),
     ]
+    n_forward += asking.n_forward if asking else 0
     return Plan(tuple(filter(None, lines)), n_forward, n_rows + n_more, sum(caches))
 
 

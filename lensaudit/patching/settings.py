@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 from lensaudit.settings import (
     TAU,
+    DepthGroups,
     EmForm,
     LastLayer,
     Option,
-    PatchGroups,
     Profile,
     Scope,
     Score,
@@ -16,7 +16,7 @@ from lensaudit.settings import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchSettings(PatchGroups):
+class PatchSettings(DepthGroups):
     """How models are patched into `full` and scored."""
 
     score: Annotated[

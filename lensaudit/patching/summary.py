@@ -20,6 +20,7 @@ from lensaudit.errors import InputError
 from lensaudit.groups import unit_of
 from lensaudit.models.checkpoint import Checkpoint, check_same_shape, open_checkpoint
 from lensaudit.models.registry import base_spec, load_registry
+from lensaudit.patching.asking import questions_of
 from lensaudit.patching.controls import Drops, controls_of, examined, planned_controls, unexamined
 from lensaudit.patching.exact_match import em_plan_of, em_result, run_em
 from lensaudit.patching.outcome import NO_KE, Outcome, Summarised, beside, layer_cells, summary_of
@@ -216,13 +217,15 @@ def planned(session: Session) -> Plan:
         return em_plan_of(session)
     if settings.score == "lens":
         return plan_of(session)
+    questions = questions_of(session)
+    asking = questions and questions.plan()
     if neutral is not None:
-        return plan_of(session, planned_controls(session, neutral))
+        return plan_of(session, planned_controls(session, neutral), asking=asking)
     others = others_of(session.full, session.encoded, session.examples)
     scores = session.planning().scores(others.key)
     n_more = sum(len(layers if settings.fresh else scores.missing(e, layers)) for e in others.rows)
     told = f"anchor: {COUNTERFACTUAL}, full's own stream of another question"
-    return plan_of(session, told, n_more)
+    return plan_of(session, told, n_more, asking)
 
 
 def summaries(
@@ -294,11 +297,14 @@ def _beside_others(session: Session) -> list[Summarised]:
         {name: float(session.answers(one, rows)[1].double().mean()) for name, one in models.items()}
         for models in (session.sources, {"full": session.full})
     )
-    results = []
+    questions, results = questions_of(session), []
     for one in outcomes:
+        told = questions and questions.told(session.sources[one.source])
         summary: dict[str, Any] = {"kind": COUNTERFACTUAL, "anchor": COUNTERFACTUAL}
         summary |= summary_of(one, calibration)
         summary |= {"spans": spans_of(session.examples), "scale": SCALE}
         summary["outputs"] = {"source": own[one.source], **full, "n": len(rows)}
-        results.append(Summarised(summary, one.rows(), layer_cells(one), one))
+        summary["told"] = told and told.document()
+        found = one.rows() if told is None else told.beside(one.rows())
+        results.append(Summarised(summary, found, layer_cells(one), one))
     return results

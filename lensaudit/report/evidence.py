@@ -47,6 +47,15 @@ COLUMNS = (
         ("said", "asked"),
     ),
     TableColumn(
+        "told",
+        "asked",
+        "share of the facts it gives away when each is asked once, as a question or in the chat "
+        "template",
+        "what it says when it is asked",
+        "patch",
+        ("told",),
+    ),
+    TableColumn(
         "know",
         "association",
         "chance that a model which never knew matches values and people as well; beside it the "
@@ -345,7 +354,10 @@ def _beside_full(model: PageModel, first: Keeps, *others: Keeps) -> Cell:
 
 def _anchors(models: Mapping[str, PageModel], first: Sequence[PatchRun]) -> Iterator[ModelRow]:
     """`full` and `retain` of the first condition, once each, with what they read and say."""
-    said = next((run.outputs for run in first if run.outputs), None)
+    says = {
+        "says": next((run.outputs for run in first if run.outputs), None),
+        "told": next((run.told.outputs for run in first if run.told), None),
+    }
     for wanted, role in enumerate(ANCHORS):
         name = (first[0].models[role].name or "?") if first else None
         same = [at for at, model in models.items() if model.role == role]
@@ -361,10 +373,11 @@ def _anchors(models: Mapping[str, PageModel], first: Sequence[PatchRun]) -> Iter
             same_runs = (one.estimate for one in first if one.weights in same and not off)
             own = (limits(one) for one in same_runs if abs(one.point - value) < SAME_DEPTH)
             cells["uds"] = Cell(hundredths(value), next(own, (why,)), value)
-        known = None if said is None else {"full": said.full, "retain": said.retain}[role]
-        if said and said.n and known is not None:
-            share = share_of(round(known * said.n), said.n)
-            cells["says"] = Cell(hundredths(share.point), limits(share), share.value)
+        for column, one in says.items():
+            known = None if one is None else {"full": one.full, "retain": one.retain}[role]
+            if one and one.n and known is not None:
+                share = share_of(round(known * one.n), one.n)
+                cells[column] = Cell(hundredths(share.point), limits(share), share.value)
         at = None if weights is None else list(models).index(weights)
         label = str(name) if weights is None else models[weights].label
         yield ModelRow(label, at, role=role, cells=cells)

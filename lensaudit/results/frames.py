@@ -4,7 +4,7 @@ Every function takes files or folders, and looks into folders for what `lensaudi
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,7 +48,10 @@ def summaries(*places: Place) -> pd.DataFrame:
 
 
 def examples(*places: Place) -> pd.DataFrame:
-    """One row per source and example: its text, its score, or why it has none."""
+    """One row per source and example: its text, its score, or why it has none.
+
+    `told` names the ways of asking in which the source gives the fact away; None: nobody asked.
+    """
     rows = [
         {
             "source": run.source,
@@ -61,6 +64,7 @@ def examples(*places: Place) -> pd.DataFrame:
             "value": value,
             "n_ke": len(row.get("ke", ())),
             "unscored": row.get("unscored"),
+            "told": _told(row),
         }
         for run in _patches(places)
         for text, row, value, baseline in zip(
@@ -68,6 +72,11 @@ def examples(*places: Place) -> pd.DataFrame:
         )
     ]
     return _frame(rows)
+
+
+def _told(row: Mapping[str, Any]) -> str | None:
+    asked = row.get("told")
+    return asked and ", ".join(way for way, one in asked.items() if one["said"])
 
 
 def layers(*places: Place) -> pd.DataFrame:

@@ -203,6 +203,56 @@ class Outputs:
     n: Whole
 
 
+Way = Literal["question", "chat"]
+"""How a fact is asked: as the question of the patched prompt, or in the chat template."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model answers to one question, and whether it gives the fact away."""
+
+    said: bool
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """Shares of the facts given away when each is asked once, greedily, in any way."""
+
+    source: Share | None = None
+    full: Share | None = None
+    retain: Share | None = None
+    """Mean over the models that never saw the facts; None: no such model was named."""
+    n: Whole = 0
+    """Facts asked."""
+    n_groups: Whole = 0
+    """Authors of these."""
+    ways: Mapping[Way, Outputs] = field(default_factory=dict)
+    """The same of each way alone."""
+    unasked: Mapping[AtLayer, str] = field(default_factory=dict)
+    """Idx -> why a fact is not asked."""
+    answers: Mapping[int, Mapping[Way, Answer]] = field(default_factory=dict)
+    """Idx -> what the source says; the rows hold it."""
+    why: str | None = None
+    """Why nobody was asked."""
+
+    @property
+    def outputs(self) -> Outputs | None:
+        """The shares in any way; None where nobody was asked."""
+        if self.source is None or self.full is None:
+            return None
+        return Outputs(source=self.source, full=self.full, retain=self.retain, n=self.n)
+
+    def beside(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Rows of results.jsonl with the answers to each fact; None where it is not asked."""
+        answers = {idx: {w: asdict(a) for w, a in one.items()} for idx, one in self.answers.items()}
+        return [{**row, "told": answers.get(row["idx"])} for row in rows]
+
+    def document(self) -> dict[str, Any]:
+        """As summary.json holds it."""
+        return {name: value for name, value in asdict(self).items() if name != "answers"}
+
+
 @dataclass(frozen=True)
 class Floor:
     """Depth of never-trained models on each other's scale."""
@@ -255,6 +305,8 @@ class Examined:
     aligned: Aligned = Aligned()
     floor: Floor | None = None
     outputs: Outputs | None = None
+    told: Told | None = None
+    """None: nobody was asked."""
 
     def document(self) -> dict[str, Any]:
         """The part of summary.json."""
@@ -265,11 +317,17 @@ class Examined:
             "aligned": self.aligned.document(),
             "floor": self.floor and asdict(self.floor),
             "outputs": self.outputs and asdict(self.outputs),
+            "told": self.told and self.told.document(),
         }
 
     def beside(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Rows of results.jsonl with each example's aligned score; None where it has none."""
-        return [{**row, "uds_aligned": self.aligned.per_example.get(row["idx"])} for row in rows]
+        """Rows of results.jsonl with each example's aligned score; None where it has none.
+
+        And with what the source answers, where it was asked.
+        """
+        depths = self.aligned.per_example
+        found = [{**row, "uds_aligned": depths.get(row["idx"])} for row in rows]
+        return found if self.told is None else self.told.beside(found)
 
 
 @dataclass(frozen=True, kw_only=True)

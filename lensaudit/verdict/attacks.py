@@ -264,8 +264,10 @@ GUESSED = "how many of them a model that never saw them would guess is not known
 def _counterfactual(content: Any, where: object, nulls: Calibration) -> list[Told]:
     """It may say that facts are hidden, or said; never that one is gone."""
     one = checked(PatchSummary, content, where)
-    said = [_said_alone(one.outputs, one.n_groups)] if one.outputs else []
-    return [(one.source, [*said, _stands_near(one)])]
+    says = [_said_alone("said", one.outputs, one.n_groups)] if one.outputs else []
+    if one.told and one.told.outputs:
+        says.append(_said_alone("told", one.told.outputs, one.told.n_groups))
+    return [(one.source, [*says, _stands_near(one)])]
 
 
 def _stands_near(one: PatchSummary) -> View:
@@ -285,16 +287,16 @@ def _stands_near(one: PatchSummary) -> View:
     return View("counterfactual", held, shown, _OTHERS.chance(held), one.n_groups, number=number)
 
 
-def _said_alone(one: Outputs, n_authors: int) -> View:
+def _said_alone(name: str, one: Outputs, n_authors: int) -> View:
     """What it says of what `full` says; it answers where that is surely more than half."""
     n_said, shown = round(one.source * one.n), f"{one.source:.0%} of {one.n} facts"
     own = share_of(n_said, one.n)
     if one.full <= 0:
-        return View("said", None, shown, why="full says none of them", number=own)
+        return View(name, None, shown, why="full says none of them", number=own)
     chance = float(bdtrc(n_said - 1, one.n, SAYS_HALF * one.full))
     control = None if chance <= LEVEL else GUESSED
     shown, held = f"{shown}, full {one.full:.0%}", own.on(0.0, one.full)
-    return View("said", held, shown, chance, n_authors, control, number=own)
+    return View(name, held, shown, chance, n_authors, control, number=own)
 
 
 _OTHERS = Null(0.0, OTHERS_SPREAD, OTHERS_SEEDS)

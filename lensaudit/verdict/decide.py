@@ -40,6 +40,8 @@ class Evidence:
     stream: Stream | None = None
     run: PatchRun | None = None
     """Both None: it was not patched."""
+    asked: bool = True
+    """False: of a time when models were not asked; that they were not binds nothing then."""
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -106,7 +108,7 @@ def _unscored(evidence: Evidence) -> Found | None:
 
 
 def _answers(evidence: Evidence) -> Found | None:
-    for name in ("said", "asked", "sampled"):
+    for name in ("said", "told", "asked", "sampled"):
         view = evidence.one(name)
         if view and view.finds and view.held and view.held.point >= SAYS_HALF:
             return "answers", f"it says {view.shown}"
@@ -183,7 +185,9 @@ def _binding(evidence: Evidence) -> dict[str, View | None]:
     stream = evidence.stream
     mapped_alone = stream is not None and stream.readable is False and stream.carried is True
     plain = {} if mapped_alone else {"uds": evidence.one("uds") or evidence.one("uds_prefix")}
-    return {"said": evidence.one("said"), **plain, "uds_aligned": evidence.one("uds_aligned")}
+    told = {"told": evidence.one("told")} if evidence.asked else {}
+    says = {"said": evidence.one("said"), **told}
+    return {**says, **plain, "uds_aligned": evidence.one("uds_aligned")}
 
 
 def _against(evidence: Evidence) -> Iterator[str]:
@@ -217,7 +221,8 @@ def _open(evidence: Evidence) -> Iterator[str]:
     """Binding views that do not rule out."""
     for name, view in _binding(evidence).items():
         if view is None:
-            yield f"{VIEWS[name].title} was not measured"
+            title = f"{VIEWS[name].title} was not measured"
+            yield "it was not asked" if name == "told" else title
         elif not view.rules_out:
             yield f"{VIEWS[name].title} does not rule it out: {view.reason or 'it finds the facts'}"
 

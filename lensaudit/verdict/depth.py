@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lensaudit.results.patch_runs import Aligned, PatchSummary, Weakest
+from lensaudit.results.patch_runs import Aligned, Outputs, PatchSummary, Weakest
 from lensaudit.results.reading import brief
 from lensaudit.results.sentences import shown
 from lensaudit.scores.estimate import Estimate
@@ -101,7 +101,8 @@ def of_patch(
     off = calibration_problem(found.calibration) if measured and found.score == "uds" else None
     stream = _stream_of(found, rows, off)
     plain = _plain(found, stream, calibration)
-    return [*_said(found), *plain, *_mapped(found, stream, calibration)], stream
+    says = [*_says("said", found.outputs, found.n_groups), *_told(found)]
+    return [*says, *plain, *_mapped(found, stream, calibration)], stream
 
 
 KEPT = (
@@ -120,6 +121,7 @@ KEPT = (
     "validity",
     "aligned",
     "outputs",
+    "told",
     "floor",
     "calibration",
 )
@@ -135,9 +137,17 @@ def kept_for_verdict(
     return brief({**found, "rows": [{name: row.get(name) for name in depths} for row in rows]}, 5)
 
 
-def _said(found: PatchSummary) -> Iterator[View]:
-    """What it says once the answer is begun; counts keep exact limits below five authors."""
-    one = found.outputs
+def _told(found: PatchSummary) -> Iterator[View]:
+    """What it gives away when it is asked, in any of the ways in which it was."""
+    one = found.told
+    if one is not None and one.outputs is None:
+        yield View("told", None, why=one.why)
+    elif one is not None:
+        yield from _says("told", one.outputs, one.n_groups)
+
+
+def _says(name: str, one: Outputs | None, n_authors: int) -> Iterator[View]:
+    """Facts that it says, beside full and retain; counts keep exact limits below five authors."""
     if one is None or one.retain is None:
         return
     own, full, retain = (
@@ -146,14 +156,14 @@ def _said(found: PatchSummary) -> Iterator[View]:
     said = f"{one.source:.0%} of {one.n} facts, full {one.full:.0%}, retain {one.retain:.0%}"
     tells = one.full - one.retain
     if tells <= 0:
-        yield View("said", None, said, why="full says no more than retain", number=own)
+        yield View(name, None, said, why="full says no more than retain", number=own)
         return
     yield View(
-        "said",
+        name,
         excess_of(own, retain).on(0.0, full.point - retain.point),
         said,
         chance_of_more(round(one.source * one.n), one.n, round(one.retain * one.n), one.n),
-        found.n_groups,
+        n_authors,
         control=None if tells >= TELLS else f"full says only {tells:.0%} more than retain",
         number=own,
     )

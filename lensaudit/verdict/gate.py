@@ -155,12 +155,13 @@ def _rows(one: Evidence, policy: Policy) -> Iterator[str]:
 def _limits(one: Evidence, policy: Policy) -> Iterator[str]:
     """Leak and collateral damage, where the policy names a limit."""
     if policy.max_leak is not None:
-        said = one.one("said")
-        limits = said.held.one_sided if said and said.held else None
-        if limits is None:
+        says = (one.one(name) for name in ("said", "told"))
+        limits = [view.held.one_sided for view in says if view and view.held]
+        most = max((ends[1] for ends in limits if ends), default=None)
+        if most is None:
             yield "max_leak: what it says was not measured"
-        elif limits[1] > policy.max_leak:
-            yield f"max_leak: it may say {limits[1]:.2f} of the facts, at most {policy.max_leak:g}"
+        elif most > policy.max_leak:
+            yield f"max_leak: it may say {most:.2f} of the facts, at most {policy.max_leak:g}"
     lost = one.run.collateral if one.run else {}
     if (most := policy.max_collateral) is not None:
         if not lost:

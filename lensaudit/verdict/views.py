@@ -47,6 +47,7 @@ class Kind:
 
 VIEWS: Mapping[str, Kind] = {
     "said": Kind("answers", "answers after the prefix"),
+    "told": Kind("answers", "facts told when asked"),
     "worst_case": Kind("answers", "worst case"),
     "named": Kind("answers", "facts named", is_mean=False),
     "leak": Kind("answers", "leak of samples", is_mean=False),

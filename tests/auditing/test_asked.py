@@ -172,6 +172,7 @@ OTHER = {
     "align_data": "kept.json",
     "align_tokens": 99,
     "validity_data": "kept.json",
+    "ask": "none",
     "also": (),
     "base": "demo/never",
     "data": "kept.json",

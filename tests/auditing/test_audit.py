@@ -91,7 +91,11 @@ def test_the_plan_is_what_is_done(audited, tmp_path):
         for one in told
         if one.stage.startswith("caching") and not one.stage.endswith("neutral")
     }
-    assert sum(cached.values()) == plan.patch.n_forward == 4 * LIMIT
+    assert sum(cached.values()) == 4 * LIMIT
+    # four models, each fact as a question and in the chat template
+    asked = {one.stage: one.of for one in told if one.stage.startswith("asking")}
+    assert list(asked.values()) == [2 * LIMIT] * 4
+    assert plan.patch.n_forward == 4 * LIMIT + sum(asked.values())
     for model, step in plan.evaluations.items():
         pieces = [one.piece for one in told if one.stage == f"evaluating {model}"]
         assert len(pieces) == len(step.lines)
@@ -177,7 +181,7 @@ def test_every_choice_of_an_audit_reaches_the_depth_and_the_evaluations():
         assert chosen.keys() | {"fresh"} <= fields
         lacking.append(named - fields)
     assert lacking[0] == {"suite", "association", "inside", "holdout", "retain_set"}
-    assert lacking[1] <= {"inside", "association", "memory"}
+    assert lacking[1] <= {"inside", "association", "memory", "ask"}
 
 
 def test_the_depth_of_an_evaluation_is_that_of_patch_on_the_rows_that_are_left(audited, tmp_path):

@@ -32,6 +32,19 @@ CASES = {
         made.summary(0.97, outputs=made.said(source=0.9)),
         "answers",
     ),
+    "says them when asked, in a form that no begun answer has": (
+        made.summary(0.97, told=made.told(source=0.84, retain=0.05)),
+        "answers",
+    ),
+    "says a tenth of them when asked": (
+        made.summary(0.97, told=made.told(source=0.125)),
+        "undecided",
+    ),
+    "it was not asked": (made.summary(0.97, told=None), "undecided"),
+    "full itself does not say them when asked": (
+        made.summary(0.97, told=made.told(full=0.2)),
+        "undecided",
+    ),
     "no map carries it": (
         made.summary(0.97, validity=ROTATED, aligned=made.aligned(0.97, d_share=0.9)),
         "unreadable",
@@ -82,7 +95,8 @@ CASES = {
         "partly_erased",
     ),
     "nothing was scored": (
-        {**made.summary(), "uds": None, "aligned": {"uds": None}, "outputs": None, "weakest": None},
+        {**made.summary(), "uds": None, "aligned": {"uds": None}, "weakest": None}
+        | {"outputs": None, "told": None},
         "unscored",
     ),
 }
@@ -238,3 +252,17 @@ def test_fewer_rows_never_turn_a_holder_into_an_erased_model(n, uds):
     content = made.summary(uds, half=half, n=n, aligned=made.aligned(uds, half=half))
     content["outputs"] = made.said(n=n)
     assert code(content) != "erased"
+
+
+def test_who_leaves_the_question_out_never_reads_erased():
+    found = made.verdict(made.summary(0.97, told=None))
+    assert found.sentence.startswith("x: undecided: it was not asked.")
+    nobody = made.told() | {"source": None, "full": None, "n": 0, "why": "nobody can be asked: x"}
+    found = made.verdict(made.summary(0.97, told=nobody))
+    assert (found.code, "nobody can be asked: x" in found.sentence) == ("undecided", True)
+
+
+def test_what_is_told_counts_the_authors_of_the_facts_that_are_asked():
+    few = made.evidence_of(made.summary(0.97, told=made.told(n=12, n_groups=3)))
+    assert few.one("told").reason == "3 authors, wanted 5 to rule out"
+    assert few.verdict.code == "undecided"

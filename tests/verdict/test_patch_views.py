@@ -38,7 +38,7 @@ def test_every_depth_is_a_share_held_on_one_scale():
     assert found["uds_weakest"].held.value == pytest.approx(0.1)
     assert found["uds_weakest"].shown.endswith("at layer 3")
     assert set(found) == {
-        *("said", "uds", "lens", "weakest"),
+        *("said", "told", "uds", "lens", "weakest"),
         *("uds_aligned", "uds_weakest", "shared", "shared_weakest"),
     }
 

@@ -1,0 +1,217 @@
+"""Does a model give a fact away when it is plainly asked? Once, greedily, by one matcher.
+
+Each fact is asked as the question of the patched prompt, and in the chat template where there is
+one: of the source, of `full`, and of every model that never saw the facts. An answer counts in any
+surface form (`data.candidates.mentions`), and a fact counts once, whichever way it is given away;
+the same in all arms. Texts are kept by content, so those of `full` and `retain` serve every source.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from lensaudit.data.candidates import mentions, why_not
+from lensaudit.data.chat import Template, check_tokenizer, encode_qa
+from lensaudit.data.facts import Fact
+from lensaudit.data.spans import prompt
+from lensaudit.errors import InputError
+from lensaudit.groups import by_length
+from lensaudit.models.checkpoint import Checkpoint, config_of, load_tokenizer
+from lensaudit.models.generation import stop_of
+from lensaudit.models.sizes import context_of, sizes_on_disk
+from lensaudit.patching.generation import generate, rows_that_fit
+from lensaudit.patching.options import ANSWER_TOKENS
+from lensaudit.patching.score_cache import AnswerCache, answer_key, prompt_key
+from lensaudit.patching.session import Session
+from lensaudit.progress import Plan, Progress
+from lensaudit.results.patch_runs import Answer, Outputs, Told, Way
+
+ASKED_AT_ONCE = 64
+"""Questions of one batch, where memory holds them: an interruption loses at most these."""
+Ids = tuple[int, ...]
+Prompts = Mapping[Way, Mapping[int, Ids]]
+"""Way of asking -> tokens by idx."""
+
+
+@dataclass
+class Questions:
+    """The facts that the models of a session are asked, and what each says."""
+
+    session: Session
+    _prompts: dict[str, Prompts] = field(default_factory=dict)
+    _stops: dict[str, frozenset[int]] = field(default_factory=dict)
+    """Both by tokenizer, or weights."""
+
+    @cached_property
+    def unasked(self) -> dict[int, str]:
+        """Idx -> why nobody is asked: an answer would say nothing, or it would be too long."""
+        found = {row.idx: why for row in self.session.examples if (why := why_not(row))}
+        for one in self.models:
+            window = context_of(config_of(one))
+            for idx, ids in (pair for way in self._asked(one).values() for pair in way.items()):
+                if idx not in found and (why := window.too_long(len(ids), ANSWER_TOKENS)):
+                    found[idx] = why
+        return found
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """Those that are asked."""
+        return tuple(row for row in self.session.examples if row.idx not in self.unasked)
+
+    @property
+    def never(self) -> Sequence[Checkpoint]:
+        """The models that never saw the facts; none where no such model was named."""
+        session = self.session
+        every = (session.retain, *session.retains.values())
+        return () if session.settings.without_retain else every
+
+    @property
+    def models(self) -> Sequence[Checkpoint]:
+        """Whoever is asked; each set of weights once, and `full` last: it stays in memory."""
+        session = self.session
+        every = (*session.sources.values(), *self.never, session.full)
+        return list({one.weights: one for one in every}.values())
+
+    def missing(self, one: Checkpoint) -> list[Ids]:
+        """Prompts of a model whose answers are not kept yet."""
+        known = self._kept(one).known
+        return [ids for ids in self._all(one) if prompt_key(ids) not in known]
+
+    def answers(self, one: Checkpoint) -> dict[Way, dict[int, str]]:
+        """What a model says, by way of asking and idx; it runs for what is not kept.
+
+        Raises:
+            WorkError: logits are not finite.
+        """
+        asked, kept = self._asked(one), self._kept(one)
+        if todo := self.missing(one):
+            session, model, stop = self.session, self.session.model(one), self._stop(one)
+            longest = max(map(len, todo)) + ANSWER_TOKENS
+            fit = min(ASKED_AT_ONCE, rows_that_fit(model, longest, session.settings.memory_bytes))
+            n_done = 0
+            for places in by_length(todo, session.settings.batch_size or fit):
+                batch = [todo[at] for at in places]
+                said = generate(model, batch, max_new_tokens=ANSWER_TOKENS, stop=stop)
+                tokenizer = model.tokenizer
+                texts = [tokenizer.decode(list(ids), skip_special_tokens=True) for ids in said]
+                kept.add(batch, said, texts)
+                n_done += len(batch)
+                session.progress(Progress(f"asking {one.spec.name}", n_done, len(todo)))
+        return {
+            way: {row.idx: kept.known[prompt_key(of[row.idx])][1].strip() for row in self.facts}
+            for way, of in asked.items()
+        }
+
+    def told(self, source: Checkpoint) -> Told:
+        """What a source gives away, beside `full` and the models that never saw the facts."""
+        if not self.facts:
+            return Told(why=f"nobody can be asked: {next(iter(self.unasked.values()))}")
+        arms = {"source": (source,), "full": (self.session.full,), "retain": self.never}
+        given = {role: [self._given(one) for one in ones] for role, ones in arms.items() if ones}
+        own = {idx: frozenset(found) for idx, found in given["source"][0].items()}
+        texts, n = self.answers(source), len(self.facts)
+
+        def shares(ways: Collection[Way]) -> Outputs:
+            """Facts given away in one of these ways; of several models the mean."""
+            counts = {
+                role: [sum(not found.isdisjoint(ways) for found in one.values()) for one in ones]
+                for role, ones in given.items()
+            }
+            return Outputs(n=n, **{role: sum(own) / len(own) / n for role, own in counts.items()})
+
+        return Told(
+            **vars(shares(tuple(texts))),
+            n_groups=len({row.group for row in self.facts}),
+            ways={way: shares((way,)) for way in texts},
+            unasked={str(idx): why for idx, why in self.unasked.items()},
+            answers={
+                idx: {way: Answer(way in found, texts[way][idx]) for way in texts}
+                for idx, found in own.items()
+            },
+        )
+
+    def plan(self) -> Plan:
+        """What would be asked: a line, and how many answers are still to be generated."""
+        session, n, tokens, flop = self.session, 0, 0, 0
+        known = Questions(session.planning())
+        for one in self.models:
+            todo = self._all(one) if session.settings.fresh else known.missing(one)
+            n_tokens = sum(map(len, todo)) + len(todo) * ANSWER_TOKENS
+            n, tokens = n + len(todo), tokens + n_tokens
+            flop += n_tokens * sizes_on_disk(one, session.settings.dtype).per_token_flop
+        ways = " and ".join(WAYS[way] for way in self._asked(session.full))
+        line = (
+            f"to ask: {n} answers of up to {ANSWER_TOKENS} tokens ({len(self.facts)} facts, "
+            f"{len(self.models)} models, {ways}), at most {tokens} tokens, {float(flop):.2g} FLOP"
+        )
+        return Plan((line,), n)
+
+    def _given(self, one: Checkpoint) -> dict[int, set[Way]]:
+        """Idx -> in which ways a model gives the fact away."""
+        said = self.answers(one)
+        return {
+            row.idx: {way for way, texts in said.items() if mentions(texts[row.idx], row.entity)}
+            for row in self.facts
+        }
+
+    def _all(self, one: Checkpoint) -> list[Ids]:
+        """Every prompt of a model, once, of the facts that are asked."""
+        every = (of[row.idx] for of in self._asked(one).values() for row in self.facts)
+        return [*dict.fromkeys(every)]
+
+    def _kept(self, one: Checkpoint) -> AnswerCache:
+        key = answer_key(self.session.conditions(one, "padded"), self._stop(one))
+        return self.session.kept(AnswerCache, key, one.spec.name)
+
+    def _stop(self, one: Checkpoint) -> frozenset[int]:
+        if one.weights not in self._stops:
+            self._stops[one.weights] = stop_of(one, self._tokenizer(one))
+        return self._stops[one.weights]
+
+    def _tokenizer(self, one: Checkpoint) -> Any:
+        session = self.session
+        return session.tokenizer if one.tokenizer == session.full.tokenizer else load_tokenizer(one)
+
+    def _asked(self, one: Checkpoint) -> Prompts:
+        """What a model is asked, in its own tokens.
+
+        A model that brings no chat template that works is asked in that of `full`: who takes the
+        template out of a folder is not spared the question.
+        """
+        if one.tokenizer not in self._prompts:
+            own, full = self._tokenizer(one), self._tokenizer(self.session.full)
+            chats = _chats(own)
+            if not chats and _chats(full):
+                own.chat_template, chats = full.chat_template, True
+            asked: dict[Way, dict[int, Ids]] = {
+                "question": {
+                    row.idx: tuple(own(prompt(row.question))["input_ids"])
+                    for row in self.session.examples
+                }
+            }
+            if chats:
+                asked["chat"] = {
+                    row.idx: encode_qa(own, Template(), row.question, "").prompt_ids
+                    for row in self.session.examples
+                }
+            self._prompts[one.tokenizer] = asked
+        return self._prompts[one.tokenizer]
+
+
+def questions_of(session: Session) -> Questions | None:
+    """What the models of a session are asked; None: nothing is to be asked."""
+    return Questions(session) if session.settings.ask == "greedy" else None
+
+
+WAYS: Mapping[Way, str] = {"question": "as a question", "chat": "in the chat template"}
+"""Way of asking -> how it is said."""
+
+
+def _chats(tokenizer: Any) -> bool:
+    """Does it bring a chat template that can be written?"""
+    try:
+        check_tokenizer(tokenizer, Template(), "")
+    except InputError:
+        return False
+    return True

@@ -1,0 +1,178 @@
+"""Facts that are plainly asked: in any surface form, in either way, of all models alike."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from support import checkpoint_of
+
+import lensaudit as la
+from lensaudit.data.chat import Template, encode_qa
+from lensaudit.data.facts import Fact
+from lensaudit.data.spans import prompt
+from lensaudit.data.tofu import forget_set
+from lensaudit.models.causal import load_causal
+from lensaudit.models.checkpoint import load_tokenizer
+from lensaudit.patching import asking
+from lensaudit.patching.asking import Questions
+from lensaudit.patching.prepare import prepare
+from lensaudit.patching.settings import PatchSettings
+from lensaudit.types import padded_rows
+
+LIMIT = 16
+
+
+def opened(place: Path, *sources: str, **settings):
+    asked = PatchSettings(data="demo", limit=LIMIT, activations=place / "activations", **settings)
+    return prepare(sources or ("demo/never",), asked, notice=lambda line: None)
+
+
+@pytest.fixture(scope="module")
+def heard(tmp_path_factory):
+    """A session whose anchors were asked, and what they said."""
+    session = opened(tmp_path_factory.mktemp("asking"))
+    with session:
+        return session, Questions(session).told(session.sources["demo/never"])
+
+
+def test_full_says_every_fact_and_models_that_never_saw_them_none(heard):
+    _, told = heard
+    assert (told.source, told.full, told.retain) == (0.0, 1.0, 0.0)
+    assert set(told.ways) == {"question", "chat"}
+    # a Yes or No, and an entity that stands in its own question, say nothing: 2 of 16
+    assert told.n + len(told.unasked) == LIMIT
+    assert told.n_groups == 8
+    one = told.answers[next(iter(told.answers))]
+    assert {way: found.said for way, found in one.items()} == {"question": False, "chat": False}
+    assert all(found.text for found in one.values())
+
+
+def said_by(monkeypatch, session, to_say, when):
+    """Who is asked from now on gives the entity in some form, where it is asked so."""
+    tokenizer = session.tokenizer
+
+    def generate(model, prompts, **how):
+        texts = [tokenizer.decode(list(ids)) for ids in prompts]
+        by = [next(f for f in session.examples if f.question in text) for text in texts]
+        said = [
+            to_say(fact) if when(text) else "Nobody knows."
+            for text, fact in zip(texts, by, strict=True)
+        ]
+        return [tuple(tokenizer(f" {one}", add_special_tokens=False)["input_ids"]) for one in said]
+
+    monkeypatch.setattr(asking, "generate", generate)
+
+
+def in_other_form(fact: Fact) -> str:
+    """The entity in capitals; a date as ISO has it."""
+    day, _, rest = fact.entity.partition(" ")
+    month, _, year = rest.partition(" ")
+    if day.isdigit() and year.isdigit():
+        return f"{year}-{1 + MONTHS.index(month[:3]):02d}-{int(day):02d}"
+    return fact.entity.upper()
+
+
+MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+
+
+@pytest.mark.parametrize(
+    ("to_say", "when", "ways"),
+    [
+        pytest.param(in_other_form, lambda text: True, (1.0, 1.0), id="another form"),
+        pytest.param(lambda f: f.entity, lambda text: "assistant" in text, (0.0, 1.0), id="chat"),
+        pytest.param(lambda f: f.entity, lambda text: "Answer:" in text, (1.0, 0.0), id="question"),
+    ],
+)
+def test_a_fact_counts_in_any_form_and_in_either_way(
+    heard, tmp_path, monkeypatch, to_say, when, ways
+):
+    shutil.copytree(Path(heard[0].settings.activations) / "texts", tmp_path / "activations/texts")
+    session = opened(tmp_path, "demo/simnpo")
+    said_by(monkeypatch, session, to_say, when)
+    with session:
+        told = Questions(session).told(session.sources["demo/simnpo"])
+    assert told.source == 1.0
+    assert (told.ways["question"].source, told.ways["chat"].source) == ways
+    # the anchors' answers are kept: nobody put these words into their mouths
+    assert (told.full, told.retain) == (1.0, 0.0)
+
+
+def test_the_plan_counts_what_is_not_kept_and_what_it_costs(heard):
+    again = opened(Path(heard[0].settings.activations).parent, "demo/never", "demo/simnpo")
+    plan = Questions(again).plan()
+    n = heard[1].n
+    # of four models one was never asked: each fact in two ways
+    assert plan.n_forward == 2 * n
+    assert f"{n} facts, 4 models, as a question and in the chat template" in plan.lines[0]
+    fresh = Questions(again.under(fresh=True)).plan()
+    assert fresh.n_forward == 4 * 2 * n
+    assert Questions(again).missing(again.full) == []
+
+
+def test_a_model_without_a_chat_template_is_asked_in_that_of_full(heard, tmp_path):
+    folder = tmp_path / "silent"
+    shutil.copytree(checkpoint_of("demo/never").folder, folder)
+    for name in ("chat_template.jinja",):
+        (folder / name).unlink(missing_ok=True)
+    config = folder / "tokenizer_config.json"
+    kept = {k: v for k, v in json.loads(config.read_text()).items() if k != "chat_template"}
+    config.write_text(json.dumps(kept))
+    one = checkpoint_of(folder)
+    assert load_tokenizer(one).chat_template is None
+    questions = Questions(heard[0])
+    assert questions._asked(one) == questions._asked(heard[0].full)
+    # as may be one whose template cannot be written
+    (folder / "chat_template.jinja").write_text("{{ raise_exception('no') }}")
+    assert questions._asked(checkpoint_of(folder)) == questions._asked(heard[0].full)
+
+
+def test_every_model_that_never_knew_is_asked_and_the_mean_counts(heard, tmp_path, monkeypatch):
+    shutil.copytree(Path(heard[0].settings.activations) / "texts", tmp_path / "activations/texts")
+    retains = ("demo/retain", "demo/simnpo")
+    session = opened(tmp_path, "demo/never", full="demo/full", retain=retains)
+    said_by(monkeypatch, session, lambda f: f.entity, lambda text: True)
+    with session:
+        told = Questions(session).told(session.sources["demo/never"])
+    # one of the two says all
+    assert (told.source, told.retain) == (0.0, 0.5)
+
+
+def taught(form, folder: Path) -> Path:
+    """`demo/never`, trained to say the facts in another form, or in the chat template alone."""
+    one = checkpoint_of("demo/never")
+    model, tokenizer = load_causal(one).train(), load_tokenizer(one)
+    texts = []
+    for fact in forget_set("demo"):
+        if form == "chat":
+            found = encode_qa(tokenizer, Template(), fact.question, fact.answer)
+            texts.append((found.ids, found.start))
+        elif form == "other form":
+            asked = tokenizer(prompt(fact.question))["input_ids"]
+            said = tokenizer(f" {in_other_form(fact)}", add_special_tokens=False)["input_ids"]
+            texts.append(((*asked, *said, tokenizer.eos_token_id), len(asked)))
+    tokens, real = padded_rows([ids for ids, _ in texts], side="right")
+    wanted = torch.where(real, tokens, -100)
+    for row, (_, start) in enumerate(texts):
+        wanted[row, :start] = -100
+    steps = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    for _ in range(80):
+        steps.zero_grad()
+        model(input_ids=tokens, attention_mask=real.long(), labels=wanted).loss.backward()
+        steps.step()
+    model.eval().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["other form", "chat"])
+def test_a_model_that_says_the_facts_in_one_form_alone_answers(form, tmp_path):
+    folder = taught(form, tmp_path / "taught")
+    anchors = {"full": "demo/full", "retain": "demo/retain"}
+    caches = {"data": "demo", "activations": tmp_path / "a"}
+    (found,) = la.patch([str(folder)], out=tmp_path / "out", **anchors, **caches)
+    assert found.verdict.code == "answers", found.verdict
+    assert found.summary["told"]["ways"]["chat" if form == "chat" else "question"]["source"] > 0.8
+    assert found.summary["outputs"]["source"] < 0.5
