@@ -4,7 +4,7 @@ The worst case, samples, retraining, relearning, effort, and a direction taken a
 what is brought out in excess of the control arm, as a share of what could be.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
@@ -19,7 +19,7 @@ from lensaudit.results.attacks import (
     WorstSummary,
     shifts_in,
 )
-from lensaudit.results.eval_runs import MetricResult
+from lensaudit.results.eval_runs import EvaluationResult, MetricResult
 from lensaudit.results.locate import Kind
 from lensaudit.results.patch_runs import Outputs, PatchSummary, estimate_in
 from lensaudit.results.reading import Whole, checked, checked_as, need, part
@@ -34,6 +34,7 @@ from lensaudit.verdict.thresholds import (
     OTHERS_SPREAD,
     OTHERS_ZERO,
     SAYS_HALF,
+    TELLS,
 )
 from lensaudit.verdict.views import LEVEL, Calibration, Null, View, strongest
 
@@ -114,7 +115,69 @@ def _worst(content: Any, where: object, nulls: Calibration) -> list[Told]:
         one.authors,
         blind="not naming a fact is no proof",
     )
-    return [(one.source, [worst, named])]
+    return [(one.source, [worst, named, *_greedy(one)])]
+
+
+PLAINLY = ("greedy", "chat")
+"""Attacks that are none: the question, or the question in the chat template, answered greedily."""
+
+
+def _greedy(one: WorstSummary) -> Iterator[View]:
+    """What it answers when plainly asked: the better of both ways, beside `full` and `retain`."""
+    rows = [attack for attack in one.attacks if attack.name in PLAINLY]
+    views = [
+        _beside(
+            f"{own:.0%} of {attack.n_scored} facts ({attack.name})",
+            Estimate(own, n=attack.n_scored),
+            attack.control,
+            attack.retain,
+            one.authors or None,
+            len(rows),
+        )
+        for attack in rows
+        if (own := attack.source) is not None and attack.n_scored
+    ]
+    if views:
+        yield strongest(views)
+
+
+def _beside(
+    shown: str,
+    own: Estimate,
+    full: float | None,
+    retain: float | None,
+    authors: int | None,
+    n_ways: int = 1,
+) -> View:
+    """Answers when asked, by counts, as a share of what `full` says beyond `retain`.
+
+    Args:
+        shown: how much it answers.
+        own: the same as a number, of so many facts.
+        full: what `full` answers; None: not known, so that it may be all.
+        retain: what a model that never saw them does.
+        authors: of the facts.
+        n_ways: of asking, of which this is one.
+    """
+    if retain is None:
+        return View("asked", None, shown, why="what retain answers is not known", number=own)
+    n, most = own.n or 0, 1.0 if full is None else full
+    said = f"{shown}{'' if full is None else f', full {full:.0%}'}, retain {retain:.0%}"
+    if most <= retain:
+        return View("asked", None, said, why="full answers no more than retain", number=own)
+    bare = Estimate(own.point - retain, n=n)
+    excess, chance = _counted(own.point * n, retain * n, n, authors, bare)
+    tells = most - retain
+    return View(
+        "asked",
+        excess.on(0.0, tells),
+        said,
+        min(1.0, n_ways * chance),
+        authors,
+        control=None if tells >= TELLS else f"full answers only {tells:.0%} more than retain",
+        blind="not answered is no proof",
+        number=own,
+    )
 
 
 def _sample(content: Any, where: object, nulls: Calibration) -> list[Told]:
@@ -238,18 +301,33 @@ def _directions(content: Any, where: object, nulls: Calibration) -> list[Told]:
 Recovered = Annotated[Estimate, BeforeValidator(lambda one: estimate_in(one, "recovery"))]
 """An experiment with a direction, as the estimate of what it brings back."""
 
-ASKED = ("forget_Q_A_ROUGE", "leak_exact")
+ASKED = {"forget_Q_A_ROUGE": "asked", "leak_exact": "leak"}
 """Metrics of a suite about what a model answers, and the views they are."""
 
 
 def _eval(entries: Mapping[str, MetricResult], where: object, nulls: Calibration) -> list[Told]:
-    why = "what full and retain say is not in this folder"
+    """Alone they say nothing: see `asked_beside`."""
     views = [
-        View(view, None, f"{name} {one.value:.2f}", why=why, number=one)
-        for name, view in zip(ASKED, ("asked", "leak"), strict=True)
+        View(view, None, f"{name} {one.value:.2f}", why=ALONE, number=one)
+        for name, view in ASKED.items()
         if (one := entries.get(name)) is not None and one.value is not None
     ]
     return [("", views)]
+
+
+ALONE = "what full and retain say on these rows was not evaluated"
+
+
+def asked_beside(
+    own: EvaluationResult, full: EvaluationResult | None, retain: EvaluationResult
+) -> View | None:
+    """What a model answers when asked, by ROUGE, beside evaluations of its anchors on its rows."""
+    name = "forget_Q_A_ROUGE"
+    found, top, arm = (one and one.entries.get(name) for one in (own, full, retain))
+    if found is None or found.value is None or arm is None or arm.value is None or not found.n:
+        return None
+    number = Estimate(found.value, n=found.n)
+    return _beside(f"{name} {found.value:.2f}", number, top and top.value, arm.value, None)
 
 
 SCALE = {

@@ -9,6 +9,7 @@ with it: model utility, else its answers to kept rows.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from lensaudit.results.patch_runs import PatchRun, PatchSummary, read_patch
 from lensaudit.results.reading import checked, json_object, part
 from lensaudit.results.records import MANIFEST, check_result, check_whole, model_in
 from lensaudit.settings import Place, path_of
-from lensaudit.verdict.attacks import READERS
+from lensaudit.verdict.attacks import READERS, asked_beside
 from lensaudit.verdict.decide import BADNESS, Code, Evidence, Verdict
 from lensaudit.verdict.depth import of_patch
 from lensaudit.verdict.rows import Facts, facts_in, facts_of_run, shared
@@ -100,6 +101,12 @@ def kept_of_runs(
 def _kept_rows(run: EvaluationResult) -> object:
     """Content of the rows to keep; None where a log of another tool does not say."""
     return part(run.manifest, "inputs", "data").get("retain")
+
+
+def _forget_rows(run: EvaluationResult) -> object:
+    """Content of the rows to forget, and how they were asked."""
+    inputs = part(run.manifest, "inputs")
+    return part(inputs, "data").get("forget"), part(inputs, "conditions").get("template")
 
 
 def keeps_line(source: str, found: Iterable[Keeps]) -> str | None:
@@ -286,7 +293,19 @@ class Verdicts:
             one.is_anchor = weights in self._anchors
             evals = [run for full in fulls for run in self._models[str(full)].evals]
             one.keeps = kept_of_runs(one.evals, evals)
+            one.beside += self._asked(one, evals)
         return tuple(one for one in self._models.values() if one.runs or not one.is_anchor)
+
+    def _asked(self, model: Model, full: Sequence[EvaluationResult]) -> Iterator[Beside]:
+        """What it answers beside its anchors, of evaluations that asked for the same rows alike."""
+        never = {run.models["retain"].weights for run in model.runs} & self._models.keys()
+        arm = [run for one in never for run in self._models[str(one)].evals]
+        for run in model.evals:
+            tops = [one for one in full if _forget_rows(one) == _forget_rows(run)]
+            arms = [one for one in arm if _forget_rows(one) == _forget_rows(run)]
+            for top, retain in product(tops or [None], arms):
+                if view := asked_beside(run, top, retain):
+                    yield Beside([view], facts_in(run.manifest or {}, None, run.path))
 
     @property
     def q(self) -> Mapping[str, float]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.scores.intervals import exact_excess
-from lensaudit.verdict.attacks import _null_of
+from lensaudit.verdict.attacks import ALONE, _null_of
 from lensaudit.verdict.collect import verdicts
 from lensaudit.verdict.gate import Policy, gate
 from lensaudit.verdict.views import GROUPS, LEVEL, read_calibration
@@ -24,7 +24,7 @@ def codes(*places):
 
 
 def worst_folder(
-    folder, n_out=40, *, source="x", weights="w", low=0.55, high=0.85, q="", expected=2.0
+    folder, n_out=40, *, source="x", weights="w", low=0.55, high=0.85, q="", expected=2.0, **rates
 ):
     folder.mkdir(parents=True)
     content = {
@@ -40,9 +40,30 @@ def worst_folder(
         "no_interval": None if low is not None else "every author has the same mean",
         "named": [],
         "facts": [{"idx": 0, "q": q}],
+        "attacks": [attack_row(name, *three) for name, three in rates.items()],
     }
     (folder / "summary.json").write_text(json.dumps(content))
     return made.seal(folder, "worst", ["summary.json"], source={"weights": weights})
+
+
+def attack_row(name, source, full, retain):
+    """An attack of a worst case by the share of the facts that it brings out of each model."""
+    return {
+        **{"name": name, "tier": "cheap", "about": "", "n_scored": 56, "control": full},
+        **{"source": source, "retain": retain, "counts": True, "only": 0, "gain": 0.0},
+        **{"seconds": 0.0, "forwards": 0, "tokens": 0},
+    }
+
+
+def eval_folder(folder, role, rouge, rows="r"):
+    """An evaluation of a model of a run of `patch` that says so much by ROUGE."""
+    folder.mkdir(parents=True)
+    scored = {str(at): {"rougeL_recall": rouge} for at in range(64)}
+    log = {"forget_Q_A_ROUGE": {"agg_value": rouge, "value_by_index": scored}}
+    (folder / "TOFU_EVAL.json").write_text(json.dumps(log))
+    weights = made.inputs(made.summary())[role]["weights"]
+    named = {"model": {"name": role, "weights": weights}, "data": {"forget": rows}}
+    return made.seal(folder, "eval", ["TOFU_EVAL.json"], **named)
 
 
 def know_folder(folder, p, entities=None, *, idx=0):
@@ -335,6 +356,37 @@ def found(model):
 def without_folders(model):
     told = model.document()
     return told | {"other_rows": [one["verdict"] for one in told["other_rows"]]}
+
+
+@pytest.mark.parametrize(
+    ("own", "rows", "code"),
+    [(0.93, "r", "answers"), (0.45, "r", "erased"), (0.93, "others", "erased")],
+)
+def test_what_is_answered_is_read_beside_the_evaluations_of_the_anchors(tmp_path, own, rows, code):
+    """ROUGE .93 where full has .95 and retain .40, of rows that all three were asked."""
+    made.save_run(tmp_path / "patch", made.summary())
+    for role, rouge in (("source", own), ("full", 0.95), ("retain", 0.4)):
+        eval_folder(tmp_path / role, role, rouge, "r" if role == "source" else rows)
+    (one,) = verdicts([tmp_path]).models
+    assert one.code == code
+    (asked,) = (view for view in one.views if view.name == "asked")
+    assert (asked.reason == ALONE) is (rows == "others")
+    assert asked.shown.endswith("full 95%, retain 40%") is (rows == "r")
+
+
+@pytest.mark.parametrize(
+    ("rates", "code"),
+    [
+        ({"greedy": (0.84, 1.0, 0.05)}, "answers"),
+        ({"greedy": (0.05, 1.0, 0.05), "chat": (1.0, 1.0, 0.0)}, "answers"),
+        ({"greedy": (0.05, 1.0, 0.05), "prefix": (1.0, 1.0, 0.0)}, "erased"),
+        ({"greedy": (0.09, 1.0, 0.02)}, "erased"),
+    ],
+)
+def test_what_a_worst_case_hears_on_plain_questions_is_an_answer(tmp_path, rates, code):
+    made.save_run(tmp_path / "patch", made.summary())
+    worst_folder(tmp_path / "worst", 0, expected=0, low=None, **rates)
+    assert codes(tmp_path) == {"x": code}
 
 
 def test_named_facts_find_by_their_least_q_alone(tmp_path):
