@@ -92,7 +92,7 @@ def test_a_pass_of_the_first_release_is_found_again(tiny_tokenizer, monkeypatch)
     passes = tiny_passes(tiny_tokenizer)
     keys = []
 
-    def kept(folders, label, key, make):
+    def kept(folders, label, key, make, *, fresh):
         keys.append(key)
         return [], True
 

@@ -13,6 +13,7 @@ from lensaudit.report.assemble import assemble
 from lensaudit.report.packing import floats, shares, stepped
 from lensaudit.report.render import policy, render, write_report
 from lensaudit.results.locate import locate
+from lensaudit.results.records import signed
 from lensaudit.verdict.collect import verdicts
 from lensaudit.verdict.decide import LIMITS
 
@@ -129,7 +130,8 @@ def test_a_folder_is_no_published_model_whatever_its_last_part_spells(tmp_path):
     mine_now = next(m for m in assemble([tmp_path / "out"]).models.values() if m.name == str(mine))
     assert (mine_now.method, mine_now.epoch) == (None, None)
     # what `unlearn` wrote beside the weights counts
-    write(mine / "manifest.json", {"command": "unlearn", "inputs": {"method": "SimNPO"}})
+    signed_one = signed({"command": "unlearn", "inputs": {"method": "SimNPO"}})
+    write(mine / "manifest.json", signed_one)
     mine_now = next(m for m in assemble([tmp_path / "out"]).models.values() if m.name == str(mine))
     assert (mine_now.method, mine_now.epoch) == ("SimNPO", None)
 
