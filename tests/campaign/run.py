@@ -339,9 +339,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     strangers = mended(results, known, names)
     for entry in strangers:
         print(f"mended: {entry.cases[0]!r} ({entry.what}): take it off the list")
-    if args.write:
-        write_table(text)
     unknown = [one for one in results if one.outcome == "unknown"]
+    if args.write and not unknown:
+        write_table(text)
     for one in unknown:
         print(f"unknown: {one.name}\n    {one.why[:800]}")
     shutil.rmtree(scratch, ignore_errors=True)
@@ -407,7 +407,11 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--again", action="store_true", help="ask also what ended before")
     parser.add_argument("--keep", action="store_true", help="believe lines of another version")
     parser.add_argument("--verbose", action="store_true")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/terminal.md")
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="put the table into docs/terminal.md, where nothing is unknown",
+    )
     parser.add_argument("--list", action="store_true", help="name the cases and ask none")
     return parser.parse_args(arguments)
 
