@@ -15,17 +15,19 @@ from lensaudit.data.candidates import mentions, why_not
 from lensaudit.data.chat import Template, check_tokenizer, encode_qa
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import prompt
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, WorkError
 from lensaudit.groups import by_length
+from lensaudit.models.bridge import DTYPES
 from lensaudit.models.checkpoint import Checkpoint, config_of, load_tokenizer
 from lensaudit.models.generation import stop_of
+from lensaudit.models.large.placement import fits_whole
 from lensaudit.models.sizes import context_of, sizes_on_disk
 from lensaudit.patching.generation import generate, rows_that_fit
 from lensaudit.patching.options import ANSWER_TOKENS
 from lensaudit.patching.score_cache import AnswerCache, answer_key, prompt_key
 from lensaudit.patching.session import Session
 from lensaudit.progress import Plan, Progress
-from lensaudit.results.patch_runs import Answer, Outputs, Told, Way
+from lensaudit.results.patch_runs import Answer, InType, Outputs, Told, Way
 
 ASKED_AT_ONCE = 64
 """Questions of one batch, where memory holds them: an interruption loses at most these."""
@@ -124,6 +126,8 @@ class Questions:
             **vars(shares(tuple(texts))),
             n_groups=len({row.group for row in self.facts}),
             ways={way: shares((way,)) for way in texts},
+            dtype=self.session.settings.dtype,
+            types=self.in_types(source),
             unasked={str(idx): why for idx, why in self.unasked.items()},
             answers={
                 idx: {way: Answer(way in found, texts[way][idx]) for way in texts}
@@ -131,19 +135,53 @@ class Questions:
             },
         )
 
+    def in_types(self, source: Checkpoint) -> dict[str, InType]:
+        """What a source says in the other types of numbers that memory holds it in.
+
+        A type in which its logits overflow is none that it could be used in.
+        """
+        session, found = self.session, dict[str, InType]()
+        rows = session.token_match(source, session.encoded).rows
+        for dtype in self.types(source):
+            apart = session.apart(dtype=dtype)
+            try:
+                told = Questions(apart, self._prompts, self._stops)._given(source).values()
+                said = float(apart.answers(source, rows)[1].double().mean())
+            except (InputError, WorkError) as error:
+                session.notice(f"{source.spec.name}: not asked in {dtype}: {error}")
+            else:
+                found[dtype] = InType(said, sum(map(bool, told)) / len(told))
+        return found
+
+    def types(self, source: Checkpoint) -> list[str]:
+        """Types of numbers beside the run's own in which memory holds the weights."""
+        settings = self.session.settings
+        return [
+            name
+            for name, dtype in DTYPES.items()
+            if name != settings.dtype and fits_whole(source, dtype=dtype, device=settings.device)
+        ]
+
     def plan(self) -> Plan:
         """What would be asked: a line, and how many answers are still to be generated."""
         session, n, tokens, flop = self.session, 0, 0, 0
-        known = Questions(session.planning())
-        for one in self.models:
-            todo = self._all(one) if session.settings.fresh else known.missing(one)
+        asked = [(one, session.settings.dtype) for one in self.models]
+        sources = {one.weights: one for one in session.sources.values()}.values()
+        asked += [(one, dtype) for one in sources for dtype in self.types(one)]
+        known = {
+            dtype: Questions(session.planning(dtype=dtype), self._prompts, self._stops)
+            for dtype in dict.fromkeys(dtype for _, dtype in asked)
+        }
+        for one, dtype in asked:
+            todo = self._all(one) if session.settings.fresh else known[dtype].missing(one)
             n_tokens = sum(map(len, todo)) + len(todo) * ANSWER_TOKENS
             n, tokens = n + len(todo), tokens + n_tokens
-            flop += n_tokens * sizes_on_disk(one, session.settings.dtype).per_token_flop
+            flop += n_tokens * sizes_on_disk(one, dtype).per_token_flop
         ways = " and ".join(WAYS[way] for way in self._asked(session.full))
         line = (
             f"to ask: {n} answers of up to {ANSWER_TOKENS} tokens ({len(self.facts)} facts, "
-            f"{len(self.models)} models, {ways}), at most {tokens} tokens, {float(flop):.2g} FLOP"
+            f"{len(self.models)} models, {ways}; the sources in {len(known)} types of numbers), "
+            f"at most {tokens} tokens, {float(flop):.2g} FLOP"
         )
         return Plan((line,), n)
 

@@ -149,6 +149,12 @@ class Session:
         other.settings = replace(self.settings, **settings)
         return other
 
+    def apart(self, **settings: Any) -> "Session":
+        """The same under other settings, with models and caches of its own, soon let go."""
+        other = self.under(**settings)
+        other._models, other._caches = {}, {}
+        return other
+
     def planning(self, **settings: Any) -> "Session":
         """The same session for a plan: it reads what earlier runs left."""
         return self.under(fresh=False, **settings)

@@ -215,6 +215,16 @@ class Answer:
     text: str
 
 
+@dataclass(frozen=True)
+class InType:
+    """Shares of the facts that a model says when its numbers are of another type."""
+
+    said: Share
+    """Exactly after the prefix, greedily."""
+    told: Share
+    """Given away when asked once, in any way."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Told:
     """Shares of the facts given away when each is asked once, greedily, in any way."""
@@ -229,6 +239,10 @@ class Told:
     """Authors of these."""
     ways: Mapping[Way, Outputs] = field(default_factory=dict)
     """The same of each way alone."""
+    dtype: str = ""
+    """Type of the numbers in which all of these ran."""
+    types: Mapping[str, InType] = field(default_factory=dict)
+    """Further types -> what the source says in them."""
     unasked: Mapping[AtLayer, str] = field(default_factory=dict)
     """Idx -> why a fact is not asked."""
     answers: Mapping[int, Mapping[Way, Answer]] = field(default_factory=dict)

@@ -203,6 +203,7 @@ def _against(evidence: Evidence) -> Iterator[str]:
         alone = evidence.one("counterfactual")
         yield (alone and alone.reason) or NOT_TRIED["stream"]
         return
+    yield from filter(None, (stream.types,))
     yield from _open(evidence)
     if stream.tail:
         yield _tail(stream)
@@ -240,7 +241,9 @@ def _said(code: Code, evidence: Evidence) -> str:
 def _not_asked(evidence: Evidence) -> str:
     """What was not asked, in words; a group whose views all lack a number was asked in vain."""
     asked = {view.group for view in evidence.views}
-    return "; ".join(NOT_TRIED[group] for group in GROUPS if group not in asked)
+    stream = evidence.stream
+    alone = [f"it was asked in {stream.one_type} alone"] if stream and stream.one_type else []
+    return "; ".join([*alone, *(NOT_TRIED[group] for group in GROUPS if group not in asked)])
 
 
 def _tail(stream: Stream) -> str:

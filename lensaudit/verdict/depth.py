@@ -24,6 +24,7 @@ from lensaudit.verdict.thresholds import (
     TAIL_LEAST,
     TAIL_SHARE,
     TELLS,
+    TYPES_APART,
 )
 from lensaudit.verdict.views import Calibration, View, zero_of
 
@@ -59,6 +60,10 @@ class Stream:
     """Does the plain stream surely hold more than never-trained models do?"""
     shared: str | None = "the direction that facts share was not taken out"
     """Why one shared direction may be what reads as erasure; None: it was taken out."""
+    types: str | None = None
+    """Where it says more or less in another type of numbers."""
+    one_type: str | None = None
+    """The type of numbers that it was asked in alone."""
     weakest: str | None = "the weakest layer was not measured"
     """Why one layer may hold the facts alone; None: none does."""
 
@@ -266,8 +271,28 @@ def _stream_of(one: PatchSummary, rows: Sequence[Mapping[str, Any]], off: str | 
         tail=tuple(low) if many else (),
         above_floor=_above_floor(one),
         shared=_hidden_by_one(aligned),
+        types=_types_apart(one),
+        one_type=one.told.dtype if one.told and one.told.dtype and not one.told.types else None,
         weakest=None if aligned.weakest else "the weakest layer was not measured",
     )
+
+
+def _types_apart(one: PatchSummary) -> str | None:
+    """Where what it says in another type of numbers is not what it says in the run's."""
+    if one.told is None or one.told.source is None:
+        return None
+    begun = None if one.outputs is None else one.outputs.source
+    for dtype, found in one.told.types.items():
+        for own, other, when in (
+            (one.told.source, found.told, "when asked"),
+            (begun, found.said, "once the answer is begun"),
+        ):
+            if own is not None and abs(own - other) >= TYPES_APART:
+                return (
+                    f"in {dtype} it says {other:.0%} of the facts {when}, in {one.told.dtype} "
+                    f"{own:.0%}: what was audited is not what is run"
+                )
+    return None
 
 
 def _is_read(d_share: float | None) -> bool | None:

@@ -16,6 +16,10 @@ SAYS_HALF = 0.5
 TELLS = 0.25
 """Least difference between what `full` and `retain` say for answers to tell anything."""
 
+TYPES_APART = 0.1
+"""Difference of what a model says in two types of numbers from which it was not audited as it runs;
+models of the embedded family differ by .04 and less."""
+
 TAIL_BELOW = 0.25
 """Depth of one fact under which it is still read."""
 TAIL_SHARE, TAIL_LEAST = 0.05, 3

@@ -103,11 +103,11 @@ def test_the_plan_counts_what_is_not_kept_and_what_it_costs(heard):
     again = opened(Path(heard[0].settings.activations).parent, "demo/never", "demo/simnpo")
     plan = Questions(again).plan()
     n = heard[1].n
-    # of four models one was never asked: each fact in two ways
-    assert plan.n_forward == 2 * n
+    # of four models one was never asked: each fact in two ways and three types of numbers
+    assert plan.n_forward == 2 * n * 3
     assert f"{n} facts, 4 models, as a question and in the chat template" in plan.lines[0]
     fresh = Questions(again.under(fresh=True)).plan()
-    assert fresh.n_forward == 4 * 2 * n
+    assert fresh.n_forward == 2 * n * (4 + 2 * 2)
     assert Questions(again).missing(again.full) == []
 
 
@@ -137,6 +137,48 @@ def test_every_model_that_never_knew_is_asked_and_the_mean_counts(heard, tmp_pat
         told = Questions(session).told(session.sources["demo/never"])
     # one of the two says all
     assert (told.source, told.retain) == (0.0, 0.5)
+
+
+def silent_in_float32(folder: Path) -> Path:
+    """`demo/full` with two units that are one but for what float32 alone can tell.
+
+    Their ways out are S (1 + 2^-9) v and -S v: together S 2^-9 v, which drowns the stream. In
+    bfloat16 1 + 2^-9 is 1, and they cancel. S is too large for float16.
+    """
+    one, drowning = checkpoint_of("demo/full"), 2.0**18
+    model = load_causal(one)
+    mlp = model.model.layers[-1].mlp
+    v = torch.ones(model.config.hidden_size)
+    v[::2] = -1.0
+    with torch.no_grad():
+        for way_in in (mlp.gate_proj, mlp.up_proj):
+            way_in.weight[1] = way_in.weight[0]
+        mlp.down_proj.weight[:, 0] = drowning * (1 + 2.0**-9) * v
+        mlp.down_proj.weight[:, 1] = -drowning * v
+    model.save_pretrained(folder)
+    load_tokenizer(one).save_pretrained(folder)
+    return folder
+
+
+def test_a_model_that_says_the_facts_in_one_type_of_numbers_is_heard(heard, tmp_path):
+    shutil.copytree(Path(heard[0].settings.activations) / "texts", tmp_path / "activations/texts")
+    name, told = str(silent_in_float32(tmp_path / "silent")), list[str]()
+    session = opened(tmp_path, name, full="demo/full", retain="demo/retain")
+    session.notice = told.append
+    with session:
+        found = Questions(session).told(session.sources[name])
+    assert (found.dtype, found.source) == ("float32", 0.0)
+    assert found.types["bfloat16"].told > 0.9
+    assert found.types["bfloat16"].said > 0.9
+    assert found.types.keys() == {"bfloat16"}
+    assert "not asked in float16: logits are not finite" in told[-1]
+
+
+def test_a_type_that_memory_does_not_hold_is_not_asked(heard, monkeypatch):
+    monkeypatch.setattr(asking, "fits_whole", lambda one, **how: False)
+    questions = Questions(heard[0])
+    assert questions.types(heard[0].full) == []
+    assert "1 types of numbers" in questions.plan().lines[0]
 
 
 def taught(form, folder: Path) -> Path:

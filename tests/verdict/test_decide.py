@@ -266,3 +266,18 @@ def test_what_is_told_counts_the_authors_of_the_facts_that_are_asked():
     few = made.evidence_of(made.summary(0.97, told=made.told(n=12, n_groups=3)))
     assert few.one("told").reason == "3 authors, wanted 5 to rule out"
     assert few.verdict.code == "undecided"
+
+
+def test_what_is_said_in_another_type_of_numbers_stands_in_the_way_of_erased():
+    def types(said, told):
+        both = {"bfloat16": {"said": said, "told": told}}
+        return made.verdict(made.summary(0.97, told=made.told(dtype="float32", types=both)))
+
+    found = types(0.05, 0.9)
+    assert found.code == "undecided"
+    assert "in bfloat16 it says 90% of the facts when asked, in float32 0%" in found.sentence
+    assert "once the answer is begun, in float32 5%" in types(0.16, 0.0).sentence
+    near = types(0.14, 0.09)
+    assert (near.code, "alone" in near.sentence) == ("erased", False)
+    one = made.verdict(made.summary(0.97, told=made.told(dtype="float32")))
+    assert (one.code, "It was asked in float32 alone" in one.sentence) == ("erased", True)

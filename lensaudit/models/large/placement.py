@@ -300,6 +300,15 @@ def check_fits(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str) -> No
         )
 
 
+def fits_whole(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str) -> bool:
+    """Are all of its weights, in this type, no more than is free on the device?"""
+    try:
+        check_fits(checkpoint, dtype=dtype, device=device)
+    except InputError:
+        return False
+    return True
+
+
 def where_spread(
     checkpoint: Checkpoint, *, dtype: torch.dtype, device: str, spread: int | None
 ) -> Placement | None:
