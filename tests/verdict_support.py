@@ -40,6 +40,7 @@ def aligned(uds=0.95, *, half=0.03, weakest=0.9, shared=0.93, shared_weakest=0.8
         "full": 0.0,
         "gap": {"value": 0.0, "low": -0.02, "high": 0.02},
         "weakest": layer(weakest),
+        "shift": {"layer": 3, "times": 1.1, "per_layer": [1.0, 1.1]},
         "shared": {
             "uds": shared,
             **depth(shared, half),

@@ -41,9 +41,11 @@ from lensaudit.results.patch_runs import (
     Floor,
     Outputs,
     Shared,
+    Shift,
     Validity,
     Weakest,
 )
+from lensaudit.scores.alignment import relative_distance, times_apart
 from lensaudit.scores.depth import DepthScore, depth_score
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_ratio
@@ -184,6 +186,7 @@ class _Examination:
         # by source: why no map of it is wanted, or fitted; by weights and width, the maps
         self.unmapped: dict[str, str] = {}
         self.maps: dict[tuple[str, int], Alignment] = {}
+        self.far: dict[tuple[str, int], Drops] = {}
 
     def of(self, one: Outcome) -> Examined:
         """Every control of one source."""
@@ -455,9 +458,35 @@ class _Examination:
             full=_mean(self._depth(s1, self._deltas(session.full, width)).uds),
             weakest=weakest_of(s1, depth, rows, layers),
             shared=shared,
+            shift=self._shift(source, width),
             unscored=lost if misfit else {},
             experimental=misfit,
         )
+
+    def _shift(self, source: Checkpoint, width: int) -> Shift | None:
+        """How far its aligned stream lies from `full`'s, as those that never knew lie."""
+        never = [self._far(one, width) for one in self.retains.values()]
+        times = times_apart(self._far(source, width), torch.stack(never).mean(0))
+        if not bool(times.isfinite().all()):
+            return None
+        at = int((times > times.max() - ALIKE).nonzero()[0])
+        return Shift(self.settings.at_layers[at], float(times.max()), tuple(times.tolist()))
+
+    def _far(self, model: Checkpoint, width: int) -> Float[Tensor, " layer"]:
+        """Mean over all positions of the spans."""
+        if (known := self.far.get((model.weights, width))) is not None:
+            return known
+        session, layers = self.session, self.settings.at_layers
+        own = self._carried(model, width, "map", session.encoded)
+        full = session.streams(session.full, session.encoded).activations
+        found = []
+        for e in self._matched(model):
+            at, resid = own.example(e.idx, layers)
+            here = (at >= e.start) & (at < e.end)
+            there = full.example(e.idx, layers=layers).at(at[here]).resid
+            found.append(relative_distance(resid[:, here], there))
+        self.far[model.weights, width] = mean = torch.cat(found, dim=1).mean(1)
+        return mean
 
     def _floor(self, width: int) -> Floor | None:
         """Depth of each retain model on the others' scale; plain of those beside the anchor."""

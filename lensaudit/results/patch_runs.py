@@ -127,6 +127,20 @@ def _difference(found: Estimate | None) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True)
+class Shift:
+    """How far the aligned stream lies from `full`'s where facts are said: was something added?
+
+    By layer, the mean over the spans of |source - full| / |full|, in units of the same of models
+    that never saw the facts.
+    """
+
+    layer: Whole
+    """Where it is largest."""
+    times: Number
+    per_layer: Sequence[Number] = ()
+
+
+@dataclass(frozen=True)
 class Aligned:
     """UDS of the aligned source, and what shows whether the map means anything."""
 
@@ -145,6 +159,7 @@ class Aligned:
     weakest: Weakest | None = None
     """The strong layer that is erased least: a mean over layers hides what one of them holds."""
     shared: Shared = Shared()
+    shift: Shift | None = None
     unscored: Mapping[int, str] = field(default_factory=dict)
     """Idx -> why an example has no aligned depth, of a source that has no other."""
     experimental: bool = False
@@ -165,6 +180,7 @@ class Aligned:
             "full": self.full,
             "weakest": self.weakest and self.weakest.document(),
             "shared": (self.shared if self.why is None else Shared(why=self.why)).document(),
+            "shift": self.shift and asdict(self.shift),
             "why": self.why or (self.uds and self.uds.why),
             **({"experimental": True} if self.experimental else {}),
             **({"unscored": dict(sorted(self.unscored.items()))} if self.unscored else {}),

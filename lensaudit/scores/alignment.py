@@ -171,6 +171,33 @@ def ordinary(
     return norms <= times * medians.unsqueeze(1)
 
 
+LEAST_APART = 0.01
+"""Distance, as a share of `full`'s length, below which streams differ by rounding."""
+
+
+def relative_distance(
+    found: Float[Tensor, "layer pos d_model"], full: Float[Tensor, "layer pos d_model"]
+) -> Float[Tensor, "layer pos"]:
+    """How far a stream lies from `full`'s at each position, in lengths of `full`'s.
+
+    >>> relative_distance(torch.tensor([[[3.0, 4.0]]]), torch.tensor([[[0.0, 4.0]]]))
+    tensor([[0.7500]], dtype=torch.float64)
+    """
+    own, theirs = found.double(), full.double()
+    return (own - theirs).norm(dim=-1) / theirs.norm(dim=-1)
+
+
+def times_apart(
+    source: Float[Tensor, " layer"], never: Float[Tensor, " layer"]
+) -> Float[Tensor, " layer"]:
+    """By layer, how many times as far from `full` a model lies as those that never knew.
+
+    >>> times_apart(torch.tensor([0.75, 0.02]), torch.tensor([0.25, 0.0]))
+    tensor([3., 2.])
+    """
+    return source / never.clamp(min=LEAST_APART)
+
+
 _PRECISE = 1e-10
 """Residual of the vector in units of its eigenvalue."""
 _CANCELLED = 1e-12

@@ -14,7 +14,7 @@ from lensaudit.screen.tables import Part, dim, styled, table
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.collect import Verdicts, keeps_line
 from lensaudit.verdict.decide import WORDS, said, with_limits
-from lensaudit.verdict.thresholds import READABLE_BELOW
+from lensaudit.verdict.thresholds import ADDED_FROM, READABLE_BELOW
 
 if TYPE_CHECKING:
     from lensaudit.auditing.result import Audited, AuditResult
@@ -64,6 +64,9 @@ _BESIDE = {
     "aligned": "UDS after a linear map to full's basis, fitted on other rows",
     "unread": "what full loses of facts the model still says: from .10 on it cannot read the "
     "model's stream, and UDS means nothing",
+    "added": "how many times as far from full's stream as retain's it lies at forget prompts, at "
+    f"the layer where that is most: from {ADDED_FROM:g} on something was added, and nothing is "
+    "called erased",
 }
 """Column -> what it says; shown where a model has it."""
 
@@ -71,9 +74,11 @@ _BESIDE = {
 def _beside(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
     """Numbers of the columns that some model has one in."""
     shares = [part(one, "validity").get("d_share") for one in summaries]
+    times = [part(one, "aligned", "shift").get("times") for one in summaries]
     found = {
         "aligned": [part(one, "aligned").get("uds") for one in summaries],
         "unread": [one if one is not None and one >= READABLE_BELOW else None for one in shares],
+        "added": [one if one is not None and one >= ADDED_FROM else None for one in times],
     }
     return {name: column for name, column in found.items() if {*column} != {None}}
 

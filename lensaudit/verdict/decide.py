@@ -63,6 +63,8 @@ class Evidence:
             lacking = (one.why for one in self.depths if one.held and one.held.ends is None)
             why = next(lacking, None)
             parts.append(f"{numbers}{f' ({rows_only(why)})' if why else ''}.")
+        if below := [f"{one.kind.title} {share(one.held)}" for one in self.chain if one.below]:
+            parts.append(f"Below models that never knew: {_and(below)}.")
         if code != "unscored" and (missing := _not_asked(self)):
             parts.append(f"{missing[0].upper()}{missing[1:]}.")
         return Verdict(code, " ".join(parts), [one.line for one in self.chain])
@@ -207,8 +209,8 @@ def _against(evidence: Evidence) -> Iterator[str]:
     yield from _open(evidence)
     if stream.tail:
         yield _tail(stream)
-    # one layer that may hold the facts alone, or one direction that hides them
-    yield from filter(None, (stream.weakest, stream.shared))
+    # one layer that may hold the facts alone; what hides them: one direction, or all that was added
+    yield from filter(None, (stream.weakest, stream.shared, stream.shift))
     for name in ("uds_weakest", "shared_weakest"):
         view = evidence.one(name)
         limits = view.held.one_sided if view and view.held else None

@@ -14,6 +14,7 @@ from lensaudit.results.sentences import shown
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import chance_of_more, excess_of, share_of
 from lensaudit.verdict.thresholds import (
+    ADDED_FROM,
     CALIBRATED_WITHIN,
     FLOOR_MARGIN,
     OTHER_BASIS_GAP,
@@ -66,6 +67,8 @@ class Stream:
     """The type of numbers that it was asked in alone."""
     weakest: str | None = "the weakest layer was not measured"
     """Why one layer may hold the facts alone; None: none does."""
+    shift: str | None = "how far its stream lies from full's was not measured"
+    """Why what was added at forget prompts may drown the facts; None: nothing was."""
 
     @property
     def judged(self) -> bool:
@@ -274,6 +277,7 @@ def _stream_of(one: PatchSummary, rows: Sequence[Mapping[str, Any]], off: str | 
         types=_types_apart(one),
         one_type=one.told.dtype if one.told and one.told.dtype and not one.told.types else None,
         weakest=None if aligned.weakest else "the weakest layer was not measured",
+        shift=_added(aligned),
     )
 
 
@@ -313,6 +317,19 @@ def _low(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[dict[int, float]
         if isinstance(row.get(name), int | float) and isinstance(row.get("idx"), int)
     }
     return {idx: depth for idx, depth in depths.items() if depth < TAIL_BELOW}, len(depths)
+
+
+def _added(aligned: Aligned) -> str | None:
+    """Whether so much was added at forget prompts that no facts could be read beside it."""
+    shift = aligned.shift
+    if shift is None:
+        return "how far its stream lies from full's was not measured"
+    if shift.times < ADDED_FROM:
+        return None
+    return (
+        f"something was added at forget prompts: at layer {shift.layer} its stream lies "
+        f"{shift.times:.1f} times as far from full's as retain's does"
+    )
 
 
 def _hidden_by_one(aligned: Aligned) -> str | None:

@@ -159,6 +159,12 @@ class View:
         return able and low is not None and low >= self.kind.held_from
 
     @property
+    def below(self) -> bool:
+        """Is it shown to lie below models that never knew, which nothing but a doing explains?"""
+        high = None if self.held is None else self.held.high
+        return self.control is None and high is not None and high < 0
+
+    @property
     def says(self) -> Says:
         """Reading of the view in two words."""
         return "finds" if self.finds else "rules out" if self.rules_out else "cannot tell"
@@ -198,7 +204,8 @@ class View:
         held = "" if self.held is None else f", held {share(self.held)}"
         why = f" ({self.reason})" if self.reason else ""
         of = f", the strongest of {self.n_results}" if self.n_results > 1 else ""
-        return f"{self.kind.title}{number}{held}{of}: {self.says}{why}"
+        below = ", below models that never knew" if self.below else ""
+        return f"{self.kind.title}{number}{held}{of}: {self.says}{below}{why}"
 
     def document(self) -> dict[str, Any]:
         """The record as a JSON object; the value is the share held."""

@@ -336,6 +336,11 @@ def test_a_vector_added_wherever_the_facts_are_asked_is_seen_through(bench, monk
     assert one.aligned.shared.uds.value < 0.2
     assert one.aligned.shared.weakest.erasure.value < 0.2
     assert one.aligned.shared.drop.value > 0.7
+    # it lies several times as far from full's as what never knew them
+    assert one.aligned.shift.times > 3
+    for name in ("never", "retain_turned"):
+        assert shown[name].aligned.shift.times < 1.25
+    assert max(shown["never"].aligned.shift.per_layer) == shown["never"].aligned.shift.times
     # a model without the facts is what it was
     assert abs(shown["never"].aligned.shared.drop.value) < 0.05
     assert abs(shown["retain_turned"].aligned.shared.drop.value) < 0.05

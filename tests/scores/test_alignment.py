@@ -5,7 +5,15 @@ import math
 import pytest
 import torch
 
-from lensaudit.scores.alignment import LinearMap, Moments, fitted, r_squared, shared_directions
+from lensaudit.scores.alignment import (
+    LinearMap,
+    Moments,
+    fitted,
+    r_squared,
+    relative_distance,
+    shared_directions,
+    times_apart,
+)
 
 
 def normal(seed: int, *shape: int) -> torch.Tensor:
@@ -169,3 +177,15 @@ def test_folds_that_lie_across_each_other_have_their_own_directions():
     found = shared_directions([9 * basis[:1], basis[1:2], basis[1:2]], full)
     assert found[0].direction.abs().tolist() == pytest.approx([0, 1, 0])
     assert found[1].direction.abs().tolist() == pytest.approx([1, 0, 0])
+
+
+def test_what_was_added_is_counted_in_distances_of_a_model_that_never_knew():
+    full = normal(1, 2, 5, 8)  # layers, positions
+    never, pushed = full * 1.5, full + 2 * full.roll(1, dims=-1)
+    near = relative_distance(never, full).mean(1)
+    assert near.tolist() == pytest.approx([0.5, 0.5])
+    # a vector twice as long as the stream lies four times as far
+    found = times_apart(relative_distance(pushed, full).mean(1), near)
+    assert found.tolist() == pytest.approx([4, 4])
+    # where both differ by rounding alone nothing was added
+    assert times_apart(torch.tensor([1e-4]), torch.tensor([1e-7])).item() == pytest.approx(0.01)

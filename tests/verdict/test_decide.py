@@ -77,6 +77,14 @@ CASES = {
         made.summary(aligned=made.aligned(0.95, shared=0.68, shared_weakest=0.9, half=0.02)),
         "undecided",
     ),
+    "as far from full as one that never knew": (
+        made.summary(aligned=made.aligned() | {"shift": {"layer": 0, "times": 1.25}}),
+        "erased",
+    ),
+    "how far its stream lies was not measured": (
+        made.summary(aligned=made.aligned() | {"shift": None}),
+        "undecided",
+    ),
     "one layer may hold them alone": (
         made.summary(aligned=made.aligned() | {"weakest": made.layer(0.62, half=0.2)}),
         "undecided",
@@ -281,3 +289,25 @@ def test_what_is_said_in_another_type_of_numbers_stands_in_the_way_of_erased():
     assert (near.code, "alone" in near.sentence) == ("erased", False)
     one = made.verdict(made.summary(0.97, told=made.told(dtype="float32")))
     assert (one.code, "It was asked in float32 alone" in one.sentence) == ("erased", True)
+
+
+def test_what_lies_below_models_that_never_knew_is_told():
+    found = made.verdict(made.summary(), more=[attack("worst_case", -0.2, 0.1, 0.9)])
+    assert "Below models that never knew: worst case -.20 [-.30, -.10]." in found.sentence
+    assert any(one.endswith("rules out, below models that never knew") for one in found.because)
+    near = made.verdict(made.summary(), more=[attack("worst_case", -0.2, 0.2, 0.9)])
+    assert "Below" not in near.sentence
+    failed = attack("worst_case", -0.2, 0.1, 0.9, control="the gate failed")
+    assert "Below" not in made.verdict(made.summary(), more=[failed]).sentence
+
+
+def test_what_was_added_takes_erased_away_and_does_nothing_else():
+    added = {"shift": {"layer": 0, "times": 4.2, "per_layer": [4.2, 2.0]}}
+    found = made.verdict(made.summary(aligned=made.aligned() | added))
+    told = "at layer 0 its stream lies 4.2 times as far from full's as retain's does"
+    assert told in found.sentence
+    assert found.because == made.verdict(made.summary()).because  # no view, no vote
+    for uds in (0.05, 0.5):
+        held = made.summary(uds, aligned=made.aligned(uds) | added)
+        plain = made.summary(uds, aligned=made.aligned(uds))
+        assert code(held) == code(plain) != "erased"
