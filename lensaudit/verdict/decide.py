@@ -63,7 +63,9 @@ class Evidence:
             lacking = (one.why for one in self.depths if one.held and one.held.ends is None)
             why = next(lacking, None)
             parts.append(f"{numbers}{f' ({rows_only(why)})' if why else ''}.")
-        if below := [f"{one.kind.title} {share(one.held)}" for one in self.chain if one.below]:
+        if below := [
+            f"{one.kind.title} {share(one.held)}" for one in self.chain if one.below and one.held
+        ]:
             parts.append(f"Below models that never knew: {_and(below)}.")
         if code != "unscored" and (missing := _not_asked(self)):
             parts.append(f"{missing[0].upper()}{missing[1:]}.")
