@@ -112,7 +112,7 @@ MACHINE = (
     (r'"[^"]*","name":"hub"', '"<state>","name":"hub"'),
 )
 """What `doctor` finds on one machine and not on the next."""
-KEYS = ((r"\b(?=[a-f]*\d)[0-9a-f]{16,64}\b", "<key>"),)
+KEYS = ((r"\b(?<!\.)(?=[a-f]*\d)[0-9a-f]{16,64}\b", "<key>"),)
 """Keys of weights trained here, whose last bits are the machine's."""
 VECTORS = (
     (r'("(?:hash|vector|identity)": ?)"[0-9a-f]{32}"', r"\1…"),

@@ -66,8 +66,9 @@ def same(to: str, *, after: str = "") -> Change:
 PATCH = {
     "--source": another("--source fourth"),
     "--full": another("--full fourth"),
-    # a further one is for the floor; the anchor is the first
-    "--retain": (kept("--retain fifth"), another("--registry other_retain.json")),
+    # a further one is for the floor, and is asked; the anchor is the first
+    "--retain": (same("--retain fifth"), another("--registry other_retain.json")),
+    "--ask": kept("--ask none"),
     "--align": kept("--align none"),
     "--align-tokens": kept("--align-tokens 7"),
     # rows of the forget set's own authors are left out: nothing is measured on them
@@ -76,9 +77,9 @@ PATCH = {
     "--also": same("--also kept.json"),
     "--base": same("--also kept.json --base fourth"),
     # a name stands for other weights: trained again, in the same place; those of the source were
-    # patched in before, under retain's name
+    # patched in before, under retain's name, and are asked in the other types of numbers
     "--registry": (
-        Change("--registry other_source.json", computes=False, differs=True),
+        another("--registry other_source.json"),
         another("--registry other_full.json"),
     ),
     "--layers": kept("--layers 1"),
@@ -96,7 +97,8 @@ PATCH = {
     "--limit": kept("--limit 2"),
     "--dtype": another("--dtype float16", after="--dtype bfloat16"),
     "--device": kept("--device cpu"),
-    "--batch-size": (kept("--batch-size 1"), another("--dtype bfloat16 --batch-size 1")),
+    # in half precision, in which the source is asked too, the size of a batch counts
+    "--batch-size": (same("--batch-size 1"), another("--dtype bfloat16 --batch-size 1")),
     "--memory": kept("--memory 1G"),
     "--score": another("--score lens"),
     "--lens": kept("--lens"),  # the depth just read
