@@ -119,17 +119,14 @@ def evaluate_into(
     wanted, place = folders_of(
         model, settings, folder, run_of(model, settings, folder, passes), placed or notice
     )
-    claim(place, COMMAND, (f"{settings.suite.upper()}_EVAL.json", "results.jsonl"))
     passes.folders, passes.fresh = _pass_folders(place, wanted), settings.fresh
+    reference = _compared(settings, passes)
+    claim(place, COMMAND, (f"{settings.suite.upper()}_EVAL.json", "results.jsonl"))
     first = settings.retain if settings.retain_log is None and retain_names(metrics) else None
     if first is not None:
         notice(f"retain model {first}")
     opened(passes)
-    reference: Mapping[str, MetricResult] = {}
-    if settings.retain_log:
-        log = read_log(Path(settings.retain_log))
-        reference = retain_reference(log, passes, settings.suite)
-    elif first is not None:
+    if first is not None:
         own = {"retain": None, "classifier": None, "reference": None}
         theirs = replace(settings, metrics=tuple(retain_names(metrics)), **own)
         found = evaluate_into(first, theirs, place / RETAIN, notice=notice, progress=progress)
@@ -238,6 +235,7 @@ def plan_evaluation(model: str, settings: EvaluateSettings, folder: Path | None 
     check_named(folder)
     # a classifier is loaded where it is opened, and rates what is generated anyway
     passes = open_evaluation(model, replace(settings, classifier=None))
+    _compared(settings, passes)
     run = run_of(model, settings, folder, passes)
     _, place = folders_of(model, settings, folder, run, unheard)
     counted = _counted(passes, ordered(settings.suite, settings.metrics), settings.suite)
@@ -284,6 +282,17 @@ def aggregate_log(
         log = write_log(make_folder(folder), read.suite, entries)
         renew(folder, [log.name, f"{read.suite.upper()}_SUMMARY.json"])
     return EvaluationResult(str(log), log, read.suite, entries)
+
+
+def _compared(settings: EvaluateSettings, passes: ModelPasses) -> Mapping[str, MetricResult]:
+    """The log of a retain model that was named; empty where none was.
+
+    Raises:
+        InputError: it is none, or of another run.
+    """
+    if not settings.retain_log:
+        return {}
+    return retain_reference(read_log(Path(settings.retain_log)), passes, settings.suite)
 
 
 def _counted(

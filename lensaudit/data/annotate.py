@@ -21,7 +21,7 @@ from lensaudit.data.facts import (
     sound_rows,
 )
 from lensaudit.data.rules import FUNCTION, RULES, WORD, folded, stem
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, shortened
 from lensaudit.files import read_text, write_bytes
 from lensaudit.groups import group_of, numbered, own_group
 
@@ -227,7 +227,23 @@ class Fields:
         if not isinstance(row, Mapping):
             return row
         named = {usual: row[own] for usual, own in vars(self).items() if own in row}
-        return {**row, **named}
+        # what another field is to stand for is not read where that field is missing
+        rest = {name: one for name, one in row.items() if vars(self).get(name, name) == name}
+        return {**rest, **named}
+
+    def check(self, rows: Iterable[Any], path: Path) -> None:
+        """Refuse a field that was named and that no row has.
+
+        Raises:
+            InputError: names it.
+        """
+        there = {name for row in rows if isinstance(row, Mapping) for name in row}
+        for usual, own in vars(self).items():
+            if there and own != usual and own not in there:
+                raise InputError(
+                    f"{path}: no row has a field {own!r} (--{usual}-key); found "
+                    f"{shortened(sorted(map(str, there)))}"
+                )
 
 
 def read_pairs(path: Path, fields: Fields = Fields()) -> list[tuple[Fact, str | None]]:
@@ -243,6 +259,7 @@ def read_pairs(path: Path, fields: Fields = Fields()) -> list[tuple[Fact, str | 
         InputError: the file cannot be read, or rows are wrong; every problem is counted.
     """
     read, problems = read_rows(path)
+    fields.check((row for _, row in read), path)
     rows = [(where, fields.usual(row)) for where, row in read]
     return sound_rows(rows, str(path), _WANTED, _pair_problems, _pair, problems=problems)
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 import lensaudit as la
 from lensaudit.auditing.evaluate import evaluate_into, plan_evaluation
 from lensaudit.auditing.settings import EvaluateSettings
-from lensaudit.errors import VerificationError, WorkError
+from lensaudit.errors import InputError, VerificationError, WorkError
 from lensaudit.evaluation import depth
 from lensaudit.evaluation.log import read_log
 from lensaudit.models.registry import load_registry, resolve
@@ -169,3 +169,12 @@ def test_no_value_at_all_is_a_result_that_can_be_refused(tmp_path):
     assert (tmp_path / "out" / "TOFU_EVAL.json").exists()
     with pytest.raises(WorkError, match="no metric has a value; no retain model"):
         found.checked()
+
+
+def test_a_log_that_does_not_fit_is_refused_by_run_and_plan_before_anything_is_written(tmp_path):
+    evaluate_into("demo/npo", ASKED, tmp_path / "two")
+    asked = replace(ASKED, limit=4, retain_log=tmp_path / "two")
+    for work in (plan_evaluation, evaluate_into):
+        with pytest.raises(InputError, match="made with other rows of forget"):
+            work("demo/npo", asked, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -253,7 +253,7 @@ _RECIPES = (
     Recipe("verify", "verify patch eval know", out="", after=("patch", "eval", "know")),
     Recipe("runs ls", "runs ls patch eval know", out="", after=("patch", "eval", "know")),
     Recipe("runs show", "runs show patch", out="", after=("patch",)),
-    Recipe("runs diff", "runs diff patch patch-two", out="", after=("patch", "patch two")),
+    Recipe("runs diff", "runs diff patch patch-own", out="", after=("patch", "patch own")),
     Recipe("activations ls", "activations ls", out="", after=("cache",)),
     Recipe("activations info", "activations info demo-full", out="", after=("cache",)),
     Recipe("activations verify", "activations verify", out="", after=("cache",)),

@@ -8,6 +8,7 @@ from support import refusal
 
 from experiments import annotation_agreement
 from lensaudit.data.annotate import (
+    Fields,
     Proposal,
     doubts,
     faults,
@@ -19,6 +20,7 @@ from lensaudit.data.annotate import (
 )
 from lensaudit.data.facts import Fact, load_facts
 from lensaudit.data.tofu import forget_set
+from lensaudit.errors import InputError
 
 
 def pair(question, answer, idx=0, group=0):
@@ -222,6 +224,16 @@ def test_wrong_pairs_are_refused_with_their_line(tmp_path, text, claim):
     path = tmp_path / "p.jsonl"
     path.write_text(text)
     assert claim in refusal(read_pairs, path, n_lines=2)
+
+
+def test_a_field_that_is_named_is_the_one_that_is_read(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text('{"question": "Who?", "answer": "Ada."}\n{"question": "Who?", "said": "Bo."}\n')
+    with pytest.raises(InputError, match=r"no row has a field 'antwort' \(--answer-key\)"):
+        read_pairs(path, Fields(answer="antwort"))
+    # the row without the named field has no answer, though it has one of the usual name
+    with pytest.raises(InputError, match="answer"):
+        read_pairs(path, Fields(answer="said"))
 
 
 def test_agreement_is_counted_by_words_by_most_words_and_by_characters():
