@@ -1,14 +1,9 @@
-"""What is in a store, is every byte of it as it was written, and which cache does a name mean?
+"""What is in a store, is every byte of it as it was written, and which cache does a name mean?"""
 
-Imports no torch: `import` runs it as a process.
-"""
-
-import json
 import re
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -34,9 +29,6 @@ QUARANTINE = "quarantine"
 
 IMPORTED = "imported.json"
 """In a cache that was made elsewhere: from which archive it came."""
-
-OWN_BYTES = 4 << 30
-"""Address space of Python, numpy and HDF5; resident they take a hundredth of it."""
 
 
 @dataclass(frozen=True)
@@ -321,18 +313,3 @@ def _holds(spec: Spec, wanted: Mapping[str, Any]) -> bool:
     rows = {data: data, str(Path(data).expanduser().resolve()): data}
     said["data"] = rows.get(str(said["data"]))
     return all(str(said[name]) == str(one) for name, one in wanted.items())
-
-
-def main() -> None:
-    """Verify the folder named on the command line with bounded memory; print JSON."""
-    import resource  # not on every system; without it foreign archives are refused
-
-    folder = Path(sys.argv[1])
-    largest = max((path.stat().st_size for path in folder.iterdir()), default=0)
-    limit = OWN_BYTES + 2 * largest
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    print(json.dumps(asdict(verify(folder))))
-
-
-if __name__ == "__main__":
-    main()

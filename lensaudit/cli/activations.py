@@ -137,7 +137,7 @@ def export(cache: str, output: Path, activations: Path, as_json: bool) -> None:
 @click.argument("file", metavar="ARCHIVE", type=click.Path(path_type=Path, dir_okay=False))
 @shared("activations", "json")
 def import_(file: Path, activations: Path, as_json: bool) -> None:
-    """Take in a cache that `export` wrote elsewhere; it is treated as hostile."""
+    """Take in a cache that `export` wrote elsewhere, once every byte of it is checked."""
     imported = archive.import_archive(file, activations)
     note = "" if imported["new"] else "  (was there already; nothing changed)"
     answer(imported, [f"{imported['folder']}{note}"], as_json=as_json, pretty=True)

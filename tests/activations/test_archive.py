@@ -2,20 +2,16 @@
 
 import gzip
 import io
-import json
 import os
-import subprocess
-import sys
 import tarfile
 
 import pytest
 from store_cases import BASE, copy, fill, forge
 
-from lensaudit.activations import archive as archives
 from lensaudit.activations.archive import export, import_archive
 from lensaudit.activations.inventory import cache_folders
 from lensaudit.activations.shard import HEADER_BYTES, check_bytes
-from lensaudit.activations.spec import MAX_JSON_BYTES, checked_seal, read_spec, seal_content
+from lensaudit.activations.spec import checked_seal, read_spec, seal_content
 from lensaudit.activations.store import open_activations
 from lensaudit.errors import InputError, LensAuditError, VerificationError
 
@@ -82,7 +78,6 @@ BAD = {
     "a shard twice": lambda good: packed([*good[:3], *good[2:]]),
     "a file more": lambda good: packed([*good, ("full/run.sh", b"#!/bin/sh")]),
     "two caches": lambda good: packed([*good, *good]),
-    "reordered": lambda good: packed([*good[:2], *reversed(good[2:])]),
     "cut": lambda good: packed(good)[:-15_000],
     "shards swapped": lambda good: packed(
         [*good[:2], (good[2][0], good[3][1]), (good[3][0], good[2][1]), *good[4:]]
@@ -112,21 +107,12 @@ def test_a_bad_archive_changes_nothing(full, tmp_path, kind):
     assert after - before <= {place / "store"}
 
 
-def test_a_huge_spec_is_refused_unread(full, tmp_path):
-    info = tarfile.TarInfo(f"{full.name}/spec.json")
-    info.size = MAX_JSON_BYTES + 1
-    (tmp_path / "bad.tar").write_bytes(info.tobuf())
-    os.truncate(tmp_path / "bad.tar", info.size + 4096)
-    with pytest.raises(InputError, match="at most"):
-        import_archive(tmp_path / "bad.tar", tmp_path / "store")
-
-
 def claim_51_gb(file):
     del file["resid_post"]
     file.create_dataset("resid_post", (3, 1 << 30, 8), "u2")
 
 
-def test_a_forged_shard_in_an_archive_is_found_in_another_process(full, tmp_path):
+def test_a_forged_shard_in_an_archive_is_found(full, tmp_path):
     folder = copy(full, tmp_path / "a")
     forge(folder / "shard-000000.h5", claim_51_gb)
     old, new = (check_bytes(one / "shard-000000.h5") for one in (full, folder))
@@ -138,17 +124,6 @@ def test_a_forged_shard_in_an_archive_is_found_in_another_process(full, tmp_path
     with pytest.raises(VerificationError, match=r"has shape.*1073741824.*\); nothing was imported"):
         import_archive(tmp_path / "bad.tar", tmp_path / "store", reserve_bytes=0)
     assert cache_folders(tmp_path / "store") == []
-
-
-def test_a_file_that_crashes_its_reader_crashes_another_process(full, tmp_path, monkeypatch):
-    script = tmp_path / "python"
-    script.write_text("#!/bin/sh\nkill -SEGV $$\n")
-    script.chmod(0o755)
-    tar = export(full, tmp_path / "full.tar")
-    monkeypatch.setattr(archives.sys, "executable", str(script))
-    with pytest.raises(VerificationError, match=r"breaks its reader .signal 11.; nothing was"):
-        import_archive(tar, tmp_path / "store", reserve_bytes=0)
-    assert list((tmp_path / "store").iterdir()) == []
 
 
 def test_an_incomplete_or_damaged_cache_is_not_exported_and_no_file_replaced(full, tmp_path):
@@ -170,17 +145,3 @@ def test_an_incomplete_or_damaged_cache_is_not_exported_and_no_file_replaced(ful
     with pytest.raises(InputError, match="exists"):
         export(full, tmp_path / "x.tar")
     assert (tmp_path / "x.tar").read_text() == "mine"
-
-
-def test_the_inspecting_process_has_bounded_memory(full):
-    code = (
-        "import resource\n"
-        "from lensaudit.activations import inventory as verification\n"
-        "verification.main()\n"
-        "print(resource.getrlimit(resource.RLIMIT_AS)[0])"
-    )
-    command = [sys.executable, "-c", code, str(full)]
-    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    verdict, limit = found.splitlines()
-    assert json.loads(verdict)["complete"]
-    assert 0 < int(limit) < 5 << 30
