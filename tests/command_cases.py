@@ -425,7 +425,6 @@ _CASES = (
     judged("judge_probe_json", f"judge probe {PROBED} --json", files={}),
     Case("judge_calibrate", f"judge calibrate --by confidence {JUDGE}", stub=True, rules=ASKED),
     Case("judge_calibrate_words", "judge calibrate --by idk --words idk --json"),
-    judged("judge_batch_export", f"judge batch export rows.jsonl ask.jsonl {PROBED}"),
     judged("judge_batch_run", f"judge batch run rows.jsonl --out out --wait --poll 0 {JUDGE}"),
     # many models
     Case(

@@ -71,7 +71,6 @@ BASES: dict[str, list[str]] = {
         *("--model", "demo/npo", "--trait", "refusal", "--judge", "words:refusal", "--dry-run"),
     ],
     "judge run": ["in/said.jsonl", "--by", "words:idk", "--out", "out"],
-    "judge batch export": ["in/said.jsonl", "batch.jsonl", "--model", "m"],
     "sweep collect": ["sweep"],
     "sweep gc": ["sweep", "--dry-run"],
     "sweep plan": ["demo/npo", "--out", "out", "--dry-run"],
@@ -88,7 +87,6 @@ BASES: dict[str, list[str]] = {
     "judge probe": ["--model", "m", *NOBODY],
     "judge calibrate": ["--words", "idk"],
     "judge batch run": ["in/said.jsonl", "--model", "m", *NOBODY, "--out", "out"],
-    "judge batch import": ["in/said.jsonl", "in/rows.jsonl", "--model", "m", "--out", "out"],
     "judge batch cancel": ["in", "--model", "m", *NOBODY],
 }
 """A call of each command that does no work that takes more than a second."""

@@ -130,27 +130,6 @@ def batch_cancel(folder: Path, settings: JudgeSettings) -> None:
     say("\n".join(batches.cancel_job(settings, folder)) or "nothing to stop")
 
 
-@batch.command("export")
-@_LOG
-@click.argument("target", type=_PATH)
-@options(LogSettings, *_SENT)
-@shared("force")
-def batch_export(settings: LogSettings, target: Path, force: bool) -> None:
-    """Write what is not answered yet to TARGET, a batch file for any server; sends nothing."""
-    n_calls = batches.export_job(settings, target, force=force)
-    say(f"written: {target}, {n_calls} requests")
-
-
-@batch.command("import")
-@_LOG
-@click.argument("results", type=_PATH)
-@options(LogSettings, *_SENT)
-@shared("json")
-def batch_import(settings: LogSettings, results: Path, as_json: bool) -> None:
-    """Read RESULTS, a batch's output file, and write what follows for LOG; asks nobody."""
-    print_judged(batches.import_job(settings, results), as_json=as_json)
-
-
 def print_judged(job: "jobs.JudgeJob", *, as_json: bool) -> None:
     """The table or the summary, where the files are, and what is unfinished."""
     answer(jobs.summary_of(job), evaluation.of_judged(job), job.folder, as_json=as_json)

@@ -1,13 +1,12 @@
 """Batches: half the price, a day's time, and a state file tied to what was sent.
 
-Calls go out as lines of a file and come back as lines, sent and collected here or carried by hand.
+Calls go out as lines of a file, and answers come back as lines.
 """
 
 import hashlib
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,8 +14,6 @@ from typing import Any, Literal
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import (
     canonical_json,
-    check_output,
-    check_size,
     digest,
     parse_json,
     read_json,
@@ -30,7 +27,7 @@ from lensaudit.judge.client import JudgeClient, open_client
 from lensaudit.judge.endpoint import Endpoint
 from lensaudit.judge.jobs import JudgeJob, open_job
 from lensaudit.judge.settings import WORDS, BatchSettings, JudgeSettings, LogSettings
-from lensaudit.judge.transport import ENDED, MOST_FILE_BYTES, EndpointError, SentBatch, Transport
+from lensaudit.judge.transport import ENDED, EndpointError, SentBatch, Transport
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.reading import checked_as, part
 
@@ -139,7 +136,7 @@ def _downloaded(one: SentBatch, job: JudgeJob) -> dict[str, str]:
         path = job.folder / f"batch-{slug(own)}-{digest(own)[:8]}-{kind}.jsonl"
         write_bytes(path, text.encode("utf-8", "backslashreplace"))
         try:
-            failed |= ingest(text, job.pending, client)[1]
+            failed |= ingest(text, job.pending, client)
         except InputError as error:
             raise WorkError(f"{path}: {error}; the server's fault") from error
     return failed
@@ -234,11 +231,8 @@ def shards(lines: Iterable[bytes]) -> list[bytes]:
     return [b"".join(part) for part in out if part]
 
 
-def ingest(text: str, pending: Pending, client: JudgeClient) -> tuple[int, dict[str, str]]:
-    """Keep the answers in the lines of an output or error file, in whatever order they come.
-
-    Returns:
-        How many answers are new, and why other calls have none.
+def ingest(text: str, pending: Pending, client: JudgeClient) -> dict[str, str]:
+    """Keep the answers in the lines of an output or error file; why calls have none.
 
     Raises:
         InputError: two lines answer one call; nothing is kept of the file.
@@ -248,17 +242,16 @@ def ingest(text: str, pending: Pending, client: JudgeClient) -> tuple[int, dict[
         if key in rows:
             raise InputError(f"custom_id {key[:16]} stands twice; which line answers it?")
         rows[key] = row
-    n_new, failed = 0, dict[str, str]()
+    failed: dict[str, str] = {}
     # an answer may ask for another one
     while known := [call for call in pending(client.known(pending)) if call.key in rows]:
         for call in {one.key: one for one in known}.values():
             outcome = _outcome(rows.pop(call.key), call, client.endpoint)
             if isinstance(outcome, Reply):
                 client.cache.put(call, outcome)
-                n_new += 1
             else:
                 failed[call.key] = outcome.reason
-    return n_new, failed
+    return failed
 
 
 def result_rows(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -301,7 +294,9 @@ def batch_job(
     resubmit, poll_s, submitted = how.resubmit, how.poll_s, 0
     if settings.fresh or settings.offline:
         raise InputError("batches know no --fresh and no --offline; use another --cache or --out")
-    with _opened(settings) as (opened, _), opened.alone(tell) as job:
+    if settings.by.startswith(WORDS):
+        raise InputError(f"--by {settings.by} asks nobody; use `lensaudit judge run`")
+    with open_job(settings) as opened, opened.alone(tell) as job:
         while True:
             found, running, n_sent = advance(job, resubmit=resubmit)
             # what failed again after being sent again is not sent a third time
@@ -328,54 +323,3 @@ def cancel_job(settings: JudgeSettings, folder: Path) -> tuple[str, ...]:
             raise InputError(f"{folder}: has no {STATE}; nothing was sent from here")
         assert client.transport is not None
         return tuple(str(client.transport.cancel(one)) for one in state.open if one.batch_id)
-
-
-def export_job(settings: LogSettings, target: Path, *, force: bool = False) -> int:
-    """Write the calls that are not answered as a batch file; how many they are.
-
-    Raises:
-        InputError: `target` is there, no such file, and `force` is not given.
-    """
-    marks = (b'"custom_id"', b'"url"')
-    check_output(target, ours=lambda found: all(one in found for one in marks), force=force)
-    with _opened(settings, asks=False) as (job, client):
-        calls = {call.key: call for call in job.pending(client.known(job.pending))}
-        write_bytes(target, b"".join(request_lines(calls.values())))
-        return len(calls)
-
-
-def import_job(settings: LogSettings, results: Path) -> JudgeJob:
-    """Read a batch's result file into the cache and write what follows from it.
-
-    Raises:
-        InputError: the file answers none of the job's calls.
-    """
-    check_size(results, MOST_FILE_BYTES)
-    text = read_text(results)
-    with _opened(settings, asks=False) as (opened, client), opened.alone() as job:
-        before = client.known(job.pending)
-        try:
-            n_new, failed = ingest(text, job.pending, client)
-        except InputError as error:
-            raise InputError(f"{results}: {error}") from error
-        if not n_new and not failed and not any(key in before for key, _ in result_rows(text)):
-            raise InputError(
-                f"{results}: answers none of these {len(job.items)} items; same log, --by, "
-                "--model, --base-url and --mode as in the export?"
-            )
-        lost = {key: CallFailure("api_error", why) for key, why in failed.items()}
-        return job.graded({**client.settle(job.pending), **lost}).written()
-
-
-@contextmanager
-def _opened(settings: LogSettings, *, asks: bool = True) -> Iterator[tuple[JudgeJob, JudgeClient]]:
-    """A job that asks somebody, and whom.
-
-    Raises:
-        InputError: words judge, or as `open_job`.
-    """
-    if settings.by.startswith(WORDS):
-        raise InputError(f"--by {settings.by} asks nobody; use `lensaudit judge run`")
-    with open_job(settings, asks=asks) as job:
-        assert job.client is not None
-        yield job, job.client

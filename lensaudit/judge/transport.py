@@ -220,14 +220,14 @@ class Transport:
         except self._sdk.NotFoundError as error:
             raise EndpointError(
                 f"{host} has no such batch or file, or no batches at all (404); "
-                "leave --batch out, or use `lensaudit judge batch export` and `import`"
+                "use `lensaudit judge run`"
             ) from error
         except self._sdk.OpenAIError as error:
             raise EndpointError(self._line(error)) from error
         except (AttributeError, TypeError, ValueError) as error:  # the SDK checks no types
             raise EndpointError(
                 f"{host}: what the server sends describes no batch and no file; check that "
-                "--base-url is a server with batches, or use `lensaudit judge batch export`"
+                "--base-url is a server with batches, or use `lensaudit judge run`"
             ) from error
 
     def _described(self, sent: SentBatch, ask: Callable[[Any], Any]) -> SentBatch:

@@ -12,8 +12,6 @@ from lensaudit.judge.batches import (
     STATE,
     batch_job,
     cancel_job,
-    export_job,
-    import_job,
     read_state,
     shards,
 )
@@ -51,12 +49,6 @@ def job_on(log, tmp_path):
     return make
 
 
-def exported(job, target):
-    """Requests written for somebody to carry."""
-    export_job(job, target)
-    return [json.loads(line) for line in target.read_text().split("\n") if line]
-
-
 def submissions(stub) -> int:
     return stub.paths.count("POST /v1/batches")
 
@@ -86,7 +78,7 @@ def test_a_batch_goes_through_its_states_and_gives_what_online_calls_give(
     assert len(stub.chats) > n_chats  # the pair: online really asked
 
 
-def test_a_result_file_without_end_is_left(stub_of, job_on, monkeypatch, tmp_path):
+def test_a_result_file_without_end_is_left(stub_of, job_on, monkeypatch):
     stub = stub_of()
     job = job_on(stub)
     monkeypatch.setattr(transport, "MOST_FILE_BYTES", 2**20)
@@ -94,11 +86,6 @@ def test_a_result_file_without_end_is_left(stub_of, job_on, monkeypatch, tmp_pat
     stub.filing.content = lambda file_id: Answer(200, b"x" * (2**20 + 1))
     with pytest.raises(EndpointError, match="sends more than 1 MB in one answer"):
         to_the_end(job)
-    large = tmp_path / "large.jsonl"
-    with large.open("wb") as stream:
-        stream.truncate(2**29 + 2**20)  # a hole: no byte of it is on the disk
-    with pytest.raises(InputError, match="has 513 MB; at most 512 MB are read"):
-        import_job(job, large)
 
 
 def test_lines_in_the_error_file_are_rows_with_a_reason(stub_of, job_on):
@@ -228,7 +215,7 @@ def test_a_budget_is_checked_before_anything_is_uploaded(stub_of, job_on, client
 def test_a_server_without_batches_is_one_line(stub_of, job_on):
     with pytest.raises(EndpointError, match="no batches at all") as error:
         batch_job(job_on(stub_of(batches=False)))
-    assert "judge batch export" in str(error.value)
+    assert "lensaudit judge run" in str(error.value)
     assert len(str(error.value).splitlines()) == 1
 
 
@@ -239,41 +226,22 @@ def test_what_online_calls_answered_is_not_sent_again(stub_of, job_on):
     assert submissions(stub) == 0
 
 
-def test_files_carried_by_hand_give_the_same_result(stub_of, job_on, tmp_path):
+def test_line_separators_inside_answers_end_no_line_and_a_torn_line_is_passed_over(stub_of, job_on):
     stub = stub_of()
-    job = job_on(stub)
-    target, results = tmp_path / "requests.jsonl", tmp_path / "results.jsonl"
-    assert export_job(job, target) == 7
-    assert stub.paths == []
-    lines = [json.loads(line) for line in target.read_text().split("\n") if line]
-    assert {line["url"] for line in lines} == {"/v1/chat/completions"}
-    assert [len(line["custom_id"]) for line in lines] == [64] * 7
-    done = [stub.filing._result(line) for line in reversed(lines)]
-    for row in done:  # raw line separators inside strings are JSON, and no line ends
-        row["response"]["body"]["choices"][0]["message"]["content"] += "\u2028"
-    results.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in done))
-    found = import_job(job, results)
-    assert found.status == {"ok": 7}
-    assert export_job(job, target) == 0
-    assert import_job(job, results).rows == found.rows
-    assert stub.paths == []
+    told, content = stub.filing.answer, stub.filing.content
 
+    def separated(body):
+        said = json.loads(told(body).body)
+        said["choices"][0]["message"]["content"] += "\u2028"
+        return Answer(200, json.dumps(said).encode())
 
-def test_part_of_the_results_is_part_of_the_rows(stub_of, job_on, tmp_path):
-    stub = stub_of()
-    job = job_on(stub)
-    target, results = tmp_path / "requests.jsonl", tmp_path / "results.jsonl"
-    lines = exported(job, target)
-    rows = [json.dumps(stub.filing._result(line)) for line in lines[:3]]
-    results.write_text('{"custom_id": "abc", "response": {"status_code": 200}}\n')
-    with pytest.raises(InputError, match="answers none of these 7 items"):
-        import_job(job, results)
-    error = {"custom_id": lines[3]["custom_id"], "error": {"message": "too long"}}
-    results.write_text("\n".join([*rows, json.dumps(error), '{"torn', "7"]))
-    found = import_job(job, results)
-    assert found.status == {"api_error": 4, "ok": 3}
-    assert sum("too long" in one.reason for one in found.rows) == 1
-    assert export_job(job, target) == 4
+    def raw(file_id):
+        rows = [json.loads(line) for line in content(file_id).body.decode().split("\n") if line]
+        lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+        return Answer(200, "\n".join([*lines, '{"torn', "7"]).encode())
+
+    stub.filing.answer, stub.filing.content = separated, raw
+    assert to_the_end(job_on(stub)).status == {"ok": 7}
 
 
 def test_files_stay_within_what_servers_take(stub_of, job_on, monkeypatch):
@@ -296,19 +264,12 @@ def test_a_servers_ids_are_no_paths_and_no_terminal_codes(stub_of, job_on, tmp_p
     assert len(list((tmp_path / "out").glob("*output.jsonl"))) == 1
 
 
-def test_two_answers_to_one_call_are_an_error(stub_of, job_on, tmp_path):
+def test_two_answers_to_one_call_are_an_error(stub_of, job_on):
     stub = stub_of()
-    job = job_on(stub)
-    target, results = tmp_path / "requests.jsonl", tmp_path / "results.jsonl"
-    lines = exported(job, target)
-    rows = [json.dumps(stub.filing._result(line)) for line in (*lines, lines[0])]
-    results.write_text("\n".join(rows))
-    with pytest.raises(InputError, match=r"results.jsonl: custom_id \w+ stands twice"):
-        import_job(job, results)
     keep = stub.filing._keep
     stub.filing._keep = lambda rows: keep([*rows, rows[0]])
     with pytest.raises(WorkError, match="stands twice"):
-        to_the_end(job)
+        to_the_end(job_on(stub))
 
 
 def test_rows_with_the_same_texts_are_one_request(stub_of, job_on, log):

@@ -105,7 +105,6 @@ READERS = (
     ("meta table", "meta table {} --out x"),
     ("meta aggregate", "meta aggregate {} --no-fluency --out x"),
     ("judge run", "judge run {} --by words:idk --out x"),
-    ("judge batch export", "judge batch export {} x.jsonl --model m"),
     ("eval --from-log", "eval --from-log {} --out x"),
     (
         "eval --retain-log",
