@@ -65,23 +65,23 @@ ALGORITHM = 1
 """Raised when a change of code changes Fisher information."""
 
 
-def cka_layers(audit: Session, model: str) -> list[LayerErasure]:
+def cka_layers(session: Session, model: str) -> list[LayerErasure]:
     """Erasure and weight of every layer, on the residual streams at the scored positions."""
-    layout = layout_of(audit.encoded, "span")
-    with audit:
+    layout = layout_of(session.encoded, "span")
+    with session:
 
         def stack(checkpoint: Checkpoint) -> Float[Tensor, "layer token d_model"]:
-            cache = audit.cache(checkpoint, audit.encoded, "span")
-            return CachedSource(cache, "resid_post").packed(audit.encoded, layout)
+            cache = session.cache(checkpoint, session.encoded, "span")
+            return CachedSource(cache, "resid_post").packed(session.encoded, layout)
 
-        full, retain = stack(audit.full), stack(audit.retain)
-        other = stack(audit.sources[model])
+        full, retain = stack(session.full), stack(session.retain)
+        other = stack(session.sources[model])
     return [cka_erasure(cka(f, r), cka(m, r)) for f, r, m in zip(full, retain, other, strict=True)]
 
 
-def fisher_layers(audit: Session, model: str) -> dict[float, list[LayerErasure]]:
+def fisher_layers(session: Session, model: str) -> dict[float, list[LayerErasure]]:
     """Erasure and weight of every layer, for each share of masked parameters."""
-    means = _fisher_means(audit, audit.sources[model])
+    means = _fisher_means(session, session.sources[model])
     return {
         share: [
             fisher_erasure(full=full, retain=retain, model=own)
@@ -93,37 +93,37 @@ def fisher_layers(audit: Session, model: str) -> dict[float, list[LayerErasure]]
     }
 
 
-def _fisher_means(audit: Session, checkpoint: Checkpoint) -> dict[str, dict[float, list[float]]]:
+def _fisher_means(session: Session, checkpoint: Checkpoint) -> dict[str, dict[float, list[float]]]:
     """Mean Fisher information over each layer's mask by model and share; kept, none twice."""
     conditions = {
-        "full": audit.full.weights,
-        "retain": audit.retain.weights,
-        "examples": audit.examples_hash,
-        **audit.conditions(audit.full).as_run(),
+        "full": session.full.weights,
+        "retain": session.retain.weights,
+        "examples": session.examples_hash,
+        **session.conditions(session.full).as_run(),
         "shares": list(SHARES),
         "algorithm": ALGORITHM,
     }
     key = {**conditions, "model": checkpoint.weights}
-    path = make_folder(audit.root / "fisher") / f"fisher--{digest(key)}.jsonl"
-    ledger = Ledger(path, "fisher", key, notice=None if audit.settings.fresh else audit.notice)
-    if len(ledger.rows) == 3 and not audit.settings.fresh:
+    path = make_folder(session.root / "fisher") / f"fisher--{digest(key)}.jsonl"
+    ledger = Ledger(path, "fisher", key, notice=None if session.settings.fresh else session.notice)
+    if len(ledger.rows) == 3 and not session.settings.fresh:
         return {row["of"]: {float(s): v for s, v in row["means"].items()} for row in ledger.rows}
-    masks = _masks(audit, digest(conditions))
+    masks = _masks(session, digest(conditions))
     values = {one: [getattr(mask, one) for mask in masks] for one in ("full", "retain")}
-    known = {audit.full.weights: "full", audit.retain.weights: "retain"}
+    known = {session.full.weights: "full", session.retain.weights: "retain"}
     if (same := known.get(checkpoint.weights)) is not None:
         values["model"] = values[same]
     else:
-        values["model"] = fisher(audit, checkpoint, at=[mask.at for mask in masks])
+        values["model"] = fisher(session, checkpoint, at=[mask.at for mask in masks])
     found = {one: _means(masks, own) for one, own in values.items()}
     ledger.rewrite({"of": one, "means": means} for one, means in found.items())
     return found
 
 
-def _masks(audit: Session, key: str) -> list[FisherMask]:
+def _masks(session: Session, key: str) -> list[FisherMask]:
     """The masks of all layers, with the Fisher information of `full` and `retain` there."""
-    path = make_folder(audit.root / "fisher") / f"{key}.safetensors"
-    known = None if audit.settings.fresh else read_marked(path, key)
+    path = make_folder(session.root / "fisher") / f"{key}.safetensors"
+    known = None if session.settings.fresh else read_marked(path, key)
     if known is not None:
         tensors = load(known)
         return [
@@ -132,7 +132,7 @@ def _masks(audit: Session, key: str) -> list[FisherMask]:
             )
             for layer, n in enumerate(tensors["n_parameters"].tolist())
         ]
-    retain, full = fisher(audit, audit.retain), fisher(audit, audit.full)
+    retain, full = fisher(session, session.retain), fisher(session, session.full)
     masks = [fisher_mask(f, r, max(SHARES)) for f, r in zip(full, retain, strict=True)]
     tensors = {
         f"{layer}.{name}": getattr(mask, name).contiguous()
@@ -155,7 +155,7 @@ def _means(masks: Sequence[FisherMask], values: Sequence[Tensor]) -> dict[float,
 
 
 def fisher(
-    audit: Session, checkpoint: Checkpoint, *, at: Sequence[Tensor] | None = None
+    session: Session, checkpoint: Checkpoint, *, at: Sequence[Tensor] | None = None
 ) -> list[Float[Tensor, " parameter"]]:
     """Diagonal Fisher information of each layer's parameters, or of some places among them.
 
@@ -165,7 +165,7 @@ def fisher(
     below 1/256 of the sum. Norm weights count, embeddings and unembedding do not. The whole of a
     1B model takes 3.9 GB.
     """
-    options = audit.settings
+    options = session.settings
     model = load_causal(
         checkpoint, dtype=getattr(torch, options.dtype), device=options.device, attn=EAGER
     )
@@ -176,20 +176,22 @@ def fisher(
     for parameter in every:
         parameter.requires_grad_(True)
     totals: list[Tensor] = []
-    for number, example in enumerate(audit.encoded, 1):
+    for number, example in enumerate(session.encoded, 1):
         for layer, gradient in enumerate(_gradients(model, layers, example)):
             places = slice(None) if at is None else at[layer].to(gradient.device)
             if number == 1:
                 totals.append(gradient[places].square())
             else:
                 totals[layer].addcmul_(gradient[places], gradient[places])
-        audit.progress(Progress(f"Fisher of {checkpoint.spec.name}", number, len(audit.encoded)))
+        session.progress(
+            Progress(f"Fisher of {checkpoint.spec.name}", number, len(session.encoded))
+        )
     if not all(total.isfinite().all() for total in totals):
         raise WorkError(
             f"{checkpoint.spec.name}: its Fisher information holds NaN or infinity; "
             "check the weights, or take a wider --dtype"
         )
-    return [total.cpu() / len(audit.encoded) for total in totals]
+    return [total.cpu() / len(session.encoded) for total in totals]
 
 
 def _check_room(parameters: Sequence[Tensor], name: str, *, whole: bool) -> None:
@@ -289,34 +291,35 @@ def _controls(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {"values": values, "why": why}
 
 
-def _leak(audit: Session, model: str) -> Measured[float]:
+def _leak(session: Session, model: str) -> Measured[float]:
     """Log-prob of the whole span by the model itself; nothing is patched."""
-    with audit:
+    with session:
         own, other = (
-            audit.answers(one, audit.encoded)[0] for one in (audit.sources[model], audit.retain)
+            session.answers(one, session.encoded)[0]
+            for one in (session.sources[model], session.retain)
         )
-    n_span = torch.tensor([one.n_span for one in audit.encoded])
-    idx = [one.idx for one in audit.encoded]
+    n_span = torch.tensor([one.n_span for one in session.encoded])
+    idx = [one.idx for one in session.encoded]
     return Measured(
         {one: (total,) for one, total in zip(idx, (own * n_span).tolist(), strict=True)},
-        audit.unscored,
+        session.unscored,
         details={
-            "retain_model": audit.retain.spec.name,
+            "retain_model": session.retain.spec.name,
             "retain": dict(zip(idx, (other * n_span).tolist(), strict=True)),
         },
     )
 
 
-def _layered(audit: Session, found: Mapping[str, Sequence[LayerErasure]]) -> Measured[float]:
+def _layered(session: Session, found: Mapping[str, Sequence[LayerErasure]]) -> Measured[float]:
     """Scores without rows: one number per name, and what each layer says."""
     values = {name: weighted_erasure(rows) for name, rows in found.items()}
     return Measured(
         {},
-        audit.unscored,
+        session.unscored,
         details={
-            "full_model": audit.full.spec.name,
-            "retain_model": audit.retain.spec.name,
-            "n_examples": len(audit.encoded),
+            "full_model": session.full.spec.name,
+            "retain_model": session.retain.spec.name,
+            "n_examples": len(session.encoded),
             "values": {name: (null(value), None) for name, value in values.items()},
             "layers": {name: [asdict(row) for row in rows] for name, rows in found.items()},
         },
