@@ -51,10 +51,11 @@ from lensaudit.models.decoder import decoder_of
 from lensaudit.models.device import resolve_device
 from lensaudit.models.sizes import sizes_of
 from lensaudit.patching import oracle
+from lensaudit.patching.budget import MemoryBudget
 from lensaudit.patching.options import ResolvedSettings, parse_memory
 from lensaudit.patching.score_cache import ScoreCache
 from lensaudit.patching.sources import CachedSource
-from lensaudit.patching.stages import Room, Runner, complete
+from lensaudit.patching.stages import Runner, complete
 
 KE_FROM = 5
 """On the published 1B model about 11 of 16 layers are KE; the early ones are missing."""
@@ -153,13 +154,13 @@ class Bench:
             self.cache(self.source(), "span") as activations,
         ):
             settings = replace(self.settings, at_layers=tuple(layers))
-            room = Room(sizes_of(self.shape.config, settings.dtype), settings, True)
+            budget = MemoryBudget(sizes_of(self.shape.config, settings.dtype), settings, True)
             runner = Runner(
                 self.model,
                 CachedSource(clean, "resid_post"),
                 decoder_of(self.model),
                 settings,
-                room,
+                budget,
             )
             shutil.rmtree(self.root / "scores", ignore_errors=True)
             book = ScoreCache(self.root, {}, "source")
@@ -334,9 +335,9 @@ def source_padding(bench: Bench) -> float:
 
 def attention_padding(bench: Bench) -> float:
     """Share of attention's (query, key) cells that are empty."""
-    room = Room(sizes_of(bench.shape.config, bench.settings.dtype), bench.settings, True)
+    budget = MemoryBudget(sizes_of(bench.shape.config, bench.settings.dtype), bench.settings, True)
     used = laid = 0
-    for batch in room.batches(bench.encoded, lambda e: bench.n_layers, n_sources=1):
+    for batch in budget.batches(bench.encoded, lambda e: bench.n_layers, n_sources=1):
         width, prefix = max(e.n_span for e in batch), max(e.start for e in batch)
         laid += len(batch) * width * (prefix + width)
         used += sum(e.n_span * e.end for e in batch)

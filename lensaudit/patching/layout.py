@@ -6,7 +6,7 @@ to end, in the order in which the rows join; the index arrays are made once per 
 
 Attention is over keys and values of the clean run, and the row's own. For it rows lie on a
 rectangle [batch, rank, column], as matrix products want it: as wide as the batch's longest span and
-as deep as its most rows, so batches are made of examples alike in both (`patching.stages`).
+as deep as its most rows, so batches are made of examples alike in both (`patching.budget`).
 """
 
 from collections.abc import Mapping, Sequence

@@ -16,13 +16,13 @@ from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.large.placement import planned_text
 from lensaudit.models.sizes import BYTES, sizes_on_disk
+from lensaudit.patching.budget import MemoryBudget
 from lensaudit.patching.options import Engine
 from lensaudit.patching.outcome import Outcome, calibration_of, outcome_of
 from lensaudit.patching.preflight import planned_engine, sweep_agrees
 from lensaudit.patching.score_cache import example_hash
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import CachedSource
-from lensaudit.patching.stages import Room
 from lensaudit.progress import Plan, unheard
 from lensaudit.results.records import Manifest, computed_by, manifest
 from lensaudit.settings import COUNTERFACTUAL, NO_RETAIN_MODEL, Kept, Positions
@@ -149,7 +149,7 @@ def _use(session: Session, engine: Engine) -> None:
     session.use(engine)
     if n_sources := len(session.incomplete()):
         sizes, settings = sizes_on_disk(session.full, session.settings.dtype), session.settings
-        Room(sizes, settings, engine == "sweep").check(session.encoded, n_sources=n_sources)
+        MemoryBudget(sizes, settings, engine == "sweep").check(session.encoded, n_sources=n_sources)
 
 
 def _streams(session: Session) -> dict[str, CachedSource]:
@@ -267,9 +267,9 @@ def _placement(session: Session, n_rows: int, n_caches: int) -> str:
     """Of each model alike: they are of one shape. Controls are not counted."""
     settings, full, encoded = session.settings, session.full, session.encoded
     engine = settings.computed_with
-    room = Room(sizes_on_disk(full, settings.dtype), settings, engine != "oracle")
+    budget = MemoryBudget(sizes_on_disk(full, settings.dtype), settings, engine != "oracle")
     n_sources, n_layers = len(session.patched_in()), len(settings.at_layers)
-    n_batches = len(room.batches(encoded, lambda e: n_sources * n_layers, n_sources=n_sources))
+    n_batches = len(budget.batches(encoded, lambda e: n_sources * n_layers, n_sources=n_sources))
     n_scoring = {
         "lens": PREFLIGHT_PASSES,  # it reads what is cached with the head alone
         "sweep": 2 * PREFLIGHT_PASSES + n_batches,

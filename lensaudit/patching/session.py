@@ -34,6 +34,7 @@ from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, misfit
 from lensaudit.models.conditions import Conditions, Padding, conditions_of
 from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.patching.alignment import TokenMatch, token_match
+from lensaudit.patching.budget import MemoryBudget
 from lensaudit.patching.options import Engine, ResolvedSettings
 from lensaudit.patching.preflight import check_component, check_model, usable_decoder
 from lensaudit.patching.score_cache import (
@@ -45,7 +46,7 @@ from lensaudit.patching.score_cache import (
     score_key,
 )
 from lensaudit.patching.sources import CachedSource
-from lensaudit.patching.stages import Room, Runner, Wanted, complete, ke_layers
+from lensaudit.patching.stages import Runner, Wanted, complete, ke_layers
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.scores.depth import label_hit, label_logprob, mean_per_example, span_mean
 from lensaudit.settings import Kept, Positions
@@ -202,10 +203,10 @@ class Session:
             check_component(full, rows[0], settings)
             decoder = None if reads else usable_decoder(full, settings, self.notice)
             sizes = sizes_on_disk(self.full, settings.dtype)
-            room = Room(sizes, settings, reads or decoder is not None)
-            self._runners[how] = Runner(full, None, decoder, settings, room)
+            budget = MemoryBudget(sizes, settings, reads or decoder is not None)
+            self._runners[how] = Runner(full, None, decoder, settings, budget)
         runner = self._runners[how]
-        if not runner.room.sweeps:
+        if not runner.budget.sweeps:
             return runner
         own = self.cache(self.full, rows, "span" if reads else "all")
         return replace(runner, clean=CachedSource(own))

@@ -12,16 +12,16 @@ from wavefront_helpers import examples
 
 from lensaudit.errors import InputError
 from lensaudit.models.sizes import Sizes
+from lensaudit.patching.budget import MAX_BATCH, MemoryBudget, MiB
 from lensaudit.patching.options import ResolvedSettings
-from lensaudit.patching.stages import MAX_BATCH, MiB, Room
 
 LLAMA_1B = Sizes(16, 2048, 8192, 128_256, 32, 8, 64, 64, 4)
 SMALL = Sizes(16, 64, 176, 2048, 4, 2, 16, 16, 4)
 
 
-def room(sizes=LLAMA_1B, memory=2 << 30, **options):
+def budget(sizes=LLAMA_1B, memory=2 << 30, **options):
     layers = tuple(range(sizes.n_layers))
-    return Room(
+    return MemoryBudget(
         sizes, ResolvedSettings(at_layers=layers, memory_bytes=memory, **options), sweeps=True
     )
 
@@ -41,7 +41,7 @@ def many(n, step=7):
 
 
 def total(where, batch):
-    return reduce(add, (where.load(e, 16) for e in batch))
+    return reduce(add, (where.cost(e, 16) for e in batch))
 
 
 @settings(deadline=None, derandomize=True, max_examples=40)
@@ -53,7 +53,7 @@ def total(where, batch):
     sweeps=st.booleans(),
 )
 def test_batches_hold_every_example_once_and_stay_within_the_plan(n, gib, n_sources, size, sweeps):
-    where = replace(room(memory=int(gib * 2**30), batch_size=size), sweeps=sweeps)
+    where = replace(budget(memory=int(gib * 2**30), batch_size=size), sweeps=sweeps)
     encoded = many(n)
     batches = where.batches(encoded, sixteen, n_sources=n_sources)
     assert sorted(e.idx for batch in batches for e in batch) == list(range(n))
@@ -65,24 +65,24 @@ def test_batches_hold_every_example_once_and_stay_within_the_plan(n, gib, n_sour
 
 def test_strips_alike_in_span_pad_less_than_one_order_of_length():
     encoded = many(300)
-    where = room(SMALL)
+    where = budget(SMALL)
     batches = where.batches(encoded, sixteen, n_sources=1)
-    loads = [(e, where.load(e, 16)) for e in sorted(encoded, key=lambda e: e.end)]
+    costs = [(e, where.cost(e, 16)) for e in sorted(encoded, key=lambda e: e.end)]
 
     def cells(found):
         return sum(total(where, batch).cells for batch in found)
 
-    assert cells(batches) < 0.8 * cells(batch for batch, _ in where._cut(loads, 1))
+    assert cells(batches) < 0.8 * cells(batch for batch, _ in where._cut(costs, 1))
 
 
 def test_a_budget_that_holds_no_example_names_one_that_does():
     encoded = many(5)
     with pytest.raises(InputError, match=r"one example .* takes \d+M .* use --memory (\d+)M") as no:
-        room(memory=64 * MiB).check(encoded, n_sources=1)
+        budget(memory=64 * MiB).check(encoded, n_sources=1)
     enough = int(str(no.value).rpartition("--memory ")[2].rstrip("M"))
-    room(memory=enough * MiB).check(encoded, n_sources=1)
+    budget(memory=enough * MiB).check(encoded, n_sources=1)
     with pytest.raises(InputError):
-        room(memory=(enough - 2) * MiB).check(encoded, n_sources=1)
+        budget(memory=(enough - 2) * MiB).check(encoded, n_sources=1)
 
 
 MEASURE = """
