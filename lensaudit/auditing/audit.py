@@ -109,7 +109,7 @@ def plan_audit(
     patch = asked_of_patch(settings, settings.retain_set)
     depth = plan_patch(names, patch, notice=notice)
     steps = {
-        model: plan_evaluation(model, asked, place)
+        model: plan_evaluation(model, asked, place, log_is_made=False)
         for model, asked, place in evaluations(names, settings, out)
     }
     if anchor in steps and not steps[anchor].done:

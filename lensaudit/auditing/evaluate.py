@@ -226,8 +226,16 @@ def _pass_folders(place: Path, usual: Path) -> list[Path]:
     return [*dict.fromkeys((place / PASSES, usual / PASSES, *theirs))]
 
 
-def plan_evaluation(model: str, settings: EvaluateSettings, folder: Path | None = None) -> Plan:
+def plan_evaluation(
+    model: str, settings: EvaluateSettings, folder: Path | None = None, *, log_is_made: bool = True
+) -> Plan:
     """What a run would do, pass by pass; loads and writes nothing.
+
+    Args:
+        model: name, Hub id or folder.
+        settings: what is computed, and how.
+        folder: of the results; None: experiments/out/<model>-<suite>.
+        log_is_made: False where the retain model's log may be made before this one.
 
     Raises:
         InputError: as `evaluate_into`.
@@ -235,7 +243,8 @@ def plan_evaluation(model: str, settings: EvaluateSettings, folder: Path | None 
     check_named(folder)
     # a classifier is loaded where it is opened, and rates what is generated anyway
     passes = open_evaluation(model, replace(settings, classifier=None))
-    _compared(settings, passes)
+    if log_is_made:
+        _compared(settings, passes)
     run = run_of(model, settings, folder, passes)
     _, place = folders_of(model, settings, folder, run, unheard)
     counted = _counted(passes, ordered(settings.suite, settings.metrics), settings.suite)
