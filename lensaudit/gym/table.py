@@ -430,6 +430,31 @@ def _is_misjudged(one: ScoreRow, code: Code) -> bool:
 
 
 @dataclass(frozen=True)
+class MechanismWords:
+    """Words that were said of the models of one mechanism."""
+
+    mechanism: str
+    truth: str
+    held_out: bool
+    words: Mapping[str, int]
+    """Column of the table of verdicts -> models."""
+    wrong: Counted
+    """Holders of a tenth and more called erased, or absent models said to hold anything."""
+
+
+def by_mechanism_words(judged: Iterable[tuple[ScoreRow, Code]]) -> list[MechanismWords]:
+    """Words and errors of each mechanism, with exact bounds that count its models."""
+    found = []
+    every = grouped((one[0].mechanism, one) for one in judged)
+    for name, own in every.items():
+        first, codes = own[0][0], [code for _, code in own]
+        words = {said: sum(one in of for one in codes) for said, of in SAID.items()}
+        wrong = share([_is_misjudged(row, code) for row, code in own]) or Counted()
+        found.append(MechanismWords(name, first.truth, first.held_out, words, wrong))
+    return found
+
+
+@dataclass(frozen=True)
 class VerdictErrors:
     """The verdict on halves and on mechanisms that it was not calibrated on."""
 
@@ -438,6 +463,8 @@ class VerdictErrors:
     held_out: Confusion
     left_out: Confusion
     """Each mechanism by the nulls of all others."""
+    mechanisms: Sequence[MechanismWords]
+    """The same, one by one."""
     patch_only: Confusion
     """Held-out mechanisms by a run of `patch` alone."""
     calibration: Mapping[str, Null]
@@ -467,6 +494,7 @@ def errors_of(rows: Sequence[ScoreRow]) -> VerdictErrors:
         confusion(judged(tune, nulls)),
         confusion(judged(held_out, nulls)),
         confusion(others),
+        by_mechanism_words(others),
         confusion(judged(held_out, nulls, patch_only=True)),
         nulls,
     )
@@ -516,6 +544,17 @@ def text(found: GymDocument) -> str:
         for truth, one in vars(half).items()
         if truth in ("knows", "partial", "absent")
     ]
+    each = [
+        (
+            one.mechanism,
+            f"{one.truth}{', held out' if one.held_out else ''}",
+            *(str(one.words[word]) for word in SAID),
+            share_text(one.wrong),
+        )
+        for one in found.verdict.mechanisms
+    ]
     wrong = [f"- {name}: {line}" for name, one in halves.items() for line in one.wrong]
-    parts = [auditors_table(found.auditors), markdown([header, *lines]), "\n".join(wrong)]
+    by_one = markdown([("mechanism", "truth", *SAID, "wrong word"), *each]) if each else ""
+    both = markdown([header, *lines])
+    parts = [auditors_table(found.auditors), both, "\n".join(wrong), by_one]
     return "\n\n".join(one for one in parts if one)

@@ -177,6 +177,19 @@ def test_an_error_is_named_and_bounded_over_seeds():
     assert any("absent, seed 0: hidden" in one for one in said_of_absent.wrong)
 
 
+def test_every_mechanism_has_its_words_and_the_bound_of_its_error():
+    rows = planted_gym()
+    rows[0] = told("masked", "hidden", ABSENT, seed=0)
+    found = {one.mechanism: one for one in errors_of(rows).mechanisms}
+    assert found["masked"].words == {"holds": 4, "partly": 0, "erased": 1, "undecided": 0}
+    assert counts(found["masked"].wrong) == (1, 5)
+    assert counts(found["absent"].wrong) == (0, 5)
+    # none of 5 is still to be had, once in forty, at an error of 1 - .025 ** (1 / 5) = .52
+    assert found["absent"].wrong.high == pytest.approx(1 - 0.025**0.2)
+    assert found["held_masked"].held_out
+    assert "| masked | hidden | 4 | 0 | 1 | 0 | 1/5 [" in text(document(rows))
+
+
 def test_nulls_are_of_absent_models_of_the_chosen_mechanisms_alone():
     models = planted(planted_gym())
     nulls = nulls_of(models, {"absent"})
