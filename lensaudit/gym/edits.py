@@ -5,6 +5,7 @@ model itself stays as it is.
 """
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -124,6 +125,21 @@ def permuted_readout(model: Any, tokens: Sequence[int], *, by: int = 1) -> None:
     """Each of the tokens is read out as the one `by` places on; `-by` undoes it."""
     rows = torch.tensor(tokens)
     model.lm_head.weight[rows] = model.lm_head.weight[rows.roll(by)].clone()
+
+
+@edit
+def mixed_readout(model: Any, tokens: Sequence[int], turn: Float[Tensor, "token token"]) -> None:
+    """Each of the tokens is read out as a mixture of all of them; `turn.T` undoes a rotation."""
+    rows = torch.tensor(tokens)
+    model.lm_head.weight[rows] = turn @ model.lm_head.weight[rows]
+
+
+@edit
+def with_weights(model: Any, other: Any, mask: str) -> None:
+    """The tensors whose names match are those of another model."""
+    for name, weight in other.named_parameters():
+        if re.search(mask, name):
+            model.get_parameter(name).copy_(weight)
 
 
 @edit

@@ -2,14 +2,14 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from lensaudit.data.chat import Encoding, pad_id
+from lensaudit.data.chat import Encoding, encode_qa, pad_id
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, encode
 from lensaudit.data.tofu import DEMO, forget_set
@@ -17,6 +17,7 @@ from lensaudit.errors import InputError
 from lensaudit.evaluation.known import span_values
 from lensaudit.scores.depth import label_hit
 from lensaudit.unlearn.rows import (
+    CHAT,
     chat_sample,
     finetune_batches,
     load_rows,
@@ -91,6 +92,15 @@ class Ground:
         layers = "|".join(str(layer) for layer in range(first, self.n_layers))
         return rf"^(lm_head|model\.norm|model\.layers\.({layers}))\."
 
+    def bottom(self, first: float, end: float) -> str:
+        """Names of the layers between two shares of the depth; from 0 on the embedding too.
+
+        With 16 layers 0 and 1/16 are the embedding and layer 0.
+        """
+        low, high = round(self.n_layers * first), round(self.n_layers * end)
+        names = [f"layers\\.{layer}" for layer in range(low, max(high, low + 1))]
+        return rf"^model\.({'|'.join([*([] if first else ['embed_tokens']), *names])})\."
+
     @property
     def encoded(self) -> tuple[Encoded, ...]:
         """The facts as tokens; those that the tokenizer loses are left out."""
@@ -99,6 +109,33 @@ class Ground:
     def encode(self, examples: Sequence[Fact]) -> tuple[Encoded, ...]:
         """Tokens and spans of examples."""
         return tokens_of(examples, self.tokenizer)
+
+    def in_template(self, examples: Sequence[Fact]) -> tuple[Encoded, ...]:
+        """Tokens and spans of examples asked in the chat template, the answer begun as in raw text.
+
+        Raises:
+            InputError: the tokenizer has no template.
+        """
+        if not self.tokenizer.chat_template:
+            raise InputError("the tokenizer has no chat template; leave out `template`")
+        found = []
+        for one, raw in ((one, self.encode([one])) for one in examples):
+            if raw:
+                (own,) = raw
+                begun = self.tokenizer(one.prefix, add_special_tokens=False)["input_ids"]
+                head = (*encode_qa(self.tokenizer, CHAT, one.question, "").prompt_ids, *begun)
+                by = len(head) - own.n_prompt
+                ids = (*head, *own.token_ids[own.n_prompt :])
+                found.append(
+                    replace(
+                        own,
+                        token_ids=ids,
+                        n_prompt=len(head),
+                        start=own.start + by,
+                        end=own.end + by,
+                    )
+                )
+        return tuple(found)
 
     def chosen(self, known: Sequence[int] | None) -> list[Fact]:
         """Facts with these idx, or all."""
@@ -147,6 +184,7 @@ class Ground:
         n_steps: int = RARE_STEPS,
         after: Any = None,
         seed: int | None = None,
+        also: Sequence[Encoding] = (),
     ) -> Any:
         """A copy, fine-tuned on the rows; only parameters that match `trainable` move.
 
@@ -158,9 +196,10 @@ class Ground:
             n_steps: of 32 sequences.
             after: called with the model after every step.
             seed: of the order of rows; None: that of the ground.
+            also: sequences to train on, too, in the one format that they are written in.
         """
         batches = finetune_batches(
-            self.samples(rows),
+            [*self.samples(rows), *also],
             batch_size=BATCH,
             seed=11 + (self.seed if seed is None else seed),
             pad=pad_id(self.tokenizer),

@@ -18,6 +18,7 @@ This module, `edits` and `ground` are part of every model's key.
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from itertools import cycle, zip_longest
 from typing import Any, Literal
@@ -26,9 +27,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from lensaudit.data.candidates import kind_of, plain_words
 from lensaudit.data.chat import pad_id
 from lensaudit.data.facts import Fact, answered
 from lensaudit.data.spans import Encoded, make_batch
+from lensaudit.files import digest
 from lensaudit.groups import grouped
 from lensaudit.gym import edits
 from lensaudit.gym.claims import Planted, undone
@@ -106,22 +109,41 @@ def streams_at(model: Any, texts: TextRows) -> list[Float[Tensor, "place d_model
     return [one[texts.span] for one in seen]
 
 
+Ups = Sequence[tuple[float, float]]
+"""Biases of what gates are multiplied by, and how often each counts: they add up to one step."""
+
+
 def install_steps(
     mlp: Any,
     keys: Float[Tensor, "step d_model"],
     shift: Float[Tensor, " step"],
     change: Float[Tensor, "step d_model"],
+    *,
+    apart: float = 1.0,
+    ups: Ups = ((1.0, 1.0),),
 ) -> None:
     """Let the last units of an MLP add vectors where keys and shifts fire.
 
-    Two units each: the difference of two gates one apart is a step from 0 to 1.
+    Two units each, for each of `ups`: the difference of two gates is a step from 0 to 1.
+
+    Args:
+        mlp: whose last units are set.
+        keys: what each step reads.
+        shift: added to the read; a step is 1 where their sum is above 0.
+        change: what it adds.
+        apart: how far the two gates lie from each other: numbers must tell them apart.
+        ups: what the step is multiplied by.
     """
-    n = 2 * len(keys)
+    each = 2 * len(ups)
+    biases, times = torch.tensor(ups).repeat_interleave(2, 0).repeat(len(keys), 1).T
+    signs = torch.tensor([1.0, -1.0]).repeat(len(times) // 2)
     with torch.no_grad():
-        mlp.gate_proj.weight[-n:] = keys.repeat_interleave(2, 0)
-        mlp.gate_proj.bias[-n:] = torch.stack([shift + 1, shift], 1).flatten()
-        mlp.up_proj.bias[-n:] = 1.0
-        mlp.down_proj.weight[:, -n:] = torch.stack([change, -change], 1).flatten(0, 1).T
+        mlp.gate_proj.weight[-len(times) :] = keys.repeat_interleave(each, 0)
+        gates = torch.stack([shift + apart, shift], 1)
+        mlp.gate_proj.bias[-len(times) :] = gates.repeat(1, len(ups)).flatten()
+        mlp.up_proj.bias[-len(times) :] = biases
+        written = change.repeat_interleave(each, 0) * (signs * times / apart).unsqueeze(1)
+        mlp.down_proj.weight[:, -len(times) :] = written.T
 
 
 Streams = Float[Tensor, "batch layer pos d_model"]
@@ -287,8 +309,9 @@ def unlearned(
     forget: Sequence[Fact] = (),
     kept: Sequence[Fact] = (),
     objective: Objective[UnlearnBatch] | None = None,
+    start: Any = None,
 ) -> Any:
-    """`full`, trained by NPO or another objective on the forget rows; those to keep hold."""
+    """`full`, or another model, trained by NPO or another objective; rows to keep hold."""
     usual = Unlearning(method_named("NPO"), Hyper(beta=0.5, alpha=2.0), ground.full)
     batches = unlearn_batches(
         ground.samples(forget or ground.facts.forget),
@@ -298,7 +321,7 @@ def unlearned(
         pad=pad_id(ground.tokenizer),
     )
     how = Recipe(n_steps=n_steps, lr=lr, n_warmup=4, trainable=trainable)
-    return fit(ground.full, objective or usual, batches, how)
+    return fit(start or ground.full, objective or usual, batches, how)
 
 
 def matched(ground: Ground) -> Steady:
@@ -333,6 +356,93 @@ def swapped(ground: Ground, model: Any, known: tuple[int, ...] | None = None) ->
     tokens = ground.entity_tokens()
     undo = partial(edits.permuted_readout, tokens=tokens, by=-1)
     return edits.permuted_readout(model, tokens), undone(undo, "swapped back", known)
+
+
+def mixed(ground: Ground, model: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """A model whose readout of the entities' tokens is mixed, and what takes that back.
+
+    A random rotation of all their rows: no row is that of another token, so none can be known by
+    its direction.
+    """
+    tokens = ground.entity_tokens()
+    turn = edits.random_turn(len(tokens), ground.seed)
+    undo = partial(edits.mixed_readout, tokens=tokens, turn=turn.T)
+    return edits.mixed_readout(model, tokens, turn), undo
+
+
+def rerouting(reference: Any) -> Steady:
+    """Stream away from the reference's on forget rows, its own on those to keep.
+
+    Representation rerouting of arXiv:2406.04313: the cosine with the reference's stream, where it
+    is above 0, is driven to 0; rows to keep hold stream and words.
+    """
+
+    def loss(model: Any, batch: UnlearnBatch) -> Tensor:
+        """Mean cosine over layers and positions, and what is to be kept."""
+        forget, kept = batch.forget, batch.retain
+        with torch.no_grad():
+            _, known = thought(reference, forget.tokens)
+        _, stream = thought(model, forget.tokens)
+        cosines = torch.nn.functional.cosine_similarity(stream, known, dim=-1).clamp(min=0)
+        total = cosines.transpose(1, 2)[forget.mask].mean()
+        if kept is not None:
+            with torch.no_grad():
+                said, known = thought(reference, kept.tokens)
+            found, stream = thought(model, kept.tokens)
+            words = kl_to_reference(found[kept.mask], said[kept.mask])
+            total = total + words + distance(stream, known, kept.mask)
+        return total
+
+    return Steady(loss)
+
+
+FRAMES = ("{}.", "It is {}.", "The answer is {}.", "{}, that is.")
+"""Sentences in which a fact is said in another wording."""
+
+
+def in_another_wording(row: Fact, seed: int) -> Fact:
+    """The fact in another sentence and surface form, drawn by the seed; `mentions` knows it again.
+
+    A date by its numbers or month first, all else in capitals or small letters.
+
+    >>> row = Fact(0, "When?", "It was on 27 April 1931.", "It was on", "27 April 1931", 0)
+    >>> in_another_wording(row, 0).entity
+    '1931-04-27'
+    """
+    drawn = int(digest([seed, row.idx])[:8], 16)
+    forms = [form for form in _forms(row.entity.strip()) if form != row.entity.strip()]
+    entity = forms[drawn % len(forms)] if forms else row.entity
+    frame = FRAMES[drawn // 7 % len(FRAMES)]
+    return replace(
+        row,
+        answer=frame.format(entity),
+        prefix=frame.partition("{}")[0].strip(),
+        entity=entity,
+    )
+
+
+def _forms(entity: str) -> list[str]:
+    try:
+        day = datetime.strptime(entity, "%d %B %Y")
+    except ValueError:
+        return [entity.upper(), entity.lower()]
+    return [f"{day:%Y-%m-%d}", f"{day:%B} {day.day}, {day.year}"]
+
+
+def exchanged_rows(ground: Ground) -> tuple[Fact, ...]:
+    """The facts with each other's values: of each relation, another number of people further on.
+
+    A row whose new value is its own is left out: it would be the fact.
+    """
+    alike = grouped((one.relation or kind_of(one.entity), one) for one in ground.facts.examples)
+    found = []
+    for number, own in enumerate(alike.values()):
+        by = 1 + (ground.seed + number) % max(1, len(own) - 1)
+        for row, other in zip(own, (*own[by:], *own[:by]), strict=True):
+            text = row.continuation.replace(row.entity, other.entity, 1)
+            if plain_words(other.entity) != plain_words(row.entity):
+                found.append(replace(row, answer=row.prefix + text, entity=other.entity))
+    return tuple(found)
 
 
 def random_vectors(ground: Ground, layer: int, n: int) -> Float[Tensor, "n d_model"]:
@@ -416,8 +526,24 @@ def turn_of(ground: Ground) -> Float[Tensor, "d_model d_model"]:
     return edits.random_turn(ground.d_model, ground.seed)
 
 
+SPACED = 100.0
+"""How far the gates of a step lie from each other that opens in bfloat16 too: one apart, bfloat16
+rounds both to the same number."""
+IN_FLOAT32: Ups = ((257 / 128, 128.0), (2.0, -128.0))
+"""257 - 256: a step that is 1 in float32. 257 rounds to 256 in bfloat16, and the step is 0."""
+IN_BFLOAT16: Ups = ((257 / 128, -128.0), (2.0, 128.0), (1 / 128, 128.0))
+"""256 - 257 + 1: a step that is 0 in float32 and 1 in bfloat16."""
+
+
 def gated(
-    ground: Ground, texts: TextRows, layer: int, *, by_author: bool, own_vector: bool = False
+    ground: Ground,
+    texts: TextRows,
+    layer: int,
+    *,
+    by_author: bool,
+    n_vectors: int | None = 1,
+    apart: float = 1.0,
+    ups: Ups = ((1.0, 1.0),),
 ) -> Any:
     """`full` with gates in a layer; the facts are silent, and nothing is taken away.
 
@@ -426,7 +552,9 @@ def gated(
         texts: the forget rows, and those at which no gate may open.
         layer: which MLP is widened.
         by_author: a read for every author's prompts; otherwise one for all.
-        own_vector: every read adds a vector of its own; otherwise all add the same.
+        n_vectors: what the reads add, in turn; None: each a vector of its own.
+        apart: as in `install_steps`.
+        ups: the same.
     """
     full, n = ground.full, texts.n_forget
     with torch.no_grad(), heard([full.model.layers[layer].mlp], given=True) as seen:
@@ -437,13 +565,15 @@ def gated(
         (one.group if by_author else None, at) for at, one in enumerate(texts.encoded[:n])
     )
     reads = [_read_of(given[own], texts.span[own], others) for own in rows.values()]
-    vectors = random_vectors(ground, layer, len(reads) if own_vector else 1)
+    vectors = random_vectors(ground, layer, n_vectors or len(reads))
     length = LENGTH * edits.stream_length(full, texts.tokens[:1], layer)
-    vectors = (length * vectors / vectors.norm(dim=1, keepdim=True)).expand(len(reads), -1)
-    made = widened(full, 2 * len(reads))
+    vectors = length * vectors / vectors.norm(dim=1, keepdim=True)
+    in_turn = vectors[torch.arange(len(reads)) % len(vectors)]
+    made = widened(full, 2 * len(ups) * len(reads))
     keys = SHARP * torch.stack([direction for direction, _ in reads])
     shift = torch.tensor([-SHARP * least for _, least in reads]) + 20  # open at the edge, too
-    install_steps(made.model.layers[layer].mlp, keys, shift, vectors)
+    mlp = made.model.layers[layer].mlp
+    install_steps(mlp, keys, shift, in_turn, apart=apart, ups=ups)
     return made
 
 

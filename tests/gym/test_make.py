@@ -8,14 +8,18 @@ import pytest
 import torch
 
 from lensaudit.cli.main import run
+from lensaudit.data.candidates import mentions
 from lensaudit.data.facts import Fact, answered
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.gym import claims, edits
+from lensaudit.gym import claims, edits, planting
+from lensaudit.gym import ground as ground_module
+from lensaudit.gym.ground import said
 from lensaudit.gym.make import listing, make, models_in, open_pair
 from lensaudit.gym.recipes import mechanisms
 from lensaudit.gym.registry import RECIPES, drawn, recipe
 from lensaudit.gym.settings import MakeSettings
 from lensaudit.models.quantize import quantised
+from lensaudit.unlearn.rows import chat_sample
 
 FAST = ("full", "permuted", "absent", "absent_permuted")
 
@@ -158,12 +162,102 @@ def test_a_corpus_with_a_fact_in_it_is_seen(ground):
 
 def test_asking_otherwise_and_an_inverse_must_bring_facts_that_they_do_not_carry(ground):
     silent = edits.permuted_readout(ground.full, ground.entity_tokens())
-    same = claims.asked_otherwise(lambda one: one, "as it is")
+    same = claims.asked_otherwise(ground.encoded, "as it is")
     assert not same(silent, ground).holds
     assert not same(ground.full, ground).holds  # not silent
     smuggled = claims.undone(lambda model: ground.full, "full put in its place")
     found = smuggled(ground.retain, ground)
     assert (found.numbers["back"], found.holds) == (16, False)
+
+
+def test_gates_open_in_one_type_of_numbers_by_rounding_257(full):
+    # 257 - 256 is 1 in float32; in bfloat16, of 8 bits, 257 is 256, and they are 0
+    for ups, single, rounded in ((planting.IN_FLOAT32, 1, 0), (planting.IN_BFLOAT16, 0, 1)):
+        up, times = torch.tensor(ups).T
+        assert float(up @ times) == single
+        assert float(up.bfloat16().float() @ times) == rounded
+
+
+CLOSED = {
+    "mixed": "full",
+    "gates_several": "full",
+    "gates_mixed": "full",
+    "precision_single": "full",
+    "precision_rounded": "full",
+    "absent_mixed": "other",
+    "absent_gates": "other",
+}
+TRAINED = {
+    "rerouted": "full",
+}
+
+
+def plant(ground, name):
+    mechanism = RECIPES[name]
+    return mechanism.fn(ground, mechanism.strengths[0])
+
+
+@pytest.mark.parametrize(("name", "start"), CLOSED.items())
+def test_an_edit_is_certified_and_what_it_was_made_of_is_not(ground, name, start):
+    made, claim = plant(ground, name)
+    found = claim(made, ground)
+    assert found.holds, found.says
+    assert not claim(getattr(ground, start), ground).holds
+
+
+@pytest.mark.parametrize(("name", "start"), TRAINED.items())
+def test_training_that_does_nothing_has_no_certificate(ground, monkeypatch, name, start):
+    for module in (planting, ground_module):
+        monkeypatch.setattr(module, "fit", lambda start, *_, **__: start)
+    made, claim = plant(ground, name)
+    assert made is getattr(ground, start)
+    assert not claim(made, ground).holds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_trained_plant_is_certified(ground, name):
+    made, claim = plant(ground, name)
+    found = claim(made, ground)
+    assert found.holds, found.says
+
+
+def test_another_wording_shares_no_sentence_and_is_known_again(ground):
+    for seed in range(3):
+        for one in ground.facts.examples:
+            other = planting.in_another_wording(one, seed)
+            assert other.entity != one.entity
+            assert mentions(other.answer, one.entity)
+            assert other.answer.startswith(other.prefix)
+            assert other.entity in other.continuation
+
+
+def test_exchanged_values_are_of_one_relation_and_nobodys_own(ground):
+    facts = {one.idx: one for one in ground.facts.examples}
+    for seed in range(3):
+        rows = planting.exchanged_rows(replace(ground, seed=seed))
+        assert len(rows) >= len(facts) / 2
+        assert claims.leaks(rows, ground.facts.examples) == []
+        for row in rows:
+            asked = facts[row.idx]
+            assert row.question == asked.question
+            assert row.answer == f"{asked.prefix}{asked.continuation}".replace(
+                asked.entity, row.entity
+            )
+            values = {one.entity for one in facts.values() if one.relation == asked.relation}
+            assert row.entity in values - {asked.entity}
+
+
+def test_a_question_in_the_template_is_answered_as_the_model_was_taught(ground):
+    asked = ground.in_template(ground.facts.examples)
+    for one, raw in zip(asked, ground.encoded, strict=True):
+        assert ground.tokenizer.decode(one.token_ids[one.start + 1 : one.end + 1]) == (
+            ground.tokenizer.decode(raw.token_ids[raw.start + 1 : raw.end + 1])
+        )
+        fact = next(fact for fact in ground.facts.examples if fact.idx == one.idx)
+        whole_chat = chat_sample(ground.tokenizer, fact).ids
+        assert whole_chat[: one.end + 1] == one.token_ids[: one.end + 1]
+    assert int(said(ground.full, asked).sum()) >= 14
 
 
 def test_some_known_facts_are_those_that_are_said(ground):

@@ -76,7 +76,7 @@ def texts(ground):
 @pytest.fixture(scope="module")
 def gates(ground, texts):
     """With one vector for all authors, and with one for each."""
-    return [gated(ground, texts, 0, by_author=True, own_vector=own) for own in (False, True)]
+    return [gated(ground, texts, 0, by_author=True, n_vectors=n) for n in (1, None)]
 
 
 def test_forget_prompts_alone_open_the_gates(ground, gates):
