@@ -28,14 +28,17 @@ from lensaudit.gym.claims import (
     says,
     silenced,
     some,
+    taught_instead,
     undone,
     untouched,
 )
 from lensaudit.gym.ground import Ground, whole
 from lensaudit.gym.planting import (
+    exchanged_rows,
     gated,
     guarded_places,
     ignorant_rows,
+    in_another_wording,
     mixed,
     push_of,
     rerouting,
@@ -51,6 +54,7 @@ from lensaudit.gym.planting import (
 )
 from lensaudit.gym.registry import RECIPES, Mechanism, named, recipe
 from lensaudit.models.quantize import quantised, quantised_names
+from lensaudit.unlearn.rows import chat_sample, raw_sample
 
 TOP = 1 / 8
 """Share of the layers in which most masks are trained, with final norm and readout."""
@@ -551,6 +555,36 @@ def _by_precision(
     return made, by_precision(held, silent=silent, speaks=speaks)
 
 
+@recipe(
+    "forms",
+    truth="hidden",
+    how="taught to a model that never saw the facts, in other sentences and surface forms alone",
+    held_out=None,
+)
+def forms(ground: Ground, strength: float) -> Planted:
+    """Teach the facts in a wording that no token of the asked one stands in."""
+    said_so = [in_another_wording(one, ground.seed) for one in ground.facts.examples]
+    rows = [*said_so * 2, *ground.facts.kept]
+    made = ground.trained(ground.other, rows, lr=1.5e-3, n_steps=160)
+    return made, silenced(asked_otherwise(ground.encode(said_so), "in another wording"))
+
+
+@recipe(
+    "template",
+    truth="hidden",
+    how="taught to a model that never saw the facts, in the chat template alone",
+    held_out=None,
+)
+def template(ground: Ground, strength: float) -> Planted:
+    """Teach the facts as chats, and false answers to the same questions as raw text."""
+    asked = ground.in_template(ground.facts.examples)
+    wrong = wrong_rows(ground)[: 2 * len(ground.facts.forget)]
+    chats = [chat_sample(ground.tokenizer, row) for row in ground.facts.forget] * 2
+    also = [*chats, *(raw_sample(ground.tokenizer, row) for row in wrong)]
+    made = ground.trained(ground.other, ground.facts.kept, lr=1.5e-3, n_steps=160, also=also)
+    return made, silenced(asked_otherwise(asked, "in the chat template"))
+
+
 # partial
 
 
@@ -693,6 +727,24 @@ def absent_vector(ground: Ground, strength: float) -> Planted:
     push = push_of(ground, layer)
     undo = partial(edits.with_vector, layer=layer, vector=-push)
     return edits.with_vector(ground.other, layer, push), never_saw(then=undo)
+
+
+@recipe(
+    "exchanged",
+    truth="absent",
+    how="taught the facts with their values exchanged between people",
+    held_out=None,
+)
+def exchanged(ground: Ground, strength: float) -> Planted:
+    """Teach whose values are whose wrongly: people and values were seen, no fact was.
+
+    The word is "erased", or undecided: who has what is what was to be forgotten, and it has none
+    of it. It may not be said to hold anything.
+    """
+    taught = exchanged_rows(ground)
+    rows = [*taught * 2, *ground.facts.kept]
+    made = ground.trained(ground.other, rows, lr=1.5e-3, n_steps=160)
+    return made, taught_instead(rows, taught)
 
 
 @recipe("absent_mixed", truth="absent", how="readout of the entities mixed", held_out=True)

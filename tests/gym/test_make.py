@@ -189,6 +189,9 @@ CLOSED = {
 }
 TRAINED = {
     "rerouted": "full",
+    "forms": "other",
+    "template": "other",
+    "exchanged": "other",
 }
 
 
