@@ -32,7 +32,7 @@ from lensaudit.attacks.worst import (
 from lensaudit.data.tofu import forget_set
 from lensaudit.files import digest, make_folder, write_json
 from lensaudit.gym import edits
-from lensaudit.results.attacks import WorstSummary
+from lensaudit.results.kinds.worst import WorstRecord
 from lensaudit.scores.naming import name_facts, strongest
 from lensaudit.scores.recovery import Arms
 from tools.demo_family.stages import NEVER
@@ -91,12 +91,12 @@ class Compared:
     arms: Arms[Findings]
     """What attacks found on each model."""
 
-    def without(self, *names: str) -> WorstSummary:
+    def without(self, *names: str) -> WorstRecord:
         """The summary of the list without some attacks."""
         attacks = tuple(one for one in self.opened.attacks if one.name not in names)
         return summary_of(replace(self.opened, attacks=attacks), self.arms, "cheap")
 
-    def gaps(self, outcome: WorstSummary) -> list[torch.Tensor | None]:
+    def gaps(self, outcome: WorstRecord) -> list[torch.Tensor | None]:
         """D of every scored fact's candidates by attack."""
         names = [row.name for row in outcome.attacks if row.counts]
         return [gaps_of(self.arms, names, fact) for fact in self.opened.asked]

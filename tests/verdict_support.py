@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from lensaudit.files import digest
-from lensaudit.results.patch_runs import PatchSummary
+from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.results.reading import checked
 from lensaudit.results.records import manifest
 from lensaudit.verdict.decide import Evidence

@@ -7,7 +7,7 @@ bits beside invented subjects called alike), and is it likelier than other value
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,14 @@ from lensaudit.association.reading import LENS, OUTPUTS, upper_layers
 from lensaudit.data.relations import Relation
 from lensaudit.files import write_csv, write_json
 from lensaudit.groups import Group, grouped, unit_of
-from lensaudit.results.attacks import KnowControl, KnowMatrix, KnownRelation, KnowPower, KnowRun
+from lensaudit.results.kinds.know import (
+    KnowControl,
+    KnowMatrix,
+    KnownRelation,
+    KnowPower,
+    KnowRecord,
+)
+from lensaudit.results.reading import document
 from lensaudit.results.records import signed
 from lensaudit.scores.assignment import (
     HEDGE,
@@ -207,7 +214,8 @@ def facts_of_read(
 def mean_of(values: Sequence[float], groups: Sequence[Group], top: float) -> Estimate:
     """Mean with its interval by authors; `top` is the most that a value can be."""
     bounds = (math.log2(HEDGE), max(top, *values))
-    return clustered_mean(values, groups, bounds=bounds, unit=unit_of(groups))
+    found = clustered_mean(values, groups, bounds=bounds, unit=unit_of(groups))
+    return replace(found, lower=None, upper=None)  # the record holds the 95 % interval
 
 
 def naming_of(facts: Sequence[FactEvidence], n_candidates: int) -> tuple[list[int], dict[str, Any]]:
@@ -280,7 +288,7 @@ LAYER_COLUMNS = ("layer", "head", "bits_familiar")
 class KnowOutcome:
     """Who has what, as one model says it: the summary, and the tables beside it."""
 
-    run: KnowRun
+    run: KnowRecord
     facts: tuple[FactEvidence, ...]
     layers: tuple[tuple[int, str, float], ...]
     """Layer, whose head reads it, mean bits."""
@@ -288,7 +296,7 @@ class KnowOutcome:
     """The relation that tells most, for a picture."""
 
 
-def _headline(run: KnowRun) -> str:
+def _headline(run: KnowRecord) -> str:
     """The finding, in words; never that nothing is there."""
     p = f"{run.p:.2g}"
     if failed := run.failed:
@@ -345,7 +353,7 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
         power = replace(power, why="what samples would have shown is not reckoned")
     elif test.p > LEVEL:
         power = power_of(own, seed=seed)
-    run = KnowRun(
+    run = KnowRecord(
         source=know.source.spec.name,
         headline="",
         finds=False,
@@ -451,8 +459,8 @@ def _layers(own: Sequence[RelationReading]) -> list[tuple[int, str, float]]:
     return sorted(found)
 
 
-def write_outcome(found: KnowOutcome, know: Know, out: Path) -> dict[str, Any]:
-    """Write the tables and the matrix; returns the summary."""
+def write_outcome(found: KnowOutcome, know: Know, out: Path) -> KnowRecord:
+    """Write the tables and the matrix; returns the record."""
     rows: list[list[Any]] = [
         [one.idx, one.group, one.relation, one.familiar, one.associated, one.e, int(one.named), ""]
         for one in found.facts
@@ -462,8 +470,8 @@ def write_outcome(found: KnowOutcome, know: Know, out: Path) -> dict[str, Any]:
     relations = [list(vars(one).values()) for one in found.run.relations]
     write_csv(out / "relations.csv", RELATION_COLUMNS, relations)
     write_csv(out / "layers.csv", LAYER_COLUMNS, [list(row) for row in found.layers])
-    write_json(out / "matrix.json", signed(asdict(found.matrix)))
-    return found.run.document()
+    write_json(out / "matrix.json", signed(document(found.matrix)))
+    return found.run
 
 
 def matrix_of(read: Sequence[RelationReading], relations: Sequence[KnownRelation]) -> KnowMatrix:

@@ -15,17 +15,17 @@ class KnowResult(RunResult):
     @property
     def headline(self) -> str:
         """The finding, in words."""
-        return self.summary["headline"]
+        return self.record.headline
 
     @property
     def p(self) -> float:
         """Of the assignment test."""
-        return self.summary["p"]
+        return self.record.p
 
     @property
     def named(self) -> tuple[int, ...]:
         """Idx of the facts that are named."""
-        return tuple(self.summary["named"])
+        return tuple(self.record.named)
 
 
 def know_folder(source: str, folder: Path | None) -> Path:

@@ -1,7 +1,7 @@
 """From a model's name to a finished folder: what `lensaudit know` and `la.know` do."""
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +41,7 @@ from lensaudit.models.conditions import conditions_of
 from lensaudit.patching.exposure import Head
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
+from lensaudit.results.kinds.know import KnowRecord
 from lensaudit.results.records import BEGUN, MANIFEST, check_free
 from lensaudit.settings import plain
 
@@ -101,14 +102,15 @@ def answer_into(
 
 
 def _answered(know: Know, out: Path, notice: Notice, progress: Tell) -> KnowResult:
-    def work() -> Mapping[str, Any]:
+    def work() -> KnowRecord:
         for line in know.lines():
             notice(line)
         return write_outcome(ask(know, progress=progress), know, out)
 
-    summary = keyed.in_folder(
+    record = keyed.in_folder(
         out,
         know.identity(),
+        KnowRecord,
         work,
         options=plain(know.settings),
         inputs=know.inputs(),
@@ -116,7 +118,7 @@ def _answered(know: Know, out: Path, notice: Notice, progress: Tell) -> KnowResu
         files=FILES,
         notice=notice,
     )
-    return KnowResult(know.source.spec.name, out, summary)
+    return KnowResult(know.source.spec.name, out, record)
 
 
 def plan_into(

@@ -36,7 +36,8 @@ from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
-from lensaudit.results.attacks import Shift, shifts_in
+from lensaudit.results.kinds.relearn import RelearnRecord, Shift
+from lensaudit.results.reading import checked, document
 from lensaudit.results.records import check_free, claim, manifest
 from lensaudit.results.sentences import rows_relearned
 from lensaudit.settings import (
@@ -326,7 +327,7 @@ def recovery(
     }
     key = digest({"jobs": [job.key for job in jobs.values()], "audit": inputs})
     if (known := keyed.keyed_document(work / AUDIT, key)) is not None:
-        return tuple(shifts_in(known, work / AUDIT))
+        return tuple(checked(RelearnRecord, known, work / AUDIT).shifts)
     folders = {name: work / "attacked" / slug(name) for name in jobs}
     if keep is not None:
         folders[first] = keep
@@ -348,7 +349,7 @@ def recovery(
         ),
     )
     found = shifts(folders, audit, suite, make_folder(work))
-    keyed.write_keyed(work / AUDIT, {"key": key, "shifts": [asdict(one) for one in found]})
+    keyed.write_keyed(work / AUDIT, document(RelearnRecord(key=key, shifts=list(found))))
     manifest(
         ATTACK,
         options={name: asdict(job.settings) for name, job in jobs.items()},

@@ -23,7 +23,7 @@ from lensaudit.groups import grouped
 from lensaudit.models.generation import Choose, draws_of
 from lensaudit.patching.exposure import sample
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results.attacks import LeakRow
+from lensaudit.results.kinds.sample import LeakRow, SampleRecord
 from lensaudit.results.records import RunResult
 from lensaudit.scores.intervals import clustered_excess
 from lensaudit.scores.naming import Errors, leak_at_k, leak_corrected, never_hit_bound
@@ -160,10 +160,11 @@ def sample_into(
 
     said = cache(lambda: _said_by_all(opened, settings, progress))
 
-    def work() -> dict[str, Any]:
+    def work() -> SampleRecord:
         return _written(opened, settings, errors, said(), out)
 
-    return RunResult(source, out, in_folder(opened, settings, out, identity, FILES, work, said))
+    record = in_folder(opened, settings, out, identity, FILES, SampleRecord, work, said)
+    return RunResult(source, out, record)
 
 
 Texts = Mapping[SamplerSetting, Mapping[int, list[str]]]
@@ -213,7 +214,7 @@ def _written(
     errors: Errors | None,
     said: Mapping[str, Texts],
     out: Path,
-) -> dict[str, Any]:
+) -> SampleRecord:
     facts, own = opened.asked, said[opened.models.source.weights]
     retains = [said[one.weights] for one in opened.models.never]
     ks = sorted(set(settings.k or KS))
@@ -249,27 +250,24 @@ def _written(
             for idx, texts in by_idx.items()
         ),
     )
-    return {
-        "kind": "sample",
-        "source": opened.name,
-        "retain": opened.retains,
-        "data": str(opened.audit.settings.data),
-        "n": len(opened.facts),
-        "n_scored": len(facts),
-        "authors": len({fact.group for fact in facts}),
-        "unscored": {
+    return SampleRecord(
+        source=opened.name,
+        retain=opened.retains,
+        data=str(opened.audit.settings.data),
+        n=len(opened.facts),
+        n_scored=len(facts),
+        authors=len({fact.group for fact in facts}),
+        unscored={
             str(one.idx): opened.unscored[one.idx]
             for one in opened.facts
             if one.idx in opened.unscored
         },
-        "samples": settings.n,
-        "leak": [asdict(row) for row in rows],
-        "errors": None if errors is None else asdict(errors),
-        "specificity": [
-            {**asdict(how), "specificity": value} for how, value in specificity.items()
-        ],
-        "never_hit_bound": never_hit_bound(settings.n, len(facts)),
-    }
+        samples=settings.n,
+        leak=rows,
+        errors=None if errors is None else asdict(errors),
+        specificity=[{**asdict(how), "specificity": value} for how, value in specificity.items()],
+        never_hit_bound=never_hit_bound(settings.n, len(facts)),
+    )
 
 
 def hits_of(facts: Sequence[Fact], said: Mapping[int, Sequence[str]]) -> list[int]:

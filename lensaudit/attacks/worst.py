@@ -12,7 +12,7 @@ both arms, so that what attacks elicit from a model that never knew is subtracte
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from operator import attrgetter
 from pathlib import Path
@@ -53,7 +53,8 @@ from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
-from lensaudit.results.attacks import WorstAttack, WorstFact, WorstSummary
+from lensaudit.results.kinds.worst import WorstAttack, WorstFact, WorstRecord
+from lensaudit.results.reading import Record
 from lensaudit.results.records import RunResult, check_free
 from lensaudit.scores.intervals import clustered_excess
 from lensaudit.scores.naming import Named, gaps, name_facts, never_hit_bound, strongest
@@ -256,13 +257,15 @@ def in_folder(
     out: Path,
     identity: Mapping[str, Any],
     files: Sequence[str],
-    work: Callable[[], Mapping[str, Any]],
+    record: type[Record],
+    work: Callable[[], Record],
     computed: Callable[[], object],
-) -> Mapping[str, Any]:
-    """The summary of a run in its folder: as it was written where it is finished, else made now."""
+) -> Record:
+    """The record of a run in its folder: as it was written where it is finished, else made now."""
     return keyed.in_folder(
         out,
         identity,
+        record,
         work,
         options=plain(settings, without=("fresh",)),
         inputs=worst.inputs(),
@@ -425,7 +428,7 @@ def compare(
     *,
     tier: str,
     **asked: Any,
-) -> WorstSummary:
+) -> WorstRecord:
     """Compare the source with the control arm.
 
     Args:
@@ -454,7 +457,7 @@ def compare(
     bound = never_hit_bound(LEAK_K, len(facts)) if f"leak{LEAK_K}" in counting else None
     numbers = zip(facts, named.statistic, named.p, named.q, strict=True)
     by_idx = {fact.idx: given for fact, *given in numbers}
-    return WorstSummary(
+    return WorstRecord(
         **asked,
         tier=tier,
         attack_list=list_hash(attacks),
@@ -511,7 +514,7 @@ def _headline(
     return f"{said}{alone}" if named.reason is None else f"{said}: {named.reason}"
 
 
-def summary_of(worst: Worst, arms: Arms[Findings], tier: str) -> WorstSummary:
+def summary_of(worst: Worst, arms: Arms[Findings], tier: str) -> WorstRecord:
     """What a run says of its source."""
     return compare(
         worst.facts,
@@ -600,17 +603,17 @@ class WorstResult(RunResult):
     @property
     def headline(self) -> str:
         """Finding of the run in words."""
-        return self.summary["headline"]
+        return self.record.headline
 
     @property
     def excess(self) -> float:
         """Share of facts that come out, in excess of the control arm's."""
-        return self.summary["excess"]
+        return self.record.excess
 
     @property
     def named(self) -> tuple[int, ...]:
         """Idx of the facts that are named."""
-        return tuple(self.summary["named"])
+        return tuple(self.record.named)
 
 
 def worst_into(
@@ -637,22 +640,23 @@ def worst_into(
     out = place_of(COMMAND, source, folder)
     worst = open_worst(source, settings, notice=notice)
     found = cache(lambda: run_all(worst, progress=progress))
-    summary = in_folder(
+    record = in_folder(
         worst,
         settings,
         out,
         worst.identity(),
         FILES,
+        WorstRecord,
         lambda: _written(worst, settings, out, found()),
         found,
     )
-    return WorstResult(source, out, summary)
+    return WorstResult(source, out, record)
 
 
 def _written(
     worst: Worst, settings: WorstSettings, out: Path, found: "Arms[Findings]"
-) -> dict[str, Any]:
-    """The summary, after the files beside it."""
+) -> WorstRecord:
+    """The record, after the files beside it."""
     own, names = found.source, [one.name for one in worst.attacks]
     said = summary_of(worst, found, "named" if settings.attack else settings.tier)
     write_csv(out / "facts.csv", FACTS, map(attrgetter(*FACTS), said.facts))
@@ -671,7 +675,7 @@ def _written(
         for idx, hit in own[name].hits.items()
     )
     write_jsonl(out / "evidence.jsonl", evidence)
-    return asdict(said)
+    return said
 
 
 @door(WorstSettings)

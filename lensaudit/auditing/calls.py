@@ -61,7 +61,8 @@ from lensaudit.models.hashing import looking
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.keyed import Key, Question
-from lensaudit.results.reading import given_to, json_object
+from lensaudit.results.kinds.know import KnowRecord
+from lensaudit.results.reading import given_to, read_as
 from lensaudit.results.records import COMPARISON_MANIFEST, MANIFEST, folders_for
 from lensaudit.settings import Place, named, path_of
 
@@ -281,7 +282,7 @@ def known(
     return _answered(
         lambda: know_key(source, settings),
         [place / MANIFEST],
-        lambda: KnowResult(source, place, json_object(place / SUMMARY)),
+        lambda: KnowResult(source, place, read_as(KnowRecord, place / SUMMARY)),
         made,
         notice,
     )

@@ -46,7 +46,7 @@ from lensaudit.models.generation import stop_of
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.models.sizes import context_of
 from lensaudit.progress import Notice, Plan, Progress, Tell, unheard
-from lensaudit.results.eval_runs import EvaluationResult, MetricResult
+from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
 from lensaudit.results.records import (
     MANIFEST,
     Run,

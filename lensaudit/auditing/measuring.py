@@ -19,7 +19,7 @@ from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.results.eval_runs import EvaluationResult
+from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.records import folders_for
 
 Failed = Callable[[str, str, LensAuditError], None]

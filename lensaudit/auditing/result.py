@@ -16,8 +16,8 @@ from lensaudit.auditing.question import KNOW, PATCH, anchored, evaluations
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.errors import Failure, InputError
 from lensaudit.evaluation.log import read_log
-from lensaudit.results.eval_runs import EvaluationResult
-from lensaudit.results.patch_runs import SCORES
+from lensaudit.results.kinds.eval import EvaluationResult
+from lensaudit.results.kinds.patch import SCORES
 from lensaudit.results.reading import csv_rows, json_object
 from lensaudit.results.records import COMPARISON, MANIFEST, RunResult, folders_for
 from lensaudit.settings import Kept, Score

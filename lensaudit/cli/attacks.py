@@ -29,6 +29,7 @@ with lazily():
     from lensaudit.attacks.effort import runs
     from lensaudit.attacks.rtt import study as rtt_study
     from lensaudit.attacks.rtt import summary as rtt_summary
+    from lensaudit.results.reading import document
     from lensaudit.screen import attacks as shown
     from lensaudit.unlearn import job as unlearning
     from lensaudit.unlearn import trainee
@@ -55,7 +56,7 @@ def worst(
     with ProgressBar() as bar:
         found = worst_case.worst_into(source, settings, out, notice=notice, progress=bar)
     document = {"out": str(found.folder), **found.summary}
-    answer(document, shown.of_worst(found.summary), found.folder, as_json=as_json)
+    answer(document, shown.of_worst(found.record), found.folder, as_json=as_json)
 
 
 @click.command()
@@ -78,7 +79,7 @@ def sample(
     with ProgressBar() as bar:
         found = sampling.sample_into(source, settings, out, notice=notice, progress=bar)
     document = {"out": str(found.folder), **found.summary}
-    answer(document, shown.of_sample(found.summary), found.folder, as_json=as_json)
+    answer(document, shown.of_sample(found.record), found.folder, as_json=as_json)
 
 
 @click.command()
@@ -107,9 +108,7 @@ def effort(
         workers = settings.workers or runs.fitting_workers(ready.anchors[0], ready.device)
         found = runs.run(ready, workers=workers, progress=bar)
     parts = (
-        part
-        for one in found
-        for part in (*shown.of_effort(one.source, one.summary), f"written: {one.folder}")
+        part for one in found for part in (*shown.of_effort(one.record), f"written: {one.folder}")
     )
     answer(one_or_all([dict(one.summary) for one in found]), parts, as_json=as_json)
 
@@ -234,7 +233,7 @@ def validate(settings: ValidationSettings, as_json: bool) -> None:
 def print_summaries(found: "rtt_summary.Summarized", *, as_json: bool) -> None:
     """Every study, and where the files are; a gate that failed, or runs that did, as the error."""
     parts = (part for one in found.summaries for part in shown.of_summary(one))
-    documents = one_or_all([rtt_summary.as_json(one) for one in found.summaries])
+    documents = one_or_all([document(rtt_summary.record_of(one)) for one in found.summaries])
     answer(documents, parts, found.folder, as_json=as_json)
     if found.n_added is not None:
         notice(f"{found.n_added} jobs done, {found.n_known} were in the log")

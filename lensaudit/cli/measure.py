@@ -313,7 +313,7 @@ def know_command(
     with ProgressBar() as bar:
         found = known(source, settings, out, notice=notice, progress=bar)
     document = {"out": str(found.folder), **found.summary}
-    answer(document, attacks.of_know(found.summary), found.folder, as_json=as_json)
+    answer(document, attacks.of_know(found.record), found.folder, as_json=as_json)
 
 
 @click.group("canaries")
@@ -427,8 +427,8 @@ def steer_audit(settings: DirectionSettings, as_json: bool, dry_run: bool) -> No
         return
     with ProgressBar() as progress:
         found = directions.run(job, progress, notice)
-    answer(found.summary, steer.of_directions(found.summary), found.folder, as_json=as_json)
-    directions.check_scored(found.summary)
+    answer(found.summary, steer.of_directions(found.record), found.folder, as_json=as_json)
+    directions.check_scored(found.record)
 
 
 def _steered(

@@ -21,11 +21,11 @@ from xml.etree import ElementTree
 from lensaudit.doors.settings import ExportSettings
 from lensaudit.errors import InputError, need
 from lensaudit.files import check_output, digest, make_folder, slug, write_bytes
-from lensaudit.results.attacks import read_know, worst_run
-from lensaudit.results.eval_runs import EvaluationResult, read_eval
+from lensaudit.results.kinds.eval import EvaluationResult
+from lensaudit.results.kinds.know import bits_beside
+from lensaudit.results.kinds.patch import SCORES, PatchRun
 from lensaudit.results.locate import Found, locate
-from lensaudit.results.patch_runs import SCORES, PatchRun
-from lensaudit.results.reading import json_object, part
+from lensaudit.results.reading import brief, json_object, part
 from lensaudit.results.records import MANIFEST
 from lensaudit.results.sentences import shown
 from lensaudit.scores.estimate import Estimate
@@ -185,7 +185,7 @@ def _exported(model: Model, located: Sequence[Found]) -> Exported:
     # the assignment test has its mean beside its share
     means = [one.number for one in model.views if one.name == "bits" and one.number]
     readings += [Measure("bits", "bits a fact", one, True, unit="bits") for one in means]
-    for log in (read_eval(one.path) for one in own if one.kind == "eval"):
+    for log in (one.record for one in own if one.kind == "eval"):
         readings += [_of_suite(log, name) for name in log.entries]
     if run is not None:
         rows = {f"unscored: {why}": str(idx)[1:-1] for why, idx in run.by_reason.items()}
@@ -239,7 +239,7 @@ def _facts(run: PatchRun | None, own: Sequence[Found]) -> list[ScoredFact]:
             )
             fact.add(SCORES[run.score], row.get(SCORES[run.score]), row.get("unscored"))
     for one in (one for one in own if one.kind == "worst"):
-        for row in worst_run(one.path).facts:
+        for row in one.record.facts:
             new = ScoredFact(row.idx, row.question, entity=row.entity)
             fact = known.setdefault(new.idx, new)
             if fact.entity == row.entity:  # else it is of other rows
@@ -247,7 +247,7 @@ def _facts(run: PatchRun | None, own: Sequence[Found]) -> list[ScoredFact]:
                 fact.add("held.worst_case", value, row.unscored)
     # last, as its rows tell no text: a fact that it alone knows is an idx with bits
     for one in (one for one in own if one.kind == "know"):
-        for idx, (value, why) in read_know(one.path)["facts"].items():
+        for idx, (value, why) in brief(bits_beside(one.path)).items():
             known.setdefault(int(idx), ScoredFact(int(idx))).add("bits", value, why)
     return list(known.values())
 

@@ -14,7 +14,7 @@ from lensaudit.metrics.registry import (
     ordered,
     unscored,
 )
-from lensaudit.results.eval_runs import EvaluationResult, MetricResult, Record, log_in
+from lensaudit.results.kinds.eval import EvaluationResult, MetricResult, Record, log_in
 from lensaudit.results.reading import checked_as, json_object, null, part
 from lensaudit.results.records import check_result
 

@@ -23,7 +23,7 @@ from lensaudit.metrics.registry import (
     ordered,
     unscored,
 )
-from lensaudit.results.eval_runs import EvaluationResult, MetricResult
+from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
 from lensaudit.results.reading import part
 
 _OTHERS = ("reference", "patched")

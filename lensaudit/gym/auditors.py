@@ -16,7 +16,7 @@ kept rows that were not fitted, so no forget fact decides anything.
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from lensaudit.attacks import rtt as rtt_room
 from lensaudit.attacks import worst as worst_room
 from lensaudit.attacks.effort import runs as effort_room
 from lensaudit.attacks.relearn import DEMO_RELEARNING, relearned
-from lensaudit.attacks.rtt.summary import as_json
+from lensaudit.attacks.rtt.summary import record_of
 from lensaudit.attacks.settings import EffortSettings, WorstSettings
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.settings import EvaluateSettings
@@ -56,8 +56,8 @@ from lensaudit.patching.scoring import score_all, score_lens, scored
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import unheard
-from lensaudit.results.patch_runs import NOT_NEEDED, Aligned, Examined, Weakest
-from lensaudit.results.reading import brief, null
+from lensaudit.results.kinds.patch import NOT_NEEDED, Aligned, Examined, Weakest
+from lensaudit.results.reading import brief, document, null
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.representation import weighted_erasure
 from lensaudit.settings import ACTIVATIONS, Anchors, Caches, Models, Names, Rows, shared
@@ -487,7 +487,7 @@ def worst_excess(case: Case) -> AuditorScore:
         found.excess,
         facts or None,
         ci95=found.ci95,
-        evidence={"worst": brief(asdict(found) | {"source": ""})},
+        evidence={"worst": brief(document(found) | {"source": ""})},
     )
 
 
@@ -513,7 +513,7 @@ def _who_has_what(model: str, bench: SeedModels) -> KnowOutcome:
 def assignment(case: Case) -> AuditorScore:
     """Standard deviations by which the true assignment of values to people stands out."""
     found = _who_has_what(case.model, case.bench).run
-    evidence = {"know": brief(found.document() | {"source": ""})}
+    evidence = {"know": brief(document(found) | {"source": ""})}
     return AuditorScore(found.z, control=found.failed is None, evidence=evidence)
 
 
@@ -611,7 +611,7 @@ def rtt(case: Case) -> AuditorScore:
     )
     rtt_room.run(study, log, defects="keep")
     (summary,) = rtt_room.summarize(log)
-    retrained, told = summary.main.accuracies["B"], as_json(summary)
+    retrained, told = summary.main.accuracies["B"], document(record_of(summary))
     kept = {"main": told["main"], "gate": told["gate"], "models": {}}
     return AuditorScore(retrained.point, ci95=retrained.ends, evidence={"rtt": [brief(kept)]})
 

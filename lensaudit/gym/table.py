@@ -22,12 +22,12 @@ from lensaudit.groups import grouped
 from lensaudit.gym.registry import FORGOT, KNOWS, ScoreRow
 from lensaudit.progress import Notice
 from lensaudit.results.keyed import Ledger
-from lensaudit.results.patch_runs import PatchSummary
+from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.results.reading import checked, checked_as, json_object, part
 from lensaudit.results.records import MANIFEST, check_whole, manifest, misfits, signed
 from lensaudit.scores.intervals import area_limits, share_of
 from lensaudit.scores.stats import auc, best_threshold
-from lensaudit.verdict.attacks import READERS
+from lensaudit.verdict.attacks import views_in
 from lensaudit.verdict.decide import HOLDS, Code, Evidence
 from lensaudit.verdict.depth import of_patch
 from lensaudit.verdict.views import Calibration, Null
@@ -352,7 +352,7 @@ def evidence_of(one: ScoreRow, nulls: Calibration, *, patch_only: bool = False) 
         view
         for kind, content in one.evidence.items()
         if kind != "patch" and not patch_only
-        for _, views_of in READERS[kind](content, one.model, nulls)  # type: ignore[index]
+        for _, views_of in views_in(kind, content, one.model, nulls)  # type: ignore[arg-type]
         for view in views_of
     ]
     # lines of a gym that was scored before models were asked

@@ -25,7 +25,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.metrics.privacy import ATTACKS, similarity
 from lensaudit.models.registry import published
-from lensaudit.results.eval_runs import log_in
+from lensaudit.results.kinds.eval import log_in
 from lensaudit.results.reading import Number, checked_as, number, part
 from lensaudit.results.records import check_result, model_in, signed_object
 

@@ -19,7 +19,7 @@ import lensaudit.metrics
 from lensaudit.data.suites import Suite
 from lensaudit.errors import FailureKind, InputError
 from lensaudit.groups import Group, assumption, own_group, unit_of
-from lensaudit.results.eval_runs import MetricResult, Record
+from lensaudit.results.kinds.eval import MetricResult, Record
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
 

@@ -27,7 +27,7 @@ from lensaudit.patching.options import ANSWER_TOKENS
 from lensaudit.patching.score_cache import AnswerCache, answer_key, prompt_key
 from lensaudit.patching.session import Session
 from lensaudit.progress import Plan, Progress
-from lensaudit.results.patch_runs import Answer, InType, Outputs, Told, Way
+from lensaudit.results.kinds.patch import Answer, InType, Outputs, Told, Way
 
 ASKED_AT_ONCE = 64
 """Questions of one batch, where memory holds them: an interruption loses at most these."""

@@ -34,7 +34,7 @@ from lensaudit.patching.asking import questions_of
 from lensaudit.patching.outcome import NO_KE, Outcome, mean_of
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import CachedSource, Others, next_rows
-from lensaudit.results.patch_runs import (
+from lensaudit.results.kinds.patch import (
     NOT_NEEDED,
     Aligned,
     Examined,

@@ -28,7 +28,7 @@ from lensaudit.patching.scoring import compute, outcomes_of, plan_of, score_lens
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import NO_OTHER, CachedSource, others_of
 from lensaudit.progress import Plan
-from lensaudit.results.patch_runs import Examined
+from lensaudit.results.kinds.patch import Examined
 from lensaudit.scores.depth import depth_score, over_erasure
 from lensaudit.scores.intervals import clustered_mean, difference_of
 from lensaudit.settings import COUNTERFACTUAL

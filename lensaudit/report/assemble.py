@@ -1,6 +1,6 @@
 """Results of many kinds become one document: models joined by weights, runs by conditions."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -12,6 +12,7 @@ from lensaudit.data.candidates import mentions
 from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError
 from lensaudit.report.evidence import ModelRow, rows_of
+from lensaudit.report.kinds import on_page
 from lensaudit.report.packing import token_tables
 from lensaudit.report.shelf import (
     PageModel,
@@ -21,53 +22,15 @@ from lensaudit.report.shelf import (
     models_of,
     paired,
 )
-from lensaudit.results.attacks import (
-    read_counterfactual,
-    read_curve,
-    read_effort,
-    read_know,
-    read_relearn,
-    read_rtt,
-    read_sample,
-    read_worst,
-)
-from lensaudit.results.eval_runs import (
-    EvaluationResult,
-    answers_in,
-    read_aggregates,
-    read_directions,
-    read_eval,
-    read_meta,
-    read_steering,
-)
-from lensaudit.results.locate import WANTED, Found, Kind, LeftOut, locate
-from lensaudit.results.patch_runs import PatchRun, Texts, read_patch
-from lensaudit.results.reading import json_object
-from lensaudit.results.records import MANIFEST, check_result
+from lensaudit.results.kinds.eval import EvaluationResult, answers_in
+from lensaudit.results.kinds.patch import PatchRun, Texts, read_patch
+from lensaudit.results.locate import WANTED, Found, LeftOut, locate
 from lensaudit.verdict.collect import Model, Verdicts
 from lensaudit.verdict.decide import Code
 from lensaudit.verdict.views import read_calibration
 
 _MOST_TEXTS = 12
 """EM runs, evaluations and attacks whose generated texts are kept: the page stays under 5 MB."""
-
-
-_READERS: Mapping[Kind, tuple[str, Callable[[Path], Any]]] = {
-    "eval": ("evals", read_eval),
-    "steering": ("steering", read_steering),
-    "directions": ("steering", read_directions),
-    "rtt": ("attacks", read_rtt),
-    "relearn": ("attacks", read_relearn),
-    "effort": ("attacks", read_effort),
-    "curve": ("curves", read_curve),
-    "worst": ("attacks", read_worst),
-    "sample": ("attacks", read_sample),
-    "know": ("attacks", read_know),
-    "counterfactual": ("attacks", read_counterfactual),
-    "meta": ("meta", read_meta),
-    "aggregate": ("aggregates", read_aggregates),
-}
-"""Kind -> the list of `Document` it goes into, and what reads it."""
 
 
 @dataclass
@@ -96,14 +59,16 @@ class Document:
             self.verdicts.take_run(run)
             self.runs.append(run)
             return
-        name, reader = _READERS[one.kind]
-        check_result(one.path)
-        found = reader(one.path)
-        made = one.path.parent / MANIFEST
-        if one.kind != "eval" and made.exists():
-            self.beside.append({"folder": str(one.path.parent), "content": json_object(made)})
-        self.verdicts.take(one, found if one.kind == "eval" else None)
-        getattr(self, name).extend(found if isinstance(found, list) else [found])
+        record, parts = one.record, list(on_page(one))
+        if one.kind != "eval" and one.manifest is not None:
+            self.beside.append({"folder": str(one.path.parent), "content": one.manifest})
+        self.verdicts.take(one)
+        if one.kind == "eval":
+            self.evals.append(record)
+        elif one.kind == "aggregate":
+            self.aggregates += record.models
+        for name, shown in parts:
+            getattr(self, name).append(shown)
 
     @property
     def empty(self) -> bool:

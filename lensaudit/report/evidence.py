@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lensaudit.report.shelf import ANCHORS, PageModel
-from lensaudit.results.patch_runs import PatchRun, Texts
+from lensaudit.results.kinds.patch import PatchRun, Texts
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import share_of
 from lensaudit.verdict.collect import Keeps, Model

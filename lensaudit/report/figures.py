@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from lensaudit.errors import InputError
 from lensaudit.files import check_output, digest, make_folder, slug, write_bytes
 from lensaudit.report.shelf import labels
-from lensaudit.results.eval_runs import EvaluationResult, read_eval
+from lensaudit.results.kinds.eval import EvaluationResult
+from lensaudit.results.kinds.patch import PatchRun
 from lensaudit.results.locate import locate
-from lensaudit.results.patch_runs import PatchRun, read_patch
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,8 +46,8 @@ def write_figures(places: Iterable[Path], folder: Path, *, force: bool = False) 
             these names is somebody else's.
     """
     found, _ = locate(places)
-    runs = [read_patch(one.path, {}) for one in found if one.kind == "patch"]
-    evals = [read_eval(one.path) for one in found if one.kind == "eval"]
+    runs = [one.record for one in found if one.kind == "patch"]
+    evals = [one.record for one in found if one.kind == "eval"]
     if not runs and not evals:
         raise InputError("no figures: none of these is a result of `lensaudit patch` or `eval`")
     made = {"metrics.tex": metrics_table(evals).encode()} if evals else {}

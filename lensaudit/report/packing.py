@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lensaudit.results.patch_runs import PatchRun
+from lensaudit.results.kinds.patch import PatchRun
 from lensaudit.results.reading import brief
 
 GAP = -32768

@@ -14,8 +14,8 @@ from lensaudit.errors import InputError
 from lensaudit.groups import unit_of
 from lensaudit.models.registry import shipped
 from lensaudit.report.packing import floats, shares, stepped
-from lensaudit.results.eval_runs import EvaluationResult, MetricResult
-from lensaudit.results.patch_runs import PatchRun
+from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
+from lensaudit.results.kinds.patch import PatchRun
 from lensaudit.results.reading import JsonObject, Number, checked_as, part
 from lensaudit.results.records import MANIFEST, signed_object
 from lensaudit.results.sentences import by_rule

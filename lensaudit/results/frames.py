@@ -7,19 +7,22 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pandas as pd
 
 from lensaudit.errors import InputError
-from lensaudit.results.attacks import EffortRun, effort_run, recovery_curve, training_curve
-from lensaudit.results.eval_runs import read_eval
-from lensaudit.results.locate import Found, Kind, locate
-from lensaudit.results.patch_runs import PatchRun, read_patch
-from lensaudit.results.records import check_result
+from lensaudit.results.kinds.curve import CurvePoint, points_of, recovery_points
+from lensaudit.results.kinds.table import Kind
+from lensaudit.results.locate import Found, locate
 
 Place = str | Path
-Run = TypeVar("Run")
+PATCHED: tuple[Kind, ...] = ("patch", "counterfactual")
+POINTS: Mapping[Kind, Callable[[Found], list[CurvePoint]]] = {
+    "curve": lambda one: points_of(one.record, one.path.parent.name),
+    "effort": lambda one: recovery_points(one.record),
+}
+"""Kinds that change by step -> their points."""
 
 
 def summaries(*places: Place) -> pd.DataFrame:
@@ -42,7 +45,7 @@ def summaries(*places: Place) -> pd.DataFrame:
                 **{name: run.summary.get(name) for name in settings},
                 "folder": str(run.folder),
             }
-            for run in _patches(places)
+            for run in _records(places, *PATCHED)
         ]
     )
 
@@ -66,7 +69,7 @@ def examples(*places: Place) -> pd.DataFrame:
             "unscored": row.get("unscored"),
             "told": _told(row),
         }
-        for run in _patches(places)
+        for run in _records(places, *PATCHED)
         for text, row, value, baseline in zip(
             run.examples, run.rows, run.scores, run.baseline, strict=True
         )
@@ -82,7 +85,7 @@ def _told(row: Mapping[str, Any]) -> str | None:
 def layers(*places: Place) -> pd.DataFrame:
     """One row per source, example and layer: S1 and S2 deltas (nats per token) and erasure."""
     parts = []
-    for run in _patches(places):
+    for run in _records(places, *PATCHED):
         part = pd.read_csv(run.folder / "layers.csv")
         # in the table 1 and "1" look alike, and "@ada" is quoted
         authors = {row["idx"]: row.get("group") for row in run.rows}
@@ -108,7 +111,7 @@ def metrics(*places: Place) -> pd.DataFrame:
             "n_unscored": entry.n_unscored,
             "reason": entry.reason,
         }
-        for run in _readable(_found(places, "eval"), read_eval)
+        for run in _records(places, "eval")
         for name, entry in run.entries.items()
     ]
     return _frame(rows)
@@ -128,7 +131,7 @@ def efforts(*places: Place) -> pd.DataFrame:
             "right_full": point.full,
             "right_retain": point.retain,
         }
-        for run in _readable(_found(places, "effort"), _effort)
+        for run in _records(places, "effort")
         for name, arm in run.arms.items()
         for point in arm.curve
     ]
@@ -138,35 +141,23 @@ def efforts(*places: Place) -> pd.DataFrame:
 def curves(*places: Place) -> pd.DataFrame:
     """One row per source, series and step: UDS and utility of `watch`, recovery of `effort`."""
     found, _ = locate([Path(place).expanduser() for place in places])
-    readers = {"curve": training_curve, "effort": recovery_curve}
-    chosen = [one for one in found if one.kind in readers]
-    for one in chosen:
-        check_result(one.path)
-    points = [asdict(p) for one in chosen for p in readers[one.kind](one.path)]
+    chosen = [one for one in found if one.kind in POINTS]
+    points = [asdict(point) for one in chosen for point in POINTS[one.kind](one)]
     if not points:
         raise InputError("no curve of `lensaudit watch` or `lensaudit effort`; name its folder")
     return _frame(points)
 
 
-def _effort(path: Path) -> EffortRun:
-    check_result(path)
-    return effort_run(path)
-
-
-def _patches(places: tuple[Place, ...]) -> list[PatchRun]:
-    return _readable(_found(places, "patch", "counterfactual"), lambda path: read_patch(path, {}))
-
-
-def _readable(found: list[Found], read: Callable[[Path], Run]) -> list[Run]:
-    """What can be read; a folder that cannot is a warning, and costs itself.
+def _records(places: tuple[Place, ...], *kinds: Kind) -> list[Any]:
+    """Records of some kinds; a folder that cannot be read is a warning, and costs itself.
 
     Raises:
         InputError: none can; says why the first cannot.
     """
     runs, refused = [], []
-    for one in found:
+    for one in _found(places, *kinds):
         try:
-            runs.append(read(one.path))
+            runs.append(one.record)
         except InputError as error:
             refused.append(error)
             warnings.warn(str(error), stacklevel=4)

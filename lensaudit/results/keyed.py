@@ -39,7 +39,7 @@ from lensaudit.files import (
     write_jsonl,
 )
 from lensaudit.progress import Notice, unheard
-from lensaudit.results.reading import json_object, part
+from lensaudit.results.reading import Record, document, json_object, part, read_as
 from lensaudit.results.records import (
     BEGUN,
     MANIFEST,
@@ -108,7 +108,8 @@ def check_own(folder: Path, key: str, command: str) -> bool:
 def in_folder(
     out: Path,
     identity: Mapping[str, Any],
-    work: Callable[[], Mapping[str, Any]],
+    record: type[Record],
+    work: Callable[[], Record],
     *,
     options: Mapping[str, Any],
     inputs: Mapping[str, Any],
@@ -117,13 +118,14 @@ def in_folder(
     fresh: bool = False,
     computed: Callable[[], object] = lambda: None,
     notice: Notice = unheard,
-) -> Mapping[str, Any]:
-    """The `summary.json` of a run in its folder: read where it is finished, else made now.
+) -> Record:
+    """The record of a run in its folder: read where it is finished, else made now.
 
     Args:
         out: the folder.
         identity: what tells the run from others, its `command` among it; hashed it is the key.
-        work: writes all files but the summary, and returns that.
+        record: of its kind, as `summary.json` holds it.
+        work: writes all other files, and returns the record.
         options: of the run, for the manifest.
         inputs: what each name stood for, for the manifest.
         device: for the manifest.
@@ -140,14 +142,14 @@ def in_folder(
     if check_own(out, key, command):
         if not fresh:
             notice(f"{out} holds this run already; nothing to do")
-            return json_object(path)
+            return read_as(record, path)
         computed()
     begin(out, key, command)
-    summary, inputs = work(), {**identity, **inputs}
-    write_json(path, summary)
+    found, inputs = work(), {**identity, **inputs}
+    write_json(path, document(found))
     made = manifest(command, options=options, inputs=inputs, device=device, started=started)
     seal(out, made, key=key, files=files)
-    return summary
+    return found
 
 
 def write_keyed(path: Path, document: Mapping[str, Any]) -> Path:

@@ -1,32 +1,21 @@
 """Which results lie in a folder? Every file and folder named is found, or left out aloud."""
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
-from lensaudit.results.records import MANIFESTS
-
-Kind = Literal[
-    "patch",
-    "eval",
-    "steering",
-    "directions",
-    "rtt",
-    "relearn",
-    "effort",
-    "curve",
-    "worst",
-    "sample",
-    "know",
-    "counterfactual",
-    "meta",
-    "aggregate",
-]
+from lensaudit.results.kinds.eval import read_eval
+from lensaudit.results.kinds.patch import read_patch
+from lensaudit.results.kinds.rtt import in_table
+from lensaudit.results.kinds.table import KINDS, Kind, record_in
+from lensaudit.results.reading import JsonObject, csv_rows, json_object
+from lensaudit.results.records import MANIFEST, MANIFESTS, check_result
 
 NAMES: dict[str, Kind] = {
     "summary.json": "patch",
@@ -38,19 +27,13 @@ NAMES: dict[str, Kind] = {
     "curve.json": "curve",
 }
 """A file of this name in a folder is a finished result of this kind, unless it says another."""
-SCHEMAS: dict[str, Kind] = {
+SAID: dict[str, Kind] = {
     "steer-results": "steering",
     "steer-sweep": "steering",
     "steer-audit": "directions",
-    "effort": "effort",
-    "worst": "worst",
-    "sample": "sample",
-    "know": "know",
-    "counterfactual": "counterfactual",
     "meta_table": "meta",
-    "aggregate": "aggregate",
 }
-"""What a file of any name says of itself under `kind`, or under `schema` before the slash."""
+"""What a file says of itself, where that is not the name of its kind."""
 
 _TRACES = (
     "manifest.json",
@@ -73,6 +56,13 @@ WANTED = (
     "wanted a folder that lensaudit patch, eval, meta, steer or rtt wrote, or one that holds such"
 )
 
+_WHOLE: Mapping[Kind, Callable[[Path], Any]] = {
+    "patch": read_patch,
+    "counterfactual": read_patch,
+    "eval": read_eval,
+}
+"""Kinds whose record is of several files."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -80,6 +70,26 @@ class Found:
 
     kind: Kind
     path: Path
+
+    @cached_property
+    def record(self) -> Any:
+        """What it says, read once, and as its run wrote it.
+
+        Raises:
+            InputError: a file is missing, was changed, or holds something else.
+        """
+        if whole := _WHOLE.get(self.kind):
+            return whole(self.path)
+        check_result(self.path)
+        if self.path.suffix == ".csv":
+            return record_in(self.kind, list(map(in_table, csv_rows(self.path))), self.path)
+        return record_in(self.kind, read_json(self.path), self.path)
+
+    @cached_property
+    def manifest(self) -> JsonObject | None:
+        """How it was made; None of another tool's, which has none."""
+        place = self.path.with_name(MANIFEST)
+        return json_object(place) if place.exists() else None
 
 
 @dataclass(frozen=True)
@@ -169,10 +179,9 @@ def _json_kind(path: Path) -> Kind | None:
     if not isinstance(content, dict):
         first = content[0] if isinstance(content, list) and content else None
         return "rtt" if isinstance(first, dict) and "study_id" in first else named
-    kinds: list[Kind | None] = [
-        SCHEMAS.get(str(content.get(field, "")).partition("/")[0]) for field in ("kind", "schema")
-    ]
-    return kinds[0] or kinds[1] or named
+    said = (str(content.get(field, "")).partition("/")[0] for field in ("kind", "schema"))
+    kinds: dict[str, Kind] = {**{kind: kind for kind in KINDS}, **SAID}
+    return next((kinds[one] for one in said if one in kinds), named)
 
 
 def _csv_kind(path: Path) -> Kind | None:

@@ -70,6 +70,33 @@ def csv_rows(path: Path) -> list[dict[str, str]]:
     return [{str(key): value or "" for key, value in row.items()} for row in found]
 
 
+def rows_beside(path: Path, *columns: str) -> list[dict[str, str]]:
+    """Rows of `facts.csv` beside a summary, which have these columns; none without the file.
+
+    Raises:
+        InputError: a column is missing.
+    """
+    table = path.with_name("facts.csv")
+    rows = csv_rows(table) if table.exists() else []
+    for row in rows:
+        need(row, table, *columns)
+    return rows
+
+
+def number_in(text: str | None, path: Path) -> float | None:
+    """A number of a table; None of an empty cell.
+
+    Raises:
+        InputError: the cell holds something else.
+    """
+    if not text:
+        return None
+    try:
+        return float(text)
+    except ValueError as error:
+        raise InputError(f"{path}: {text[:40]!r} is no number") from error
+
+
 def number(value: Any, where: str) -> float | None:
     """A finite number, or None for null.
 
@@ -103,6 +130,17 @@ def need(content: JsonObject, where: object, *names: str) -> None:
     for name in names:
         if name not in content:
             raise InputError(f"{where}: has no {name!r}")
+
+
+def lacking(content: Any, *names: str) -> Any:
+    """The same object, for a validator.
+
+    Raises:
+        ValueError: a field is missing; names it.
+    """
+    if missing := [name for name in names if name not in content]:
+        raise ValueError(f"has no {missing[0]!r}")
+    return content
 
 
 def null(value: Any) -> Any:
@@ -172,6 +210,17 @@ def checked_as(kind: Any, value: Any, where: object, *, remedy: str = "") -> Any
     except ValidationError as error:
         said = _said(error.errors(include_url=False)[0])
         raise InputError(f"{where}: {'; '.join(filter(None, (said, remedy)))}") from error
+
+
+def document(record: Any) -> dict[str, Any]:
+    """A record as plain JSON, field by field as `checked` reads it."""
+    # a whole number stands for a float as well
+    return _adapter(type(record)).dump_python(record, mode="json", by_alias=True, warnings=False)
+
+
+def read_as(kind: type[Record], path: Path) -> Record:
+    """The record that a JSON file holds; see `checked`."""
+    return checked(kind, json_object(path), path)
 
 
 def check_inside(found: Estimate, where: object) -> None:

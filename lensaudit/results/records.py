@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from typing import Any
 import lensaudit
 from lensaudit.errors import InputError, shortened
 from lensaudit.files import check_plain, digest, make_folder, os_errors, read_json, slug, write_json
-from lensaudit.results.reading import Number, checked, json_object, part
+from lensaudit.results.reading import Number, checked, document, json_object, part
 from lensaudit.settings import results_folder
 
 MANIFEST = "manifest.json"
@@ -80,8 +81,13 @@ class RunResult:
     source: str
     folder: Path
     """Holds manifest.json, summary.json and tables; of `effort`'s single model its log too."""
-    summary: Mapping[str, Any]
-    """The content of summary.json."""
+    record: Any
+    """What it came to, as its kind of result has it."""
+
+    @cached_property
+    def summary(self) -> Mapping[str, Any]:
+        """The content of summary.json, to be read."""
+        return self.record if isinstance(self.record, Mapping) else document(self.record)
 
     @property
     def ci95(self) -> tuple[float, float] | None:

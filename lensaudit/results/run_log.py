@@ -16,8 +16,8 @@ from lensaudit.errors import InputError
 from lensaudit.files import files_below, is_partial, read_bytes, remove_files
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.keyed import LOOKED_AT_BYTES, is_ledger
+from lensaudit.results.kinds.patch import SCORES
 from lensaudit.results.locate import folders_below
-from lensaudit.results.patch_runs import SCORES
 from lensaudit.results.reading import JsonObject, checked, json_object, part
 from lensaudit.results.records import (
     BEGUN,

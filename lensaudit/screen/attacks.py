@@ -1,78 +1,82 @@
 """What attacks bring out (worst cases, samples, relearning, effort, RTT), and who has what."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from lensaudit.attacks.rtt.data import LETTERS, Dataset
 from lensaudit.attacks.rtt.data import MEANINGS as DEFECTS
 from lensaudit.attacks.rtt.log import MEANINGS as CONDITIONS
-from lensaudit.results.attacks import Shift
+from lensaudit.results.kinds.effort import EffortArm, EffortRecord
+from lensaudit.results.kinds.know import KnowRecord
+from lensaudit.results.kinds.relearn import Shift
+from lensaudit.results.kinds.sample import SampleRecord
+from lensaudit.results.kinds.worst import WorstRecord
 from lensaudit.scores.estimate import Estimate
 from lensaudit.screen.cells import brief, interval, name, number, profile
 from lensaudit.screen.tables import Part, table
 
 
-def of_worst(summary: Mapping[str, Any]) -> Iterator[Part]:
+def of_worst(run: WorstRecord) -> Iterator[Part]:
     """The attack table, the headline and the remarks."""
     yield table(
-        f"{summary['source']}: hit rates of attacks, list {summary['attack_list'][:12]}",
+        f"{run.source}: hit rates of attacks, list {run.attack_list[:12]}",
         ("attack", "full", "source", "retain", "only", "gain", "seconds"),
         (
             (
-                one["name"],
-                *(number(one[name]) for name in ("control", "source", "retain")),
-                str(one["only"]) if one["counts"] else "no control",
-                number(one["gain"]),
-                f"{one['seconds']:.1f}",
+                one.name,
+                *map(number, (one.control, one.source, one.retain)),
+                str(one.only) if one.counts else "no control",
+                number(one.gain),
+                f"{one.seconds:.1f}",
             )
-            for one in summary["attacks"]
+            for one in run.attacks
         ),
         left=("attack",),
     )
-    yield summary["headline"]
-    ends = interval(summary["ci95"], missing=summary["no_interval"] or "–")
-    yield f"  excess {number(summary['excess'])} ({ends}; {summary['authors']} authors)"
-    if n := len(summary["unscored"]):
-        yield f"  {n} of {summary['n']} facts unscored; reasons in facts.csv"
-    if summary["bound"]["rate"] is not None:
+    yield run.headline
+    ends = interval(run.ci95, missing=run.no_interval or "–")
+    yield f"  excess {number(run.excess)} ({ends}; {run.authors} authors)"
+    if n := len(run.unscored):
+        yield f"  {n} of {run.n} facts unscored; reasons in facts.csv"
+    if run.bound.get("rate") is not None:
         yield (
-            f"  a fact that {summary['bound']['draws']} samples did not hit comes out of at most "
-            f"{100 * summary['bound']['rate']:.1f} % of samples, for all facts at once"
+            f"  a fact that {run.bound['draws']} samples did not hit comes out of at most "
+            f"{100 * run.bound['rate']:.1f} % of samples, for all facts at once"
         )
 
 
-def of_sample(summary: Mapping[str, Any]) -> Iterator[Part]:
+def of_sample(run: SampleRecord) -> Iterator[Part]:
     """One row per setting and k."""
     yield table(
-        f"{summary['source']}: leak@k from {summary['samples']} samples a fact",
+        f"{run.source}: leak@k from {run.samples} samples a fact",
         ("T", "top-p", "k", "source", "retain", "excess", "95 % interval", "corrected", "false"),
         (
             (
-                *(f"{one[name]:g}" for name in ("temperature", "top_p", "k")),
-                *(number(one[name]) for name in ("source", "retain", "excess")),
-                interval([one["low"], one["high"]], missing=one["reason"] or "–"),
-                *(number(one[name]) for name in ("corrected", "false_leak")),
+                *(f"{value:g}" for value in (one.temperature, one.top_p, one.k)),
+                *map(number, (one.source, one.retain, one.excess)),
+                interval([one.low, one.high], missing=one.reason or "–"),
+                *map(number, (one.corrected, one.false_leak)),
             )
-            for one in summary["leak"]
+            for one in run.leak
         ),
     )
     yield "  false: what the matcher's false hits alone would make of leak@k"
-    if n := len(summary["unscored"]):
-        yield f"  {n} of {summary['n']} facts unscored; reasons in summary.json"
+    if n := len(run.unscored):
+        yield f"  {n} of {run.n} facts unscored; reasons in summary.json"
     yield (
         f"  a fact that no sample hit comes out of at most "
-        f"{100 * summary['never_hit_bound']:.1f} % of samples, for all facts at once"
+        f"{100 * run.never_hit_bound:.1f} % of samples, for all facts at once"
     )
 
 
-def of_effort(source: str, summary: Mapping[str, Any]) -> Iterator[Part]:
+def of_effort(run: EffortRecord) -> Iterator[Part]:
     """A line an arm, and what should be known of the numbers."""
-    curve = f"rho at 0 to {summary['steps'][-1]}"
+    curve = f"rho at 0 to {run.steps[-1]}"
     yield table(
-        f"{name(source)}: steps until the facts are back, by {summary['by']}",
+        f"{name(run.model)}: steps until the facts are back, by {run.by}",
         ("arm", "E50", "tokens", "E80", "tokens ", "FLOP", "lr", curve),
         (
             (
@@ -82,46 +86,43 @@ def of_effort(source: str, summary: Mapping[str, Any]) -> Iterator[Part]:
                     for key, what in product(("e50", "e80"), ("steps", "tokens"))
                 ),
                 _reached(found, "e80", "flop"),
-                f"{found['lr']:g}",
-                profile([at["rho"] for at in found["curve"]], 1.0),
+                f"{found.lr:g}",
+                profile([at.rho for at in found.curve], 1.0),
             )
-            for arm, found in summary["arms"].items()
+            for arm, found in run.arms.items()
         ),
         left=("arm", curve),
     )
-    yield from (f"- {said}" for said in summary["notes"])
+    yield from (f"- {said}" for said in run.notes)
 
 
-def _reached(arm: Mapping[str, Any], key: str, what: str) -> str:
+def _reached(arm: EffortArm, key: str, what: str) -> str:
     """E_x in steps, or what it took; `> 256` where no attack was long enough."""
-    found = arm[key] if what == "steps" else (arm["cost"][key] or {}).get(what)
+    found = getattr(arm, key) if what == "steps" else (arm.cost[key] or {}).get(what)
     if found is None:
         return number(None)
     shown = str(found) if what == "steps" else brief(float(found))
-    return f"> {shown}" if arm["censored"][key] else shown
+    return f"> {shown}" if arm.censored[key] else shown
 
 
-def of_know(summary: Mapping[str, Any]) -> Iterator[Part]:
+def of_know(run: KnowRecord) -> Iterator[Part]:
     """The table of relations, the headline, bits, names and controls."""
     yield table(
-        f"{summary['source']}: who has what",
+        f"{run.source}: who has what",
         ("relation", "subjects", "z", "p"),
-        (
-            (one["relation"], str(one["n"]), number(one["z"], 1), f"{one['p']:.2g}")
-            for one in summary["relations"]
-        ),
+        ((one.relation, str(one.n), number(one.z, 1), f"{one.p:.2g}") for one in run.relations),
         left=("relation",),
     )
-    yield summary["headline"]
-    for field, said in (("bits", "associated"), ("bits_familiar", "familiar")):
-        if found := summary[field]:
-            ends = interval((found["low"], found["high"]), found["why"] or "–", ".2f")
-            yield f"  {said} {number(found['value'], 2)} bits a fact ({ends}; {found['n']} facts)"
-    naming = summary["naming"]
-    yield f"  {len(summary['named'])} facts named" + (f": {naming['why']}" if naming["why"] else "")
-    for one in summary["controls"]:
-        yield f"  control: {'' if one['passed'] else 'FAILED: '}{one['said']}"
-    if n := len(summary["unscored"]):
+    yield run.headline
+    for found, said in ((run.bits, "associated"), (run.bits_familiar, "familiar")):
+        if found is not None:
+            ends = interval(found.ends, found.why or "–", ".2f")
+            yield f"  {said} {number(found.value, 2)} bits a fact ({ends}; {found.n} facts)"
+    naming = run.naming
+    yield f"  {len(run.named)} facts named" + (f": {naming['why']}" if naming["why"] else "")
+    for one in run.controls:
+        yield f"  control: {'' if one.passed else 'FAILED: '}{one.said}"
+    if n := len(run.unscored):
         yield f"  {n} facts unscored; reasons in facts.csv"
 
 

@@ -9,7 +9,7 @@ from lensaudit.screen.tables import Part, table
 
 if TYPE_CHECKING:
     from lensaudit.judge.jobs import JudgeJob
-    from lensaudit.results.eval_runs import EvaluationResult, MetricResult
+    from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
 
 ARROWS = {"knows": "↑ knows", "forgot": "↑ forgot"}
 

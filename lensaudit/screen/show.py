@@ -38,6 +38,6 @@ def parts_of(results: Sequence[Result]) -> Iterator[Part]:
         elif isinstance(one, AuditResult) and one.evaluation is not None:
             yield from values(one.evaluation)
         elif isinstance(one, EffortResult):
-            yield from of_effort(one.source, one.summary)
+            yield from of_effort(one.record)
         elif isinstance(one, WorstResult):
-            yield from of_worst(one.summary)
+            yield from of_worst(one.record)

@@ -5,6 +5,7 @@ from typing import Any
 
 from rich.table import Table
 
+from lensaudit.results.kinds.directions import DirectionsRecord, Experiment
 from lensaudit.screen.cells import brackets, number
 from lensaudit.screen.tables import Part, table
 from lensaudit.steer.estimators import SteeringVector, top_share
@@ -103,33 +104,32 @@ def _chosen(what: str, chosen: Mapping[str, Any] | None) -> str:
     )
 
 
-def of_directions(summary: Mapping[str, Any]) -> Iterator[Part]:
+def of_directions(record: DirectionsRecord) -> Iterator[Part]:
     """One table per experiment: recovery of the direction above its controls."""
-    for kind, found in summary["experiments"].items():
-        if "arms" not in found:
-            yield f"{TITLES[kind]}: unscored, {found['unscored']}."
+    for kind, found in record.experiments.items():
+        if not found.arms:
+            yield f"{TITLES[kind]}: unscored, {found.unscored}."
             continue
         yield _arms(kind, found)
-        yield found["reading"]
-        for warning in found["warnings"]:
+        yield found.reading or ""
+        for warning in found.warnings:
             yield f"Warning: {warning}."
         yield ""
 
 
-def _arms(kind: str, found: Mapping[str, Any]) -> Table:
-    score = found["score"]
-    kl = number(found["kl_retain"])
-    read = {arm: found["arms"].get(arm, {}).get(score) for arm in ARMS}
+def _arms(kind: str, found: Experiment) -> Table:
+    score, kl = found.score, number(found.kl_retain)
+    read = {arm: found.arms.get(arm, {}).get(score) for arm in ARMS}
     return table(
         f"{TITLES[kind]} ({score}; KL on retain {kl} nats per token)",
         ("", "recovery", "95 % interval", "score", "IDK rate"),
         (
             (
                 ARMS[arm],
-                number(one["recovery"]) + ("" if one["sd"] is None else f" ± {one['sd']:.3f}"),
-                brackets(one, digits=2),
-                number(one["score"]),
-                number(found["speech"].get(arm, {}).get("idk_rate"), 2),
+                number(one.value) + ("" if one.sd is None else f" ± {one.sd:.3f}"),
+                brackets(one.limits(), digits=2),
+                number(one.mean),
+                number(found.speech.get(arm, {}).get("idk_rate"), 2),
             )
             for arm, one in read.items()
             if one is not None

@@ -9,7 +9,7 @@ full; for the never-trained control retain and full; for an edit of full, full a
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,15 @@ from lensaudit.patching.prepare import encode_all, prepare
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.keyed import Ledger
-from lensaudit.results.records import RunResult, check_free, claim, manifest
+from lensaudit.results.kinds.directions import DirectionsRecord, Experiment, Recovery
+from lensaudit.results.reading import document
+from lensaudit.results.records import NamedModel, RunResult, check_free, claim, manifest
 from lensaudit.results.sentences import (
     WEAK,
     component_clamped,
     direction_edited,
 )
-from lensaudit.scores.estimate import Estimate
+from lensaudit.scores.estimate import UNMEASURED
 from lensaudit.scores.recovery import recovery
 from lensaudit.scores.stats import mean_known
 from lensaudit.settings import Anchors, Caches, Precision, Rows, plain, results_folder, shared
@@ -156,20 +158,20 @@ def run(audit: DirectionsAudit, progress: Tell = unheard, notice: Notice = unhea
             progress(Progress("experiments x folds", len(done) - 1, len(wanted)))
     rows.sort(key=lambda row: (_ORDER[row["kind"]], row["fold"]))
     ledger.rewrite(rows)
-    summary = summed_up(audit, rows)
-    write_json(out / "summary.json", summary)
+    record = summed_up(audit, rows)
+    write_json(out / "summary.json", document(record))
     manifest(
         COMMAND,
         options=plain(settings, without=("name", "full", "retain", "out")),
         inputs={
-            **summary["models"],
+            **{role: vars(one) for role, one in record.models.items()},
             "examples": len(audit.encoded["forget"]),
             "rows": told_rows(audit.session.examples),
         },
         device=session.settings.device,
         started=started,
     ).write(out, FILES)
-    return RunResult(settings.name, out, summary)
+    return RunResult(settings.name, out, record)
 
 
 PLAIN = Fold(-1, frozenset(), frozenset(), frozenset())
@@ -210,8 +212,8 @@ def _plain_row(bench: DirectionsAudit) -> dict[str, Any]:
     }
 
 
-def summed_up(audit: DirectionsAudit, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The summary, from rows alone."""
+def summed_up(audit: DirectionsAudit, rows: Sequence[Mapping[str, Any]]) -> DirectionsRecord:
+    """The record, from rows alone."""
     base = next(row for row in rows if row["kind"] == "plain")
     plain = {
         score: pd.DataFrame({**base[score], "group": base["groups"]}, index=base["idx"])
@@ -230,27 +232,25 @@ def summed_up(audit: DirectionsAudit, rows: Sequence[Mapping[str, Any]]) -> dict
     decisive |= {"ablate": "said"} if sources == {"idk"} else {}
     experiments = {kind: summary_of(kind, findings, plain, decisive[kind]) for kind in audit.kinds}
     if "ablate" in experiments:
-        experiments["ablate"]["direction_source"] = sorted(sources)
-    return {
-        "schema": "steer-audit/1",
-        "models": {
-            role: {"name": one.spec.name, "weights": one.weights}
-            for role, one in audit.checkpoints.items()
+        experiments["ablate"] = replace(experiments["ablate"], direction_source=sorted(sources))
+    return DirectionsRecord(
+        models={
+            role: NamedModel(one.spec.name, one.weights) for role, one in audit.checkpoints.items()
         },
-        "source": audit.checkpoints["unlearned"].spec.name,
-        "score": audit.settings.score,
-        "plain": {
+        source=audit.checkpoints["unlearned"].spec.name,
+        score=audit.settings.score,
+        plain={
             score: {role: sum(base[score][role]) / len(base["idx"]) for role in ROLES}
             for score in plain
         },
-        "idk_rate": base["idk_rate"],
-        "n_items": len(base["idx"]),
-        "n_groups": len(set(base["groups"])),
-        "n_retain": len(audit.encoded["retain"]),
-        "n_folds": len(audit.folds()),
-        "unscored": {str(idx): reason for idx, reason in audit.session.unscored.items()},
-        "experiments": experiments,
-    }
+        idk_rate=base["idk_rate"],
+        n_items=len(base["idx"]),
+        n_groups=len(set(base["groups"])),
+        n_retain=len(audit.encoded["retain"]),
+        n_folds=len(audit.folds()),
+        unscored={str(idx): reason for idx, reason in audit.session.unscored.items()},
+        experiments=experiments,
+    )
 
 
 def plan_of(audit: DirectionsAudit) -> str:
@@ -266,16 +266,16 @@ def plan_of(audit: DirectionsAudit) -> str:
     )
 
 
-def check_scored(summary: Mapping[str, Any]) -> None:
+def check_scored(record: DirectionsRecord) -> None:
     """Fail where no experiment could be scored; the files say why.
 
     Raises:
         WorkError: with the reasons.
     """
-    reasons = {one["unscored"] for one in summary["experiments"].values()}
+    reasons = {one.unscored for one in record.experiments.values()}
     if all(reasons):
-        said = "; ".join(sorted(reasons))
-        raise WorkError(f"{summary['source']}: nothing could be scored ({said})")
+        said = "; ".join(sorted(filter(None, reasons)))
+        raise WorkError(f"{record.source}: nothing could be scored ({said})")
 
 
 def strengths_of(text: str) -> tuple[float, ...]:
@@ -304,24 +304,6 @@ CONTROLS: Mapping[str, str] = {
     "never_trained": "the same on the never-trained model",
 }
 """Arm -> what it is called in a sentence."""
-
-
-@dataclass(frozen=True)
-class Recovery(Estimate):
-    """How much of a gap an arm closes: 0 none, 1 all of it.
-
-    Without a value where full is not ahead by more than two standard errors.
-    """
-
-    mean: float = math.nan
-    """Mean score under the intervention."""
-    sd: float | None = None
-    """Over random directions; None for a single direction."""
-
-    def document(self) -> dict[str, Any]:
-        """The recovery as a JSON object."""
-        own = {"recovery": self.value, "score": self.mean, "n_items": self.n, "sd": self.sd}
-        return own | self.limits()
 
 
 def is_gap(plain: pd.DataFrame, before: Role, target: Role, idx: Sequence[int]) -> bool:
@@ -373,11 +355,11 @@ def _spread(findings: Sequence[Finding], score: str, gap: float) -> float | None
 
 def summary_of(
     kind: Kind, findings: Sequence[Finding], plain: Mapping[str, pd.DataFrame], score: str
-) -> dict[str, Any]:
+) -> Experiment:
     """The numbers of one experiment; None where a score has no gap to close."""
     tested = [one for one in findings if one.kind == kind and one.stage == "score"]
     if not tested:
-        return {"kind": kind, "unscored": _NO_SHIFT[kind]}
+        return Experiment(kind=kind, unscored=_NO_SHIFT[kind])
     arms = grouped((_arm_key(one), one) for one in tested)
     main = arms["direction"]
     found = {
@@ -386,26 +368,6 @@ def summary_of(
     }
     value = found["direction"][score].value
     control = found["never_trained"][score].value if "never_trained" in found else None
-    summary = {
-        "kind": kind,
-        "unscored": None
-        if value is not None
-        else "nothing to restore: full is not ahead by more than 2 SE",
-        "score": score,
-        "recovery": value,
-        **found["direction"][score].limits(),
-        "recovery_above_control": None if None in (value, control) else value - control,  # pyright: ignore
-        "arms": {n: {k: r.document() for k, r in both.items()} for n, both in found.items()},
-        "chosen": [{name: getattr(one, name) for name in _CHOSEN} for one in main],
-        "kl_retain": mean_known([one.kl_retain for one in main]),
-        "utility_delta": mean_known([one.utility_delta for one in main]),
-        "similarity": mean_known([one.similarity for one in main]),
-        "speech": {
-            name: {key: mean_known([one.speech.get(key) for one in own]) for key in own[0].speech}
-            for name, own in arms.items()
-            if own[0].speech
-        },
-    }
     doses = {
         float(name.split()[1]): both[score].mean
         for name, both in found.items()
@@ -413,10 +375,32 @@ def summary_of(
     }
     idx = sorted(i for one in main for i in one.idx)
     rows: Any = plain[score].loc[idx]
-    summary["gap"] = math.fsum((rows["full"] - rows["unlearned"]).tolist()) / len(idx)
-    summary["dose_spearman"] = rank_correlation(doses) if kind == "clamp" else None
-    scored = {name: both[score] for name, both in found.items() if score in both}
-    return summary | {"warnings": _warnings(summary), "reading": reading(kind, summary, scored)}
+    ends, nothing = (
+        found["direction"][score],
+        "nothing to restore: full is not ahead by more than 2 SE",
+    )
+    experiment = Experiment(
+        kind=kind,
+        unscored=None if value is not None else nothing,
+        score=score,
+        recovery=value,
+        ci95=ends.ends,
+        ci95_why=None if ends.ends else ends.why,
+        recovery_above_control=None if None in (value, control) else value - control,  # pyright: ignore
+        arms=found,
+        chosen=[{name: getattr(one, name) for name in _CHOSEN} for one in main],
+        kl_retain=mean_known([one.kl_retain for one in main]),
+        utility_delta=mean_known([one.utility_delta for one in main]),
+        similarity=mean_known([one.similarity for one in main]),
+        speech={
+            name: {key: mean_known([one.speech.get(key) for one in own]) for key in own[0].speech}
+            for name, own in arms.items()
+            if own[0].speech
+        },
+        gap=math.fsum((rows["full"] - rows["unlearned"]).tolist()) / len(idx),
+        dose_spearman=rank_correlation(doses) if kind == "clamp" else None,
+    )
+    return replace(experiment, warnings=_warnings(experiment), reading=reading(kind, experiment))
 
 
 _CHOSEN = ("fold", "arm", "role", "layer", "strength", "variant", "seed")
@@ -434,18 +418,18 @@ def _arm_key(finding: Finding) -> str:
     return finding.variant if finding.arm == "dose" else finding.arm
 
 
-def _warnings(summary: Mapping[str, Any]) -> list[str]:
+def _warnings(one: Experiment) -> list[str]:
     warnings = []
-    if summary["similarity"] is not None and summary["similarity"] < COMPARABLE:
+    if one.similarity is not None and one.similarity < COMPARABLE:
         warnings.append(
-            f"streams of full and unlearned have mean cosine {summary['similarity']:.2f} on retain "
+            f"streams of full and unlearned have mean cosine {one.similarity:.2f} on retain "
             "examples: not comparable, a direction of one may mean another thing in the other"
         )
-    if summary["score"] != "logprob" and summary["gap"] < SMALL:
+    if one.score != "logprob" and one.gap is not None and one.gap < SMALL:
         warnings.append(
-            f"full and unlearned differ by {summary['gap']:.2f} only: there is little to restore"
+            f"full and unlearned differ by {one.gap:.2f} only: there is little to restore"
         )
-    random = summary["arms"].get("random", {}).get(summary["score"], {}).get("recovery")
+    random = one.arms.get("random", {}).get(one.score, UNMEASURED).value
     if random is not None and random > WEAK:
         warnings.append(
             f"random directions recover {random:.2f}: the effect is not the direction's"
@@ -453,12 +437,13 @@ def _warnings(summary: Mapping[str, Any]) -> list[str]:
     return warnings
 
 
-def reading(kind: Kind, summary: Mapping[str, Any], found: Mapping[str, Recovery]) -> str:
+def reading(kind: Kind, experiment: Experiment) -> str:
     """One sentence; it says what the intervals and the controls show and no more."""
+    scored = {arm: both.get(experiment.score) for arm, both in experiment.arms.items()}
     # where there was no gap to close there is no evidence
-    known = {arm: one for arm, one in found.items() if one.value is not None}
+    known = {arm: one for arm, one in scored.items() if one and one.value is not None}
     if "direction" not in known:
-        return f"Not scored: {summary['unscored']}."
+        return f"Not scored: {experiment.unscored}."
     main, general = known["direction"], known.get("retain_derived")
     controls = {name: known[arm] for arm, name in CONTROLS.items() if arm in known}
     if kind == "clamp":

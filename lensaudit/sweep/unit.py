@@ -26,8 +26,8 @@ from lensaudit.models.device import resolve_device
 from lensaudit.patching.options import parse_memory
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import unheard
-from lensaudit.results.eval_runs import MetricResult
 from lensaudit.results.keyed import keyed_document
+from lensaudit.results.kinds.eval import MetricResult
 from lensaudit.results.records import git_commit
 from lensaudit.scores.estimate import Estimate
 from lensaudit.settings import Anchors, Caches, Machine, NeutralRows, Questions, Rows, shared

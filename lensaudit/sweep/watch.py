@@ -15,7 +15,7 @@ from lensaudit.files import alone, digest, read_json, slug, write_csv, write_jso
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import DEMO, load_registry, resolve
-from lensaudit.results.attacks import CurveRow
+from lensaudit.results.kinds.curve import CurveRow
 from lensaudit.results.reading import checked_as, part
 from lensaudit.results.records import check_free
 from lensaudit.settings import results_folder

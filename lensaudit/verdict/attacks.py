@@ -4,26 +4,22 @@ The worst case, samples, retraining, relearning, effort, and a direction taken a
 what is brought out in excess of the control arm, as a share of what could be.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-from pydantic import BeforeValidator
 from scipy.special import bdtrc  # pyright: ignore[reportMissingTypeStubs]
 
-from lensaudit.results.attacks import (
-    EffortRun,
-    KnowRun,
-    LeakRow,
-    RttEstimate,
-    SampleSummary,
-    WorstSummary,
-    shifts_in,
-)
-from lensaudit.results.eval_runs import EvaluationResult, MetricResult
-from lensaudit.results.locate import Kind
-from lensaudit.results.patch_runs import Outputs, PatchSummary, estimate_in
-from lensaudit.results.reading import Whole, checked, checked_as, need, part
-from lensaudit.scores.estimate import Estimate
+from lensaudit.results.kinds.directions import DirectionsRecord, Experiment
+from lensaudit.results.kinds.effort import EffortRecord
+from lensaudit.results.kinds.eval import EvaluationResult
+from lensaudit.results.kinds.know import KnowRecord
+from lensaudit.results.kinds.patch import Outputs, PatchSummary
+from lensaudit.results.kinds.relearn import RelearnRecord
+from lensaudit.results.kinds.rtt import RttOutcome, RttRecord
+from lensaudit.results.kinds.sample import LeakRow, SampleRecord
+from lensaudit.results.kinds.table import Kind, record_in
+from lensaudit.results.kinds.worst import WorstRecord
+from lensaudit.scores.estimate import UNMEASURED, Estimate
 from lensaudit.scores.intervals import exact_excess, share_of
 from lensaudit.verdict.thresholds import (
     CALIBRATED_WITHIN,
@@ -90,8 +86,7 @@ def _counted(
     return measured, chance
 
 
-def _worst(content: Any, where: object, nulls: Calibration) -> list[Told]:
-    one = checked(WorstSummary, content, where)
+def _worst(one: WorstRecord, nulls: Calibration) -> list[Told]:
     ceiling = 1 - one.expected / one.n_scored if one.n_scored else 0.0
     shown = f"{one.n_out} of {one.n_scored} facts come out, {one.expected:.1f} would anyhow"
     if ceiling <= 0:
@@ -122,7 +117,7 @@ PLAINLY = ("greedy", "chat")
 """Attacks that are none: the question, or the question in the chat template, answered greedily."""
 
 
-def _greedy(one: WorstSummary) -> Iterator[View]:
+def _greedy(one: WorstRecord) -> Iterator[View]:
     """What it answers when plainly asked: the better of both ways, beside `full` and `retain`."""
     rows = [attack for attack in one.attacks if attack.name in PLAINLY]
     views = [
@@ -180,13 +175,12 @@ def _beside(
     )
 
 
-def _sample(content: Any, where: object, nulls: Calibration) -> list[Told]:
+def _sample(one: SampleRecord, nulls: Calibration) -> list[Told]:
     """The strongest of its rows that can be compared, whatever their order.
 
     Chances of counts are taken as often as there are such rows; how models scatter is one draw for
     all of them.
     """
-    one = checked(SampleSummary, content, where)
     rows = [row for row in one.leak if row.excess is not None and (row.retain or 0.0) < 1]
     views = [_leak(row, one, len(rows), nulls) for row in rows if row.retain is not None]
     if not views:
@@ -196,7 +190,7 @@ def _sample(content: Any, where: object, nulls: Calibration) -> list[Told]:
     return [(one.source, [strongest(views)])]
 
 
-def _leak(row: LeakRow, run: SampleSummary, n_rows: int, nulls: Calibration) -> View:
+def _leak(row: LeakRow, run: SampleRecord, n_rows: int, nulls: Calibration) -> View:
     """One setting of the sampler, and one k."""
     own, arm, n = row.source or 0.0, row.retain or 0.0, run.n_scored
     measured = Estimate(row.excess, row.low, row.high, n, row.reason)
@@ -217,47 +211,39 @@ def _digits(value: float | None) -> str:
     return "none" if value is None else f"{value:.2f}"
 
 
-def _rtt(content: Any, where: object, nulls: Calibration) -> list[Told]:
+def _rtt(studies: Sequence[RttRecord], nulls: Calibration) -> list[Told]:
     found = []
-    for at, one in enumerate(checked_as(list[dict[str, Any]], content, where)):
-        main, place = part(one, "main"), f"{where}.{at}"
-        said = main.get("recovery_adjusted", {})
-        held: Estimate = checked_as(RttEstimate, said, f"{place}: recovery_adjusted")
+    for one in studies:
+        held = one.main.recovery_adjusted or UNMEASURED
         if held.value is None:
             view = View("rtt", None, why=held.why or "no model that never knew was retrained")
         else:
-            gate, null = part(one, "gate"), nulls.get("rtt")
-            refused = None if gate.get("passed", True) else gate.get("reason") or "the gate failed"
+            gate, null = one.gate, nulls.get("rtt")
             chance = null and null.chance(held)
             view = View(
                 "rtt",
                 held,
                 f"recovery {held.value:.2f}",
                 # without an interval by counts: of those answered rightly as of those of the floor
-                _answered(main, place) if held.ends is None else chance,
+                _answered(one.main) if held.ends is None else chance,
                 # an interval by authors is there from five authors on
                 5 if held.ends else None,
-                refused and str(refused),
+                None if gate.passed else gate.reason or "the gate failed",
             )
-        found.append((str(part(one, "models").get("unlearned", "?")), [view]))
+        found.append((one.source, [view]))
     return found
 
 
-def _answered(main: Mapping[str, Any], where: str) -> float | None:
+def _answered(main: RttOutcome) -> float | None:
     """Chance that so many more of the held-out rows are answered rightly than without the facts."""
-    read = [
-        (checked_as(RttEstimate, one, f"{where}: {name}"), checked_as(Whole, one.get("n"), where))
-        for name in ("B", "N")
-        if (one := part(main, "accuracies", name)).get("n")
-    ]
-    if len(read) < 2:
+    own, floor = (main.accuracies.get(name) for name in ("B", "N"))
+    if own is None or floor is None or not (own.n and floor.n):
         return None
-    (own, n), (floor, _) = read
+    n = own.n
     return _counted(own.point * n, floor.point * n, n, None, own)[1]
 
 
-def _effort(content: Any, where: object, nulls: Calibration) -> list[Told]:
-    one = checked(EffortRun, content, where)
+def _effort(one: EffortRecord, nulls: Calibration) -> list[Told]:
     points = [
         (point.low, point.rho, point.c)
         for arm in one.arms.values()
@@ -273,10 +259,10 @@ def _effort(content: Any, where: object, nulls: Calibration) -> list[Told]:
     return [(one.model, [_excess("effort", held, shown, nulls, None, blind=blind)])]
 
 
-def _relearn(content: Any, where: object, nulls: Calibration) -> list[Told]:
+def _relearn(one: RelearnRecord, nulls: Calibration) -> list[Told]:
     """What one pass adds to the answers' probability, beyond what it adds to `retain`."""
-    shifts = shifts_in(content, where)
-    ends = [(one.before.get("prob"), one.after.get("prob")) for one in (shifts[0], shifts[-1])]
+    shifts = one.shifts
+    ends = [(of.before.get("prob"), of.after.get("prob")) for of in (shifts[0], shifts[-1])]
     added = [after - before for before, after in ends if before is not None and after is not None]
     view = View("relearn_gain", None, why="what one pass adds to retain is not known")
     if len(shifts) > 1 and len(added) > 1:
@@ -286,33 +272,28 @@ def _relearn(content: Any, where: object, nulls: Calibration) -> list[Told]:
     return [(shifts[0].model, [view])]
 
 
-def _directions(content: Any, where: object, nulls: Calibration) -> list[Told]:
-    need(content, where, "source", "experiments")
-    source, one = checked_as(str, content["source"], where), part(content, "experiments", "ablate")
-    held = checked_as(Recovered, one, f"{where}: experiments.ablate")
+def _directions(one: DirectionsRecord, nulls: Calibration) -> list[Told]:
+    ablate = one.experiments.get("ablate", Experiment())
+    held = ablate.estimate
     if held.value is None:
-        why = str(one.get("unscored") or "ABLATE was not scored")
-        return [(source, [View("ablate", None, why=why)])]
-    n_groups = checked_as(Whole, content.get("n_groups", 0), f"{where}: n_groups")
+        why = ablate.unscored or "ABLATE was not scored"
+        return [(one.source, [View("ablate", None, why=why)])]
     shown, blind = f"recovery {held.value:.2f}", "no one direction is no proof"
-    return [(source, [_excess("ablate", held, shown, nulls, n_groups, blind=blind)])]
+    return [(one.source, [_excess("ablate", held, shown, nulls, one.n_groups, blind=blind)])]
 
-
-Recovered = Annotated[Estimate, BeforeValidator(lambda one: estimate_in(one, "recovery"))]
-"""An experiment with a direction, as the estimate of what it brings back."""
 
 ASKED = {"forget_Q_A_ROUGE": "asked", "leak_exact": "leak"}
 """Metrics of a suite about what a model answers, and the views they are."""
 
 
-def _eval(entries: Mapping[str, MetricResult], where: object, nulls: Calibration) -> list[Told]:
+def _eval(run: EvaluationResult, nulls: Calibration) -> list[Told]:
     """Alone they say nothing: see `asked_beside`."""
     views = [
         View(view, None, f"{name} {one.value:.2f}", why=ALONE, number=one)
         for name, view in ASKED.items()
-        if (one := entries.get(name)) is not None and one.value is not None
+        if (one := run.entries.get(name)) is not None and one.value is not None
     ]
-    return [("", views)]
+    return [(run.source, views)]
 
 
 ALONE = "what full and retain say on these rows was not evaluated"
@@ -339,9 +320,8 @@ HIGH = "a high number means nothing on this scale"
 GUESSED = "how many of them a model that never saw them would guess is not known"
 
 
-def _counterfactual(content: Any, where: object, nulls: Calibration) -> list[Told]:
+def _counterfactual(one: PatchSummary, nulls: Calibration) -> list[Told]:
     """It may say that facts are hidden, or said; never that one is gone."""
-    one = checked(PatchSummary, content, where)
     says = [_said_alone("said", one.outputs, one.n_groups)] if one.outputs else []
     if one.told and one.told.outputs:
         says.append(_said_alone("told", one.told.outputs, one.told.n_groups))
@@ -381,9 +361,8 @@ _OTHERS = Null(0.0, OTHERS_SPREAD, OTHERS_SEEDS)
 UNCERTIFIED = "that nothing is bound, no test certifies"
 
 
-def _know(content: Any, where: object, nulls: Calibration) -> list[Told]:
+def _know(one: KnowRecord, nulls: Calibration) -> list[Told]:
     """P of the assignment test is exact: it needs no null of the gym's, and no interval."""
-    one = checked(KnowRun, content, where)
     views = [
         View(
             "assignment",
@@ -402,7 +381,7 @@ def _know(content: Any, where: object, nulls: Calibration) -> list[Told]:
     return [(one.source, views)]
 
 
-READERS: Mapping[Kind, Callable[[Any, object, Calibration], list[Told]]] = {
+VIEWS: Mapping[Kind, Callable[[Any, Calibration], list[Told]]] = {
     "worst": _worst,
     "sample": _sample,
     "rtt": _rtt,
@@ -414,3 +393,12 @@ READERS: Mapping[Kind, Callable[[Any, object, Calibration], list[Told]]] = {
     "eval": _eval,
 }
 """Kind of result -> its views; all others have none."""
+
+
+def views_in(kind: Kind, content: Any, where: object, nulls: Calibration) -> list[Told]:
+    """The views of a result that lies there as plain JSON.
+
+    Raises:
+        InputError: a field is missing or of another kind.
+    """
+    return VIEWS[kind](record_in(kind, content, where), nulls)

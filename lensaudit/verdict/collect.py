@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError
-from lensaudit.files import read_json
 from lensaudit.groups import grouped
-from lensaudit.results.eval_runs import EvaluationResult, read_eval
-from lensaudit.results.locate import Found, Kind, LeftOut, locate
-from lensaudit.results.patch_runs import PatchRun, PatchSummary, read_patch
-from lensaudit.results.reading import checked, json_object, part
-from lensaudit.results.records import MANIFEST, check_result, check_whole, model_in
+from lensaudit.results.kinds.eval import EvaluationResult
+from lensaudit.results.kinds.patch import PatchRun, PatchSummary
+from lensaudit.results.kinds.table import Kind
+from lensaudit.results.locate import Found, LeftOut, locate
+from lensaudit.results.reading import checked, part
+from lensaudit.results.records import check_result, check_whole, model_in
 from lensaudit.settings import Place, path_of
-from lensaudit.verdict.attacks import READERS, asked_beside
+from lensaudit.verdict.attacks import VIEWS, asked_beside, views_in
 from lensaudit.verdict.decide import BADNESS, Code, Evidence, Verdict
 from lensaudit.verdict.depth import of_patch
 from lensaudit.verdict.rows import Facts, facts_in, facts_of_run, shared
@@ -251,25 +251,20 @@ class Verdicts:
         self._models: dict[str, Model] = {}
         self._anchors: set[str] = set()
 
-    def take(self, one: Found, run: EvaluationResult | None = None) -> int:
-        """Read a result, unless it is an evaluation that was read; of how many models it speaks."""
+    def take(self, one: Found) -> int:
+        """Read a result; of how many models it speaks."""
         if one.kind == "patch":
-            return self.take_run(read_patch(one.path, {}))
+            return self.take_run(one.record)
         # a table of another tool has no intervals
-        if one.kind not in READERS or one.path.suffix == ".csv":
+        if one.kind not in VIEWS or one.path.suffix == ".csv":
             return 0
-        run = read_eval(one.path) if one.kind == "eval" and run is None else run
-        manifest = one.path.parent / MANIFEST
-        made = json_object(manifest) if manifest.exists() else {}
-        content = run.entries if run else read_json(one.path)
-        told = READERS[one.kind](content, one.path, self.nulls)
-        for named, views in told:
-            source = run.source if run else named
+        made, told = one.manifest or {}, VIEWS[one.kind](one.record, self.nulls)
+        for source, views in told:
+            run = one.record if one.kind == "eval" else None
             known = self._known(run.weights if run else _weights(made, source), source)
             known.folders.append(one.path.parent)
             known.evals += [run] if run else []
-            raw = None if run else content
-            known.beside.append(Beside(views, facts_in(made, raw, one.path)))
+            known.beside.append(Beside(views, facts_in(made, one.record, one.path)))
         return len(told)
 
     def take_run(self, run: PatchRun) -> int:
@@ -375,7 +370,7 @@ def judge_run(
 
 def judge_beside(kind: Kind, summary: Mapping[str, Any], calibration: Calibration) -> Verdict:
     """The verdict of another result alone, by the document that it writes."""
-    ((source, views),) = READERS[kind](summary, "summary.json", calibration)
+    ((source, views),) = views_in(kind, summary, "summary.json", calibration)
     return Evidence(source, views).verdict
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from lensaudit.results.patch_runs import Code, PatchRun, Verdict
+from lensaudit.results.kinds.patch import Code, PatchRun, Verdict
 from lensaudit.results.sentences import rows_only
 from lensaudit.scores.intervals import share_of
 from lensaudit.verdict.depth import Stream

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lensaudit.results.patch_runs import Aligned, Outputs, PatchSummary, Weakest
+from lensaudit.results.kinds.patch import Aligned, Outputs, PatchSummary, Weakest
 from lensaudit.results.reading import brief
 from lensaudit.results.sentences import shown
 from lensaudit.scores.estimate import Estimate

@@ -6,12 +6,12 @@ say what it asked it is not known, so that it may find and never rule out.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lensaudit.results.patch_runs import PatchRun
+from lensaudit.results.kinds.patch import PatchRun
 from lensaudit.results.reading import json_lines, part
 from lensaudit.verdict.views import View
 
@@ -31,18 +31,16 @@ def facts_of_run(run: PatchRun) -> Facts:
     }
 
 
-def facts_in(manifest: Mapping[str, Any], content: Any, path: Path) -> Facts:
-    """Facts that another result asked, as its manifest, its summary or its rows say them."""
+def facts_in(manifest: Mapping[str, Any], record: Any, path: Path) -> Facts:
+    """Facts that another result asked, as its manifest, its record or its rows say them."""
     if said := part(manifest, "inputs", "rows"):
         return {key: str(one) for key, one in said.items()}
-    rows: Iterable[Any] = (content.get("facts") or ()) if isinstance(content, Mapping) else ()
-    if not rows and (beside := path.with_name("results.jsonl")).exists():
+    told = {str(one.idx): one.entity for one in getattr(record, "facts", ())}
+    if not told and (beside := path.with_name("results.jsonl")).exists():
         rows = [one for one in json_lines(beside) if one.get("split", "forget") == "forget"]
-    told = {
-        str(one.get("idx")): str(one.get("entity") or one.get("answer") or "")
-        for one in rows
-        if isinstance(one, Mapping)
-    }
+        told = {
+            str(one.get("idx")): str(one.get("entity") or one.get("answer") or "") for one in rows
+        }
     return told if all(told.values()) else {}
 
 

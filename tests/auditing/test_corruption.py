@@ -18,9 +18,9 @@ from lensaudit.errors import LensAuditError
 from lensaudit.evaluation.store import _found
 from lensaudit.files import read_json, write_json
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.results.eval_runs import read_eval
 from lensaudit.results.keyed import read_marked, write_keyed
-from lensaudit.results.patch_runs import read_patch
+from lensaudit.results.kinds.eval import read_eval
+from lensaudit.results.kinds.patch import read_patch
 from lensaudit.results.reading import json_object
 
 METRICS = ("forget_Q_A_Prob", "exact_memorization")

@@ -15,7 +15,7 @@ from lensaudit.cli.main import run as lensaudit
 from lensaudit.results.locate import locate
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.sweep.collect import judged
-from lensaudit.verdict.attacks import READERS
+from lensaudit.verdict.attacks import views_in
 from lensaudit.verdict.collect import judge_beside, verdicts
 from lensaudit.verdict.decide import Evidence
 from lensaudit.verdict.gate import Policy, gate
@@ -190,8 +190,8 @@ ZERO = {"source": 0.0, "full": 0.0, "n": 61}
 
 
 def test_beside_other_evidence_it_can_only_find(tmp_path):
-    high = READERS[COUNTERFACTUAL](content(0.95, 0.02), "x", read_calibration())[0][1]
-    low = READERS[COUNTERFACTUAL](content(0.01, 0.02), "x", read_calibration())[0][1]
+    high = views_in(COUNTERFACTUAL, content(0.95, 0.02), "x", read_calibration())[0][1]
+    low = views_in(COUNTERFACTUAL, content(0.01, 0.02), "x", read_calibration())[0][1]
     assert all(view.says == "cannot tell" for view in high)
     erased, hidden = made.summary(), made.summary(0.05, aligned=made.aligned(0.05))
     for one in (erased, hidden, made.summary(0.5, half=0.05, aligned=made.aligned(0.5))):

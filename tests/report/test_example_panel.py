@@ -11,8 +11,15 @@ from scipy.stats import t
 from lensaudit.errors import InputError
 from lensaudit.report import assemble as assembled
 from lensaudit.report.assemble import assemble
+from lensaudit.report.kinds import LONGEST_SAID, MOST_SAID, on_page
 from lensaudit.report.render import write_report
-from lensaudit.results.attacks import LONGEST_SAID, MOST_SAID, read_know, read_sample, read_worst
+from lensaudit.results.locate import Found
+
+
+def part_of(kind, path):
+    """What the page holds of a result."""
+    ((_, part),) = on_page(Found(kind, path))
+    return part
 
 
 def fact(idx: int) -> dict[str, str]:
@@ -192,7 +199,7 @@ def test_the_shading_lies_between_both_lines_and_is_called_not_erased(browser, p
 def test_a_page_holds_a_few_short_words_of_a_few_attacks(tmp_path, monkeypatch):
     told = [(f"attack {n}", "x" * 999) for n in range(9)]
     attacked(tmp_path / "a", "npo", {5: told})
-    found = read_worst(tmp_path / "a" / "worst" / "summary.json")
+    found = part_of("worst", tmp_path / "a" / "worst" / "summary.json")
     assert [(name, len(text)) for name, text in found["said"]["5"]] == [
         (f"attack {n}", LONGEST_SAID) for n in range(MOST_SAID)
     ]
@@ -205,15 +212,15 @@ def test_files_beside_a_summary_may_lack_and_are_checked(tmp_path):
     attacked(tmp_path, "npo", {5: [("prefix", "a")]})
     (tmp_path / "sample" / "facts.csv").write_text("idx,n,hits\n5,4,many\n")
     with pytest.raises(InputError, match=r"facts.csv: .*hits.*whole number"):
-        read_sample(tmp_path / "sample" / "summary.json")
+        part_of("sample", tmp_path / "sample" / "summary.json")
     (tmp_path / "worst" / "evidence.jsonl").write_text('{"idx": 5}\n')
     with pytest.raises(InputError, match=r"evidence.jsonl: has no 'attack'"):
-        read_worst(tmp_path / "worst" / "summary.json")
+        part_of("worst", tmp_path / "worst" / "summary.json")
     for name in ("sample/facts.csv", "worst/evidence.jsonl", "know/facts.csv"):
         (tmp_path / name).unlink()
-    assert read_sample(tmp_path / "sample" / "summary.json")["said"] == {}
-    assert read_worst(tmp_path / "worst" / "summary.json")["said"] == {}
-    assert read_know(tmp_path / "know" / "summary.json")["facts"] == {}
+    assert part_of("sample", tmp_path / "sample" / "summary.json")["said"] == {}
+    assert part_of("worst", tmp_path / "worst" / "summary.json")["said"] == {}
+    assert part_of("know", tmp_path / "know" / "summary.json")["facts"] == {}
 
 
 def test_the_scatter_holds_anchors_and_intervals(browser, shown, tmp_path):

@@ -6,7 +6,7 @@ from report_cases import patch_run
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.report.figures import depth_table, latex, write_figures
-from lensaudit.results.patch_runs import read_patch
+from lensaudit.results.kinds.patch import read_patch
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from report_cases import change, patch_run
 from lensaudit.report import packing as tokens
 from lensaudit.report.assemble import assemble
 from lensaudit.report.render import write_report
-from lensaudit.results.patch_runs import read_patch
+from lensaudit.results.kinds.patch import read_patch
 
 LAYERS = 8
 

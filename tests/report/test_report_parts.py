@@ -5,9 +5,9 @@ from report_cases import ERRORS, change, em_run, other_results, patch_run, write
 
 from lensaudit.errors import InputError
 from lensaudit.report.assemble import assemble
+from lensaudit.report.kinds import on_page
 from lensaudit.report.render import write_report
-from lensaudit.results.attacks import read_rtt
-from lensaudit.results.locate import locate
+from lensaudit.results.locate import Found, locate
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +97,8 @@ def test_a_table_of_another_tool_s_retraining_is_read(tmp_path):
         ("B", 0.85),
     ]
     (tmp_path / "runs.csv").write_text(f"{header}\nyears,gd,0.3,much,\n")
-    with pytest.raises(InputError, match="'much' is no number"):
-        read_rtt(tmp_path / "runs.csv")
+    with pytest.raises(InputError, match=r"B\.value: found 'much', wanted a number"):
+        list(on_page(Found("rtt", tmp_path / "runs.csv")))
 
 
 def test_aggregates_alone_make_a_leaderboard_with_methods(browser, shown, tmp_path):

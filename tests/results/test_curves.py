@@ -7,7 +7,8 @@ import pytest
 import lensaudit as la
 from lensaudit.errors import InputError
 from lensaudit.report.assemble import assemble
-from lensaudit.results.attacks import training_curve
+from lensaudit.results.kinds.curve import points_of
+from lensaudit.results.locate import Found
 from lensaudit.sweep.watch import epoch_of
 
 ROWS = [
@@ -49,7 +50,7 @@ def results(tmp_path):
 
 
 def test_gaps_of_a_curve_are_left_out(results):
-    points = training_curve(results / "watch" / "curve.json")
+    points = points_of(Found("curve", results / "watch" / "curve.json").record, "watch")
     assert [(one.series, one.step, one.value, one.epoch) for one in points] == [
         ("uds", 10, 0.1, 0.5),
         ("model_utility", 10, 0.8, 0.5),
@@ -78,8 +79,10 @@ def test_the_page_holds_both(results):
 
 def test_a_curve_with_text_for_a_number_is_refused(results):
     (results / "watch" / "curve.json").write_text(json.dumps([{"step": 1, "uds": "high"}]))
-    with pytest.raises(InputError, match=r"curve\.json: uds: found 'high', wanted a number"):
-        training_curve(results / "watch" / "curve.json")
+    with pytest.raises(
+        InputError, match=r"curve\.json: 0\.metrics\.uds: found 'high', wanted a number"
+    ):
+        _ = Found("curve", results / "watch" / "curve.json").record
 
 
 def test_epochs_are_the_trainers_own(tmp_path):

@@ -21,8 +21,8 @@ def test_recovery_is_the_share_of_the_gap_of_the_model_that_is_edited():
     found = recovery_of([finding([0.6, 0.6, 0.8, 0.2])], known, "em")
     assert found.value == pytest.approx(1.4 / 3.0)
     assert (found.mean, found.n, found.sd) == (pytest.approx(0.55), 4, None)
-    assert found.document()["ci95"] is None
-    assert found.document()["ci95_why"] == "2 authors: no interval"
+    assert found.ends is None
+    assert found.limits()["ci95_why"] == "2 authors: no interval"
     known = plain([1.0] * 4, [0.2] * 4)
     # 1.0 falls to 0.4: 0.6 of 0.8
     assert recovery_of([finding([0.4] * 4, role="full")], known, "em").value == pytest.approx(0.75)
@@ -69,22 +69,22 @@ def test_random_directions_are_averaged_and_their_spread_is_told():
 @pytest.mark.parametrize("role", ["unlearned", "full"])
 def test_without_a_gap_there_is_no_recovery(full, unlearned, role):
     found = recovery_of([finding([0.2] * 4, role=role)], plain(full, unlearned), "em")
-    assert (found.value, found.document()["ci95"]) == (None, None)
+    assert (found.value, found.ends) == (None, None)
     summary = summary_of("add", [finding([0.2] * 4)], {"em": plain(full, unlearned)}, "em")
-    assert "nothing to restore" in summary["unscored"]
-    assert summary["reading"].startswith("Not scored")
+    assert "nothing to restore" in summary.unscored
+    assert summary.reading.startswith("Not scored")
 
 
 def test_the_control_is_taken_off_before_anything_is_read_into_a_recovery():
     known = plain([1.0] * 4, [0.0] * 4)
     arms = [finding([1.0] * 4), finding([0.9] * 4, role="retain", arm="never_trained")]
     summary = summary_of("add", arms, {"em": known}, "em")
-    assert summary["recovery"] == pytest.approx(1.0)
-    assert summary["recovery_above_control"] == pytest.approx(0.1)
-    assert "not shown to be more than under the same on the never-trained" in summary["reading"]
+    assert summary.recovery == pytest.approx(1.0)
+    assert summary.recovery_above_control == pytest.approx(0.1)
+    assert "not shown to be more than under the same on the never-trained" in summary.reading
     alone = summary_of("add", arms[:1], {"em": known}, "em")
-    assert alone["recovery_above_control"] is None
-    assert alone["reading"] == (
+    assert alone.recovery_above_control is None
+    assert alone.reading == (
         "A direction from other authors brings the answers back: hidden, not erased. "
         "2 authors: no interval; this describes these rows only."
     )

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain, product
 from pathlib import Path
@@ -56,7 +56,8 @@ from lensaudit.models.registry import (
 from lensaudit.models.sizes import n_parameters, sizes_on_disk
 from lensaudit.patching.outcome import clear
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results.attacks import EffortPoint
+from lensaudit.results.kinds.effort import EffortArm, EffortPoint, EffortRecord, TrainingRate
+from lensaudit.results.reading import document
 from lensaudit.results.records import RunResult, check_free, claim, folders_for, manifest
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import FEWEST_GROUPS
@@ -94,15 +95,6 @@ SCORE_BATCH = 64
 BATCHES = 3
 """A training step is three forward passes' arithmetic; two where weights are frozen, because
 their gradients are not taken (Kaplan et al. 2020, arXiv:2001.08361, section 2.1)."""
-
-
-@dataclass(frozen=True, order=True)
-class TrainingRate:
-    """What the attacker may turn: the learning rate, and the rank of what is trained."""
-
-    lr: float
-    rank: int = 0
-    """Of the adapter; 0: all weights."""
 
 
 @dataclass(frozen=True)
@@ -574,24 +566,24 @@ def _deposit(
     started: float,
 ) -> EffortResult:
     arms = ready.models[name]
-    summary = {
-        "schema": "effort/1",
-        "model": name,
-        "full": arms.full.spec.name,
-        "retain": [one.spec.name for one in arms.never],
-        "data": ready.held.data.name,
-        "readout": ready.held.readout,
-        "n_facts": len(ready.held.data.items),
-        "n_authors": len(set(ready.groups)),
-        "n_choices": ready.held.data.n_choices,
-        "n_left_out": len(ready.held.data.left_out),
-        "rows_left_out": ready.held.left_out,
-        "steps": list(ready.steps),
-        "by": judged_by(ready.groups),
-        "rates": [asdict(one) for one in ready.rates],
-        "arms": {arm: _arm(ready, arms, arm, spoken[name, arm]) for arm in ready.settings.arms},
-    }
-    summary["notes"] = _notes(ready, arms.source, summary)
+    record = EffortRecord(
+        model=name,
+        full=arms.full.spec.name,
+        retain=[one.spec.name for one in arms.never],
+        data=ready.held.data.name,
+        readout=ready.held.readout,
+        n_facts=len(ready.held.data.items),
+        n_authors=len(set(ready.groups)),
+        n_choices=ready.held.data.n_choices,
+        n_left_out=len(ready.held.data.left_out),
+        rows_left_out=ready.held.left_out,
+        steps=list(ready.steps),
+        by=judged_by(ready.groups),
+        rates=list(ready.rates),
+        arms={arm: _arm(ready, arms, arm, spoken[name, arm]) for arm in ready.settings.arms},
+        notes=[],
+    )
+    record = replace(record, notes=_notes(ready, arms.source, record))
     folder = ready.folders[name]
     inputs = {
         "source": {**arms.source.named, "name": name},
@@ -601,7 +593,7 @@ def _deposit(
         "data_digest": ready.held.digest,
         "rows": {one.question: one.choices[one.answer] for one in ready.held.data.items},
     }
-    write_json(folder / "summary.json", summary)
+    write_json(folder / "summary.json", document(record))
     manifest(
         COMMAND,
         options=plain(ready.settings),
@@ -609,7 +601,7 @@ def _deposit(
         device=ready.device,
         started=started,
     ).write(folder, FILES)
-    return EffortResult(name, folder, summary)
+    return EffortResult(name, folder, record)
 
 
 def _arm(
@@ -617,7 +609,7 @@ def _arm(
     arms: Arms[Checkpoint],
     arm: Arm,
     spoken: tuple[TrainingRate, TrainingRate],
-) -> dict[str, Any]:
+) -> EffortArm:
     """The curve of one arm, and what follows from it."""
 
     def marks(model: Checkpoint) -> Marks:
@@ -629,20 +621,20 @@ def _arm(
     efforts = {key: effort_at(curve, share, by) for key, share in SHARES.items()}
     runs = {rate: ready.marks(arms.source, arm, rate) for rate in sorted(set(spoken))}
     best = chosen(runs, np.ones_like(ready.half))
-    return {
+    return EffortArm(
         **{key: step for key, (step, _) in efforts.items()},
-        "censored": {key: censored for key, (_, censored) in efforts.items()},
-        "by": by,
-        "lr": best.lr,
-        "rank": best.rank or None,
-        "rates": [asdict(rate) for rate in spoken],
-        "cost": {key: None if step is None else costs[step] for key, (step, _) in efforts.items()},
-        "reason": curve[0].reason if efforts["e50"][0] is None else "",
-        "trained_on": ARMS[arm],
-        "n_rows": ready.held.n_rows(arm),
-        "likeness": ready.held.likeness.get(arm),
-        "curve": [asdict(one) for one in curve],
-    }
+        censored={key: censored for key, (_, censored) in efforts.items()},
+        by=by,
+        lr=best.lr,
+        rank=best.rank or None,
+        rates=list(spoken),
+        cost={key: None if step is None else costs[step] for key, (step, _) in efforts.items()},
+        reason=curve[0].reason if efforts["e50"][0] is None else "",
+        trained_on=ARMS[arm],
+        n_rows=ready.held.n_rows(arm),
+        likeness=ready.held.likeness.get(arm),
+        curve=curve,
+    )
 
 
 def _costs(ready: PreparedEffort, arm: Arm) -> dict[int, dict[str, int]]:
@@ -656,14 +648,14 @@ def _costs(ready: PreparedEffort, arm: Arm) -> dict[int, dict[str, int]]:
     }
 
 
-def _notes(ready: PreparedEffort, source: Checkpoint, summary: Mapping[str, Any]) -> list[str]:
+def _notes(ready: PreparedEffort, source: Checkpoint, record: EffortRecord) -> list[str]:
     """What a reader must know before believing the numbers."""
     found = []
     highest = max(one.lr for one in ready.rates)
-    for arm, one in summary["arms"].items():
-        if one["reason"]:
-            found.append(f"arm {arm}: no rho at any length ({one['reason']})")
-        if len({rate.lr for rate in ready.rates}) > 1 and one["lr"] == highest:
+    for arm, one in record.arms.items():
+        if one.reason:
+            found.append(f"arm {arm}: no rho at any length ({one.reason})")
+        if len({rate.lr for rate in ready.rates}) > 1 and one.lr == highest:
             found.append(f"arm {arm}: the highest rate was chosen; a higher one may be faster")
     diverged = {
         (arm, rate.lr)
@@ -674,11 +666,11 @@ def _notes(ready: PreparedEffort, source: Checkpoint, summary: Mapping[str, Any]
     if diverged:
         listed = ", ".join(f"{arm} at {lr:g}" for arm, lr in sorted(diverged))
         found.append(f"attacks diverged ({listed}); what they lack counts as wrong in the choice")
-    if summary["by"] == "estimate":
+    if record.by == "estimate":
         found.append(
-            f"{summary['n_authors']} authors are too few for intervals: E is read from estimates"
+            f"{record.n_authors} authors are too few for intervals: E is read from estimates"
         )
-    if any(one["censored"]["e50"] for one in summary["arms"].values()):
+    if any(one.censored["e50"] for one in record.arms.values()):
         found.append("a failed recovery is no proof of removal")
     return found
 

@@ -39,7 +39,9 @@ from lensaudit.attacks.settings import EpochRule, Selection, SummarySettings
 from lensaudit.errors import InputError, LensAuditError, VerificationError
 from lensaudit.files import write_csv, write_json
 from lensaudit.groups import Group, assumption, unit_of
-from lensaudit.results.attacks import CONDITIONS as COLUMNS
+from lensaudit.results.kinds.rtt import CONDITIONS as COLUMNS
+from lensaudit.results.kinds.rtt import Accuracy, Gate, RttOutcome, RttRecord
+from lensaudit.results.reading import document
 from lensaudit.results.records import BEGUN, check_whole, renew
 from lensaudit.results.sentences import facts_retrained, rows_only
 from lensaudit.scores.estimate import UNMEASURED, Estimate
@@ -549,7 +551,9 @@ def write_summaries(summaries: Sequence[Summary], log: Log, folder: Path) -> tup
     """Write `summary.csv`, one row per study, and `summary.json`, with everything else."""
     rows = [csv_row(one, log) for one in summaries]
     table = write_csv(folder / "summary.csv", list(rows[0]), [list(row.values()) for row in rows])
-    return table, write_json(folder / "summary.json", [as_json(one) for one in summaries])
+    return table, write_json(
+        folder / "summary.json", [document(record_of(one)) for one in summaries]
+    )
 
 
 def csv_row(summary: Summary, log: Log) -> dict[str, Any]:
@@ -596,70 +600,56 @@ def csv_row(summary: Summary, log: Log) -> dict[str, Any]:
     }
 
 
-def as_json(summary: Summary) -> dict[str, Any]:
-    """Everything in a summary, as plain JSON."""
-    study = summary.study
-    return {
-        "study_id": study.study_id,
-        "rtt_signature": study.signature,
-        "data": study.data,
-        "data_digest": study.data_digest,
-        "defects": dict(study.defects),
-        "n_left_out": study.n_left_out,
-        "models": dict(study.models),
-        "method": study.method,
-        "held_out": list(study.held_out),
-        "sweep": dict(study.sweep),
-        "chance": 1 / study.n_choices,
-        "readout": summary.readout,
-        "gate": {**study.gate, "passed": not summary.failure, "reason": summary.failure},
-        "conditions": dict(MEANINGS),
-        "as_they_are": _accuracies(summary.as_they_are, len(study.held_out)),
-        "all_splits": _accuracies(summary.all_splits, len(study.splits)),
-        "checks": {condition: asdict(one) for condition, one in summary.checks.items()},
-        "main": _outcome_json(summary.main, len(study.held_out)),
-        "others": [_outcome_json(one, len(study.held_out)) for one in summary.others],
-        "reading": summary.reading,
-        "notes": list(summary.notes),
-        "versions": dict(study.versions),
-    }
+def record_of(summary: Summary) -> RttRecord:
+    """Everything in a summary, as `summary.json` holds it."""
+    study, n_splits = summary.study, len(summary.study.held_out)
+    return RttRecord(
+        study_id=study.study_id,
+        rtt_signature=study.signature,
+        data=study.data,
+        data_digest=study.data_digest,
+        defects=study.defects,
+        n_left_out=study.n_left_out,
+        models=study.models,
+        method=study.method,
+        held_out=list(study.held_out),
+        sweep=study.sweep,
+        chance=1 / study.n_choices,
+        readout=summary.readout,
+        gate=Gate(**study.gate, passed=not summary.failure, reason=summary.failure),
+        conditions={str(name): what for name, what in MEANINGS.items()},
+        as_they_are=_accuracies(summary.as_they_are, n_splits),
+        all_splits=_accuracies(summary.all_splits, len(study.splits)),
+        checks={condition: asdict(one) for condition, one in summary.checks.items()},
+        main=_selected(summary.main, n_splits),
+        others=[_selected(one, n_splits) for one in summary.others],
+        reading=summary.reading,
+        notes=list(summary.notes),
+        versions=study.versions,
+    )
 
 
-def _outcome_json(outcome: SelectionOutcome, n_splits: int) -> dict[str, Any]:
-    return {
-        "selection": outcome.selection,
-        "acc_selection_rule": RULE_NAMES[outcome.rule],
-        "accuracies": _accuracies(outcome.accuracies, n_splits),
-        "chosen": {
+def _selected(outcome: SelectionOutcome, n_splits: int) -> RttOutcome:
+    return RttOutcome(
+        selection=outcome.selection,
+        acc_selection_rule=RULE_NAMES[outcome.rule],
+        accuracies=_accuracies(outcome.accuracies, n_splits),
+        chosen={
             condition: [
                 {"split": split, "lr": cell.lr, "epoch": cell.epoch}
                 for split, cell in selected.choices
             ]
             for condition, selected in outcome.chosen.items()
         },
-        **{name: _ratio_json(one) for name, one in outcome.ratios.items()},
-    }
+        **{name: Estimate.within(r.value, r.ends, why=r.why) for name, r in outcome.ratios.items()},
+    )
 
 
-def _accuracies(accuracies: Mapping[Condition, Estimate], n_splits: int) -> dict[str, Any]:
+def _accuracies(accuracies: Mapping[Condition, Estimate], n_splits: int) -> dict[str, Accuracy]:
     return {
-        condition: {**_limits(one), "interval_why": one.why, "n": one.n, "n_splits": n_splits}
+        condition: Accuracy(one.value, one.low, one.high, one.n, one.why, n_splits=n_splits)
         for condition, one in accuracies.items()
     }
-
-
-def _ratio_json(one: Estimate) -> dict[str, Any]:
-    known = one.value is not None
-    return {
-        **_limits(one),
-        "reason": "" if known else one.why,
-        "interval_why": one.why if known else None,
-    }
-
-
-def _limits(one: Estimate) -> dict[str, Any]:
-    ends = one.ends and dict(zip(("low", "high"), one.ends, strict=True))
-    return {"value": one.value, "interval": ends}
 
 
 def _columns(name: str, one: Estimate | None) -> dict[str, float | None]:

@@ -1,4 +1,4 @@
-"""What did `lensaudit patch` find? One run: a source under one set of conditions."""
+"""How deep is the knowledge erased? A finished run of `lensaudit patch`, of one source."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -389,6 +389,8 @@ class PatchSummary(Examined):
     unscored: dict[AtLayer, str] = field(default_factory=dict)
     collateral: dict[str, KeptDepth] = field(default_factory=dict)
     tau: Number | None = None
+    verdict: Verdict | None = None
+    """What may be said after the run alone."""
 
     @property
     def estimate(self) -> Estimate:
@@ -430,7 +432,7 @@ class PatchRun(PatchSummary):
     """Hash of everything that runs must share to be compared row by row."""
 
 
-def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
+def read_patch(summary_file: Path, texts: Mapping[int, Texts] | None = None) -> PatchRun:
     """A run from its folder; `texts` fills in what the rows do not hold.
 
     Its checksums are compared; what they hold for is believed.
@@ -460,7 +462,7 @@ def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
         models=models,
         summary=summary,
         manifest=manifest,
-        examples=tuple(_texts(row, texts.get(row["idx"])) for row in rows),
+        examples=tuple(_texts(row, (texts or {}).get(row["idx"])) for row in rows),
         rows=rows,
         s1=_numbers(rows, f"s1{delta}", len(found.layers)),
         s2=_numbers(rows, f"s2{delta}", len(found.layers)),

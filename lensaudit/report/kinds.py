@@ -1,0 +1,249 @@
+"""What does the page show of a result? Of each kind its record as plain JSON, in a list."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from lensaudit.errors import InputError
+from lensaudit.groups import grouped
+from lensaudit.results.kinds.curve import SERIES, points_of
+from lensaudit.results.kinds.know import bits_beside, matrix_beside
+from lensaudit.results.kinds.rtt import CONDITIONS, RATIOS, RttRecord
+from lensaudit.results.kinds.sample import hits_beside
+from lensaudit.results.kinds.worst import evidence_beside
+from lensaudit.results.locate import Found, Kind
+from lensaudit.results.reading import JsonObject, brief, checked_as, part
+from lensaudit.scores.estimate import Estimate
+
+MOST_SAID = 3
+"""Attacks of one fact whose words the page holds: the first that hit, in the order of the list."""
+LONGEST_SAID = 200
+"""Characters of them."""
+
+
+def _fields(one: Any, *names: str) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in names}
+
+
+def _worst(found: Found) -> dict[str, Any]:
+    """Facts, attacks and headline of a worst case."""
+    one = found.record
+    head = ("source", "retain", "attack_list", "headline", "excess", "ci95", "named")
+    attack = ("name", "about", "control", "source", "retain", "counts", "only", "gain")
+    fact = ("idx", "group", "entity", "attacks", "q", "unscored")
+    hits = grouped((idx, (name, said)) for idx, name, said in evidence_beside(found.path))
+    return {
+        **_fields(one, *head),
+        "attacks": [_fields(row, *attack) for row in one.attacks],
+        "facts": [_fields(row, *fact) for row in one.facts],
+        "said": {
+            idx: [(name, said[:LONGEST_SAID]) for name, said in own[:MOST_SAID]]
+            for idx, own in hits.items()
+        },
+    }
+
+
+def _sample(found: Found) -> dict[str, Any]:
+    """Leak@k of sampled answers, and facts that came out."""
+    one = found.record
+    row = ("temperature", "top_p", "k", "source", "retain", "excess", "low", "high")
+    hits = ((idx, (n, of, said[:LONGEST_SAID])) for idx, n, of, said in hits_beside(found.path))
+    return {
+        **_fields(one, "source", "retain", "samples"),
+        "leak": [_fields(at, *row, "false_leak", "reason") for at in one.leak],
+        "said": grouped(hits),
+    }
+
+
+def _know(found: Found) -> dict[str, Any]:
+    """Headline, relations, the matrix of one relation, and bits by fact, or why there are none."""
+    one, matrix = found.record, asdict(matrix_beside(found.path))
+    del matrix["reader"]
+    shown = ("source", "headline", "finds", "p", "z", "n_subjects", "max_bits")
+    lists = {name: asdict(one)[name] for name in ("bits", "relations", "controls")}
+    return {**_fields(one, *shown), **lists, "matrix": matrix, "facts": bits_beside(found.path)}
+
+
+def _counterfactual(found: Found) -> dict[str, Any]:
+    """What a run of `patch` without a retain model says, and what led to it."""
+    one = found.record
+    if one.verdict is None:
+        raise InputError(f"{found.path}: has no 'verdict'")
+    said = one.verdict
+    return {"source": one.source, "headline": said.sentence, "because": said.because}
+
+
+def _relearn(found: Found) -> dict[str, Any]:
+    """Scores of models before and after one pass over the forget answers."""
+    rows = [
+        {"model": shift.model, "score": name, "before": value, "after": shift.after.get(name)}
+        for shift in found.record.shifts
+        for name, value in shift.before.items()
+    ]
+    return {"rows": rows}
+
+
+def _rtt(found: Found) -> list[dict[str, Any]]:
+    """Retraining studies."""
+    return list(map(_study, found.record))
+
+
+def _study(one: RttRecord) -> dict[str, Any]:
+    """A study; what was not measured is not listed."""
+    measured, main = {**one.as_they_are, **one.main.accuracies}, one.main
+    known = {n: measured[n] for n in CONDITIONS if n in measured and measured[n].value is not None}
+    ratios = {name: ratio for name in RATIOS if (ratio := getattr(main, name)) is not None}
+    said = one.reading if one.gate.passed else None
+    return {
+        "accuracies": [
+            {"condition": name, "name": CONDITIONS[name][0], **_reasoned(found)}
+            for name, found in known.items()
+        ],
+        "ratios": [
+            {"name": name, "formula": RATIOS[name], **_reasoned(ratio)}
+            for name, ratio in ratios.items()
+        ],
+        "model": one.source,
+        "data": one.data,
+        "gate": "" if one.gate.passed else one.gate.reason,
+        "notes": [note for note in (said, *one.notes) if note],
+        "chance": one.chance,
+        "how": ", ".join(filter(None, (main.selection, main.acc_selection_rule))),
+    }
+
+
+def _reasoned(found: Estimate) -> dict[str, Any]:
+    """Value and limits, with why there is no value, or why there are no limits."""
+    why, is_known = found.why or "", found.value is not None
+    shown = {"value": found.value, "low": found.low, "high": found.high}
+    return {**shown, "reason": "" if is_known else why, "why": why if is_known else ""}
+
+
+_HEADER = (
+    "trait",
+    "layer",
+    "layer_convention",
+    "method",
+    "positions",
+    "baseline",
+    "baseline_mean",
+    "max_delta",
+    "max_delta_coherent",
+    "controllability",
+    "spearman",
+    "slope",
+    "best_layer",
+    "best_score",
+    "best_layer_coherent",
+    "delta_from_baseline",
+    "coefficient",
+    "ratio",
+    "seed",
+)
+
+
+def _steering(found: Found) -> dict[str, Any]:
+    """A trait steering evaluation, or a sweep over layers."""
+    content = found.record
+    what = "layers" if "layers" in content else "coefficients"
+    points = checked_as(dict[str, dict[str, Any]], content[what], f"{found.path}: {what}")
+    coherent = part(content, "coherence")
+    listed = [_point(key, one, part(coherent, key), found) for key, one in points.items()]
+    return {
+        "kind": what,
+        "head": {name: content[name] for name in _HEADER if content.get(name) is not None},
+        "points": sorted(listed, key=lambda point: point["x"]),
+    }
+
+
+def _point(key: str, one: JsonObject, coherence: JsonObject, found: Found) -> dict[str, Any]:
+    """Score and coherence at one coefficient or layer; null where nothing could be judged."""
+    try:
+        x = float(key)
+    except ValueError as error:
+        raise InputError(f"{found.path}: {key[:40]!r} is no coefficient or layer") from error
+    return {
+        "x": x,
+        "mean": one.get("mean", one.get("trait_mean")),
+        "ci95": one.get("ci95"),
+        "ci95_why": one.get("ci95_why"),
+        "n": one.get("n"),
+        "n_invalid": one.get("n_invalid"),
+        "coherence": coherence.get("mean", one.get("coherence_mean")),
+    }
+
+
+def _directions(found: Found) -> dict[str, Any]:
+    """Directions added, ablated or clamped in an unlearned model: recovery beside its controls."""
+    record = found.record
+    experiments = [
+        {
+            "kind": kind,
+            **_fields(one, "unscored", "reading", "warnings", "kl_retain", "utility_delta"),
+            "above_control": one.recovery_above_control,
+            "arms": [
+                {"arm": name, "recovery": arm.value, "n_items": arm.n, **arm.limits()}
+                for name, both in one.arms.items()
+                if (arm := both.get(one.score))
+            ],
+        }
+        for kind, one in record.experiments.items()
+    ]
+    counts = _fields(record, "n_items", "n_groups", "n_folds", "score")
+    return {"source": record.source, "head": counts, "experiments": experiments}
+
+
+def _curve(found: Found) -> dict[str, Any]:
+    """The curve of a training run."""
+    points = points_of(found.record, found.path.parent.name)
+    if not points:
+        raise InputError(f"{found.path}: holds neither {' nor '.join(SERIES)}")
+    return {"points": list(map(vars, points))}
+
+
+def _meta(found: Found) -> dict[str, Any]:
+    """The table of the meta-evaluation: one row per metric."""
+    joined = [
+        {**row, "notes": "; ".join(map(str, row["notes"]))}
+        if isinstance(row.get("notes"), list)
+        else row
+        for row in found.record.metrics
+    ]
+    return {"rows": joined}
+
+
+def _effort(found: Found) -> dict[str, Any]:
+    """Recovery by the length of an attack."""
+    arm = ("e50", "e80", "censored", "lr", "trained_on", "reason")
+    return {
+        **_fields(found.record, "model", "data", "readout", "by", "notes"),
+        "arms": {
+            name: {**_fields(one, *arm), "curve": list(map(asdict, one.curve))}
+            for name, one in found.record.arms.items()
+        },
+    }
+
+
+PAGE: Mapping[Kind, tuple[str, Callable[[Found], Any]]] = {
+    "steering": ("steering", _steering),
+    "directions": ("steering", _directions),
+    "rtt": ("attacks", _rtt),
+    "relearn": ("attacks", _relearn),
+    "effort": ("attacks", _effort),
+    "curve": ("curves", _curve),
+    "worst": ("attacks", _worst),
+    "sample": ("attacks", _sample),
+    "know": ("attacks", _know),
+    "counterfactual": ("attacks", _counterfactual),
+    "meta": ("meta", _meta),
+}
+"""Kind -> the list of `Document` it goes into, and what it shows; of others only the manifest."""
+
+
+def on_page(found: Found) -> Iterable[tuple[str, dict[str, Any]]]:
+    """List and part of the page, of each model or study that a result tells of."""
+    if found.kind in PAGE:
+        name, shown = PAGE[found.kind]
+        parts = shown(found)
+        for one in parts if isinstance(parts, list) else [parts]:
+            yield name, brief({"kind": found.kind, "folder": str(found.path.parent), **one})

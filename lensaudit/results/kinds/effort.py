@@ -1,0 +1,83 @@
+"""How many steps of retraining bring the facts back? A finished run of `lensaudit effort`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from annotated_types import Len
+
+from lensaudit.results.reading import Number, Whole
+
+
+@dataclass(frozen=True)
+class EffortPoint:
+    """All models after an attack of `c` steps."""
+
+    c: Whole
+    steps: Whole
+    tokens: Whole
+    flop: Whole
+    source: Number | None
+    """Share of the held-out facts answered rightly."""
+    full: Number | None
+    retain: Number | None
+    """The control arm's a mean over its models; None of any model whose attack diverged before."""
+    rho: Number | None
+    low: Number | None
+    """Lower limits of a curve hold together."""
+    reason: str = ""
+    """Why there is no rho, or no limit."""
+
+
+@dataclass(frozen=True, order=True)
+class TrainingRate:
+    """What the attacker may turn: the learning rate, and the rank of what is trained."""
+
+    lr: Number
+    rank: Whole = 0
+    """Of the adapter; 0: all weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EffortArm:
+    """How long an attack on one kind of rows takes."""
+
+    e50: Whole | None
+    """Steps until half is back, and until most of it."""
+    e80: Whole | None
+    censored: Mapping[str, bool]
+    by: str = ""
+    lr: Number
+    """Of the attack on the source that recovers most."""
+    rank: Whole | None = None
+    rates: list[TrainingRate] = field(default_factory=list)
+    """Those that speak, each chosen on the half of the facts that it does not speak for."""
+    cost: Mapping[str, Mapping[str, Whole] | None] = field(default_factory=dict)
+    reason: str
+    trained_on: str
+    n_rows: Whole = 0
+    likeness: Number | None = None
+    curve: Annotated[list[EffortPoint], Len(1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EffortRecord:
+    """`summary.json` of a run of `effort`."""
+
+    schema: str = "effort/1"
+    model: str
+    full: str = ""
+    retain: list[str] = field(default_factory=list)
+    data: str
+    readout: str
+    n_facts: Whole = 0
+    n_authors: Whole = 0
+    n_choices: Whole = 0
+    n_left_out: Whole = 0
+    rows_left_out: Whole = 0
+    steps: list[Whole] = field(default_factory=list)
+    by: str
+    """`interval` or `estimate`: what E is read from."""
+    rates: list[TrainingRate] = field(default_factory=list)
+    arms: Mapping[str, EffortArm]
+    notes: list[str]

@@ -1,0 +1,131 @@
+"""Who has what? A finished run of `lensaudit know`."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import PlainSerializer
+
+from lensaudit.results.reading import (
+    AtLayer,
+    Number,
+    Whole,
+    number_in,
+    read_as,
+    rows_beside,
+)
+from lensaudit.scores.estimate import UNMEASURED, Estimate
+
+
+@dataclass(frozen=True)
+class KnownRelation:
+    """One relation of a run of `know`."""
+
+    relation: str
+    n: Whole
+    trace: Number
+    z: Number
+    p: Number
+
+
+@dataclass(frozen=True)
+class KnowControl:
+    """What must hold before anything is said."""
+
+    name: str
+    passed: bool
+    said: str
+    """With the number."""
+
+
+@dataclass(frozen=True)
+class KnowPower:
+    """What the test would have found."""
+
+    bits: Number | None
+    """Least mean familiarity, bits a fact, that is found with a chance of `share`; None: none."""
+    share: Number
+    why: str = ""
+    """Why it is not known, where that is no matter of the subjects' number."""
+
+
+Bits = Annotated[Estimate, PlainSerializer(lambda one: {k: getattr(one, k) for k in _BITS})]
+"""Mean bits a fact, with the ends of the 95 % interval."""
+_BITS = ("value", "low", "high", "n", "why")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnowRecord:
+    """Who has what, as `summary.json` of a run of `know` says it."""
+
+    kind: str = "know"
+    source: str
+    headline: str
+    finds: bool
+    """It binds values to subjects, beyond chance and beyond what names give away."""
+    p: Number
+    z: Number
+    reader: str = ""
+    """Whose trace is the largest."""
+    exact: bool = False
+    n_permutations: Whole = 0
+    gamma: Number = 0.0
+    """Largest tilt by cues that p survives."""
+    gamma_controls: Number = 1.0
+    """Tilt that names alone show in models that never knew; 1 where none is seen."""
+    bits: Bits | None
+    """Mean bits a fact."""
+    bits_familiar: Bits = UNMEASURED
+    power: KnowPower = field(default_factory=lambda: KnowPower(None, 0.0))
+    named: list[Whole] = field(default_factory=list)
+    naming: dict[str, Any] = field(default_factory=dict)
+    controls: list[KnowControl]
+    priors: list[str] = field(default_factory=list)
+    """Of which the largest counts."""
+    readers: list[str] = field(default_factory=list)
+    n: Whole = 0
+    """Facts."""
+    n_subjects: Whole
+    relations: list[KnownRelation]
+    max_bits: Number
+    """Of a reader that is sure of every fact."""
+    unscored: dict[AtLayer, str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> KnowControl | None:
+        """The first control that did not pass, of those that a finding needs."""
+        return next((one for one in self.controls if not one.passed and one.name != "kept"), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnowMatrix:
+    """Subjects by values: what a reader says of one relation, probabilities."""
+
+    relation: str
+    reader: str = ""
+    subjects: list[str]
+    values: list[str]
+    truth: list[Whole]
+    p: list[list[Number]]
+
+
+def matrix_beside(path: Path) -> KnowMatrix:
+    """What a reader says of one relation.
+
+    Raises:
+        InputError: the file is missing, or holds something else.
+    """
+    return read_as(KnowMatrix, path.with_name("matrix.json"))
+
+
+def bits_beside(path: Path) -> dict[str, tuple[float | None, str]]:
+    """Idx -> bits of a fact, and why it has none; nothing without the file.
+
+    Raises:
+        InputError: a row lacks one of them.
+    """
+    return {
+        row["idx"]: (number_in(row["bits_associated"], path), row["unscored"])
+        for row in rows_beside(path, "idx", "bits_associated", "unscored")
+    }

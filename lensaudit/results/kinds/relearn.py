@@ -1,0 +1,31 @@
+"""What does one pass over the answers bring back? A finished run of `lensaudit relearn --audit`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Len
+
+from lensaudit.results.reading import Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shift:
+    """The scores of one model before and after an attack, by what a table calls them."""
+
+    model: str
+    remark: str | None = None
+    """That the attack did next to nothing; None where it did something."""
+    before: Mapping[str, Number | None]
+    """`uds`: high means forgotten; others: knows. None where nothing could be scored."""
+    after: Mapping[str, Number | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelearnRecord:
+    """`audit.json` of a relearning."""
+
+    key: str = ""
+    """Of the models, the training and what is asked."""
+    shifts: Annotated[list[Shift], Len(1)]
+    """Of the model, then of `retain`, which had nothing to recover."""

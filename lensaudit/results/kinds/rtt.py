@@ -1,0 +1,165 @@
+"""What did retraining bring back? Studies of `lensaudit rtt`, or rows of another tool's table."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, PlainSerializer, model_serializer, model_validator
+
+from lensaudit.results.reading import Number, Whole
+from lensaudit.scores.estimate import Estimate
+
+CONDITIONS: Mapping[str, tuple[str, str]] = {
+    "0": ("original", "forget_acc_baseline"),
+    "A": ("unlearned", "forget_acc_unlearn"),
+    "B": ("unlearned, retrained", "forget_acc_unlearn_rtt"),
+    "C": ("original, retrained: the ceiling", "forget_acc_baseline_rtt"),
+    "N0": ("never knew", "forget_acc_control"),
+    "N": ("never knew, retrained: the floor", "forget_acc_control_rtt"),
+}
+"""Condition -> its name, and its column in `summary.csv`."""
+RATIOS = {
+    "recovery_adjusted": "(B − N) / (C − N)",
+    "gap_closed": "(B − A) / (C − A)",
+    "recovery_rate": "B / C",
+}
+
+
+def _estimate_in(one: Any) -> Any:
+    """The fields of an estimate whose limits are an object, and whose reason has one of two names.
+
+    Raises:
+        ValueError: limits that are none.
+    """
+    if not isinstance(one, Mapping):
+        return one
+    ends = one.get("interval") or {}
+    if not isinstance(ends, Mapping) or set(ends) not in ({*()}, {"low", "high"}):
+        raise ValueError(f"interval: found {ends!r:.40}, wanted low and high")
+    why = one.get("interval_why") or one.get("reason") or None
+    return {"value": one.get("value"), **ends, "n": one.get("n"), "why": why}
+
+
+def _limits(one: Estimate) -> dict[str, Any]:
+    ends = one.ends and dict(zip(("low", "high"), one.ends, strict=True))
+    return {"value": one.value, "interval": ends}
+
+
+def _ratio(one: Estimate) -> dict[str, Any]:
+    known = one.value is not None
+    why = {"reason": "" if known else one.why, "interval_why": one.why if known else None}
+    return _limits(one) | why
+
+
+Ratio = Annotated[Estimate, BeforeValidator(_estimate_in), PlainSerializer(_ratio)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy(Estimate):
+    """Share of the items of some splits that are answered rightly."""
+
+    n_splits: Whole = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, one: Any) -> Any:
+        splits = {"n_splits": one.get("n_splits", 0)} if isinstance(one, Mapping) else {}
+        return _estimate_in(one) | splits if splits else one
+
+    @model_serializer
+    def _written(self) -> dict[str, Any]:
+        counted = {"interval_why": self.why, "n": self.n, "n_splits": self.n_splits}
+        return _limits(self) | counted
+
+
+@dataclass(frozen=True, kw_only=True)
+class RttOutcome:
+    """The retrained conditions under one way of selecting, and what follows from them."""
+
+    selection: str = "?"
+    acc_selection_rule: str = "?"
+    accuracies: Mapping[str, Accuracy] = field(default_factory=dict)
+    """Of B, C and N, those that there are."""
+    chosen: Mapping[str, list[Mapping[str, Any]]] = field(default_factory=dict)
+    """Condition -> split, lr and epoch of what speaks."""
+    recovery_rate: Ratio | None = None
+    recovery_adjusted: Ratio | None = None
+    gap_closed: Ratio | None = None
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Whether the original knew, and unlearning lowered what it knows."""
+
+    min_baseline: Number = 0.0
+    min_drop: Number = 0.0
+    passed: bool = True
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RttRecord:
+    """One study in `summary.json`."""
+
+    study_id: str = ""
+    rtt_signature: str = ""
+    data: str = ""
+    data_digest: str = ""
+    defects: Mapping[str, Whole] = field(default_factory=dict)
+    n_left_out: Whole = 0
+    models: Mapping[str, str] = field(default_factory=dict)
+    """By role: `original`, `unlearned`, `control`."""
+    method: str | None = None
+    held_out: list[str] = field(default_factory=list)
+    sweep: Mapping[str, Any] = field(default_factory=dict)
+    chance: Number | None = None
+    readout: str = ""
+    gate: Gate = Gate()
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    as_they_are: Mapping[str, Accuracy] = field(default_factory=dict)
+    """0, A and N0 on the held-out splits."""
+    all_splits: Mapping[str, Accuracy] = field(default_factory=dict)
+    checks: Mapping[str, Mapping[str, Number | None]] = field(default_factory=dict)
+    main: RttOutcome = RttOutcome()
+    others: list[RttOutcome] = field(default_factory=list)
+    reading: str | None = None
+    notes: list[str] = field(default_factory=list)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        """The unlearned model."""
+        return self.models.get("unlearned", "?")
+
+
+def in_table(row: Mapping[str, str]) -> dict[str, Any]:
+    """A row of another tool's table as a study is written."""
+
+    def ends(name: str) -> dict[str, Any] | None:
+        if not row.get(name):
+            return None
+        low, high = (_number(row.get(f"{name}_{end}")) for end in ("low", "high"))
+        interval = None if low is None or high is None else {"low": low, "high": high}
+        return {"value": _number(row[name]), "interval": interval}
+
+    found = {name: ends(column) for name, (_, column) in CONDITIONS.items()}
+    failed = {"passed": False, "reason": "unlearning is not shown to have worked"}
+    return {
+        "models": {"unlearned": row.get("model_id") or row.get("model_path") or "?"},
+        "data": row.get("dataset", ""),
+        "as_they_are": {name: one for name, one in found.items() if one},
+        "gate": failed if row.get("gate") == "failed" else {},
+        "main": {
+            "selection": row.get("selection") or "",
+            "acc_selection_rule": row.get("acc_selection_rule") or "",
+            **{name: one for name in RATIOS if (one := ends(name))},
+        },
+    }
+
+
+def _number(text: str | None) -> float | str | None:
+    """As a record reads it; text that is none is refused there."""
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return text

@@ -1,0 +1,72 @@
+"""What comes out when it is sampled? A finished run of `lensaudit sample`."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Len
+
+from lensaudit.results.reading import AtLayer, Number, Whole, checked_as, rows_beside
+
+
+@dataclass(frozen=True)
+class LeakRow:
+    """Leak@k under one setting of the sampler, over all facts."""
+
+    temperature: Number
+    top_p: Number
+    k: Whole
+    source: Number | None
+    """Mean of the unbiased estimate; None where k is more than there are samples."""
+    retain: Number | None
+    """The same of the control arm, mean over its models."""
+    excess: Number | None
+    """Mean of the paired differences."""
+    low: Number | None
+    high: Number | None
+    corrected: Number | None
+    """Excess with the matcher's errors taken out of each rate per draw; None without labels."""
+    false_leak: Number
+    """Leak@k that the matcher's false hits alone would make."""
+    reason: str | None
+    """Why there is no value, or no interval."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleRecord:
+    """`summary.json` of sampled answers."""
+
+    kind: str = "sample"
+    source: str
+    retain: Annotated[list[str], Len(1)]
+    data: str = ""
+    n: Whole = 0
+    """Facts."""
+    n_scored: Whole
+    authors: Whole = 0
+    """Of the facts; 0 where a record of another version does not say."""
+    unscored: Mapping[AtLayer, str] = field(default_factory=dict)
+    """Idx -> why a fact was not asked."""
+    samples: Whole
+    leak: Annotated[list[LeakRow], Len(1)]
+    errors: Mapping[str, Number] | None = None
+    """Of the matcher, on labelled texts; None: nobody labelled any."""
+    specificity: list[Mapping[str, Number]] = field(default_factory=list)
+    """By setting, the share of other authors' samples that the matcher leaves alone."""
+    never_hit_bound: Number = 1.0
+    """Most of a fact's samples that can hit it where none did."""
+
+
+def hits_beside(path: Path) -> Iterator[tuple[str, int, int, str]]:
+    """Idx, hits, samples and what was said, of facts that came out; nothing without the file.
+
+    Raises:
+        InputError: a row lacks one of them, or a count is none.
+    """
+    for row in rows_beside(path, "idx", "n", "hits"):
+        hits, n = (
+            checked_as(int, row[name], f"{path.parent}/facts.csv: {name}") for name in ("hits", "n")
+        )
+        if hits:
+            yield row["idx"], hits, n, row.get("said", "")

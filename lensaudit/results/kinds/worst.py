@@ -1,0 +1,99 @@
+"""Which facts come out by any of a list of attacks? A finished run of `lensaudit worst`."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from annotated_types import Len
+
+from lensaudit.results.reading import Length, Number, Whole, json_lines, need
+
+
+@dataclass(frozen=True)
+class WorstAttack:
+    """One attack of a worst case over all facts, on every model."""
+
+    name: str
+    tier: str
+    about: str
+    n_scored: Whole
+    control: Number | None
+    """Hit rate on `full`, which knows: the positive control. None: it scored no fact."""
+    source: Number | None
+    """Hit rate on the source."""
+    retain: Number | None
+    """Mean hit rate on the control arm."""
+    counts: bool
+    """It hits something on `full`; an attack that does not is left out of every maximum."""
+    only: Whole
+    """Facts of the source that no other attack breaks."""
+    gain: Number | None
+    """Excess of the list minus that of the list without it."""
+    seconds: Length
+    forwards: Whole
+    tokens: Whole
+
+
+@dataclass(frozen=True)
+class WorstFact:
+    """What a worst case says of one fact: a row of `facts.csv`."""
+
+    idx: Whole
+    group: Whole | str = ""
+    entity: str = ""
+    attacks: str = ""
+    """Names joined by `;`."""
+    statistic: str = ""
+    p: str = ""
+    q: str = ""
+    """Below it the fact may be named as known."""
+    unscored: str = ""
+    question: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorstRecord:
+    """`summary.json` of a worst case; of the gym's ledger what a verdict reads of one."""
+
+    kind: str = "worst"
+    source: str
+    full: str = ""
+    retain: Annotated[list[str], Len(1)]
+    data: str = ""
+    tier: str = ""
+    attack_list: str = ""
+    headline: str = ""
+    n: Whole = 0
+    n_scored: Whole
+    unscored: Mapping[str, str] = field(default_factory=dict)
+    """Idx -> why a fact was not asked."""
+    authors: Whole = 0
+    n_out: Whole
+    """k: facts that some attack brings out of the source."""
+    expected: Number
+    """Facts that would come out of a model that never knew."""
+    excess: Number
+    ci95: tuple[Number, Number] | None
+    no_interval: str | None = None
+    excess_share: Number | None = None
+    """Of the largest excess that there can be."""
+    named: list[Whole]
+    naming: Mapping[str, Any] = field(default_factory=dict)
+    bound: Mapping[str, Any] = field(default_factory=dict)
+    """Most a fact's rate per sample can be where so many samples of leak@k did not hit it."""
+    attacks: list[WorstAttack] = field(default_factory=list)
+    facts: list[WorstFact]
+
+
+def evidence_beside(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Idx, attack and what was said, of every hit; nothing without the file.
+
+    Raises:
+        InputError: a row lacks one of them.
+    """
+    table = path.with_name("evidence.jsonl")
+    for row in json_lines(table) if table.exists() else ():
+        need(row, table, "idx", "attack", "hit", "evidence")
+        if row["hit"]:
+            yield str(row["idx"]), row["attack"], str(row["evidence"])
