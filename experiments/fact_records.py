@@ -23,6 +23,7 @@ from lensaudit.attacks.worst import Findings, open_worst, run_all
 from lensaudit.data.facts import Fact
 from lensaudit.models.bridge import TransformerBridge, device_of
 from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.results.roles import ends_as_sources
 
 ELICIT = ("greedy", "paraphrase", "prefix", "few_shot", "leak64", "nf4")
 """Attacks of `worst` that look through nobody's eyes but the model's own."""
@@ -71,6 +72,7 @@ class Family:
         }
 
 
+@ends_as_sources()
 def scored(label: str, model: str, family: Family) -> pd.DataFrame:
     """A row a fact: every score, as its command gives it; kept as a file that is not made twice."""
     path = family.place / "scores" / f"{label}.csv"
@@ -186,6 +188,7 @@ def _bits(label: str, model: str, family: Family) -> pd.Series:
     return facts[name]
 
 
+@ends_as_sources()
 def elicited(models: Mapping[str, str], family: Family) -> pd.DataFrame:
     """A row a fact and model: was it hit, of `full` too, and of any model that never knew."""
     parts = [_hits(label, model, family) for label, model in models.items()]
@@ -211,6 +214,7 @@ def _hits(label: str, model: str, family: Family) -> pd.DataFrame:
     return part
 
 
+@ends_as_sources()
 def retrained(models: Mapping[str, str], family: Family, *, workers: int = 1) -> pd.DataFrame:
     """The same while it is retrained: was the fact said after any of the steps that are read?
 

@@ -27,6 +27,7 @@ from lensaudit.files import make_folder, write_json
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.scoring import score_lens
+from lensaudit.results.roles import ends_as_sources
 from lensaudit.scores.depth import span_logprob
 from lensaudit.scores.intervals import auc_limits
 from lensaudit.scores.stats import auc
@@ -62,6 +63,7 @@ def saved(models: Sequence[Planted], folder: Path) -> dict[str, Path]:
     return folders
 
 
+@ends_as_sources()
 def depths(folders: Mapping[str, Path], *, limit: int | None) -> dict[str, Column]:
     """UDS and Logit Lens depth of all models at once."""
     audit = la.prepare(

@@ -4,10 +4,12 @@ A row's group is its author: what intervals count, what folds keep together and 
 share. It stands under `group`, or else under `author`; a row with neither is a group of its own.
 
 Two rows have one author where they name the same whole number, be it a number or text (1 and "1"),
-or the same text, letter for letter ("@ada" is not "ada"). `named_group` reads it so for everybody.
+or the same text. `named_group` reads it so for everybody. One author in two spellings would be
+counted twice, so a set that names somebody so is refused (`author_key`).
 """
 
 import re
+import unicodedata
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, TypeVar
 
@@ -41,6 +43,25 @@ def numbered(name: Any) -> Any:
     """
     is_number = isinstance(name, str) and _WHOLE.fullmatch(name)
     return int(name) if is_number else name
+
+
+def normalised(text: str) -> str:
+    r"""A text as it is compared: case, blanks and Unicode form do not count.
+
+    >>> normalised("When  was Ada\nborn?") == normalised("when was ADA born?")
+    True
+    """
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def author_key(group: object) -> str:
+    """What all spellings of an author share: a leading @ or zero does not count either.
+
+    >>> author_key("@Ada ") == author_key("ada"), author_key("01") == author_key(1)
+    (True, True)
+    """
+    text = normalised(str(group))
+    return text.lstrip("@").lstrip("0" if text.isdecimal() else "") or text
 
 
 def is_group(value: Any) -> bool:

@@ -97,6 +97,15 @@ def _shared_bridges(request) -> None:
         share_bridges()
 
 
+@pytest.fixture
+def ends() -> Iterator[None]:
+    """`full` and `retain` may be sources, as in a sweep: what is known of them is looked for."""
+    from lensaudit.results.roles import ends_as_sources
+
+    with ends_as_sources():
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The references' values; a test that asks for it runs only where they are."""

@@ -18,7 +18,7 @@ ANSWERED = {"question": "Who?", "answer": "Ada wrote it.", "prefix": "", "entity
 
 def rows_by(key, authors):
     return [
-        {"idx": idx, **ANSWERED, "generation": "Ada", key: author}
+        {"idx": idx, **ANSWERED, "question": f"Who is {idx}?", "generation": "Ada", key: author}
         for idx, author in enumerate(authors)
     ]
 
@@ -50,14 +50,33 @@ def test_every_reader_takes_the_author_from_the_same_two_names(tmp_path, reader,
     ]
 
 
-AUTHORS = [1, "1", "@ada", "ada", "@ada", "01"]
-"""Of six rows: 1 and "1" are one author, "@ada" another than "ada", and "01" no number."""
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_a_number_and_its_digits_are_one_author_for_every_reader(tmp_path, reader):
+    found = reader(written(tmp_path / "rows.json", rows_by("group", [1, "1", "@ada", "@ada"])))
+    assert found == [1, 1, "@ada", "@ada"]
 
 
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
-def test_a_number_and_its_digits_are_one_author_for_every_reader(tmp_path, reader):
-    found = reader(written(tmp_path / "rows.json", rows_by("group", AUTHORS)))
-    assert found == [1, 1, "@ada", "ada", "@ada", "01"]
+@pytest.mark.parametrize(
+    "spelled",
+    [("@ada", "ada"), (1, "01"), ("Ada", "ada "), ("Zo\u00eb", "Zoe\u0308"), ("\uff11", 1)],
+    ids=["at", "zero", "case", "accent", "width"],
+)
+def test_one_author_in_two_spellings_is_refused_by_every_reader(tmp_path, reader, spelled):
+    # they would be two clusters of one author, and the interval too narrow
+    rows = written(tmp_path / "rows.json", rows_by("group", ["b", *spelled]))
+    with pytest.raises(InputError, match=r"is the author .* of row 2; write one"):
+        reader(rows)
+
+
+@pytest.mark.parametrize("reader", [READERS["patch"], READERS["annotate"]])
+def test_a_fact_that_stands_there_twice_is_refused(tmp_path, reader):
+    again = {"idx": 2, **ANSWERED, "question": "WHO  is 0?", "group": "c"}
+    rows = written(tmp_path / "rows.json", [*rows_by("group", ["a", "b"]), again])
+    with pytest.raises(InputError, match="is the fact of row 1; leave one of them out"):
+        reader(rows)
+    other = again | {"answer": "Eve wrote it.", "entity": "Eve"}
+    assert len(reader(written(rows, [*rows_by("group", ["a", "b"]), other]))) == 3
 
 
 def test_retraining_takes_them_from_there_too(tmp_path):

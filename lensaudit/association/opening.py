@@ -25,6 +25,7 @@ from lensaudit.files import digest
 from lensaudit.models.checkpoint import (
     Checkpoint,
     config_of,
+    in_role,
     load_tokenizer,
     open_checkpoint,
     other_tokenizer,
@@ -40,6 +41,7 @@ from lensaudit.models.registry import (
 )
 from lensaudit.models.sizes import context_of
 from lensaudit.progress import Notice, unheard
+from lensaudit.results.roles import InRole, check_roles
 from lensaudit.settings import path_of
 
 ALGORITHM = 1
@@ -219,21 +221,20 @@ def _ignorant(
 ) -> tuple[Checkpoint | None, tuple[Checkpoint, ...]]:
     spec = base_spec([source.spec.name], settings.base, registry)
     base = None if spec is None else open_checkpoint(spec)
-    if base is not None and not settings.base and base.weights == source.weights:
-        base = None  # the family's base is what is asked
     retains = tuple(open_checkpoint(resolve(name, registry)) for name in settings.retain)
-    named = [*([("--base", base)] if base else []), *(("--retain", one) for one in retains)]
-    for option, one in named:
-        told = "has the weights of the source" if one.weights == source.weights else None
-        if told is None and isinstance(source, Checkpoint):
-            told = other_tokenizer(one, source)
+    own = InRole("source", source.spec.name, source.weights)
+    named = in_role("base", *([base] if base and settings.base else []))
+    check_roles([own, *named, *in_role("retain", *retains)])
+    # nobody is a prior of itself: the family's base may be asked, and an end of a scale
+    base = None if base is None or base.weights == source.weights else base
+    known = {source.weights, base and base.weights}
+    retains = tuple(one for one in retains if one.weights not in known)
+    for one in (*([base] if base else []), *retains):
+        told = other_tokenizer(one, source) if isinstance(source, Checkpoint) else None
         if told:
+            option = "--base" if one is base else "--retain"
             raise InputError(f"{option} {one.spec.name}: {told}")
-    # a model that is named twice, or as base too, would be a prior of itself
-    known = {base.weights: base} if base else {}
-    for one in retains:
-        known.setdefault(one.weights, one)
-    return base, tuple(one for one in known.values() if one is not base)
+    return base, retains
 
 
 def _neutral(

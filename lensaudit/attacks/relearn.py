@@ -27,7 +27,7 @@ from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, slug
-from lensaudit.models.checkpoint import open_model
+from lensaudit.models.checkpoint import open_family, open_model
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import default_anchor, default_data, is_demo
 from lensaudit.patching.prepare import prepare as open_session
@@ -39,6 +39,7 @@ from lensaudit.results import keyed
 from lensaudit.results.kinds.relearn import RelearnRecord, Shift
 from lensaudit.results.reading import checked, document
 from lensaudit.results.records import check_free, claim, manifest
+from lensaudit.results.roles import ends_as_sources
 from lensaudit.results.sentences import rows_relearned
 from lensaudit.settings import (
     FORGET_SPLIT,
@@ -215,6 +216,8 @@ def prepare(settings: RelearnSettings, model: str) -> RelearnJob:
         check_free(settings.out, RelearnJob.command)
     if settings.audit:
         check_free(work_of(settings), ATTACK, [AUDIT])
+        never = settings.retain and [settings.retain]
+        open_family([settings.model], settings.full, never or None, settings.registry)
     start = open_model(model, settings.registry)
     rate = rate_of(relearning_for(demo=is_demo(settings.model)).lr, settings.lora)
     data = settings.data or default_data(settings.model)
@@ -289,6 +292,7 @@ def attack(
     return found, work
 
 
+@ends_as_sources()
 def recovery(
     jobs: Mapping[str, RelearnJob],
     asked: PatchSettings,

@@ -206,7 +206,8 @@ def open_worst(
         )
     asked = PatchSettings(**shared(settings, ScoreFiles, Precision, Rows, Models))
     audit = prepare((source,), asked, notice=notice, maps=False)
-    models = _models(audit)
+    (asked_of,) = audit.sources.values()
+    models = Arms(asked_of, audit.full, (audit.retain, *audit.retains.values()))
     facts, unasked = facts_of(str(audit.settings.data), audit.examples)
     unscored = {**audit.unscored, **unasked}
     worst = Worst(audit, models, facts, unscored, tuple(attacks), _neutral(attacks, audit, notice))
@@ -230,25 +231,6 @@ def _neutral(attacks: Sequence[Attack], audit: Session, notice: Notice) -> tuple
         notice(f"{len(found.left_out)} neutral rows left out: {found.left_out[0][1]} …")
     rows = (*found.fit, *found.validity)
     return tuple(answered(row.question, row.answer) for row in rows if row.question)
-
-
-def _models(audit: Session) -> Arms[Checkpoint]:
-    """The arms; in the control arm each set of weights once, none of them the source's or `full`'s.
-
-    Raises:
-        InputError: a model that is named cannot stand in the control arm.
-    """
-    (source,) = audit.sources.values()
-    never = (audit.retain, *audit.retains.values())
-    if len({one.weights for one in never}) < len(never):
-        raise InputError("--retain: two of the models have the same weights; name each once")
-    for one in never:
-        if one.weights in (source.weights, audit.full.weights):
-            raise InputError(
-                f"--retain {one.spec.name}: has the weights of the source or of full; the control "
-                "arm must be a model that never saw the forget set"
-            )
-    return Arms(source, audit.full, never)
 
 
 def in_folder(

@@ -40,10 +40,17 @@ from lensaudit.evaluation.suite import (
 )
 from lensaudit.files import canonical_json, make_folder, read_json, write_jsonl
 from lensaudit.metrics.registry import EmptyRow, Metric, ordered, retain_names
-from lensaudit.models.checkpoint import Checkpoint, config_of, tell_stored_twice
+from lensaudit.models.checkpoint import (
+    Checkpoint,
+    config_of,
+    in_role,
+    open_model,
+    place_of,
+    tell_stored_twice,
+)
 from lensaudit.models.conditions import batch_policy
 from lensaudit.models.generation import stop_of
-from lensaudit.models.registry import load_registry, resolve
+from lensaudit.models.registry import Registry, load_registry, resolve
 from lensaudit.models.sizes import context_of
 from lensaudit.progress import Notice, Plan, Progress, Tell, unheard
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
@@ -60,6 +67,7 @@ from lensaudit.results.records import (
     mark_of,
     renew,
 )
+from lensaudit.results.roles import check_roles
 from lensaudit.settings import path_of, plain
 
 if TYPE_CHECKING:
@@ -398,6 +406,7 @@ def open_evaluation(
         memory_bytes=memory_bytes,
     )
     subject, checkpoint = opening(model)
+    _check_anchors(checkpoint, settings, registry)
     tell_stored_twice(checkpoint, notice=notice)
     folder = path_of(settings.tokenizer)
     tokenizer = tokenizer_for(checkpoint, folder)
@@ -430,6 +439,19 @@ def open_evaluation(
         classifier=classifier,
         answered=_answered(subject, checkpoint, tokenizer, settings),
     )
+
+
+def _check_anchors(model: Checkpoint, settings: EvaluateSettings, registry: Registry) -> None:
+    """Refuse what a model would be compared with and is itself; alone any model is evaluated.
+
+    Raises:
+        InputError: names both.
+    """
+    if settings.retain is None:
+        return
+    retain = open_model(settings.retain, settings.registry, allow_packed=True)
+    full = [place_of("full", resolve(settings.full, registry))] if settings.full else []
+    check_roles([*in_role("source", model), *full, *in_role("retain", retain)])
 
 
 def _answered(

@@ -41,7 +41,7 @@ with lazily():
     from lensaudit.auditing import audit, calls, evaluate, patch, result, streams
     from lensaudit.evaluation import lmeval
     from lensaudit.report import render
-    from lensaudit.results import records
+    from lensaudit.results import records, roles
     from lensaudit.screen import attacks, depth, evaluation, steer
     from lensaudit.steer import audit as directions
     from lensaudit.steer import evaluate as steering
@@ -136,6 +136,9 @@ def evaluate_command(
     """
     if (model is None) == (log is None):
         raise click.UsageError("give --model NAME, or --from-log FILE")
+    if not (is_typed("full") or is_typed("retain")):
+        # a project names them for every command: full and retain are evaluated beside them
+        click.get_current_context().with_resource(roles.ends_as_sources())
     if dry_run and log is not None:
         raise InputError("--from-log computes at once; there is no plan to print")
     if dry_run:

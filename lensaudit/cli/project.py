@@ -1,7 +1,7 @@
 """How a project file reaches the options of a command: as defaults, which options override."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,10 @@ from lensaudit.project import (
     strangeness,
 )
 from lensaudit.screen.cells import name
-from lensaudit.settings import RESULTS_VARIABLE
+from lensaudit.settings import NO_RETAIN_MODEL, RESULTS_VARIABLE, several
 
 with lazily():
-    from lensaudit.models import hashing
+    from lensaudit.models import checkpoint, hashing, registry
 
 _META = "lensaudit.project"
 _ALIKE = {
@@ -230,6 +230,7 @@ def _checked(call: Callable[..., Any], path: str) -> Callable[..., Any]:
         }
         if from_file and not values.get("as_json"):
             notice(f"from {project.file}: {', '.join(flags[one] for one in from_file)}")
+        values |= _sources(project, path, {**values}, from_file)
         answer = call(*positional, **values)
         if values.get("dry_run") and not values.get("as_json"):
             origins: dict[Any, str] = {**_ORIGINS, ParameterSource.DEFAULT_MAP: str(project.file)}
@@ -242,6 +243,36 @@ def _checked(call: Callable[..., Any], path: str) -> Callable[..., Any]:
         return answer
 
     return run
+
+
+def _sources(
+    project: Project, path: str, values: Mapping[str, Any], from_file: Sequence[str]
+) -> Mapping[str, Any]:
+    """Sources that the file lists, without those that the command takes in another role.
+
+    Raises:
+        InputError: no other is listed.
+    """
+    of = {**_ALIKE, **_OWN.get(path, {})}
+    listed = next((one for one in from_file if of.get(one) == "sources"), None)
+    roles = {of[one]: one for one in values if of.get(one) in ("full", "retain")}
+    if listed is None or not roles:
+        return {}
+    every = several(values[listed])
+    alone = [one for one in every if not set(one) & set("*?[:")]  # no pattern, no role
+    named = {
+        role: several(values[one]) or (registry.default_anchor(role, every),)
+        for role, one in roles.items()
+    }
+    never = [one for one in named.get("retain", ()) if one != NO_RETAIN_MODEL]
+    found = checkpoint.brought_along(alone, named.get("full", ()), never, values.get("registry"))
+    kept, told = [one for one in every if one in found[0] or one not in alone], found[1]
+    if told is None:
+        return {}
+    if not kept:
+        raise InputError(f"{project.file}: {told}; name the model to audit as another of sources")
+    notice(f"{project.file}: {told}")
+    return {listed: tuple(kept) if isinstance(values[listed], tuple) else kept[0]}
 
 
 def _check_annotated(project: Project, values: Mapping[str, Any]) -> None:

@@ -261,7 +261,8 @@ def read_pairs(path: Path, fields: Fields = Fields()) -> list[tuple[Fact, str | 
     read, problems = read_rows(path)
     fields.check((row for _, row in read), path)
     rows = [(where, fields.usual(row)) for where, row in read]
-    return sound_rows(rows, str(path), _WANTED, _pair_problems, _pair, problems=problems)
+    wrong, make = _pair_problems, _pair
+    return sound_rows(rows, str(path), _WANTED, wrong, make, problems=problems, facts=True)
 
 
 def _pair_problems(row: Any) -> list[str]:

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +12,15 @@ from typing import Any, Literal, TypeVar, get_args
 import lensaudit
 from lensaudit.errors import InputError
 from lensaudit.files import digest, parse_json, read_json, read_text
-from lensaudit.groups import Group, group_of, group_problem, own_group
+from lensaudit.groups import (
+    Group,
+    author_key,
+    group_of,
+    group_problem,
+    named_group,
+    normalised,
+    own_group,
+)
 from lensaudit.settings import Place
 
 _WANTED = (
@@ -119,7 +127,8 @@ def load_facts(path: Place) -> list[Fact]:
         InputError: the file cannot be read, or rows are wrong; every problem is counted.
     """
     rows, problems = read_rows(Path(path))
-    return sound_rows(rows, str(path), _WANTED, _fact_problems, _fact, problems=problems)
+    wrong, make = _fact_problems, _fact
+    return sound_rows(rows, str(path), _WANTED, wrong, make, problems=problems, facts=True)
 
 
 def validate(rows: Sequence[Any], source: str) -> list[Fact]:
@@ -128,7 +137,7 @@ def validate(rows: Sequence[Any], source: str) -> list[Fact]:
     Raises:
         InputError: rows are wrong; every problem is counted.
     """
-    return sound_rows(numbered(rows), source, _WANTED, _fact_problems, _fact)
+    return sound_rows(numbered(rows), source, _WANTED, _fact_problems, _fact, facts=True)
 
 
 def examples_hash(examples: Sequence[Fact]) -> str:
@@ -209,6 +218,7 @@ def sound_rows(
     *,
     problems: Sequence[str] = (),
     own_idx: bool = True,
+    facts: bool = False,
 ) -> list[Made]:
     """What rows become, or one error that lists what is wrong with all of them.
 
@@ -220,9 +230,11 @@ def sound_rows(
         make: of a sound row and its number: its `idx`, or its place where no row has one.
         problems: found when the file was read.
         own_idx: False counts rows from 0, whatever they say.
+        facts: they are counted, so that none may stand there twice.
 
     Raises:
-        InputError: no rows, or some are wrong; the first ones are listed.
+        InputError: no rows, or some are wrong, or name one author in two spellings; the first ones
+            are listed.
     """
     told, made = list(problems), list[Made]()
     has_idx = [own_idx and "idx" in row for _, row in rows if isinstance(row, Mapping)]
@@ -240,9 +252,32 @@ def sound_rows(
         ]
         if idx is not None and not told:
             made.append(make(row, idx))
+    told = told or [*spelled_apart(rows), *(_twice(rows) if facts else ())]
     if told or not made:
         raise InputError(problems_text(told or ["holds no rows"], source, wanted))
     return made
+
+
+def spelled_apart(rows: Sequence[SourceRow]) -> Iterator[str]:
+    """Authors that rows name in two spellings: they would be counted as two."""
+    first: dict[str, tuple[Any, str]] = {}
+    for where, row in rows:
+        name = named_group(row) if isinstance(row, Mapping) else None
+        if name is not None:
+            known, there = first.setdefault(author_key(name), (name, where))
+            if known != name:
+                yield f"{where}: {_shown(name)} is the author {_shown(known)} of {there}; write one"
+
+
+def _twice(rows: Sequence[SourceRow]) -> Iterator[str]:
+    """Facts that stand there twice: they would be counted twice."""
+    first: dict[tuple[str, ...], str] = {}
+    for where, row in rows:
+        texts = row["question"], row.get(_entity_key(row)) or row["answer"]
+        fact = tuple(map(normalised, texts))
+        there = first.setdefault(fact, where)
+        if there != where:
+            yield f"{where}: is the fact of {there}; leave one of them out"
 
 
 def problems_text(problems: Sequence[str], source: str, wanted: str) -> str:

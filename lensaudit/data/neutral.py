@@ -27,7 +27,7 @@ from lensaudit.data.facts import (
 from lensaudit.data.tofu import DEMO, FORGET10, RETAIN, author_of, tofu_rows, validity_set
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_text
-from lensaudit.groups import group_of, is_own, own_group, spread
+from lensaudit.groups import author_key, group_of, is_own, normalised, own_group, spread
 from lensaudit.settings import NeutralRows, path_of
 
 VALIDITY_ROWS = 48
@@ -147,7 +147,7 @@ def neutral_rows(
     """
     entities = open_names(one.entity for one in forget)
     # a row's own number says nothing of the rows of another file
-    authors = {row.group for row in forget if not is_own(row.group)}
+    authors = {author_key(row.group) for row in forget if not is_own(row.group)}
     forgotten = set(map(_text, forget))
     left_out: list[tuple[int, str]] = []
 
@@ -186,8 +186,7 @@ def neutral_rows(
 
 def _text(row: Fact) -> tuple[str, str]:
     """What is asked and answered, whatever its blanks and case."""
-    question, answer = (" ".join(one.split()).casefold() for one in (row.question, row.answer))
-    return question, answer
+    return normalised(row.question), normalised(row.answer)
 
 
 def open_names(entities: Iterable[str]) -> frozenset[str]:
@@ -199,10 +198,10 @@ def open_names(entities: Iterable[str]) -> frozenset[str]:
 def _reason(
     row: Fact,
     entities: frozenset[str],
-    authors: set[int | str],
+    authors: set[str],
     forgotten: set[tuple[str, str]],
 ) -> str | None:
-    if row.group in authors:
+    if author_key(row.group) in authors:
         return "its author is one of the forget set's"
     if _text(row) in forgotten:
         return "it is a row of the forget set"

@@ -35,6 +35,7 @@ from lensaudit.errors import InputError, PartialError
 from lensaudit.files import read_json
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results.reading import given_to
+from lensaudit.results.roles import ends_as_sources
 from lensaudit.settings import (
     NO_RETAIN_MODEL,
     Asked,
@@ -235,6 +236,7 @@ class AuditCallback(TrainerCallback):
             notice(f"step {step}: not audited: {self.failures[step].reason}")
         return step in self.failures
 
+    @ends_as_sources()  # the first checkpoint may be `full` as it was
     def _audited(self, step: int, folder: Path) -> CheckpointAudit:
         began, asked, left_out = time.monotonic(), self.settings, []
         place, source = self.out / f"step-{step}", _source(folder, str(asked.full))

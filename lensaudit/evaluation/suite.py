@@ -25,6 +25,7 @@ from lensaudit.metrics.registry import (
 )
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
 from lensaudit.results.reading import part
+from lensaudit.results.roles import InRole, check_roles
 
 _OTHERS = ("reference", "patched")
 """Passes that need other models."""
@@ -212,6 +213,8 @@ def retain_reference(
     if log.suite != suite:
         raise InputError(f"{log.path}: is a log of suite {log.suite}, this run is {suite}")
     manifest = log.path.parent / "manifest.json"
+    own = InRole("source", passes.subject.name, passes.subject.conditions.weights)
+    check_roles([own, InRole("retain", str(log.path), log.weights)])
     if manifest.exists():
         _check_manifest(log, read_json(manifest), passes)
     for name, read in _TEXTS.items():

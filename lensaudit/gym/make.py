@@ -23,11 +23,18 @@ from lensaudit.gym.recipes import mechanisms
 from lensaudit.gym.registry import Mechanism, Truth, code_hash, load_own
 from lensaudit.gym.settings import MakeSettings, gym_folder
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import Checkpoint, check_same_shape, load_tokenizer, open_model
+from lensaudit.models.checkpoint import (
+    Checkpoint,
+    check_same_shape,
+    in_role,
+    load_tokenizer,
+    open_model,
+)
 from lensaudit.progress import Notice, unheard
 from lensaudit.results import keyed
 from lensaudit.results.reading import checked, json_object, part
 from lensaudit.results.records import MANIFEST, check_free, check_whole, manifest
+from lensaudit.results.roles import check_roles
 from lensaudit.unlearn.rows import load_rows, rows_hash
 from lensaudit.unlearn.trainee import seal_model
 
@@ -247,8 +254,7 @@ def open_pair(settings: MakeSettings, notice: Notice) -> Bed:
     names = {"full": settings.full or "demo/full", "retain": settings.retain or "demo/retain"}
     full, retain = (open_model(name, settings.registry) for name in names.values())
     check_same_shape(full, retain)
-    if full.weights == retain.weights:
-        raise InputError(f"{names['full']} and {names['retain']} have the same weights")
+    check_roles([*in_role("full", full), *in_role("retain", retain)])
     is_demo = names == {"full": "demo/full", "retain": "demo/retain"}
     if settings.data is None and not is_demo:
         raise InputError("--full and --retain: name their forget set with --data FILE")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_text
 from lensaudit.results.reading import Length, Number, Text, Whole
+from lensaudit.results.roles import ends_as_sources
 
 if TYPE_CHECKING:
     from lensaudit.gym.auditors import Case
@@ -232,7 +233,8 @@ def auditor(
     """
 
     def register(fn: Any) -> Any:
-        judge = fn if at_once else lambda cases: [fn(case) for case in cases]
+        every = fn if at_once else lambda cases: [fn(case) for case in cases]
+        judge = ends_as_sources()(every)  # anchors are cases too
         return enter(
             AUDITORS, "auditor", Auditor(name, reads, high_means, cheap, source, fn, judge)
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from lensaudit.data.facts import read_values, row_problems
+from lensaudit.data.facts import numbered, read_values, row_problems, spelled_apart
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.groups import Group, group_of, own_group, spread
@@ -198,6 +198,8 @@ def _from_log(
 
 def _from_rows(rows: Sequence[Any], path: Path) -> Iterator[JudgeRequest]:
     """Rows of `results.jsonl`, or one's own."""
+    if told := next(spelled_apart(numbered(rows)), None):
+        raise InputError(f"{path}: {told}")
     for n, row in enumerate(rows, 1):
         if problems := row_problems(row, ("idx",)):
             raise InputError(f"{path}: row {n}: {problems[0]}")

@@ -79,6 +79,7 @@ from lensaudit.patching.options import parse_memory
 from lensaudit.progress import Notice
 from lensaudit.results.keyed import keyed_document, write_keyed
 from lensaudit.results.records import check_free, folders_for, is_whole
+from lensaudit.results.roles import InRole, ModelRole, check_roles, ends_as_sources
 from lensaudit.settings import AnswerGroups, plain, shared
 from lensaudit.sweep.plan import ANCHORS, AttackVariant
 from lensaudit.sweep.planning import relearned_rows
@@ -220,6 +221,7 @@ class MetaRun:
         rest = {model: row for model, row in known.rows.items() if model not in lacking}
         return merged([replace(known, rows=rest), done, Values(to_do=to_do)])
 
+    @ends_as_sources()
     def _measure(
         self, name: str, folder: Path, metrics: Sequence[str], attack: RobustnessSettings | None
     ) -> str | None:
@@ -311,8 +313,11 @@ def pool(names: Sequence[str], side: str, registry: Registry) -> list[str]:
 def prepare_faithfulness(settings: FaithfulnessSettings, notice: Notice) -> MetaRun:
     """Models of both pools, the one that knows first, with every name checked."""
     registry = load_registry(settings.measuring.registry)
-    names = [*pool(settings.knows, "knows", registry), *pool(settings.forgot, "forgot", registry)]
-    return _prepared(names, settings, notice, measuring=settings.run or not settings.results)
+    pools: dict[ModelRole, list[str]] = {
+        "knows": pool(settings.knows, "knows", registry),
+        "forgot": pool(settings.forgot, "forgot", registry),
+    }
+    return _prepared(pools, settings, notice, measuring=settings.run or not settings.results)
 
 
 def run_faithfulness(settings: FaithfulnessSettings, how: MetaRun) -> Path:
@@ -351,7 +356,7 @@ def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
     _thresholds(settings)
     if settings.relearn_data is not None:
         load_rows(settings.relearn_data, part="forget")
-    return _prepared(_candidates(settings), settings, notice, measuring=wanted)
+    return _prepared({"source": _candidates(settings)}, settings, notice, measuring=wanted)
 
 
 def run_robustness(settings: RobustnessSettings, how: MetaRun) -> Path:
@@ -426,7 +431,7 @@ def unfinished(document: Mapping[str, Any], folder: Path) -> PartialError | None
 
 
 def _prepared(
-    names: Sequence[str],
+    asked: Mapping[ModelRole, Sequence[str]],
     settings: FaithfulnessSettings | RobustnessSettings,
     notice: Notice,
     *,
@@ -434,7 +439,7 @@ def _prepared(
 ) -> MetaRun:
     """The settings of a run; every name is checked before anything is loaded."""
     check_free(settings.out, COMMAND)
-    given = settings.measuring
+    given, names = settings.measuring, [*itertools.chain.from_iterable(asked.values())]
     full = given.full or default_anchor("full", names)
     retain = given.retain or default_anchor("retain", names)
     evaluation, registry = None, load_registry(given.registry)
@@ -448,6 +453,12 @@ def _prepared(
         data = given.data or (DEMO_DATA if own else None)
         chosen = shared(given, AnswerGroups, full=full, retain=retain, data=data)
         evaluation = EvaluateSettings(**chosen)
+    roles: Mapping[ModelRole, Sequence[str]] = {**asked, "full": [full], "retain": [retain]}
+    check_roles(
+        InRole(role, name, digest(identity_of(name, registry)) if measuring else name)
+        for role, some in roles.items()
+        for name in some
+    )
     metrics = tuple(judged(settings.metrics))
     return MetaRun(tuple(names), settings.out, metrics, registry, full, retain, evaluation, notice)
 

@@ -28,11 +28,24 @@ from huggingface_hub.errors import (
 from safetensors import SafetensorError, safe_open
 
 from lensaudit.errors import InputError, LensAuditError, need
-from lensaudit.files import os_error, read_json
+from lensaudit.files import digest, os_error, read_json
 from lensaudit.hub import reachable
-from lensaudit.models.hashing import adapter_hash, merged_hash, tokenizer_hash, weights_hash
-from lensaudit.models.registry import ModelSpec, default_anchor, load_registry, resolve
+from lensaudit.models.hashing import (
+    adapter_hash,
+    looking,
+    merged_hash,
+    tokenizer_hash,
+    weights_hash,
+)
+from lensaudit.models.registry import (
+    EMBEDDED,
+    ModelSpec,
+    default_anchor,
+    load_registry,
+    resolve,
+)
 from lensaudit.results.reading import json_object, part
+from lensaudit.results.roles import InRole, ModelRole, check_roles, without_ends
 from lensaudit.settings import Place
 
 DTYPES = {
@@ -176,6 +189,41 @@ def open_model(
     return open_checkpoint(resolve(name, load_registry(registry)), allow_packed=allow_packed)
 
 
+def in_role(role: ModelRole, *models: Checkpoint) -> list[InRole]:
+    """Opened models in a role, for `check_roles`."""
+    return [InRole(role, one.spec.name, one.weights) for one in models]
+
+
+def place_of(role: ModelRole, spec: ModelSpec) -> InRole:
+    """A model in a role, by weights if it lies in a folder; the Hub is not asked for any."""
+    if spec.local is not None and (spec.adapter is None or spec.adapter.local is not None):
+        return in_role(role, open_checkpoint(spec, allow_packed=True))[0]
+    beside = spec.adapter and [spec.adapter.repo, spec.adapter.revision]
+    return InRole(role, spec.name, digest([spec.repo, spec.revision, beside]))
+
+
+def brought_along(
+    sources: Sequence[str],
+    full: Sequence[str],
+    never: Sequence[str],
+    registry: Place | None = None,
+) -> tuple[tuple[str, ...], str | None]:
+    """Sources of a list without those that stand in another role; and a remark on these, if any.
+
+    Nothing is fetched, and what earlier processes hashed is believed.
+
+    Raises:
+        InputError: no such name, or files that are missing or broken.
+    """
+    known = load_registry(registry)
+    with looking():
+        ends = [place_of("full", resolve(name, known)) for name in full]
+        ends += [place_of("retain", resolve(name, known)) for name in never]
+        every = {name: place_of("source", resolve(name, known)) for name in sources}
+    kept, told = without_ends([*every.values()], ends)
+    return tuple(name for name, one in every.items() if one in kept), told
+
+
 def open_family(
     sources: Sequence[str],
     full: str | None,
@@ -191,15 +239,30 @@ def open_family(
         registry: file that adds names.
 
     Raises:
-        InputError: no such name, or files that are missing or broken.
+        InputError: no such name, files that are missing or broken, or weights in two roles.
     """
     known = load_registry(registry)
     full = full or default_anchor("full", sources)
     never = (default_anchor("retain", sources),) if never is None else never
     names = dict.fromkeys((full, *never, *sources))
     opened = {name: open_checkpoint(resolve(name, known)) for name in names}
+    check_roles(
+        [
+            *in_role("source", *(opened[name] for name in dict.fromkeys(sources))),
+            *in_role("full", opened[full]),
+            *in_role("retain", *(opened[name] for name in never)),
+        ]
+    )
     of_sources, of_never = ({name: opened[name] for name in some} for some in (sources, never))
     return opened[full], of_sources, of_never
+
+
+def of_embedded_family(checkpoint: Checkpoint) -> bool:
+    """Is it a model of the family that comes along, whatever folder or name it has?
+
+    No other tokenizer cuts words as that family's does.
+    """
+    return checkpoint.tokenizer == tokenizer_hash(EMBEDDED / "full")
 
 
 def config_of(checkpoint: Checkpoint) -> Any:

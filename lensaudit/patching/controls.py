@@ -74,14 +74,6 @@ def controls_of(session: Session) -> Neutral:
     Raises:
         InputError: a file or a model that was named does not do.
     """
-    known = {one.weights: one.spec.name for one in (session.full, session.retain)}
-    for name, one in session.retains.items():
-        if one.weights in known:  # a second copy would make a floor without width
-            raise InputError(
-                f"--retain {name}: has the same weights as {known[one.weights]}; a floor needs "
-                "models that were made independently"
-            )
-        known[one.weights] = name
     neutral = neutral_beside(session.settings, str(session.settings.data), session.examples)
     for name, one in session.sources.items():
         if neutral.why and (misfit := session.misfit(one)) is not None:

@@ -15,6 +15,7 @@ from lensaudit.models.checkpoint import (
     Checkpoint,
     check_same_shape,
     config_of,
+    in_role,
     load_tokenizer,
     misfit,
     open_checkpoint,
@@ -30,7 +31,8 @@ from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.sources import others_of
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.settings import AlignName, Place, Profile, named
+from lensaudit.results.roles import check_roles
+from lensaudit.settings import AlignName, Place, Profile, named, several
 
 EXPERIMENTAL = (
     "another size or tokenizer than full, so an aligned depth alone; experimental: where models "
@@ -123,11 +125,14 @@ def _opened(
     anchor, sources = opened["full"], [opened[f"source {name}"] for name in names]
     carried = [one for one in sources if maps and misfit(one, anchor)]
     check_same_shape(*(one for one in opened.values() if one not in carried), notice=notice)
-    if not settings.without_retain and anchor.weights == opened["retain"].weights:
-        raise InputError(
-            f"full ({specs['full'].name}) and retain ({specs['retain'].name}) have the same "
-            "weights; retain must be a model that never saw the forget set"
-        )
+    never = ["retain", *(f"retain {name}" for name in several(settings.retain)[1:])]
+    check_roles(
+        [
+            *in_role("source", *sources),
+            *in_role("full", anchor),
+            *in_role("retain", *(opened[one] for one in never if not settings.without_retain)),
+        ]
+    )
     for one in carried:
         _check_map(one, anchor, settings.align)
     if carried:

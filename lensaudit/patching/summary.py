@@ -18,7 +18,7 @@ from lensaudit.data.neutral import Kept, Neutral, kept_facts, strata_of
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.groups import unit_of
-from lensaudit.models.checkpoint import Checkpoint, check_same_shape, open_checkpoint
+from lensaudit.models.checkpoint import Checkpoint, check_same_shape, in_role, open_checkpoint
 from lensaudit.models.registry import base_spec, load_registry
 from lensaudit.patching.asking import questions_of
 from lensaudit.patching.controls import Drops, controls_of, examined, planned_controls, unexamined
@@ -29,6 +29,7 @@ from lensaudit.patching.session import Session
 from lensaudit.patching.sources import NO_OTHER, CachedSource, others_of
 from lensaudit.progress import Plan
 from lensaudit.results.kinds.patch import Examined
+from lensaudit.results.roles import check_roles
 from lensaudit.scores.depth import depth_score, over_erasure
 from lensaudit.scores.intervals import clustered_mean, difference_of
 from lensaudit.settings import COUNTERFACTUAL
@@ -67,8 +68,8 @@ def kept_beside(session: Session) -> list[Anchored]:
     base = None if spec is None else open_checkpoint(spec)
     if base is not None:
         check_same_shape(session.full, base)
-        if base.weights == session.full.weights:
-            raise InputError(f"--base {base.spec.name}: has the weights of full")
+        named = in_role("base", *([base] if settings.base else []))
+        check_roles([*in_role("source", *session.sources.values()), *named])
     return [(one, None if one.pretrained else base) for one in kept]
 
 

@@ -80,11 +80,6 @@ def open_audit(settings: DirectionSettings, notice: Notice = unheard) -> Directi
     groups = shared(settings, Caches, Precision, Rows, Anchors)
     asked = PatchSettings(layers=settings.layers, memory=settings.memory, **groups)
     session = prepare((settings.name,), asked, notice=notice, maps=False)
-    if session.full.weights == session.sources[settings.name].weights:
-        raise InputError(
-            f"full ({session.full.spec.name}) and unlearned ({settings.name}) have the same "
-            "weights; there is no difference to look into"
-        )
     audit = DirectionsAudit(
         settings=settings,
         session=session,

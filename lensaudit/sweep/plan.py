@@ -16,6 +16,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, read_json, slug, write_json
 from lensaudit.models.registry import DEMO, ModelSpec
 from lensaudit.results.reading import checked, part
+from lensaudit.results.roles import ModelRole
 from lensaudit.settings import Asked, Machine, NeutralRows, Questions, plain
 
 COMMAND = "sweep"
@@ -27,7 +28,7 @@ ALGORITHM = 1
 AttackVariant = Literal["nf4", "int8", "relearn-1ep"]
 Variant = Literal["base", AttackVariant]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
-ANCHORS = ("retain", "full")
+ANCHORS: tuple[ModelRole, ...] = ("retain", "full")
 """In this order: the log of `retain` is what others are compared with."""
 _UNSAID = {"also": (), "exclude": (), **plain(NeutralRows())}
 """Conditions that a plan does not name where they have these values."""
@@ -211,11 +212,6 @@ def make_plan(
             one = replace(one, name=f"{one.name}-{digest(one.identity)[:8]}")
         everyone.setdefault(tuple(one.identity), one)
     named = {role: everyone[tuple(anchors[role].identity)].name for role in ANCHORS}
-    if named["full"] == named["retain"]:
-        raise InputError(
-            f"full and retain are the same checkpoint ({named['full']}); retain must be a model "
-            "that never saw the forget set"
-        )
     asked = {everyone[tuple(target.identity)].name for target in targets} | {named["retain"]}
     keys = [[anchors[role].identity for role in ANCHORS], data, conditions.identity, ALGORITHM]
     units = [

@@ -21,7 +21,7 @@ from lensaudit.errors import InputError, shortened
 from lensaudit.evaluation.passes import PASS_VERSION, rows_lack
 from lensaudit.files import digest, read_text
 from lensaudit.metrics.registry import ANNOTATED, ordered
-from lensaudit.models.checkpoint import check_same_shape, open_checkpoint
+from lensaudit.models.checkpoint import check_same_shape, open_checkpoint, place_of
 from lensaudit.models.device import resolve_device
 from lensaudit.models.quantize import BLOCK
 from lensaudit.models.registry import DEMO as DEMO_NAMES
@@ -37,8 +37,9 @@ from lensaudit.models.registry import (
 )
 from lensaudit.models.sizes import BYTES, sizes_on_disk
 from lensaudit.patching.options import parse_memory
-from lensaudit.progress import Notice
+from lensaudit.progress import Notice, unheard
 from lensaudit.results.records import check_free
+from lensaudit.results.roles import ModelRole, check_roles, without_ends
 from lensaudit.settings import Place, Questions
 from lensaudit.sweep.attempts import states_of
 from lensaudit.sweep.plan import (
@@ -82,7 +83,10 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Sweep:
         "retain": settings.retain or retains_for(models, None, registry)[0],
         "full": settings.full or default_anchor("full", models),
     }
-    anchors = {role: resolve(chosen_anchors[role], registry) for role in ANCHORS}
+    anchors: Mapping[ModelRole, ModelSpec] = {
+        role: resolve(chosen_anchors[role], registry) for role in ANCHORS
+    }
+    specs = _sources(settings.models, specs, anchors, registry, notice or unheard)
     conditions = with_data(conditions_of(settings), models)
     check_data(conditions)
     # what cannot be patched into each other is refused before anything is planned
@@ -98,6 +102,31 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Sweep:
         data=data_digest(conditions),
         attacks=attacks_of(conditions, chosen),
     )
+
+
+def _sources(
+    named: Sequence[str],
+    specs: Sequence[ModelSpec],
+    anchors: Mapping[ModelRole, ModelSpec],
+    registry: Registry,
+    notice: Notice,
+) -> list[ModelSpec]:
+    """The models of the plan without its anchors, which are units anyway.
+
+    Raises:
+        InputError: an anchor is named by itself; or nothing else is named.
+    """
+    ends = [place_of(role, spec) for role, spec in anchors.items()]
+    by_name = {one: place_of("source", one) for one in specs}
+    alone = {*select([one for one in named if not _is_pattern(one)], registry)}
+    check_roles([*(by_name[one] for one in specs if one in alone), *ends])
+    kept, told = without_ends([by_name[one] for one in specs if one not in alone], ends)
+    if told:
+        notice(told)
+    found = [one for one in specs if one in alone or by_name[one] in kept]
+    if not found:
+        raise InputError(f"the plan is empty: {told}")
+    return found
 
 
 def conditions_of(settings: PlanSettings | WatchSettings) -> UnitConditions:
@@ -281,6 +310,11 @@ def listed(path: Path) -> list[str]:
     return names
 
 
+def _is_pattern(name: str) -> bool:
+    """Does it stand for as many models as there are?"""
+    return name.startswith(ROLE) or bool(_WILD & set(name))
+
+
 def _matching(name: str, registry: Registry) -> Iterable[ModelSpec]:
     own = [spec for spec in registry.values() if spec.alias_of is None]
     if name.startswith(ROLE):
@@ -289,7 +323,7 @@ def _matching(name: str, registry: Registry) -> Iterable[ModelSpec]:
         if not found:
             raise InputError(f"{name}: no model has this role; roles are {', '.join(roles)}")
         return found
-    if not _WILD & set(name):
+    if not _is_pattern(name):
         return [resolve(name, registry)]
     folders = filter(os.path.isdir, sorted(glob.glob(os.path.expanduser(name))))
     matches = [spec for spec in own if fnmatch.fnmatchcase(spec.name, name)]

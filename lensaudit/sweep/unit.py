@@ -21,7 +21,7 @@ from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import InputError, TryAgainError, VerificationError, WorkError
 from lensaudit.files import make_folder, read_json, write_json
 from lensaudit.metrics.registry import Metric, all_metrics, ordered, retain_names
-from lensaudit.models.checkpoint import Checkpoint, open_model
+from lensaudit.models.checkpoint import Checkpoint, in_role, open_model
 from lensaudit.models.device import resolve_device
 from lensaudit.patching.options import parse_memory
 from lensaudit.patching.settings import PatchSettings
@@ -29,10 +29,11 @@ from lensaudit.progress import unheard
 from lensaudit.results.keyed import keyed_document
 from lensaudit.results.kinds.eval import MetricResult
 from lensaudit.results.records import git_commit
+from lensaudit.results.roles import check_roles, ends_as_sources
 from lensaudit.scores.estimate import Estimate
 from lensaudit.settings import Anchors, Caches, Machine, NeutralRows, Questions, Rows, shared
 from lensaudit.sweep.attempts import RESULT, finished, publish
-from lensaudit.sweep.plan import AttackVariant, Sweep, Target, Unit, UnitConditions
+from lensaudit.sweep.plan import ANCHORS, AttackVariant, Sweep, Target, Unit, UnitConditions
 from lensaudit.sweep.planning import (
     patched_data,
     relearned_rows,
@@ -117,6 +118,7 @@ def stage(
                 f"{one.name}: {opened[one.name].folder} holds other weights than when the plan was "
                 "made; plan again, in another folder"
             )
+    check_roles([one for role in ANCHORS for one in in_role(role, opened[names[role]])])
     if unit.variant != "base":
         folder = attacked(
             opened[target.name],
@@ -165,6 +167,7 @@ def _retain_log(sweep: Sweep, unit: Unit) -> Path | None:
     return None if unit == anchor else log
 
 
+@ends_as_sources()
 def measured(
     model: str, settings: EvaluateSettings, conditions: UnitConditions, out: Path, report: Report
 ) -> dict[str, Any]:

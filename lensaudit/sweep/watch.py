@@ -12,12 +12,13 @@ from typing import Any
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import alone, digest, read_json, slug, write_csv, write_json
-from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
+from lensaudit.models.checkpoint import Checkpoint, open_checkpoint, place_of
 from lensaudit.models.device import resolve_device
-from lensaudit.models.registry import DEMO, load_registry, resolve
+from lensaudit.models.registry import DEMO, ModelSpec, load_registry, resolve
 from lensaudit.results.kinds.curve import CurveRow
 from lensaudit.results.reading import checked_as, part
 from lensaudit.results.records import check_free
+from lensaudit.results.roles import ModelRole, check_roles
 from lensaudit.settings import results_folder
 from lensaudit.sweep.attempts import StopSignals, state_of
 from lensaudit.sweep.plan import (
@@ -98,10 +99,11 @@ def _begun(settings: WatchSettings) -> Sweep:
     resolve_device(settings.device)
     known, asked = load_registry(settings.registry), conditions_of(settings)
     demo = DEMO if asked.data == DEMO_DATA else ""
-    anchors = {
-        role: planned(resolve(getattr(settings, role) or f"{demo}{role}", known))
-        for role in ANCHORS
+    specs: Mapping[ModelRole, ModelSpec] = {
+        role: resolve(getattr(settings, role) or f"{demo}{role}", known) for role in ANCHORS
     }
+    check_roles([place_of(role, spec) for role, spec in specs.items()])
+    anchors = {role: planned(spec) for role, spec in specs.items()}
     steps_of(settings.folder)
     asked = with_data(asked, [settings.folder.name])
     check_data(asked)

@@ -21,6 +21,7 @@ from lensaudit.results.kinds.table import Kind
 from lensaudit.results.locate import Found, LeftOut, locate
 from lensaudit.results.reading import checked, part
 from lensaudit.results.records import check_result, check_whole, model_in
+from lensaudit.results.roles import clash, roles_in
 from lensaudit.settings import Place, path_of
 from lensaudit.verdict.attacks import VIEWS, asked_beside, views_in
 from lensaudit.verdict.decide import BADNESS, Code, Evidence, Verdict
@@ -258,6 +259,8 @@ class Verdicts:
         # a table of another tool has no intervals
         if one.kind not in VIEWS or one.path.suffix == ".csv":
             return 0
+        if self._clashes(one.path.parent, one.manifest or {}):
+            return 0
         made, told = one.manifest or {}, VIEWS[one.kind](one.record, self.nulls)
         for source, views in told:
             run = one.record if one.kind == "eval" else None
@@ -272,10 +275,18 @@ class Verdicts:
         if run.score not in ("uds", "lens"):
             return 0
         self._anchors |= {one.weights for one in run.models.values() if one.weights}
+        if self._clashes(run.folder, run.manifest):
+            return 0
         known = self._known(run.weights, run.source)
         known.runs.append(run)
         known.folders.append(run.folder)
         return 1
+
+    def _clashes(self, folder: Path, manifest: Mapping[str, Any]) -> bool:
+        """Is the model of a result its own control, as an end of a scale is? It is left out."""
+        told = clash(roles_in(manifest))
+        self.left_out += [LeftOut(str(folder), told)] if told else []
+        return told is not None
 
     def _known(self, weights: str, source: str) -> Model:
         return self._models.setdefault(weights, Model(source, weights, self.nulls))
@@ -354,6 +365,7 @@ def verdicts(places: Sequence[Place], calibration: Place | None = None) -> Verdi
             # a log in open-unlearning's layout may be of another tool: it decides nothing
             (check_result if one.kind == "eval" else check_whole)(one.path)
         if not sum([judged.take(one) for one in found]):
+            missed = [*judged.left_out, *missed]
             why = f" ({missed[0].reason})" if missed else ""
             raise InputError(f"{place}: holds nothing that a verdict is made of{why}; {WANTED}")
         judged.left_out += missed

@@ -92,7 +92,10 @@ def test_a_finished_run_is_not_made_again_and_a_dry_run_says_what_is_left(
     ("given", "said_"),
     [
         (["--limit", "3"], "no relation of 3 rows can be asked"),
-        (["--base", "demo/retain", "--source", "demo/retain"], "has the weights of the source"),
+        (
+            ["--base", "demo/retain", "--source", "demo/retain"],
+            "base demo/retain have the same weights",
+        ),
         (["--reader", "few_shot", "--retain-data", "one.jsonl"], "nothing to read with"),
     ],
 )

@@ -16,6 +16,7 @@ from lensaudit.association.settings import KnowSettings
 from lensaudit.cli.main import run
 from lensaudit.data.facts import EMBEDDED, validate
 from lensaudit.data.relations import relations_of
+from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.registry import EMBEDDED as MODELS
 
@@ -151,9 +152,10 @@ def test_an_interrupted_run_goes_on_with_other_readers(monkeypatch, capsys):
     assert run([*other, "-o", "k"]) == 2
 
 
-def test_a_model_that_is_named_twice_or_as_base_too_is_one_prior():
-    again = str(MODELS / "retain")
-    named = KnowSettings(retain=("demo/retain", "demo/never", again), placebos=0, limit=8)
+def test_a_model_that_is_named_as_base_too_is_one_prior_and_one_named_twice_is_refused():
+    named = KnowSettings(retain=("demo/retain", "demo/never"), placebos=0, limit=8)
+    with pytest.raises(InputError, match="name each once"):
+        open_know("demo/npo", replace(named, retain=("demo/retain", str(MODELS / "retain"))))
     for base, retains in (("demo/retain", ["demo/never"]), (None, ["demo/retain", "demo/never"])):
         know = open_know("demo/npo", replace(named, base=base))
         assert [one.spec.name for one in know.retains] == retains

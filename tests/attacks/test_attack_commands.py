@@ -2,6 +2,8 @@
 
 import json
 import shlex
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -144,8 +146,11 @@ def test_more_steps_than_can_be_counted_are_refused(place, tmp_path, capsys):
 def test_an_audit_finds_the_data_wrong_before_it_trains(place, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     arguments = relearn(place, tmp_path / "m", "--audit")
-    start = str(place / "start")
-    assert run([*arguments, "--full", start, "--retain", start]) == 2
+    for name in ("full", "retain"):  # others by content, of the same shape
+        folder = Path(shutil.copytree(place / "start", name))
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"called": name}))
+    assert run([*arguments, "--full", "./full", "--retain", "./retain"]) == 2
     assert "prefix" in capsys.readouterr().err  # the rows are not annotated
     assert not (tmp_path / "m").exists()
 

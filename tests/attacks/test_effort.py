@@ -32,9 +32,11 @@ from lensaudit.errors import InputError
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_model
 from lensaudit.models.sizes import n_parameters
+from lensaudit.results.reading import json_object
+from lensaudit.results.records import model_in
+from lensaudit.results.roles import ends_as_sources
 from lensaudit.scores.intervals import clustered_ratio
 from lensaudit.scores.recovery import Arms
-from lensaudit.verdict.collect import verdicts
 
 GROUPS = [fact // 4 for fact in range(24)]
 SHORT = {"steps": 2, "lrs": (1e-3,), "limit": 16}
@@ -183,7 +185,8 @@ def test_tokens_and_flop_are_those_of_the_batches(tmp_path):
 def finished(tmp_path_factory):
     """Short attacks on both anchors as if they were audited, in one folder."""
     out = tmp_path_factory.mktemp("effort")
-    return out, la.effort(["demo/full", "demo/retain"], out, arms=("T",), **SHORT)
+    with ends_as_sources():
+        return out, la.effort(["demo/full", "demo/retain"], out, arms=("T",), **SHORT)
 
 
 def test_full_has_recovered_everything_and_retain_nothing(finished):
@@ -202,6 +205,7 @@ def test_full_has_recovered_everything_and_retain_nothing(finished):
     assert arm["curve"][2]["tokens"] > arm["curve"][1]["tokens"] > 0
 
 
+@pytest.mark.usefixtures("ends")
 def test_one_model_under_six_names_is_one_model(finished, tmp_path, monkeypatch):
     """Its attacks are in the log by content; `retain` is the second."""
     log, (_, retain) = finished[0] / "attacks.jsonl", finished[1]
@@ -219,12 +223,14 @@ def test_one_model_under_six_names_is_one_model(finished, tmp_path, monkeypatch)
             name, tmp_path / str(at), arms=("T",), registry=registry, **anchors, **SHORT
         )
         assert found.arms["T"]["e50"] == 0
-    judged = verdicts([*(tmp_path / str(at) for at in range(6)), retain.folder]).models
-    assert [one.weights for one in judged] == [
+    made = [*(tmp_path / str(at) for at in range(6)), retain.folder]
+    sources = [model_in(json_object(one / "manifest.json"), "source").weights for one in made]
+    assert list(dict.fromkeys(sources)) == [
         open_model(f"demo/{name}").weights for name in ("full", "retain")
     ]
 
 
+@pytest.mark.usefixtures("ends")
 def test_what_is_in_the_log_is_not_done_again(finished, monkeypatch):
     out, (full, retain) = finished
     log = (out / "attacks.jsonl").read_text()
@@ -236,6 +242,7 @@ def test_what_is_in_the_log_is_not_done_again(finished, monkeypatch):
     assert (out / "attacks.jsonl").read_text() == log
 
 
+@pytest.mark.usefixtures("ends")
 def test_an_interrupted_run_keeps_the_attacks_that_ended(tmp_path, monkeypatch, finished):
     from lensaudit.attacks.effort import runs as work
 
@@ -258,6 +265,7 @@ def test_an_interrupted_run_keeps_the_attacks_that_ended(tmp_path, monkeypatch, 
     assert found.arms == finished[1][0].arms
 
 
+@pytest.mark.usefixtures("ends")
 def test_adapters_leave_the_weights_as_they_were(tmp_path):
     settings = {"arms": ("T",), "lora": "2", "steps": 1, "limit": 16, "lrs": (1e-2, 2e-2)}
     with pytest.raises(InputError, match="matrices of demo/full have rank 64 at most"):

@@ -15,6 +15,7 @@ from lensaudit.cli.main import run
 from lensaudit.doors.export import export
 from lensaudit.doors.settings import ExportSettings
 from lensaudit.report.assemble import assemble
+from lensaudit.results.roles import ends_as_sources
 
 SOME = ("greedy", "prefix", "leak64", "probe_choice_letter")
 GIVEN = ["worst", "--source", "demo/full", "--limit", "3"]
@@ -28,7 +29,8 @@ def place(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(place)
         both = ["--retain", "demo/retain", "--retain", "demo/never"]
-        assert run([*GIVEN, *both, "--out", "w"]) == 0
+        with ends_as_sources():
+            assert run([*GIVEN, *both, "--out", "w"]) == 0
     return place
 
 
@@ -46,7 +48,8 @@ def test_a_model_that_knows_gives_every_fact_away(place, monkeypatch):
     assert len(found["facts"]) == 3
     monkeypatch.chdir(place)
     both = ("demo/retain", "demo/never")
-    found = la.worst("demo/full", out="w", limit=3, attack=SOME, retain=both)
+    with ends_as_sources():
+        found = la.worst("demo/full", out="w", limit=3, attack=SOME, retain=both)
     assert found.excess > 0.5
     assert found.unscored == {}
 
@@ -67,6 +70,7 @@ def test_files_hold_a_row_for_every_fact_and_attack(place):
     assert len(said) == 3 * len(SOME)
 
 
+@pytest.mark.usefixtures("ends")
 def test_an_exported_fact_is_what_was_asked(place, tmp_path):
     asked = {str(one.idx): one for one in la.forget_set("demo")}
     written = export([place / "w"], ExportSettings(to="eee", out=tmp_path))
@@ -81,6 +85,7 @@ def test_an_exported_fact_is_what_was_asked(place, tmp_path):
         assert one["evaluation"] == {"score": 1.0, "is_correct": False}
 
 
+@pytest.mark.usefixtures("ends")
 def test_what_is_there_is_not_computed_again(place, monkeypatch, capsys):
     monkeypatch.chdir(place)
     both = ["--retain", "demo/retain", "--retain", "demo/never"]
@@ -126,7 +131,7 @@ def test_what_is_there_is_not_computed_again(place, monkeypatch, capsys):
     ("given", "said"),
     [
         (["--retain", "demo/full"], "same weights"),
-        (["--retain", "demo/retain", "--retain", "demo/npo"], "never saw the forget set"),
+        (["--retain", "demo/retain", "--retain", "demo/npo"], "source demo/npo and retain"),
         (["--retain", "demo/retain", "--retain", "demo/retain"], "same weights"),
         (["--retain", "none"], "--retain none: what comes out is counted beside models"),
     ],

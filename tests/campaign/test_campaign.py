@@ -214,7 +214,7 @@ BREACHES = {
     "roles": (
         partial(places._roles, places.ROLES[0][1], "source", "full"),
         writes(uds=0.5),
-        "uds 0.5, wanted 0.0",
+        "taken: ",
     ),
     "killed": (partial(surroundings._killed, "patch", 9), counting(), "summary.json/uds"),
     "at once": (partial(surroundings._at_once, "patch"), writes(uds=0.5), "summary.json/uds"),

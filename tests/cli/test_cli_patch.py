@@ -167,7 +167,7 @@ BAD = [
     (["--base", "demo/retain"], "--base: is the anchor of --also"),
     (["--also", "world", "--score", "em"], "--also: needs --score uds"),
     (["--also", "world", "--also", "world"], "--also world: named twice"),
-    (["--also", "retain", "--base", "demo/full"], "has the weights of full"),
+    (["--also", "retain", "--base", "demo/npo"], "source demo/npo and base demo/npo have"),
     # without a retain model
     (["--retain", "none", "--retain", "demo/never"], "--retain none: named beside models"),
     (["--retain", "none", "--score", "lens"], "not measured with --score lens; leave that out"),

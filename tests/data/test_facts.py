@@ -40,7 +40,7 @@ def test_a_row_becomes_an_example_and_its_own_group():
 
 @pytest.mark.parametrize("group", [3, "Brandsson", 0, ""])
 def test_a_named_group_is_kept_and_shared_with_no_row_that_names_none(group):
-    found = validate([row(group=group), row(idx=3)], "set.json")
+    found = validate([row(group=group), row(idx=3, question="Who?")], "set.json")
     assert [one.group for one in found] == [group, "idx 3"]
 
 
@@ -124,7 +124,7 @@ def test_json_and_jsonl_give_the_same_examples(tmp_path, bom, ascii_only):
 
 
 def test_lists_and_lines_are_told_apart_by_content(tmp_path):
-    rows = [row(idx=n) for n in range(2)]
+    rows = [row(idx=n, question=f"Who is {n}?") for n in range(2)]
     listed = write(tmp_path / "a.txt", json.dumps(rows))
     for name in ("b.txt", "b.json"):
         lined = write(tmp_path / name, "\n".join(map(json.dumps, rows)))
@@ -178,12 +178,13 @@ def test_a_missing_file_a_folder_and_other_encodings_are_one_line_each(tmp_path)
 @settings(deadline=None, derandomize=True)
 @given(st.permutations(range(5)), st.sampled_from(["question", "answer", "prefix", "entity"]))
 def test_the_hash_follows_content_and_not_order(order, field):
-    examples = validate([row(idx=n) for n in range(5)], "rows")
+    rows = [row(idx=n, question=f"Who is {n}?") for n in range(5)]
+    examples = validate(rows, "rows")
     shuffled = [examples[n] for n in order]
     assert examples_hash(shuffled) == examples_hash(examples)
     changed = [*examples[:-1], replace(examples[-1], **{field: "other"})]
     assert examples_hash(changed) != examples_hash(examples)
     # who found the spans moves no number
-    ruled = validate([row(idx=n, span="rule") if n else row(idx=n) for n in range(5)], "rows")
+    ruled = validate([rows[0], *(one | {"span": "rule"} for one in rows[1:])], "rows")
     assert examples_hash(ruled) == examples_hash(examples)
     assert spans_of(ruled) == {"rule": 4, "reviewed": 1}

@@ -142,7 +142,7 @@ def test_when_nothing_can_be_measured_there_is_no_table(tmp_path, capsys):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}")
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
-    anchors = f"--data demo --full demo/full --retain {a}".split()
+    anchors = f"--data demo --full demo/full --retain {b}".split()
     arguments = faithfulness(tmp_path, *anchors, knows=a, forgot=b)
     assert run(arguments) == 2
     assert "none of 2 models could be measured" in capsys.readouterr().err

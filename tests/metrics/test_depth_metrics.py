@@ -69,6 +69,7 @@ def test_the_suite_and_patch_give_the_same_number(evaluated, capsys, name, key, 
 
 
 @pytest.mark.parametrize(("model", "wanted"), [("demo/full", 0.0), ("demo/retain", 1.0)])
+@pytest.mark.usefixtures("ends")
 def test_a_high_depth_means_forgotten(evaluated, tmp_path, capsys, model, wanted):
     more = ("--retain", "demo/retain", "--out", tmp_path / "out")
     assert run([*command(evaluated, model=model), *map(str, more)]) == 0

@@ -17,6 +17,7 @@ from lensaudit.patching.prepare import prepare
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.sources import places
 from lensaudit.patching.summary import patched as patched_beside
+from lensaudit.results.roles import ends_as_sources
 from lensaudit.scores.depth import over_erasure
 from lensaudit.scores.intervals import clustered_mean, difference_of
 
@@ -93,13 +94,14 @@ def patched(tmp_path_factory):
     rows = json.loads((EMBEDDED / "data" / "retain.json").read_text())
     (out / "own.json").write_text(json.dumps(rows[:24]))
     settings = {"limit": LIMIT, "activations": out / "activations", "align": "none"}
-    return out, la.patch(
-        ["demo/full", "demo/never"],
-        out / "r",
-        also=("world", str(out / "own.json")),
-        base="demo/retain",
-        **settings,
-    )
+    with ends_as_sources():
+        return out, la.patch(
+            ["demo/full", "demo/never"],
+            out / "r",
+            also=("world", str(out / "own.json")),
+            base="demo/retain",
+            **settings,
+        )
 
 
 def test_full_has_lost_nothing(patched):
@@ -127,6 +129,7 @@ def test_selectivity_is_the_difference_of_the_two_depths(patched):
     assert weighted == pytest.approx(world["depth"])
 
 
+@pytest.mark.usefixtures("ends")
 def test_the_anchor_itself_reads_one(tmp_path):
     found = la.patch(
         "demo/never",

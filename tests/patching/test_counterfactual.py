@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 import lensaudit as la
 from lensaudit.cli.main import run as lensaudit
 from lensaudit.results.locate import locate
+from lensaudit.results.roles import ends_as_sources
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.sweep.collect import judged
 from lensaudit.verdict.attacks import views_in
@@ -36,7 +37,8 @@ TRUTH = {
 def runs(tmp_path_factory):
     """Every model in one sweep, and the folder of their results."""
     out = tmp_path_factory.mktemp("alone")
-    found = la.patch(list(TRUTH), out / "r", retain="none", activations=out / "activations")
+    with ends_as_sources():
+        found = la.patch(list(TRUTH), out / "r", retain="none", activations=out / "activations")
     return out, {one.source: one for one in found}
 
 

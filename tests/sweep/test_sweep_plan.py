@@ -92,7 +92,7 @@ def test_a_plan_changed_on_disk_is_refused(tmp_path, capsys):
         (["nonsense_*"], "pattern 'nonsense_*' matches no model"),
         ([], "the plan is empty"),
         (["demo/npo", "--variants", "int3"], "--variants 'int3'"),
-        (["demo/npo", "--retain", "demo/full"], "the same checkpoint"),
+        (["demo/npo", "--retain", "demo/full"], "have the same weights"),
         (["demo/npo", "--device", "tpu"], "--device tpu: wanted auto, cpu"),
         (["demo/npo", "--memory", "much"], "--memory much: not a size"),
     ],

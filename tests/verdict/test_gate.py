@@ -160,6 +160,22 @@ def test_a_folder_without_a_run_of_patch_does_not_pass(tmp_path):
     assert "it was not patched" in why(place)
 
 
+def test_a_model_that_is_its_own_control_passes_no_gate(tmp_path, capsys):
+    """Beside itself every model reads as one that never knew."""
+    own = made.inputs(made.summary())["retain"]["weights"]
+    folder = made.save_run(tmp_path / "own", made.summary(), weights=own)
+    assert made.verdict(made.summary()).code == "erased"
+    (policy := tmp_path / "policy.toml").write_text("")
+    assert run(["verdict", str(folder), "--gate", str(policy)]) == 2
+    assert "retain retain and source x have the same weights" in capsys.readouterr().err
+    # beside another model it is left out, and that is said
+    other = made.save_run(tmp_path / "other", made.summary(source="y"))
+    found = verdicts([tmp_path])
+    assert [one.source for one in found.models] == ["y"]
+    assert [one.path for one in found.left_out if "same weights" in one.reason] == [str(folder)]
+    assert gate(found, Policy()).passed, other
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

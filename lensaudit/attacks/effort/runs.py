@@ -465,9 +465,6 @@ def prepare(
         names, settings.full, settings.retain or None, settings.registry
     )
     check_same_shape(full, *never.values(), *opened.values(), notice=notice)
-    for name, one in never.items():
-        if one.weights == full.weights:
-            raise InputError(f"retain ({name}) and full ({full.spec.name}) have the same weights")
     check_rank(full, max(one.rank for one in rates))
     device = resolve_device(settings.device)
     dtype = _dtype(settings, device, notice)

@@ -451,7 +451,7 @@ ROLES = (
     (
         "relearn",
         "relearn --source {source} --full {full} --retain {retain} --data rows.jsonl"
-        " --epochs 0.05 --batch-size 2 --accumulate 1 --out out",
+        " --epochs 0.05 --batch-size 2 --accumulate 1 --audit --out out",
         ("source", "full", "retain"),
     ),
     (
@@ -490,7 +490,19 @@ USUAL = {
 }
 
 
-@relation("roles", "two roles with the same weights: a number that means something, or a refusal")
+REFUSED = (
+    {"source", "full"},
+    {"source", "retain"},
+    {"source", "base"},
+    {"full", "retain"},
+    {"knows", "retain"},
+    {"knows", "forgot"},
+    {"forgot", "full"},
+)
+"""Roles that no two models of the same weights may have; of others a number means something."""
+
+
+@relation("roles", "two roles with the same weights: a refusal, or a number that means something")
 def roles(seed: int) -> Iterator[tuple]:
     for of, argv, names in ROLES:
         for one, other in itertools.combinations(names, 2):
@@ -511,12 +523,5 @@ def _roles(argv: str, one: str, other: str, bench: Bench) -> None:
             raise Breach(f"{path.name} holds NaN or an infinity: {done}")
         if any(not math.isfinite(number) for number in numbers(json.loads(text))):
             raise Breach(f"{path.name} holds no finite number: {done}")
-    summary = folder / "out" / "summary.json"
-    if done.exit == 0 and summary.is_file():
-        found = json.loads(summary.read_text())
-        uds = found.get("uds")
-        wanted = {("source", "full"): 0.0, ("source", "retain"): 1.0}.get((one, other))
-        if wanted is not None and uds is not None and abs(uds - wanted) > 1e-6:
-            raise Breach(f"uds {uds}, wanted {wanted}: {done}")
-        if (one, other) == ("full", "retain") and uds is not None:
-            raise Breach(f"a depth between a model and itself: {uds}, {done}")
+    if {one, other} in REFUSED and done.exit != 2:
+        raise Breach(f"taken: {done}")

@@ -1,0 +1,132 @@
+"""Which models may stand in which roles? One rule, by weights: a name decides nothing.
+
+A source is audited, `full` holds the facts, and `retain` models never saw them. A wrong role makes
+a model pass that hides its facts: beside itself as `retain` any model reads as one that never knew.
+
+    refused   source = full, source = retain, source = base, full = retain, two retain models alike
+    taken     base = full, base = retain: it counts once; a reference may be any model
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import combinations
+from typing import Any, Literal, NamedTuple
+
+from lensaudit.errors import InputError
+from lensaudit.results.reading import part
+from lensaudit.results.records import model_in
+
+ModelRole = Literal["source", "full", "retain", "base", "knows", "forgot"]
+"""The last two are pools of models, as `meta faithfulness` compares them."""
+
+
+class InRole(NamedTuple):
+    """A model in a role."""
+
+    role: ModelRole
+    name: str
+    weights: str
+    """Content hash; of a model that is not fetched yet, where it comes from."""
+
+
+_NEVER_SAW = "wanted a model that never saw the forget set"
+_APART: Mapping[frozenset[ModelRole], str] = {
+    frozenset(("source", "full")): "wanted the model that unlearned as the source",
+    frozenset(("source", "retain")): _NEVER_SAW,
+    frozenset(("source", "base")): _NEVER_SAW,
+    frozenset(("full", "retain")): _NEVER_SAW,
+    frozenset(("retain",)): "name each once",
+    frozenset(("knows", "forgot")): "wanted each model in one pool",
+    frozenset(("knows", "retain")): "wanted a model that knows",
+    frozenset(("forgot", "full")): _NEVER_SAW,
+}
+"""Roles that no two models of the same weights may have -> what to do."""
+_ends: ContextVar[bool] = ContextVar("ends", default=False)
+
+
+@contextmanager
+def ends_as_sources() -> Iterator[None]:
+    """Let `full` and models that never knew be sources inside: they are the ends of a scale.
+
+    A sweep, the gym, an attack before and after, and a training run measure them so.
+    """
+    token = _ends.set(True)
+    try:
+        yield
+    finally:
+        _ends.reset(token)
+
+
+def clash(models: Iterable[InRole]) -> str | None:
+    """Which two models have the same weights in roles that exclude each other; None: no two.
+
+    >>> clash([InRole("source", "a", "1"), InRole("full", "b", "1"), InRole("retain", "c", "2")])
+    'source a and full b have the same weights; wanted the model that unlearned as the source'
+    >>> clash([InRole("full", "a", "1"), InRole("retain", "b", "2"), InRole("base", "b", "2")])
+    """
+    held = (one for one in models if one.role != "source" or not _ends.get())
+    for one, other in combinations(held, 2):
+        wanted = _APART.get(frozenset((one.role, other.role)))
+        if wanted and one.weights == other.weights:
+            return (
+                f"{one.role} {one.name} and {other.role} {other.name} have the same weights; "
+                f"{wanted}"
+            )
+    return None
+
+
+def check_roles(models: Iterable[InRole]) -> None:
+    """Refuse models that stand in roles which exclude each other.
+
+    Raises:
+        InputError: names the two, and what is wanted.
+    """
+    if (told := clash(models)) is not None:
+        raise InputError(told)
+
+
+def without_ends(
+    brought: Sequence[InRole], ends: Sequence[InRole]
+) -> tuple[list[InRole], str | None]:
+    """Sources that a pattern, a list or a project file brought along, without `full` and the like.
+
+    Whoever names such a model as the source by itself is refused (`check_roles`).
+
+    Args:
+        brought: the sources.
+        ends: the models in the other roles.
+
+    Returns:
+        Those that may be sources, and a remark on the others; None: there are none.
+
+    >>> full = InRole("full", "b", "1")
+    >>> kept, told = without_ends([InRole("source", "a", "1"), InRole("source", "c", "2")], [full])
+    >>> [one.name for one in kept], told
+    (['c'], 'left out of the sources: a is full b')
+    """
+    same = {one: end for one in brought for end in reversed(ends) if clash([one, end]) is not None}
+    told = ", ".join(f"{one.name} is {end.role} {end.name}" for one, end in same.items())
+    kept = [one for one in brought if one not in same]
+    return kept, f"left out of the sources: {told}" if told else None
+
+
+_WORDS: Mapping[str, ModelRole] = {
+    "source": "source",
+    "unlearned": "source",
+    "full": "full",
+    "retain": "retain",
+    "base": "base",
+}
+"""First word of a role in a manifest -> the role."""
+
+
+def roles_in(manifest: Mapping[str, Any]) -> list[InRole]:
+    """The models of a manifest by their roles: `source`, `full`, `retain`, `retain 1` …, `base`."""
+    found = []
+    for key in part(manifest, "inputs"):
+        role = _WORDS.get(str(key).partition(" ")[0])
+        model = model_in(manifest, str(key)) if role else None
+        if role and model and model.weights:
+            found.append(InRole(role, model.name or str(key), model.weights))
+    return found
