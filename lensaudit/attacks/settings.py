@@ -113,6 +113,10 @@ DATA = (
 )
 
 
+SPLITS = 2
+"""Parts that rows are cut into, each held out once: V holds every author; limits need five."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cut:
     """How data become splits."""
@@ -130,7 +134,7 @@ class Cut:
     ] = None
     n_splits: Annotated[
         int, Option("Splits that a forget set is cut into.", flag="--splits", least=2)
-    ] = 5
+    ] = SPLITS
     seed: Annotated[int, Option("Of authors, choices and the data order.", least=0)] = 0
 
 
@@ -172,8 +176,8 @@ class StudySettings(Names):
     defects: Annotated[Policy, Option("Ambiguous, repeated or leaking items.", expert=True)] = (
         "refuse"
     )
-    v_runs: Annotated[int, Option("Splits held out in turn.", least=1)] = 2
-    """Upstream's number of V runs."""
+    v_runs: Annotated[int, Option("Splits held out in turn.", least=1)] = SPLITS
+    """Upstream's number of V runs too."""
     hold_out: Annotated[
         tuple[str, ...], Option("Name them instead. Repeatable.", metavar="SPLIT", expert=True)
     ] = ()
@@ -182,7 +186,7 @@ class StudySettings(Names):
         Readout | None,
         Option(
             "What selects and is reported; the other is logged. [default: letter; answer for "
-            "demo/… models]"
+            "models of the embedded family, or where letters are no single tokens]"
         ),
     ] = None
     lrs: Annotated[

@@ -602,7 +602,7 @@ def rtt(case: Case) -> AuditorScore:
         return AuditorScore(None, why="needs multiple-choice facts")
     log = rtt_room.Log()
     study = rtt_room.Study(
-        rtt_room.split_by_author(*rtt_room.load_statements(DEMO), n_splits=2),
+        rtt_room.split_by_author(*rtt_room.load_statements(DEMO)),
         bench.tokenizer,
         rtt_room.in_memory("full", bench.loaded(bench.full)),
         rtt_room.in_memory(case.model, bench.loaded(case.model)),
@@ -612,7 +612,7 @@ def rtt(case: Case) -> AuditorScore:
     rtt_room.run(study, log, defects="keep")
     (summary,) = rtt_room.summarize(log)
     retrained, told = summary.main.accuracies["B"], document(record_of(summary))
-    kept = {"main": told["main"], "gate": told["gate"], "models": {}}
+    kept = {"main": told["main"], "gate": told["gate"], "models": {}, "n_groups": told["n_groups"]}
     return AuditorScore(retrained.point, ci95=retrained.ends, evidence={"rtt": [brief(kept)]})
 
 

@@ -220,27 +220,28 @@ def _rtt(studies: Sequence[RttRecord], nulls: Calibration) -> list[Told]:
         else:
             gate, null = one.gate, nulls.get("rtt")
             chance = null and null.chance(held)
+            # an earlier version did not say it: an interval wants so many authors
+            authors = one.n_groups or (FEWEST_AUTHORS if held.ends else None)
             view = View(
                 "rtt",
                 held,
                 f"recovery {held.value:.2f}",
                 # without an interval by counts: of those answered rightly as of those of the floor
-                _answered(one.main) if held.ends is None else chance,
-                # an interval by authors is there from five authors on
-                5 if held.ends else None,
+                _answered(one.main, authors) if held.ends is None else chance,
+                authors,
                 None if gate.passed else gate.reason or "the gate failed",
             )
         found.append((one.source, [view]))
     return found
 
 
-def _answered(main: RttOutcome) -> float | None:
+def _answered(main: RttOutcome, authors: int | None) -> float | None:
     """Chance that so many more of the held-out rows are answered rightly than without the facts."""
     own, floor = (main.accuracies.get(name) for name in ("B", "N"))
     if own is None or floor is None or not (own.n and floor.n):
         return None
     n = own.n
-    return _counted(own.point * n, floor.point * n, n, None, own)[1]
+    return _counted(own.point * n, floor.point * n, n, authors, own)[1]
 
 
 def _effort(one: EffortRecord, nulls: Calibration) -> list[Told]:

@@ -15,7 +15,7 @@ from lensaudit.results.kinds.patch import Code, PatchRun, Verdict
 from lensaudit.results.sentences import rows_only
 from lensaudit.scores.intervals import share_of
 from lensaudit.verdict.depth import Stream
-from lensaudit.verdict.thresholds import HELD_AT_LAYER, HELD_FROM, SAYS_HALF
+from lensaudit.verdict.thresholds import COMES_BACK, HELD_AT_LAYER, HELD_FROM, SAYS_HALF
 from lensaudit.verdict.views import GROUPS, NOT_TRIED, VIEWS, View, share
 
 BADNESS: tuple[Code, ...] = (
@@ -208,6 +208,7 @@ def _against(evidence: Evidence) -> Iterator[str]:
         yield (alone and alone.reason) or NOT_TRIED["stream"]
         return
     yield from filter(None, (stream.types,))
+    yield from filter(None, (_comes_back(evidence),))
     yield from _open(evidence)
     if stream.tail:
         yield _tail(stream)
@@ -220,6 +221,15 @@ def _against(evidence: Evidence) -> Iterator[str]:
             yield f"one layer may hold the facts alone ({view.kind.title} {view.shown})"
     if stream.above_floor:
         yield "its plain stream holds more than never-trained models' do"
+
+
+def _comes_back(evidence: Evidence) -> str | None:
+    """What retraining brings back, where that is much and too few authors were held out to tell."""
+    view = evidence.one("rtt")
+    if view is None or view.held is None or view.control is not None or view.held.ends is not None:
+        return None
+    much = view.held.point >= COMES_BACK and not view.finds
+    return f"{view.kind.title} brings back {share(view.held)} ({view.reason})" if much else None
 
 
 def _open(evidence: Evidence) -> Iterator[str]:

@@ -5,9 +5,13 @@ from collections import Counter
 
 import pytest
 from generated import save_birthdays, save_years
+from support import EMBEDDED
 
 from lensaudit.attacks.rtt import McqItem, handled, load_mcq, make_dataset, save_mcq
+from lensaudit.attacks.rtt import study as study_room
 from lensaudit.attacks.rtt.data import load_statements, split_by_author
+from lensaudit.attacks.rtt.study import DEMO_LRS, prepare
+from lensaudit.attacks.settings import StudySettings
 from lensaudit.errors import InputError
 
 GOOD = {"question": "When?", "choices": ["1", "2", "3", "4"], "answer": 1}
@@ -240,3 +244,48 @@ def test_rows_that_cannot_become_items_are_refused(tmp_path, row, problem):
     with pytest.raises(InputError, match="line 1") as error:
         load_statements(str(path))
     assert problem in str(error.value)
+
+
+def prepared(out, source="demo/npo", notice=print, **settings):
+    """The study of a model of the embedded family; nothing is trained."""
+    anchors = {"original": "demo/full", "control": "demo/retain"}
+    asked = StudySettings(names=(str(source),), out=out, **anchors, **settings)
+    ((study,), _) = prepare(asked, notice)
+    return study
+
+
+def test_rows_that_are_cut_hold_every_author_out_and_a_folder_keeps_its_splits(tmp_path):
+    study = prepared(tmp_path / "out", data="demo")
+    held = {item.group for name in study.held_out for item in study.data.splits[name]}
+    assert [*study.held_out] == [*study.data.splits] == ["split_0", "split_1"]
+    assert held == {fact.group for fact in load_statements("demo")[1].values()}
+    assert len(held) == 8  # an interval wants five: of five splits, two of them V, it was three
+    own = save_mcq(split_by_author(*load_statements("demo"), n_splits=4), tmp_path / "own")
+    study = prepared(tmp_path / "out", data=str(own))
+    assert (len(study.data.splits), len(study.held_out)) == (4, 2)
+
+
+def test_a_model_that_is_named_by_its_folder_is_read_as_its_family_needs(tmp_path):
+    by_name, by_path = (
+        prepared(tmp_path, one, data="demo") for one in ("demo/npo", EMBEDDED / "npo")
+    )
+    assert by_path.readouts[0] == by_name.readouts[0] == "answer"
+    assert by_path.sweep == by_name.sweep
+    assert by_path.sweep["lrs"] == list(DEMO_LRS)
+    # what a person says wins
+    assert prepared(tmp_path, EMBEDDED / "npo", data="demo", lrs=(1e-4,)).sweep["lrs"] == [1e-4]
+
+
+def test_where_letters_are_no_single_tokens_answers_are_read(tmp_path, monkeypatch):
+    def none(*_):
+        raise InputError("option letter 'A' is 2 tokens of this tokenizer, wanted 1; take another")
+
+    monkeypatch.setattr(study_room, "letters_of", none)
+    monkeypatch.setattr(study_room, "of_embedded_family", lambda one: False)
+    said = []
+    assert prepared(tmp_path, notice=said.append, data="demo").readouts == ("answer",)
+    assert said == [
+        "--readout answer is taken: option letter 'A' is 2 tokens of this tokenizer, wanted 1"
+    ]
+    with pytest.raises(InputError, match="2 tokens"):  # who asks for letters is told
+        prepared(tmp_path, data="demo", readout="letter")

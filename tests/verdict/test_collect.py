@@ -103,10 +103,11 @@ def asked_run(folder, entities, **changes):
     return made.save_run(folder, content, rows=rows)
 
 
-def rtt_folder(folder, ratio, *, passed=True, **accuracies):
+def rtt_folder(folder, ratio, *, passed=True, n_groups=None, **accuracies):
     folder.mkdir(parents=True)
     gate = {"passed": passed, "reason": "it never unlearned"}
     study = {"study_id": "s", "models": {"unlearned": "x"}, "gate": gate}
+    study |= {} if n_groups is None else {"n_groups": n_groups}
     read = {name: {"value": one, "n": 64} for name, one in accuracies.items()}
     study["main"] = {"recovery_adjusted": ratio, "accuracies": read}
     (folder / "summary.json").write_text(json.dumps([study]))
@@ -160,6 +161,14 @@ def test_the_interval_of_a_retraining_is_read_where_it_is(tmp_path):
     assert view.finds
     made.save_run(tmp_path / "a" / "patch", made.summary())
     assert codes(tmp_path / "a") == {"x": "hidden"}
+
+
+@pytest.mark.parametrize(("n_groups", "finds", "authors"), [(3, False, 3), (20, True, 20)])
+def test_authors_of_a_retraining_are_those_of_its_rows(tmp_path, n_groups, finds, authors):
+    # .8 of 64 items against .4: of 3 authors worth 12 facts, of 20 worth 44
+    rtt_folder(tmp_path / "a", {"value": 0.79, "interval": None}, n_groups=n_groups, B=0.8, N=0.4)
+    (view,) = verdicts([tmp_path / "a"]).models[0].views
+    assert (view.finds, view.n_authors) == (finds, authors)
 
 
 def test_a_study_whose_gate_failed_finds_nothing(tmp_path):

@@ -291,6 +291,20 @@ def test_what_is_said_in_another_type_of_numbers_stands_in_the_way_of_erased():
     assert (one.code, "It was asked in float32 alone" in one.sentence) == ("erased", True)
 
 
+def test_much_that_retraining_brings_back_without_an_interval_is_not_erased():
+    def back(value, **changes):
+        held = Estimate(value, n=24, why="3 authors: no interval")
+        return View("rtt", held, f"recovery {value}", 0.2, 3, **changes)
+
+    found = made.verdict(made.summary(), more=[back(0.79)])
+    assert found.code == "undecided"
+    assert "retraining on other facts brings back .79 (3 authors: no interval)" in found.sentence
+    # it has no vote: it takes "erased" away and nothing else
+    for value, changes in ((0.49, {}), (0.79, {"control": "the gate failed"})):
+        assert code(made.summary(), more=[back(value, **changes)]) == "erased"
+    assert code(made.summary(0.05), more=[back(0.79)]) == code(made.summary(0.05)) == "hidden"
+
+
 def test_what_lies_below_models_that_never_knew_is_told():
     found = made.verdict(made.summary(), more=[attack("worst_case", -0.2, 0.1, 0.9)])
     assert "Below models that never knew: worst case -.20 [-.30, -.10]." in found.sentence

@@ -13,7 +13,6 @@ that needs no knowledge: only the control shows what it is worth.
 """
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-from lensaudit.attacks.settings import Policy
+from lensaudit.attacks.settings import SPLITS, Policy
 from lensaudit.data.facts import (
     Fact,
     SourceRow,
@@ -37,7 +36,15 @@ from lensaudit.data.neutral import likeness
 from lensaudit.data.tofu import AUTHOR_ROWS, DEMO, TOFU_HUB, TOFU_PAIRS
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, write_jsonl
-from lensaudit.groups import group_problem, grouped, is_group, named_group, own_group
+from lensaudit.groups import (
+    author_key,
+    group_problem,
+    grouped,
+    is_group,
+    named_group,
+    normalised,
+    own_group,
+)
 
 LETTERS = "ABCDEFGH"
 """Names of the options; a data set has at most so many per item."""
@@ -224,15 +231,6 @@ def make_dataset(
     return Dataset(name, parts, left_out or {})
 
 
-def normalised(text: str) -> str:
-    r"""Two spellings of one question are equal in this form.
-
-    >>> normalised("When  was Ada\nborn?") == normalised("when was ADA born?")
-    True
-    """
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
-
-
 def natural(name: str) -> tuple[tuple[int, int | str], ...]:
     """Sort key that puts split_10 after split_9.
 
@@ -371,7 +369,7 @@ def _repeated(dataset: Dataset) -> Iterator[Defect]:
 
 
 def _shared_groups(dataset: Dataset) -> Iterator[Defect]:
-    for copies in _same(dataset, lambda item: item.group):
+    for copies in _same(dataset, lambda item: author_key(item.group)):
         splits = sorted({split for split, _ in copies})
         if len(splits) > 1:
             idx = tuple(item.idx for _, item in copies)
@@ -443,7 +441,9 @@ def load_statements(
     return path.stem, _facts(str(path), rows, rows_per_author, problems)
 
 
-def split_by_author(name: str, facts: Statements, *, n_splits: int = 5, seed: int = 0) -> Dataset:
+def split_by_author(
+    name: str, facts: Statements, *, n_splits: int = SPLITS, seed: int = 0
+) -> Dataset:
     """Multiple-choice splits of whole authors, alike in number; the draw depends on the seed.
 
     The right answer stands in every place equally often, as far as the numbers allow. A fact with

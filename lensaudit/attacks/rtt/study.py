@@ -65,15 +65,13 @@ from lensaudit.models.causal import load_causal, memory_hash, readout_rows, undo
 from lensaudit.models.checkpoint import (
     Checkpoint,
     load_tokenizer,
+    of_embedded_family,
     open_family,
     open_model,
     other_tokenizer,
 )
 from lensaudit.models.device import resolve_device
-from lensaudit.models.registry import (
-    default_data,
-    is_demo,
-)
+from lensaudit.models.registry import default_data
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.records import check_free, claim, manifest, package_versions
 from lensaudit.settings import plain, results_folder
@@ -365,17 +363,21 @@ def prepare(settings: StudySettings, notice: Notice = unheard) -> tuple[tuple[St
             raise InputError(f"{one.spec.name}: {told}")
         # the start weights are kept in main memory
         check_memory(one, copies=2 if device == "cpu" else 1, device=device)
-    if is_demo(settings.names[0]):
+    tokenizer = load_tokenizer(original)
+    if of_embedded_family(original):
         settings = replace(
             settings,
             lrs=settings.lrs or DEMO_LRS,
             loss_on=settings.loss_on or DEMO_READS,
             readout=settings.readout or DEMO_READS,
         )
+    elif settings.readout is None and (why := _no_letters(tokenizer, data.n_choices)):
+        notice(f"--readout answer is taken: {why}")
+        settings = replace(settings, readout="answer")
     studies = tuple(
         Study(
             data=data,
-            tokenizer=load_tokenizer(original),
+            tokenizer=tokenizer,
             original=from_checkpoint(original, device=device),
             unlearned=from_checkpoint(one, device=device),
             control=from_checkpoint(control, device=device) if control else None,
@@ -386,6 +388,15 @@ def prepare(settings: StudySettings, notice: Notice = unheard) -> tuple[tuple[St
     for study in studies:
         plan_of(study)
     return studies, read_log(folder / FILE, notice=notice)
+
+
+def _no_letters(tokenizer: Any, n_choices: int) -> str | None:
+    """Why a model of this tokenizer cannot be read by letter; None where it can."""
+    try:
+        letters_of(tokenizer, n_choices)
+    except InputError as error:
+        return str(error).partition(";")[0]
+    return None
 
 
 def run_studies(

@@ -613,6 +613,7 @@ def record_of(summary: Summary) -> RttRecord:
         models=study.models,
         method=study.method,
         held_out=list(study.held_out),
+        n_groups=len(set(_groups(study, study.held_out))),
         sweep=study.sweep,
         chance=1 / study.n_choices,
         readout=summary.readout,

@@ -111,6 +111,8 @@ class RttRecord:
     """By role: `original`, `unlearned`, `control`."""
     method: str | None = None
     held_out: list[str] = field(default_factory=list)
+    n_groups: Whole = 0
+    """Authors of these splits; 0: an earlier version did not say it."""
     sweep: Mapping[str, Any] = field(default_factory=dict)
     chance: Number | None = None
     readout: str = ""
