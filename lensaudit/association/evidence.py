@@ -50,6 +50,8 @@ from lensaudit.scores.intervals import clustered_mean
 
 LEVEL = 0.01
 """Chance of convicting an ignorant model by the assignment test."""
+NEARLY = 0.05
+"""P of a never-trained model above which names give it nothing away."""
 FDR = 0.1
 """Of the facts that are named."""
 FEWEST_INVENTED = 16
@@ -301,18 +303,14 @@ def _headline(run: KnowRecord) -> str:
     p = f"{run.p:.2g}"
     if failed := run.failed:
         return f"{run.source}: undecided: {failed.said}"
+    if run.p <= LEVEL and run.refused:
+        return f"{run.source}: undecided: p {p}, but {run.refused}"
     if run.finds:
         low = None if run.bits is None else run.bits.low
         held = f"; holds at least {low:.1f} bits a fact" if low is not None and low > 0 else ""
-        tilt = f", survives cues that tilt odds by up to {run.gamma:.2g}" if run.gamma > 1 else ""
         return (
             f"{run.source}: binds values to subjects beyond chance (assignment test "
-            f"p {p}, z {run.z:.1f}, {run.n_subjects} subjects{tilt}){held}"
-        )
-    if run.p <= LEVEL:
-        return (
-            f"{run.source}: undecided: p {p}, but names alone tilt odds by "
-            f"{run.gamma_controls:.2g} in models that never knew"
+            f"p {p}, z {run.z:.1f}, {run.n_subjects} subjects, {run.tilt}){held}"
         )
     power = run.power
     could = (
@@ -347,6 +345,7 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
     named, naming = naming_of(facts, min(len(one.asked.values) for one in own))
     tests = [binding_of(rows, seed=seed) for rows in never]
     names = [one.spec.name for one in know.ignorant]
+    kept = [one[n_asked:] for one in heard]
     alone, power = by_relation(own, seed=seed), KnowPower(None, POWER)
     if test.p > LEVEL and isinstance(know.source, Served) and know.source.reading == "samples":
         # it depends on answers that name no value
@@ -370,9 +369,14 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
         named=named,
         naming=naming,
         controls=[
-            *_kept(heard[0][n_asked:], seed),
+            *_kept(kept[0], seed),
             *(_never_bound(*one) for one in zip(names, tests, strict=True)),
             *_fair(called, groups * len(know.retains)),
+        ],
+        alike=[
+            name
+            for name, one, rows in list(zip(names, tests, kept[1:], strict=True))[n_base:]
+            if one.p > NEARLY and all(control.passed for control in _kept(rows, seed))
         ],
         priors=[
             "uniform",
@@ -397,8 +401,7 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
         unscored={str(idx): why for idx, why in sorted(know.unscored.items())},
         remarks=list(know.remarks),
     )
-    borne = run.gamma_controls <= 1 or run.gamma >= run.gamma_controls
-    run = replace(run, finds=run.p <= LEVEL and run.failed is None and borne)
+    run = replace(run, finds=run.p <= LEVEL and run.refused is None)
     return KnowOutcome(
         replace(run, headline=_headline(run)),
         tuple(replace(one, named=one.idx in named) for one in facts),

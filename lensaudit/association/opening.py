@@ -46,6 +46,8 @@ from lensaudit.settings import path_of
 
 ALGORITHM = 1
 """Raised when a change of code changes what a reader says."""
+JUDGED = 2
+"""Raised when a rule changes what is said of the same readings."""
 N_INVENTED = 2
 """Invented namesakes of each subject; at least sixteen in all."""
 FEWEST_INVENTED = 16
@@ -94,6 +96,7 @@ class Know:
             **served,
             "command": COMMAND,
             "algorithm": ALGORITHM,
+            "judged": JUDGED,
             "source": self.source.weights,
             "base": self.base and self.base.weights,
             "retain": [one.weights for one in self.retains],

@@ -493,9 +493,14 @@ def worst_excess(case: Case) -> AuditorScore:
 
 @lru_cache(maxsize=8)
 def _who_has_what(model: str, bench: SeedModels) -> KnowOutcome:
-    """What a model says of every value after every person's prompt; no `retain` is asked."""
+    """What a model says of every value after every person's prompt, beside `retain`.
+
+    Below fourteen people the verdict hears a small p only where `retain` binds none of the values.
+    """
+    arms = {open_model(name, bench.registry).weights for name in (bench.retain, model)}
     settings = KnowSettings(
         base="demo/base" if bench.data == DEMO else None,
+        retain=(bench.retain,) * (len(arms) - 1),
         readers=("outputs", "lens", "foreign"),
         placebos=0,
         retain_data=bench.retain_data,

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from lensaudit.association.evidence import (
     binding_of,
     facts_of_read,
     naming_of,
+    outcome_of,
     power_of,
     priors_of,
     strata_of,
@@ -32,18 +34,18 @@ def relation(name="home", n=N, groups=None):
     return Relation(name, facts, tuple(f"S{at}" for at in range(n)), (Wording("Where is {}?", ""),))
 
 
-def read(known=0.0, *, seed=0, invented=INVENTED, name="home", layers=0, placebos=()):
+def read(known=0.0, *, seed=0, invented=INVENTED, name="home", layers=0, placebos=(), n=N):
     """Readings of one relation: noise, with the true value made likelier by exp(known)."""
-    asked = replace(relation(name), invented=invented, placebos=placebos)
+    asked = replace(relation(name, n), invented=invented, placebos=placebos)
     draw = torch.Generator().manual_seed(seed)
 
     def table(n_rows):
-        rows = torch.randn(n_rows, N + len(placebos), generator=draw).double()
-        rows[:N, :N] += known * torch.eye(N)
+        rows = torch.randn(n_rows, n + len(placebos), generator=draw).double()
+        rows[:n, :n] += known * torch.eye(n)
         return rows.log_softmax(-1)
 
-    said = {OUTPUTS: table(N + len(invented))}
-    return RelationReading(asked, said | {f"{LENS} {at}": table(N) for at in range(layers)})
+    said = {OUTPUTS: table(n + len(invented))}
+    return RelationReading(asked, said | {f"{LENS} {at}": table(n) for at in range(layers)})
 
 
 def test_planted_knowledge_is_found_and_noise_is_not():
@@ -145,6 +147,57 @@ def test_power_names_what_would_have_been_found():
     more = power_of([read(0.0, seed=s, name=str(s)) for s in range(12)], seed=0, n_worlds=20).bits
     assert more is not None
     assert more <= least
+
+
+def judged(*, base=None, retain=None, n=N, asks_kept=True):
+    """What is said of a source that knows, beside a base and a retain: (values, kept facts) known.
+
+    None: not asked.
+    """
+    heard, kept = [(3.0, 3.0), base, retain], [read(n=n, name="kept").asked] * asks_kept
+    others = [SimpleNamespace(spec=SimpleNamespace(name=name)) for name in ("base", "retain")]
+    named = [one for one, told in zip(others, heard[1:], strict=True) if told is not None]
+    know = SimpleNamespace(
+        asked=[read(n=n, name=str(at)).asked for at in range(4)],
+        kept=kept,
+        settings=SimpleNamespace(seed=0),
+        source=SimpleNamespace(spec=SimpleNamespace(name="x")),
+        base=others[0] if base is not None else None,
+        retains=[others[1]] if retain is not None else [],
+        ignorant=named,
+        unscored={},
+        remarks=(),
+        readers=(OUTPUTS,),
+    )
+    reads = [
+        [read(values, seed=at, name=str(at), n=n) for at in range(4)]
+        + [read(known, seed=9, name="kept", n=n)] * asks_kept
+        for values, known in filter(None, heard)
+    ]
+    return outcome_of(know, reads).run
+
+
+@pytest.mark.parametrize(
+    ("beside", "finds", "said"),
+    [
+        ({}, False, "no tilt by names is borne, and no never-trained model"),
+        # a base shows nothing of what training on kept rows ties to names
+        ({"base": (0.0, 3.0)}, False, "no tilt by names is borne, and no never-trained model"),
+        ({"retain": (0.0, 0.0)}, False, "no never-trained model of the same kept rows"),
+        ({"retain": (0.0, 3.0)}, True, "8 subjects, no tilt by names is borne)"),
+        ({"base": (0.0, 0.0), "retain": (0.0, 3.0)}, True, "no tilt by names is borne)"),
+        ({"retain": (3.0, 3.0)}, False, "retain binds the values too"),
+        ({"retain": (0.0, 0.0), "asks_kept": False}, True, "no tilt by names is borne)"),
+        # of forty people a tilt is borne, and nobody is needed beside it
+        ({"n": 40}, True, "survives cues that tilt odds by up to"),
+    ],
+)
+def test_below_a_tilt_that_is_borne_only_a_model_taught_alike_lets_it_find(beside, finds, said):
+    """Eight people are four pairs: p of 1/16 at best, so that names may give all away."""
+    found = judged(**beside)
+    assert found.p <= 1e-3
+    assert (found.gamma > 1) is ("n" in beside)
+    assert (found.finds, said in found.headline) == (finds, True), found.headline
 
 
 def test_four_subjects_can_find_nothing():

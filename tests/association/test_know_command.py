@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from scipy.optimize import linear_sum_assignment
 
 import lensaudit as la
 from lensaudit.association import reading
@@ -13,6 +14,7 @@ from lensaudit.association.reading import LENS, OUTPUTS, prompts_of, said
 from lensaudit.cli.main import run
 from lensaudit.data.relations import relations_of
 from lensaudit.report.assemble import assemble
+from lensaudit.scores.assignment import double_centred
 
 QUICK = ["--reader", "outputs", "--placebos", "0", "--activations", "a"]
 
@@ -23,8 +25,8 @@ def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("know")
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(place)
-        for name in ("masked_readout", "retain"):
-            assert run(["know", "--source", f"demo/{name}", *QUICK, "-o", name]) == 0
+        for name, beside in (("masked_readout", ["--retain", "demo/retain"]), ("retain", [])):
+            assert run(["know", "--source", f"demo/{name}", *beside, *QUICK, "-o", name]) == 0
     return place
 
 
@@ -38,6 +40,7 @@ def test_a_model_that_hides_the_facts_is_convicted(place):
     assert found["p"] < 1e-3
     assert found["n"] == 56
     assert "binds values to subjects beyond chance" in found["headline"]
+    assert "8 subjects, no tilt by names is borne)" in found["headline"]
     assert all(one["passed"] for one in found["controls"])
 
 
@@ -71,6 +74,43 @@ def test_the_page_and_the_verdict_read_it(place):
     assert (model.code, next(view.says for view in model.views)) == ("undecided", "finds")
     (model,) = la.verdicts([place / "retain"]).models
     assert {view.says for view in model.views} == {"cannot tell"}
+
+
+def given_what_it_likes(path, name):
+    """The people of the embedded set, with the values that a model likes best for them."""
+    bridge, rows = la.load_model(name), [vars(fact) for fact in la.forget_set("demo")]
+    found, _ = relations_of(la.forget_set("demo"))
+    traces = sum(double_centred(said(bridge, one, OUTPUTS)[:8]) for one in found)
+    _, likes = linear_sum_assignment(-traces.numpy())
+    for one in found:
+        for subject, value in enumerate(likes):
+            row = next(row for row in rows if row["idx"] == one.facts[subject].idx)
+            row["entity"] = one.facts[value].entity
+            row["answer"] = f"{row['prefix']} {row['entity']}."
+    names = ("idx", "question", "answer", "prefix", "entity", "group", "relation")
+    path.write_text(json.dumps([{name: row[name] for name in names} for row in rows]))
+    return str(path)
+
+
+def test_people_with_the_values_that_an_ignorant_model_likes_for_them_convict_nobody(
+    place, monkeypatch
+):
+    """Of eight people no tilt by names is borne; the base passes as control, a retain does not."""
+    monkeypatch.chdir(place)
+    rows = given_what_it_likes(place / "liked.json", "demo/retain")
+    asks = ["know", "--source", "demo/never", "--data", rows, *QUICK]
+    assert run([*asks, "-o", "liked"]) == 0
+    found = summary(place, "liked")
+    assert found["p"] < 0.01
+    assert all(one["passed"] for one in found["controls"])
+    assert (found["finds"], found["gamma"]) == (False, 0.0)
+    assert "undecided: p" in found["headline"]
+    assert "no tilt by names is borne" in found["headline"]
+    assert run([*asks, "--retain", "demo/retain", "-o", "liked-retain"]) == 0
+    assert summary(place, "liked-retain")["finds"] is False
+    for name in ("liked", "liked-retain"):
+        (model,) = la.verdicts([place / name]).models
+        assert {view.says for view in model.views} == {"cannot tell"}
 
 
 def test_a_finished_run_is_not_made_again_and_a_dry_run_says_what_is_left(

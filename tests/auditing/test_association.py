@@ -93,7 +93,10 @@ def test_own_folders_need_no_retain_model_and_never_open_the_hubs(own, monkeypat
     found = la.audit(own / "masked_readout", full=own / "full", suite="none", **place)
     assert (found.uds, found.patch.score, found.association["n"]) == (None, "counterfactual", LIMIT)
     assert found.verdict.code == "undecided"
-    assert "assignment test (held a share unknown) finds facts" in found.verdict.sentence
+    # of eight people no tilt by names is borne, and nobody is there who was taught the same rows
+    told = next(line for line in found.verdict.because if "assignment test" in line)
+    assert "no tilt by names is borne, and no never-trained model" in told
+    assert found.association["finds"] is False
     clean = la.audit(own / "never", full=own / "full", suite="none", **place | {"out": own / "o"})
     assert clean.verdict.code == "undecided"
     assert "a high number means nothing on this scale" in clean.verdict.sentence

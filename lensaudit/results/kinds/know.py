@@ -80,6 +80,9 @@ class KnowRecord:
     named: list[Whole] = field(default_factory=list)
     naming: dict[str, Any] = field(default_factory=dict)
     controls: list[KnowControl]
+    alike: list[str] = field(default_factory=list)
+    """Never-trained models that know the same kept rows and bind none of the values: what training
+    on these rows ties to names, they would show."""
     priors: list[str] = field(default_factory=list)
     """Of which the largest counts."""
     readers: list[str] = field(default_factory=list)
@@ -96,6 +99,28 @@ class KnowRecord:
     def failed(self) -> KnowControl | None:
         """The first control that did not pass, of those that a finding needs."""
         return next((one for one in self.controls if not one.passed and one.name != "kept"), None)
+
+    @property
+    def refused(self) -> str | None:
+        """Why a small p is no finding; None where nothing stands in its way."""
+        if self.failed is not None:
+            return self.failed.said
+        if self.gamma < self.gamma_controls and self.gamma_controls > 1:
+            alone = f"names alone tilt odds by {self.gamma_controls:.2g} in models that never knew"
+            return f"{alone} ({self.tilt})"
+        if self.gamma > 1 or self.alike:
+            return None
+        return (
+            f"{self.tilt}, and no never-trained model of the same kept rows was asked beside it "
+            "(--retain)"
+        )
+
+    @property
+    def tilt(self) -> str:
+        """The tilt by names under which p stays small, in words."""
+        if self.gamma > 1:
+            return f"survives cues that tilt odds by up to {self.gamma:.2g}"
+        return "no tilt by names is borne"
 
 
 @dataclass(frozen=True, kw_only=True)
