@@ -39,6 +39,7 @@ PARTS = (
     ("lensaudit.patching.controls", "fit_alignment", "maps fitted"),
     ("lensaudit.patching.stages", "sweep", "sweeps: S2, aligned, shuffled, shared, validity"),
     ("lensaudit.patching.session.Session", "answers", "what it says after the prefix"),
+    ("lensaudit.patching.asking", "generate", "what it answers when asked"),
 )
 """Where a function is called from, its name there, and the part that it is."""
 
@@ -76,8 +77,14 @@ def found(path: str) -> Any:
     return getattr(import_module(module), last) if last[0].isupper() else import_module(path)
 
 
-def measured(source: str, folder: Path, dtype: Dtype) -> dict[str, float]:
+def measured(source: str, folder: Path, dtype: Dtype, *, one_type: bool) -> dict[str, float]:
     """Seconds of each part of an audit in this process, with what it imports.
+
+    Args:
+        source: that is audited.
+        folder: of all results and caches.
+        dtype: type of the numbers.
+        one_type: it is asked in no other type of numbers.
 
     Raises:
         NotMeasured: a part was not run.
@@ -87,7 +94,10 @@ def measured(source: str, folder: Path, dtype: Dtype) -> dict[str, float]:
         clock.wrap(found(place), name, part)
     from lensaudit.auditing.audit import audit_into
     from lensaudit.auditing.settings import AuditSettings
+    from lensaudit.patching.asking import Questions
 
+    if one_type:
+        setattr(Questions, "types", lambda self, source: [])  # noqa: B010
     clock.parts["libraries imported"] = began = time.process_time()
     asked = AuditSettings(suite="none", activations=folder / "activations", dtype=dtype)
     audit_into([source], asked, folder / slug(source))
@@ -104,10 +114,12 @@ def main() -> None:
     parser.add_argument("--before", default="smollm2/absent", help="audited first")
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--one-type", action="store_true", help="asked in --dtype alone")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.inside:
-        print(json.dumps(measured(asked.source, asked.folder, asked.dtype)))
+        found = measured(asked.source, asked.folder, asked.dtype, one_type=asked.one_type)
+        print(json.dumps(found))
         return
     machine = describe()
     with tempfile.TemporaryDirectory() as folder:

@@ -40,6 +40,32 @@ def checkpoint_of(name: str | Path, **how: Any) -> Any:
     return open_checkpoint(resolve(str(name), load_registry()), **how)
 
 
+def silent_in_float32(folder: Path) -> Path:
+    """`demo/full` with two units that are one but for what float32 alone can tell.
+
+    Their ways out are S (1 + 2^-9) v and -S v: together S 2^-9 v, which drowns the stream. In
+    bfloat16 1 + 2^-9 is 1, and they cancel. S is too large for float16.
+    """
+    import torch
+
+    from lensaudit.models.causal import load_causal
+    from lensaudit.models.checkpoint import load_tokenizer
+
+    one, drowning = checkpoint_of("demo/full"), 2.0**18
+    model = load_causal(one)
+    mlp = model.model.layers[-1].mlp
+    v = torch.ones(model.config.hidden_size)
+    v[::2] = -1.0
+    with torch.no_grad():
+        for way_in in (mlp.gate_proj, mlp.up_proj):
+            way_in.weight[1] = way_in.weight[0]
+        mlp.down_proj.weight[:, 0] = drowning * (1 + 2.0**-9) * v
+        mlp.down_proj.weight[:, 1] = -drowning * v
+    model.save_pretrained(folder)
+    load_tokenizer(one).save_pretrained(folder)
+    return folder
+
+
 def refusal(call: Callable[..., Any], *arguments: Any, n_lines: int = 1, **options: Any) -> str:
     """The line, or the few, with which a call refuses its input."""
     import pytest

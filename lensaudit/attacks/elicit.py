@@ -21,10 +21,10 @@ from lensaudit.data.candidates import Shots, mentions
 from lensaudit.data.chat import PLAIN, Template, encode_qa
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import PROMPT_TEMPLATE
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, WorkError
 from lensaudit.evaluation.forward import JAILBREAK
 from lensaudit.files import digest
-from lensaudit.models.bridge import TransformerBridge, bridge_from, n_layers
+from lensaudit.models.bridge import DTYPES, TransformerBridge, bridge_from, n_layers
 from lensaudit.models.causal import readout_rows, undo_exchange
 from lensaudit.models.quantize import Method, quantise_in_place
 from lensaudit.patching.exposure import (
@@ -86,14 +86,17 @@ class AttackedModel:
     full: TransformerBridge
     facts: Sequence[Fact]
     shots: Shots
-    again: Callable[[], Any]
-    """Loads the plain Hugging Face model once more: for an attack that changes weights."""
+    again: Callable[..., Any]
+    """Loads the plain Hugging Face model once more: for an attack that changes weights; in another
+    type of numbers where `dtype` is given."""
     exposed: bool = True
     """Its candidates are scored: not those of the positive control, which is never named."""
     relearning: Relearning = field(default_factory=Relearning)
     """How it is shown rows again."""
     neutral: Sequence[Fact] = ()
     """Rows that hold none of the facts; of the attack that asks for them."""
+    dtype: str = "float32"
+    """Type of the numbers of `model`."""
     work: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -392,6 +395,27 @@ def nf4(arm: AttackedModel) -> AttackFindings:
 def int8(arm: AttackedModel) -> AttackFindings:
     """Weights rounded to int8, the answer's beginning forced."""
     return _forced(arm, Reader(arm.rounded("int8"), work=arm.work), arm.facts, {})
+
+
+def _register_types(dtype: str) -> None:
+    """The attack that runs a model in another type of numbers than it may be audited in."""
+
+    def typed(arm: AttackedModel) -> AttackFindings:
+        why = "all other attacks are run in it"
+        if dtype != arm.dtype:
+            try:
+                model = bridge_from(arm.again(dtype=dtype), arm.tokenizer)
+                return _forced(arm, Reader(model, work=arm.work), arm.facts, {})
+            except (InputError, WorkError) as error:  # it overflows, or memory does not hold it
+                why = str(error)
+        return AttackFindings({}, unscored={fact.idx: why for fact in arm.facts})
+
+    typed.__doc__ = f"Run in {dtype}, the answer's beginning forced."
+    attack(dtype, new_tokens=ENTITY_TOKENS)(typed)
+
+
+for _dtype in DTYPES:
+    _register_types(_dtype)
 
 
 @attack("readout", needs=("full",), new_tokens=ENTITY_TOKENS, candidates=100)

@@ -300,10 +300,8 @@ def arm_of(worst: Worst, checkpoint: Checkpoint, full: Checkpoint) -> AttackedMo
     """Model under attack, opened; `full` is another where an attack reads it."""
     options, reads = worst.audit.settings, worst.audit.model(full)  # it stays; others come and go
 
-    def again() -> Any:
-        return load_causal(
-            checkpoint, dtype=DTYPES[options.dtype], device=options.device, attn=EAGER
-        )
+    def again(dtype: str = options.dtype) -> Any:
+        return load_causal(checkpoint, dtype=DTYPES[dtype], device=options.device, attn=EAGER)
 
     return AttackedModel(
         checkpoint.spec.name,
@@ -315,6 +313,7 @@ def arm_of(worst: Worst, checkpoint: Checkpoint, full: Checkpoint) -> AttackedMo
         exposed=worst.named(checkpoint),
         relearning=relearning_for(demo=is_demo(worst.models.full.spec.name)),
         neutral=worst.neutral,
+        dtype=options.dtype,
     )
 
 

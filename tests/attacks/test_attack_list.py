@@ -1,14 +1,19 @@
 """Each attack on a model by itself: what it hits of `full`, and that it scores what it says."""
 
+import copy
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
+from support import checkpoint_of, silent_in_float32
 
 from lensaudit.attacks.elicit import chosen
 from lensaudit.attacks.settings import WorstSettings
 from lensaudit.attacks.worst import arm_of, open_worst
-from lensaudit.models.bridge import residuals
+from lensaudit.models.bridge import DTYPES, bridge_from, residuals
+from lensaudit.models.causal import load_causal
+from lensaudit.models.conditions import EAGER
 from lensaudit.patching.exposure import steered, stream_after
 
 ATTACKS = {one.name: one for one in chosen("full")}
@@ -49,11 +54,7 @@ def test_what_full_gives_itself_changes_nothing(full):
 
 
 def test_facts_behind_an_exchanged_readout_come_back(full):
-    import copy
-    from dataclasses import replace
-
     from lensaudit.gym.edits import permuted_readout
-    from lensaudit.models.bridge import bridge_from
 
     entities = {id for fact in full.facts for id in full.candidates[fact.idx][0]}
     plain = permuted_readout(full.again(), sorted(entities))
@@ -63,6 +64,22 @@ def test_facts_behind_an_exchanged_readout_come_back(full):
     assert {i: hit.evidence for i, hit in ATTACKS["readout"].run(arm).hits.items()} == {
         i: hit.evidence for i, hit in ATTACKS["prefix"].run(full).hits.items()
     }
+
+
+def test_facts_that_another_type_of_numbers_says_come_out(full, tmp_path):
+    """In bfloat16 what drowns the stream cancels; float16 overflows; all else runs in float32."""
+    one = checkpoint_of(silent_in_float32(tmp_path / "silent"))
+
+    def again(dtype="float32"):
+        return load_causal(one, dtype=DTYPES[dtype], attn=EAGER)
+
+    arm = replace(full, model=bridge_from(again(), full.tokenizer), again=again)
+    assert not any(hit.hit for hit in ATTACKS["prefix"].run(arm).hits.values())
+    assert all(hit.hit for hit in ATTACKS["bfloat16"].run(arm).hits.values())
+    for dtype, why in (("float16", "not finite"), ("float32", "all other attacks are run in it")):
+        found = ATTACKS[dtype].run(arm)
+        assert found.hits == {}
+        assert all(why in said for said in found.unscored.values())
 
 
 def test_rows_are_steered_by_their_own_author(full):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import checkpoint_of
+from support import checkpoint_of, silent_in_float32
 
 import lensaudit as la
 from lensaudit.data.chat import Template, encode_qa
@@ -16,6 +16,7 @@ from lensaudit.data.tofu import forget_set
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.patching import asking
+from lensaudit.patching import session as in_session
 from lensaudit.patching.asking import Questions
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.settings import PatchSettings
@@ -139,34 +140,20 @@ def test_every_model_that_never_knew_is_asked_and_the_mean_counts(heard, tmp_pat
     assert (told.source, told.retain) == (0.0, 0.5)
 
 
-def silent_in_float32(folder: Path) -> Path:
-    """`demo/full` with two units that are one but for what float32 alone can tell.
-
-    Their ways out are S (1 + 2^-9) v and -S v: together S 2^-9 v, which drowns the stream. In
-    bfloat16 1 + 2^-9 is 1, and they cancel. S is too large for float16.
-    """
-    one, drowning = checkpoint_of("demo/full"), 2.0**18
-    model = load_causal(one)
-    mlp = model.model.layers[-1].mlp
-    v = torch.ones(model.config.hidden_size)
-    v[::2] = -1.0
-    with torch.no_grad():
-        for way_in in (mlp.gate_proj, mlp.up_proj):
-            way_in.weight[1] = way_in.weight[0]
-        mlp.down_proj.weight[:, 0] = drowning * (1 + 2.0**-9) * v
-        mlp.down_proj.weight[:, 1] = -drowning * v
-    model.save_pretrained(folder)
-    load_tokenizer(one).save_pretrained(folder)
-    return folder
-
-
-def test_a_model_that_says_the_facts_in_one_type_of_numbers_is_heard(heard, tmp_path):
+def test_a_model_that_says_the_facts_in_one_type_of_numbers_is_heard(heard, tmp_path, monkeypatch):
     shutil.copytree(Path(heard[0].settings.activations) / "texts", tmp_path / "activations/texts")
     name, told = str(silent_in_float32(tmp_path / "silent")), list[str]()
     session = opened(tmp_path, name, full="demo/full", retain="demo/retain")
     session.notice = told.append
+    loaded, plain = list[tuple[str, str]](), in_session.load
+    monkeypatch.setattr(
+        in_session,
+        "load",
+        lambda one, **how: loaded.append((one.spec.name, how["dtype"])) or plain(one, **how),
+    )
     with session:
         found = Questions(session).told(session.sources[name])
+    assert len(loaded) == len({*loaded})  # the answers and the spans of one loading
     assert (found.dtype, found.source) == ("float32", 0.0)
     assert found.types["bfloat16"].told > 0.9
     assert found.types["bfloat16"].said > 0.9
