@@ -342,8 +342,10 @@ def _moments(columns: NDArray[np.float64], groups: Sequence[Hashable], unit: str
     return _Moments(mean, cov, float(trace**2 / norm2), n, square / n)
 
 
-def share_of(k: int, n: int) -> Estimate:
+def share_of(k: float | int, n: float | int) -> Estimate:
     """K of n with exact 95 % limits, one-sided ones beside them (Clopper and Pearson 1934).
+
+    Counts of rows that are worth less than one each need not be whole.
 
     >>> round(share_of(0, 10).high, 6) == round(1 - 0.025 ** (1 / 10), 6)
     True
@@ -361,7 +363,16 @@ def share_of(k: int, n: int) -> Estimate:
         )
         for tail in (0.025, 0.05)
     )
-    return Estimate.within(k / n, ends, one_sided, n=n)
+    return Estimate.within(k / n, ends, one_sided, n=round(n))
+
+
+def worth(n: int, typical: float | int) -> float:
+    """Independent rows that `n` are worth, where a row's group has `typical` of them.
+
+    >>> worth(56, 7), worth(56, 1)  # 56 / (1 + 6 * .2)
+    (25.454545454545453, 56.0)
+    """
+    return n / (1 + (max(typical, 1.0) - 1) * END_CORRELATION)
 
 
 def excess_of(own: Estimate, other: Estimate) -> Estimate:
@@ -388,8 +399,8 @@ def exact_excess(
     """Share that comes out of one model less that of another, of `n` rows that both were asked.
 
     Counts, with exact limits (see `excess_of`), and the chance of so many more (Fisher's exact
-    test). Rows of a group are alike: a group of `typical` rows is worth as many independent ones
-    as `END_CORRELATION` leaves of it, and what is counted is rounded to the careful side.
+    test). Rows of a group are alike: they count as what they are `worth`; for the chance what is
+    counted is rounded to the careful side.
 
     >>> found, chance = exact_excess(56, 0, 56, typical=7)  # 56 / (1 + 6 * .2) = 25 rows
     >>> found.value, round(found.low, 2), chance < 1e-13
@@ -397,12 +408,15 @@ def exact_excess(
     >>> exact_excess(5, 1, 56, typical=1)[1] > 0.05
     True
     """
-    share = 1 / (1 + (max(typical, 1.0) - 1) * END_CORRELATION)
-    worth = max(1, math.floor(n * share + _TINY))
-    mine = min(worth, math.floor(k * share + _TINY))
-    its = min(worth, math.ceil(other_k * share - _TINY))
-    found = excess_of(share_of(mine, worth), share_of(its, worth))
-    chance = chance_of_more(mine, worth, its, worth)
+    rows = max(1.0, worth(n, typical))
+    mine, its = rows * (k / n), rows * (other_k / n)
+    found = excess_of(share_of(mine, rows), share_of(its, rows))
+    whole, most, least = (
+        math.floor(rows + _TINY),
+        math.floor(mine + _TINY),
+        math.ceil(its - _TINY),
+    )
+    chance = chance_of_more(min(whole, most), whole, min(whole, least), whole)
     return replace(found, value=(k - other_k) / n, n=n), chance
 
 

@@ -318,7 +318,7 @@ def sentences(found: Verdicts) -> Iterator[str]:
         yield from (f"  {line}" for line in one.verdict.because)
         for other in one.judged[1:]:
             where = "" if other.run is None else f" ({other.run.folder})"
-            yield f"  on other rows{where}: {other.verdict.code}"
+            yield f"  {one.apart(other)}{where}: {other.verdict.code}"
         if len(found.models) > 1:
             yield f"  among {len(found.models)} models: q {found.q[one.weights]:.2g}"
     for one in found.left_out:

@@ -4,6 +4,7 @@ The worst case, samples, retraining, relearning, effort, and a direction taken a
 what is brought out in excess of the control arm, as a share of what could be.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from lensaudit.results.kinds.sample import LeakRow, SampleRecord
 from lensaudit.results.kinds.table import Kind, record_in
 from lensaudit.results.kinds.worst import WorstRecord
 from lensaudit.scores.estimate import UNMEASURED, Estimate
-from lensaudit.scores.intervals import exact_excess, share_of
+from lensaudit.scores.intervals import share_of, worth
 from lensaudit.verdict.thresholds import (
     CALIBRATED_WITHIN,
     FEWEST_AUTHORS,
@@ -32,7 +33,15 @@ from lensaudit.verdict.thresholds import (
     SAYS_HALF,
     TELLS,
 )
-from lensaudit.verdict.views import LEVEL, Calibration, Null, View, strongest
+from lensaudit.verdict.views import (
+    LEVEL,
+    Calibration,
+    Null,
+    View,
+    counted_excess,
+    rows_each,
+    strongest,
+)
 
 Told = tuple[str, list[View]]
 """A model, and the views that a file gives of it."""
@@ -78,9 +87,8 @@ def _counted(
     """An excess of counts with its limits, and its chance by counts.
 
     The limits of the record count; where it has none because its authors agree, those of counts.
-    A record that names no number of authors has the fewest that an interval is made of.
     """
-    exact, chance = exact_excess(own, others, n, n / (authors or FEWEST_AUTHORS))
+    exact, chance = counted_excess(own, others, n, authors)
     if measured.ends is None and (authors is None or authors >= FEWEST_AUTHORS):
         measured = exact.around(measured.value)
     return measured, chance
@@ -348,13 +356,15 @@ def _stands_near(one: PatchSummary) -> View:
 
 def _said_alone(name: str, one: Outputs, n_authors: int) -> View:
     """What it says of what `full` says; it answers where that is surely more than half."""
-    n_said, shown = round(one.source * one.n), f"{one.source:.0%} of {one.n} facts"
-    own = share_of(n_said, one.n)
+    shown, own = f"{one.source:.0%} of {one.n} facts", share_of(round(one.source * one.n), one.n)
     if one.full <= 0:
         return View(name, None, shown, why="full says none of them", number=own)
-    chance = float(bdtrc(n_said - 1, one.n, SAYS_HALF * one.full))
+    rows = worth(one.n, rows_each(one.n, n_authors))
+    n_said = math.floor(one.source * rows + 1e-9)
+    chance = float(bdtrc(n_said - 1, math.floor(rows), SAYS_HALF * one.full))
     control = None if chance <= LEVEL else GUESSED
-    shown, held = f"{shown}, full {one.full:.0%}", own.on(0.0, one.full)
+    held = share_of(one.source * rows, rows).on(0.0, one.full)
+    shown = f"{shown}, full {one.full:.0%}"
     return View(name, held, shown, chance, n_authors, control, number=own)
 
 
@@ -364,16 +374,17 @@ UNCERTIFIED = "that nothing is bound, no test certifies"
 
 def _know(one: KnowRecord, nulls: Calibration) -> list[Told]:
     """P of the assignment test is exact: it needs no null of the gym's, and no interval."""
+    refused = one.refused if one.p <= LEVEL else None
     views = [
         View(
             "assignment",
             None,
-            f"p {one.p:.2g}, {one.n_subjects} subjects",
+            f"p {one.p:.2g}, {one.n_subjects} subjects{f', {one.tilt}' * (one.p <= LEVEL)}",
             one.p,
             one.n_subjects,
-            control=None if one.finds or one.p > LEVEL else one.headline,
+            control=refused,
             blind=UNCERTIFIED,
-            why=f"nothing found at p {one.p:.2g}; {UNCERTIFIED}",
+            why=refused or f"nothing found at p {one.p:.2g}; {UNCERTIFIED}",
         )
     ]
     if (bits := one.bits) is not None:

@@ -192,6 +192,13 @@ class Model:
         by_name = grouped((view.name, view) for view in every)
         return [strongest(views) for views in by_name.values()]
 
+    def apart(self, other: Evidence) -> str:
+        """How a run differs from the one whose word counts: in its rows, its type of numbers."""
+        both = [one.run for one in (self.judged[0], other) if one.run is not None]
+        rows, types = (len({of(run) for run in both}) > 1 for of in (_rows, _dtype))
+        told = ["on other rows"] * rows + [f"in {_dtype(both[-1])}"] * types
+        return ", ".join(told) or "in another run"
+
     @property
     def code(self) -> Code:
         """Of the set of rows that is worst."""
@@ -236,6 +243,7 @@ class Model:
             **({"keeps": keeps_document(self.keeps)} if self.keeps else {}),
             "other_rows": [
                 {"folder": str(one.run.folder), "verdict": one.verdict.document()}
+                | {"apart": self.apart(one)}
                 for one in self.judged[1:]
                 if one.run is not None
             ],
@@ -396,3 +404,8 @@ def _weights(manifest: Mapping[str, Any], source: str) -> str:
 def _rows(run: PatchRun) -> str:
     """What tells one set of rows from another."""
     return str(part(run.manifest, "inputs", "examples").get("hash"))
+
+
+def _dtype(run: PatchRun) -> str:
+    """Type of the numbers that a run was patched in."""
+    return str(part(run.manifest, "options").get("dtype"))

@@ -246,17 +246,25 @@ _RULES = (_unscored, _answers, _hidden, _unreadable, _partly, _erased)
 
 
 def _said(code: Code, evidence: Evidence) -> str:
+    """The word, the type of numbers that it is said of, and whom erased is said beside."""
+    stream, word = evidence.stream, WORDS[code][0]
+    if stream is None:
+        return word
+    numbers = f" in {stream.dtype}" if stream.dtype and code != "unscored" else ""
     if code != "erased":
-        return WORDS[code][0]
-    n = evidence.stream.n_never if evidence.stream else 1
-    return f"erased, against {'one never-trained model' if n == 1 else f'{n} never-trained models'}"
+        return f"{word}{numbers}"
+    n = stream.n_never
+    never = "one never-trained model" if n == 1 else f"{n} never-trained models"
+    return f"{word}{numbers}, against {never}"
 
 
 def _not_asked(evidence: Evidence) -> str:
     """What was not asked, in words; a group whose views all lack a number was asked in vain."""
     asked = {view.group for view in evidence.views}
     stream = evidence.stream
-    alone = [f"it was asked in {stream.one_type} alone"] if stream and stream.one_type else []
+    alone: list[str] = []
+    if stream is not None and stream.dtype and stream.one_type:
+        alone = [f"it was asked in {stream.dtype} alone"]
     return "; ".join([*alone, *(NOT_TRIED[group] for group in GROUPS if group not in asked)])
 
 
@@ -274,7 +282,7 @@ def _unseen(evidence: Evidence) -> str:
 def _listed(views: Sequence[View], verb: str = "find") -> str:
     """`UDS (held .82 [.71, .90]) and retraining find`."""
     told = [
-        f"{view.kind.title} (held {share(view.held) if view.held else 'a share unknown'})"
+        f"{view.kind.title} ({f'held {share(view.held)}' if view.held else view.shown})"
         for view in views
     ]
     return f"{_and(told)} {verb}{'s' if len(told) == 1 else ''}"

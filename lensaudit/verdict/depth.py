@@ -12,7 +12,7 @@ from lensaudit.results.kinds.patch import Aligned, Outputs, PatchSummary, Weakes
 from lensaudit.results.reading import brief
 from lensaudit.results.sentences import shown
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import chance_of_more, excess_of, share_of
+from lensaudit.scores.intervals import excess_of, share_of
 from lensaudit.verdict.thresholds import (
     ADDED_FROM,
     CALIBRATED_WITHIN,
@@ -27,7 +27,7 @@ from lensaudit.verdict.thresholds import (
     TELLS,
     TYPES_APART,
 )
-from lensaudit.verdict.views import Calibration, View, zero_of
+from lensaudit.verdict.views import Calibration, View, counted_excess, zero_of
 
 MAP_ALONE = "a map alone carries it, which has not told holders of facts from others"
 """Why the aligned depth of another size or tokenizer decides nothing."""
@@ -63,8 +63,10 @@ class Stream:
     """Why one shared direction may be what reads as erasure; None: it was taken out."""
     types: str | None = None
     """Where it says more or less in another type of numbers."""
-    one_type: str | None = None
-    """The type of numbers that it was asked in alone."""
+    dtype: str = ""
+    """The type of numbers in which it was patched and asked; empty where it was not asked."""
+    one_type: bool = False
+    """Was it asked in this type alone?"""
     weakest: str | None = "the weakest layer was not measured"
     """Why one layer may hold the facts alone; None: none does."""
     shift: str | None = "how far its stream lies from full's was not measured"
@@ -158,9 +160,7 @@ def _says(name: str, one: Outputs | None, n_authors: int) -> Iterator[View]:
     """Facts that it says, beside full and retain; counts keep exact limits below five authors."""
     if one is None or one.retain is None:
         return
-    own, full, retain = (
-        share_of(round(share * one.n), one.n) for share in (one.source, one.full, one.retain)
-    )
+    own, retain = (share_of(round(share * one.n), one.n) for share in (one.source, one.retain))
     said = f"{one.source:.0%} of {one.n} facts, full {one.full:.0%}, retain {one.retain:.0%}"
     tells = one.full - one.retain
     if tells <= 0:
@@ -168,9 +168,10 @@ def _says(name: str, one: Outputs | None, n_authors: int) -> Iterator[View]:
         return
     yield View(
         name,
-        excess_of(own, retain).on(0.0, full.point - retain.point),
+        # of the facts one by one: how alike those of an author are nobody wrote down
+        excess_of(own, retain).on(0.0, tells),
         said,
-        chance_of_more(round(one.source * one.n), one.n, round(one.retain * one.n), one.n),
+        counted_excess(one.source * one.n, one.retain * one.n, one.n, n_authors)[1],
         n_authors,
         control=None if tells >= TELLS else f"full says only {tells:.0%} more than retain",
         number=own,
@@ -275,7 +276,8 @@ def _stream_of(one: PatchSummary, rows: Sequence[Mapping[str, Any]], off: str | 
         above_floor=_above_floor(one),
         shared=_hidden_by_one(aligned),
         types=_types_apart(one),
-        one_type=one.told.dtype if one.told and one.told.dtype and not one.told.types else None,
+        dtype=one.told.dtype if one.told else "",
+        one_type=bool(one.told and not one.told.types),
         weakest=None if aligned.weakest else "the weakest layer was not measured",
         shift=_added(aligned),
     )

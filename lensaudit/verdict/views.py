@@ -18,6 +18,7 @@ from scipy.special import stdtr  # pyright: ignore[reportMissingTypeStubs]
 from lensaudit.results.reading import Length, Number, Whole, checked_as
 from lensaudit.results.records import signed_object
 from lensaudit.scores.estimate import UNMEASURED, Estimate
+from lensaudit.scores.intervals import exact_excess
 from lensaudit.verdict.thresholds import (
     ALPHA,
     FEWEST_AUTHORS,
@@ -242,6 +243,24 @@ def _strength(one: View) -> tuple[bool | float, ...]:
     has = one.held is not None or one.chance is not None
     ranked = (one.control is None, one.finds, says, one.holds, has, not one.rules_out, least)
     return *ranked, -(2.0 if one.chance is None else one.chance)
+
+
+def rows_each(n: int, authors: int | None) -> float:
+    """Rows of one author; who names no number of authors has the fewest of an interval."""
+    return n / (authors or FEWEST_AUTHORS)
+
+
+def counted_excess(
+    own: float | int, others: float | int, n: int, authors: int | None
+) -> tuple[Estimate, float]:
+    """Facts of `n` that one model gives and another does not, with limits and chance by counts.
+
+    The one rule of every view that counts facts: those of an author are alike.
+
+    >>> counted_excess(12, 1, 56, 56)[1] < 0.002 < 0.05 < counted_excess(12, 1, 56, 8)[1]
+    True
+    """
+    return exact_excess(own, others, n, rows_each(n, authors))
 
 
 def share(one: Estimate) -> str:

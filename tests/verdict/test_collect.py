@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.scores.intervals import exact_excess
+from lensaudit.screen.depth import sentences
 from lensaudit.verdict.attacks import ALONE, _null_of
 from lensaudit.verdict.collect import verdicts
 from lensaudit.verdict.gate import Policy, gate
@@ -66,11 +67,15 @@ def eval_folder(folder, role, rouge, rows="r"):
     return made.seal(folder, "eval", ["TOFU_EVAL.json"], **named)
 
 
-def know_folder(folder, p, entities=None, *, idx=0):
-    """An assignment test of eight people; `entities` of rows from `idx` on, where it says them."""
+def know_folder(folder, p, entities=None, *, idx=0, **more):
+    """An assignment test of eight people, with a model taught alike beside it.
+
+    `entities`: of rows from `idx` on, where it says them.
+    """
     folder.mkdir(parents=True)
     content = {"kind": "know", "source": "x", "headline": "h", "finds": p < 0.05, "p": p, "z": 3.0}
     content |= {"bits": None, "controls": [], "n_subjects": 8, "relations": [], "max_bits": 3.0}
+    content |= {"gamma": 0.0, "alike": ["retain"]} | more
     (folder / "summary.json").write_text(json.dumps(content))
     rows = {str(idx + at): one for at, one in enumerate(entities or ())}
     return made.seal(folder, "know", ["summary.json"], source={"weights": "w"}, rows=rows)
@@ -198,6 +203,21 @@ def test_rows_of_few_authors_are_worth_few_in_exact_counts(tmp_path):
     assert not verdicts([tmp_path / "a"]).models[0].views[0].finds
 
 
+def test_facts_are_counted_by_one_rule_whoever_counts_them(tmp_path):
+    """12 of 56 against 1, of 8 authors: once begun, asked, and by an attack."""
+    twelve = {"source": 12 / 56, "full": 1.0, "retain": 1 / 56, "n": 56}
+    content = made.summary(outputs=twelve, told=made.told(**twelve))
+    worst_folder(tmp_path / "a", 12, expected=1, low=None, greedy=(12 / 56, 1.0, 1 / 56))
+    views = [*made.evidence_of(content).views, *verdicts([tmp_path / "a"]).models[0].views]
+    chances = {one.name: one.chance for one in views if one.group == "answers"}
+    alike = exact_excess(12, 1, 56, 7)[1]
+    for name in ("said", "told", "asked", "worst_case"):
+        assert chances[name] == pytest.approx(alike), name
+    # of as many people they would be found
+    people, authors = (made.evidence_of(content | {"n_groups": n}).one("said") for n in (56, 8))
+    assert (people.finds, authors.finds) == (True, False)
+
+
 def test_where_authors_differ_the_more_careful_of_two_chances_counts(tmp_path):
     """So narrow an interval would find 3 of 56 against 0; the counts do not."""
     worst_folder(tmp_path / "a", 3, expected=0, low=0.05, high=0.057)
@@ -252,6 +272,24 @@ def test_results_are_joined_by_facts_and_not_by_weights_alone(tmp_path, entities
     assert (one.code == "erased") is not same
     told = next(view for view in one.views if view.name == "assignment").told
     assert ("of other rows" in told) is not same  # shown, either way
+
+
+@pytest.mark.parametrize(
+    ("more", "finds"),
+    [
+        ({}, True),
+        ({"alike": []}, False),  # also of a version that asked for no such model
+        ({"alike": [], "gamma": 1.3}, True),
+        ({"gamma": 1.3, "gamma_controls": 1.5}, False),
+        ({"controls": [{"name": "never: r", "passed": False, "said": "r binds them too"}]}, False),
+    ],
+)
+def test_a_p_has_a_vote_where_names_alone_do_not_explain_it(tmp_path, more, finds):
+    know_folder(tmp_path / "know", 1e-4, **more)
+    (view,) = verdicts([tmp_path / "know"]).models[0].views
+    assert view.finds is finds
+    assert ("no tilt by names is borne" in view.shown) is ("gamma" not in more)
+    assert (view.reason != "") is not finds
 
 
 def test_an_attack_on_other_rows_meets_no_policy(tmp_path):
@@ -422,6 +460,26 @@ def test_of_several_sets_of_rows_the_worst_counts_and_all_are_listed(tmp_path):
     assert one.code == "hidden"
     assert [judged.verdict.code for judged in one.judged] == ["hidden", "erased"]
     assert [other["verdict"]["code"] for other in one.document()["other_rows"]] == ["erased"]
+
+
+def test_two_runs_in_two_types_of_numbers_are_not_on_other_rows(tmp_path):
+    held = made.summary(0.1, aligned={"uds": None, "why": "not needed: low"})
+    made.save_run(tmp_path / "a", held, dtype="float32")
+    made.save_run(tmp_path / "b", made.summary(), dtype="bfloat16")
+    made.save_run(tmp_path / "c", made.summary(), dtype="bfloat16", examples="others")
+    made.save_run(tmp_path / "d", made.summary(0.96), dtype="float32")
+    found = verdicts([tmp_path])
+    lines = [*sentences(found)]
+    for name, apart in (
+        ("b", "in bfloat16"),
+        ("c", "on other rows, in bfloat16"),
+        ("d", "in another run"),
+    ):
+        assert f"  {apart} ({tmp_path / name}): erased" in lines
+    (one,) = found.models
+    assert {other["apart"] for other in one.document()["other_rows"]} == {
+        *("in bfloat16", "on other rows, in bfloat16", "in another run")
+    }
 
 
 def test_one_digit_that_was_edited_is_told(tmp_path):

@@ -171,8 +171,11 @@ def test_what_any_group_finds_outweighs_what_all_others_rule_out():
     assert "not seen by" in found.sentence
     assert not any(word in found.sentence for word in ("part", "some"))
     assert code(made.summary(), more=[attack(value=0.3)]) == "undecided"
-    nobody = View("assignment", None, "p 5e-05", 5e-5, 8)
-    assert code(made.summary(), more=[nobody]) == "undecided"
+    # a p has no share: it makes no part, neither in the word nor in the sentence
+    nobody = View("assignment", None, "p 5e-05, no tilt by names is borne", 5e-5, 8)
+    found = made.verdict(made.summary(), more=[nobody])
+    assert (found.code, "part" in found.sentence) == ("undecided", False)
+    assert "assignment test (p 5e-05, no tilt by names is borne) finds facts" in found.sentence
     assert code(made.summary(), more=[attack(value=0.9)]) == "hidden"
     # a failed control finds nothing, and what finds nothing changes nothing
     assert code(made.summary(), more=[attack(control="the gate failed")]) == "erased"
@@ -303,6 +306,14 @@ def test_much_that_retraining_brings_back_without_an_interval_is_not_erased():
     for value, changes in ((0.49, {}), (0.79, {"control": "the gate failed"})):
         assert code(made.summary(), more=[back(value, **changes)]) == "erased"
     assert code(made.summary(0.05), more=[back(0.79)]) == code(made.summary(0.05)) == "hidden"
+
+
+def test_the_sentence_names_the_type_of_numbers_that_it_speaks_of():
+    told = made.told(dtype="bfloat16", types={"float32": {"said": 0.05, "told": 0.0}})
+    erased = made.verdict(made.summary(told=told)).sentence
+    assert erased.startswith("x: erased in bfloat16, against one never-trained model: ")
+    held = made.summary(0.1, aligned={"uds": None, "why": "not needed: low"}, told=told)
+    assert made.verdict(held).sentence.startswith("x: hidden in bfloat16: UDS (held .90")
 
 
 def test_what_lies_below_models_that_never_knew_is_told():

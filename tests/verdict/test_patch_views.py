@@ -44,7 +44,7 @@ def test_every_depth_is_a_share_held_on_one_scale():
 
 
 def test_what_it_says_is_counted_against_retain_and_full():
-    found, _ = views(made.summary(outputs=made.said(0.5, 0.9, 0.1, n=40)))
+    found, _ = views(made.summary(outputs=made.said(0.5, 0.9, 0.1, n=80)))
     one = found["said"]
     assert one.held.value == pytest.approx((0.5 - 0.1) / (0.9 - 0.1))
     assert one.held.low < 0.5 < one.held.high
