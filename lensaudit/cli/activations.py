@@ -8,14 +8,10 @@ from pathlib import Path
 import click
 from rich.filesize import decimal as size
 
+from lensaudit.cli import library
 from lensaudit.cli.options import ByteSize, SettingOption, shared
-from lensaudit.cli.terminal import answer, emit, lazily, listing, say, tell
+from lensaudit.cli.terminal import answer, emit, listing, say, tell
 from lensaudit.errors import VerificationError
-
-with lazily():
-    from lensaudit.activations import archive, inventory, upkeep
-    from lensaudit.results import keyed
-    from lensaudit.screen import listings
 
 CACHE = click.argument("cache", metavar="CACHE")
 CACHES = click.argument("caches", metavar="[CACHE]...", nargs=-1)
@@ -30,13 +26,21 @@ def activations() -> None:
 @shared("activations", "json")
 def list_(activations: Path, as_json: bool) -> None:
     """List the caches: name, key, state, component, size, last use."""
-    infos = [inventory.describe(folder) for folder in inventory.cache_folders(activations)]
+    infos = [
+        library.activations_inventory.describe(folder)
+        for folder in library.activations_inventory.cache_folders(activations)
+    ]
     if as_json:
         emit([asdict(one) for one in infos], pretty=True)
     elif not infos:
         say("no caches; `lensaudit cache` makes one")
     else:
-        listing([listings.CACHE_COLUMNS, *map(listings.cache_columns, infos)])
+        listing(
+            [
+                library.screen_listings.CACHE_COLUMNS,
+                *map(library.screen_listings.cache_columns, infos),
+            ]
+        )
         say(f"{len(infos)} caches, {size(sum(one.n_bytes for one in infos))}")
 
 
@@ -45,8 +49,10 @@ def list_(activations: Path, as_json: bool) -> None:
 @shared("activations", "json")
 def info(cache: str, activations: Path, as_json: bool) -> None:
     """Tell all about one CACHE: a name, a key or its beginning, or a folder."""
-    found = inventory.describe(inventory.find(cache, root=activations))
-    answer(asdict(found), listings.of_cache(found), as_json=as_json, pretty=True)
+    found = library.activations_inventory.describe(
+        library.activations_inventory.find(cache, root=activations)
+    )
+    answer(asdict(found), library.screen_listings.of_cache(found), as_json=as_json, pretty=True)
 
 
 @activations.command()
@@ -57,18 +63,18 @@ def verify(caches: tuple[str, ...], activations: Path, as_json: bool) -> None:
 
     Without CACHE all are checked, and every line of the books beside them.
     """
-    found: list[inventory.VerifiedCache] = []
+    found: list[library.activations_inventory.VerifiedCache] = []
     for folder in _folders(caches, activations):
-        found.append(inventory.verify(folder))
+        found.append(library.activations_inventory.verify(folder))
         if not as_json:
-            tell(listings.of_check(found[-1]))
-    books = [] if caches else upkeep.verify_books(activations)
+            tell(library.screen_listings.of_check(found[-1]))
+    books = [] if caches else library.activations_upkeep.verify_books(activations)
     if as_json:
         emit([asdict(one) for one in [*found, *books]], pretty=True)
     elif not found:
         say(f"{activations}: no caches")
     if books and not as_json:
-        tell(listings.of_books(books))
+        tell(library.screen_listings.of_books(books))
     if said := "; ".join(_damage(found, books, activations)):
         raise VerificationError(said)
 
@@ -81,8 +87,8 @@ def repair(caches: tuple[str, ...], activations: Path, as_json: bool) -> None:
 
     The next `lensaudit cache` of the model computes what is missing, and only that.
     """
-    done = [upkeep.repair(folder) for folder in _folders(caches, activations)]
-    lines = (line for one in done for line in listings.of_repair(one))
+    done = [library.activations_upkeep.repair(folder) for folder in _folders(caches, activations)]
+    lines = (line for one in done for line in library.screen_listings.of_repair(one))
     answer([asdict(one) for one in done], lines, as_json=as_json, pretty=True)
 
 
@@ -106,9 +112,16 @@ def gc(
     those in use, stay.
     """
     kept = [one for names in keep for one in names.split(",") if one]
-    done = upkeep.collect(activations, max_bytes=max_size, keep=kept, dry_run=dry_run)
+    done = library.activations_upkeep.collect(
+        activations, max_bytes=max_size, keep=kept, dry_run=dry_run
+    )
     document = {**asdict(done), "dry_run": dry_run}
-    answer(document, listings.of_removal(done, dry_run=dry_run), as_json=as_json, pretty=True)
+    answer(
+        document,
+        library.screen_listings.of_removal(done, dry_run=dry_run),
+        as_json=as_json,
+        pretty=True,
+    )
 
 
 @activations.command()
@@ -124,7 +137,9 @@ def gc(
 @shared("activations", "json")
 def export(cache: str, output: Path, activations: Path, as_json: bool) -> None:
     """Write a complete CACHE to one tar file, after checking it."""
-    path = archive.export(inventory.find(cache, root=activations), output)
+    path = library.activations_archive.export(
+        library.activations_inventory.find(cache, root=activations), output
+    )
     answer(
         {"archive": str(path), "n_bytes": path.stat().st_size},
         [str(path)],
@@ -138,18 +153,20 @@ def export(cache: str, output: Path, activations: Path, as_json: bool) -> None:
 @shared("activations", "json")
 def import_(file: Path, activations: Path, as_json: bool) -> None:
     """Take in a cache that `export` wrote elsewhere, once every byte of it is checked."""
-    imported = archive.import_archive(file, activations)
+    imported = library.activations_archive.import_archive(file, activations)
     note = "" if imported["new"] else "  (was there already; nothing changed)"
     answer(imported, [f"{imported['folder']}{note}"], as_json=as_json, pretty=True)
 
 
 def _folders(caches: Sequence[str], root: Path) -> list[Path]:
-    return [inventory.find(one, root=root) for one in caches] or inventory.cache_folders(root)
+    return [
+        library.activations_inventory.find(one, root=root) for one in caches
+    ] or library.activations_inventory.cache_folders(root)
 
 
 def _damage(
-    found: "Sequence[inventory.VerifiedCache]",
-    books: "Sequence[keyed.VerifiedLedger]",
+    found: "Sequence[library.activations_inventory.VerifiedCache]",
+    books: "Sequence[library.results_keyed.VerifiedLedger]",
     root: Path,
 ) -> Iterator[str]:
     """What is not as it was written, and what to do about it."""

@@ -16,23 +16,12 @@ from lensaudit.attacks.settings import (
     ValidationSettings,
     WorstSettings,
 )
+from lensaudit.cli import library
 from lensaudit.cli.options import options, result_folder, shared
-from lensaudit.cli.terminal import ProgressBar, answer, lazily, notice, one_or_all, say
+from lensaudit.cli.terminal import ProgressBar, answer, notice, one_or_all, say
 from lensaudit.errors import VerificationError
 from lensaudit.progress import Progress
 from lensaudit.unlearn.settings import UnlearnSettings
-
-with lazily():
-    from lensaudit.attacks import relearn as relearning
-    from lensaudit.attacks import rounding, sampling
-    from lensaudit.attacks import worst as worst_case
-    from lensaudit.attacks.effort import runs
-    from lensaudit.attacks.rtt import study as rtt_study
-    from lensaudit.attacks.rtt import summary as rtt_summary
-    from lensaudit.results.reading import document
-    from lensaudit.screen import attacks as shown
-    from lensaudit.unlearn import job as unlearning
-    from lensaudit.unlearn import trainee
 
 
 @click.command()
@@ -50,13 +39,17 @@ def worst(
     --retain, which never knew (the control arm).
     """
     if dry_run:
-        worst_case.place_of(worst_case.COMMAND, source, out)
-        say(worst_case.plan_text(worst_case.open_worst(source, settings, notice=notice)))
+        library.attacks_worst.place_of(library.attacks_worst.COMMAND, source, out)
+        say(
+            library.attacks_worst.plan_text(
+                library.attacks_worst.open_worst(source, settings, notice=notice)
+            )
+        )
         return
     with ProgressBar() as bar:
-        found = worst_case.worst_into(source, settings, out, notice=notice, progress=bar)
+        found = library.attacks_worst.worst_into(source, settings, out, notice=notice, progress=bar)
     document = {"out": str(found.folder), **found.summary}
-    answer(document, shown.of_worst(found.record), found.folder, as_json=as_json)
+    answer(document, library.screen_attacks.of_worst(found.record), found.folder, as_json=as_json)
 
 
 @click.command()
@@ -73,13 +66,19 @@ def sample(
     same random numbers for every model, in every batch and after a restart.
     """
     if dry_run:
-        worst_case.place_of(sampling.COMMAND, source, out)
-        say(sampling.plan_text(sampling.open_sample(source, settings, notice=notice)[0], settings))
+        library.attacks_worst.place_of(library.attacks_sampling.COMMAND, source, out)
+        say(
+            library.attacks_sampling.plan_text(
+                library.attacks_sampling.open_sample(source, settings, notice=notice)[0], settings
+            )
+        )
         return
     with ProgressBar() as bar:
-        found = sampling.sample_into(source, settings, out, notice=notice, progress=bar)
+        found = library.attacks_sampling.sample_into(
+            source, settings, out, notice=notice, progress=bar
+        )
     document = {"out": str(found.folder), **found.summary}
-    answer(document, shown.of_sample(found.record), found.folder, as_json=as_json)
+    answer(document, library.screen_attacks.of_sample(found.record), found.folder, as_json=as_json)
 
 
 @click.command()
@@ -100,15 +99,19 @@ def effort(
     1 all that full knows. E50 and E80 are the steps until rho is .5 and .8. Writes summary.json,
     manifest.json and attacks.jsonl; run the same command again to resume.
     """
-    ready = runs.prepare(sources, settings, out, notice)
+    ready = library.effort_runs.prepare(sources, settings, out, notice)
     if dry_run:
-        say("\n".join(runs.plan_lines(ready)))
+        say("\n".join(library.effort_runs.plan_lines(ready)))
         return
     with ProgressBar() as bar:
-        workers = settings.workers or runs.fitting_workers(ready.anchors[0], ready.device)
-        found = runs.run(ready, workers=workers, progress=bar)
+        workers = settings.workers or library.effort_runs.fitting_workers(
+            ready.anchors[0], ready.device
+        )
+        found = library.effort_runs.run(ready, workers=workers, progress=bar)
     parts = (
-        part for one in found for part in (*shown.of_effort(one.record), f"written: {one.folder}")
+        part
+        for one in found
+        for part in (*library.screen_attacks.of_effort(one.record), f"written: {one.folder}")
     )
     answer(one_or_all([dict(one.summary) for one in found]), parts, as_json=as_json)
 
@@ -125,22 +128,29 @@ def relearn(settings: RelearnSettings, as_json: bool, dry_run: bool) -> None:
     if settings.out is None and not settings.audit:
         raise click.UsageError("give --out DIR for the checkpoint, or --audit for the scores alone")
 
-    job, out = relearning.prepare(settings, settings.model), settings.out
+    job, out = library.attacks_relearn.prepare(settings, settings.model), settings.out
     if dry_run:
         say("\n".join(job.planned(out)))
         return
     with ProgressBar() as progress:
         if settings.audit or out is None:
-            shifts, folder = relearning.attack(settings, notice=notice, progress=progress)
+            shifts, folder = library.attacks_relearn.attack(
+                settings, notice=notice, progress=progress
+            )
             for one in shifts:
                 if one.remark is not None:
                     notice(f"{one.model}: {one.remark}")
-            answer(list(map(asdict, shifts)), shown.of_recovery(shifts), folder, as_json=as_json)
+            answer(
+                list(map(asdict, shifts)),
+                library.screen_attacks.of_recovery(shifts),
+                folder,
+                as_json=as_json,
+            )
             return
         new = job.make(out, lambda at: progress(Progress("step", at.step, at.n_steps)))
     what = f"{job.start.spec.name} relearned, {job.recipe.n_steps} steps"
     print_trained(out, what, {}, new=new, as_json=as_json)
-    if (nothing := relearning.taught_nothing(out)) is not None:
+    if (nothing := library.attacks_relearn.taught_nothing(out)) is not None:
         notice(nothing)
 
 
@@ -153,7 +163,7 @@ def quantize(settings: RoundSettings, as_json: bool, dry_run: bool) -> None:
     nf4: blocks of 64 scaled by their absolute maximum, without double quantisation; int8: rows.
     Embeddings, norms and the output layer stay. Every other command reads the folder.
     """
-    job, out = rounding.prepare(settings), settings.out
+    job, out = library.attacks_rounding.prepare(settings), settings.out
     if dry_run:
         say("\n".join(job.planned(out)))
         return
@@ -161,7 +171,7 @@ def quantize(settings: RoundSettings, as_json: bool, dry_run: bool) -> None:
         notice(f"{out} holds this model already; nothing to do")
         if not as_json:
             return
-    made = rounding.rounded(job, out)
+    made = library.attacks_rounding.rounded(job, out)
     worst = made["worst"]
     line = (
         f"{out}: {job.method} of {job.start.spec.name}, {made['matrices']} matrices, relative "
@@ -188,13 +198,13 @@ def run(settings: StudySettings, as_json: bool, dry_run: bool) -> None:
 
     Writes jobs.jsonl (append-only), summary.csv, summary.json and manifest.json.
     """
-    studies, log = rtt_study.prepare(settings, notice)
+    studies, log = library.rtt_study.prepare(settings, notice)
     if dry_run:
         for study in studies:
-            say("\n".join(rtt_study.plan_lines(study, log)))
+            say("\n".join(library.rtt_study.plan_lines(study, log)))
         return
     with ProgressBar() as progress:
-        found = rtt_study.run_studies(settings, studies, log, progress)
+        found = library.rtt_study.run_studies(settings, studies, log, progress)
     print_summaries(found, as_json=as_json)
 
 
@@ -207,7 +217,7 @@ def summarize(settings: SummarySettings, as_json: bool) -> None:
 
     Writes summary.csv and summary.json beside the log.
     """
-    print_summaries(rtt_summary.summarize_log(settings), as_json=as_json)
+    print_summaries(library.rtt_summary.summarize_log(settings), as_json=as_json)
 
 
 @rtt.command()
@@ -219,8 +229,8 @@ def validate(settings: ValidationSettings, as_json: bool) -> None:
 
     DATA is a folder of splits, a forget set's name, or a file, as for `rtt run --data`.
     """
-    seen = rtt_study.validate(settings)
-    answer(seen.document(), shown.of_data(seen), as_json=as_json)
+    seen = library.rtt_study.validate(settings)
+    answer(seen.document(), library.screen_attacks.of_data(seen), as_json=as_json)
     if settings.write:
         say(f"written: {settings.write}", err=as_json)
     if seen.blocking:
@@ -230,10 +240,12 @@ def validate(settings: ValidationSettings, as_json: bool) -> None:
         )
 
 
-def print_summaries(found: "rtt_summary.Summarized", *, as_json: bool) -> None:
+def print_summaries(found: "library.rtt_summary.Summarized", *, as_json: bool) -> None:
     """Every study, and where the files are; a gate that failed, or runs that did, as the error."""
-    parts = (part for one in found.summaries for part in shown.of_summary(one))
-    documents = one_or_all([document(rtt_summary.record_of(one)) for one in found.summaries])
+    parts = (part for one in found.summaries for part in library.screen_attacks.of_summary(one))
+    documents = one_or_all(
+        [library.reading_document(library.rtt_summary.record_of(one)) for one in found.summaries]
+    )
     answer(documents, parts, found.folder, as_json=as_json)
     if found.n_added is not None:
         notice(f"{found.n_added} jobs done, {found.n_known} were in the log")
@@ -249,7 +261,7 @@ def unlearn(settings: UnlearnSettings, as_json: bool, dry_run: bool) -> None:
 
     Defaults are open-unlearning's for TOFU. Run the same command again to resume.
     """
-    job = unlearning.prepare(settings)
+    job = library.unlearn_job.prepare(settings)
     if dry_run:
         say("\n".join(job.planned(settings.out)))
         return
@@ -265,7 +277,7 @@ def print_trained(out: Path, what: str, more: dict[str, Any], *, new: bool, as_j
         notice(f"{out} holds this model already; nothing to do")
         if not as_json:
             return
-    losses = trainee.kept_losses(out)
+    losses = library.unlearn_trainee.kept_losses(out)
     first, last = losses[0], losses[-1]
     known = {"out": str(out), "steps": len(losses), "first_loss": first, "last_loss": last}
     answer(known | more, [f"{out}: {what}, loss {first:.4f} -> {last:.4f}"], as_json=as_json)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
+from lensaudit.cli import library
 from lensaudit.cli.options import options, shared
 from lensaudit.cli.terminal import (
     ProgressBar,
     answer,
     emit,
-    lazily,
     notice,
     say,
 )
@@ -24,11 +24,6 @@ from lensaudit.judge.settings import (
     LogSettings,
 )
 from lensaudit.screen.cells import brief, fields
-
-with lazily():
-    from lensaudit.judge import batches, client, jobs
-    from lensaudit.judge import calibrate as agreement
-    from lensaudit.screen import evaluation
 
 _PATH = click.Path(path_type=Path)
 _LOG = click.argument("log", type=_PATH)
@@ -52,7 +47,7 @@ def run(settings: LogSettings, as_json: bool, dry_run: bool) -> None:
     answer is kept as it comes: the same command again repeats no paid call.
     """
     if dry_run:
-        plan = jobs.plan_job(settings)
+        plan = library.judge_jobs.plan_job(settings)
         answer(plan, _fields(plan), as_json=as_json)
         if not as_json and not plan["probed"]:
             notice(
@@ -61,7 +56,7 @@ def run(settings: LogSettings, as_json: bool, dry_run: bool) -> None:
             )
         return
     with ProgressBar() as bar:
-        job = jobs.run_job(settings, bar, notice)
+        job = library.judge_jobs.run_job(settings, bar, notice)
     print_judged(job, as_json=as_json)
 
 
@@ -70,7 +65,7 @@ def run(settings: LogSettings, as_json: bool, dry_run: bool) -> None:
 @shared("json")
 def probe(settings: JudgeSettings, as_json: bool) -> None:
     """Ask a model a few tiny questions to see how it can be asked; ignores earlier answers."""
-    with client.open_client(settings, settings.model, fresh=True) as asked:
+    with library.judge_client.open_client(settings, settings.model, fresh=True) as asked:
         found, endpoint = asked.capability(), asked.endpoint
     if as_json:
         emit(asdict(found))
@@ -88,7 +83,7 @@ def probe(settings: JudgeSettings, as_json: bool) -> None:
 def calibrate(settings: CalibrationSettings, as_json: bool) -> None:
     """Compare a judge with labels set by hand: rank correlation, error, what length does."""
     with ProgressBar() as bar:
-        agreed = agreement.calibrate(settings, bar)
+        agreed = library.judge_calibrate.calibrate(settings, bar)
     found = asdict(agreed) | {"reading": agreed.reading}
     shown = {
         key: brief(value) if isinstance(value, float) or value is None else value
@@ -110,7 +105,7 @@ def batch() -> None:
 @shared("json")
 def batch_run(settings: LogSettings, how: BatchSettings, as_json: bool) -> None:
     """Send LOG off; the same command again collects. Exit code 75 while a batch is not over."""
-    job, lines, n_sent = batches.batch_job(settings, how=how, tell=notice)
+    job, lines, n_sent = library.judge_batches.batch_job(settings, how=how, tell=notice)
     if job is not None:
         print_judged(job, as_json=as_json)
         return
@@ -127,13 +122,18 @@ def batch_run(settings: LogSettings, how: BatchSettings, as_json: bool) -> None:
 @options(JudgeSettings)
 def batch_cancel(folder: Path, settings: JudgeSettings) -> None:
     """Stop the batches sent from FOLDER, an --out of `batch run`; collect with `batch run`."""
-    say("\n".join(batches.cancel_job(settings, folder)) or "nothing to stop")
+    say("\n".join(library.judge_batches.cancel_job(settings, folder)) or "nothing to stop")
 
 
-def print_judged(job: "jobs.JudgeJob", *, as_json: bool) -> None:
+def print_judged(job: "library.judge_jobs.JudgeJob", *, as_json: bool) -> None:
     """The table or the summary, where the files are, and what is unfinished."""
-    answer(jobs.summary_of(job), evaluation.of_judged(job), job.folder, as_json=as_json)
-    jobs.refuse_unfinished(job)
+    answer(
+        library.judge_jobs.summary_of(job),
+        library.screen_evaluation.of_judged(job),
+        job.folder,
+        as_json=as_json,
+    )
+    library.judge_jobs.refuse_unfinished(job)
 
 
 def _fields(values: Mapping[str, object]) -> Iterator[str]:

@@ -14,12 +14,9 @@ from typing import Any
 import click
 
 from lensaudit import __version__
-from lensaudit.cli.terminal import announce, lazily
+from lensaudit.cli.terminal import announce
 from lensaudit.errors import LensAuditError
 from lensaudit.files import os_error, printable
-
-with lazily():
-    from lensaudit.cli import options, project
 
 COMMANDS = {
     "init": ("lensaudit.cli.setup:init", "Write lensaudit.toml: models and rows, named once."),
@@ -144,6 +141,8 @@ class LazyGroup(click.Group):
         """The command, imported now."""
         if cmd_name not in COMMANDS:
             return None
+        from lensaudit.cli import project  # the help of `lensaudit` needs none
+
         module, attribute = COMMANDS[cmd_name][0].split(":")
         return project.as_all(getattr(importlib.import_module(module), attribute), cmd_name)
 
@@ -214,6 +213,8 @@ def run(arguments: list[str] | None = None) -> int:
 
 def _said(error: BaseException) -> tuple[str, int] | None:
     """The line for an error, and the exit code; None of a bug."""
+    from lensaudit.cli import options, project
+
     match error:
         case LensAuditError():
             return str(error), error.exit_code

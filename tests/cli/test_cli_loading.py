@@ -1,17 +1,26 @@
 """What is being imported is said on a terminal, and nowhere else."""
 
-import importlib
+import importlib.util
 import os
 import pty
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from lensaudit.cli import library
 from lensaudit.cli import terminal as loading
 
 MAIN = "from lensaudit.cli.main import main; main()"
-IMPORTS = "from lensaudit.cli.terminal import announce; announce([]); import scipy; print('done')"
+IMPORTS = """
+from lensaudit.cli import library
+from lensaudit.cli.terminal import announce
+announce([])
+library.checkup.__name__
+library.checkup.__name__
+print("done")
+"""
 
 
 def on_a_terminal(program, *arguments):
@@ -38,17 +47,25 @@ def on_a_terminal(program, *arguments):
 def test_what_is_loaded_is_named_and_the_line_is_erased():
     said = on_a_terminal(IMPORTS)
     # what the command says begins on an empty line
-    assert said == "\r\x1b[2Kloading scipy …\r\x1b[2Kdone\r\n"
+    assert said == "\r\x1b[2Kloading libraries …\r\x1b[2Kdone\r\n"
 
 
-def test_what_is_imported_lazily_is_run_when_it_is_used(tmp_path, monkeypatch):
-    (tmp_path / "later_on.py").write_text("VALUE = 3")
-    monkeypatch.syspath_prepend(tmp_path)
-    with loading.lazily():
-        later_on = importlib.import_module("later_on")
-    assert "later_on" not in sys.modules
-    assert later_on.VALUE == 3
-    assert sys.modules.pop("later_on").VALUE == 3
+def test_a_module_that_commands_call_is_imported_when_it_is_used():
+    code = (
+        "import sys; from lensaudit.cli import library; at = 'lensaudit.checkup';"
+        "before = at in sys.modules; library.checkup; print(before, at in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False True\n"
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = library.nonsense
+
+
+@pytest.mark.parametrize("name", library.modules())
+def test_every_module_that_commands_call_is_there_and_called(name):
+    assert importlib.util.find_spec(library.modules()[name])
+    called = f"library.{name}."
+    assert any(called in path.read_text() for path in Path(library.__file__).parent.glob("*.py"))
 
 
 def test_a_help_loads_nothing():
@@ -72,13 +89,9 @@ def test_nothing_is_said_to_who_wants_quiet_or_into_a_pipe(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     monkeypatch.setenv("TERM", kind)
     monkeypatch.setattr(loading, "_doing", None)
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    monkeypatch.setattr(loading, "LARGE", ("this",))
-    monkeypatch.delitem(sys.modules, "this", raising=False)
     loading.announce(arguments)
-    importlib.import_module("this")
     with loading.during("opening x"):
         pass
     said = capsys.readouterr().err
-    assert ("loading this …" in said) == ("opening x …" in said) == told
+    assert ("opening x …" in said) == told
     assert told or said == ""
