@@ -4,7 +4,8 @@ Question: given a model and its facts, does a score rank those that an attack br
           those that it does not? Does it still among facts that the model does not say? And do
           models whose mean reads deeper give less back?
 Command:  python experiments/predict.py benchmarks/predict/real.csv benchmarks/predict/gym.csv
-          (the rows are written by experiments/real_model.py and experiments/predict_gym.py)
+          (the rows are written by experiments/real_model.py and experiments/predict_gym.py;
+          --without MODEL leaves a model out)
 Takes:    seconds. Expected: docs/real_model.md.
 Writes:   the tables in Markdown; with --picture one figure, with --out the numbers as JSON.
 
@@ -13,9 +14,12 @@ on neither of two models that never saw it; where `full` is not hit, or a never-
 the fact says nothing about this attack and is left out, counted.
 
 The area is stratified by model (concordant pairs of facts of one model over all such pairs, ties
-one half), so that a score which only tells models apart reads .5. Limits: delete-one-author
-jackknife, Student's t with as many authors less one degrees of freedom; with several seeds the
-variance between seeds, jackknifed too, is added.
+one half), so that a score which only tells models apart reads .5. Limits: the variance of the
+delete-one-author jackknife and that of the delete-one-model one are added, of several seeds that of
+the delete-one-seed one in the place of the latter; Student's t with the fewer degrees of freedom.
+
+A model does not say a fact where nobody heard it say it: a fact that cannot be asked (a Yes or No)
+is among these, and counts wherever an attack scores it.
 """
 
 import itertools
@@ -89,12 +93,12 @@ def within_auc(scores: NDArray[Any], labels: NDArray[Any], strata: NDArray[Any])
 
 
 def jackknifed(statistic: Statistic, rows: pd.DataFrame) -> Estimate:
-    """A statistic with limits by author, and by seed where there are several."""
+    """A statistic with limits by author and by model, or by seed where there are several."""
     value = statistic(rows)
     if math.isnan(value):
         return Estimate(None, n=len(rows), why="too few pairs of facts")
     variance, freedom = 0.0, math.inf
-    for cluster in ("author", "seed"):
+    for cluster in ("author", "stratum" if rows["seed"].nunique() < 2 else "seed"):
         names = rows[cluster].unique()
         if len(names) < 2:
             if cluster == "author":
@@ -129,6 +133,20 @@ def area(rows: pd.DataFrame, score: str, outcome: str) -> Estimate:
         None if end is None else min(1.0, max(0.0, end)) for end in (found.low, found.high)
     )
     return Estimate(found.value, low, high, found.n, found.why)
+
+
+def lead(rows: pd.DataFrame, score: str, outcome: str) -> Estimate:
+    """Area of a score less that of the entity's own probability, on the same facts."""
+    chosen = rows.dropna(subset=[score, "entity_prob", f"back_{outcome}"])
+
+    def statistic(part: pd.DataFrame) -> float:
+        labels, strata = part[f"back_{outcome}"].to_numpy(float), part["stratum"].to_numpy()
+        own, its = (
+            within_auc(part[one].to_numpy(float), labels, strata) for one in (score, "entity_prob")
+        )
+        return own - its
+
+    return jackknifed(statistic, chosen)
 
 
 def added(rows: pd.DataFrame, score: str, outcome: str, *, given: str = "entity_prob") -> Estimate:
@@ -168,8 +186,8 @@ def added(rows: pd.DataFrame, score: str, outcome: str, *, given: str = "entity_
 
 
 def silent(rows: pd.DataFrame) -> pd.DataFrame:
-    """Facts that the model does not say, neither asked nor once its answer is begun."""
-    return rows[(rows[list(SAID)].max(axis=1) == 0)]
+    """Facts that nobody heard the model say, neither asked nor once its answer is begun."""
+    return rows[(rows[list(SAID)].max(axis=1) != 1)]
 
 
 def recovery(rows: pd.DataFrame, attack: str) -> pd.Series:
@@ -278,6 +296,11 @@ def tables(rows: pd.DataFrame) -> dict[str, Any]:
         "counts": {"all": counts(rows), "silent": counts(quiet)},
         "all": {one: {out: area(rows, one, out) for out in OUTCOMES} for one in SCORES},
         "silent": {one: {out: area(quiet, one, out) for out in OUTCOMES} for one in SCORES},
+        "lead": {
+            one: {out: lead(quiet, one, out) for out in OUTCOMES}
+            for one in SCORES
+            if one != "entity_prob"
+        },
         "added": {
             one: {out: added(rows, one, out) for out in OUTCOMES}
             for one in SCORES
@@ -296,7 +319,8 @@ def tables(rows: pd.DataFrame) -> dict[str, Any]:
 TITLES = {
     "all": "Area within models, all facts",
     "silent": "Area within models, facts that the model does not say (asked, or answer begun)",
-    "added": "Area added to the entity's own probability",
+    "lead": "The same less that of the entity's own probability",
+    "added": "Area added to the entity's own probability, all facts",
     "over_models": "Rank correlation over models with recovery",
 }
 
@@ -349,19 +373,27 @@ def draw(found: dict[str, dict[str, Any]], picture: Path) -> None:
     type=click.Choice(OUTCOMES),
     help="Only these columns. Repeatable.",
 )
+@click.option("--without", multiple=True, help="Leave this model out. Repeatable.")
 @click.option("--picture", type=click.Path(path_type=Path), help="SVG or PNG.")
 @click.option("--out", type=click.Path(path_type=Path), help="All numbers, as JSON.")
 def main(
-    files: tuple[Path, ...], wanted: tuple[str, ...], picture: Path | None, out: Path | None
+    files: tuple[Path, ...],
+    wanted: tuple[str, ...],
+    without: tuple[str, ...],
+    picture: Path | None,
+    out: Path | None,
 ) -> None:
     """Print the tables of every family in the files."""
     rows = read(files)
+    rows = rows[~rows["model"].isin(without)]
     found = {family: tables(part) for family, part in rows.groupby("family")}
     for family, one in found.items():
         n_models = len(one["models"])
         click.echo(f"\n## {family}: {n_models} models\n")
         shown = {name: n["back"] for name, n in one["counts"]["all"].items() if n["back"]}
         click.echo(f"Facts that came back: {shown}\n")
+        n_open = int(silent(rows[rows["family"] == family])[list(SAID)].isna().all(axis=1).sum())
+        click.echo(f"Of the facts that a model does not say {n_open} cannot be asked.\n")
         for kind, title in TITLES.items():
             click.echo(markdown(f"### {title}", one[kind], wanted) + "\n")
         for row in one["contradicted"]:

@@ -96,6 +96,23 @@ def test_what_is_added_is_nothing_where_the_outputs_know_all(predict):
     assert noise.value < 0.02
 
 
+def test_what_nobody_can_ask_is_not_said_and_counts(predict):
+    rows = pd.DataFrame({"greedy": [1, 0, np.nan, 0.0], "prefix": [0, 0, np.nan, 1.0]})
+    assert predict.silent(rows).index.tolist() == [1, 2]
+
+
+def test_limits_widen_where_the_models_differ(predict):
+    """Of one model the score tells, of the others it does not: another model is another answer."""
+    rows = facts(signal=0.0, n_models=4)
+    told = rows["stratum"] == "m0"
+    rows.loc[told, "uds"] = rows.loc[told, "back_any"]
+    found = predict.area(rows, "uds", "any")
+    by_model = [predict.within_auc(*arrays(part)) for _, part in rows.groupby("stratum")]
+    assert max(by_model) == 1.0
+    # the least of what eight authors and four models leave: Student's t of three degrees
+    assert found.high - found.low > 2 * 3.18 * np.std(by_model, ddof=1) / 4**0.5 / 2
+
+
 def test_a_fact_comes_back_only_where_both_controls_decide(predict):
     rows = pd.DataFrame(
         {
@@ -148,6 +165,10 @@ def test_the_page_says_what_the_rows_say(predict):
             found = predict.cell(predict.area(part, score, outcome))
             assert "[" in found
             assert found in page, (score, outcome, found)
+    for part in (real, real[real["model"] != "rmu"]):
+        lead = predict.lead(predict.silent(part), "uds", "retrained_T")
+        assert lead.low < 0 < lead.high  # suggested, and not shown
+        assert predict.cell(lead) in page
     quiet = real[~real["model"].isin(["simnpo", "idknll", "idk_top", "trigger"])]
     for part, score in ((real, "uds"), (real, "entity_prob"), (quiet, "uds")):
         assert predict.cell(predict.over_models(part, score, "retrained_T")) in page
