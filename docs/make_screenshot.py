@@ -46,8 +46,8 @@ PICTURES = (
 
 def main(results: Path | None = None) -> None:
     """Audit the family, write its page, take the pictures."""
-    sys.path.insert(0, str(ROOT / "tests" / "report"))
-    from chromium import Chromium, find
+    sys.path.insert(0, str(ROOT / "tests"))
+    from support.chromium import Chromium, find
 
     program = find()
     if program is None:

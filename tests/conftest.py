@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bridges import share_bridges
 from support import ARCHITECTURES, SHARED, tiny_model, tiny_model_of
+from support.bridges import share_bridges
 
 # submitit's logging at import closes every handler there is, absl's with pytest's captured stream
 os.environ.setdefault("SUBMITIT_LOG_LEVEL", "NOCONFIG")

@@ -4,9 +4,9 @@ import json
 from html import escape
 
 import pytest
-from command_cases import CASES, ENVIRONMENT
-from command_golden import GOLDEN, Stage, difference, stored
-from verdict_support import page_data
+from support.command_cases import CASES, ENVIRONMENT
+from support.command_golden import GOLDEN, Stage, difference, stored
+from support.verdict_support import page_data
 
 from lensaudit.errors import InputError
 from lensaudit.report.render import write_report

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 import pytest
-from pages import DOCS, ROOT, blocks, commands, page, sections
+from support.pages import DOCS, ROOT, blocks, commands, page, sections
 
 import lensaudit
 from lensaudit.cli.main import cli, run

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from pages import DOCS, ROOT
+from support.pages import DOCS, ROOT
 
 from docs.make_notebooks import PAGES, cells
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from command_golden import _contents, call, difference
+from support.command_golden import _contents, call, difference
 
 from benchmarks.kernels import KERNELS, environment, fingerprint, run, why_not
 

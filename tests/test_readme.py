@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from command_golden import CENTRED, normal, stored
 from huggingface_hub import constants
-from pages import ROOT, blocks, commands
+from support.command_golden import CENTRED, normal, stored
+from support.pages import ROOT, blocks, commands
 
 import lensaudit
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from pages import DOCS, ROOT
+from support.pages import DOCS, ROOT
 
 PAGES = sorted(path.relative_to(DOCS).with_suffix("") for path in DOCS.rglob("*.md"))
 

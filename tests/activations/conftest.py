@@ -1,5 +1,5 @@
 import pytest
-from store_cases import fill
+from support.store_cases import fill
 
 
 @pytest.fixture(scope="session")

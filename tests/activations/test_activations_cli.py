@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from store_cases import BASE, fill, flip
+from support.store_cases import BASE, fill, flip
 
 from lensaudit.cli.main import run
 from lensaudit.cli.options import ByteSize

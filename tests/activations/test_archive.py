@@ -6,7 +6,7 @@ import os
 import tarfile
 
 import pytest
-from store_cases import BASE, copy, fill, forge
+from support.store_cases import BASE, copy, fill, forge
 
 from lensaudit.activations.archive import export, import_archive
 from lensaudit.activations.inventory import cache_folders

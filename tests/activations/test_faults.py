@@ -9,7 +9,7 @@ import shutil
 from contextlib import suppress
 
 import pytest
-from store_cases import fill, make_example, writer
+from support.store_cases import fill, make_example, writer
 
 from lensaudit.activations import presence
 from lensaudit.activations.inventory import verify

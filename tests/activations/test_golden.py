@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import xxhash
-from store_cases import BASE, same
+from support.store_cases import BASE, same
 
 from lensaudit.activations.inventory import verify
 from lensaudit.activations.store import ActivationStore, ExampleActivations, open_activations

@@ -7,7 +7,7 @@ import tracemalloc
 import h5py
 import numpy as np
 import pytest
-from store_cases import copy, forge
+from support.store_cases import copy, forge
 
 from lensaudit.activations.inventory import verify
 from lensaudit.activations.shard import check_bytes, check_shard

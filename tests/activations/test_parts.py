@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from store_cases import BASE, fill, flip, forge, make_example, same
+from support.store_cases import BASE, fill, flip, forge, make_example, same
 
 from lensaudit.activations.inventory import verify
 from lensaudit.activations.spec import HOOKS, _signed, parse_spec

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from store_cases import BASE, fill, make_example, writer
+from support.store_cases import BASE, fill, make_example, writer
 
 from lensaudit.activations import presence
 from lensaudit.activations.store import ActivationStore

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from store_cases import BASE, fill, make_example
+from support.store_cases import BASE, fill, make_example
 
 from lensaudit.activations.store import ActivationStore, open_activations
 from lensaudit.errors import InputError

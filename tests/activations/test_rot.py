@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from store_cases import BASE, fill, flip, make_example, same
+from support.store_cases import BASE, fill, flip, make_example, same
 
 from lensaudit.activations import store as module
 from lensaudit.activations.inventory import verify

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_cases import BASE, fill, make_example, same, writer
+from support.store_cases import BASE, fill, make_example, same, writer
 
 from lensaudit.activations.store import ActivationStore, ExampleActivations, open_activations
 from lensaudit.errors import InputError, VerificationError, WorkError

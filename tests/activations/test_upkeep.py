@@ -7,7 +7,7 @@ import shutil
 import time
 
 import pytest
-from store_cases import BASE, copy, fill, flip, make_example, same
+from support.store_cases import BASE, copy, fill, flip, make_example, same
 
 from lensaudit.activations import upkeep
 from lensaudit.activations.inventory import describe, verify

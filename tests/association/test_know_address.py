@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from judge_server import Answer
-from served_model import ServedModel
 from support import EMBEDDED
+from support.judge_server import Answer
+from support.served_model import ServedModel
 
 import lensaudit as la
 from lensaudit.association.endpoint import ANSWER_TOKENS, calls_of, forms_of, log_shares, served_at

@@ -5,8 +5,8 @@ import re
 import shlex
 
 import pytest
-from pages import page
-from tolerance import NATS
+from support.pages import page
+from support.tolerance import NATS
 
 from lensaudit.cli.main import run
 

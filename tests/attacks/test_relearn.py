@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from support import llama_of
-from tolerance import NATS
+from support.tolerance import NATS
 
 import lensaudit as la
 from lensaudit.attacks import relearn as room

@@ -4,8 +4,8 @@ import json
 from collections import Counter
 
 import pytest
-from generated import save_birthdays, save_years
 from support import EMBEDDED
+from support.generated import save_birthdays, save_years
 
 from lensaudit.attacks.rtt import McqItem, handled, load_mcq, make_dataset, save_mcq
 from lensaudit.attacks.rtt import study as study_room

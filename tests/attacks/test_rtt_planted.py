@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import rtt_support as world
 import torch
-from rtt_support import command
+from support import rtt_support as world
+from support.rtt_support import command
 
 from lensaudit.attacks import rtt
 from lensaudit.attacks.rtt.log import Finished, Point, Reading

@@ -4,8 +4,8 @@ from random import Random
 from typing import get_args
 
 import pytest
-import rtt_support as world
 import torch
+from support import rtt_support as world
 from transformers import AutoTokenizer
 
 import lensaudit

@@ -3,8 +3,8 @@
 import copy
 
 import pytest
-import rtt_support as world
 import torch
+from support import rtt_support as world
 
 from lensaudit.attacks.rtt import in_memory
 from lensaudit.attacks.rtt.readout import StartWeights, encode_split, read, read_along

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 from support import EMBEDDED
-from tolerance import NATS
+from support.tolerance import NATS
 
 import lensaudit as la
 from lensaudit.auditing.audit import plan_audit

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from support import checkpoint_of
-from tolerance import NATS
+from support.tolerance import NATS
 
 from lensaudit.activations.store import open_activations
 from lensaudit.auditing.evaluate import evaluate_into, open_evaluation

@@ -9,7 +9,7 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
-from command_golden import normal
+from support.command_golden import normal
 
 KEPT = {"activations", ".locks", "attempts", "claims"}
 """Folders of caches, and of who did what when."""

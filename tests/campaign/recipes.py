@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from command_cases import JUDGED, MUSE, OWN, PAIRS, asked, with_wrong_answers
+from support.command_cases import JUDGED, MUSE, OWN, PAIRS, asked, with_wrong_answers
 
 ROWS = OWN["rows.jsonl"]
 FILES: Mapping[str, str] = {

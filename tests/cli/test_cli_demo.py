@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tolerance import NATS
+from support.tolerance import NATS
 
 import lensaudit
 from experiments import uds_by_hand

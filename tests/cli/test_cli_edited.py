@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from command_cases import JUDGED, OWN, ROWS, with_wrong_answers
 from support import lay_out
+from support.command_cases import JUDGED, OWN, ROWS, with_wrong_answers
 
 from lensaudit.association.canaries import draw_canaries
 from lensaudit.cli.main import run

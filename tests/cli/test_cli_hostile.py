@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hostile import BASES, Case, build, cases, commands, sample, witness
+from support.hostile import BASES, Case, build, cases, commands, sample, witness
 
 from lensaudit.cli.main import run
 

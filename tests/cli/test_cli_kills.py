@@ -16,8 +16,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
-from command_cases import CASES, ENVIRONMENT
-from command_golden import Case, Stage, _contents, _shown, difference
+from support.command_cases import CASES, ENVIRONMENT
+from support.command_golden import Case, Stage, _contents, _shown, difference
 
 EXTRA = {
     one.name: one

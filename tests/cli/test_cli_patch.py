@@ -3,9 +3,9 @@ import math
 import shutil
 
 import pytest
-from frozen import frozen, save_few
 from support import EMBEDDED
-from tolerance import NATS
+from support.frozen import frozen, save_few
+from support.tolerance import NATS
 
 from lensaudit.cli.main import run
 from lensaudit.data.tofu import forget_set

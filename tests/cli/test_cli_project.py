@@ -7,8 +7,8 @@ import shutil
 
 import click
 import pytest
-from hostile import commands
 from support import EMBEDDED
+from support.hostile import commands
 
 from lensaudit.cli.main import cli, run
 from lensaudit.data.tofu import forget_set

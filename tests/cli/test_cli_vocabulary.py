@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from hostile import commands
+from support.hostile import commands
 
 from lensaudit.cli.main import COMMANDS, run
 

@@ -1,9 +1,9 @@
 import json
 
 import pytest
-from frozen import embedded_tokenizer, encodings, frozen
-from generated import tokenizer_like
 from support import refusal
+from support.frozen import embedded_tokenizer, encodings, frozen
+from support.generated import tokenizer_like
 from transformers import AutoTokenizer
 
 from lensaudit.data import chat

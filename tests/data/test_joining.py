@@ -1,8 +1,8 @@
 """An answer encoded after its prompt has the text of both as one, whatever the tokenizer."""
 
 import pytest
-from frozen import embedded_tokenizer
 from support import refusal
+from support.frozen import embedded_tokenizer
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 

@@ -1,9 +1,9 @@
 import re
 
 import pytest
-from frozen import embedded_forget, embedded_tokenizer, frozen, positions
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.frozen import embedded_forget, embedded_tokenizer, frozen, positions
 
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import (

@@ -1,8 +1,8 @@
 import json
 
 import pytest
-from generated import save_muse
 from support import EMBEDDED
+from support.generated import save_muse
 
 from lensaudit import hub
 from lensaudit.data import tofu

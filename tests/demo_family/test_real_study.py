@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from tolerance import NATS
+from support.tolerance import NATS
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("real_model", "predict", "fact_records")

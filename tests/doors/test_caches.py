@@ -6,7 +6,7 @@ import h5py
 import pytest
 import safetensors.torch
 import torch
-from pages import DOCS
+from support.pages import DOCS
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import lensaudit as la

@@ -10,18 +10,16 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-import verdict_support as made
 import yaml
 from huggingface_hub import parse_eval_result_entries
 from jsonschema import Draft7Validator
+from support import report_cases as cases
+from support import verdict_support as made
 
 from lensaudit.doors.export import WRITERS, export
 from lensaudit.doors.settings import ExportSettings
 from lensaudit.errors import InputError
 from lensaudit.verdict.collect import verdicts
-
-sys.path.append(str(Path(__file__).parents[1] / "report"))
-import report_cases as cases
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "every_eval_ever.json").read_text())
 NAMED = {"hub-results": {"dataset": "org/set@abc"}}

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tolerance import NATS
+from support.tolerance import NATS
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from generated import save_tokenizer
 from support import EMBEDDED
+from support.generated import save_tokenizer
 
 from lensaudit.cli.main import run
 from lensaudit.evaluation import passes as opening

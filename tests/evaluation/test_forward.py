@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny_model
-from tolerance import NATS
+from support.tolerance import NATS
 
 from lensaudit.data.chat import Encoding
 from lensaudit.data.suites import Split

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from metric_helpers import conditions_of, tiny_passes, tiny_split
 from support import tiny_model
-from tolerance import NATS
+from support.metric_helpers import conditions_of, tiny_passes, tiny_split
+from support.tolerance import NATS
 
 from lensaudit.errors import WorkError
 from lensaudit.evaluation.passes import Subject

@@ -2,10 +2,10 @@
 
 import json
 
-import frozen
 import pytest
-from frozen_suites import SCENARIOS, suites
-from metric_helpers import FAMILY, goldens, scenario_passes, subject_in
+from support import frozen
+from support.frozen_suites import SCENARIOS, suites
+from support.metric_helpers import FAMILY, goldens, scenario_passes, subject_in
 
 from lensaudit.evaluation.log import completed, read_log, recomputed, write_log
 from lensaudit.evaluation.suite import evaluate, retain_reference

@@ -5,7 +5,7 @@ import re
 import shlex
 
 import pytest
-from pages import page
+from support.pages import page
 
 from lensaudit.cli.main import run
 

@@ -5,7 +5,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from metric_helpers import tiny_passes, tiny_split
+from support.metric_helpers import tiny_passes, tiny_split
 
 from lensaudit.data.chat import Template
 from lensaudit.errors import InputError

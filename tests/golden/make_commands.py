@@ -17,8 +17,8 @@ TESTS = Path(__file__).parents[1]
 def main(arguments: list[str]) -> None:
     """Play the named cases, or all, and store what they gave."""
     sys.path.insert(0, str(TESTS))
-    from command_cases import CASES, ENVIRONMENT
-    from command_golden import Stage, difference, store, stored
+    from support.command_cases import CASES, ENVIRONMENT
+    from support.command_golden import Stage, difference, store, stored
 
     check = "--check" in arguments
     names = [name for name in arguments if name != "--check"] or list(CASES)

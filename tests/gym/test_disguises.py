@@ -1,7 +1,7 @@
 """Disguises leave every answer as it is; without what takes them back they do not."""
 
 import torch
-from llama_helpers import logits, streams
+from support.llama_helpers import logits, streams
 
 from experiments import disguises
 from lensaudit.gym import edits

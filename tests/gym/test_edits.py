@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from llama_helpers import logits, streams
+from support.llama_helpers import logits, streams
 
 from lensaudit.gym import edits
 from lensaudit.models.quantize import nf4

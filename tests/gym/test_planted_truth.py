@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from pages import page, sections
+from support.pages import page, sections
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 

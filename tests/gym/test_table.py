@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-import verdict_support as made
+from support import verdict_support as made
 
 from lensaudit.gym.table import (
     ANCHOR,

@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from judge_server import JudgeStub
+from support.judge_server import JudgeStub
 
 from lensaudit.judge.client import open_client
 from lensaudit.judge.items import JudgeRequest

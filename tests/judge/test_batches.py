@@ -4,7 +4,7 @@ import sys
 import time
 
 import pytest
-from judge_server import Answer
+from support.judge_server import Answer
 
 from lensaudit.errors import InputError, WorkError
 from lensaudit.judge import transport

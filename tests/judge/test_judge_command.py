@@ -123,7 +123,7 @@ def test_a_server_that_sends_garbage_is_bad_input_and_not_a_passing_trouble(
 
 
 def test_a_limit_that_was_named_is_the_one_that_is_sent_and_planned(stub_of, rows, capsys):
-    from judge_server import Abilities
+    from support.judge_server import Abilities
 
     stub = stub_of(abilities=Abilities(thinks=True))
     command = ["judge", "run", rows, "--json", *on(stub)]

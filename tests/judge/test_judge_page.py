@@ -5,7 +5,7 @@ import re
 import shlex
 
 import pytest
-from pages import page
+from support.pages import page
 
 from lensaudit.cli.main import run
 from lensaudit.judge.calibrate import calibrate, read_labels, shipped_sets

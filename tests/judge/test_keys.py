@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict
 
 import pytest
-from judge_server import Answer, error
+from support.judge_server import Answer, error
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError

@@ -1,7 +1,7 @@
 import dataclasses
 
 import pytest
-from judge_server import Abilities, JudgeStub
+from support.judge_server import Abilities, JudgeStub
 
 from lensaudit.errors import InputError, WorkError
 from lensaudit.judge.calls import Reply

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from pages import ROOT, page
+from support.pages import ROOT, page
 
 from lensaudit.meta.aggregate import SCORES
 from lensaudit.meta.documents import COLUMNS, faithfulness_document, robustness_document

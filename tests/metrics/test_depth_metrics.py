@@ -5,8 +5,8 @@ import json
 import sys
 
 import pytest
-from metric_helpers import tiny_passes
-from tolerance import NATS
+from support.metric_helpers import tiny_passes
+from support.tolerance import NATS
 
 from lensaudit.auditing.question import annotated_set
 from lensaudit.auditing.settings import EvaluateSettings

@@ -3,7 +3,7 @@
 import pkgutil
 
 import pytest
-from metric_helpers import tiny_passes
+from support.metric_helpers import tiny_passes
 
 import lensaudit.metrics
 from lensaudit.evaluation.suite import evaluate

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from frozen import differences, first_rows, frozen, prepared, representation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import EMBEDDED
+from support.frozen import differences, first_rows, frozen, prepared, representation
 
 from lensaudit.activations.upkeep import verify_books
 from lensaudit.errors import InputError, WorkError

@@ -1,8 +1,8 @@
 import pytest
 import support
 import torch
-from frozen import embedded_forget
 from support import EMBEDDED, checkpoint_of
+from support.frozen import embedded_forget
 from transformer_lens.model_bridge.sources.transformers import source
 
 import lensaudit as la

@@ -3,7 +3,7 @@
 from dataclasses import fields, replace
 
 import pytest
-from metric_helpers import tiny_passes
+from support.metric_helpers import tiny_passes
 
 from lensaudit.activations.spec import Fingerprint
 from lensaudit.evaluation import passes as passes_module

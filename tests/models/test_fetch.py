@@ -7,8 +7,8 @@ import zipfile
 
 import pytest
 import torch
-from pages import page
 from support import checkpoint_of
+from support.pages import page
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from lensaudit.cli.main import run

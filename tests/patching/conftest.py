@@ -1,5 +1,5 @@
 import pytest
-from audit_helpers import save_family, save_questions
+from support.audit_helpers import save_family, save_questions
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,8 @@ import weakref
 
 import pytest
 import torch
-from audit_helpers import audit_in, run, save_family, save_questions
-from tolerance import NATS
+from support.audit_helpers import audit_in, run, save_family, save_questions
+from support.tolerance import NATS
 
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.models.bridge import is_held, load, opened_once

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from audit_helpers import anew, audit_in, run, save_family, save_questions
 from support import lines_of
+from support.audit_helpers import anew, audit_in, run, save_family, save_questions
 
 from lensaudit.data.spans import Encoded
 from lensaudit.patching import score_cache, scoring

@@ -8,7 +8,7 @@ from operator import add
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wavefront_helpers import examples
+from support.wavefront_helpers import examples
 
 from lensaudit.errors import InputError
 from lensaudit.models.sizes import Sizes

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from support import EMBEDDED
-from tolerance import NATS
+from support.tolerance import NATS
 
 import lensaudit as la
 from lensaudit.data.facts import load_facts

@@ -1,7 +1,7 @@
 """Components are patched in from a cache, which a run makes where it is not there."""
 
 import pytest
-from audit_helpers import anew, audit_in, run, save_family, save_questions
+from support.audit_helpers import anew, audit_in, run, save_family, save_questions
 
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.auditing.streams import cache_into, plan_cache

@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 import torch
-import verdict_support as made
 from support import EMBEDDED
-from tolerance import NATS
+from support import verdict_support as made
+from support.tolerance import NATS
 from transformers import AutoTokenizer
 
 import lensaudit as la

@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from audit_helpers import anew
-from frozen import EM_LAYERS, EM_SOURCES, differences, em_numbers, frozen, save_em_rows
 from support import EMBEDDED
+from support.audit_helpers import anew
+from support.frozen import EM_LAYERS, EM_SOURCES, differences, em_numbers, frozen, save_em_rows
 
 import lensaudit as la
 from lensaudit.errors import InputError

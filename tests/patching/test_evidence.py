@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from audit_helpers import anew, run
 from support import checkpoint_of
-from tolerance import NATS
+from support.audit_helpers import anew, run
+from support.tolerance import NATS
 
 from lensaudit.data.neutral import Neutral, neutral_of
 from lensaudit.data.spans import make_batch

@@ -1,7 +1,7 @@
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wavefront_helpers import examples
+from support.wavefront_helpers import examples
 
 from lensaudit.patching.layout import layout_of, schedule_of
 

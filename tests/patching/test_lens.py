@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from audit_helpers import audit_in, run
-from tolerance import NATS
+from support.audit_helpers import audit_in, run
+from support.tolerance import NATS
 
 from lensaudit.cli.main import run as lensaudit
 from lensaudit.errors import InputError

@@ -8,9 +8,9 @@ import os
 import pytest
 import support
 import torch
-from audit_helpers import audit_in, run, save_family, save_questions
-from frozen import FEW, embedded_forget
 from support import checkpoint_of
+from support.audit_helpers import audit_in, run, save_family, save_questions
+from support.frozen import FEW, embedded_forget
 
 import lensaudit as la
 from lensaudit.activations.fill import fill, fingerprint_of_run

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from frozen import differences, frozen, patching
+from support.frozen import differences, frozen, patching
 
 from lensaudit.data.spans import make_batch
 from lensaudit.models.bridge import residuals

@@ -6,8 +6,8 @@ import shutil
 import pytest
 import support
 import torch
-from audit_helpers import save_family, save_questions
-from widened import save_relabelled, save_widened, widened
+from support.audit_helpers import save_family, save_questions
+from support.widened import save_relabelled, save_widened, widened
 
 import lensaudit as la
 from lensaudit.errors import InputError

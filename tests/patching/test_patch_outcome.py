@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from scipy.stats import t as student
-from wavefront_helpers import examples
+from support.wavefront_helpers import examples
 
 from lensaudit.patching.options import ResolvedSettings
 from lensaudit.patching.outcome import (

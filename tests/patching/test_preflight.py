@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 import support
 import torch
-from audit_helpers import audit_in, run
+from support.audit_helpers import audit_in, run
 
 from lensaudit.data.spans import make_batch
 from lensaudit.errors import InputError, VerificationError

@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 import support
 import torch
-from audit_helpers import audit_in, run, save_family, save_questions
 from support import checkpoint_of
-from wavefront_helpers import examples, source_stack, swept
+from support.audit_helpers import audit_in, run, save_family, save_questions
+from support.wavefront_helpers import examples, source_stack, swept
 
 from lensaudit.data.spans import make_batch
 from lensaudit.models import causal

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from audit_helpers import save_family, save_questions
+from support.audit_helpers import save_family, save_questions
 
 from lensaudit.activations.store import open_activations
 from lensaudit.models.sizes import n_parameters

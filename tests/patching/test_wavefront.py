@@ -6,7 +6,7 @@ import support
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from wavefront_helpers import NATS, assert_equal, defined, examples, source_stack, swept
+from support.wavefront_helpers import NATS, assert_equal, defined, examples, source_stack, swept
 
 from lensaudit.data.spans import make_batch
 from lensaudit.models.bridge import bridge_from, residuals

@@ -1,8 +1,8 @@
 """Pages in a real browser, where this machine has one."""
 
-import chromium
 import pytest
-from report_cases import ERRORS, sweep
+from support import chromium
+from support.report_cases import ERRORS, sweep
 
 from lensaudit.report.render import write_report
 

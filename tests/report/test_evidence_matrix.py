@@ -1,8 +1,8 @@
 """The table of models says what each way of looking found of each model, and no more."""
 
 import pytest
-import verdict_support as made
-from report_cases import change, eval_run, patch_run, write
+from support import verdict_support as made
+from support.report_cases import change, eval_run, patch_run, write
 
 from lensaudit.report.assemble import assemble
 from lensaudit.report.evidence import COLUMNS, columns_of, missing_of

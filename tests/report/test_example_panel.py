@@ -5,8 +5,8 @@ import re
 
 import numpy as np
 import pytest
-from report_cases import ERRORS, answers, attacked, eval_run, patch_run, texts
 from scipy.stats import t
+from support.report_cases import ERRORS, answers, attacked, eval_run, patch_run, texts
 
 from lensaudit.errors import InputError
 from lensaudit.report import assemble as assembled

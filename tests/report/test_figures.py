@@ -1,7 +1,7 @@
 """Pictures and tables for a paper, from what lies on disk."""
 
 import pytest
-from report_cases import patch_run
+from support.report_cases import patch_run
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError

@@ -7,9 +7,9 @@ The answers are held against the result files, which the reader does not see.
 import json
 
 import pytest
-import verdict_support as made
-from page_reader import Answers, read
-from report_cases import eval_run, patch_run, seal, write
+from support import verdict_support as made
+from support.page_reader import Answers, read
+from support.report_cases import eval_run, patch_run, seal, write
 
 from lensaudit.report.render import write_report
 from lensaudit.verdict.collect import verdicts

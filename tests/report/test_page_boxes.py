@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from report_cases import attacked, em_run, eval_run, other_results, patch_run
+from support.report_cases import attacked, em_run, eval_run, other_results, patch_run
 from test_example_panel import family
 
 from lensaudit.report.render import write_report

@@ -5,7 +5,7 @@ import json
 import math
 
 import pytest
-from report_cases import change, patch_run
+from support.report_cases import change, patch_run
 
 from lensaudit.report import packing as tokens
 from lensaudit.report.assemble import assemble

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from report_cases import ERRORS, eval_run, patch_run
+from support.report_cases import ERRORS, eval_run, patch_run
 
 from lensaudit.report.render import write_report
 

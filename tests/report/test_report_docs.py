@@ -2,7 +2,7 @@
 
 import re
 
-from pages import DOCS, page
+from support.pages import DOCS, page
 
 from lensaudit.report.packing import LONGEST
 from lensaudit.report.shelf import MOST_RUNS

@@ -4,9 +4,9 @@ import re
 
 import numpy as np
 import pytest
-import verdict_support as made
-from report_cases import change, eval_run, manifest, patch_run, seal, write
-from verdict_support import page_data
+from support import verdict_support as made
+from support.report_cases import change, eval_run, manifest, patch_run, seal, write
+from support.verdict_support import page_data
 
 from lensaudit.cli.main import run
 from lensaudit.report.assemble import assemble

@@ -1,7 +1,7 @@
 """The parts beside UDS: exact match, steering, attacks, meta-evaluation, aggregates."""
 
 import pytest
-from report_cases import ERRORS, change, em_run, other_results, patch_run, write
+from support.report_cases import ERRORS, change, em_run, other_results, patch_run, write
 
 from lensaudit.errors import InputError
 from lensaudit.report.assemble import assemble

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from report_cases import ERRORS
+from support.report_cases import ERRORS
 
 from lensaudit.cli.main import run
 

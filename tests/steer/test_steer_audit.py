@@ -7,11 +7,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-import planted
 import pytest
 import torch
-from planted import finding
-from support import lines_of
+from support import lines_of, planted
+from support.planted import finding
 
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError

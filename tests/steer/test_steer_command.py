@@ -5,8 +5,8 @@ import shlex
 import shutil
 
 import pytest
-from judge_server import JudgeStub
 from support import lines_of
+from support.judge_server import JudgeStub
 
 from lensaudit.cli.main import run
 from lensaudit.files import write_json

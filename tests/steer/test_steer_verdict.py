@@ -2,7 +2,7 @@
 
 import pandas as pd
 import pytest
-from planted import finding
+from support.planted import finding
 
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.steer.audit import recovery_of, summary_of

@@ -1,7 +1,7 @@
 """One finished sweep of the embedded family, shared: it takes seconds."""
 
 import pytest
-from sweep_helpers import command, planned
+from support.sweep_helpers import command, planned
 
 
 @pytest.fixture(scope="session")

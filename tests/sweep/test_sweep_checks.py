@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 from support import checkpoint_of
-from sweep_helpers import VALUE, command, planned, publish_values
-from tolerance import NATS
+from support.sweep_helpers import VALUE, command, planned, publish_values
+from support.tolerance import NATS
 
 import lensaudit as la
 from lensaudit.data.facts import embedded_rows

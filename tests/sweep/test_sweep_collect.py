@@ -3,7 +3,7 @@
 import csv
 import json
 
-from sweep_helpers import VALUE, toy_run_unit, toy_sweep
+from support.sweep_helpers import VALUE, toy_run_unit, toy_sweep
 
 from lensaudit.cli.main import run
 from lensaudit.results.records import signed

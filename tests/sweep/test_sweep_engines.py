@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support import without
-from sweep_helpers import behave, calls, command, names, swept, toy_sweep
+from support.sweep_helpers import behave, calls, command, names, swept, toy_sweep
 
 from lensaudit.errors import InputError, PartialError
 from lensaudit.progress import unheard
@@ -25,13 +25,13 @@ from lensaudit.sweep.engines import (
 from lensaudit.sweep.plan import UnitConditions
 from lensaudit.sweep.settings import RunSettings
 
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 
 
 @pytest.fixture
 def importable(monkeypatch):
     """Other processes find the toys too."""
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
 
 
 KILLED = ["retain", "full", "m0", "m1 die", "m1 die", "m1", "m2", "m3 404", "m4"]
@@ -75,11 +75,11 @@ def waiting(root, label):
         "import sys, functools; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path\n"
         "from lensaudit.sweep.engines import run_pool\n"
-        "from sweep_helpers import swept\n"
+        "from support.sweep_helpers import swept\n"
         "swept(Path(sys.argv[2]), run_pool, workers=1)\n"
     )
     driver = subprocess.Popen(
-        [sys.executable, "-c", code, str(HERE), str(root)], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, str(TESTS), str(root)], stderr=subprocess.PIPE, text=True
     )
     until(lambda: list((root / "work").glob("*.waits")))
     running = next(one for one in states_of(sweep) if one.name == "running")

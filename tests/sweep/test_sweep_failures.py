@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from sweep_helpers import (
+from support.sweep_helpers import (
     ERRORS,
     behave,
     calls,

@@ -5,7 +5,7 @@ import os
 import shutil
 
 import pytest
-from sweep_helpers import swept, toy_sweep
+from support.sweep_helpers import swept, toy_sweep
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError, LensAuditError

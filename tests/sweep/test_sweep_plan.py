@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from support import GOLDEN
-from sweep_helpers import SMALL, command, plan_of, planned
+from support.sweep_helpers import SMALL, command, plan_of, planned
 
 from lensaudit.errors import InputError
 from lensaudit.models.registry import ModelSpec, load_registry

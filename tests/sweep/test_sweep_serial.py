@@ -5,8 +5,8 @@ import re
 import shutil
 
 import pytest
-from sweep_helpers import METRICS, command, rows_of
-from tolerance import NATS
+from support.sweep_helpers import METRICS, command, rows_of
+from support.tolerance import NATS
 
 from lensaudit.meta.reading import read_values
 from lensaudit.sweep.attempts import finished

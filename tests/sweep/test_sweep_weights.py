@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from sweep_helpers import targets, toy_run_unit, toy_sweep
-from toy_hub import ToyHub
+from support.sweep_helpers import targets, toy_run_unit, toy_sweep
+from support.toy_hub import ToyHub
 
 from lensaudit.errors import InputError, TryAgainError
 from lensaudit.files import process_name
@@ -215,7 +215,7 @@ def test_the_forecast_asks_the_hub_for_sizes(hub, sweep, size):
 
 
 def test_a_whole_sweep_fetches_runs_and_leaves_no_weights(hub, sweep, size, monkeypatch):
-    import sweep_helpers
+    from support import sweep_helpers
 
     def fetching_unit(sweep, unit, obtain, halvings, report):
         names = {unit.target, *sweep.anchors.values()}

@@ -4,9 +4,9 @@ import json
 
 import pytest
 import torch
-from frozen import differences, frozen
-from loss_cases import CASES, loss_batch, loss_models, measured
-from tolerance import STEP
+from support.frozen import differences, frozen
+from support.loss_cases import CASES, loss_batch, loss_models, measured
+from support.tolerance import STEP
 from transformers import AutoTokenizer
 
 from lensaudit.unlearn import losses

@@ -3,9 +3,9 @@
 import json
 
 import pytest
-import verdict_support as made
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import verdict_support as made
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError

@@ -1,7 +1,7 @@
 """One word from limits and controls; each rule of the table has the case that it is for."""
 
 import pytest
-import verdict_support as made
+from support import verdict_support as made
 
 from lensaudit.scores.estimate import Estimate
 from lensaudit.verdict.decide import BADNESS, Evidence

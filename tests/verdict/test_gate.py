@@ -4,7 +4,7 @@ import json
 from xml.etree import ElementTree
 
 import pytest
-import verdict_support as made
+from support import verdict_support as made
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError

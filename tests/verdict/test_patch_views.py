@@ -1,7 +1,7 @@
 """What a run of `patch` is read for."""
 
 import pytest
-import verdict_support as made
+from support import verdict_support as made
 
 from lensaudit.errors import InputError
 from lensaudit.verdict.depth import calibration_problem, kept_for_verdict

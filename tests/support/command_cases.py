@@ -5,9 +5,8 @@ import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from command_golden import Case
-
 from lensaudit.results.records import signed
+from support.command_golden import Case
 
 ENVIRONMENT = {"LENSAUDIT_MODELS": "fetched", "COLUMNS": "400"}
 """Set for every call; in a narrower terminal sentences and cells would break."""
@@ -16,7 +15,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 NPO, IDK = "--source demo/npo", "--source demo/idknll"
 ANCHORS = "--full demo/full --retain demo/retain"
 
-ROWS = (Path(__file__).parent / "golden" / "rows.jsonl").read_text()
+ROWS = (Path(__file__).parents[1] / "golden" / "rows.jsonl").read_text()
 """Two questions about each of the embedded family's eight forgotten authors."""
 
 

@@ -1,6 +1,6 @@
 """What the embedded family's numbers were when the code agreed with the references.
 
-    python tests/frozen.py patching        measures again and writes tests/golden/embedded/
+    PYTHONPATH=tests python -m support.frozen patching        writes tests/golden/embedded/ again
 
 A number that changes is a change of a published number: it goes into CHANGELOG.md, old -> new and
 why. Nothing is rounded before it is compared; what is written has seven digits.
@@ -16,8 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from generated import EDGE, tokenizer_like
 from support import EMBEDDED, GOLDEN, golden_values
+from support.generated import EDGE, tokenizer_like
 
 FEW = slice(None, None, 9)
 """One question of each author of the forget set, of another kind each time; the last is "Yes"."""
@@ -259,14 +259,14 @@ def _represented(name: str, activations: Path) -> Any:
 
 def suites() -> Any:
     """Every number of a suite's log, in eight ways of asking."""
-    import frozen_suites
+    from support import frozen_suites
 
     return frozen_suites.suites()
 
 
 def unlearning() -> Any:
     """The loss of every method on one batch."""
-    import loss_cases
+    from support import loss_cases
 
     return loss_cases.measured()
 
@@ -338,7 +338,7 @@ def main(names: list[str]) -> None:
     """Measure and write the named files, or all."""
     for name in names or FILES:
         document = {
-            "command": f"python tests/frozen.py {name}",
+            "command": f"PYTHONPATH=tests python -m support.frozen {name}",
             "agrees_with": FILES[name].agrees_with,
         }
         path = GOLDEN / "embedded" / f"{name}.json"

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from generated import read_rows, tokenizer_like
-from support import EMBEDDED
 from transformers import AutoModelForCausalLM
 
 from lensaudit.data.chat import Template
@@ -16,6 +14,8 @@ from lensaudit.data.facts import answered
 from lensaudit.unlearn import losses
 from lensaudit.unlearn.methods import METHODS, Hyper, Passes, Unlearning, retain_term
 from lensaudit.unlearn.rows import UnlearnBatch, chat_sample, collate
+from support import EMBEDDED
+from support.generated import read_rows, tokenizer_like
 
 
 def total(method, **hyper):

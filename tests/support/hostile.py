@@ -8,7 +8,6 @@ import json
 import os
 import random
 import socket
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,6 @@ from pathlib import Path
 import click
 
 from lensaudit.cli.main import cli
-
-sys.path += [str(Path(__file__).parent / room) for room in ("report", "sweep")]
 
 NOBODY = ("--base-url", "http://127.0.0.1:9/v1", "--retries", "0")
 """An address where no server is."""
@@ -189,8 +186,8 @@ def sample(every: list[Case], n: int, seed: int) -> list[Case]:
 
 def build(root: Path) -> None:
     """The folder in which cases run: inputs, results, a sweep, and a witness."""
-    from report_cases import eval_run, patch_run
-    from sweep_helpers import toy_sweep
+    from support.report_cases import eval_run, patch_run
+    from support.sweep_helpers import toy_sweep
 
     (root / "in").mkdir()
     files = {

@@ -272,7 +272,7 @@ def em_run(folder: Path, source: str, *, n: int = 6, n_layers: int = 4) -> None:
 
 def other_results(root: Path) -> None:
     """Steering, directions, retraining, relearning and meta-evaluation, as their commands write."""
-    shutil.copytree(Path(__file__).parent / "others", root, dirs_exist_ok=True)
+    shutil.copytree(Path(__file__).parents[1] / "report" / "others", root, dirs_exist_ok=True)
     eval_run(root / "relearned" / "after" / "npo", "not-a-result-of-its-own", em=0.5)
 
 

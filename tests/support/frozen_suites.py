@@ -7,10 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from generated import save_edge, save_muse, tokenizer_like
-from metric_helpers import subject_in
-from support import EMBEDDED
-
 from lensaudit.data.chat import PLAIN, Template
 from lensaudit.data.suites import Split, load_suite
 from lensaudit.evaluation.forward import Tokenization
@@ -18,6 +14,9 @@ from lensaudit.evaluation.log import write_log
 from lensaudit.evaluation.passes import ModelPasses
 from lensaudit.evaluation.suite import evaluate
 from lensaudit.metrics.registry import MetricResult, all_metrics
+from support import EMBEDDED
+from support.generated import save_edge, save_muse, tokenizer_like
+from support.metric_helpers import subject_in
 
 all_metrics()  # the files of the folder register themselves when they are imported
 

@@ -17,7 +17,8 @@ from typing import Any
 from zlib import crc32
 
 import torch
-from judge_server import Answer, JudgeStub, error
+
+from support.judge_server import Answer, JudgeStub, error
 
 _CAN = {"completions": ("echo", "prompt_logprobs", "samples"), "chat": ()}
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support import checkpoint_of
 
 from lensaudit.gym import edits
+from support import checkpoint_of
 
 
 def widened(model: Any, d_wide: int, *, idle: int = 0, seed: int = 0) -> Any:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import support
-
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.scoring import scored
 from lensaudit.patching.settings import PatchSettings

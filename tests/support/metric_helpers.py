@@ -4,8 +4,6 @@ import functools
 import json
 from pathlib import Path
 
-from support import SHARED, tiny_model
-
 from lensaudit.data.chat import PLAIN, Template
 from lensaudit.data.facts import Fact
 from lensaudit.data.suites import Split, load_suite
@@ -13,6 +11,7 @@ from lensaudit.evaluation.forward import Tokenization, open_classifier
 from lensaudit.evaluation.passes import ModelPasses, Subject
 from lensaudit.metrics.registry import all_metrics
 from lensaudit.models.conditions import Conditions
+from support import SHARED, tiny_model
 
 all_metrics()  # the files of the folder register themselves when they are imported
 

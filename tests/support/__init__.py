@@ -1,4 +1,16 @@
-"""Small random models and paths that tests and fixtures share."""
+"""Small random models and paths that tests and fixtures share; beside them the other helpers.
+
+What is where:
+- models: `bridges` (one bridge a set of weights), `widened` (the same model in another shape),
+  `planted` (answers behind one direction), `llama_helpers` (what a model says and thinks),
+  `served_model`, `toy_hub`
+- rows and runs: `generated` (rows and tokenizers with the traps of real ones), `rtt_support` (a
+  world to retrain), `audit_helpers` (tiny audits from disk), `metric_helpers`, `wavefront_helpers`,
+  `store_cases`, `sweep_helpers`, `verdict_support` and `report_cases` (results as commands write)
+- goldens: `command_cases` and `command_golden` (calls, and what they say), `frozen`,
+  `frozen_suites` and `loss_cases` (numbers), `tolerance` (how far a number may move)
+- servers, pages, misuse: `judge_server`, `pages`, `page_reader`, `chromium`, `hostile`
+"""
 
 import importlib.util
 import json
@@ -8,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).resolve().parent
+TESTS = Path(__file__).resolve().parents[1]
 GOLDEN = TESTS / "golden"
 """Numbers that travel with the code: published tables, unit vectors, frozen results."""
 

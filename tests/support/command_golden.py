@@ -20,13 +20,12 @@ from itertools import zip_longest
 from pathlib import Path
 from unittest import mock
 
-from judge_server import JudgeStub
-from tolerance import ALLOWANCE, NATS, WITHIN, close, ratio
-
 import lensaudit
 from lensaudit.settings import TAU
+from support.judge_server import JudgeStub
+from support.tolerance import ALLOWANCE, NATS, WITHIN, close, ratio
 
-GOLDEN = Path(__file__).parent / "golden" / "commands"
+GOLDEN = Path(__file__).parents[1] / "golden" / "commands"
 Rules = tuple[tuple[str, str], ...]
 """Patterns, and what stands in their place."""
 TEXTS = (".json", ".jsonl", ".csv", ".txt", ".toml", ".html", ".md")
