@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from lensaudit.patching.summary import NOT_A_DEPTH, beside_score, planned, summa
 from lensaudit.progress import Notice, Plan, Tell, unheard
 from lensaudit.results.records import Run, check_free, claim, folder_of, folders_for, known_as
 from lensaudit.settings import COUNTERFACTUAL
-from lensaudit.verdict.collect import judge_beside, judge_run
+from lensaudit.verdict.collect import judge_alone, judge_run
 from lensaudit.verdict.decide import Verdict
 from lensaudit.verdict.views import read_calibration
 
@@ -124,9 +125,9 @@ def patch_into(
         found = summaries(session, *beside)
     nulls = read_calibration()
     for one in found:
-        name, outcome = one.summary["source"], one.outcome
+        name, outcome = one.summary.source, one.outcome
         rows = with_texts(one.rows, session)
-        summary = {**one.summary, "verdict": _judged(one, nulls).document()}
+        summary = replace(one.summary, verdict=_judged(one, nulls))
         by = outcome and outcome.computed_by
         made = manifest_of(session, {"source": session.sources[name]}, started, scores_by=by)
         clear(folders[name])
@@ -142,9 +143,9 @@ def patch_into(
 def _judged(one: Summarised, nulls: Mapping[str, Any]) -> Verdict:
     """What may be said of a source after its run of patching alone."""
     if one.outcome is None:
-        return Verdict("undecided", f"{one.summary['source']}: undecided: {NOT_A_DEPTH}.", [])
-    if one.summary.get("kind") == COUNTERFACTUAL:
-        return judge_beside(COUNTERFACTUAL, one.summary, nulls)
+        return Verdict("undecided", f"{one.summary.source}: undecided: {NOT_A_DEPTH}.", [])
+    if one.summary.kind == COUNTERFACTUAL:
+        return judge_alone(one.summary, nulls)
     return judge_run(one.summary, one.rows, nulls)
 
 

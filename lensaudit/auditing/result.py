@@ -17,8 +17,9 @@ from lensaudit.auditing.settings import AuditSettings
 from lensaudit.errors import Failure, InputError
 from lensaudit.evaluation.log import read_log
 from lensaudit.results.kinds.eval import EvaluationResult
-from lensaudit.results.kinds.patch import SCORES
-from lensaudit.results.reading import csv_rows, json_object
+from lensaudit.results.kinds.know import KnowRecord
+from lensaudit.results.kinds.patch import PatchSummary
+from lensaudit.results.reading import csv_rows, read_as
 from lensaudit.results.records import COMPARISON, MANIFEST, RunResult, folders_for
 from lensaudit.settings import Kept, Score
 from lensaudit.verdict.collect import Keeps, Verdicts, verdicts
@@ -47,12 +48,12 @@ class PatchResult(RunResult):
     @property
     def score(self) -> Score | Literal["counterfactual"]:
         """Kind of score that was computed; `counterfactual` is that of a run without retain."""
-        return self.summary["score"]
+        return self.record.score
 
     @property
     def value(self) -> float | None:
         """The score; None where no example could be scored: `reason` says why."""
-        return self.summary[SCORES[self.score]]
+        return self.record.estimate.value
 
     @property
     def uds(self) -> float | None:
@@ -62,7 +63,8 @@ class PatchResult(RunResult):
     @property
     def aligned(self) -> float | None:
         """UDS after a map to `full`'s basis: all there is of a source of another size; or None."""
-        return self.summary.get("aligned", {}).get("uds")
+        found = self.record.aligned.uds
+        return found and found.value
 
     @property
     def found_nothing(self) -> bool:
@@ -72,14 +74,14 @@ class PatchResult(RunResult):
     @property
     def verdict(self) -> Verdict:
         """What may be said of the model, and what decided it."""
-        return Verdict(**self.summary["verdict"])
+        return self.record.verdict
 
     @property
     def off(self) -> str | None:
         """What is wrong with the scale of this run; None where its depths may be read."""
         if self.uds is None and self.aligned is None:
             return None
-        return calibration_problem(self.summary["calibration"])
+        return calibration_problem(self.record.calibration)
 
     @property
     def reason(self) -> str | None:
@@ -125,21 +127,21 @@ class PatchResult(RunResult):
 
     def _repr_html_(self) -> str:
         """The verdict, and S1, S2 and erasure by layer, for Jupyter."""
-        summary: dict[str, Any] = {**self.summary, "verdict": self.verdict.document()}
+        one = replace(self.record, verdict=self.verdict)
         if self.score == "em":
-            words = f"{self.source}: exact-match erasure {_number(summary['udr'])}"
+            words = f"{self.source}: exact-match erasure {_number(one.udr)}"
         else:
-            words = sentence(summary)
-        layers: Sequence[Mapping[str, Any]] = summary["per_layer"]
+            words = sentence(one)
+        layers: Sequence[Mapping[str, Any]] = one.per_layer
         known = [key for key in _COLUMNS if layers and key in layers[0]]
         rows = "".join(
-            f"<tr>{''.join(f'<td>{_number(one[key])}</td>' for key in known)}</tr>"
-            for one in layers
+            f"<tr>{''.join(f'<td>{_number(row[key])}</td>' for key in known)}</tr>"
+            for row in layers
         )
         head = "".join(f"<th>{key}</th>" for key in known)
         return (
             f"<p>{escape(words)}</p><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
-            f"</table><p><small>{summary['n_scored']} of {summary['n']} examples scored; "
+            f"</table><p><small>{one.n_scored} of {one.n} examples scored; "
             f"<code>{escape(str(self._place))}</code></small></p>"
         )
 
@@ -161,7 +163,10 @@ def read_patched(folders: Mapping[str, Path]) -> list[PatchResult]:
     Raises:
         InputError: a file is missing or damaged.
     """
-    return [PatchResult(name, one, json_object(one / SUMMARY)) for name, one in folders.items()]
+    return [
+        PatchResult(name, one, read_as(PatchSummary, one / SUMMARY))
+        for name, one in folders.items()
+    ]
 
 
 def comparison_of(results: Sequence[PatchResult]) -> list[Sequence[Any]]:
@@ -239,8 +244,8 @@ class AuditResult(PatchResult):
     """After all that lies in the folder."""
     keeps: tuple[Keeps, ...] = ()
     """What it keeps beside `full`; none where no rows to keep were given."""
-    association: Mapping[str, Any] | None = None
-    """Who has what, as `know` writes summary.json; None where it was not asked."""
+    association: KnowRecord | None = None
+    """Who has what, as `know` found it; None where it was not asked."""
 
     @property
     def _place(self) -> Path:
@@ -298,13 +303,13 @@ def joined(
         AuditResult(
             one.source,
             folder,
-            one.summary,
+            one.record,
             one,
             None if one.source in failed else said.get(one.source),
             tuple(f for f in failures if f.model in (one.source, *beside)),
             judged.of_model(one.folder, one.source) or one.verdict,
             judged.keeps(one.folder),
-            json_object(known[one.source] / SUMMARY) if one.source in known else None,
+            read_as(KnowRecord, known[one.source] / SUMMARY) if one.source in known else None,
         )
         for one in depths
     )

@@ -1,7 +1,7 @@
 """One model, measured: `patch`, `eval`, `audit`, `demo`, `cache`, `know`, `steer`, `lm-eval`."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -64,13 +64,14 @@ def patch_command(
         patched = library.auditing_calls.patched
     with ProgressBar() as bar:
         found = patched(sources, settings, out, notice=notice, progress=bar)
-    summaries = [one.summary for one in found]
     folders = (f"written: {one.folder}" for one in found)
     shown = chain(
-        library.screen_depth.of_runs(summaries, library.auditing_result.comparison_of(found)),
+        library.screen_depth.of_runs(
+            [one.record for one in found], library.auditing_result.comparison_of(found)
+        ),
         folders,
     )
-    answer(one_or_all(summaries), shown, as_json=as_json)
+    answer(one_or_all([one.summary for one in found]), shown, as_json=as_json)
     _check_scale(one.off for one in found)
     if empty := [one for one in found if one.found_nothing]:
         raise WorkError(f"{', '.join(one.source for one in empty)}: {empty[0].reason}")
@@ -205,10 +206,11 @@ def _check_scale(off: Iterable[str | None]) -> None:
         raise VerificationError(said)
 
 
-def _brief(known: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Of a summary of `know` what a page of many models has room for."""
+def _brief(known: Any) -> dict[str, Any] | None:
+    """Of a run of `know` what a page of many models has room for."""
     shown = ("p", "z", "n", "n_subjects", "bits", "named", "headline")
-    return None if known is None else {key: known[key] for key in shown}
+    whole = {} if known is None else library.reading_document(known)
+    return {key: whole[key] for key in shown} if whole else None
 
 
 def print_audited(found: "library.auditing_result.Audited", page: Path, *, as_json: bool) -> None:

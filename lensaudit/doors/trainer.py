@@ -107,9 +107,9 @@ class CheckpointAudit:
         """What the trainer logs; what has no value is left out, never 0."""
         found = {
             "uds": self.patch.uds,
-            "rows": self.patch.summary["n_scored"],
+            "rows": self.patch.record.n_scored,
             "p": self.known and self.known.p,
-            "bits": self.known and (self.known.summary["bits"] or {}).get("value"),
+            "bits": self.known and self.known.record.bits and self.known.record.bits.value,
             "keeps": self.utility,
             "verdict": self.verdict.code,
             # for integrations that plot numbers alone: 0 answers … 7 erased

@@ -30,8 +30,10 @@ from lensaudit.patching.sources import CachedSource
 from lensaudit.patching.summary import kept_beside, summaries
 from lensaudit.progress import Progress
 from lensaudit.results.keyed import Ledger, read_marked, write_marked
+from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.results.reading import null
 from lensaudit.scores.depth import label_logprob
+from lensaudit.scores.estimate import UNMEASURED
 from lensaudit.scores.representation import (
     FisherMask,
     LayerErasure,
@@ -260,34 +262,37 @@ def score_inside(session: Session, model: str, score: str) -> Measured[float]:
         return Measured(
             {row["idx"]: (row[key],) for row in found.rows if row["unscored"] is None},
             {row["idx"]: row["unscored"] for row in found.rows if row["unscored"] is not None},
-            details=names | {name: found.summary[name] for name in kept},
+            details=names | {name: getattr(found.summary, name) for name in kept},
         )
     made = _collateral(found.summary) if score == "collateral" else _controls(found.summary)
     return Measured({}, {}, details=names | made)
 
 
-def _collateral(summary: Mapping[str, Any]) -> dict[str, Any]:
-    found = summary["collateral"]["retain"]
-    chosen = found["selectivity"]
+def _collateral(summary: PatchSummary) -> dict[str, Any]:
+    found = summary.collateral["retain"]
+    chosen = found.selectivity
     return {
-        **{key: found[key] for key in ("anchor", "relative_to", "n", "n_scored", "strata")},
+        **{
+            key: getattr(found, key) for key in ("anchor", "relative_to", "n", "n_scored", "strata")
+        },
         "values": {
-            "collateral": (found["depth"], found["ci95"]),
+            "collateral": (found.depth, found.ci95),
             "selectivity": (chosen["value"], chosen["ci95"]),
         },
     }
 
 
-def _controls(summary: Mapping[str, Any]) -> dict[str, Any]:
-    aligned, validity, uds = summary["aligned"], summary["validity"], summary["uds"]
+def _controls(summary: PatchSummary) -> dict[str, Any]:
+    aligned, validity, uds = summary.aligned, summary.validity, summary.uds
+    depth = aligned.uds or UNMEASURED
     values = {
-        "uds_aligned": (aligned["uds"], aligned["ci95"]),
-        "uds_validity": (validity["d_share"], validity["ci95"]),
+        "uds_aligned": (depth.value, depth.ends),
+        "uds_validity": (validity.d_share, validity.ci95),
     }
-    if aligned["class"] is None and uds is not None and uds < ALIGN_FROM:
+    if aligned.kind is None and uds is not None and uds < ALIGN_FROM:
         # so low that nothing has to be aligned: the depth itself
         values["uds_aligned"] = uds, None
-    why = {"uds_aligned": aligned["why"], "uds_validity": validity["why"]}
+    why = {"uds_aligned": aligned.why, "uds_validity": validity.why}
     return {"values": values, "why": why}
 
 

@@ -16,7 +16,7 @@ kept rows that were not fitted, so no forget fact decides anything.
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -220,7 +220,11 @@ def _mapped(
         elif (aligned.why or "").startswith(NOT_NEEDED):
             findings.append(unmapped(plain, outcome))
         else:
-            findings.append(AuditorScore(None, why=aligned.why or aligned.shared.why or NO_LAYER))
+            findings.append(
+                AuditorScore(
+                    None, why=(aligned.shared.why if aligned.uds else aligned.why) or NO_LAYER
+                )
+            )
     return findings
 
 
@@ -284,7 +288,7 @@ def verdict(cases: Sequence[Case]) -> list[AuditorScore]:
     """Code of the package's own verdict as a number, with all that it is decided from."""
     (examined, anchors), nulls, findings = _examined(tuple(cases)), read_calibration(), []
     for _, controls, outcome in examined:
-        summary = summary_of(outcome, anchors) | controls.document()
+        summary = replace(summary_of(outcome, anchors), **vars(controls))
         rows = controls.beside(outcome.rows())
         code = judge_run(summary, rows, nulls).code
         score = 0.0 if code in HOLDS else 1.0 if code == "erased" else 0.5

@@ -44,6 +44,7 @@ from lensaudit.results.kinds.patch import (
     Shift,
     Validity,
     Weakest,
+    bare,
 )
 from lensaudit.scores.alignment import relative_distance, times_apart
 from lensaudit.scores.depth import DepthScore, depth_score
@@ -112,7 +113,12 @@ def _rows_to_fit(
 
 def unexamined(why: str) -> Examined:
     """A source whose score is not of a kind that these controls are about."""
-    return Examined(validity=Validity(why=why), aligned=Aligned(why=why))
+    return Examined(validity=Validity(why=why), aligned=unaligned(why))
+
+
+def unaligned(why: str) -> Aligned:
+    """A source that no map was fitted for."""
+    return Aligned(why=why, shared=Shared(why=why))
 
 
 SAYS_WITHIN_NATS = 0.5
@@ -191,7 +197,7 @@ class _Examination:
         why = self.unmapped.get(one.source)
         return Examined(
             validity=self._validity(source, one.s2),
-            aligned=self._aligned(source, one.depth.uds) if why is None else Aligned(why=why),
+            aligned=self._aligned(source, one.depth.uds) if why is None else unaligned(why),
             outputs=outputs,
             told=told,
             floor=self._floor(source.d_model) if why is None and self.further else None,
@@ -429,8 +435,9 @@ class _Examination:
         if shared.why is None:
             without = self._depth(s1, self._deltas(source, width, "shared"))
             shared = Shared(
-                uds=measured(without.uds, rows),
-                drop=measured(depth.uds - without.uds, rows, bounds=(-1.0, 1.0)),
+                uds=bare(found := measured(without.uds, rows)),
+                why=found and found.why,
+                drop=_paired(depth.uds - without.uds, rows),
                 weakest=weakest_of(s1, without, rows, layers),
             )
         misfit, no_ke = session.misfit(source) is not None, NO_KE.format(tau=self.settings.tau)
@@ -439,9 +446,10 @@ class _Examination:
         shuffled = self._depth(s1, self._deltas(source, width, "shuffled")).uds
         return Aligned(
             kind=alignment.kind,
-            uds=measured(depth.uds, rows),
+            uds=bare(found := measured(depth.uds, rows)),
+            why=found and found.why,
             per_example={e.idx: value for e, value in known if value == value},
-            gap=measured(plain - depth.uds, rows, bounds=(-1.0, 1.0)),
+            gap=_paired(plain - depth.uds, rows),
             r2=_mean((r2 * weights).sum() / weights.sum()),
             shuffled=_mean(shuffled),
             d_share=self._drop(self._key(source, width), source)[1]
@@ -451,7 +459,7 @@ class _Examination:
             weakest=weakest_of(s1, depth, rows, layers),
             shared=shared,
             shift=self._shift(source, width),
-            unscored=lost if misfit else {},
+            unscored=dict(sorted(lost.items())) if misfit else {},
             experimental=misfit,
         )
 
@@ -521,12 +529,18 @@ def weakest_of(
     strength = s1.double().where(depth.ke, 0.0).mean(0)
     erasures = (measured(one, rows) for one in depth.erasure.T)
     found = [
-        Weakest(layer, erasure)
+        Weakest(layer, replace(erasure, n=None, why=None))
         for at, (layer, erasure) in enumerate(zip(layers, erasures, strict=True))
         if erasure is not None and strength[at] >= STRONG_LAYER * strength.max()
     ]
     least = min((one.erasure.point for one in found), default=0.0)
     return next((one for one in found if one.erasure.point < least + ALIKE), None)
+
+
+def _paired(gaps: Float[Tensor, " batch"], rows: Sequence[Encoded]) -> Estimate | None:
+    """Mean difference of two depths, with its 95 % interval."""
+    found = measured(gaps, rows, bounds=(-1.0, 1.0))
+    return found and Estimate.within(found.value, found.ends)
 
 
 def _idx(rows: Sequence[Encoded]) -> set[int]:

@@ -28,6 +28,7 @@ from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.sources import CachedSource
 from lensaudit.progress import Plan, Progress
+from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.results.reading import null
 from lensaudit.scores.depth import (
     Erasure,
@@ -349,38 +350,40 @@ def em_result(source: str, checkpoint: Checkpoint, session: Session, found: Matc
     ]
     groups, rate = scored_groups(erasure.udr, encoded), mean_of(erasure.udr, encoded)
     retention = mean_of(erasure.retention, encoded)
-    summary = {
-        "source": source,
-        "score": "em",
-        "em_form": settings.em_form,
-        "threshold": settings.em_threshold,
-        "udr": rate.value,
-        **rate.limits(),
-        "ci95_assumes": assumption(groups),
-        "retention": retention.value,
-        **retention.limits("retention_ci95"),
-        "n": len(session.encoded) + len(session.unscored),
-        "n_scored": len(udr),
-        "n_groups": len(set(groups)),
-        "unscored": {str(idx): reason for idx, reason in sorted(unscored.items())},
+    summary = PatchSummary(
+        source=source,
+        score="em",
+        em_form=settings.em_form,
+        threshold=settings.em_threshold,
+        udr=rate.value,
+        ci95=rate.ends,
+        ci95_why=None if rate.ends else rate.why,
+        ci95_assumes=assumption(groups),
+        retention=retention.value,
+        retention_ci95=retention.ends,
+        retention_ci95_why=None if retention.ends else retention.why,
+        n=len(session.encoded) + len(session.unscored),
+        n_scored=len(udr),
+        n_groups=len(set(groups)),
+        unscored={str(idx): reason for idx, reason in sorted(unscored.items())},
         **tally(erasure),
-        "udr_histogram": {
+        udr_histogram={
             "erased": int((udr == 1).sum()),
             "partly": int(((udr > 0) & (udr < 1)).sum()),
             "intact": int((udr == 0).sum()),
         },
-        "calibration": {
+        calibration={
             role: {
                 name: mean_of(getattr(rates(role), name), encoded).value
                 for name in ("udr", "retention")
             }
             for role in ("full", "retain")
         },
-        "last_layer": settings.last_layer,
-        "layers": list(layers),
-        "per_layer": per_layer,
+        last_layer=settings.last_layer,
+        layers=list(layers),
+        per_layer=per_layer,
         **_form_part(settings, found, own),
-    }
+    )
     rows = sorted(rows, key=lambda row: row["idx"])
     return Summarised(summary, rows, (EM_COLUMNS, cells), None)
 

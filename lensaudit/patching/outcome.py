@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,8 @@ from lensaudit.files import write_csv, write_json, write_jsonl
 from lensaudit.groups import Group, assumption, unit_of
 from lensaudit.patching.options import ResolvedSettings
 from lensaudit.patching.score_cache import ByToken
-from lensaudit.results.reading import null
+from lensaudit.results.kinds.patch import PatchSummary
+from lensaudit.results.reading import document, null
 from lensaudit.results.records import COMPARISON, COMPARISON_MANIFEST, Manifest
 from lensaudit.scores.depth import TAU, DepthScore, depth_score
 from lensaudit.scores.estimate import NO_ROWS, Estimate
@@ -54,7 +55,7 @@ class Outcome:
     """What was read of each example by layer and token, nats; empty where streams are patched."""
 
     @property
-    def score(self) -> str:
+    def score(self) -> Literal["uds", "lens", "counterfactual"]:
         """`uds`; `lens` where streams were read instead of patched in; or the scale's name."""
         return self.scale or ("lens" if self.settings.score == "lens" else "uds")
 
@@ -131,8 +132,8 @@ class Outcome:
 class Summarised:
     """What the folder of one source says."""
 
-    summary: Mapping[str, Any]
-    """Content of summary.json, but for its verdict."""
+    summary: PatchSummary
+    """Of summary.json, but for its verdict."""
     rows: Sequence[Mapping[str, Any]]
     """Of results.jsonl."""
     cells: Cells
@@ -193,45 +194,45 @@ def outcome_of(
     return Outcome(source, tuple(encoded), settings, baseline, s1, s2, depth, unscored)
 
 
-def summary_of(outcome: Outcome, calibration: Mapping[str, float | None]) -> dict[str, Any]:
-    """The content of `summary.json`."""
-    settings = outcome.settings
-    return {
-        "source": outcome.source,
-        "score": outcome.score,
-        outcome.score: outcome.uds,
-        **outcome.estimate.limits(),
-        "ci95_assumes": assumption(outcome.groups),
-        "n": len(outcome.encoded) + len(outcome.lost),
-        "n_scored": len(outcome.scored),
-        "n_groups": len(set(outcome.groups)),
-        "unscored": {str(idx): reason for idx, reason in sorted(outcome.unscored.items())},
-        "tau": settings.tau,
-        "last_layer": settings.last_layer,
-        "scope": settings.scope,
-        "component": settings.component,
-        "profile": settings.profile,
-        "engine": settings.computed_with,
-        "layers": list(settings.at_layers),
-        "calibration": dict(calibration),
-        "baseline": _mean(outcome.baseline.double()),
-        "per_layer": outcome.layer_rows(),
-    }
+def summary_of(outcome: Outcome, calibration: Mapping[str, float | None]) -> PatchSummary:
+    """What a run says of one source, without what was found beside the score."""
+    settings, found = outcome.settings, outcome.estimate
+    value: dict[str, Any] = {outcome.score: outcome.uds}
+    return PatchSummary(
+        source=outcome.source,
+        score=outcome.score,
+        **value,
+        ci95=found.ends,
+        ci95_why=None if found.ends else found.why,
+        ci95_assumes=assumption(outcome.groups),
+        n=len(outcome.encoded) + len(outcome.lost),
+        n_scored=len(outcome.scored),
+        n_groups=len(set(outcome.groups)),
+        unscored={str(idx): reason for idx, reason in sorted(outcome.unscored.items())},
+        tau=settings.tau,
+        last_layer=settings.last_layer,
+        scope=settings.scope,
+        component=settings.component,
+        profile=settings.profile,
+        engine=settings.computed_with,
+        layers=list(settings.at_layers),
+        calibration=dict(calibration),
+        baseline=_mean(outcome.baseline.double()),
+        per_layer=outcome.layer_rows(),
+    )
 
 
-def beside(
-    outcome: Outcome, lens: Outcome, calibration: Mapping[str, float | None]
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Summary and rows of UDS with the Logit Lens depth of the same source beside it."""
-    summary = summary_of(outcome, calibration) | {
-        "lens": lens.uds,
-        **lens.estimate.limits("lens_ci95"),
-        "lens_n_scored": len(lens.scored),
-        "lens_per_layer": lens.layer_rows(),
-    }
-    pairs = zip(outcome.rows(), lens.rows(), strict=True)
-    both = ("lens", BY_TOKEN)
-    return summary, [row | {k: one[k] for k in both if k in one} for row, one in pairs]
+def beside(summary: PatchSummary, lens: Outcome) -> PatchSummary:
+    """The summary of UDS with the Logit Lens depth of the same source beside it."""
+    found = lens.estimate
+    return replace(
+        summary,
+        lens=lens.uds,
+        lens_ci95=found.ends,
+        lens_ci95_why=None if found.ends else found.why,
+        lens_n_scored=len(lens.scored),
+        lens_per_layer=lens.layer_rows(),
+    )
 
 
 def calibration_of(
@@ -268,13 +269,13 @@ def write_result(
     folder: Path,
     rows: Sequence[Mapping[str, Any]],
     cells: Cells,
-    summary: Mapping[str, Any],
+    summary: PatchSummary,
     manifest: Manifest,
 ) -> None:
     """Write results.jsonl, layers.csv, summary.json and, last, manifest.json."""
     write_jsonl(folder / "results.jsonl", rows)
     write_csv(folder / "layers.csv", *cells)
-    write_json(folder / "summary.json", dict(summary))
+    write_json(folder / "summary.json", document(summary))
     manifest.write(folder, FILES)
 
 

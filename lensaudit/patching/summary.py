@@ -23,12 +23,20 @@ from lensaudit.models.registry import base_spec, load_registry
 from lensaudit.patching.asking import questions_of
 from lensaudit.patching.controls import Drops, controls_of, examined, planned_controls, unexamined
 from lensaudit.patching.exact_match import em_plan_of, em_result, run_em
-from lensaudit.patching.outcome import NO_KE, Outcome, Summarised, beside, layer_cells, summary_of
+from lensaudit.patching.outcome import (
+    BY_TOKEN,
+    NO_KE,
+    Outcome,
+    Summarised,
+    beside,
+    layer_cells,
+    summary_of,
+)
 from lensaudit.patching.scoring import compute, outcomes_of, plan_of, score_lens, scored
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import NO_OTHER, CachedSource, others_of
 from lensaudit.progress import Plan
-from lensaudit.results.kinds.patch import Examined
+from lensaudit.results.kinds.patch import Examined, KeptDepth, Outputs
 from lensaudit.results.roles import check_roles
 from lensaudit.scores.depth import depth_score, over_erasure
 from lensaudit.scores.intervals import clustered_mean, difference_of
@@ -75,8 +83,8 @@ def kept_beside(session: Session) -> list[Anchored]:
 
 def collateral_of(
     session: Session, sets: Sequence[Anchored], outcomes: Sequence[Outcome]
-) -> dict[str, dict[str, Any]]:
-    """Source -> the part `collateral` of summary.json: what was lost of each set; {} without sets.
+) -> dict[str, dict[str, KeptDepth]]:
+    """Source -> set -> what was lost of it.
 
     All sources are patched in one sweep over the rows of a set, on top of the books of earlier
     runs.
@@ -84,13 +92,12 @@ def collateral_of(
     Raises:
         VerificationError | WorkError: as of any patched score.
     """
-    found: dict[str, dict[str, Any]] = {one.source: {} for one in outcomes}
+    found: dict[str, dict[str, KeptDepth]] = {one.source: {} for one in outcomes}
     for kept, base in sets:
         rows, s1, s2, unscored = patched(session, kept, base)
         for one in outcomes:
             own = rows, s1, s2[session.sources[one.source].weights], unscored
-            document = _document(session, kept, base, one, *own)
-            found[one.source].setdefault("collateral", {})[kept.name] = document
+            found[one.source][kept.name] = _kept_depth(session, kept, base, one, *own)
     return found
 
 
@@ -122,7 +129,7 @@ def patched(
     return wanted, deltas[anchor], deltas, unscored
 
 
-def _document(
+def _kept_depth(
     session: Session,
     kept: Kept,
     base: Checkpoint | None,
@@ -131,8 +138,8 @@ def _document(
     s1: Drops,
     s2: Drops,
     unscored: dict[int, str],
-) -> dict[str, Any]:
-    """The numbers of one set and one source, as plain JSON."""
+) -> KeptDepth:
+    """The numbers of one set and one source."""
     tau = session.settings.tau
     found = list(zip(rows, depth_score(s1, s2, tau=tau).uds.tolist(), strict=True))
     scored = [(e, value) for e, value in found if value == value]
@@ -149,29 +156,27 @@ def _document(
     if values and forgotten:
         gap = difference_of(outcome.scored.tolist(), forgotten, values, groups)
         apart = {"value": gap.value, "ci95": gap.limits()["ci95"], "why": gap.why}
-    return {
-        "anchor": base.spec.name if base else COUNTERFACTUAL,
-        "relative_to": RELATIVE["base" if base else "counterfactual"],
+    return KeptDepth(
+        anchor=base.spec.name if base else COUNTERFACTUAL,
+        relative_to=RELATIVE["base" if base else "counterfactual"],
         **_mean(scored),
-        "n": len(kept.rows),
-        "rows_hash": examples_hash(kept.rows),
-        "unscored": dict(Counter((unscored | no_ke).values())),
-        "over_erasure_nats": over_erasure(s1, s2, tau=tau),
-        "strata": {
+        n=len(kept.rows),
+        rows_hash=examples_hash(kept.rows),
+        unscored=dict(Counter((unscored | no_ke).values())),
+        over_erasure_nats=over_erasure(s1, s2, tau=tau),
+        strata={
             name: _mean(own)
             if len(own) >= FEWEST_ROWS
             else _mean([])
             | {"n_scored": len(own), "why": f"{len(own)} scored rows, wanted {FEWEST_ROWS}"}
             for name, own in strata.items()
         },
-        # UDS of the forgotten facts minus the depth of the kept ones
-        "selectivity": apart,
-        # where collateral is narrow, its mean hides it
-        "authors": {
+        selectivity=apart,
+        authors={
             name: {"depth": sum(value for _, value in own) / len(own), "n_scored": len(own)}
             for name, own in authors.items()
         },
-    }
+    )
 
 
 Depths = Sequence[tuple[Encoded, float]]
@@ -247,9 +252,9 @@ def summaries(
         return _beside_others(session)
     if session.settings.score == "em":
         matches = run_em(session)
-        more = {"spans": spans_of(session.examples)} | unexamined(NOT_A_DEPTH).document()
+        more = {"spans": spans_of(session.examples), **vars(unexamined(NOT_A_DEPTH))}
         made = [em_result(name, one, session, matches) for name, one in session.sources.items()]
-        return [replace(one, summary={**one.summary, **more}) for one in made]
+        return [replace(one, summary=replace(one.summary, **more)) for one in made]
     return _depths(session, neutral, kept)
 
 
@@ -258,21 +263,32 @@ def _depths(
 ) -> list[Summarised]:
     spans, found = spans_of(session.examples), dict[str, Examined]()
     outcomes, calibration = scored(session)
+    lost: Mapping[str, Mapping[str, KeptDepth]] = {}
     if session.settings.score == "lens":
-        parts = {one.source: unexamined(NOT_PATCHED).document() for one in outcomes}
+        found = {one.source: unexamined(NOT_PATCHED) for one in outcomes}
     else:
         found = {} if neutral is None else examined(session, outcomes, neutral)
-        parts = collateral_of(session, kept, outcomes)
+        lost = collateral_of(session, kept, outcomes)
     read = {one.source: one for one in score_lens(session)[0]} if session.settings.lens else {}
     results = []
     for outcome in outcomes:
         name = outcome.source
-        summary, rows = summary_of(outcome, calibration), outcome.rows()
+        controls, rows = found.get(name, Examined()), outcome.rows()
+        summary = replace(
+            summary_of(outcome, calibration),
+            spans=spans,
+            collateral=lost.get(name, {}),
+            **vars(controls),
+        )
         if name in read:
-            summary, rows = beside(outcome, read[name], calibration)
-        summary |= {"spans": spans, **parts[name]}
-        if name in found:
-            summary, rows = summary | found[name].document(), found[name].beside(rows)
+            summary, own = beside(summary, read[name]), read[name].rows()
+            both = ("lens", BY_TOKEN)
+            rows = [
+                row | {key: one[key] for key in both if key in one}
+                for row, one in zip(rows, own, strict=True)
+            ]
+        if name in found and session.settings.score != "lens":
+            rows = controls.beside(rows)
         results.append(Summarised(summary, rows, layer_cells(outcome), outcome))
     return results
 
@@ -301,11 +317,15 @@ def _beside_others(session: Session) -> list[Summarised]:
     questions, results = questions_of(session), []
     for one in outcomes:
         told = questions and questions.told(session.sources[one.source])
-        summary: dict[str, Any] = {"kind": COUNTERFACTUAL, "anchor": COUNTERFACTUAL}
-        summary |= summary_of(one, calibration)
-        summary |= {"spans": spans_of(session.examples), "scale": SCALE}
-        summary["outputs"] = {"source": own[one.source], **full, "n": len(rows)}
-        summary["told"] = told and told.document()
+        summary = replace(
+            summary_of(one, calibration),
+            kind=COUNTERFACTUAL,
+            anchor=COUNTERFACTUAL,
+            spans=spans_of(session.examples),
+            scale=SCALE,
+            outputs=Outputs(source=own[one.source], full=full["full"], n=len(rows)),
+            told=told,
+        )
         found = one.rows() if told is None else told.beside(one.rows())
         results.append(Summarised(summary, found, layer_cells(one), one))
     return results

@@ -280,7 +280,8 @@ def _measured(
 def _lost(run: PatchRun | None, keeps: Cell | None) -> Sequence[str]:
     """Utility, and the depth of facts to keep; or that nobody asked."""
     found = [] if keeps is None else [f"keeps {keeps.text} ({', '.join(keeps.beside)})"]
-    for name, depth in (run.collateral if run else {}).items():
+    for name, lost in (run.collateral if run else {}).items():
+        depth = lost.estimate
         value = "unscored" if depth.value is None else hundredths(depth.point)
         found.append(f"{name}: depth {value} {' '.join(limits(depth))}")
     return found or ["not asked: neither utility nor facts to keep"]

@@ -252,7 +252,7 @@ def condition_of(run: PatchRun) -> dict[str, Any]:
         "examples": list(map(asdict, run.examples)),
         "unit": unit_of(one.group for one in run.examples),
         "by_rule": list(by_rule(run.spans)),
-        "baseline": "" if em else floats(run.baseline),
+        "baseline": "" if em else floats(run.baselines),
         "s1": shares(run.s1) if em else floats(run.s1),
     }
 

@@ -71,7 +71,7 @@ def examples(*places: Place) -> pd.DataFrame:
         }
         for run in _records(places, *PATCHED)
         for text, row, value, baseline in zip(
-            run.examples, run.rows, run.scores, run.baseline, strict=True
+            run.examples, run.rows, run.scores, run.baselines, strict=True
         )
     ]
     return _frame(rows)

@@ -180,8 +180,7 @@ def _json_kind(path: Path) -> Kind | None:
         first = content[0] if isinstance(content, list) and content else None
         return "rtt" if isinstance(first, dict) and "study_id" in first else named
     said = (str(content.get(field, "")).partition("/")[0] for field in ("kind", "schema"))
-    kinds: dict[str, Kind] = {**{kind: kind for kind in KINDS}, **SAID}
-    return next((kinds[one] for one in said if one in kinds), named)
+    return next((kind for one in said for kind in KINDS if kind == SAID.get(one, one)), named)
 
 
 def _csv_kind(path: Path) -> Kind | None:

@@ -7,9 +7,9 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from lensaudit.report.shelf import labels
-from lensaudit.results.reading import part
+from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.results.sentences import by_rule
-from lensaudit.screen.cells import brackets, interval, no_interval, number, profile
+from lensaudit.screen.cells import brackets, interval, number, profile
 from lensaudit.screen.tables import Part, dim, styled, table
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.collect import Verdicts, keeps_line
@@ -23,26 +23,26 @@ WIDTH = 24
 """Characters of the longest bar."""
 
 
-def audit_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
+def audit_table(summaries: Sequence[PatchSummary]) -> Table:
     """Calibration rows first, then one row per source."""
-    score = summaries[0]["score"]
-    with_lens = score == "uds" and "lens" in summaries[0]
+    score = summaries[0].score
+    with_lens = bool(summaries[0].lens_per_layer)
     title, heading, lost = _HEADS[score]
     columns = ["model", heading, "95 % interval", "scored", f"{lost} by layer"]
-    lens = {"lens": [one["lens"] for one in summaries]} if with_lens else {}
+    lens = {"lens": [one.lens for one in summaries]} if with_lens else {}
     extra = lens | _beside(summaries)
-    label = labels(summary["source"] for summary in summaries)
+    label = labels(summary.source for summary in summaries)
     anchors = [
         (dim(anchor), number(value), "", "calibration", "")
-        for anchor, value in summaries[0]["calibration"].items()
+        for anchor, value in summaries[0].calibration.items()
     ]
     rows = [
         (
-            label[summary["source"]],
-            number(summary[score]),
-            interval(summary["ci95"], no_interval(summary)),
-            f"{summary['n_scored']}/{summary['n']}",
-            f"▕{profile([one['erasure'] for one in summary['per_layer']], 1.0)}▏",
+            label[summary.source],
+            number(summary.estimate.value),
+            interval(summary.ci95, summary.ci95_why or "–"),
+            f"{summary.n_scored}/{summary.n}",
+            f"▕{profile([one['erasure'] for one in summary.per_layer], 1.0)}▏",
             *(number(column[at]) for column in extra.values()),
         )
         for at, summary in enumerate(summaries)
@@ -71,12 +71,12 @@ _BESIDE = {
 """Column -> what it says; shown where a model has it."""
 
 
-def _beside(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+def _beside(summaries: Sequence[PatchSummary]) -> dict[str, list[float | None]]:
     """Numbers of the columns that some model has one in."""
-    shares = [part(one, "validity").get("d_share") for one in summaries]
-    times = [part(one, "aligned", "shift").get("times") for one in summaries]
+    shares = [one.validity.d_share for one in summaries]
+    times = [one.aligned.shift and one.aligned.shift.times for one in summaries]
     found = {
-        "aligned": [part(one, "aligned").get("uds") for one in summaries],
+        "aligned": [one.aligned.uds and one.aligned.uds.value for one in summaries],
         "unread": [one if one is not None and one >= READABLE_BELOW else None for one in shares],
         "added": [one if one is not None and one >= ADDED_FROM else None for one in times],
     }
@@ -104,14 +104,14 @@ def pair_table(pairs: Sequence[Sequence[Any]]) -> Table:
     )
 
 
-def layer_table(summary: Mapping[str, Any]) -> Table:
+def layer_table(summary: PatchSummary) -> Table:
     """Mean deltas and erasure per layer."""
-    rows = summary["per_layer"]
+    rows = summary.per_layer
     shown = [(one["s1"], one["s2"] if one["s2"] is not None else one["s2_ke"]) for one in rows]
     top = max([abs(v) for pair in shown for v in pair if v is not None], default=1.0)
     return table(
-        f"{summary['source']}: nats per token, by layer",
-        ("layer", "S1", "S2", "KE", _HEADS[summary["score"]][2], "S1 ▏S2"),
+        f"{summary.source}: nats per token, by layer",
+        ("layer", "S1", "S2", "KE", _HEADS[summary.score][2], "S1 ▏S2"),
         (
             (
                 str(one["layer"]),
@@ -129,7 +129,7 @@ def _bar(value: float | None, top: float) -> str:
 
 
 def depths(
-    summaries: Sequence[Mapping[str, Any]],
+    summaries: Sequence[PatchSummary],
     pairs: Sequence[Sequence[Any]] = (),
     sentences: Sequence[str] = (),
 ) -> Iterator[Part]:
@@ -144,32 +144,32 @@ def depths(
     if len(summaries) == 1:
         yield layer_table(summaries[0])
     for at, summary in enumerate(summaries):
-        lens = summary["score"] == "lens"
+        lens = summary.score == "lens"
         yield sentences[at] if sentences and not lens else said(summary)
-        if unscored := summary["unscored"]:
+        if unscored := summary.unscored:
             (why, *others) = dict.fromkeys(unscored.values())
-            shared = summary["n_scored"] == 0 and not others
+            shared = summary.n_scored == 0 and not others
             reason = f": {why}" if shared else "; reasons in summary.json"
             yield f"  {len(unscored)} unscored{reason}"
-    yield from by_rule(summaries[0].get("spans", {}))
-    if scale := summaries[0].get("scale"):
+    yield from by_rule(summaries[0].spans)
+    if scale := summaries[0].scale:
         low, high = scale["never_saw"]
         yield (
             f"Models that never saw the facts read {low:.2f} to {high:.2f} on this scale, models "
             "that hold them where full cannot read it up to 1: an upper limit below "
             f"{scale['hidden_below']:.2f} shows that they are held, a higher one shows nothing."
         )
-    if summaries[0]["score"] == "lens":
+    if summaries[0].score == "lens":
         yield "A screen: it sees what can be read out directly. --score uds patches."
 
 
 def of_runs(
-    summaries: Sequence[Mapping[str, Any]],
+    summaries: Sequence[PatchSummary],
     pairs: Sequence[Sequence[Any]] = (),
     sentences: Sequence[str] = (),
 ) -> Iterator[Part]:
     """Parts of runs with one score: depths and what was lost beside them, or exact match."""
-    if summaries[0]["score"] == "em":
+    if summaries[0].score == "em":
         yield from erasures(summaries)
         return
     yield from depths(summaries, pairs, sentences)
@@ -179,76 +179,72 @@ def of_runs(
 def of_audit(results: "Sequence[AuditResult]") -> Iterator[Part]:
     """Depths of audited models, who has what, and what each keeps."""
     sentences = [one.verdict.sentence for one in results]
-    yield from depths([one.summary for one in results], sentences=sentences)
+    yield from depths([one.record for one in results], sentences=sentences)
     for one in results:
         if one.association is not None:
-            yield one.association["headline"]
+            yield one.association.headline
         if line := keeps_line(one.source, one.keeps):
             yield line
 
 
-def collateral(summaries: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
+def collateral(summaries: Sequence[PatchSummary]) -> Iterator[Part]:
     """What was lost of facts to keep; nothing where that was not asked."""
-    if not any(one.get("collateral") for one in summaries):
+    if not any(one.collateral for one in summaries):
         return
     yield table(
         "facts to keep: depth 0 kept, 1 lost; selectivity: UDS minus depth",
         ("source", "facts", "depth", "95 % interval", "scored", "selectivity", "beyond", "against"),
         (
             (
-                summary["source"],
+                summary.source,
                 facts,
-                number(one["depth"]),
-                interval(one["ci95"]),
-                f"{one['n_scored']}/{one['n']}",
-                number(one["selectivity"]["value"]),
-                number(one["over_erasure_nats"]),
-                one["anchor"],
+                number(one.depth),
+                interval(one.ci95),
+                f"{one.n_scored}/{one.n}",
+                number(one.selectivity["value"]),
+                number(one.over_erasure_nats),
+                one.anchor,
             )
             for summary in summaries
-            for facts, one in summary.get("collateral", {}).items()
+            for facts, one in summary.collateral.items()
         ),
         left=("source", "facts", "95 % interval", "against"),
     )
 
 
-def verdict(summary: Mapping[str, Any]) -> str:
-    """What the rates say, in words.
-
-    >>> verdict({"source": "x", "udr": 0.25, "ci95": [0.2, 0.3], "retention": 0.7})
-    'x: UDR 0.250 [0.200, 0.300]: lost at 25 % of the layers where retain loses it; 70 % of the answer is still given there.'
-    """  # noqa: E501
-    if summary["udr"] is None:
-        return f"{summary['source']}: no verdict. No example could be scored."
-    shown, without = with_limits(summary["udr"], summary)
+def verdict(summary: PatchSummary) -> str:
+    """What the rates say, in words."""
+    if summary.udr is None or summary.retention is None:
+        return f"{summary.source}: no verdict. No example could be scored."
+    shown, without = with_limits(summary.estimate)
     return (
-        f"{summary['source']}: UDR {shown}: lost at "
-        f"{round(100 * summary['udr'])} % of the layers where retain loses it; "
-        f"{round(100 * summary['retention'])} % of the answer is still given there.{without}"
+        f"{summary.source}: UDR {shown}: lost at "
+        f"{round(100 * summary.udr)} % of the layers where retain loses it; "
+        f"{round(100 * summary.retention)} % of the answer is still given there.{without}"
     )
 
 
-def em_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
+def em_table(summaries: Sequence[PatchSummary]) -> Table:
     """Calibration rows first, then one row per source."""
     first = summaries[0]
-    label = labels(summary["source"] for summary in summaries)
+    label = labels(summary.source for summary in summaries)
     anchors = [
         (dim(anchor), number(rates["udr"]), "calibration", number(rates["retention"]))
-        for anchor, rates in first["calibration"].items()
+        for anchor, rates in first.calibration.items()
     ]
     rows = [
         (
-            label[summary["source"]],
-            number(summary["udr"]),
-            interval(summary["ci95"], no_interval(summary)),
-            number(summary["retention"]),
-            " ".join(f"{n:3d}" for n in summary["categories"].values()),
-            f"{summary['n_scored']}/{summary['n']}",
+            label[summary.source],
+            number(summary.udr),
+            interval(summary.ci95, summary.ci95_why or "–"),
+            number(summary.retention),
+            " ".join(f"{n:3d}" for n in summary.categories.values()),
+            f"{summary.n_scored}/{summary.n}",
         )
         for summary in summaries
     ]
     return table(
-        f"Exact match ({first['em_form']}), KEPT from {first['threshold']:g}\n"
+        f"Exact match ({first.em_form}), KEPT from {first.threshold:g}\n"
         "UDR 0 intact, 1 lost wherever retain loses it",
         ("model", "UDR", "95 % interval", "retention", "over/exact/\nunder/known", "scored"),
         [*anchors, (), *rows],
@@ -256,10 +252,10 @@ def em_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     )
 
 
-def erasure_table(summary: Mapping[str, Any]) -> Table:
+def erasure_table(summary: PatchSummary) -> Table:
     """Mean exact match and share of LOST examples per layer."""
     return table(
-        f"{summary['source']}: exact match with one layer patched",
+        f"{summary.source}: exact match with one layer patched",
         ("layer", "S1", "S2", "S1 lost", "S2 lost", "status"),
         (
             (
@@ -268,7 +264,7 @@ def erasure_table(summary: Mapping[str, Any]) -> Table:
                 *(percent(one[name]) for name in ("s1_lost", "s2_lost")),
                 one["status"],
             )
-            for one in summary["per_layer"]
+            for one in summary.per_layer
         ),
         left=("status",),
     )
@@ -283,32 +279,32 @@ def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.0f} %"
 
 
-def remarks(summary: Mapping[str, Any]) -> list[str]:
+def remarks(summary: PatchSummary) -> list[str]:
     """What a reader should know before using the numbers."""
     counted = (
-        (len(summary["unscored"]), "unscored; reasons in summary.json"),
+        (len(summary.unscored), "unscored; reasons in summary.json"),
         (
-            summary.get("n_reference_cut"),
-            f"references are longer than --max-new-tokens {summary.get('max_new_tokens')}: "
+            summary.n_reference_cut,
+            f"references are longer than --max-new-tokens {summary.max_new_tokens}: "
             "their match stays below 1",
         ),
-        (summary.get("n_full_lost"), "answers full itself does not give: LOST there says nothing"),
+        (summary.n_full_lost, "answers full itself does not give: LOST there says nothing"),
     )
     return [f"{n} {what}" for n, what in counted if n]
 
 
-def erasures(summaries: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
+def erasures(summaries: Sequence[PatchSummary]) -> Iterator[Part]:
     """Tables, verdicts and remarks of a run with `--score em`."""
     yield em_table(summaries)
     if len(summaries) == 1:
         yield erasure_table(summaries[0])
     for summary in summaries:
         yield verdict(summary)
-        by_layer = profile([one["s2_em"] for one in summary["per_layer"]], 1.0)
+        by_layer = profile([one["s2_em"] for one in summary.per_layer], 1.0)
         yield f"  match by layer with the source patched in ▕{by_layer}▏"
         for line in remarks(summary):
             yield f"  {line}"
-    yield from by_rule(summaries[0].get("spans", {}))
+    yield from by_rule(summaries[0].spans)
 
 
 def sentences(found: Verdicts) -> Iterator[str]:
@@ -332,15 +328,15 @@ def of_demo(found: "Audited", anchors: Mapping[str, float | None]) -> Iterator[P
     """
     asked = [] if None in anchors.values() else ["asked,\nanswers"]
     columns = ["model", "verdict", *asked, "begun,\nsays it", "who has\nwhat, p", "UDS [95 %]"]
-    first = found.results[0].summary
+    first = found.results[0].record
     compared = [
         (
             dim(name),
             dim(truth),
             *(number(anchors[name]) for _ in asked),
-            f"{first['outputs'][name.rpartition('/')[2]]:.0%}",
+            f"{getattr(first.outputs, name.rpartition('/')[2]):.0%}",
             "",
-            number(first["calibration"][name.rpartition("/")[2]]),
+            number(first.calibration[name.rpartition("/")[2]]),
         )
         for name, truth in zip(anchors, ("was taught them", "never saw them"), strict=True)
     ]
@@ -349,9 +345,9 @@ def of_demo(found: "Audited", anchors: Mapping[str, float | None]) -> Iterator[P
             one.source,
             WORDS[one.verdict.code][0],
             *(number(said) for said in one.metrics.values()),
-            f"{one.summary['outputs']['source']:.0%}",
-            f"{one.association['p']:.2g}" if one.association else "",
-            f"{number(one.uds)} {brackets(one.summary, digits=2)}",
+            f"{one.record.outputs.source:.0%}",
+            f"{one.association.p:.2g}" if one.association else "",
+            f"{number(one.uds)} {brackets(one.record.estimate.limits(), digits=2)}",
         )
         for one in sorted(found.results, key=lambda one: one.uds or 0.0)
     ]
@@ -361,7 +357,7 @@ def of_demo(found: "Audited", anchors: Mapping[str, float | None]) -> Iterator[P
     yield shown
     if asked:
         yield "asked, answers: ROUGE-L of what it writes when it is asked, 1 for the true answers."
-    yield f"begun, says it: of {first['n']} facts, those word for word once the answer is begun."
+    yield f"begun, says it: of {first.n} facts, those word for word once the answer is begun."
     yield "who has what: chance that an ignorant model matches values and people as well."
     yield "UDS: 0 held as by full, 1 erased to the level of retain. Why each verdict: on the page."
     yield "Your own models and rows: lensaudit init, then lensaudit annotate, audit, report."

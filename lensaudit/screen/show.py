@@ -1,18 +1,32 @@
 """Results in Python, printed as their commands print them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-from lensaudit.attacks.effort.runs import EffortResult
-from lensaudit.attacks.worst import WorstResult
 from lensaudit.auditing.result import AuditResult, EvaluationResult, PatchResult
 from lensaudit.files import printable
-from lensaudit.screen.attacks import of_effort, of_worst
+from lensaudit.results.kinds.directions import DirectionsRecord
+from lensaudit.results.kinds.effort import EffortRecord
+from lensaudit.results.kinds.know import KnowRecord
+from lensaudit.results.kinds.sample import SampleRecord
+from lensaudit.results.kinds.worst import WorstRecord
+from lensaudit.results.records import RunResult
+from lensaudit.screen.attacks import of_effort, of_know, of_sample, of_worst
 from lensaudit.screen.depth import of_runs
 from lensaudit.screen.evaluation import values
+from lensaudit.screen.steer import of_directions
 from lensaudit.screen.tables import Part, console
 
-Result = PatchResult | AuditResult | EvaluationResult | EffortResult | WorstResult
-"""What `la.patch`, `la.audit`, `la.evaluate`, `la.effort` and `la.worst` return."""
+TABLES: Mapping[type, Callable[[Any], Iterator[Part]]] = {
+    EffortRecord: of_effort,
+    WorstRecord: of_worst,
+    SampleRecord: of_sample,
+    KnowRecord: of_know,
+    DirectionsRecord: of_directions,
+}
+"""Record of a kind -> its tables; depths and evaluations have their own."""
+Result = RunResult | EvaluationResult
+"""What `la.patch`, `la.audit`, `la.know`, attacks and `la.evaluate` return."""
 
 
 def show(results: Result | Sequence[Result]) -> None:
@@ -28,16 +42,13 @@ def show(results: Result | Sequence[Result]) -> None:
 def parts_of(results: Sequence[Result]) -> Iterator[Part]:
     """What is shown: depths of one score stand in one table, all else one after another."""
     runs = [one for one in results if isinstance(one, PatchResult | AuditResult)]
-    for score in sorted({one.summary["score"]: None for one in runs}, key="em".__eq__):
-        found = [one for one in runs if one.summary["score"] == score]
+    for score in sorted({one.score: None for one in runs}, key="em".__eq__):
+        found = [one for one in runs if one.score == score]
         sentences = [] if score == "em" else [one.verdict.sentence for one in found]
-        yield from of_runs([one.summary for one in found], sentences=sentences)
+        yield from of_runs([one.record for one in found], sentences=sentences)
     for one in results:
-        if isinstance(one, EvaluationResult):
-            yield from values(one)
-        elif isinstance(one, AuditResult) and one.evaluation is not None:
-            yield from values(one.evaluation)
-        elif isinstance(one, EffortResult):
-            yield from of_effort(one.record)
-        elif isinstance(one, WorstResult):
-            yield from of_worst(one.record)
+        said = one.evaluation if isinstance(one, AuditResult) else one
+        if isinstance(said, EvaluationResult):
+            yield from values(said)
+        elif said is not None and type(said.record) in TABLES:
+            yield from TABLES[type(said.record)](said.record)

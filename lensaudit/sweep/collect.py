@@ -12,6 +12,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ def judged(folder: Path) -> list[dict[str, Any]]:
     """What may be said of the models of a collection, each by its own results alone."""
     found = {one.parent for one in folder.glob("*/*/patch/summary.json")}
     return [
-        {"variant": place.parts[-3], "model": place.parts[-2]} | model.verdict.document()
+        {"variant": place.parts[-3], "model": place.parts[-2]} | asdict(model.verdict)
         for place in sorted(found)
         for model in verdicts([place.parent]).models
         if model.measured and not model.is_anchor

@@ -28,6 +28,7 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import unheard
 from lensaudit.results.keyed import keyed_document
 from lensaudit.results.kinds.eval import MetricResult
+from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.results.records import git_commit
 from lensaudit.results.roles import check_roles, ends_as_sources
 from lensaudit.scores.estimate import Estimate
@@ -210,7 +211,7 @@ def measured(
     for asked in know.values():
         values |= _association(asked if isinstance(asked, str) else found.known[model])
     for depth in found.depths:
-        values |= _depths(depth.summary)
+        values |= _depths(depth.record)
     return values
 
 
@@ -221,11 +222,10 @@ def _association(known: KnowResult | str) -> dict[str, Any]:
     if isinstance(known, str):
         p = bits = replace(unknown, why=known)
     else:
-        found = known.summary
-        n, unscored = found["n"], len(found["unscored"])
-        p = Estimate(found["p"], n=n)
-        mean = found["bits"] or {"value": None}
-        bits = Estimate(mean["value"], mean.get("low"), mean.get("high"), n, unknown.why)
+        found = known.record
+        n, unscored = found.n, len(found.unscored)
+        p, mean = Estimate(found.p, n=n), found.bits or unknown
+        bits = replace(mean, n=n, why=unknown.why)
     return {
         "assignment": _row(p, unscored, "forgot", "association"),
         "bits": _row(bits, unscored, "knows", "association"),
@@ -246,21 +246,21 @@ def _row(found: Estimate, n_unscored: int, pole: str | None, family: str) -> dic
     }
 
 
-def _depths(summary: Mapping[str, Any]) -> dict[str, Any]:
+def _depths(summary: PatchSummary) -> dict[str, Any]:
     """Logit Lens depth, depth on facts to keep and selectivity as plain JSON, where asked."""
     found: dict[str, Any] = {}
-    if "lens" in summary:
-        n = summary["lens_n_scored"]
-        depth = Estimate.within(summary["lens"], summary["lens_ci95"], n=n)
-        found[LENS] = _row(depth, summary["n"] - n, "forgot", "depth")
-    for name, one in summary.get("collateral", {}).items():
-        deeper, n = one["selectivity"], one["n_scored"]
+    if summary.lens_per_layer:
+        n = summary.lens_n_scored
+        depth = Estimate.within(summary.lens, summary.lens_ci95, n=n)
+        found[LENS] = _row(depth, summary.n - n, "forgot", "depth")
+    for name, one in summary.collateral.items():
+        deeper, n = one.selectivity, one.n_scored
         for key, value, ends in (
-            ("collateral", one["depth"], one["ci95"]),
+            ("collateral", one.depth, one.ci95),
             ("selectivity", deeper["value"], deeper["ci95"]),
         ):
             depth = Estimate.within(value, ends, n=n, why="no fact could be scored")
-            found[f"{key}_{name}"] = _row(depth, one["n"] - n, "forgot", "depth")
+            found[f"{key}_{name}"] = _row(depth, one.n - n, "forgot", "depth")
     return found
 
 

@@ -7,7 +7,7 @@ with it: model utility, else its answers to kept rows.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -17,13 +17,12 @@ from lensaudit.errors import InputError
 from lensaudit.groups import grouped
 from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.kinds.patch import PatchRun, PatchSummary
-from lensaudit.results.kinds.table import Kind
 from lensaudit.results.locate import Found, LeftOut, locate
-from lensaudit.results.reading import checked, part
+from lensaudit.results.reading import part
 from lensaudit.results.records import check_result, check_whole, model_in
 from lensaudit.results.roles import clash, roles_in
-from lensaudit.settings import Place, path_of
-from lensaudit.verdict.attacks import VIEWS, asked_beside, views_in
+from lensaudit.settings import COUNTERFACTUAL, Place, path_of
+from lensaudit.verdict.attacks import VIEWS, asked_beside
 from lensaudit.verdict.decide import BADNESS, Code, Evidence, Verdict
 from lensaudit.verdict.depth import of_patch
 from lensaudit.verdict.rows import Facts, facts_in, facts_of_run, shared
@@ -238,11 +237,11 @@ class Model:
         """The record as a JSON object."""
         return {
             "source": self.source,
-            "verdict": self.verdict.document(),
+            "verdict": asdict(self.verdict),
             "views": {view.name: view.document() for view in self.views},
             **({"keeps": keeps_document(self.keeps)} if self.keeps else {}),
             "other_rows": [
-                {"folder": str(one.run.folder), "verdict": one.verdict.document()}
+                {"folder": str(one.run.folder), "verdict": asdict(one.verdict)}
                 | {"apart": self.apart(one)}
                 for one in self.judged[1:]
                 if one.run is not None
@@ -381,16 +380,15 @@ def verdicts(places: Sequence[Place], calibration: Place | None = None) -> Verdi
 
 
 def judge_run(
-    summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], calibration: Calibration
+    summary: PatchSummary, rows: Sequence[Mapping[str, Any]], calibration: Calibration
 ) -> Verdict:
-    """The verdict of one run of `patch` alone, by the documents that it writes."""
-    found = checked(PatchSummary, summary, "summary.json")
-    return Evidence(found.source, *of_patch(found, rows, calibration)).verdict
+    """The verdict of one run of `patch` alone."""
+    return Evidence(summary.source, *of_patch(summary, rows, calibration)).verdict
 
 
-def judge_beside(kind: Kind, summary: Mapping[str, Any], calibration: Calibration) -> Verdict:
-    """The verdict of another result alone, by the document that it writes."""
-    ((source, views),) = views_in(kind, summary, "summary.json", calibration)
+def judge_alone(summary: PatchSummary, calibration: Calibration) -> Verdict:
+    """The verdict of one run of `patch` without a retain model."""
+    ((source, views),) = VIEWS[COUNTERFACTUAL](summary, calibration)
     return Evidence(source, views).verdict
 
 

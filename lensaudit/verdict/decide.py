@@ -9,10 +9,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
-from lensaudit.results.kinds.patch import Code, PatchRun, Verdict
-from lensaudit.results.sentences import rows_only
+from lensaudit.results.kinds.patch import Code, PatchRun, PatchSummary, Verdict
+from lensaudit.results.sentences import rows_only, shown
+from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import share_of
 from lensaudit.verdict.depth import Stream
 from lensaudit.verdict.thresholds import COMES_BACK, HELD_AT_LAYER, HELD_FROM, SAYS_HALF
@@ -318,30 +319,25 @@ HOLDS = ("answers", "hidden", "hidden_other_basis")
 """Codes of models that still hold the facts."""
 
 
-def said(summary: Mapping[str, Any]) -> str:
-    """What a summary of `patch` says, in words.
-
-    >>> said({"source": "x", "score": "lens", "lens": 0.5, "ci95": None, "ci95_why": "3 authors"})
-    'x: Logit Lens depth 0.500. 3 authors; this describes these rows only.'
-    """
-    if summary["score"] == "lens" and summary["lens"] is not None:
-        value, only = with_limits(summary["lens"], summary)
-        return f"{summary['source']}: Logit Lens depth {value}.{only}"
-    return summary["verdict"]["sentence"]
+def said(one: PatchSummary) -> str:
+    """What a summary of `patch` says, in words."""
+    if one.score == "lens" and one.lens is not None:
+        value, only = with_limits(one.estimate)
+        return f"{one.source}: Logit Lens depth {value}.{only}"
+    return "" if one.verdict is None else one.verdict.sentence
 
 
-def with_limits(value: float, summary: Mapping[str, Any], name: str = "ci95") -> tuple[str, str]:
+def with_limits(found: Estimate) -> tuple[str, str]:
     """A value with its interval, and the sentence that follows where it has none.
 
-    >>> with_limits(0.5, {"ci95": [0.25, 0.75]})
+    >>> with_limits(Estimate(0.5, 0.25, 0.75))
     ('0.500 [0.250, 0.750]', '')
-    >>> with_limits(0.5, {"ci95": None, "ci95_why": "3 authors: no interval"})
+    >>> with_limits(Estimate(0.5, why="3 authors: no interval"))
     ('0.500', ' 3 authors: no interval; this describes these rows only.')
     """
-    if summary.get(name):
-        low, high = summary[name]
-        return f"{value:.3f} [{low:.3f}, {high:.3f}]", ""
-    return f"{value:.3f}", f" {rows_only(summary.get(f'{name}_why') or 'no interval')}."
+    if found.ends:
+        return shown(found, 3), ""
+    return f"{found.point:.3f}", f" {rows_only(found.why or 'no interval')}."
 
 
 NOT_DECIDED = ("unreadable", "undecided", "unscored")

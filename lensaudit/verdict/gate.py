@@ -166,7 +166,7 @@ def _limits(one: Evidence, policy: Policy) -> Iterator[str]:
     if (most := policy.max_collateral) is not None:
         if not lost:
             yield "max_collateral: not measured; `lensaudit patch --also retain` does"
-        for name, high in ((name, found.high) for name, found in lost.items()):
+        for name, high in ((name, found.estimate.high) for name, found in lost.items()):
             shown = "has no interval" if high is None else f"may be {high:.2f}"
             if high is None or high > most:
                 yield f"max_collateral: depth of {name} {shown}, at most {most:g}"

@@ -12,12 +12,14 @@ from transformers import AutoTokenizer
 
 import lensaudit as la
 from lensaudit.cli.main import run as lensaudit
+from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.results.locate import locate
+from lensaudit.results.reading import checked
 from lensaudit.results.roles import ends_as_sources
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.sweep.collect import judged
 from lensaudit.verdict.attacks import views_in
-from lensaudit.verdict.collect import judge_beside, verdicts
+from lensaudit.verdict.collect import judge_alone, verdicts
 from lensaudit.verdict.decide import Evidence
 from lensaudit.verdict.gate import Policy, gate
 from lensaudit.verdict.thresholds import OTHERS_HIDDEN_BELOW
@@ -168,7 +170,7 @@ def content(depth=0.45, half=0.08, says=0.05, **changes):
 
 
 def word(one):
-    return judge_beside(COUNTERFACTUAL, one, read_calibration()).code
+    return judge_alone(checked(PatchSummary, one, "x"), read_calibration()).code
 
 
 @pytest.mark.parametrize("says", [0.0, 0.1, 0.3, 0.5, 0.6, 1.0])

@@ -70,7 +70,7 @@ def outcomes(audit):
 def check_rows(outcome, reference):
     """Texts, matches, rates and categories of one source against the reference's."""
     place = {idx: at for at, idx in enumerate(reference["idx"])}
-    variant = reference["variants"][outcome.summary["source"]]["examples"]
+    variant = reference["variants"][outcome.summary.source]["examples"]
     for row in outcome.rows:
         at = place[row["idx"]]
         want, s1 = variant[at], reference["s1"][at]
@@ -83,7 +83,7 @@ def check_rows(outcome, reference):
         assert row["udr"] == pytest.approx(want["udr"], abs=1e-12)
         assert row["retention"] == pytest.approx(want["retention"], abs=1e-12)
         assert row["unscored"] == (NO_FT if want["udr"] is None else None)
-        for role, name in (("full",) * 2, ("retain",) * 2, ("source", outcome.summary["source"])):
+        for role, name in (("full",) * 2, ("retain",) * 2, ("source", outcome.summary.source)):
             baseline = reference["baselines"][name][at]
             assert row["texts"][role] == baseline["text"]
             assert row["truth_em"][role] == baseline["em_vs_gt"]
@@ -92,7 +92,7 @@ def check_rows(outcome, reference):
 def test_matches_and_rates_are_those_that_agreed_with_the_reference(opened):
     found, wanted = {}, frozen("em")
     for outcome in outcomes(opened(*EM_SOURCES)):
-        found[outcome.summary["source"]] = em_numbers(outcome)
+        found[outcome.summary.source] = em_numbers(outcome)
     assert list(differences(found, wanted, within=1e-6)) == []
     categories = {row["category"] for one in wanted.values() for row in one["rows"]}
     assert categories == {"over", "exact", "under", "general_knowledge"}
@@ -104,15 +104,15 @@ def test_all_variants_give_the_reference_s_aggregates(of_the_reference, golden):
     for outcome in outcomes(of_the_reference(*SOURCES, limit=None)):
         check_rows(outcome, reference)
         summary = outcome.summary
-        want = reference["variants"][summary["source"]]
-        assert summary["udr"] == pytest.approx(want["avg_udr"], abs=1e-9)
-        assert summary["retention"] == pytest.approx(want["avg_retention"], abs=1e-9)
-        assert summary["categories"] == want["counts"]
-        assert summary["category_percent"] == pytest.approx(want["pct"])
-        assert (summary["n"], summary["n_scored"]) == (74, want["n_evaluated"])
+        want = reference["variants"][summary.source]
+        assert summary.udr == pytest.approx(want["avg_udr"], abs=1e-9)
+        assert summary.retention == pytest.approx(want["avg_retention"], abs=1e-9)
+        assert summary.categories == want["counts"]
+        assert summary.category_percent == pytest.approx(want["pct"])
+        assert (summary.n, summary.n_scored) == (74, want["n_evaluated"])
         retain = reference["variants"]["retain"]
-        assert summary["calibration"]["retain"]["udr"] == retain["avg_udr"] == 1.0
-        assert summary["calibration"]["retain"]["retention"] == pytest.approx(
+        assert summary.calibration["retain"]["udr"] == retain["avg_udr"] == 1.0
+        assert summary.calibration["retain"]["retention"] == pytest.approx(
             retain["avg_retention"], abs=1e-9
         )
 
@@ -228,9 +228,9 @@ def test_a_silent_full_leaves_the_example_unscored(opened, monkeypatch):
     assert row["udr"] is row["s1_em"] is row["category"] is None
     assert row["texts"]["full"] == " . Nothing"
     summary = outcome.summary
-    assert summary["n"] == 5
-    assert sum(summary["categories"].values()) == 3
-    assert summary["unscored"]["9999"] == "no token"
+    assert summary.n == 5
+    assert sum(summary.categories.values()) == 3
+    assert summary.unscored["9999"] == "no token"
     assert outcome.rows[-1]["unscored"] == "no token"
 
 
@@ -249,9 +249,9 @@ def test_the_teacher_form_counts_the_hits_of_hooked_passes(opened):
     own = torch.tensor(found.own[audit.full.weights], dtype=torch.float64)
     assert torch.equal(itself, own.unsqueeze(1).expand(-1, 6))
     summary = em_result("retain", audit.retain, audit, found).summary
-    assert summary["udr"] == 1.0
-    assert 0 < summary["retention"] < 0.5
-    assert summary["truth_em"]["full"] == pytest.approx(float(own.mean()))
+    assert summary.udr == 1.0
+    assert 0 < summary.retention < 0.5
+    assert summary.truth_em["full"] == pytest.approx(float(own.mean()))
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def bench(tmp_path_factory):
 def word(audit, found, name, one):
     """What a summary of this source would say."""
     outcome = next(found for found in found.outcomes if Path(found.source).name == name)
-    summary = summary_of(outcome, {"full": 0.0, "retain": 1.0}) | one.document()
+    summary = replace(summary_of(outcome, {"full": 0.0, "retain": 1.0}), **vars(one))
     return judge_run(summary, one.beside(outcome.rows()), read_calibration())
 
 

@@ -90,28 +90,28 @@ def test_the_interval_of_a_difference_counts_authors(tmp_path):
 def test_a_summary_counts_the_authors_that_its_interval_is_by():
     # the sixth author has two rows and no layer encodes either
     found = summary_of(outcome("a", [[1.0]] * 10 + [[0.01]] * 2, [[0.5]] * 12), {})
-    assert (found["n"], found["n_scored"], found["n_groups"]) == (12, 10, 5)
+    assert (found.n, found.n_scored, found.n_groups) == (12, 10, 5)
 
 
 def test_a_summary_of_few_authors_says_why_it_has_no_interval():
     ones, half = [[1.0]] * 12, [[0.5], [0.25]] * 6
     few = summary_of(outcome("a", ones[:6], half[:6]), {})
-    assert (few["ci95"], few["ci95_why"]) == (None, "3 authors: no interval")
-    assert few["uds"] == 0.375
+    assert (few.ci95, few.ci95_why) == (None, "3 authors: no interval")
+    assert few.uds == 0.375
     enough = summary_of(outcome("a", ones, half), {})
-    assert enough["ci95"][0] < 0.375 < enough["ci95"][1]
-    assert (enough["ci95_why"], enough["ci95_assumes"]) == (None, None)
+    assert enough.ci95[0] < 0.375 < enough.ci95[1]
+    assert (enough.ci95_why, enough.ci95_assumes) == (None, None)
     sentence = judge_run(few, [], read_calibration()).sentence
     assert "3 authors: no interval; this describes these rows only" in sentence
     none = summary_of(outcome("a", [[0.0]], [[0.0]]), {})
-    assert (none["ci95"], none["ci95_why"]) == (None, "no row has a score: no interval")
+    assert (none.ci95, none.ci95_why) == (None, "no row has a score: no interval")
 
 
 def test_a_lost_span_is_counted_with_its_reason():
     found = outcome("a", [[1.0]], [[0.5]], lost={77: "no token of it"})
     summary = summary_of(found, {})
-    assert (summary["n"], summary["n_scored"]) == (2, 1)
-    assert summary["unscored"] == {"77": "no token of it"}
+    assert (summary.n, summary.n_scored) == (2, 1)
+    assert summary.unscored == {"77": "no token of it"}
     assert [(row["idx"], row["unscored"]) for row in found.rows()] == [
         (0, None),
         (77, "no token of it"),

@@ -5,6 +5,7 @@ from pathlib import Path
 import lensaudit as la
 from lensaudit.auditing.result import PatchResult
 from lensaudit.cli.main import run
+from lensaudit.results.kinds.patch import PatchSummary
 
 
 def test_a_result_reads_as_its_command_prints_it_and_others_follow(tmp_path, capsys):
@@ -24,21 +25,9 @@ def test_a_result_reads_as_its_command_prints_it_and_others_follow(tmp_path, cap
 
 
 def test_names_are_no_markup_and_send_no_escapes(capsys):
-    summary = {
-        "source": "[red]x[/red]\x1b[31m",
-        "score": "em",
-        "udr": None,
-        "ci95": None,
-        "retention": None,
-        "categories": {},
-        "n": 2,
-        "n_scored": 0,
-        "unscored": {},
-        "per_layer": [],
-        "em_form": "tokens",
-        "threshold": 0.9,
-        "calibration": {},
-    }
+    summary = PatchSummary(
+        source="[red]x[/red]\x1b[31m", score="em", n=2, n_scored=0, em_form="tokens", threshold=0.9
+    )
     la.show(PatchResult("x", Path(), summary))
     shown = capsys.readouterr().out
     assert "[red]x[/red][31m: no verdict" in shown

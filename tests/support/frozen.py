@@ -184,10 +184,10 @@ def em_numbers(outcome: Any) -> Any:
     summary = outcome.summary
     return {
         "rows": [{key: row[key] for key in kept} for row in outcome.rows],
-        "udr": summary["udr"],
-        "retention": summary["retention"],
-        "categories": summary["categories"],
-        "over_erased_by": summary["over_erased_by"],
+        "udr": summary.udr,
+        "retention": summary.retention,
+        "categories": summary.categories,
+        "over_erased_by": summary.over_erased_by,
     }
 
 

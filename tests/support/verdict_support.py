@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 from lensaudit.files import digest
@@ -133,7 +134,7 @@ def save_run(folder: Path, content=None, *, rows=None, weights="w", examples="e"
         for at in (0, 1)
     ]
     content = {**content, "layers": [0, 1], "per_layer": per_layer, "tau": 0.05, "unscored": {}}
-    content["verdict"] = Evidence(content["source"], *parts(content, rows)).verdict.document()
+    content["verdict"] = asdict(Evidence(content["source"], *parts(content, rows)).verdict)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.json").write_text(json.dumps(content))
     (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

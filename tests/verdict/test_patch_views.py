@@ -4,6 +4,8 @@ import pytest
 from support import verdict_support as made
 
 from lensaudit.errors import InputError
+from lensaudit.results.kinds.patch import PatchSummary
+from lensaudit.results.reading import checked
 from lensaudit.verdict.depth import calibration_problem, kept_for_verdict
 from lensaudit.verdict.views import Null, read_calibration, zero_of
 
@@ -88,7 +90,10 @@ def test_four_own_models_have_a_spread_of_their_own():
 
 def test_what_is_kept_of_a_run_says_the_same():
     content = made.summary(0.61234567, aligned=made.aligned(0.6))
-    kept = kept_for_verdict(content | {"source": "secret"}, made.rows_of(content, low=(1, 2, 5, 7)))
+    kept = kept_for_verdict(
+        checked(PatchSummary, content | {"source": "secret"}, "x"),
+        made.rows_of(content, low=(1, 2, 5, 7)),
+    )
     assert kept["source"] == ""
     again, stream = made.parts(kept, kept["rows"])
     assert {view.name: view.says for view in again} == {

@@ -1,14 +1,14 @@
 """How deep is the knowledge erased? A finished run of `lensaudit patch`, of one source."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Len
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, model_validator
+from pydantic import Field, PlainSerializer, model_serializer, model_validator
 
 from lensaudit.files import digest
 from lensaudit.results.reading import (
@@ -65,8 +65,13 @@ def estimate_in(content: Any, name: str = "value") -> Any:
     return {"value": content.get(name), **limits, **counted}
 
 
-def gathering(name: str) -> Any:
-    """A record's validator: a JSON object with an Estimate in the place of its value."""
+def flat(name: str, *optional: str) -> tuple[Any, Any]:
+    """Reading and writing of a record with an Estimate, whose numbers stand beside the rest.
+
+    Args:
+        name: of the field that is an Estimate.
+        *optional: fields that are left out where there is nothing in them.
+    """
 
     @model_validator(mode="before")
     @classmethod
@@ -75,11 +80,28 @@ def gathering(name: str) -> Any:
             return content
         return {**content, name: estimate_in(content, name)}
 
-    return read
+    @model_serializer(mode="wrap")
+    def write(self: Any, written: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, one in written(self).items():
+            if key == name:
+                found |= (getattr(self, name) or UNMEASURED).spelled(name)
+            elif one or key not in optional:
+                found[key] = one
+        return found
+
+    return read, write
 
 
-KeptDepth = Annotated[Estimate, BeforeValidator(lambda one: estimate_in(one, "depth"))]
-"""Mean depth of facts to keep, as `collateral` holds it."""
+def bare(found: Estimate | None) -> Estimate | None:
+    """Value and limits, which is all that the record holds of a depth."""
+    return found and replace(found, n=None, why=None)
+
+
+Difference = Annotated[
+    Estimate, PlainSerializer(lambda one: {"value": one.value, "low": one.low, "high": one.high})
+]
+"""Of two depths, paired by example."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +112,7 @@ class Weakest:
     erasure: Estimate
     """Mean of min(1, max(0, s2 / s1)) over the facts that `full` encodes there."""
 
-    _read = gathering("erasure")
-
-    def document(self) -> dict[str, Any]:
-        """As summary.json holds it."""
-        return {"layer": self.layer, **self.erasure.spelled("erasure")}
+    _read, _write = flat("erasure")
 
 
 @dataclass(frozen=True)
@@ -105,25 +123,12 @@ class Shared:
     """
 
     uds: Estimate | None = None
-    drop: Estimate | None = None
-    """Aligned UDS minus this, paired by example."""
     weakest: Weakest | None = None
+    drop: Difference | None = None
+    """Aligned UDS minus this."""
     why: str | None = None
 
-    _read = gathering("uds")
-
-    def document(self) -> dict[str, Any]:
-        """As summary.json holds it."""
-        return {
-            **(self.uds or UNMEASURED).spelled("uds"),
-            "weakest": self.weakest and self.weakest.document(),
-            "drop": _difference(self.drop),
-            "why": self.why or (self.uds and self.uds.why),
-        }
-
-
-def _difference(found: Estimate | None) -> dict[str, Any] | None:
-    return found and {"value": found.value, "low": found.low, "high": found.high}
+    _read, _write = flat("uds")
 
 
 @dataclass(frozen=True)
@@ -144,13 +149,11 @@ class Shift:
 class Aligned:
     """UDS of the aligned source, and what shows whether the map means anything."""
 
-    kind: str | None = None
-    """Class of the map; `class` in the file."""
+    kind: Annotated[str | None, Field(alias="class")] = None
+    """Class of the map."""
     uds: Estimate | None = None
-    per_example: Mapping[int, float] = field(default_factory=dict)
-    """Idx -> its aligned depth; the rows hold it."""
-    gap: Estimate | None = None
-    """Plain UDS minus the aligned one, paired by example."""
+    gap: Difference | None = None
+    """Plain UDS minus the aligned one."""
     r2: Number | None = None
     shuffled: Number | None = None
     d_share: Number | None = None
@@ -160,31 +163,17 @@ class Aligned:
     """The strong layer that is erased least: a mean over layers hides what one of them holds."""
     shared: Shared = Shared()
     shift: Shift | None = None
-    unscored: Mapping[int, str] = field(default_factory=dict)
-    """Idx -> why an example has no aligned depth, of a source that has no other."""
+    why: str | None = None
     experimental: bool = False
     """Of a source of another size or tokenizer: no verdict may rest on it."""
-    why: str | None = None
+    unscored: Mapping[int, str] = field(default_factory=dict)
+    """Idx -> why an example has no aligned depth, of a source that has no other."""
+    per_example: Annotated[Mapping[int, float], Field(exclude=True)] = field(
+        default_factory=dict, compare=False
+    )
+    """Idx -> its aligned depth; the rows hold it."""
 
-    _read = gathering("uds")
-
-    def document(self) -> dict[str, Any]:
-        """As summary.json holds it."""
-        return {
-            "class": self.kind,
-            **(self.uds or UNMEASURED).spelled("uds"),
-            "gap": _difference(self.gap),
-            "r2": self.r2,
-            "shuffled": self.shuffled,
-            "d_share": self.d_share,
-            "full": self.full,
-            "weakest": self.weakest and self.weakest.document(),
-            "shared": (self.shared if self.why is None else Shared(why=self.why)).document(),
-            "shift": self.shift and asdict(self.shift),
-            "why": self.why or (self.uds and self.uds.why),
-            **({"experimental": True} if self.experimental else {}),
-            **({"unscored": dict(sorted(self.unscored.items()))} if self.unscored else {}),
-        }
+    _read, _write = flat("uds", "experimental", "unscored")
 
 
 @dataclass(frozen=True)
@@ -261,10 +250,12 @@ class Told:
     """Further types -> what the source says in them."""
     unasked: Mapping[AtLayer, str] = field(default_factory=dict)
     """Idx -> why a fact is not asked."""
-    answers: Mapping[int, Mapping[Way, Answer]] = field(default_factory=dict)
-    """Idx -> what the source says; the rows hold it."""
     why: str | None = None
     """Why nobody was asked."""
+    answers: Annotated[Mapping[int, Mapping[Way, Answer]], Field(exclude=True)] = field(
+        default_factory=dict, compare=False
+    )
+    """Idx -> what the source says; the rows hold it."""
 
     @property
     def outputs(self) -> Outputs | None:
@@ -277,10 +268,6 @@ class Told:
         """Rows of results.jsonl with the answers to each fact; None where it is not asked."""
         answers = {idx: {w: asdict(a) for w, a in one.items()} for idx, one in self.answers.items()}
         return [{**row, "told": answers.get(row["idx"])} for row in rows]
-
-    def document(self) -> dict[str, Any]:
-        """As summary.json holds it."""
-        return {name: value for name, value in asdict(self).items() if name != "answers"}
 
 
 @dataclass(frozen=True)
@@ -318,10 +305,6 @@ class Verdict:
     because: list[str]
     """From what it says to what attacks bring out, each with its number, interval and control."""
 
-    def document(self) -> dict[str, Any]:
-        """As summary.json holds it."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Examined:
@@ -338,18 +321,6 @@ class Examined:
     told: Told | None = None
     """None: nobody was asked."""
 
-    def document(self) -> dict[str, Any]:
-        """The part of summary.json."""
-        return {
-            "ci90": self.ci90 and list(self.ci90),
-            "weakest": self.weakest and self.weakest.document(),
-            "validity": asdict(self.validity),
-            "aligned": self.aligned.document(),
-            "floor": self.floor and asdict(self.floor),
-            "outputs": self.outputs and asdict(self.outputs),
-            "told": self.told and self.told.document(),
-        }
-
     def beside(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Rows of results.jsonl with each example's aligned score; None where it has none.
 
@@ -361,36 +332,130 @@ class Examined:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchSummary(Examined):
-    """What `summary.json` of a run of `patch` says; what was not asked has its default."""
+class KeptDepth:
+    """What was lost of facts to keep: 0 nothing, 1 all that the anchor lacks."""
 
-    source: str
-    score: Literal["uds", "lens", "em", "counterfactual"]
-    n: Whole = 0
-    n_scored: Whole
-    n_groups: Whole = 0
-    scope: str = "span"
-    layers: Annotated[list[Whole], Len(1)] = field(default_factory=list)
-    calibration: dict[str, Any] = field(default_factory=dict)
-    """What `full` and `retain` read as sources: a number, or the rates of exact match."""
-    per_layer: list[dict[str, Any]] = field(default_factory=list)
-    """Means at each layer, nats per token or shares."""
-    spans: dict[str, Whole] = field(default_factory=dict)
-    """Facts by who chose their span: `rule` or `reviewed`."""
-    uds: Number | None = None
-    counterfactual: Number | None = None
-    udr: Number | None = None
-    retention: Number | None = None
+    anchor: str = ""
+    """The model that never saw them, or `counterfactual`."""
+    relative_to: str = ""
+    depth: Number | None
     ci95: Ends = None
     ci95_why: str | None = None
+    n_scored: Whole = 0
+    n: Whole = 0
+    rows_hash: str = ""
+    unscored: Mapping[str, Whole] = field(default_factory=dict)
+    """Reason -> facts."""
+    over_erasure_nats: Number | None = None
+    strata: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Depth of facts by how near they are to those to forget."""
+    selectivity: Mapping[str, Any] = field(default_factory=dict)
+    """UDS of the forgotten facts minus the depth."""
+    authors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Where collateral is narrow, its mean hides it."""
+
+    @property
+    def estimate(self) -> Estimate:
+        """The depth."""
+        return Estimate.within(self.depth, self.ci95, n=self.n_scored, why=self.ci95_why)
+
+
+_EVERY = "kind anchor source score"
+_COUNTED = "ci95 ci95_why ci95_assumes n n_scored n_groups unscored"
+_HOW = "tau last_layer scope component profile engine layers calibration baseline per_layer"
+_LENS = "lens lens_ci95 lens_ci95_why lens_n_scored lens_per_layer"
+_CONTROLS = "spans collateral ci90 weakest validity aligned floor outputs told verdict"
+WRITTEN: Mapping[str, Sequence[str]] = {
+    score: fields.split()
+    for score, fields in {
+        "uds": f"{_EVERY} uds {_COUNTED} {_HOW} {_LENS} {_CONTROLS}",
+        "lens": f"{_EVERY} lens {_COUNTED} {_HOW} {_CONTROLS}",
+        "em": f"{_EVERY} em_form threshold udr ci95 ci95_why ci95_assumes retention retention_ci95 "
+        "retention_ci95_why n n_scored n_groups unscored categories category_percent "
+        "over_erased_by udr_histogram calibration last_layer layers per_layer scope component "
+        "max_new_tokens reference_tokens truth_em n_full_lost n_reference_cut " + _CONTROLS,
+        COUNTERFACTUAL: f"{_EVERY} {COUNTERFACTUAL} {_COUNTED} {_HOW} spans scale outputs told "
+        "verdict",
+    }.items()
+}
+"""Score -> fields of its `summary.json`, in their order."""
+_IF_ASKED = {
+    *("kind", "anchor", "collateral", "max_new_tokens", "reference_tokens"),
+    *("n_full_lost", "n_reference_cut", "verdict"),
+}
+"""Fields that are left out where nothing was asked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchSummary(Examined):
+    """`summary.json` of a run of `patch`; what was not asked has its default."""
+
+    kind: str | None = None
+    """Of a run without a retain model."""
+    anchor: str | None = None
+    source: str
+    score: Literal["uds", "lens", "em", "counterfactual"]
+    uds: Number | None = None
+    counterfactual: Number | None = None
+    ci95: Ends = None
+    """Of the score, by authors."""
+    ci95_why: str | None = None
     ci95_assumes: str | None = None
+    n: Whole = 0
+    """Examples."""
+    n_scored: Whole
+    n_groups: Whole = 0
+    """Authors of those that are scored."""
+    unscored: Mapping[AtLayer, str] = field(default_factory=dict)
+    tau: Number | None = None
+    last_layer: str = ""
+    scope: str = "span"
+    component: str = "resid"
+    profile: str = "full"
+    engine: str = "sweep"
+    layers: Annotated[list[Whole], Len(1)] = field(default_factory=list)
+    calibration: Mapping[str, Any] = field(default_factory=dict)
+    """What `full` and `retain` read as sources: a number, or the rates of exact match."""
+    baseline: Number | None = None
+    """Mean log-prob of the spans by `full`, nats per token."""
+    per_layer: list[dict[str, Any]] = field(default_factory=list)
+    """Means at each layer, nats per token or shares."""
     lens: Number | None = None
     lens_ci95: Ends = None
-    unscored: dict[AtLayer, str] = field(default_factory=dict)
-    collateral: dict[str, KeptDepth] = field(default_factory=dict)
-    tau: Number | None = None
+    lens_ci95_why: str | None = None
+    lens_n_scored: Whole = 0
+    lens_per_layer: list[dict[str, Any]] = field(default_factory=list)
+    """Of the Logit Lens beside UDS; empty where it was not asked."""
+    spans: Mapping[str, Whole] = field(default_factory=dict)
+    """Facts by who chose their span: `rule` or `reviewed`."""
+    scale: Mapping[str, Any] | None = None
+    """What models of known truth read without a retain model."""
+    collateral: Mapping[str, KeptDepth] = field(default_factory=dict)
+    em_form: str = ""
+    """Of exact match, by generation or by teacher forcing; so is all below."""
+    threshold: Number | None = None
+    udr: Number | None = None
+    retention: Number | None = None
+    retention_ci95: Ends = None
+    retention_ci95_why: str | None = None
+    categories: Mapping[str, Whole] = field(default_factory=dict)
+    category_percent: Mapping[str, Number | None] = field(default_factory=dict)
+    over_erased_by: Any = None
+    udr_histogram: Mapping[str, Whole] = field(default_factory=dict)
+    max_new_tokens: Whole | None = None
+    reference_tokens: Whole | None = None
+    truth_em: Mapping[str, Number] = field(default_factory=dict)
+    n_full_lost: Whole | None = None
+    n_reference_cut: Whole | None = None
     verdict: Verdict | None = None
     """What may be said after the run alone."""
+
+    @model_serializer(mode="wrap")
+    def _write(self, written: Any) -> dict[str, Any]:
+        own = written(self)
+        beside = _LENS.split() if self.score == "uds" and not self.lens_per_layer else ()
+        left = {*beside, *(name for name in _IF_ASKED if own[name] in (None, {}))}
+        return {name: own[name] for name in WRITTEN[self.score] if name not in left}
 
     @property
     def estimate(self) -> Estimate:
@@ -427,7 +492,8 @@ class PatchRun(PatchSummary):
     s2: Numbers
     scores: Numbers
     """By example; NaN where unscored."""
-    baseline: Numbers
+    baselines: Numbers
+    """By example, nats per token."""
     condition: str
     """Hash of everything that runs must share to be compared row by row."""
 
@@ -467,7 +533,7 @@ def read_patch(summary_file: Path, texts: Mapping[int, Texts] | None = None) -> 
         s1=_numbers(rows, f"s1{delta}", len(found.layers)),
         s2=_numbers(rows, f"s2{delta}", len(found.layers)),
         scores=_numbers(rows, SCORES[found.score]),
-        baseline=_numbers(rows, "baseline"),
+        baselines=_numbers(rows, "baseline"),
         condition=digest(shared),
     )
 
