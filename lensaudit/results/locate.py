@@ -179,8 +179,10 @@ def _json_kind(path: Path) -> Kind | None:
     if not isinstance(content, dict):
         first = content[0] if isinstance(content, list) and content else None
         return "rtt" if isinstance(first, dict) and "study_id" in first else named
-    said = (str(content.get(field, "")).partition("/")[0] for field in ("kind", "schema"))
-    return next((kind for one in said for kind in KINDS if kind == SAID.get(one, one)), named)
+    told = [str(content.get(field, "")).partition("/")[0] for field in ("kind", "schema")]
+    kinds: list[Kind] = [SAID[one] for one in told if one in SAID]
+    kinds.extend(kind for kind in KINDS if kind in told)
+    return kinds[0] if kinds else named
 
 
 def _csv_kind(path: Path) -> Kind | None:
