@@ -6,7 +6,7 @@ hashes. Files depend on the results alone: written twice, they are the same.
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
@@ -24,7 +24,8 @@ from lensaudit.files import check_output, digest, make_folder, slug, write_bytes
 from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.kinds.know import bits_beside
 from lensaudit.results.kinds.patch import SCORES, PatchRun
-from lensaudit.results.locate import Found, locate
+from lensaudit.results.kinds.table import Kind
+from lensaudit.results.locate import Found
 from lensaudit.results.reading import brief, json_object, part
 from lensaudit.results.records import MANIFEST
 from lensaudit.results.sentences import shown
@@ -150,7 +151,7 @@ def export(runs: Sequence[Place], settings: ExportSettings, *, force: bool = Fal
             "on the Hub; hub-results files each number under it"
         )
     found = verdicts(runs)
-    located, _ = locate(map(Path, runs))
+    located = list(found.found.values())
     files = WRITERS[settings.to]([_exported(one, located) for one in found.models], found, settings)
     out = make_folder(Path(settings.out))
     for name in files:
@@ -238,18 +239,33 @@ def _facts(run: PatchRun | None, own: Sequence[Found]) -> list[ScoredFact]:
                 text.idx, text.question, text.answer, text.entity, layers
             )
             fact.add(SCORES[run.score], row.get(SCORES[run.score]), row.get("unscored"))
-    for one in (one for one in own if one.kind == "worst"):
-        for row in one.record.facts:
-            new = ScoredFact(row.idx, row.question, entity=row.entity)
-            fact = known.setdefault(new.idx, new)
-            if fact.entity == row.entity:  # else it is of other rows
-                value = None if row.unscored else float(bool(row.attacks))
-                fact.add("held.worst_case", value, row.unscored)
-    # last, as its rows tell no text: a fact that it alone knows is an idx with bits
-    for one in (one for one in own if one.kind == "know"):
-        for idx, (value, why) in brief(bits_beside(one.path)).items():
-            known.setdefault(int(idx), ScoredFact(int(idx))).add("bits", value, why)
+    for kind, told in FACTS.items():
+        for one in (one for one in own if one.kind == kind):
+            for new, name, value, why in told(one):
+                fact = known.setdefault(new.idx, new)
+                if new.entity in ("", fact.entity):  # else it is of other rows
+                    fact.add(name, value, why)
     return list(known.values())
+
+
+Scored = tuple[ScoredFact, str, float | None, str | None]
+"""A fact, what is known of it, the number, or why there is none."""
+
+
+def _attacked(found: Found) -> Iterator[Scored]:
+    for row in found.record.facts:
+        hit = None if row.unscored else float(bool(row.attacks))
+        new = ScoredFact(row.idx, row.question, entity=row.entity)
+        yield new, "held.worst_case", hit, row.unscored
+
+
+def _bits(found: Found) -> Iterator[Scored]:
+    for idx, (value, why) in brief(bits_beside(found.path)).items():
+        yield ScoredFact(int(idx)), "bits", value, why
+
+
+FACTS: Mapping[Kind, Callable[[Found], Iterator[Scored]]] = {"worst": _attacked, "know": _bits}
+"""Kind -> what it knows of facts; last the one whose rows tell no text."""
 
 
 def _names(models: Sequence[Exported]) -> list[str]:

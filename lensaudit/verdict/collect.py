@@ -256,6 +256,8 @@ class Verdicts:
         self.nulls = nulls
         self.left_out: list[LeftOut] = []
         """What was named or met and has no view."""
+        self.found: dict[Path, Found] = {}
+        """Results by their files, each once."""
         self._models: dict[str, Model] = {}
         self._anchors: set[str] = set()
 
@@ -376,6 +378,7 @@ def verdicts(places: Sequence[Place], calibration: Place | None = None) -> Verdi
             why = f" ({missed[0].reason})" if missed else ""
             raise InputError(f"{place}: holds nothing that a verdict is made of{why}; {WANTED}")
         judged.left_out += missed
+        judged.found |= {one.path.resolve(): one for one in found}
     return judged
 
 

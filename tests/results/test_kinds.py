@@ -6,6 +6,9 @@ import re
 import pytest
 from support import GOLDEN
 
+from lensaudit.doors.export import FACTS
+from lensaudit.errors import InputError
+from lensaudit.report.assemble import Document
 from lensaudit.report.kinds import PAGE
 from lensaudit.results.frames import POINTS
 from lensaudit.results.kinds.effort import EffortArm, EffortPoint, EffortRecord, TrainingRate
@@ -18,9 +21,12 @@ from lensaudit.results.kinds.know import (
 from lensaudit.results.kinds.sample import LeakRow, SampleRecord
 from lensaudit.results.kinds.table import KINDS, record_in
 from lensaudit.results.kinds.worst import WorstAttack, WorstFact, WorstRecord
-from lensaudit.results.reading import document
+from lensaudit.results.locate import Found, locate
+from lensaudit.results.reading import JsonObject, document
+from lensaudit.results.records import manifest
 from lensaudit.scores.estimate import Estimate
 from lensaudit.verdict.attacks import VIEWS
+from lensaudit.verdict.collect import Verdicts
 
 WRITTEN = {
     "rtt": ("rtt", "rtt/summary.json"),
@@ -119,7 +125,24 @@ def test_a_record_comes_back_from_its_file_as_it_was(kind):
     assert record_in(kind, written, "x") == RECORDS[kind]
 
 
-def test_rooms_know_no_kind_that_is_not_in_the_table():
-    for room in (VIEWS, PAGE, POINTS):
-        assert room
-        assert set(room) <= set(KINDS)
+@pytest.mark.parametrize("room", [VIEWS, PAGE, POINTS, FACTS])
+def test_a_room_knows_no_kind_that_is_not_in_the_table(room):
+    assert set() < set(room) <= set(KINDS)
+
+
+def test_a_kind_that_no_room_knows_is_found_listed_and_says_nothing(tmp_path, monkeypatch):
+    monkeypatch.setitem(KINDS, "new", JsonObject)
+    (tmp_path / "anything.json").write_text(json.dumps({"kind": "new", "source": "x"}))
+    manifest("new", options={}, inputs={}, device="cpu", started=0.0).write(
+        tmp_path, ["anything.json"]
+    )
+    ((found,), _) = locate([tmp_path])
+    assert (found.kind, found.record["source"]) == ("new", "x")
+    page = Document(Verdicts({}))
+    page.take(found, {})
+    assert page.empty
+    assert [one["content"]["command"] for one in page.beside] == ["new"]
+    assert page.verdicts.models == ()
+    (tmp_path / "anything.json").write_text(json.dumps({"kind": "new", "source": "y"}))
+    with pytest.raises(InputError, match=r"anything\.json: "):
+        _ = Found(found.kind, found.path).record
