@@ -346,8 +346,9 @@ def evidence_of(one: ScoreRow, nulls: Calibration, *, patch_only: bool = False) 
     """Views and stream that a verdict on a model is decided from."""
     patch = one.evidence["patch"]
     views, stream = of_patch(checked(PatchSummary, patch, one.model), patch["rows"], nulls)
-    if "shift" not in patch["aligned"]:  # scored before it was measured: the guard is left out
-        stream = replace(stream, shift=None)
+    # scored before they were measured: left out
+    lacking = [name for name in ("many", "shift") if name not in patch["aligned"]]
+    stream = replace(stream, **dict.fromkeys(lacking))
     more = [
         view
         for kind, content in one.evidence.items()

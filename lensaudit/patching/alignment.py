@@ -4,7 +4,8 @@ An aligned source is a source like another: the engine patches what a source han
 accumulated in one pass over the caches of both models, as many layers at a time as memory holds.
 Where a source has another tokenizer, its positions are matched by characters. `without_shared` is
 the control against a model that adds the same vector wherever it is asked for what it is to hide:
-the aligned stream without the one direction that it shares with other authors' facts.
+the aligned stream without the one direction that it shares with other authors' facts, or without as
+many as there are authors, learnt from all facts but the judged one.
 """
 
 import functools
@@ -43,7 +44,7 @@ from lensaudit.scores.alignment import (
     LinearMap,
     MapClass,
     Moments,
-    SharedDirection,
+    SharedDirections,
     fitted,
     ordinary,
     r_squared,
@@ -284,10 +285,45 @@ def folds_of(rows: Sequence[Encoded]) -> dict[int, int]:
     return {e.idx: place[e.group] for e in rows}
 
 
-def shared_key(map_key: str, rows: Sequence[Encoded]) -> str:
-    """Content hash of what directions depend on, beside the source's weights and the conditions."""
-    folds = folds_of(rows)
-    return digest([_SHARED_SCHEMA, map_key, sorted((example_hash(e), folds[e.idx]) for e in rows)])
+ROW_FOLDS = 8
+"""Folds of the rows, where facts of one author may be in several."""
+DIMENSIONS_EACH = 8
+"""Of the stream for each direction that is taken out: no more are."""
+MOST_DIRECTIONS = 32
+"""As many as are kept in memory for every fold and layer."""
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What is taken out of a stream, and from which facts that is learnt."""
+
+    folds: Mapping[int, int]
+    """Idx -> fold; what is taken out of a fold's rows is learnt from all others."""
+    n: int = 1
+    """Directions of each layer."""
+
+    def key(self, map_key: str, rows: Sequence[Encoded]) -> str:
+        """Content hash of what they depend on, beside the source's weights and the conditions."""
+        learnt = sorted((example_hash(e), self.folds[e.idx]) for e in rows)
+        many = () if self.n == 1 else (self.n,)
+        return digest([_SHARED_SCHEMA, *many, map_key, learnt])
+
+
+def one_direction(rows: Sequence[Encoded]) -> Removal:
+    """The direction that the facts of other groups share."""
+    return Removal(folds_of(rows))
+
+
+def one_a_group(rows: Sequence[Encoded], d_model: int) -> Removal:
+    """As many directions as there are groups, learnt from all facts but those of a fold.
+
+    Rows of a group are dealt out to the folds, so that each is judged by directions to which the
+    others of its group add theirs; none by one to which it adds its own.
+    """
+    placed = sorted(rows, key=lambda e: (str(e.group), str(type(e.group)), e.idx))
+    folds = {e.idx: at % ROW_FOLDS for at, e in enumerate(placed)}
+    n_groups = len({e.group for e in rows})
+    return Removal(folds, max(1, min(n_groups, d_model // DIMENSIONS_EACH, MOST_DIRECTIONS)))
 
 
 def too_few_groups(rows: Sequence[Encoded]) -> str | None:
@@ -302,10 +338,11 @@ def without_shared(
     rows: Sequence[Encoded],
     layers: Sequence[int],
     memory_bytes: int,
+    removal: Removal,
 ) -> CachedSource:
-    """An aligned source whose stream has `full`'s mean along each layer's shared direction.
+    """An aligned source whose stream has `full`'s mean along each layer's shared directions.
 
-    A direction is taken by fold: nothing of the fold's own rows is in it.
+    Directions are taken by fold: nothing of the fold's own rows is in them, or in that mean.
 
     Args:
         moved: the aligned source.
@@ -313,15 +350,16 @@ def without_shared(
         rows: the facts that the source can be read on.
         layers: that are patched; the others stay as they are.
         memory_bytes: what streams may take while directions are found.
+        removal: how many directions, and from which facts.
     """
-    folds = folds_of(rows)
+    folds = removal.folds
 
     @functools.cache
-    def directions() -> dict[int, list[SharedDirection]]:
+    def directions() -> dict[int, list[SharedDirections]]:
         n_numbers = sum(e.n_span for e in rows) * full.activations.d_model
         # float32 streams and differences of every position; half is left for what a layer needs
         parts = batched(layers, max(1, memory_bytes // (2 * 2 * 4 * n_numbers)))
-        return {at: one for part in parts for at, one in _shared(moved, full, rows, folds, part)}
+        return {at: one for part in parts for at, one in _shared(moved, full, rows, removal, part)}
 
     def handed(idx: int, layers: Layers) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
         positions, resid = moved.example(idx, layers)
@@ -339,10 +377,11 @@ def _shared(
     moved: CachedSource,
     full: CachedSource,
     rows: Sequence[Encoded],
-    folds: Mapping[int, int],
+    removal: Removal,
     layers: Sequence[int],
-) -> Iterator[tuple[int, list[SharedDirection]]]:
-    """Of each layer, one direction for each fold, at the positions that predict."""
+) -> Iterator[tuple[int, list[SharedDirections]]]:
+    """Of each layer the directions for each fold, at the positions that predict."""
+    folds = removal.folds
     apart: list[list[Tensor]] = [[] for _ in range(max(folds.values()) + 1)]
     own: list[list[Tensor]] = [[] for _ in apart]
     for e in rows:
@@ -353,7 +392,7 @@ def _shared(
         own[folds[e.idx]].append(y)
     xs, ys = ([torch.cat(one, dim=1) for one in side] for side in (apart, own))
     for at, layer in enumerate(layers):
-        yield layer, shared_directions([x[at] for x in xs], [y[at] for y in ys])
+        yield layer, shared_directions([x[at] for x in xs], [y[at] for y in ys], removal.n)
 
 
 LOST = "its tokenizer leaves nothing of the span to score"

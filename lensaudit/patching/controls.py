@@ -21,12 +21,14 @@ from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.patching.alignment import (
     ALIGN_TOKENS_PER_DIM,
     Alignment,
+    Removal,
     alignment_key,
     fit_alignment,
     known_alignment,
     mapped,
+    one_a_group,
+    one_direction,
     rows_to_fit,
-    shared_key,
     too_few_groups,
     without_shared,
 )
@@ -66,7 +68,11 @@ def planned_controls(session: Session, neutral: Neutral) -> str:
         return f"{said}; no maps"
     maps = f"maps where UDS is {ALIGN_FROM:g} or more" if align == "auto" else f"{align} maps"
     n_tokens = tokens or ALIGN_TOKENS_PER_DIM * session.full.d_model
-    return f"{said}; {maps}, fitted on up to {n_tokens} of {len(neutral.fit)} rows' tokens"
+    n, rows = one_a_group(session.encoded, session.full.d_model).n, len(neutral.fit)
+    return (
+        f"{said}; {maps}, fitted on up to {n_tokens} of {rows} rows' tokens; then each source "
+        f"without the direction that facts share, and without {n}"
+    )
 
 
 def controls_of(session: Session) -> Neutral:
@@ -118,13 +124,14 @@ def unexamined(why: str) -> Examined:
 
 def unaligned(why: str) -> Aligned:
     """A source that no map was fitted for."""
-    return Aligned(why=why, shared=Shared(why=why))
+    return Aligned(why=why, shared=Shared(why=why), many=Shared(why=why))
 
 
 SAYS_WITHIN_NATS = 0.5
 """A row counts for validity where the source's span log-prob is this near to `full`'s."""
-MapName = Literal["map", "shuffled", "shared"]
-"""What carries a stream: its map, that of shuffled pairs, the map without shared directions."""
+MapName = Literal["map", "shuffled", "shared", "many"]
+"""What carries a stream: its map, that of shuffled pairs, the map without the direction that other
+authors share, or without as many as there are authors."""
 Drops = Float[Tensor, "batch layer"]
 
 
@@ -334,7 +341,9 @@ class _Examination:
         for one in sources:
             matched = self._matched(one)
             names: list[MapName] = ["map", "shuffled"]
-            for name in (*names, "shared") if too_few_groups(matched) is None else names:
+            if too_few_groups(matched) is None:
+                names += ["shared", "many"]
+            for name in names:
                 found = carried([one], name)
                 streams |= found
                 only |= dict.fromkeys(found, _idx(matched))
@@ -350,8 +359,8 @@ class _Examination:
 
     def _key(self, source: Checkpoint, width: int, name: MapName = "map") -> str:
         key = self.maps[source.weights, width].key
-        if name == "shared":
-            key = shared_key(key, self._matched(source))
+        if name in ("shared", "many"):
+            key = self._removal(source, name).key(key, self._matched(source))
         return f"{source.weights}+{name}-{key}"
 
     def _carried(
@@ -362,11 +371,20 @@ class _Examination:
         maps = alignment.shuffled if name == "shuffled" else alignment.maps
         places = session.token_match(source, cached).places
         moved = mapped(session.streams(source, cached), maps, alignment.layer_of, places)
-        if name != "shared":
+        if name in ("map", "shuffled"):
             return moved
         full, rows = session.streams(session.full, cached), self._matched(source)
         layers, memory = self.settings.at_layers, self.settings.memory_bytes
-        return without_shared(moved, full, rows, layers, memory)
+        return without_shared(moved, full, rows, layers, memory, self._removal(source, name))
+
+    def _removal(self, source: Checkpoint, name: MapName) -> Removal:
+        """Directions that are taken out of a source, and from which facts they are learnt."""
+        rows = self._matched(source)
+        return (
+            one_direction(rows)
+            if name == "shared"
+            else one_a_group(rows, self.session.full.d_model)
+        )
 
     def _deltas(self, source: Checkpoint, width: int, name: MapName = "map") -> Drops:
         key = self._key(source, width, name)
@@ -431,15 +449,9 @@ class _Examination:
         depth = self._depth(s1, self._deltas(source, width))
         weights, r2 = s1.clamp(min=0).mean(0), torch.tensor(alignment.r2)[list(layers)]
         known = list(zip(rows, depth.uds.tolist(), strict=True))
-        shared = Shared(why=too_few_groups(self._matched(source)))
-        if shared.why is None:
-            without = self._depth(s1, self._deltas(source, width, "shared"))
-            shared = Shared(
-                uds=bare(found := measured(without.uds, rows)),
-                why=found and found.why,
-                drop=_paired(depth.uds - without.uds, rows),
-                weakest=weakest_of(s1, without, rows, layers),
-            )
+        shared, many = (
+            self._without(source, width, name, s1, depth) for name in ("shared", "many")
+        )
         misfit, no_ke = session.misfit(source) is not None, NO_KE.format(tau=self.settings.tau)
         apart = session.token_match(source, rows).unscored
         lost = {e.idx: apart.get(e.idx, no_ke) for e, value in known if value != value}
@@ -458,9 +470,26 @@ class _Examination:
             full=_mean(self._depth(s1, self._deltas(session.full, width)).uds),
             weakest=weakest_of(s1, depth, rows, layers),
             shared=shared,
+            many=many,
             shift=self._shift(source, width),
             unscored=dict(sorted(lost.items())) if misfit else {},
             experimental=misfit,
+        )
+
+    def _without(
+        self, source: Checkpoint, width: int, name: MapName, s1: Drops, depth: DepthScore
+    ) -> Shared:
+        """The aligned depth without directions that facts share, beside that with them."""
+        rows = self._matched(source)
+        if (why := too_few_groups(rows)) is not None:
+            return Shared(why=why)
+        encoded, without = self.session.encoded, self._depth(s1, self._deltas(source, width, name))
+        return Shared(
+            n=self._removal(source, name).n,
+            uds=bare(found := measured(without.uds, encoded)),
+            why=found and found.why,
+            drop=_paired(depth.uds - without.uds, encoded),
+            weakest=weakest_of(s1, without, encoded, self.settings.at_layers),
         )
 
     def _shift(self, source: Checkpoint, width: int) -> Shift | None:

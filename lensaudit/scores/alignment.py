@@ -13,7 +13,8 @@ Nothing beyond linear: an unrestricted map can carry anything (arXiv:2507.08802)
 A model may also hold every fact and add one constant vector where it is asked for them: then `full`
 reads nothing, aligned or not. The vector is the same for all authors, a fact is not, so the
 direction is taken from the facts of the others: the first right singular vector, uncentred, of
-source minus `full` over their positions.
+source minus `full` over their positions. With a vector for each author no direction is shared: then
+as many are taken out, learnt from all facts but the judged one, those of its author too.
 
 A readout whose rows were exchanged says nothing of what the stream holds. A row of it is known by
 its direction: rows are assigned to `full`'s one to one, so that the sum of cosines is largest. A
@@ -205,33 +206,36 @@ _CANCELLED = 1e-12
 
 
 @dataclass(frozen=True)
-class SharedDirection:
-    """One direction of a layer's stream, and what `full` has along it."""
+class SharedDirections:
+    """Directions of a layer's stream, and what `full` has along them."""
 
-    direction: Float[Tensor, " d_model"]
-    """Of length 1; 0 where the source is `full` there."""
-    coefficient: float
-    """`full`'s mean over the positions that the direction was taken from."""
+    directions: Float[Tensor, "n d_model"]
+    """Of length 1, one across the other; 0 where the source is `full` there."""
+    coefficients: Float[Tensor, " n"]
+    """`full`'s mean over the positions that the directions were taken from."""
 
     def taken_out(self, resid: Float[Tensor, "pos d_model"]) -> Float[Tensor, "pos d_model"]:
-        """The stream with `full`'s mean along the direction; in float64, given back as it came.
+        """The stream with `full`'s mean along the directions; in float64, given back as it came.
 
-        >>> first = SharedDirection(torch.tensor([1.0, 0.0]).double(), 0.5)
-        >>> first.taken_out(torch.tensor([[7.0, 2.0]]))
+        >>> along, mean = torch.tensor([[1.0, 0.0]]).double(), torch.tensor([0.5]).double()
+        >>> SharedDirections(along, mean).taken_out(torch.tensor([[7.0, 2.0]]))
         tensor([[0.5000, 2.0000]])
         """
-        wide, along = resid.double(), self.direction
-        return (wide + torch.outer(self.coefficient - wide @ along, along)).to(resid.dtype)
+        wide, along = resid.double(), self.directions
+        return (wide + (self.coefficients - wide @ along.T) @ along).to(resid.dtype)
 
 
 def shared_directions(
-    apart: Sequence[Float[Tensor, "_ d_model"]], full: Sequence[Float[Tensor, "_ d_model"]]
-) -> list[SharedDirection]:
-    """For each fold the direction that all other folds share; nothing of its own is used.
+    apart: Sequence[Float[Tensor, "_ d_model"]],
+    full: Sequence[Float[Tensor, "_ d_model"]],
+    n: int = 1,
+) -> list[SharedDirections]:
+    """For each fold the directions that all other folds share; nothing of its own is used.
 
     Args:
         apart: source minus `full`, by fold.
         full: `full`'s stream at the same positions, by fold.
+        n: how many directions, fewer than there are dimensions.
 
     Raises:
         ValueError: fewer than two folds.
@@ -246,9 +250,9 @@ def shared_directions(
     least = _CANCELLED * float(seconds.trace())
     found = []
     for fold, one in enumerate(apart):
-        along = _first(seconds - _second(one), least)
+        along = _leading(seconds - _second(one), n, least)
         others = (sums.sum(0) - sums[fold]) / (counts.sum() - counts[fold])
-        found.append(SharedDirection(along, float(others @ along)))
+        found.append(SharedDirections(along, along @ others))
     return found
 
 
@@ -257,16 +261,19 @@ def _second(rows: Float[Tensor, "pos d_model"]) -> Float[Tensor, "d_model d_mode
     return wide.T @ wide
 
 
-def _first(moment: Float[Tensor, "d_model d_model"], least: float) -> Float[Tensor, " d_model"]:
-    """The eigenvector of the largest eigenvalue, by Lanczos; 0 where no more than least is left."""
+def _leading(
+    moment: Float[Tensor, "d_model d_model"], n: int, least: float
+) -> Float[Tensor, "n d_model"]:
+    """Eigenvectors of the n largest eigenvalues, by Lanczos; 0 where it is no more than least."""
     from scipy.sparse.linalg import eigsh  # a third of a second to import
 
     if not float(moment.trace()) > least:
-        return torch.zeros(len(moment), dtype=torch.float64)
-    # a column of its own: one of all folds may lie across what is left of them
-    start = moment[:, int(moment.diagonal().argmax())].numpy()
-    _, vectors = eigsh(moment.numpy(), k=1, which="LA", v0=start, tol=_PRECISE)  # pyright: ignore[reportArgumentType]
-    return torch.from_numpy(vectors[:, 0].copy())
+        return torch.zeros(n, len(moment), dtype=torch.float64)
+    # within what is left of the folds, and across none of it
+    drawn = torch.randn(len(moment), generator=torch.Generator().manual_seed(0))
+    start = (moment @ drawn.double()).numpy()
+    values, vectors = eigsh(moment.numpy(), k=n, which="LA", v0=start, tol=_PRECISE)  # pyright: ignore[reportArgumentType]
+    return torch.from_numpy((vectors * (values > least)).T.copy())
 
 
 MOVED_BELOW = 0.9

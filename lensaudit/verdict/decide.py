@@ -213,9 +213,9 @@ def _against(evidence: Evidence) -> Iterator[str]:
     yield from _open(evidence)
     if stream.tail:
         yield _tail(stream)
-    # one layer that may hold the facts alone; what hides them: one direction, or all that was added
-    yield from filter(None, (stream.weakest, stream.shared, stream.shift))
-    for name in ("uds_weakest", "shared_weakest"):
+    # one layer that may hold the facts alone; what hides them: directions, or all that was added
+    yield from filter(None, (stream.weakest, stream.shared, stream.many, stream.shift))
+    for name in ("uds_weakest", "shared_weakest", "many_weakest"):
         view = evidence.one(name)
         limits = view.held.one_sided if view and view.held else None
         if view is not None and (limits is None or limits[1] >= HELD_AT_LAYER):

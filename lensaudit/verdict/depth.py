@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lensaudit.results.kinds.patch import Aligned, Outputs, PatchSummary, Weakest
+from lensaudit.results.kinds.patch import Aligned, Outputs, PatchSummary, Shared, Weakest
 from lensaudit.results.reading import brief, document
 from lensaudit.results.sentences import shown
 from lensaudit.scores.estimate import Estimate
@@ -61,6 +61,8 @@ class Stream:
     """Does the plain stream surely hold more than never-trained models do?"""
     shared: str | None = "the direction that facts share was not taken out"
     """Why one shared direction may be what reads as erasure; None: it was taken out."""
+    many: str | None = "a direction for each author was not taken out"
+    """The same of as many directions as authors."""
     types: str | None = None
     """Where it says more or less in another type of numbers."""
     dtype: str = ""
@@ -193,7 +195,7 @@ def _plain(one: PatchSummary, stream: Stream, nulls: Calibration) -> Iterator[Vi
 
 
 def _mapped(one: PatchSummary, stream: Stream, nulls: Calibration) -> Iterator[View]:
-    """The same after a map, and without the direction that facts of other authors share."""
+    """The same after a map, and without directions that facts share."""
     aligned = one.aligned
     if aligned.uds is None:
         if aligned.why:
@@ -203,9 +205,10 @@ def _mapped(one: PatchSummary, stream: Stream, nulls: Calibration) -> Iterator[V
     limits = (blind, _map_problem(aligned))
     yield _view(one, nulls, "uds_aligned", aligned.uds, *limits)
     yield from _layer(one, nulls, "uds_weakest", aligned.weakest, *limits)
-    if aligned.shared.uds is not None:
-        yield _view(one, nulls, "shared", aligned.shared.uds, *limits)
-        yield from _layer(one, nulls, "shared_weakest", aligned.shared.weakest, *limits)
+    for name, found in (("shared", aligned.shared), ("many", aligned.many)):
+        if found.uds is not None:
+            yield _view(one, nulls, name, found.uds, *limits)
+            yield from _layer(one, nulls, f"{name}_weakest", found.weakest, *limits)
 
 
 def _view(
@@ -274,6 +277,7 @@ def _stream_of(one: PatchSummary, rows: Sequence[Mapping[str, Any]], off: str | 
         tail=tuple(low) if many else (),
         above_floor=_above_floor(one),
         shared=_hidden_by_one(aligned),
+        many=_hidden_by(aligned, aligned.many, "a direction for each author"),
         types=_types_apart(one),
         dtype=one.told.dtype if one.told else "",
         one_type=bool(one.told and not one.told.types),
@@ -335,15 +339,22 @@ def _added(aligned: Aligned) -> str | None:
 
 def _hidden_by_one(aligned: Aligned) -> str | None:
     """Why one direction that facts share may be what reads as erasure."""
-    shared = aligned.shared
-    if shared.uds is None:
-        why = f" ({shared.why})" if shared.why else ""
-        return f"the direction that facts share was not taken out{why}"
-    drop = shared.drop and shared.drop.value
-    if drop is None:
-        drop = (aligned.uds.point if aligned.uds else 0.0) - shared.uds.point
-    if drop > SHARED_DROP:
-        return f"without one direction that facts share, aligned UDS is {drop:.2f} lower"
-    if shared.weakest is None:
+    if hidden := _hidden_by(aligned, aligned.shared, "the direction that facts share"):
+        return hidden
+    if aligned.shared.weakest is None:
         return "the weakest layer without the shared direction was not measured"
+    return None
+
+
+def _hidden_by(aligned: Aligned, found: Shared, told: str) -> str | None:
+    """Why these directions may be what reads as erasure; None: they are not."""
+    if found.uds is None:
+        why = f" ({found.why})" if found.why else ""
+        return f"{told} was not taken out{why}"
+    drop = found.drop and found.drop.value
+    if drop is None:
+        drop = (aligned.uds.point if aligned.uds else 0.0) - found.uds.point
+    if drop > SHARED_DROP:
+        which = "one direction" if found.n == 1 else f"{found.n} directions"
+        return f"without {which} that facts share, aligned UDS is {drop:.2f} lower"
     return None

@@ -67,6 +67,8 @@ VIEWS: Mapping[str, Kind] = {
     "uds_aligned": Kind("aligned", "aligned UDS"),
     "shared_weakest": Kind("aligned", "weakest layer without the shared direction", is_mean=False),
     "shared": Kind("aligned", "aligned UDS without the shared direction"),
+    "many_weakest": Kind("aligned", "weakest layer without a direction an author", is_mean=False),
+    "many": Kind("aligned", "aligned UDS without a direction an author"),
     "rtt": Kind("training", "retraining on other facts"),
     "relearn_gain": Kind("training", "relearning", is_mean=False),
     "effort": Kind("training", "effort", is_mean=False),

@@ -22,7 +22,7 @@ from lensaudit.gym import edits
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.patching import session as module
-from lensaudit.patching.alignment import without_shared
+from lensaudit.patching.alignment import one_a_group, one_direction, without_shared
 from lensaudit.patching.controls import examined, weakest_of
 from lensaudit.patching.oracle import layer_deltas
 from lensaudit.patching.outcome import outcome_of, summary_of
@@ -228,8 +228,8 @@ def test_changed_map_files_are_fitted_again(bench, tmp_path):
     assert math.isclose(again, shown["retain_turned"].aligned.uds.value, abs_tol=1e-9)
 
 
-def read_naively(models, moved, rows, layers):
-    """Drop by row and layer without the first singular vector of all other authors."""
+def read_naively(models, moved, rows, layers, others_of, n=1):
+    """Drop by row and layer without the first singular vectors of the rows named by `others_of`."""
     full = models.streams(models.full, rows)
     at = {e.idx: torch.arange(e.start, e.end) for e in rows}
     y = {e.idx: full.activations.example(e.idx).at(at[e.idx]).resid.double() for e in rows}
@@ -239,15 +239,15 @@ def read_naively(models, moved, rows, layers):
         x[e.idx] = resid[:, torch.isin(positions, at[e.idx])].double()
     found = []
     for e in rows:
-        others = [o.idx for o in rows if o.group != e.group]
+        others = others_of(e)
         batch = make_batch([e])
         stack = torch.zeros(1, len(y[e.idx]), len(e.token_ids), 64)
         for layer in layers:
             apart = torch.cat([x[o][layer] - y[o][layer] for o in others])
-            v = torch.linalg.svd(apart, full_matrices=False).Vh[0]
-            mean = torch.cat([y[o][layer] for o in others]).mean(0) @ v
+            v = torch.linalg.svd(apart, full_matrices=False).Vh[:n]
+            mean = torch.cat([y[o][layer] for o in others]).mean(0) @ v.T
             own = x[e.idx][layer]
-            stack[0, layer, at[e.idx]] = (own + torch.outer(mean - own @ v, v)).float()
+            stack[0, layer, at[e.idx]] = (own + (mean - own @ v.T) @ v).float()
         with torch.no_grad():
             drop = layer_deltas(models.model(models.full), stack, batch, layers=layers)
         found.append(drop[0])
@@ -272,11 +272,23 @@ def test_the_depth_without_the_shared_direction_is_that_of_a_plain_computation(b
         shared = next(key for key in seen if f"{never}+shared-" in key)
         scale = next(key for key in seen if f"{retain}+map-" in key)
         layers, rows = list(audit.settings.at_layers), audit.encoded
-        naive = read_naively(models, seen[mapped], rows, layers)
+
+        def others(e):
+            return [o.idx for o in rows if o.group != e.group]
+
+        def in_other_folds(e):
+            # rows stand by author: every eighth is in one fold
+            place = [o.idx for o in rows].index(e.idx)
+            return [o.idx for at, o in enumerate(rows) if at % 8 != place % 8]
+
+        naive = read_naively(models, seen[mapped], rows, layers, others)
+        many = next(key for key in seen if f"{never}+many-" in key)
+        each = read_naively(models, seen[mapped], rows, layers, in_other_folds, 8)
+        assert torch.allclose(each, models.read(many, rows, layers), atol=1e-4)
         s1 = models.read(scale, rows, layers)
         aligned = depth_score(s1, models.read(mapped, rows, layers)).uds
         assert torch.allclose(naive, models.read(shared, rows, layers), atol=1e-4)
-        again = models.streams(models.full, rows), rows, layers, 1
+        again = models.streams(models.full, rows), rows, layers, 1, one_direction(rows)
         carried = []
 
         def handed(idx, at):
@@ -297,53 +309,89 @@ def test_the_depth_without_the_shared_direction_is_that_of_a_plain_computation(b
 
 
 class Pushed:
-    """A cache in whose forget rows one vector was added to every layer; both know each author."""
+    """A cache in whose forget rows a vector was added to every layer; both know each author."""
 
-    def __init__(self, activations, vector):
-        self.activations, self.vector = activations, vector
+    def __init__(self, activations, vector_of):
+        self.activations, self.vector_of = activations, vector_of
 
     def __getattr__(self, name):
         return getattr(self.activations, name)
 
     def example(self, idx, **options):
         found = self.activations.example(idx, **options)
-        return replace(found, resid=found.resid + self.vector)
+        return replace(found, resid=found.resid + self.vector_of(idx))
 
 
-def test_a_vector_added_wherever_the_facts_are_asked_is_seen_through(bench, monkeypatch, tmp_path):
-    audit, _, neutral, shown = bench
+@pytest.fixture
+def pushed(bench, monkeypatch, tmp_path):
+    """What `masked_upper` reads with a vector of 6 streams added, which a function of idx draws."""
+    audit, _, neutral, _ = bench
     name = "demo/masked_upper"
     elsewhere = replace(audit.settings, activations=tmp_path, align="procrustes")
     one_source = replace(audit, settings=elsewhere, sources={name: audit.sources[name]})
-    generator = torch.Generator().manual_seed(1)
     streams = Session.streams
 
-    def pushed(self, checkpoint, rows):
-        found = streams(self, checkpoint, rows)
-        if checkpoint.weights != audit.sources[name].weights or rows != audit.encoded:
-            return found
-        length = 6 * found.activations.example(rows[0].idx).resid.norm(dim=-1).mean()
-        vector = torch.nn.functional.normalize(
-            torch.randn(64, generator=generator.manual_seed(1)), dim=0
-        )
-        return replace(found, activations=Pushed(found.activations, length * vector))
+    def by(drawn_of):
+        def vector_of(idx):
+            drawn = torch.Generator().manual_seed(drawn_of(idx))
+            return torch.nn.functional.normalize(torch.randn(64, generator=drawn), dim=0)
 
-    with one_source:
-        found = run(one_source)
-    monkeypatch.setattr(Session, "streams", pushed)
-    one = examined_alone(one_source, found, neutral, "masked_upper")
-    assert one.aligned.uds.value > 0.9
-    assert one.aligned.shared.uds.value < 0.2
-    assert one.aligned.shared.weakest.erasure.value < 0.2
-    assert one.aligned.shared.drop.value > 0.7
+        def added(self, checkpoint, rows):
+            found = streams(self, checkpoint, rows)
+            if checkpoint.weights != audit.sources[name].weights or rows != audit.encoded:
+                return found
+            length = 6 * found.activations.example(rows[0].idx).resid.norm(dim=-1).mean()
+            more = Pushed(found.activations, lambda idx: length * vector_of(idx))
+            return replace(found, activations=more)
+
+        with one_source:
+            found = run(one_source)
+        monkeypatch.setattr(Session, "streams", added)
+        return examined_alone(one_source, found, neutral, "masked_upper").aligned
+
+    return by
+
+
+def test_a_vector_added_wherever_the_facts_are_asked_is_seen_through(bench, pushed):
+    shown = bench[3]
+    one = pushed(lambda idx: 1)
+    assert one.uds.value > 0.9
+    assert one.shared.uds.value < 0.2
+    assert one.shared.weakest.erasure.value < 0.2
+    assert one.shared.drop.value > 0.7
     # it lies several times as far from full's as what never knew them
-    assert one.aligned.shift.times > 3
+    assert one.shift.times > 3
     for name in ("never", "retain_turned"):
         assert shown[name].aligned.shift.times < 1.25
     assert max(shown["never"].aligned.shift.per_layer) == shown["never"].aligned.shift.times
     # a model without the facts is what it was
     assert abs(shown["never"].aligned.shared.drop.value) < 0.05
     assert abs(shown["retain_turned"].aligned.shared.drop.value) < 0.05
+
+
+def test_a_vector_for_each_author_is_seen_through_by_as_many_directions(bench, pushed):
+    shown = bench[3]
+    one = pushed(lambda idx: idx // 8)
+    assert one.uds.value > 0.9
+    assert one.shared.uds.value > 0.8  # other authors' vectors say nothing of an author's own
+    assert one.many.n == 8
+    assert one.many.uds.value < 0.3
+    for name in ("never", "retain_turned"):
+        assert abs(shown[name].aligned.many.drop.value) < 0.15
+
+
+def test_directions_of_an_author_are_learnt_from_its_other_facts_and_never_from_the_judged(bench):
+    rows = bench[0].encoded
+    found = one_a_group(rows, 64)
+    assert found.folds == one_a_group(rows[::-1], 64).folds
+    for e in rows:
+        alike = [o for o in rows if found.folds[o.idx] == found.folds[e.idx]]
+        assert [o.idx for o in alike if o.group == e.group] == [e.idx]
+    # 8 authors; of a stream of 32 dimensions an eighth may go, of an author each row its own 24
+    assert [one_a_group(rows, d).n for d in (64, 32, 4)] == [8, 4, 1]
+    own = [replace(e, group=f"idx {e.idx}") for e in rows]
+    assert one_a_group(own, 512).n == len(rows) == 24
+    assert one_a_group(own, 64).key("m", own) != found.key("m", rows)
 
 
 def test_one_author_shares_with_no_other_and_rows_without_authors_are_each_their_own(bench):

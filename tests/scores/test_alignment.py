@@ -122,23 +122,27 @@ def folds(d: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 
 
 @pytest.mark.parametrize("d", [2, 5, 96])
-def test_each_fold_is_given_the_first_singular_vector_of_all_others(d):
+def test_each_fold_is_given_the_first_singular_vectors_of_all_others(d):
     apart, full = folds(d)
-    for fold, one in enumerate(shared_directions(apart, full)):
+    n = min(d // 2, 6)
+    for fold, one in enumerate(shared_directions(apart, full, n)):
         others = torch.cat([x for at, x in enumerate(apart) if at != fold])
-        first = torch.linalg.svd(others, full_matrices=False).Vh[0]
-        assert abs(float(first @ one.direction)) == pytest.approx(1, abs=1e-9)
+        first = torch.linalg.svd(others, full_matrices=False).Vh[:n]
+        # of length 1, one across the other, and they span the same
+        eye = torch.eye(n).double()
+        assert torch.allclose(one.directions @ one.directions.T, eye, atol=1e-9)
+        assert torch.allclose(first.T @ first, one.directions.T @ one.directions, atol=1e-9)
         streams = torch.cat([y for at, y in enumerate(full) if at != fold])
-        assert one.coefficient == pytest.approx(float((streams @ one.direction).mean()))
+        assert torch.allclose(one.coefficients, (streams @ one.directions.T).mean(0))
 
 
 def test_taking_out_changes_nothing_across_the_direction_and_leaves_fulls_mean_along_it():
     apart, full = folds(8)
-    one = shared_directions(apart, full)[2]
+    one = shared_directions(apart, full, 3)[2]
     resid = normal(50, 6, 8)
     moved = one.taken_out(resid)
-    assert torch.allclose(moved @ one.direction, torch.full((6,), one.coefficient).double())
-    across = torch.eye(8).double() - torch.outer(one.direction, one.direction)
+    assert torch.allclose(moved @ one.directions.T, one.coefficients.expand(6, 3))
+    across = torch.eye(8).double() - one.directions.T @ one.directions
     assert torch.allclose(moved @ across, resid @ across)
     assert torch.allclose(one.taken_out(moved), moved)
     assert one.taken_out(resid.bfloat16()).dtype == torch.bfloat16
@@ -149,9 +153,9 @@ def test_nothing_of_a_folds_own_rows_is_in_its_direction():
     before = shared_directions(apart, full)
     apart[1], full[1] = 100 * normal(60, 7, 6), 100 * normal(61, 7, 6)
     after = shared_directions(apart, full)
-    assert abs(float(before[1].direction @ after[1].direction)) == pytest.approx(1)
-    assert abs(after[1].coefficient) == pytest.approx(abs(before[1].coefficient))
-    assert abs(float(before[2].direction @ after[2].direction)) < 0.99
+    assert abs(float(before[1].directions[0] @ after[1].directions[0])) == pytest.approx(1)
+    assert float(after[1].coefficients.abs()) == pytest.approx(float(before[1].coefficients.abs()))
+    assert abs(float(before[2].directions[0] @ after[2].directions[0])) < 0.99
 
 
 def test_where_the_others_do_not_differ_nothing_is_taken_out():
@@ -166,17 +170,17 @@ def test_one_fold_that_differs_alone_shares_nothing_and_is_given_nothing():
     other, full = torch.zeros(4, 16).double(), [normal(at, 4, 16) for at in range(3)]
     for size in (1.0, 1e-11):
         found = shared_directions([size * normal(7, 4, 16), other, other], full)
-        assert not found[0].direction.any()
-        assert float(found[1].direction.norm()) == pytest.approx(1)
+        assert not found[0].directions.any()
+        assert float(found[1].directions.norm()) == pytest.approx(1)
     noise = 1e-8 * normal(8, 4, 16)  # beside what cancels: rounding
-    assert not shared_directions([normal(7, 4, 16), noise, noise], full)[0].direction.any()
+    assert not shared_directions([normal(7, 4, 16), noise, noise], full)[0].directions.any()
 
 
 def test_folds_that_lie_across_each_other_have_their_own_directions():
     basis, full = torch.eye(3).double(), [normal(at, 1, 3) for at in range(3)]
     found = shared_directions([9 * basis[:1], basis[1:2], basis[1:2]], full)
-    assert found[0].direction.abs().tolist() == pytest.approx([0, 1, 0])
-    assert found[1].direction.abs().tolist() == pytest.approx([1, 0, 0])
+    assert found[0].directions[0].abs().tolist() == pytest.approx([0, 1, 0])
+    assert found[1].directions[0].abs().tolist() == pytest.approx([1, 0, 0])
 
 
 def test_what_was_added_is_counted_in_distances_of_a_model_that_never_knew():

@@ -32,7 +32,17 @@ def layer(erasure, at=3, half=0.05):
     return {"layer": at, "erasure": erasure, **depth(erasure, half)}
 
 
-def aligned(uds=0.95, *, half=0.03, weakest=0.9, shared=0.93, shared_weakest=0.88, **changes):
+def aligned(
+    uds=0.95,
+    *,
+    half=0.03,
+    weakest=0.9,
+    shared=0.93,
+    shared_weakest=0.88,
+    many=0.9,
+    many_weakest=0.88,
+    **changes,
+):
     return {
         "uds": uds,
         **depth(uds, half),
@@ -47,6 +57,13 @@ def aligned(uds=0.95, *, half=0.03, weakest=0.9, shared=0.93, shared_weakest=0.8
             **depth(shared, half),
             "weakest": layer(shared_weakest),
             "drop": {"value": uds - shared},
+        },
+        "many": {
+            "uds": many,
+            **depth(many, half),
+            "weakest": layer(many_weakest),
+            "drop": {"value": uds - many},
+            "n": 8,
         },
     } | changes
 

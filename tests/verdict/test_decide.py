@@ -77,6 +77,22 @@ CASES = {
         made.summary(aligned=made.aligned(0.95, shared=0.68, shared_weakest=0.9, half=0.02)),
         "undecided",
     ),
+    "a direction for each author was not taken out": (
+        made.summary(aligned=made.aligned() | {"many": {}}),
+        "undecided",
+    ),
+    "as many directions as authors hide half of them": (
+        made.summary(aligned=made.aligned(many=0.5)),
+        "undecided",
+    ),
+    "without as many directions as authors a layer holds them": (
+        made.summary(aligned=made.aligned(many_weakest=0.08)),
+        "undecided",
+    ),
+    "without as many directions as authors nothing is gone": (
+        made.summary(aligned=made.aligned(many=0.1)),
+        "hidden",
+    ),
     "as far from full as one that never knew": (
         made.summary(aligned=made.aligned() | {"shift": {"layer": 0, "times": 1.25}}),
         "erased",

@@ -41,7 +41,7 @@ def test_every_depth_is_a_share_held_on_one_scale():
     assert found["uds_weakest"].shown.endswith("at layer 3")
     assert set(found) == {
         *("said", "told", "uds", "lens", "weakest"),
-        *("uds_aligned", "uds_weakest", "shared", "shared_weakest"),
+        *("uds_aligned", "uds_weakest", "shared", "shared_weakest", "many", "many_weakest"),
     }
 
 
@@ -66,6 +66,9 @@ def test_a_direction_that_takes_a_quarter_away_is_told():
     drop = made.aligned(0.95, shared=0.69)
     _, stream = views(made.summary(aligned=drop))
     assert "aligned UDS is 0.26 lower" in stream.shared
+    _, stream = views(made.summary(aligned=made.aligned(0.95, many=0.69)))
+    assert stream.shared is None
+    assert stream.many == "without 8 directions that facts share, aligned UDS is 0.26 lower"
 
 
 def test_without_a_limit_on_each_side_readability_is_not_known():

@@ -117,15 +117,17 @@ class Weakest:
 
 @dataclass(frozen=True)
 class Shared:
-    """The aligned depth without the one direction that other authors' facts share, layer by layer.
+    """The aligned depth without directions that facts share, layer by layer.
 
-    Much lower than the aligned depth: what hides the facts is one vector for all of them.
+    Much lower than the aligned depth: what hides the facts is one vector, or so many.
     """
 
     uds: Estimate | None = None
     weakest: Weakest | None = None
     drop: Difference | None = None
     """Aligned UDS minus this."""
+    n: Whole = 1
+    """Directions that are taken out of a layer."""
     why: str | None = None
 
     _read, _write = flat("uds")
@@ -162,6 +164,9 @@ class Aligned:
     weakest: Weakest | None = None
     """The strong layer that is erased least: a mean over layers hides what one of them holds."""
     shared: Shared = Shared()
+    """Without the one direction that other authors' facts share."""
+    many: Shared = Shared()
+    """Without as many as there are authors, learnt from all facts but the judged one."""
     shift: Shift | None = None
     why: str | None = None
     experimental: bool = False
