@@ -71,7 +71,7 @@ def planned_controls(session: Session, neutral: Neutral) -> str:
     n, rows = one_a_group(session.encoded, session.full.d_model).n, len(neutral.fit)
     return (
         f"{said}; {maps}, fitted on up to {n_tokens} of {rows} rows' tokens; then each source "
-        f"without the direction that facts share, and without {n}"
+        f"without the direction that facts share, and without {n} of them"
     )
 
 
@@ -340,9 +340,9 @@ class _Examination:
         only = dict.fromkeys(streams, _idx(rows))
         for one in sources:
             matched = self._matched(one)
-            names: list[MapName] = ["map", "shuffled"]
+            names: tuple[MapName, ...] = ("map", "shuffled")
             if too_few_groups(matched) is None:
-                names += ["shared", "many"]
+                names = (*names, "shared", "many")
             for name in names:
                 found = carried([one], name)
                 streams |= found
