@@ -5,6 +5,7 @@ forks; the child changes into a folder, writes both screens into files and runs 
 """
 
 import contextlib
+import encodings
 import gc
 import importlib
 import os
@@ -70,6 +71,9 @@ def import_all() -> None:
         if not found.name.startswith(LEFT_OUT):
             with contextlib.suppress(ImportError):
                 importlib.import_module(found.name)
+    for found in pkgutil.iter_modules(encodings.__path__):
+        with contextlib.suppress(ImportError):  # somebody else may not read our library
+            importlib.import_module(f"encodings.{found.name}")
     gc.collect()
     gc.freeze()
 

@@ -41,6 +41,8 @@ class Recipe:
     trains: bool = False
     keeps: bool = True
     """Whether the same call again finds its result and does no work."""
+    once: bool = False
+    """Whether the file it makes is never written over."""
     python: str = ""
     """The same as an expression of Python, with `la` the package."""
     more: Mapping[str, str] = field(default_factory=dict)
@@ -99,15 +101,15 @@ _RECIPES = (
     Recipe(
         "eval",
         "eval --model demo/npo --limit 2 --metric exact_memorization --metric extraction_strength"
-        " --max-new-tokens 4 --out {out}",
+        " --out {out}",
         dry=True,
         python="la.evaluate('demo/npo', limit=2, metrics=('exact_memorization',"
-        " 'extraction_strength'), max_new_tokens=4, out='{out}')",
+        " 'extraction_strength'), out='{out}')",
     ),
     Recipe(
         "eval own",
-        "eval --model demo/npo --forget rows.jsonl --holdout holdout.jsonl --retain-data kept.jsonl"
-        " --limit 2 --max-new-tokens 4 --metric extraction_strength --metric mia_loss --out {out}",
+        "eval --model demo/npo --forget rows.jsonl --holdout holdout.jsonl"
+        " --limit 2 --metric extraction_strength --metric mia_loss --out {out}",
         dry=True,
     ),
     Recipe(
@@ -129,7 +131,7 @@ _RECIPES = (
         "worst --source demo/npo --limit 2 --attack greedy --out {out}",
         dry=True,
         heavy=True,
-        python="la.worst('demo/npo', limit=2, attacks=('greedy',), out='{out}')",
+        python="la.worst('demo/npo', limit=2, attack=('greedy',), out='{out}')",
     ),
     Recipe(
         "sample",
@@ -191,7 +193,7 @@ _RECIPES = (
     Recipe(
         "steer audit",
         f"steer audit --source demo/npo {ANCHORS} --data rows.jsonl --retain-data demo --layers 12"
-        " --strengths 1 --n-retain 4 --folds 2 --randoms 1 --max-new-tokens 2 --experiment ablate"
+        " --n-retain 4 --folds 2 --randoms 1 --max-new-tokens 2 --experiment ablate"
         " --out {out}",
         dry=True,
         heavy=True,
@@ -202,14 +204,14 @@ _RECIPES = (
         "meta faithfulness",
         "meta faithfulness --pool-knows demo/full,demo/masked_readout"
         " --pool-forgot demo/retain,demo/never --metric exact_memorization --limit 2"
-        " --max-new-tokens 4 --out {out}",
+        " --out {out}",
         dry=True,
         heavy=True,
     ),
     Recipe(
         "meta robustness",
         "meta robustness --attack quantize --source demo/npo --filter none"
-        " --metric exact_memorization --limit 2 --max-new-tokens 4 --data demo --out {out}",
+        " --metric exact_memorization --limit 2 --data demo --out {out}",
         dry=True,
         heavy=True,
     ),
@@ -222,7 +224,7 @@ _RECIPES = (
     Recipe(
         "sweep plan",
         "sweep plan demo/npo --variants base --metric exact_memorization --limit 2"
-        " --max-new-tokens 4 --association none --out {out}",
+        " --association none --out {out}",
         dry=True,
     ),
     Recipe("sweep run", "sweep run sweep-plan", out="sweep-plan", after=("sweep plan",), dry=True),
@@ -232,7 +234,7 @@ _RECIPES = (
     Recipe(
         "watch",
         "watch checkpoints --once --settled 0 --data demo --metric exact_memorization --limit 2"
-        " --max-new-tokens 4 --association none --out {out}",
+        " --association none --out {out}",
         after=("quantize",),
         more={"checkpoints/checkpoint-1": "quantize"},
         heavy=True,
@@ -263,6 +265,7 @@ _RECIPES = (
         out="cache",
         after=("cache",),
         keeps=False,
+        once=True,
     ),
     Recipe("models", "models", out=""),
     Recipe("doctor", "doctor", out=""),

@@ -1,5 +1,6 @@
 """Asked again, in another order, alone, as JSON, dry, by Python, by a project: the same answer."""
 
+import csv
 import importlib
 import json
 import re
@@ -49,6 +50,11 @@ def again(seed: int) -> Iterator[tuple]:
 def _again(recipe: Recipe, bench: Bench) -> None:
     folder = finished(bench, recipe)
     before, stamps = state(folder, unseen=()), times(folder)
+    if recipe.once:
+        refused = bench.call(own(recipe), folder)
+        well_said(refused, exits=(2,))
+        unchanged(before, folder, refused)
+        return
     first = bench.done(own(recipe), folder)
     if not recipe.keeps and recipe.out:
         if what := apart(written(before, folder), written(state(folder, unseen=()), folder)):
@@ -105,13 +111,12 @@ def as_json(seed: int) -> Iterator[tuple]:
 
 def _as_json(recipe: Recipe, bench: Bench) -> None:
     folder = finished(bench, recipe)
-    shown = bench.done(own(recipe), folder)
-    done = bench.done([*own(recipe), "--json"], folder)
+    shown, done = (_shown(bench, recipe, folder, more) for more in ([], ["--json"]))
     found = document(done)
     summary = folder / slug(recipe.name) / "summary.json"
     if summary.is_file() and isinstance(found, dict):
         file = json.loads(summary.read_text())
-        for name in found.keys() & file.keys():
+        for name in found.keys() & file.keys() if isinstance(file, dict) else ():
             if what := apart(found[name], file[name], 0.0, name):
                 raise Breach(f"--json and summary.json: {what}")
     known = {f"{one:.3f}".lstrip("-") for one in numbers(found)}
@@ -126,6 +131,12 @@ def _as_json(recipe: Recipe, bench: Bench) -> None:
     ]
     if strange and recipe.name in SHOWN:
         raise Breach(f"on the screen and in no file: {', '.join(strange[:5])}; {shown}")
+
+
+def _shown(bench: Bench, recipe: Recipe, folder: Path, more: list[str]) -> Done:
+    if recipe.once:
+        (folder / own(recipe)[-1]).unlink()
+    return bench.done([*own(recipe), *more], folder)
 
 
 SHOWN = ("patch", "patch own", "patch em", "eval", "eval own", "know", "sample", "audit")
@@ -180,9 +191,9 @@ ORDERS = (
     ),
     (
         "eval, metrics",
-        "eval --model demo/npo --limit 2 --max-new-tokens 4 --metric exact_memorization"
+        "eval --model demo/npo --limit 2 --metric exact_memorization"
         " --metric extraction_strength --out {}",
-        "eval --model demo/npo --limit 2 --max-new-tokens 4 --metric extraction_strength"
+        "eval --model demo/npo --limit 2 --metric extraction_strength"
         " --metric exact_memorization --out {}",
         False,
     ),
@@ -220,10 +231,10 @@ ORDERS = (
         "meta faithfulness, pools",
         "meta faithfulness --pool-knows demo/full,demo/masked_readout"
         " --pool-forgot demo/retain,demo/never --metric exact_memorization --limit 2"
-        " --max-new-tokens 4 --out {}",
+        " --out {}",
         "meta faithfulness --pool-knows demo/masked_readout,demo/full"
         " --pool-forgot demo/never,demo/retain --metric exact_memorization --limit 2"
-        " --max-new-tokens 4 --out {}",
+        " --out {}",
         False,
     ),
 )
@@ -244,8 +255,12 @@ def order(seed: int) -> Iterator[tuple]:
 def _order(one: str, other: str, several: bool, bench: Bench) -> None:
     folder = bench.folder()
     calls = [bench.done(argv.format(name), folder) for argv, name in ((one, "one"), (other, "two"))]
-    if what := results_apart(folder / "one", folder / "two"):
+    if what := results_apart(folder / "one", folder / "two", ORDERED):
         raise Breach(f"{what}; {calls[1]}")
+
+
+ORDERED = 1e-6
+"""Rows and models share batches, whose order may move the last digits of float32."""
 
 
 def results_apart(
@@ -307,10 +322,12 @@ def _folders(argv: str, folders: tuple[str, ...], bench: Bench) -> None:
 
 def _called(argv: str, folders: tuple[str, ...], bench: Bench) -> None:
     first, second = bench.folder(*folders), bench.folder()
-    names = [slug(one) for one in folders]
+    # no name is that of a command, which is on the screen too
+    names = [f"r{at}-{slug(one)[::-1]}" for at, one in enumerate(folders)]
     others = [f"x{at} {name[::-1]}" for at, name in enumerate(names)]
-    for recipe, name in zip(folders, others, strict=True):
-        bench.bring(recipe, second, name)
+    for recipe, name, other in zip(folders, names, others, strict=True):
+        (first / slug(recipe)).rename(first / name)
+        bench.bring(recipe, second, other)
     _same_read(bench, argv, first, names, second, others)
 
 
@@ -390,9 +407,8 @@ AMONG = (
     ),
     (
         "eval, a metric",
-        "eval --model demo/npo --limit 2 --max-new-tokens 4 --metric extraction_strength"
-        " --out alone",
-        "eval --model demo/npo --limit 2 --max-new-tokens 4 --metric exact_memorization"
+        "eval --model demo/npo --limit 2 --metric extraction_strength --out alone",
+        "eval --model demo/npo --limit 2 --metric exact_memorization"
         " --metric extraction_strength --metric mia_loss --out among",
         "extraction_strength",
     ),
@@ -446,8 +462,9 @@ def _alone(one: str, many: str, name: str, bench: Bench) -> None:
 def _answers(place: Path, name: str) -> dict[str, Any]:
     """What a folder says about a name: files in a folder of it, or entries under it."""
     inside = [one for one in place.rglob(name) if one.is_dir()]
-    if inside or ((place / "summary.json").is_file() and "-" in name):
-        base = inside[0] if inside else place
+    alone = place / "patch" if (place / "patch").is_dir() else place
+    if inside or ((alone / "summary.json").is_file() and "-" in name):
+        base = inside[0] if inside else alone
         docs = _documents(base, asked=False, only=r"(summary\.json|results\.jsonl|layers\.csv)$")
         return {path: value for path, value in docs.items() if "/" not in path} or docs
     if files := [one for one in place.rglob(f"{name}*") if one.is_file()]:
@@ -486,7 +503,7 @@ SUBSETS = (
     (
         "eval, limit",
         "eval --model demo/npo --metric extraction_strength --metric exact_memorization"
-        " --max-new-tokens 4 --limit {} --out {}",
+        " --limit {} --out {}",
         "2",
         "4",
     ),
@@ -496,7 +513,6 @@ SUBSETS = (
         "2",
         "3",
     ),
-    ("know, limit", "know --source demo/npo --reader outputs --limit {} --out {}", "8", "12"),
     ("worst, limit", "worst --source demo/npo --attack greedy --limit {} --out {}", "2", "3"),
 )
 
@@ -537,8 +553,16 @@ def _rows(place: Path) -> Iterator[tuple[str, Any]]:
         elif path.endswith("results.jsonl"):
             for row in filter(lambda row: "idx" in row, map(json.loads, text.splitlines())):
                 yield f"{path} {row['idx']}", {key: row[key] for key in row.keys() & PER_ROW}
+        elif path.endswith("facts.csv"):
+            yield from _of_facts(path, text)
         elif path.endswith("_EVAL.json"):
             yield from _of_metrics(path, json.loads(text))
+
+
+def _of_facts(path: str, text: str) -> Iterator[tuple[str, Any]]:
+    for row in csv.DictReader(text.splitlines()):
+        name = "/".join(row.get(one, "") for one in ("idx", "temperature", "top_p"))
+        yield f"{path} {name}", {key: row[key] for key in row.keys() & PER_ROW}
 
 
 def _of_metrics(path: str, log: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -547,7 +571,17 @@ def _of_metrics(path: str, log: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield from ((f"{path} {metric} {idx}", row) for idx, row in rows.items())
 
 
-PER_ROW = {"idx", "baseline", "question", "answer", "entity", "generation", "said", "prompt"}
+PER_ROW = {
+    "idx",
+    "baseline",
+    "question",
+    "answer",
+    "entity",
+    "generation",
+    "said",
+    "prompt",
+    "hits",
+}
 """Of a row of results: what no other row decides."""
 
 
@@ -697,13 +731,13 @@ def _refused(argv: str, expression: str, bench: Bench) -> None:
 
 READING = (
     ("patch, batch", "--batch-size 1", ""),
-    ("patch, memory", "--memory 60M", ""),
+    ("patch, memory", "--memory 256M", ""),
     ("patch, engine", "--engine oracle", ""),
     ("patch, tau on reading", "--tau 0.5", "--tau 0.5 --fresh"),
     ("patch, profile", "--profile ke", ""),
     ("patch, all positions cached", "", "cache --positions all"),
     ("eval, batch", "eval --batch-size 1", ""),
-    ("eval, memory", "eval --memory 60M", ""),
+    ("eval, memory", "eval --memory 256M", ""),
 )
 
 
@@ -715,7 +749,7 @@ def machine(seed: int) -> Iterator[tuple]:
 
 def _machine(one: str, other: str, bench: Bench) -> None:
     calls = (
-        "eval --model demo/npo --limit 4 --metric extraction_strength --max-new-tokens 4",
+        "eval --model demo/npo --limit 4 --metric extraction_strength",
         "patch --source demo/npo --limit 4 --layers 8,15",
     )
     base = calls[0] if one.startswith("eval ") else calls[1]
@@ -766,10 +800,14 @@ def options_of(argv: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
     return rest, found
 
 
+PLACED = ("cache", "sweep run", "sweep collect")
+"""Recipes whose results name places."""
+
+
 @relation("project", "a project file says what options say, from another working folder too")
 def project(seed: int) -> Iterator[tuple]:
     for recipe in RECIPES.values():
-        if recipe.out and recipe.keeps and recipe.name not in ("cache", "sweep run"):
+        if recipe.out and recipe.keeps and recipe.name not in PLACED:
             for where in ("here", "elsewhere"):
                 yield (
                     f"{recipe.name}, {where}",
@@ -808,7 +846,7 @@ def _project(recipe: Recipe, where: str, bench: Bench) -> None:
         files = written(state(base / slug(recipe.name)), base)
         found.append(
             {
-                path: _as_named(_without_plan(path, doc))
+                path: _as_named(without_plan(path, doc))
                 for path, doc in files.items()
                 # the key of a plan is of places, too
                 if path.endswith(".json") and path != "plan.json"
@@ -818,7 +856,7 @@ def _project(recipe: Recipe, where: str, bench: Bench) -> None:
         raise Breach(f"{what}; {done}; with {'; '.join(lines)}")
 
 
-def _without_plan(path: str, doc: Any) -> Any:
+def without_plan(path: str, doc: Any) -> Any:
     """The result of a unit without the key of its plan, which is of places."""
     is_unit = path.startswith("units/") and isinstance(doc, dict)
     return {name: one for name, one in doc.items() if name != "plan"} if is_unit else doc

@@ -23,12 +23,21 @@ MACHINE = {
     *("engine", "store", "quota", "autocast", "out"),
 }
 """Options that are to change no result: only how it is come by."""
-BY_ROWS = {"defects", "exclude", "allow_missing", "tolerance"}
-"""Options that act where rows are so: ours have no defect, none is missing, and no score is off."""
+BY_ROWS = {"defects", "exclude", "allow_missing", "tolerance", "mask", "empty", "figures"}
+"""Options that act where rows are so: ours have no defect, none is missing, no score is off, no end
+of turn is padding and no row is empty; and one that writes beside the result."""
+REPORTS = ("doctor",)
+"""Commands whose answer is what is wrong: exit 4, not a refusal."""
+CHECKS = ("rtt validate",)
+"""Commands that say what is wrong with an input: with ours nothing is."""
 FILTERS = ("runs ls",)
 """Commands whose options choose among what is there: of what nobody has, that is nothing."""
-SAME_ROWS = {("patch lens", "data")}
-"""Recipe and option: rows.jsonl holds the rows that are asked anyway, and the result names none."""
+SAME_ROWS = {
+    *(("patch lens", "data"), ("patch em", "data"), ("cache", "data")),
+    *(("rtt summarize", "readout"), ("steer eval", "coherence_judge")),
+    ("steer sweep", "coherence_judge"),
+}
+"""Recipe and option: what is tried is what is asked anyway, and the result does not say so."""
 NOTHING_SCORED = "could be scored"
 """Part of what is said with exit code 1 where a result has no value."""
 SUBJECTS = {"out", "sources", "source", "name", "names", "model"}
@@ -124,7 +133,7 @@ def _some(factors: list[list[Choice]], seed: int, most: int) -> list[tuple[Choic
 
 def _refused_rows(recipe: Recipe, seed: int) -> Iterator[tuple[Choice, ...]]:
     """Rows in each of which one value cannot be meant; every option once over some seeds."""
-    if recipe.name in FILTERS:
+    if recipe.name in FILTERS + REPORTS:
         return
     chance = random.Random(seed * 31 + len(recipe.name))
     every = options(recipe.command)
@@ -174,11 +183,11 @@ def acts(seed: int) -> Iterator[tuple]:
         recipe = RECIPES[name]
         for one in options(recipe.command):
             words = recipe.argv.split()
-            taken = [x for x in values(one)[0] if x != str(one.default) and x not in words]
+            taken = [x for x in values(one)[0] if x not in (str(one.default), "none", *words)]
             said = any(opt in recipe.argv.split() for opt in one.opts)
             if not taken or one.name in MACHINE | BY_ROWS or (said and one.name in SUBJECTS):
                 continue
-            if (name, one.name) in SAME_ROWS:
+            if (name, one.name) in SAME_ROWS or name in FILTERS + CHECKS:
                 continue
             value = taken[seed % len(taken)]
             slice_ = (name, one.name) == ("patch", "tau")
@@ -187,7 +196,8 @@ def acts(seed: int) -> Iterator[tuple]:
 
 def wrote_nothing(before: dict[str, bytes], folder: Path, done: Done) -> None:
     """Hold a refusal to having written nothing beside caches."""
-    if done.exit == 2 and (what := changes(before, state(folder))):
+    what = changes(before, state(folder)) if done.exit == 2 else None
+    if what and what.partition(": ")[2] not in done.stderr:  # the reasons are in that file
         raise Breach(f"refused after work, {what}: {done}")
 
 
@@ -195,6 +205,8 @@ def _acts(recipe: Recipe, choice: Choice, bench: Bench) -> None:
     folder = bench_folder(bench, recipe, finished=recipe.keeps)
     plain = bench.done(own(recipe), folder)
     argv = own(recipe)
+    if choice.flag in argv and not choice.value:
+        raise Skipped("the recipe says so already")
     if choice.flag in argv and choice.value:
         at = argv.index(choice.flag)
         if argv[at + 1] == choice.value:

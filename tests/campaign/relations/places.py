@@ -108,8 +108,7 @@ READERS = (
     ("eval --from-log", "eval --from-log {} --out x"),
     (
         "eval --retain-log",
-        "eval --model demo/npo --limit 2 --metric exact_memorization"
-        " --max-new-tokens 4 --retain-log {} --out x --dry-run",
+        "eval --model demo/npo --limit 2 --metric privleak --retain-log {} --out x --dry-run",
     ),
     ("rtt summarize", "rtt summarize {}"),
     ("sweep status", "sweep status {}"),
@@ -345,8 +344,7 @@ CALLS = {
     " --layers 8,15 --out {}",
     "know": "know --source {} --base demo/never --retain demo/retain --data demo --limit 8"
     " --reader outputs --out {}",
-    "eval": "eval --model {} --full demo/full --data demo --limit 2 --metric extraction_strength"
-    " --max-new-tokens 4 --out {}",
+    "eval": "eval --model {} --data demo --limit 2 --metric extraction_strength --out {}",
 }
 
 
@@ -431,20 +429,21 @@ ROLES = (
     (
         "eval",
         "eval --model {source} --full {full} --retain {retain} --reference {reference}"
-        " --forget rows.jsonl --limit 2 --metric extraction_strength --max-new-tokens 4 --out out",
+        " --forget rows.jsonl --holdout holdout.jsonl --limit 2 --metric uds --metric mia_reference"
+        " --out out",
         ("source", "full", "retain", "reference"),
     ),
     (
         "meta faithfulness",
         "meta faithfulness --pool-knows {knows} --pool-forgot {forgot}"
-        " --full {full} --retain {retain} --metric exact_memorization --limit 2 --max-new-tokens 2"
+        " --full {full} --retain {retain} --metric exact_memorization --limit 2"
         " --out out",
         ("knows", "forgot", "full", "retain"),
     ),
     (
         "steer audit",
         "steer audit --source {source} --full {full} --retain {retain}"
-        " --data rows.jsonl --retain-data demo --layers 12 --strengths 1 --n-retain 4 --folds 2"
+        " --data rows.jsonl --retain-data demo --layers 12 --n-retain 4 --folds 2"
         " --randoms 1 --max-new-tokens 2 --experiment ablate --out out --dry-run",
         ("source", "full", "retain"),
     ),
