@@ -177,15 +177,22 @@ def make_folder(folder: Path) -> Path:
 def write_bytes(path: Path, content: bytes) -> Path:
     """Write by temporary file, fsync and rename: a file that exists is complete.
 
-    A symbolic link stays one: what it points to is replaced.
+    A symbolic link stays one: what it points to is replaced. A file that holds this already stays.
 
     Raises:
         InputError | TryAgainError | WorkError: by cause; the file is as it was before.
     """
     check_plain(path)
     real = Path(os.path.realpath(path)) if path.is_symlink() else path
-    appear(real, lambda stream: stream.write(content))
+    if not _holds(real, content):
+        appear(real, lambda stream: stream.write(content))
     return path
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    with suppress(OSError):
+        return path.stat().st_size == len(content) and path.read_bytes() == content
+    return False
 
 
 def appear(

@@ -266,8 +266,9 @@ def plan_evaluation(
         done = made == made | json.loads(canonical_json(inputs))
     n_kept = 0 if settings.fresh else len(list((place / PASSES).glob("*.npz")))
     kept = f"; {n_kept} passes kept from before" if n_kept and not done else ""
+    lines = [f"{name}: {n} {what}" for name, (n, what) in counted.items()]
     return Plan(
-        tuple(f"{name}: {n} {what}" for name, (n, what) in counted.items()),
+        (f"nothing to do: {place} holds this result",) if done else tuple(lines),
         n_texts + n_answers,
         n_kept=n_kept,
         done=done,

@@ -17,6 +17,7 @@ from lensaudit.cli.terminal import (
     say,
 )
 from lensaudit.errors import TryAgainError
+from lensaudit.files import read_json
 from lensaudit.judge.settings import (
     BatchSettings,
     CalibrationSettings,
@@ -128,7 +129,7 @@ def batch_cancel(folder: Path, settings: JudgeSettings) -> None:
 def print_judged(job: "library.judge_jobs.JudgeJob", *, as_json: bool) -> None:
     """The table or the summary, where the files are, and what is unfinished."""
     answer(
-        library.judge_jobs.summary_of(job),
+        read_json(job.folder / "summary.json"),
         library.screen_evaluation.of_judged(job),
         job.folder,
         as_json=as_json,

@@ -190,7 +190,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Entry point: run, and turn every user's mistake into one line and an exit code."""
     for stream in (sys.stdout, sys.stderr):
         # a name that the terminal's encoding lacks is escaped, and ends no command
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
             stream.reconfigure(errors="backslashreplace")
     announce(sys.argv[1:] if arguments is None else arguments)
     sys.exit(run(arguments))

@@ -20,7 +20,7 @@ from lensaudit.data.tofu import TOFU_HUB, with_authors
 from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.groups import group_of, spread
-from lensaudit.settings import Suite
+from lensaudit.settings import FORGET_SPLIT, Suite
 
 MUSE_HUB = "muse-bench/MUSE-News"
 DEMO_DATA = "demo"
@@ -67,7 +67,7 @@ def load_suite(
     suite: Suite,
     data: str | None = None,
     *,
-    forget_split: str = "forget10",
+    forget_split: str = FORGET_SPLIT,
     question_key: str = "question",
     own: Mapping[str, Path] | None = None,
     limit: int | None = None,
@@ -86,10 +86,13 @@ def load_suite(
         limit: at most so many rows per split, over as many authors as there are.
 
     Raises:
-        InputError: nothing found, or rows that cannot be read.
+        InputError: nothing found, rows that cannot be read, or a split that these data lack.
     """
+    if forget_split != FORGET_SPLIT and (data == DEMO_DATA or suite != "tofu"):
+        what = f"suite {suite}" if suite != "tofu" else f"{DEMO_DATA} data"
+        raise InputError(f"--forget-split {forget_split}: is of TOFU's data, not of {what}")
     if data == DEMO_DATA:  # also where a folder has that name: it is `./demo`
-        data, forget_split = str(EMBEDDED), "forget10"
+        data = str(EMBEDDED)
     own = own or {}
     if suite == "tofu" and data is not None and Path(data).is_file():
         # annotated rows, as `patch` takes them: questions and answers of what is forgotten

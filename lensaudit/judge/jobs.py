@@ -162,7 +162,7 @@ class JudgeJob:
         raw = {key: one.raw for key, one in self.found.items() if isinstance(one, Reply)}
         used = dict.fromkeys(key for row in self.rows for key in row.keys if key in raw)
         write_jsonl(folder / "raw.jsonl", ({"key": key, "response": raw[key]} for key in used))
-        write_json(folder / "summary.json", summary_of(self, self._calibrations()))
+        write_json(folder / "summary.json", summary_of(self))
         manifest(
             COMMAND,
             options=self._options(),
@@ -210,7 +210,7 @@ class JudgeJob:
             "sdk": f"openai {metadata.version('openai')}" if client.transport else None,
         }
 
-    def _calibrations(self) -> dict[str, Any]:
+    def calibrations(self) -> dict[str, Any]:
         """How far this judge agreed with labels under the prompts in use, where it was tried."""
         if self.client is None:
             return {}
@@ -375,7 +375,7 @@ def _column(rows: list[GradedItem], name: str, job: JudgeJob) -> dict[str, Any]:
     }
 
 
-def summary_of(job: JudgeJob, calibration: Any = None) -> dict[str, Any]:
+def summary_of(job: JudgeJob) -> dict[str, Any]:
     """The content of `summary.json`."""
     spent, calls = None, None
     if job.client is not None:
@@ -384,7 +384,7 @@ def summary_of(job: JudgeJob, calibration: Any = None) -> dict[str, Any]:
         calls |= {"failed": spent["n_failed"]}
     return {
         "judge": dict(job.grader.identity),
-        "calibration": calibration,
+        "calibration": job.calibrations(),
         "log": str(job.source),
         "log_digest": job.digest,
         "n": len(job.rows),

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from lensaudit.settings import Limit, Option, Place
+from lensaudit.settings import Limit, Needs, Option, Place, needing
 
 Mode = Literal["int100", "digit10", "letters", "sample", "text"]
 """How a number is read, in order of preference; the first three read probabilities."""
@@ -96,6 +96,10 @@ class JudgeSettings(JudgeAccess):
 class LogSettings(JudgeSettings):
     """What is judged, and how."""
 
+    needs: ClassVar = needing(
+        JudgeSettings, Needs("by", none_of=("words:entity", "words:idk", "words:variety"))
+    )
+
     log: Path
     by: Annotated[
         str,
@@ -126,6 +130,8 @@ class LogSettings(JudgeSettings):
 class CalibrationSettings(JudgeSettings):
     """Which labels a judge is compared with."""
 
+    needs: ClassVar = needing(JudgeSettings, Needs("words", one_of=(None,)))
+
     by: Annotated[
         str,
         Option(
@@ -153,6 +159,7 @@ class BatchSettings:
             "Seconds before the second look; then doubled, up to 5 minutes.",
             flag="--poll",
             least=0,
+            needs=(Needs("wait"),),
         ),
     ] = POLL_S
     resubmit: Annotated[

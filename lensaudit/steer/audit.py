@@ -134,7 +134,6 @@ def run(audit: DirectionsAudit, progress: Tell = unheard, notice: Notice = unhea
     started, settings, session = time.monotonic(), audit.settings, audit.session
     out = folder_of(settings)
     claim(out, COMMAND, FILES)
-    (out / "summary.json").unlink(missing_ok=True)
     identity = audit.identity()
     ledger = Ledger(out / LOG, "interventions", {}, notice=notice)
     rows = [row for row in ledger.rows if row["run"] == identity]

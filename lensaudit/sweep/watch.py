@@ -183,7 +183,8 @@ def _complete(folder: Path, settled_s: float) -> Checkpoint | None:
     """The checkpoint that nobody writes any more: its files are whole, and quiet for a while."""
     with contextlib.suppress(OSError, LensAuditError):
         times = [path.stat().st_mtime for path in folder.iterdir() if path.is_file()]
-        if times and time.time() - max(times) >= settled_s:
+        # of a time that is far ahead the clock was set back since
+        if times and abs(time.time() - max(times)) >= settled_s:
             return open_checkpoint(resolve(str(folder), {}))
     return None
 

@@ -290,8 +290,8 @@ class CheckpointJob(ABC):
         Raises:
             InputError: the folder holds something else.
         """
-        if out is not None:
-            keyed.check_own(out, self.key, self.command)
+        if out is not None and keyed.check_own(out, self.key, self.command):
+            return [f"nothing to do: {out} holds this model already"]
         return self.plan(out)
 
     @abstractmethod

@@ -54,7 +54,6 @@ from lensaudit.models.registry import (
     is_demo,
 )
 from lensaudit.models.sizes import n_parameters, sizes_on_disk
-from lensaudit.patching.outcome import clear
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.kinds.effort import EffortArm, EffortPoint, EffortRecord, TrainingRate
 from lensaudit.results.reading import document
@@ -535,7 +534,6 @@ def run(
         ready = replace(ready, log=read_log(path))
         for folder in ready.folders.values():
             claim(folder, COMMAND, FILES)
-            clear(folder)
         own = [one for arms in ready.models.values() for one in ready.tried(arms.source)]
         fill(ready.log, own, workers=workers, report=progress)
         spoken: Spoken = {
