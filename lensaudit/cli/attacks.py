@@ -244,7 +244,10 @@ def print_summaries(found: "library.rtt_summary.Summarized", *, as_json: bool) -
     """Every study, and where the files are; a gate that failed, or runs that did, as the error."""
     parts = (part for one in found.summaries for part in library.screen_attacks.of_summary(one))
     documents = one_or_all(
-        [library.reading_document(library.rtt_summary.record_of(one)) for one in found.summaries]
+        [
+            library.results_reading.document(library.rtt_summary.record_of(one))
+            for one in found.summaries
+        ]
     )
     answer(documents, parts, found.folder, as_json=as_json)
     if found.n_added is not None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lensaudit.attacks.effort import runs as effort_runs
     from lensaudit.attacks.rtt import study as rtt_study
     from lensaudit.attacks.rtt import summary as rtt_summary
+    from lensaudit.auditing import acting as auditing_acting
     from lensaudit.auditing import audit as auditing_audit
     from lensaudit.auditing import calls as auditing_calls
     from lensaudit.auditing import discover as auditing_discover
@@ -54,10 +55,10 @@ if TYPE_CHECKING:
     from lensaudit.report import figures as report_figures
     from lensaudit.report import render as report_render
     from lensaudit.results import keyed as results_keyed
+    from lensaudit.results import reading as results_reading
     from lensaudit.results import records as results_records
     from lensaudit.results import roles as results_roles
     from lensaudit.results import run_log as results_run_log
-    from lensaudit.results.reading import document as reading_document
     from lensaudit.screen import attacks as screen_attacks
     from lensaudit.screen import depth as screen_depth
     from lensaudit.screen import evaluation as screen_evaluation
