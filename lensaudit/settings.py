@@ -28,6 +28,29 @@ MACHINE: Section = "Machine"
 
 
 @dataclass(frozen=True)
+class Needs:
+    """What must be chosen elsewhere, or an option cannot act; without more, that `field` is given.
+
+    Where a record has no such field, nothing is needed.
+    """
+
+    field: str
+    one_of: tuple[Any, ...] = ()
+    """It has one of these values; of several, any. `()` means that none is named."""
+    none_of: tuple[Any, ...] = ()
+    """It has none of these."""
+    reads: tuple[str, ...] = ()
+    """It names metrics, one of which reads this: a kind of pass, a split or a field."""
+    address: bool = False
+    """It is the address of a server."""
+
+
+def needing(group: Any, *needs: Needs) -> dict[str, tuple[Needs, ...]]:
+    """The same needs for every field of a group of settings."""
+    return {one.name: needs for one in dataclasses.fields(group)}
+
+
+@dataclass(frozen=True)
 class Option:
     """How a field is chosen on the command line. A field without one is no option."""
 
@@ -52,6 +75,8 @@ class Option:
     """Runs, sends, overwrites or deletes something: a person says so, no project file."""
     section: Section | None = None
     """Heading of the help, where it is another than that of the group."""
+    needs: tuple[Needs, ...] = ()
+    """All that must hold for it to act; a record adds some to fields by name in its `needs`."""
 
     def wanted(self, number: int | float) -> str:
         """What is wanted in place of a number that is not in the range; empty: it is in it."""
@@ -139,11 +164,24 @@ Activations = Annotated[
 ]
 ACTIVATIONS = Path("activations")
 Fresh = Annotated[bool, Option("Ignore scores of earlier runs.", section="Output")]
+GENERATED = ("text", "jailbreak", "fluency")
+"""Kinds of passes in which a model answers."""
 Holdout = Annotated[
-    Place | None, Option("Own rows no model saw, for membership attacks.", is_a="file")
+    Place | None,
+    Option(
+        "Own rows no model saw, for membership attacks.",
+        is_a="file",
+        needs=(Needs("metrics", reads=("holdout",)),),
+    ),
 ]
 RetainSet = Annotated[
-    Place | None, Option("Own rows that should be kept.", flag="--retain-data", is_a="file")
+    Place | None,
+    Option(
+        "Own rows that should be kept.",
+        flag="--retain-data",
+        is_a="file",
+        needs=(Needs("metrics", reads=("retain", "patched")),),
+    ),
 ]
 Where = Literal["all", "prompt", "response", "last_prompt"]
 """Token positions of an intervention."""
@@ -287,12 +325,16 @@ class NeutralRows:
             "Neutral rows or sentences a map is fitted on. [default: the forget set's retain rows]",
             is_a="file",
             expert=True,
+            needs=(Needs("align", none_of=("none",)),),
         ),
     ] = None
     align_tokens: Annotated[
         int | None,
         Option(
-            "Neutral tokens a map is fitted on. [default: 16 per dimension]", least=1, expert=True
+            "Neutral tokens a map is fitted on. [default: 16 per dimension]",
+            least=1,
+            expert=True,
+            needs=(Needs("align", none_of=("none",)),),
         ),
     ] = None
     validity_data: Annotated[
@@ -347,7 +389,12 @@ class Questions(Rows):
     section: ClassVar[Section] = MODELS
     classifier: Annotated[
         str | None,
-        Option("Text classifier whose class 0 is clean text.", expert=True, section="Scoring"),
+        Option(
+            "Text classifier whose class 0 is clean text.",
+            expert=True,
+            section="Scoring",
+            needs=(Needs("metrics", reads=("fluency",)),),
+        ),
     ] = None
     mask: Annotated[
         MaskConvention,
@@ -358,7 +405,13 @@ class Questions(Rows):
         ),
     ] = "true"
     max_new_tokens: Annotated[
-        int | None, Option("[default: the suite's]", least=1, section="Scoring")
+        int | None,
+        Option(
+            "[default: the suite's]",
+            least=1,
+            section="Scoring",
+            needs=(Needs("metrics", reads=GENERATED),),
+        ),
     ] = None
     attn: Attention = "eager"
     suite: Annotated[Suite, Option("Which questions are asked.")] = "tofu"

@@ -1,10 +1,10 @@
 """What may be chosen of the question who has what."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from lensaudit.judge.settings import EndpointAccess
-from lensaudit.settings import Caches, Names, Option, Place, Precision, Rows, Seed
+from lensaudit.settings import Caches, Names, Needs, Option, Place, Precision, Rows, Seed, needing
 
 ReaderName = Literal["outputs", "chat", "few_shot", "lens", "foreign"]
 READERS: tuple[ReaderName, ...] = ("outputs", "chat", "few_shot", "lens", "foreign")
@@ -16,6 +16,10 @@ Reading = Literal["logprobs", "samples"]
 @dataclass(frozen=True, kw_only=True)
 class KnowSettings(EndpointAccess, Names, Rows, Precision, Caches):
     """How values and subjects are compared."""
+
+    needs: ClassVar = needing(EndpointAccess, Needs("source", address=True)) | dict.fromkeys(
+        ("api_model", "reading", "samples"), (Needs("source", address=True),)
+    )
 
     base: Annotated[
         str | None,

@@ -10,6 +10,7 @@ from lensaudit.settings import (
     Device,
     Models,
     Names,
+    Needs,
     Option,
     Place,
     Precision,
@@ -302,12 +303,19 @@ class EffortSettings(Precision, Rows, Models):
     ] = None
     retain_data: Annotated[
         str | None,
-        Option("Rows of arms retain and syntax. [default: those of the set]", metavar="NAME|FILE"),
+        Option(
+            "Rows of arms retain and syntax. [default: those of the set]",
+            metavar="NAME|FILE",
+            needs=(Needs("arms", one_of=("retain", "syntax")),),
+        ),
     ] = None
     neutral_data: Annotated[
         Place | None,
         Option(
-            "Rows or a .txt of arm neutral. [default: those of the set]", is_a="file", expert=True
+            "Rows or a .txt of arm neutral. [default: those of the set]",
+            is_a="file",
+            expert=True,
+            needs=(Needs("arms", one_of=("neutral", ())),),
         ),
     ] = None
     rows_per_author: Annotated[
@@ -375,7 +383,10 @@ class WorstSettings(ControlArm):
 
     tier: Annotated[
         Literal["cheap", "full"],
-        Option("Seconds to minutes an attack, or relearning and patched probes too."),
+        Option(
+            "Seconds to minutes an attack, or relearning and patched probes too.",
+            needs=(Needs("attack", one_of=((),)),),
+        ),
     ] = "cheap"
     attack: Annotated[tuple[str, ...], Option("Only this attack. Repeatable.")] = ()
 

@@ -30,6 +30,7 @@ from typing import (
 
 from lensaudit.association.result import KnowResult, know_folder
 from lensaudit.association.settings import KnowSettings
+from lensaudit.auditing.acting import acting
 from lensaudit.auditing.question import (
     audit_folder,
     audit_key,
@@ -130,7 +131,8 @@ def door(record: Callable[P, S]) -> Callable[[Work[S, R]], Door[P, R]]:
             if not names:
                 raise InputError(f"{work.__name__}([]): no model; name one, or several in a list")
             asked = tuple(dict.fromkeys(names))
-            results = work(asked, make(**given), path_of(out), progress)
+            chosen = acting(make(**given), {"source": names})
+            results = work(asked, chosen, path_of(out), progress)
             found = dict(zip(asked, results, strict=True))
             return found[names[0]] if one else [found[name] for name in names]
 

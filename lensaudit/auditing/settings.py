@@ -4,9 +4,10 @@ None means that a choice follows from the models or the data.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from lensaudit.settings import (
+    GENERATED,
     AnswerGroups,
     Association,
     Caches,
@@ -17,6 +18,7 @@ from lensaudit.settings import (
     Kept,
     Machine,
     Names,
+    Needs,
     NeutralRows,
     Option,
     Place,
@@ -24,7 +26,11 @@ from lensaudit.settings import (
     RetainSet,
     Rows,
     ScoreFiles,
+    needing,
 )
+
+_INSIDE = Needs("metrics", reads=("controls",))
+_COMPARED = Needs("metrics", reads=("retain log",))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,18 +56,30 @@ class CacheSettings(Caches, Machine, Rows, Names):
 class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
     """Which metrics are computed, on what, under which conventions."""
 
+    needs: ClassVar = needing(NeutralRows, Needs("retain"), _INSIDE) | {
+        "full": (Needs("metrics", reads=("patched",)),),
+        "exclude": (Needs("metrics", reads=("patched",)),),
+    }
+
     metrics: Annotated[
         tuple[str, ...], Option("Only this one and its needs. Repeatable.", flag="--metric")
     ] = ()
     """Empty means all whose needs are met."""
     retain_log: Annotated[
         Place | None,
-        Option("Log of the retain model: TOFU_EVAL.json, MUSE_EVAL.json, or the older layout."),
+        Option(
+            "Log of the retain model: TOFU_EVAL.json, MUSE_EVAL.json, or the older layout.",
+            needs=(_COMPARED,),
+        ),
     ] = None
     """Compared with in place of evaluating `retain`, which then is only patched in."""
     retain: Annotated[
         str | None,
-        Option("Retain model, evaluated first; also patched in, for UDS.", is_a="model"),
+        Option(
+            "Retain model, evaluated first; also patched in, for UDS.",
+            is_a="model",
+            needs=(Needs("metrics", reads=("patched", "retain log")),),
+        ),
     ] = None
     ref_value: Annotated[
         float | None,
@@ -70,10 +88,17 @@ class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
             least=0,
             most=1,
             expert=True,
+            needs=(_COMPARED,),
         ),
     ] = None
     reference: Annotated[
-        str | None, Option("Reference model of mia_reference.", is_a="model", expert=True)
+        str | None,
+        Option(
+            "Reference model of mia_reference.",
+            is_a="model",
+            expert=True,
+            needs=(Needs("metrics", reads=("reference",)),),
+        ),
     ] = None
     tokenizer: Annotated[
         Place | None, Option("Folder. [default: the model's own]", expert=True)
@@ -87,6 +112,7 @@ class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
         Option(
             "Blanks before punctuation in decoded text: removed as by transformers 4, or kept.",
             expert=True,
+            needs=(Needs("metrics", reads=GENERATED),),
         ),
     ] = "upstream"
     empty: Annotated[
@@ -101,6 +127,8 @@ class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
 @dataclass(frozen=True, kw_only=True)
 class AuditSettings(DepthGroups):
     """What a whole audit consists of: the depth, and what the models say."""
+
+    needs: ClassVar = {"holdout": (Needs("suite", one_of=("tofu",)),)}
 
     suite: Annotated[
         Literal["tofu", "none"],

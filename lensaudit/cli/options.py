@@ -6,18 +6,20 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 from click.types import FloatParamType, IntParamType, StringParamType
 
 from lensaudit import settings
 from lensaudit.cli import library
+from lensaudit.cli.terminal import notice
 from lensaudit.errors import InputError
 from lensaudit.settings import MODELS, NO_RETAIN_MODEL, Option, Place, Section, several
 
@@ -64,12 +66,30 @@ def _taking(command: Callable[..., Any], record: type) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def call(*positional: Any, **given: Any) -> Any:
-        settings = _build(record, given)
+        settings = _acting(_build(record, given), given)
         _check_models(getattr(settings, "registry", None))
         return command(*positional, **{place: settings}, **given)
 
     call.settings = (*getattr(command, "settings", ()), record)  # type: ignore[attr-defined]
     return call
+
+
+def _acting(settings: Any, beside: Mapping[str, Any]) -> Any:
+    """The record, if all that was chosen acts; what a project file says in vain is left out.
+
+    Raises:
+        InputError: an option that was typed cannot act.
+    """
+    running = click.get_current_context()
+    found = library.auditing_acting.idle(
+        settings, {name: beside[name] for name in ("source",) if name in beside}
+    )
+    for name, line in found.items():
+        if running.get_parameter_source(name) != ParameterSource.DEFAULT_MAP:
+            raise InputError(line)
+        notice(f"of the project file left out: {line}")
+        running.params[name] = None
+    return library.auditing_acting.without(settings, found) if found else settings
 
 
 def _build(record: type, given: dict[str, Any]) -> Any:

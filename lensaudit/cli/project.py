@@ -234,8 +234,8 @@ def _checked(call: Callable[..., Any], path: str) -> Callable[..., Any]:
             origins: dict[Any, str] = {**_ORIGINS, ParameterSource.DEFAULT_MAP: str(project.file)}
             say("values:")
             for key in names:
-                many = isinstance(values[key], tuple | list)
-                shown = ", ".join(map(str, values[key])) if many else values[key]
+                value = ctx.params[key]  # None where it was left out, as it cannot act
+                shown = ", ".join(map(str, value)) if isinstance(value, tuple | list) else value
                 if key not in ("dry_run", "as_json") and shown not in (None, "", False):
                     say(f"  {flags[key]}: {name(shown)} ({origins.get(sources[key], 'default')})")
         return answer

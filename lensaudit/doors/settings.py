@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from lensaudit.settings import Option, Place, Section
+from lensaudit.settings import Needs, Option, Place, Section
 
 Format = Literal["eee", "hub-results", "model-card", "inspect", "junit", "markdown"]
 
@@ -21,7 +21,11 @@ class ExportSettings:
     )
     gate: Annotated[
         Place | None,
-        Option("Policy of junit and markdown. [default: of an empty file]", is_a="file"),
+        Option(
+            "Policy of junit and markdown. [default: of an empty file]",
+            is_a="file",
+            needs=(Needs("to", one_of=("junit", "markdown")),),
+        ),
     ] = None
     dataset: Annotated[
         str | None,

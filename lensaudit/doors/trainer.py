@@ -25,6 +25,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from lensaudit.association.result import KnowResult
 from lensaudit.association.run import know_into
+from lensaudit.auditing.acting import acting
 from lensaudit.auditing.calls import notice, patched
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.question import asked_of_know, asked_of_patch, own_data
@@ -144,7 +145,9 @@ class AuditCallback(TrainerCallback):
     """
 
     def __init__(self, trainer: Trainer, **settings: Any) -> None:
-        self.settings = CallbackSettings(**given_to("AuditCallback", CallbackSettings, settings))
+        self.settings = acting(
+            CallbackSettings(**given_to("AuditCallback", CallbackSettings, settings))
+        )
         self.trainer = trainer
         self.audits: dict[int, CheckpointAudit] = {}
         """By step, in the order of training."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from lensaudit.settings import AnswerGroups, Option
+from lensaudit.settings import AnswerGroups, Needs, Option
 
 Attack = Literal["quantize", "relearn"]
 Form = Literal["symmetric", "recovery", "as_written"]
@@ -96,12 +96,28 @@ class RobustnessSettings:
     ] = ()
     measuring: AnswerGroups = MEASURING
     run: Run = False
-    no_fluency: NoFluency = False
+    no_fluency: Annotated[
+        bool,
+        Option(
+            "Utility is the model utility alone: nothing was rated.",
+            needs=(Needs("by", one_of=("both", "utility")),),
+        ),
+    ] = False
     relearn_data: Annotated[
-        str | None, Option("[default: --forget, demo or forget10]", metavar="NAME|FILE")
+        str | None,
+        Option(
+            "[default: --forget, demo or forget10]",
+            metavar="NAME|FILE",
+            needs=(Needs("attack", one_of=("relearn",)),),
+        ),
     ] = None
     relearn_lr: Annotated[
-        float | None, Option("[default: 2e-5; 1e-3 for --data demo]", above=0)
+        float | None,
+        Option(
+            "[default: 2e-5; 1e-3 for --data demo]",
+            above=0,
+            needs=(Needs("attack", one_of=("relearn",)),),
+        ),
     ] = None
     keep: Annotated[bool, Option("Keep attacked checkpoints.")] = False
     out: Out = OUT

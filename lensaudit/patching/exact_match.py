@@ -25,7 +25,6 @@ from lensaudit.patching.preflight import check_model
 from lensaudit.patching.score_cache import UNPATCHED, TextCache, example_hash, text_key
 from lensaudit.patching.scoring import compute, plan_of
 from lensaudit.patching.session import Session
-from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.sources import CachedSource
 from lensaudit.progress import Plan, Progress
 from lensaudit.results.kinds.patch import PatchSummary
@@ -64,30 +63,25 @@ class Matches:
     """References longer than a patched run may grow."""
 
 
-def check_em(given: PatchSettings, settings: ResolvedSettings) -> None:
-    """Refuse settings that have no meaning for exact match, or for anything else.
-
-    Args:
-        given: by a person.
-        settings: what they come to.
+def check_em(settings: ResolvedSettings) -> None:
+    """Refuse settings that have no meaning for exact match.
 
     Raises:
         InputError: names the option.
     """
     generates = settings.em_form == "generation"
     if settings.score != "em":
-        if (given.em_form, given.em_threshold, given.max_new_tokens) != (None, None, None):
-            raise InputError("--em-form, --em-threshold, --max-new-tokens: need --score em")
-    elif not 0 < settings.em_threshold <= 1:
+        return
+    if not 0 < settings.em_threshold <= 1:
         raise InputError(f"--em-threshold {settings.em_threshold}: wanted above 0 and at most 1")
-    elif settings.profile == "ke":
+    if settings.profile == "ke":
         raise InputError("--profile ke: categories count all layers; leave it out with --score em")
-    elif generates and settings.part != "resid":
+    if generates and settings.part != "resid":
         raise InputError(
             f"--component {settings.component}: generation patches resid only; "
             "use --em-form teacher"
         )
-    elif generates and settings.scope == "prefix":
+    if generates and settings.scope == "prefix":
         raise InputError(
             "--scope prefix: generation patches the last prompt token only; use --em-form teacher"
         )

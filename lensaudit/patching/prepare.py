@@ -90,7 +90,7 @@ def prepare(
     if settings.without_retain:
         _check_usual(settings)
     resolved = resolved_settings(settings, names)
-    check_em(settings, resolved)
+    check_em(resolved)
     # what is not patched score by score is not carried either
     plain = settings.score == "uds" and not settings.lens and not settings.also
     streams = resolved.part == "resid" and settings.last_layer == "resid_post"

@@ -1,42 +1,62 @@
 """What can be chosen of a patching run; None means that it follows from the models or the data."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from lensaudit.settings import (
     TAU,
     DepthGroups,
     EmForm,
     LastLayer,
+    Needs,
+    NeutralRows,
     Option,
     Profile,
     Scope,
     Score,
+    needing,
 )
+
+_UDS = Needs("score", one_of=("uds",))
+_EM = Needs("score", one_of=("em",))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PatchSettings(DepthGroups):
     """How models are patched into `full` and scored."""
 
+    needs: ClassVar = needing(NeutralRows, _UDS)
+
     score: Annotated[
         Score,
         Option("Unlearning Depth Score; Logit Lens depth, a fast screen; or exact-match erasure."),
     ] = "uds"
-    lens: Annotated[bool, Option("Report the Logit Lens depth beside UDS.")] = False
+    lens: Annotated[bool, Option("Report the Logit Lens depth beside UDS.", needs=(_UDS,))] = False
     em_form: Annotated[
         EmForm | None,
-        Option("EM: full generates, or is fed the true answer. [default: generation]", expert=True),
+        Option(
+            "EM: full generates, or is fed the true answer. [default: generation]",
+            expert=True,
+            needs=(_EM,),
+        ),
     ] = None
     em_threshold: Annotated[
-        float | None, Option("EM from which a layer counts as KEPT. [default: 0.5]", expert=True)
+        float | None,
+        Option("EM from which a layer counts as KEPT. [default: 0.5]", expert=True, needs=(_EM,)),
     ] = None
     max_new_tokens: Annotated[
         int | None,
-        Option("EM: tokens that a patched run generates. [default: 20]", least=1, expert=True),
+        Option(
+            "EM: tokens that a patched run generates. [default: 20]",
+            least=1,
+            expert=True,
+            needs=(_EM,),
+        ),
     ] = None
     layers: Annotated[str, Option("all, 3, 0-7, 0-15:3, -1, 0-3,8.")] = "all"
-    tau: Annotated[float, Option("KE threshold, nats.")] = TAU
+    tau: Annotated[
+        float, Option("KE threshold, nats.", needs=(Needs("score", one_of=("uds", "lens")),))
+    ] = TAU
     last_layer: Annotated[
         LastLayer,
         Option(
@@ -62,6 +82,7 @@ class PatchSettings(DepthGroups):
         Option(
             "S2 at all layers, or only where it can change UDS. [default: ke for several sources]",
             expert=True,
+            needs=(_UDS,),
         ),
     ] = None
     also: Annotated[
@@ -70,6 +91,7 @@ class PatchSettings(DepthGroups):
             "Facts to keep, to see what was lost of them: retain, world, authors, or a file of "
             "annotated rows. Repeatable.",
             metavar="NAME|FILE",
+            needs=(_UDS, Needs("component", one_of=("resid",))),
         ),
     ] = ()
     base: Annotated[
@@ -79,5 +101,6 @@ class PatchSettings(DepthGroups):
             "one before fine-tuning. [default: demo/base for demo/… models; else counterfactual "
             "answers]",
             is_a="model",
+            needs=(Needs("also"),),
         ),
     ] = None

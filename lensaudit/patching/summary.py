@@ -60,15 +60,11 @@ def kept_beside(session: Session) -> list[Anchored]:
     """The sets that `--also` names, each with the anchor it is measured against; none is loaded.
 
     Raises:
-        InputError: a set, a file or the base is wrong, or the score has no such part.
+        InputError: a set, a file or the base is wrong, or named twice.
     """
     settings = session.settings
     if not settings.also:
-        if settings.base is not None:
-            raise InputError("--base: is the anchor of --also; name facts to keep with it")
         return []
-    if settings.score != "uds" or settings.component != "resid":
-        raise InputError("--also: needs --score uds and --component resid")
     kept = [kept_facts(one, str(settings.data), limit=settings.limit) for one in settings.also]
     if twice := [name for name, n in Counter(one.name for one in kept).items() if n > 1]:
         raise InputError(f"--also {twice[0]}: named twice")

@@ -57,7 +57,24 @@ def open_extraction(settings: ExtractSettings, notice: Notice = unheard) -> Trai
     """
     job = TraitModel.opened(settings, contrast_trait(settings), notice)
     _ = job.layers  # says what is wrong with them
+    if settings.filter_judge == ENTITY.name:
+        raise InputError("--filter entity: elicited answers have no entity; use another judge")
+    for name, flag in _OF_ELICITED.items() if job.trait.written else ():
+        if (given := getattr(settings, name)) != getattr(ExtractSettings, name):
+            raise InputError(
+                f"{flag} {given}: the answers of {job.trait.name} are written, not "
+                "elicited, and are taken as they are; leave it out"
+            )
     return job
+
+
+_OF_ELICITED = {
+    "filter_judge": "--filter",
+    "n_rollouts": "--rollouts",
+    "temperature": "--temperature",
+    "max_new_tokens": "--max-new-tokens",
+}
+"""Settings of answers that a model is asked for -> as they are typed."""
 
 
 def _methods(job: TraitModel) -> tuple[Method, ...]:
@@ -90,14 +107,7 @@ def run(job: TraitModel, progress: Tell) -> list[SteeringVector]:
 def samples_of(job: TraitModel) -> list[ContrastSample]:
     """Written answers, or elicited ones, without the pairs that a judge cannot tell apart."""
     name, access = job.settings.filter_judge, job.settings
-    if name == ENTITY.name:
-        raise InputError("--filter entity: elicited answers have no entity; use another judge")
     if job.trait.written:
-        if name != "none":
-            raise InputError(
-                f"--filter {name}: the answers of {job.trait.name} are written, not elicited, "
-                "and are taken as they are; leave it out"
-            )
         return written(job.trait)
     samples = elicit(job)
     if name == "none":

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from lensaudit.judge.settings import JudgeAccess
 from lensaudit.settings import (
@@ -12,11 +12,13 @@ from lensaudit.settings import (
     Machine,
     Memory,
     Names,
+    Needs,
     Option,
     Precision,
     Rows,
     Seed,
     Where,
+    needing,
 )
 
 Method = Literal["mean_diff", "probe", "pca", "gradient", "random"]
@@ -26,6 +28,7 @@ Position = Literal["response", "prompt_last", "span"]
 those whose logits score the annotated entity."""
 Kind = Literal["add", "ablate", "clamp"]
 
+_ABLATE = Needs("kinds", one_of=("ablate", ()))
 Layers = Annotated[str, Option("all, 5-13, 3,7,-1 …")]
 
 
@@ -54,6 +57,8 @@ class TraitSettings(JudgeAccess, Machine, Names):
 @dataclass(frozen=True, kw_only=True)
 class ExtractSettings(TraitSettings, Caches):
     """A run of `steer extract`."""
+
+    needs: ClassVar = needing(JudgeAccess, Needs("filter_judge", none_of=("none", "idk")))
 
     positive: Annotated[
         Path | None,
@@ -91,6 +96,8 @@ class ExtractSettings(TraitSettings, Caches):
 @dataclass(frozen=True, kw_only=True)
 class AskSettings(TraitSettings):
     """Whom is asked what, how often, and who judges: what steered models have in common."""
+
+    needs: ClassVar = needing(JudgeAccess, Needs("judge", none_of=("idk", "entity")))
 
     where: Annotated[
         Where,
@@ -146,7 +153,13 @@ class LayerSettings(AskSettings):
     ] = None
     method: Annotated[str, Option("Which vectors of the folder.")] = "mean_diff"
     layers: Layers = "all"
-    ratio: Annotated[float, Option("Length of what is added, in lengths of the stream.")] = 0.5
+    ratio: Annotated[
+        float,
+        Option(
+            "Length of what is added, in lengths of the stream.",
+            needs=(Needs("coefficient", one_of=(None,)),),
+        ),
+    ] = 0.5
     """trait-interp: 0.3 to 0.5 is safe, text falls apart from about 1."""
     coefficient: Annotated[
         float | None, Option("One factor for all layers, in place of --ratio.")
@@ -171,9 +184,10 @@ class DirectionSettings(Caches, Precision, Rows, Anchors):
     n_retain: Annotated[int, Option("How many of them, evenly taken.", least=2)] = 64
     """What a direction costs is measured on them."""
     layers: Layers = "all"
-    strengths: Annotated[str, Option("ADD: 1 is the exact mean shift.")] = (
-        "0.25,0.5,0.75,1,1.25,1.5,2"
-    )
+    strengths: Annotated[
+        str,
+        Option("ADD: 1 is the exact mean shift.", needs=(Needs("kinds", one_of=("add", ())),)),
+    ] = "0.25,0.5,0.75,1,1.25,1.5,2"
     score: Annotated[
         Literal["em", "logprob"],
         Option("What decides: entity tokens right, or their log-prob."),
@@ -196,10 +210,15 @@ class DirectionSettings(Caches, Precision, Rows, Anchors):
     kl_cap: Annotated[
         float,
         Option(
-            "ABLATE: most that retain answers may change, nats per token.", least=0, expert=True
+            "ABLATE: most that retain answers may change, nats per token.",
+            least=0,
+            expert=True,
+            needs=(_ABLATE,),
         ),
     ] = 0.1
-    max_new_tokens: Annotated[int, Option("ABLATE: longest free answer.", least=1)] = 32
+    max_new_tokens: Annotated[
+        int, Option("ABLATE: longest free answer.", least=1, needs=(_ABLATE,))
+    ] = 32
     seed: Seed = 0
     form: Annotated[Form, Option("How questions without a prefix are asked.", flag="--format")] = (
         "raw"

@@ -2,9 +2,21 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from lensaudit.settings import Anchors, Asked, Machine, NeutralRows, Option, Questions, Seed
+from lensaudit.settings import (
+    Anchors,
+    Asked,
+    Machine,
+    Needs,
+    NeutralRows,
+    Option,
+    Questions,
+    Seed,
+    needing,
+)
+
+_INSIDE = Needs("metrics", reads=("patched",))
 
 Metrics = Annotated[str, Option("Names with commas, or all.", flag="--metric")]
 Association = Annotated[
@@ -19,6 +31,8 @@ Association = Annotated[
 @dataclass(frozen=True, kw_only=True)
 class PlanSettings(Machine, NeutralRows, Questions, Anchors):
     """Checkpoints, variants and measurements that a sweep consists of."""
+
+    needs: ClassVar = needing(NeutralRows, _INSIDE)
 
     models: tuple[str, ...] = ()
     """Names, folders, patterns or `role:NAME`."""
@@ -52,7 +66,10 @@ class RunSettings:
     workers: Annotated[
         int | None, Option("At once. [default: one per GPU or 4 cores]", least=1)
     ] = None
-    gpus: Annotated[str | None, Option("pool: indices with commas, e.g. 0,1.")] = None
+    gpus: Annotated[
+        str | None,
+        Option("pool: indices with commas, e.g. 0,1.", needs=(Needs("engine", one_of=("pool",)),)),
+    ] = None
     per_gpu: Annotated[
         int,
         Option("Workers that share a GPU, each with its part of the memory.", least=1, expert=True),
@@ -61,6 +78,7 @@ class RunSettings:
         str | None,
         Option(
             "ray: the cluster's address. [default: a new one on this machine]",
+            needs=(Needs("engine", one_of=("ray",)),),
             typed=True,
             expert=True,
         ),
@@ -69,6 +87,7 @@ class RunSettings:
         tuple[str, ...],
         Option(
             "slurm: parameters for submitit, e.g. slurm_partition=a100. Repeatable.",
+            needs=(Needs("engine", one_of=("slurm",)),),
             metavar="KEY=VALUE",
             typed=True,
             expert=True,
@@ -76,7 +95,11 @@ class RunSettings:
     ] = ()
     cluster: Annotated[
         Literal["slurm", "local", "debug"],
-        Option("slurm: where submitit runs jobs; local needs no Slurm.", expert=True),
+        Option(
+            "slurm: where submitit runs jobs; local needs no Slurm.",
+            expert=True,
+            needs=(Needs("engine", one_of=("slurm",)),),
+        ),
     ] = "slurm"
     max_hours: Annotated[
         float | None, Option("Stop after the pass that is running then.", above=0)
@@ -99,6 +122,8 @@ class CheckSettings:
 @dataclass(frozen=True, kw_only=True)
 class WatchSettings(Machine, NeutralRows, Questions, Anchors):
     """Which training run is watched, and how each checkpoint is measured."""
+
+    needs: ClassVar = needing(NeutralRows, _INSIDE)
 
     folder: Path
     metrics: Metrics = "all"

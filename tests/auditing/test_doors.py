@@ -102,7 +102,7 @@ def test_keywords_are_the_fields_of_the_settings():
 
 
 def test_wrong_input_is_found_before_anything_is_written(tmp_path):
-    with pytest.raises(InputError, match="need --score em"):
+    with pytest.raises(InputError, match="needs --score em"):
         la.patch("demo/npo", out=tmp_path / "out", em_form="teacher")
     with pytest.raises(InputError, match="unknown model"):
         la.patch("nonsense", out=tmp_path / "out")

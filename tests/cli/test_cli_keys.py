@@ -50,8 +50,8 @@ class Change:
     """Another change that was run before."""
 
 
-def kept(to: str) -> Change:
-    return Change(to, computes=False, differs=False)
+def kept(to: str, *, after: str = "") -> Change:
+    return Change(to, computes=False, differs=False, after=after)
 
 
 def another(to: str, *, after: str = "") -> Change:
@@ -137,6 +137,7 @@ CACHE = {
 
 PADDED = "--tokenizer padded_with_end_of_text"
 BARE = "--template bare.json"
+LOSS = "--metric s_mia_loss"
 EVAL = {
     "--model": another("--model demo/simnpo"),
     "--metric": same("--metric forget_Q_A_PARA_Prob"),
@@ -159,7 +160,7 @@ EVAL = {
     "--attn": same("--attn sdpa"),
     "--limit": same("--limit 2"),
     "--registry": another("--registry other_npo.json"),
-    "--ref-value": kept("--ref-value 0.5"),
+    "--ref-value": kept(f"{LOSS} --ref-value 0.5", after=LOSS),
     "--reference": same(
         "--metric mia_reference --reference demo/retain",
         after="--metric mia_reference --reference demo/full",

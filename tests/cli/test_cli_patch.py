@@ -164,7 +164,7 @@ BAD = [
     (["--component", "mlp", "--last-layer", "reference"], "resid only"),
     # facts to keep
     (["--also", "nonsense"], "--also nonsense: no such file; wanted one, or retain, world"),
-    (["--base", "demo/retain"], "--base: is the anchor of --also"),
+    (["--base", "demo/retain"], "--base: needs --also"),
     (["--also", "world", "--score", "em"], "--also: needs --score uds"),
     (["--also", "world", "--also", "world"], "--also world: named twice"),
     (["--also", "retain", "--base", "demo/npo"], "source demo/npo and base demo/npo have"),

@@ -335,3 +335,17 @@ def test_places_in_a_table_are_relative_to_the_file_too(place, monkeypatch, caps
     command = cli.get_command(click.Context(cli), "report")
     found = _values(read_project(find_project()), "report", command)
     assert (found["out"], found["title"]) == ("../pages/all.html", "out")
+
+
+def test_what_a_file_says_in_vain_is_left_out_with_a_remark(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.toml").write_text('[patch]\nscore = "em"\ntau = 0.3\n')
+    asked = ["patch", "--source", "demo/npo", "--limit", "1", "--dry-run"]
+    assert run([*asked, "--project", "p.toml"]) == 0
+    said = capsys.readouterr()
+    assert "of the project file left out: --tau: needs --score uds or lens (here em)" in said.err
+    assert not re.search(r"tau: 0\.3", said.out)
+    # a person who types it is told, in the dry run as in the run
+    for typed in (asked, asked[:-1]):
+        assert run([*typed, "--score", "em", "--tau", "0.3", "--project", "none"]) == 2
+        assert "--tau: needs --score uds or lens (here em); leave it out" in capsys.readouterr().err

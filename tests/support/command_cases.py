@@ -451,7 +451,7 @@ _CASES = (
     Case(
         "sweep_plan",
         "sweep plan demo/npo --variants base,nf4 --metric uds,exact_memorization,privleak"
-        " --limit 2 --max-new-tokens 4 --out s",
+        " --limit 2 --out s",
         rules=PLANNED,
     ),
     Case("sweep_dry_run", "sweep run s --dry-run --json", after=("sweep_plan",), rules=PLANNED),
@@ -471,7 +471,7 @@ _CASES = (
     Case(
         "watch",
         "watch run --once --settled 0 --data demo --metric uds,exact_memorization --limit 2"
-        " --max-new-tokens 4 --out out",
+        " --out out",
         after=("quantize",),
         prepare=moved("q", "run/checkpoint-10"),
         skip=("out/units/",),

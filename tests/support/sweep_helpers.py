@@ -20,7 +20,7 @@ from lensaudit.sweep.run import run_sweep
 from lensaudit.sweep.settings import RunSettings
 
 METRICS = "exact_memorization,forget_Q_A_Prob,privleak,uds"
-SMALL = ("--metric", METRICS, "--limit", "2", "--max-new-tokens", "4")
+SMALL = ("--metric", METRICS, "--limit", "2")
 
 
 def command(*arguments) -> int:

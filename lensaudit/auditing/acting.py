@@ -1,0 +1,165 @@
+"""Does what was chosen act? What an option needs is asked once, at the door, of what was given.
+
+A settings record says of its fields what they need (`settings.Needs`). An option that cannot act is
+refused in one line, from the command line and from Python alike: accepted, it would stand in the
+manifest as if it had. Records that are made inside are not asked.
+"""
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, TypeVar, get_type_hints
+
+from lensaudit.errors import InputError
+from lensaudit.settings import Needs, Option
+
+T = TypeVar("T")
+OF_A_LOG = "retain log"
+"""What a metric reads that is compared with a retain model's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A field of a settings record, or of one inside it."""
+
+    name: str
+    flag: str
+    value: Any
+    default: Any
+    needs: tuple[Needs, ...]
+
+    @property
+    def is_given(self) -> bool:
+        """Is it another value than the default, and one that does not only turn something off?"""
+        return self.value != self.default and self.value not in (None, (), "", "none")
+
+
+def choices(settings: Any) -> Iterator[Choice]:
+    """Every field of a record that is an option."""
+    record = type(settings)
+    hints = get_type_hints(record, include_extras=True)
+    beside: dict[str, tuple[Needs, ...]] = {}
+    for group in reversed(record.__mro__):
+        for name, more in vars(group).get("needs", {}).items():
+            beside[name] = (*beside.get(name, ()), *more)
+    for one in dataclasses.fields(settings):
+        value = getattr(settings, one.name)
+        if dataclasses.is_dataclass(value):
+            yield from choices(value)
+            continue
+        words = [word for word in getattr(hints[one.name], "__metadata__", ())]
+        for word in [word for word in reversed(words) if isinstance(word, Option)][:1]:
+            flag = word.flag.split() or [f"--{one.name.replace('_', '-')}"]
+            needs = (*word.needs, *beside.get(one.name, ()))
+            yield Choice(one.name, flag[0], value, one.default, needs)
+
+
+def idle(settings: Any, beside: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """Fields that were chosen and cannot act -> the option, and what would make it act.
+
+    Args:
+        settings: the record.
+        beside: what is chosen beside it, by name: `source`.
+    """
+    known = {one.name: one for one in choices(settings)}
+    for name, value in (beside or {}).items():
+        known[name] = Choice(name, f"--{name}", value, None, ())
+    found = {}
+    for one in known.values():
+        if one.is_given:
+            for need in one.needs:
+                other = known.get(need.field)
+                if other is not None and not _holds(need, other, known):
+                    found[one.name] = f"{one.flag}: {_wanted(need, other)}"
+                    break
+    return found
+
+
+def without(settings: T, names: Collection[str]) -> T:
+    """The settings with the defaults of these fields, in records inside too."""
+    changed: dict[str, Any] = {}
+    for one in dataclasses.fields(settings):  # type: ignore[arg-type]
+        value = getattr(settings, one.name)
+        if dataclasses.is_dataclass(value):
+            changed[one.name] = without(value, names)
+        elif one.name in names:
+            changed[one.name] = one.default
+    return dataclasses.replace(settings, **changed)  # type: ignore[type-var]
+
+
+def acting(settings: T, beside: Mapping[str, Any] | None = None) -> T:
+    """The settings, if everything that was chosen acts.
+
+    Raises:
+        InputError: names the first option that cannot, and what would make it act.
+    """
+    for line in idle(settings, beside).values():
+        raise InputError(line)
+    return settings
+
+
+def _holds(need: Needs, other: Choice, known: Mapping[str, Choice]) -> bool:
+    several = isinstance(other.value, list | tuple)
+    values = [*other.value] or [()] if several else [other.value]
+    if need.reads:
+        return _is_read(need.reads, other.value, known)
+    if need.address:
+        return any("://" in str(one) for one in values)
+    if need.one_of:
+        return any(one in need.one_of for one in values)
+    if need.none_of:
+        return not any(one in need.none_of for one in values)
+    return other.is_given
+
+
+def _is_read(wanted: Collection[str], asked: Any, known: Mapping[str, Choice]) -> bool:
+    """Does a metric that is asked for read one of these? Of names that nobody knows: perhaps."""
+    from lensaudit.metrics.registry import all_metrics  # half a second to import
+
+    suite = known["suite"].value if "suite" in known else "tofu"
+    names = [one.strip() for one in asked.split(",")] if isinstance(asked, str) else [*asked]
+    every = all_metrics()
+    if not names or names == ["all"]:
+        names = [name for name, one in every.items() if not one.on_request]
+    elif not every.keys() >= {*names}:
+        return True
+    waiting, read = [*names], set[str]()
+    while waiting:
+        one = every[waiting.pop()]
+        waiting += one.local_needs
+        if one.local_needs != one.needs:
+            read.add(OF_A_LOG)
+        for each in one.reads.get(suite, ()):
+            read |= {each.kind, each.split, each.field}
+    return not read.isdisjoint(wanted)
+
+
+def _wanted(need: Needs, other: Choice) -> str:
+    here = ", ".join(map(str, other.value)) if isinstance(other.value, tuple) else other.value
+    found = "" if here in (None, "") else f" (here {here})"
+    if need.reads:
+        what = " or ".join(dict.fromkeys(SAID.get(one, one) for one in need.reads))
+        return f"no metric that is asked for{found} {what}; leave it out, or ask for one that does"
+    if need.address:
+        return f"acts where {other.flag} is an address (http://…){found}; leave it out"
+    if need.one_of == (None,):
+        return f"does nothing beside {other.flag}{found}; leave one of them out"
+    if need.one_of:
+        wanted = " or ".join(str(one) for one in need.one_of if one not in (None, ()))
+        return f"needs {other.flag} {wanted}{found}; leave it out"
+    if need.none_of:
+        return f"does nothing with {other.flag} {other.value}; leave it out"
+    return f"needs {other.flag}, which is not given"
+
+
+SAID: Mapping[str, str] = {
+    "text": "generates",
+    "jailbreak": "generates",
+    "fluency": "generates",
+    "retain": "reads rows to keep",
+    "holdout": "reads rows that no model saw",
+    "reference": "reads a reference model",
+    "controls": "looks inside through a map (uds_aligned, uds_validity)",
+    "patched": "looks inside",
+    OF_A_LOG: "is compared with a retain model's",
+}
+"""What a metric reads -> in words."""

@@ -1,0 +1,102 @@
+"""What an option needs is declared; what cannot act is refused, and nothing else."""
+
+import dataclasses
+import inspect
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import pytest
+
+import lensaudit as la
+from lensaudit.association.settings import KnowSettings
+from lensaudit.attacks.settings import EffortSettings
+from lensaudit.auditing import acting
+from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
+from lensaudit.errors import InputError
+from lensaudit.judge.settings import LogSettings
+from lensaudit.meta.settings import RobustnessSettings
+from lensaudit.patching.settings import PatchSettings
+from lensaudit.settings import Needs, Option
+from lensaudit.sweep.settings import PlanSettings, RunSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    tau: Annotated[float, Option(needs=(Needs("score", one_of=("uds",)),))] = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record(Group):
+    needs: ClassVar = {"data": (Needs("tau"),)}
+    score: Annotated[str, Option()] = "uds"
+    data: Annotated[str | None, Option()] = None
+
+
+@pytest.mark.parametrize(
+    ("record", "names"),
+    [
+        (Record(), []),
+        (Record(tau=0.2), []),
+        (Record(score="em"), []),  # a default that cannot act is nobody's choice
+        (Record(score="em", tau=0.2), ["tau"]),
+        (Record(data="x"), ["data"]),
+        (Record(data="x", tau=0.2), []),
+        (PatchSettings(score="em", tau=0.2, max_new_tokens=4), ["tau"]),
+        (PatchSettings(score="lens", tau=0.2, align="affine"), ["align"]),
+        (PatchSettings(align="none", align_tokens=9), ["align_tokens"]),
+        (PatchSettings(also=("world",), base="demo/base"), []),
+        (PatchSettings(also=("world",), component="attn"), ["also"]),
+        (PatchSettings(base="demo/base"), ["base"]),
+        (EvaluateSettings(max_new_tokens=4), []),  # all metrics, and some generate
+        (EvaluateSettings(metrics=("mia_loss",), max_new_tokens=4), ["max_new_tokens"]),
+        (EvaluateSettings(metrics=("forget_Q_A_ROUGE_f1",), max_new_tokens=4), []),  # by a need
+        (EvaluateSettings(metrics=("mia_loss",), holdout="x"), []),
+        (EvaluateSettings(metrics=("forget_Q_A_Prob",), holdout="x"), ["holdout"]),
+        (EvaluateSettings(metrics=("forget_Q_A_Prob",), retain="x"), ["retain"]),
+        (EvaluateSettings(metrics=("privleak",), retain_log="x"), []),
+        (EvaluateSettings(metrics=("mia_loss",), retain_log="x"), ["retain_log"]),
+        (EvaluateSettings(metrics=("mia_loss",), reference="x"), ["reference"]),
+        (EvaluateSettings(align_tokens=3, retain="x"), ["align_tokens"]),
+        (EvaluateSettings(align_tokens=3, retain="x", metrics=("uds_aligned",)), []),
+        (EvaluateSettings(metrics=("of my own",), max_new_tokens=4), []),  # said elsewhere
+        (AuditSettings(suite="none", holdout="x"), ["holdout"]),
+        (EffortSettings(arms=("neutral",), retain_data="x"), ["retain_data"]),
+        (EffortSettings(neutral_data="x"), []),  # the usual arms are T and neutral
+        (EffortSettings(arms=("T",), neutral_data="x"), ["neutral_data"]),
+        (LogSettings(log="x", by="words:idk", mode="letters"), ["mode"]),
+        (LogSettings(log="x", by="rubric", mode="letters"), []),
+        (RobustnessSettings(models=("x",), attack="quantize", relearn_lr=1e-3), ["relearn_lr"]),
+        (PlanSettings(metrics="es,mia_loss", max_new_tokens=4, out="x"), []),  # es: of meta
+        (PlanSettings(metrics="mia_loss", validity_data="x", out="x"), ["validity_data"]),
+        (PlanSettings(metrics="mia_loss, uds", validity_data="x", out="x"), []),
+        (RunSettings(gpus="0"), ["gpus"]),
+    ],
+)
+def test_an_option_is_idle_where_what_it_needs_does_not_hold(record, names):
+    assert list(acting.idle(record)) == names
+
+
+def test_what_is_chosen_beside_a_record_counts():
+    asked = KnowSettings(samples=4)
+    assert list(acting.idle(asked, {"source": ("demo/npo",)})) == ["samples"]
+    assert not acting.idle(asked, {"source": ("http://127.0.0.1:1/v1",)})
+
+
+def test_a_record_says_its_needs_of_fields_that_there_are():
+    records = {
+        one
+        for module in ("settings", "attacks.settings", "auditing.settings", "sweep.settings")
+        for _, one in inspect.getmembers(
+            __import__(f"lensaudit.{module}", fromlist=["x"]), inspect.isclass
+        )
+        if dataclasses.is_dataclass(one)
+    } | {PatchSettings, KnowSettings, LogSettings, RobustnessSettings}
+    for record in records:
+        for name in vars(record).get("needs", {}):
+            assert name in {one.name for one in dataclasses.fields(record)}, (record, name)
+
+
+def test_python_is_told_before_anything_is_written(tmp_path):
+    with pytest.raises(InputError, match=r"^--tau: needs --score uds or lens \(here em\)"):
+        la.patch("demo/npo", out=tmp_path / "out", score="em", tau=0.2)
+    assert not (tmp_path / "out").exists()
