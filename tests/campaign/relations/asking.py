@@ -293,13 +293,23 @@ def _documents(place: Path, *, asked: bool, only: str) -> dict[str, Any]:
 def _unordered(value: Any) -> Any:
     """Lists of words, and of rows that name themselves, in one order."""
     if isinstance(value, dict):
-        return {name: _unordered(one) for name, one in sorted(value.items())}
+        named = ((name, _floor(one) if name == "floor" else one) for name, one in value.items())
+        return {name: _unordered(one) for name, one in sorted(named)}
     if isinstance(value, list):
         inner = [_unordered(one) for one in value]
         if all(isinstance(one, str | dict) for one in inner):
             return sorted(inner, key=lambda one: json.dumps(one, sort_keys=True)[:400])
         return inner
     return value
+
+
+def _floor(value: Any) -> Any:
+    """Further retain models stand in the order in which they were named."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: sorted(one, key=str) if isinstance(one, list) else one for name, one in value.items()
+    }
 
 
 READ = (
