@@ -80,8 +80,6 @@ def annotate(settings: AnnotationSettings, *, force: bool = False) -> Annotated:
     if not settings.out.name:
         raise InputError("--out: names no file")
     out, review = settings.out, settings.review_file
-    if settings.min_logprob is not None and settings.model is None:
-        raise InputError("--min-logprob needs --model, which is asked for the facts")
     # the page goes on where its reader was
     pairs = review if settings.page and _is_of(review, settings) else settings.pairs
     reviewed = is_review(read_text(pairs))

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from lensaudit.settings import Attention, Limit, Names, Option, Precision, Seed
+from lensaudit.settings import Attention, Limit, Names, Needs, Option, Precision, Seed, needing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +52,8 @@ class HarnessSettings(Precision, Names):
 @dataclass(frozen=True, kw_only=True)
 class AnnotationSettings(Precision, Names):
     """Which pairs are annotated, and what they are checked with."""
+
+    needs: ClassVar = needing(Precision, Needs("model")) | {"min_logprob": (Needs("model"),)}
 
     pairs: Path
     out: Annotated[

@@ -79,5 +79,5 @@ def test_nothing_to_score_and_wrong_usage_are_one_line(tmp_path, capsys):
     assert not out.exists()
     assert (tmp_path / "forget.review.txt").exists()
     assert run(["annotate", str(path), "-o", str(out), "--min-logprob", "-1"]) == 2
-    assert "--min-logprob needs --model" in capsys.readouterr().err
+    assert "--min-logprob: needs --model" in capsys.readouterr().err
     assert run(["annotate", str(tmp_path / "no.jsonl"), "-o", str(out)]) == 2

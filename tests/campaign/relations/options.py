@@ -35,7 +35,7 @@ FILTERS = ("runs ls",)
 SAME_ROWS = {
     *(("patch lens", "data"), ("patch em", "data"), ("cache", "data")),
     *(("rtt summarize", "readout"), ("steer eval", "coherence_judge")),
-    ("steer sweep", "coherence_judge"),
+    *(("steer sweep", "coherence_judge"), ("annotate", "model")),
 }
 """Recipe and option: what is tried is what is asked anyway, and the result does not say so."""
 NOTHING_SCORED = "could be scored"
