@@ -209,7 +209,7 @@ def _check_scale(off: Iterable[str | None]) -> None:
 def _brief(known: Any) -> dict[str, Any] | None:
     """Of a run of `know` what a page of many models has room for."""
     shown = ("p", "z", "n", "n_subjects", "bits", "named", "headline")
-    whole = {} if known is None else library.reading_document(known)
+    whole = {} if known is None else library.results_reading.document(known)
     return {key: whole[key] for key in shown} if whole else None
 
 
