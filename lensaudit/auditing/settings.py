@@ -128,7 +128,7 @@ class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
 class AuditSettings(DepthGroups):
     """What a whole audit consists of: the depth, and what the models say."""
 
-    needs: ClassVar = {"holdout": (Needs("suite", one_of=("tofu",)),)}
+    needs: ClassVar = dict.fromkeys(("holdout", "inside"), (Needs("suite", one_of=("tofu",)),))
 
     suite: Annotated[
         Literal["tofu", "none"],

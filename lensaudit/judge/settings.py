@@ -92,13 +92,14 @@ class JudgeSettings(JudgeAccess):
     """Ask again what is in the cache."""
 
 
+_BY_A_MODEL = Needs("by", none_of=("words:entity", "words:idk", "words:variety"))
+
+
 @dataclass(frozen=True, kw_only=True)
 class LogSettings(JudgeSettings):
     """What is judged, and how."""
 
-    needs: ClassVar = needing(
-        JudgeSettings, Needs("by", none_of=("words:entity", "words:idk", "words:variety"))
-    )
+    needs: ClassVar = needing(JudgeSettings, _BY_A_MODEL) | {"max_tokens": (_BY_A_MODEL,)}
 
     log: Path
     by: Annotated[

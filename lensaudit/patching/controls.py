@@ -428,8 +428,11 @@ class _Examination:
         d, share, limits = self._drop(source.weights, source)
         return Validity(d / f if needed else None, d, f, share, n, limits.ends, needed, limits.why)
 
-    def _drop(self, key: str, source: Checkpoint) -> tuple[float, float, Estimate]:
-        """Mean over rows and KE layers, and in units of the drop of another row's stream."""
+    def _drop(self, key: str, source: Checkpoint) -> tuple[float, float | None, Estimate]:
+        """Mean over rows and KE layers, and in units of the drop of another row's stream.
+
+        There is no such unit where another row's stream takes nothing away, as of equal rows.
+        """
         readable, cached = self.readable[source.weights], self.cached[source.weights]
         own, worst = (
             (self.session.read(one, readable, self.layers).double() * self.weights).sum(1)
@@ -437,7 +440,8 @@ class _Examination:
             for one in (key, self._other_rows(cached).key)
         )
         limits = clustered_ratio(own.numpy(), worst.numpy(), [e.group for e in readable])
-        return float(own.mean()), float(own.mean() / worst.mean()), limits
+        unit = float(worst.mean())
+        return float(own.mean()), float(own.mean()) / unit if unit > 0 else None, limits
 
     def _other_rows(self, cached: Sequence[Encoded]) -> Others:
         """What patching does when nothing fits."""

@@ -107,3 +107,15 @@ def test_wrong_input_is_found_before_anything_is_written(tmp_path):
     with pytest.raises(InputError, match="unknown model"):
         la.patch("nonsense", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_where_another_rows_stream_is_the_rows_own_nobody_can_say_whether_it_is_read(
+    tmp_path, activations
+):
+    rows = tmp_path / "ordinary.txt"
+    rows.write_text("The river ran high that spring, and the mill stood idle for a month.\n" * 40)
+    asked = {**FEW, "layers": "8,15", "align": "auto", "align_data": rows}
+    found = la.patch("demo/npo", out=tmp_path / "out", activations=activations, **asked)
+    validity = found.summary["validity"]
+    # the drop of another row's stream is the unit, and it is nothing here
+    assert validity["n"] >= 20 and validity["d_share"] is None

@@ -241,7 +241,9 @@ _RECIPES = (
     ),
     Recipe("gym ls", "gym ls", out=""),
     Recipe("annotate", "annotate pairs.jsonl -o {out}.json", out="annotated", keeps=False),
-    Recipe("canaries draw", "canaries draw --people 8 -o {out}", json=False, keeps=False),
+    Recipe(
+        "canaries draw", "canaries draw --people 8 -o {out}", json=False, keeps=False, once=True
+    ),
     Recipe(
         "report",
         "report patch eval -o {out}.html",

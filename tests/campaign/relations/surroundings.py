@@ -49,6 +49,7 @@ TRAINING = (
     "watch",
     "effort",
     "sweep run",
+    "judge",
 )
 """Where one process at a time works; a second ends with 75."""
 
