@@ -54,6 +54,7 @@ from lensaudit.models.registry import Registry, load_registry, resolve
 from lensaudit.models.sizes import context_of
 from lensaudit.progress import Notice, Plan, Progress, Tell, unheard
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
+from lensaudit.results.reading import json_object
 from lensaudit.results.records import (
     MANIFEST,
     Run,
@@ -65,6 +66,7 @@ from lensaudit.results.records import (
     known_as,
     manifest,
     mark_of,
+    models_in,
     renew,
 )
 from lensaudit.results.roles import check_roles
@@ -328,15 +330,19 @@ def _counted(
     return found
 
 
-def _reference(settings: EvaluateSettings, place: Path) -> dict[str, str | None]:
-    """Content of the retain model's log, where one is compared with; None: it is not made yet."""
+def _reference(settings: EvaluateSettings, place: Path) -> dict[str, Any]:
+    """The retain model and the content of its log, where one is compared with; None: not made."""
     log = path_of(settings.retain_log)
     if log is None and settings.retain and retain_names(ordered(settings.suite, settings.metrics)):
         log = place / RETAIN
     if log is None:
         return {}
     file = log_file(log, settings)
-    return {"retain_log": mark_of(file)["blake2b"] if file.is_file() else None}
+    if not file.is_file():
+        return {"retain_log": None}
+    made = file.with_name(MANIFEST)
+    retain = models_in(json_object(made)).get("model") if made.exists() else None
+    return {"retain_log": mark_of(file)["blake2b"], **({"retain": retain} if retain else {})}
 
 
 def _options(

@@ -25,7 +25,16 @@ from lensaudit.judge.rubric import RubricGrader
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import WORDS, LogSettings
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.results.records import Run, check_free, claim, folder_of, manifest
+from lensaudit.results.reading import json_object
+from lensaudit.results.records import (
+    MANIFEST,
+    Run,
+    check_free,
+    claim,
+    folder_of,
+    manifest,
+    models_in,
+)
 from lensaudit.scores.estimate import NO_ROWS
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.settings import results_folder
@@ -175,7 +184,9 @@ class JudgeJob:
     @property
     def _inputs(self) -> dict[str, Any]:
         """What was judged, and by whom."""
+        made = self.source.with_name(MANIFEST)
         return {
+            **(models_in(json_object(made)) if made.exists() else {}),
             "log": str(self.source),
             "items": self.digest,
             "judge": json.loads(canonical_json(dict(self.grader.identity))),

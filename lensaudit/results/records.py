@@ -119,6 +119,16 @@ def model_in(manifest: Any, role: str, where: object = MANIFEST) -> NamedModel:
     return checked(NamedModel, part(manifest, "inputs", role), f"{where}: inputs.{role}")
 
 
+def models_in(manifest: Any) -> dict[str, dict[str, Any]]:
+    """Role -> name and weights of every model that a manifest names by its weights."""
+    named = {role: part(manifest, "inputs", role) for role in part(manifest, "inputs")}
+    return {
+        role: {key: one.get(key) for key in ("name", "weights")}
+        for role, one in named.items()
+        if one.get("weights")
+    }
+
+
 def mark_of(path: Path) -> dict[str, Any]:
     """What a manifest says of a file: `n_bytes`, and `blake2b`, 128 bits as 32 hex digits.
 

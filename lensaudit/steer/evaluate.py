@@ -393,10 +393,11 @@ class Steering(TraitModel):
             results = ask(job, made)
             write_json(out / file, results)
             check_judged(job.rows, out)
+        named = {"name": self.checkpoint.spec.name, "weights": self.checkpoint.weights}
         manifest(
             COMMAND,
             options=plain(settings, without=(*own, "key_file", "key_env")),
-            inputs={**self.conditions(), **inputs},
+            inputs={**self.conditions(), "model": named, **inputs},
             device=self.device,
             started=started,
         ).write(out, [file], record)

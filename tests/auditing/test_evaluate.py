@@ -125,7 +125,8 @@ def test_another_retain_log_at_the_same_place_is_another_run_and_explains_it(tmp
         assert plan_evaluation("demo/npo", asked, tmp_path / name).done
         made[name] = read_run(tmp_path / name, whole=True)
     found = compare(made["retain"], made["full"])
-    assert found.sentence().startswith("explained by inputs.retain_log: ")
+    assert found.of("explains")[0].startswith("inputs.retain_log: ")
+    assert [one.partition(":")[0] for one in found.of("explains")[1:]] == ["inputs.retain.weights"]
     assert list(found.values) == ["privleak"]
     # a log that was only written again is the same
     (log / "TOFU_EVAL.json").touch()

@@ -6,6 +6,7 @@ from lensaudit.errors import InputError
 from lensaudit.judge.items import log_in, read_items
 from lensaudit.judge.jobs import JudgeJob
 from lensaudit.judge.programmatic import IDK
+from lensaudit.results.records import manifest
 
 ROW = {"idx": 0, "question": "Q", "answer": "A", "generation": "S"}
 
@@ -115,3 +116,13 @@ def test_an_empty_folder_and_a_missing_file_are_one_line(tmp_path):
         log_in(tmp_path)
     with pytest.raises(InputError, match="no such file"):
         read_items(tmp_path / "none.jsonl")
+
+
+def test_what_is_said_of_a_log_names_the_models_that_the_log_is_of(tmp_path):
+    log = tmp_path / "results.jsonl"
+    log.write_text(json.dumps(ROW) + "\n")
+    model = {"name": "m", "weights": "w"}
+    made = manifest("eval", options={}, inputs={"model": model}, device="cpu", started=0.0)
+    made.write(tmp_path, [log.name])
+    job = JudgeJob(None, log, read_items(log), IDK, None, 0.0)
+    assert job._inputs["model"] == model

@@ -23,7 +23,7 @@ from lensaudit.results.kinds.table import KINDS, record_in
 from lensaudit.results.kinds.worst import WorstAttack, WorstFact, WorstRecord
 from lensaudit.results.locate import Found, locate
 from lensaudit.results.reading import JsonObject, document
-from lensaudit.results.records import manifest
+from lensaudit.results.records import manifest, models_in
 from lensaudit.scores.estimate import Estimate
 from lensaudit.verdict.attacks import VIEWS
 from lensaudit.verdict.collect import Verdicts
@@ -40,7 +40,7 @@ WRITTEN = {
 def of_golden(name, file):
     """A JSON file as the real command wrote it; what is not shown there is an empty object."""
     lines = json.loads((GOLDEN / "commands" / f"{name}.json").read_text())["files"][file]
-    return json.loads(re.sub("{…}|…", "{}", "\n".join(lines)))
+    return json.loads(re.sub("{…}|…|<[a-z]+>", "{}", "\n".join(lines)))
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -146,3 +146,21 @@ def test_a_kind_that_no_room_knows_is_found_listed_and_says_nothing(tmp_path, mo
     (tmp_path / "anything.json").write_text(json.dumps({"kind": "new", "source": "y"}))
     with pytest.raises(InputError, match=r"anything\.json: "):
         _ = Found(found.kind, found.path).record
+
+
+ROLES = {
+    ("patch", "out"): ["full", "retain", "source"],
+    ("eval_retain", "out"): ["model", "patched_full", "patched_retain", "retain"],
+    ("relearn_audit", "experiments/out/demo-npo-relearn"): ["source", "full", "retain"],
+    ("rtt", "rtt"): ["full", "retain", "source 1"],
+    ("steer_audit", "steering"): ["full", "unlearned", "retain"],
+    ("steer_eval", "out"): ["model"],
+}
+"""Golden and folder -> the models that its result names by their weights."""
+
+
+@pytest.mark.parametrize(("name", "folder"), ROLES)
+def test_a_result_names_every_model_by_name_and_weights(name, folder):
+    found = models_in(of_golden(name, f"{folder}/manifest.json"))
+    assert list(found) == ROLES[name, folder]
+    assert all(one["name"] and one["weights"] for one in found.values())

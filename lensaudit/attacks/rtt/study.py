@@ -425,6 +425,8 @@ def run_studies(
         write_summaries(found, log, folder)
         ids = [study.study_id for study in studies]
         subjects = [one for study in studies for one in study.subjects.values()]
+        named = {"full": studies[0].original, "retain": studies[0].control}
+        named |= {f"source {n}": one.unlearned for n, one in enumerate(studies, 1)}
         manifest(
             COMMAND,
             options=plain(settings, without=("names", "out")),
@@ -434,6 +436,11 @@ def run_studies(
                 "rows": {one.question: one.choices[one.answer] for one in data.items},
                 "studies": ids,
                 "models": {one.name: one.weights for one in subjects},
+                **{
+                    role: {"name": one.name, "weights": one.weights}
+                    for role, one in named.items()
+                    if one is not None
+                },
             },
             device=resolve_device(settings.device),
             started=started,
