@@ -16,7 +16,7 @@ COMMANDS = {
     "patch lens": f"patch --source {{source}} {ANCHORS} --limit 4 --score lens",
     "patch em": f"patch --source {{source}} {ANCHORS} --limit 4 --score em",
     "audit": f"audit --source {{source}} {ANCHORS} --limit 4 --suite none",
-    "eval": f"eval --model {{source}} {ANCHORS} --limit 2 --metric extraction_strength",
+    "eval": f"eval --model {{source}} {ANCHORS} --limit 2 --metric uds",
     "worst": f"worst --source {{source}} {ANCHORS} --limit 2 --attack greedy",
     "sample": f"sample --source {{source}} {ANCHORS} --limit 2 --samples 2 --k 2",
     "relearn": f"relearn --source {{source}} {ANCHORS} --audit",
@@ -80,8 +80,10 @@ def test_weights_in_two_roles_are_refused_before_any_model_runs(
     "words",
     [
         "know --source demo/npo --base demo/retain --retain demo/retain --limit 8",
-        f"eval --model demo/npo {ANCHORS} --reference demo/full --limit 2 --metric mia_reference",
-        f"eval --model demo/npo {ANCHORS} --reference demo/npo --limit 2 --metric mia_reference",
+        f"eval --model demo/npo {ANCHORS} --reference demo/full --limit 2 --metric mia_reference"
+        " --metric uds",
+        f"eval --model demo/npo {ANCHORS} --reference demo/npo --limit 2 --metric mia_reference"
+        " --metric uds",
         f"patch --source demo/npo {ANCHORS} --also retain --base demo/full --limit 4",
         f"patch --source demo/npo {ANCHORS} --also retain --base demo/retain --limit 4",
         "eval --model demo/full --limit 2 --metric extraction_strength",

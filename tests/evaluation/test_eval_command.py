@@ -118,9 +118,12 @@ def test_intervals_of_the_embedded_suite_count_authors(tmp_path):
     ("more", "said"),
     [
         (["--metric", "nope"], "no metric 'nope'"),
-        (["--classifier", EMBEDDED / "full"], "is not a text classifier"),
+        (
+            ["--metric", "forget_Q_A_gibberish", "--classifier", EMBEDDED / "full"],
+            "is not a text classifier",
+        ),
         (["--question-key", "ask"], "no text under 'ask'"),
-        (["--reference", "/nowhere"], "no such folder"),
+        (["--metric", "mia_reference", "--reference", "/nowhere"], "no such folder"),
         (["--data", "MADE/llama3like"], "holds none of"),
         (["--retain-log", "MADE/summary.json"], "wanted an object"),
         (["--retain-log", EMBEDDED / "data" / "forget.json"], "holds list, wanted a JSON object"),
