@@ -45,6 +45,9 @@ def other_settings(place):
     shutil.copytree(place / "model", tokenizer, dirs_exist_ok=True)
     registry = place / "registry.json"
     registry.write_text("{}")
+    log = place / "log"  # without a manifest nobody knows whose it is
+    log.mkdir()
+    shutil.copy(place / "out" / "TOFU_EVAL.json", log)
     return {
         "suite": ("muse", None),
         "metrics": (("forget_Q_A_Prob", "mia_loss"), False),
@@ -55,7 +58,7 @@ def other_settings(place):
         "retain_set": (rows, False),
         "question_key": ("paraphrased_question", False),
         "limit": (3, False),
-        "retain_log": (place / "out", False),
+        "retain_log": (log, False),
         "retain": ("demo/retain", False),
         "full": ("demo/full", False),
         "ref_value": (0.5, False),
@@ -173,7 +176,7 @@ def test_no_value_at_all_is_a_result_that_can_be_refused(tmp_path):
 
 
 def test_a_log_that_does_not_fit_is_refused_by_run_and_plan_before_anything_is_written(tmp_path):
-    evaluate_into("demo/npo", ASKED, tmp_path / "two")
+    evaluate_into("demo/retain", ASKED, tmp_path / "two")
     asked = replace(ASKED, limit=4, retain_log=tmp_path / "two")
     for work in (plan_evaluation, evaluate_into):
         with pytest.raises(InputError, match="made with other rows of forget"):
