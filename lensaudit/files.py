@@ -177,22 +177,23 @@ def make_folder(folder: Path) -> Path:
 def write_bytes(path: Path, content: bytes) -> Path:
     """Write by temporary file, fsync and rename: a file that exists is complete.
 
-    A symbolic link stays one: what it points to is replaced. A file that holds this already stays.
+    A symbolic link stays one: what it points to is replaced.
 
     Raises:
         InputError | TryAgainError | WorkError: by cause; the file is as it was before.
     """
     check_plain(path)
     real = Path(os.path.realpath(path)) if path.is_symlink() else path
-    if not _holds(real, content):
-        appear(real, lambda stream: stream.write(content))
+    appear(real, lambda stream: stream.write(content))
     return path
 
 
-def _holds(path: Path, content: bytes) -> bool:
+def _keep_or_write(path: Path, content: bytes) -> Path:
+    """As `write_bytes`, but a file that holds this already stays: what says the same is as old."""
     with suppress(OSError):
-        return path.stat().st_size == len(content) and path.read_bytes() == content
-    return False
+        if path.stat().st_size == len(content) and path.read_bytes() == content:
+            return path
+    return write_bytes(path, content)
 
 
 def appear(
@@ -316,7 +317,7 @@ def digest(value: Any) -> str:
 
 def write_json(path: Path, value: Any) -> Path:
     """Strict JSON (no NaN), written atomically."""
-    return write_bytes(path, json_bytes(value))
+    return _keep_or_write(path, json_bytes(value))
 
 
 def json_bytes(value: Any) -> bytes:
@@ -327,7 +328,7 @@ def json_bytes(value: Any) -> bytes:
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     """One strict JSON object per line, written atomically."""
-    return write_bytes(path, _lines(rows))
+    return _keep_or_write(path, _lines(rows))
 
 
 def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
@@ -350,7 +351,7 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(header)
     writer.writerows([_cell(value) for value in row] for row in rows)
-    return write_bytes(path, _utf8(buffer.getvalue()))
+    return _keep_or_write(path, _utf8(buffer.getvalue()))
 
 
 def _cell(value: Any) -> Any:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from lensaudit.errors import InputError, shortened
+from lensaudit.errors import InputError
 from lensaudit.files import make_folder, read_json, write_csv, write_json
 from lensaudit.meta.aggregate import SCORES, aggregated, ranking
 from lensaudit.meta.judging import Faithfulness, Stability, combined, on_common
@@ -213,12 +213,6 @@ def run_aggregate(settings: AggregateSettings) -> dict[str, Any]:
     """
     _check_out(settings.out)
     started, values = time.monotonic(), read_values(settings.results)
-    for role, given in (("full", settings.full), ("retain", settings.retain)):
-        if given is not None and given not in values.models:
-            raise InputError(
-                f"--{role} {given}: has no results there; there are "
-                f"{shortened([*map(str, values.models)], 5, ', ')}"
-            )
     anchors = {
         name: given or (f"{DEMO}{name}" if f"{DEMO}{name}" in values.models else name)
         for name, given in (("full", settings.full), ("retain", settings.retain))
