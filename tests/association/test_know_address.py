@@ -64,7 +64,8 @@ def test_by_log_probs_an_address_says_what_the_model_itself_says():
         assert found["z"] == pytest.approx(own["z"], abs=1e-3)
         bits = found["bits_familiar"]["value"]
         assert bits == pytest.approx(own["bits_familiar"]["value"], abs=1e-3)
-        assert found["finds"] is True
+        # few people bear no tilt, and nobody who never knew was asked beside it
+        assert found["finds"] is own["finds"] is False
         assert any("nothing vouches for the model" in one for one in found["remarks"])
         made = json.loads(Path(f"{way}/manifest.json").read_text())["inputs"]["source"]
         assert (made["vouched_for"], made["address"], made["model"]) == (False, stub.url, "served")

@@ -164,13 +164,13 @@ def test_after_a_kill_finished_audits_are_found_and_the_others_made(
 def measured(tmp_path, step, code="hidden", uds=0.5, share=1.0):
     folder = tmp_path / f"checkpoint-{step}"
     folder.mkdir(parents=True, exist_ok=True)
-    patch = SimpleNamespace(uds=uds, summary={"n_scored": 4})
+    patch = SimpleNamespace(uds=uds, record=SimpleNamespace(n_scored=4))
     keeps = () if share is None else (Keeps("retain_Q_A_Prob", share, 1.0),)
     return CheckpointAudit(step, folder, patch, Verdict(code, "", []), None, keeps, ())
 
 
 def test_bits_that_no_prior_was_known_for_are_left_out_of_the_log(tmp_path):
-    known = SimpleNamespace(p=0.5, summary={"bits": None})
+    known = SimpleNamespace(p=0.5, record=SimpleNamespace(bits=None))
     told = replace(measured(tmp_path, 1), known=known).logs
     assert told["lensaudit/p"] == 0.5
     assert "lensaudit/bits" not in told
