@@ -96,13 +96,7 @@ class RobustnessSettings:
     ] = ()
     measuring: AnswerGroups = MEASURING
     run: Run = False
-    no_fluency: Annotated[
-        bool,
-        Option(
-            "Utility is the model utility alone: nothing was rated.",
-            needs=(Needs("by", one_of=("both", "utility")),),
-        ),
-    ] = False
+    no_fluency: NoFluency = False
     relearn_data: Annotated[
         str | None,
         Option(

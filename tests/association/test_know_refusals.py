@@ -194,7 +194,8 @@ def test_a_model_of_ones_own_needs_no_other_and_no_network(own_folder, capsys):
     command = ["know", "--source", "mine", *rows_, "--activations", "a"]
     assert run([*command, "-o", "k"]) == 0
     summary = json.loads(Path("k/summary.json").read_text())
-    assert summary["finds"] is True
+    # of eight people no tilt by names is borne, and nobody is there who never knew
+    assert summary["finds"] is False
     assert summary["readers"] == ["outputs", "chat", "lens"]
     assert summary["controls"] == []
     told = capsys.readouterr().err

@@ -34,8 +34,8 @@ def test_an_audit_asks_what_know_asks(audited, tmp_path):
         limit=LIMIT,
         activations=tmp_path / "kept",
     )
-    assert found.association["n"] == LIMIT
-    assert found.association == by_itself.summary
+    assert found.association.n == LIMIT
+    assert found.association == by_itself.record
     (model,) = verdicts([folder / "out"]).models
     assert any("assignment test" in line for line in model.verdict.because)
 
@@ -58,10 +58,10 @@ def test_a_finished_audit_is_read_with_it_and_its_page_shows_it(audited, capsys)
     asked = ["--source", "demo/npo", "--suite", "none", "--limit", str(LIMIT), "--align", "none"]
     place = ["-o", str(folder / "out"), "--activations", str(folder / "kept")]
     assert run(["audit", *asked, *place]) == 0
-    assert found.association["headline"] in capsys.readouterr().out.replace("\n", " ")
+    assert found.association.headline in capsys.readouterr().out.replace("\n", " ")
     assert run(["audit", *asked, *place, "--json"]) == 0  # of the files alone
     (source,) = json.loads(capsys.readouterr().out)["sources"]
-    assert source["association"]["p"] == found.association["p"]
+    assert source["association"]["p"] == found.association.p
     page = folder / "out" / "audit.html"
     assert "who has what" in page.read_text().lower()
     page.unlink()
@@ -91,16 +91,16 @@ def test_own_folders_need_no_retain_model_and_never_open_the_hubs(own, monkeypat
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *a, **k: pytest.fail("opened"))
     place = {"activations": own / "kept", "out": own / "out", "data": own / "rows.json"}
     found = la.audit(own / "masked_readout", full=own / "full", suite="none", **place)
-    assert (found.uds, found.patch.score, found.association["n"]) == (None, "counterfactual", LIMIT)
+    assert (found.uds, found.patch.score, found.association.n) == (None, "counterfactual", LIMIT)
     assert found.verdict.code == "undecided"
     # of eight people no tilt by names is borne, and nobody is there who was taught the same rows
     told = next(line for line in found.verdict.because if "assignment test" in line)
     assert "no tilt by names is borne, and no never-trained model" in told
-    assert found.association["finds"] is False
+    assert found.association.finds is False
     clean = la.audit(own / "never", full=own / "full", suite="none", **place | {"out": own / "o"})
     assert clean.verdict.code == "undecided"
     assert "a high number means nothing on this scale" in clean.verdict.sentence
-    assert found.association["p"] < 0.01 < 0.5 < clean.association["p"]
+    assert found.association.p < 0.01 < 0.5 < clean.association.p
     assert la.audit(own / "masked_readout", full=own / "full", suite="none", **place).verdict == (
         found.verdict
     )  # of its files

@@ -22,7 +22,7 @@ def metrics(names=FEW):
 
 
 def common(folder, *more):
-    given = f"--limit 4 --max-new-tokens 4 --activations {folder / 'a'} --out {folder / 'out'}"
+    given = f"--limit 4 --activations {folder / 'a'} --out {folder / 'out'}"
     return [*given.split(), *map(str, more)]
 
 

@@ -167,7 +167,7 @@ def test_on_plain_own_rows_whoever_asks_finds_one_depth_and_one_word(plain_rows,
         values = swept[one.source]["values"]
         assert one.verdict.code == MODELS[one.source]
         assert values["uds"]["value"] == pytest.approx(one.uds, abs=1e-6)
-        assert values["assignment"]["value"] == pytest.approx(one.association["p"], abs=1e-6)
+        assert values["assignment"]["value"] == pytest.approx(one.association.p, abs=1e-6)
         assert "no row of" in values["forget_quality"]["reason"]
     # the same of a training run, from outside and from inside
     shutil.copytree(EMBEDDED / "never", tmp_path / "run" / "checkpoint-1")
