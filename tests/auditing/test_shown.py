@@ -20,9 +20,9 @@ def test_a_notebook_shows_the_numbers_and_no_markup_of_others(found):
     for one in found.summary["per_layer"]:
         assert f"<td>{one['s1']:.3f}</td>" in text
     assert "4 of 4 examples scored" in text
-    verdict = {**found.summary.get("verdict", {}), "sentence": "<script>x"}
-    summary = {**found.summary, "source": "<script>x", "verdict": verdict}
-    shown = replace(found, summary=summary)._repr_html_()
+    verdict = found.record.verdict and replace(found.record.verdict, sentence="<script>x")
+    record = replace(found.record, source="<script>x", verdict=verdict)
+    shown = replace(found, record=record)._repr_html_()
     assert "<script>" not in shown
     assert "&lt;script&gt;x" in shown
 
