@@ -16,6 +16,7 @@ from lensaudit.evaluation.depth import cka_layers, decoder_blocks, fisher, fishe
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.scoring import score_lens
 from lensaudit.patching.settings import PatchSettings
+from lensaudit.results.roles import ends_as_sources
 from lensaudit.scores.representation import (
     LayerErasure,
     cka,
@@ -44,7 +45,8 @@ def audited(root):
     """Audits of the embedded family on a few of its questions, one per variant."""
 
     def audit(name):
-        found = prepared([name], activations=root, data=str(first_rows(root)))
+        with ends_as_sources():
+            found = prepared([name], activations=root, data=str(first_rows(root)))
         return found, str(EMBEDDED / name)
 
     return audit
