@@ -12,6 +12,7 @@ from support.widened import save_relabelled, save_widened, widened
 import lensaudit as la
 from lensaudit.errors import InputError
 from lensaudit.models.registry import EMBEDDED
+from lensaudit.results.roles import ends_as_sources
 from lensaudit.verdict.depth import MAP_ALONE
 
 
@@ -107,9 +108,9 @@ def test_other_tokens_are_met_where_both_have_read_as_much(found):
 
 
 def test_the_vocabulary_of_full_with_other_merges_is_refused(tmp_path):
-    # the model is full itself; it was said to be erased, aligned 1.000
+    # full itself so cut was said to be erased, aligned 1.000
     model = tmp_path / "cut"
-    shutil.copytree(EMBEDDED / "full", model)
+    shutil.copytree(EMBEDDED / "npo", model)
     tables = json.loads((model / "tokenizer.json").read_text())
     tables["model"]["merges"] = tables["model"]["merges"][::-1]
     (model / "tokenizer.json").write_text(json.dumps(tables))
@@ -201,6 +202,7 @@ def test_what_does_not_carry_it_is_said_at_the_door(sizes, how, what, caplog):
 def test_too_few_rows_for_a_map_are_said_at_the_door(sizes, tmp_path, name, align):
     few = tmp_path / "few.txt"
     few.write_text("w9 w8 w7\nw6 w5 w4")
-    with pytest.raises(InputError, match=r"neutral tokens, wanted 2 per dimension, \d+; give more"):
+    wanted = r"neutral tokens, wanted 2 per dimension, \d+; give more"
+    with ends_as_sources(), pytest.raises(InputError, match=wanted):
         patched(sizes, name, align=align, align_data=few)
     assert not (sizes / "activations").exists()
