@@ -57,7 +57,9 @@ def test_every_module_that_the_pages_name_exists():
     dotted = set(re.findall(r"`(\w+)\.(\w+)`", ARCHITECTURE))
     modules = [one for one in dotted if (PACKAGE / one[0]).is_dir() and one[1] != "py"]
     assert len(modules) > 12
-    assert [one for one in modules if not (PACKAGE / one[0] / f"{one[1]}.py").is_file()] == []
+    places = {one: PACKAGE / one[0] / one[1] for one in modules}
+    there = {one for one, at in places.items() if at.is_dir() or at.with_suffix(".py").is_file()}
+    assert set(modules) - there == set()
     of_rooms = re.findall(r"^- \*\*(\w+)\*\*: (.*)$", ARCHITECTURE, re.M)
     missing = [
         (room, name)

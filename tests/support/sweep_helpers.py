@@ -150,7 +150,7 @@ ERRORS = {
     "bad weights": WorkError("activations of example 3 are not finite"),
     "memory": MemoryError(),
 }
-UNRULY = "sweep_helpers:unruly_run_unit"
+UNRULY = "support.sweep_helpers:unruly_run_unit"
 
 
 def swept(root: Path, engine=run_serial, *, runner=UNRULY, **settings) -> list:

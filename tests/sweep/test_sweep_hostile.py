@@ -116,7 +116,7 @@ def over(tmp_path):
     """A finished sweep with a leftover of every kind; and those by name."""
     root = tmp_path / "sweep"
     sweep = toy_sweep(root, n=1)
-    swept(root, runner="sweep_helpers:toy_run_unit")
+    swept(root, runner="support.sweep_helpers:toy_run_unit")
     own, fetched, old = sweep.units[0].id, folder_name(sweep.by_name["m0"]), "0" * 32
     for name in (
         *(f"claims/{own}.lock", f"work/{own}/registry.json", f"work/{own}/result.json"),
@@ -246,6 +246,6 @@ def test_a_claim_of_nobody_is_no_traceback(tmp_path, text):
 def test_a_unit_that_ends_well_without_a_result_is_not_tried_for_ever(tmp_path):
     sweep = toy_sweep(tmp_path, n=1)
     with pytest.raises(LensAuditError, match="has no result"):
-        swept(tmp_path, runner="sweep_helpers:toy_run_nothing")
+        swept(tmp_path, runner="support.sweep_helpers:toy_run_nothing")
     unit = sweep.anchor_units()[0]
     assert state_of(sweep, unit).n_attempts == MAX_TRIES

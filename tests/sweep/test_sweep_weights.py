@@ -226,7 +226,7 @@ def test_a_whole_sweep_fetches_runs_and_leaves_no_weights(hub, sweep, size, monk
     monkeypatch.setattr(sweep_helpers, "fetching_unit", fetching_unit, raising=False)
     hub.refusals = [(503, {})]
     states = sweep_helpers.swept(
-        sweep.root, runner="sweep_helpers:fetching_unit", quota=int(3.2 * size)
+        sweep.root, runner="support.sweep_helpers:fetching_unit", quota=int(3.2 * size)
     )
     assert {state.name for state in states} == {"done"}
     assert bytes_on_disk(sweep) == 0
