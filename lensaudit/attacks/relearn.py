@@ -214,6 +214,11 @@ def prepare(settings: RelearnSettings, model: str) -> RelearnJob:
     """
     if settings.out is not None:
         check_free(settings.out, RelearnJob.command)
+    if settings.audit and settings.lora is not None:
+        raise InputError(
+            "--lora with --audit: an adapter is audited by its name; make it with --out DIR, then "
+            "`lensaudit audit --source BASE+DIR`"
+        )
     if settings.audit:
         check_free(work_of(settings), ATTACK, [AUDIT])
         never = settings.retain and [settings.retain]
@@ -270,11 +275,6 @@ def attack(
     Returns:
         The scores, and the folder that they are in.
     """
-    if settings.lora is not None:
-        raise InputError(
-            "--lora with --audit: an adapter is audited by its name; make it with --out DIR, then "
-            "`lensaudit audit --source BASE+DIR`"
-        )
     family = [settings.model]
     retain = settings.retain or default_anchor("retain", family)
     given = shared(

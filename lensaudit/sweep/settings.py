@@ -68,7 +68,7 @@ class RunSettings:
     ] = None
     gpus: Annotated[
         str | None,
-        Option("pool: indices with commas, e.g. 0,1.", needs=(Needs("engine", one_of=("pool",)),)),
+        Option("pool: indices with commas, e.g. 0,1."),
     ] = None
     per_gpu: Annotated[
         int,
@@ -78,7 +78,6 @@ class RunSettings:
         str | None,
         Option(
             "ray: the cluster's address. [default: a new one on this machine]",
-            needs=(Needs("engine", one_of=("ray",)),),
             typed=True,
             expert=True,
         ),
@@ -87,7 +86,6 @@ class RunSettings:
         tuple[str, ...],
         Option(
             "slurm: parameters for submitit, e.g. slurm_partition=a100. Repeatable.",
-            needs=(Needs("engine", one_of=("slurm",)),),
             metavar="KEY=VALUE",
             typed=True,
             expert=True,
@@ -98,7 +96,6 @@ class RunSettings:
         Option(
             "slurm: where submitit runs jobs; local needs no Slurm.",
             expert=True,
-            needs=(Needs("engine", one_of=("slurm",)),),
         ),
     ] = "slurm"
     max_hours: Annotated[

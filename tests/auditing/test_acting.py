@@ -17,7 +17,7 @@ from lensaudit.judge.settings import LogSettings
 from lensaudit.meta.settings import RobustnessSettings
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.settings import Needs, Option
-from lensaudit.sweep.settings import PlanSettings, RunSettings
+from lensaudit.sweep.settings import PlanSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,6 @@ class Record(Group):
         (PlanSettings(metrics="es,mia_loss", max_new_tokens=4, out="x"), []),  # es: of meta
         (PlanSettings(metrics="mia_loss", validity_data="x", out="x"), ["validity_data"]),
         (PlanSettings(metrics="mia_loss, uds", validity_data="x", out="x"), []),
-        (RunSettings(gpus="0"), ["gpus"]),
     ],
 )
 def test_an_option_is_idle_where_what_it_needs_does_not_hold(record, names):
