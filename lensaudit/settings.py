@@ -40,7 +40,7 @@ class Needs:
     none_of: tuple[Any, ...] = ()
     """It has none of these."""
     reads: tuple[str, ...] = ()
-    """It names metrics, one of which reads this: a kind of pass, a split or a field."""
+    """It names metrics, one of which reads this: a kind of pass, a split, a field or `OF_A_LOG`."""
     address: bool = False
     """It is the address of a server."""
 
@@ -78,6 +78,14 @@ class Option:
     needs: tuple[Needs, ...] = ()
     """All that must hold for it to act; a record adds some to fields by name in its `needs`."""
 
+    def flags(self, name: str) -> list[str]:
+        """As it is typed, where `name` is the field's.
+
+        >>> Option().flags("max_new_tokens"), Option(flag="-o --out").flags("out")
+        (['--max-new-tokens'], ['-o', '--out'])
+        """
+        return self.flag.split() or [f"--{name.replace('_', '-')}"]
+
     def wanted(self, number: int | float) -> str:
         """What is wanted in place of a number that is not in the range; empty: it is in it."""
         bounds = (
@@ -89,6 +97,25 @@ class Option:
         return next((said for said, holds in bounds if not holds), "")
 
 
+def option_in(hint: Any) -> Option | None:
+    """What a field's type says of its option; the outer words win, as an alias may be said anew."""
+    words: tuple[Any, ...] = getattr(hint, "__metadata__", ())
+    return next((word for word in reversed(words) if isinstance(word, Option)), None)
+
+
+def in_commas(text: str) -> tuple[str, ...]:
+    """The names of a comma list; `all` names none.
+
+    >>> in_commas("uds, es"), in_commas("all")
+    (('uds', 'es'), ())
+    """
+    if text == "all":
+        return ()
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+OF_A_LOG = "retain log"
+"""What a metric reads that is compared with a retain model's."""
 Model = Annotated[str, Option("Name, Hub id[@revision] or folder.", is_a="model")]
 Sources = Annotated[
     tuple[str, ...], Option("Model to audit. Repeatable.", flag="--source", is_a="model")

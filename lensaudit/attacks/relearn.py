@@ -214,12 +214,12 @@ def prepare(settings: RelearnSettings, model: str) -> RelearnJob:
     """
     if settings.out is not None:
         check_free(settings.out, RelearnJob.command)
-    if settings.audit and settings.lora is not None:
-        raise InputError(
-            "--lora with --audit: an adapter is audited by its name; make it with --out DIR, then "
-            "`lensaudit audit --source BASE+DIR`"
-        )
     if settings.audit:
+        if settings.lora is not None:
+            raise InputError(
+                "--lora with --audit: an adapter is audited by its name; make it with --out DIR, "
+                "then `lensaudit audit --source BASE+DIR`"
+            )
         check_free(work_of(settings), ATTACK, [AUDIT])
         never = settings.retain and [settings.retain]
         open_family([settings.model], settings.full, never or None, settings.registry)

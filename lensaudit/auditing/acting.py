@@ -10,11 +10,9 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeVar, get_type_hints
 
 from lensaudit.errors import InputError
-from lensaudit.settings import Needs, Option
+from lensaudit.settings import OF_A_LOG, Needs, in_commas, option_in
 
 T = TypeVar("T")
-OF_A_LOG = "retain log"
-"""What a metric reads that is compared with a retain model's."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,12 +43,9 @@ def choices(settings: Any) -> Iterator[Choice]:
         value = getattr(settings, one.name)
         if dataclasses.is_dataclass(value):
             yield from choices(value)
-            continue
-        words = [word for word in getattr(hints[one.name], "__metadata__", ())]
-        for word in [word for word in reversed(words) if isinstance(word, Option)][:1]:
-            flag = word.flag.split() or [f"--{one.name.replace('_', '-')}"]
-            needs = (*word.needs, *beside.get(one.name, ()))
-            yield Choice(one.name, flag[0], value, one.default, needs)
+        elif (words := option_in(hints[one.name])) is not None:
+            needs = (*words.needs, *beside.get(one.name, ()))
+            yield Choice(one.name, words.flags(one.name)[0], value, one.default, needs)
 
 
 def idle(settings: Any, beside: Mapping[str, Any] | None = None) -> dict[str, str]:
@@ -72,18 +67,6 @@ def idle(settings: Any, beside: Mapping[str, Any] | None = None) -> dict[str, st
                     found[one.name] = f"{one.flag}: {_wanted(need, other)}"
                     break
     return found
-
-
-def without(settings: T, names: Collection[str]) -> T:
-    """The settings with the defaults of these fields, in records inside too."""
-    changed: dict[str, Any] = {}
-    for one in dataclasses.fields(settings):  # type: ignore[arg-type]
-        value = getattr(settings, one.name)
-        if dataclasses.is_dataclass(value):
-            changed[one.name] = without(value, names)
-        elif one.name in names:
-            changed[one.name] = one.default
-    return dataclasses.replace(settings, **changed)  # type: ignore[type-var]
 
 
 def acting(settings: T, beside: Mapping[str, Any] | None = None) -> T:
@@ -113,24 +96,15 @@ def _holds(need: Needs, other: Choice, known: Mapping[str, Choice]) -> bool:
 
 def _is_read(wanted: Collection[str], asked: Any, known: Mapping[str, Choice]) -> bool:
     """Does a metric that is asked for read one of these? Of names that nobody knows: perhaps."""
-    from lensaudit.metrics.registry import all_metrics  # half a second to import
+    from lensaudit.metrics.registry import ordered, retain_names  # half a second to import
 
     suite = known["suite"].value if "suite" in known else "tofu"
-    names = [one.strip() for one in asked.split(",")] if isinstance(asked, str) else [*asked]
-    every = all_metrics()
-    if not names or names == ["all"]:
-        names = [name for name, one in every.items() if not one.on_request]
-    elif not every.keys() >= {*names}:
+    try:
+        metrics = ordered(suite, in_commas(asked) if isinstance(asked, str) else asked)
+    except InputError:
         return True
-    waiting, read = [*names], set[str]()
-    while waiting:
-        one = every[waiting.pop()]
-        waiting += one.local_needs
-        if one.local_needs != one.needs:
-            read.add(OF_A_LOG)
-        for each in one.reads.get(suite, ()):
-            read |= {each.kind, each.split, each.field}
-    return not read.isdisjoint(wanted)
+    read = {name for one in metrics for each in one.reads[suite] for name in vars(each).values()}
+    return not read.isdisjoint(wanted) or (OF_A_LOG in wanted and bool(retain_names(metrics)))
 
 
 def _wanted(need: Needs, other: Choice) -> str:

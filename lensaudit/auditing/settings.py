@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from lensaudit.settings import (
     GENERATED,
+    OF_A_LOG,
     AnswerGroups,
     Association,
     Caches,
@@ -30,7 +31,7 @@ from lensaudit.settings import (
 )
 
 _INSIDE = Needs("metrics", reads=("controls",))
-_COMPARED = Needs("metrics", reads=("retain log",))
+_COMPARED = Needs("metrics", reads=(OF_A_LOG,))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,7 @@ class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
         Option(
             "Retain model, evaluated first; also patched in, for UDS.",
             is_a="model",
-            needs=(Needs("metrics", reads=("patched", "retain log")),),
+            needs=(Needs("metrics", reads=("patched", OF_A_LOG)),),
         ),
     ] = None
     ref_value: Annotated[

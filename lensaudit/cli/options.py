@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import NoneType, UnionType
@@ -66,7 +66,10 @@ def _taking(command: Callable[..., Any], record: type) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def call(*positional: Any, **given: Any) -> Any:
-        settings = _acting(_build(record, given), given)
+        values = dict(given)
+        settings = _build(record, given)
+        if left_out := _left_out(settings, given):
+            settings = _build(record, {n: one for n, one in values.items() if n not in left_out})
         _check_models(getattr(settings, "registry", None))
         return command(*positional, **{place: settings}, **given)
 
@@ -74,8 +77,8 @@ def _taking(command: Callable[..., Any], record: type) -> Callable[..., Any]:
     return call
 
 
-def _acting(settings: Any, beside: Mapping[str, Any]) -> Any:
-    """The record, if all that was chosen acts; what a project file says in vain is left out.
+def _left_out(settings: Any, beside: Mapping[str, Any]) -> Collection[str]:
+    """What a project file says in vain, and a remark on each.
 
     Raises:
         InputError: an option that was typed cannot act.
@@ -89,7 +92,7 @@ def _acting(settings: Any, beside: Mapping[str, Any]) -> Any:
             raise InputError(line)
         notice(f"of the project file left out: {line}")
         running.params[name] = None
-    return library.auditing_acting.without(settings, found) if found else settings
+    return found
 
 
 def _build(record: type, given: dict[str, Any]) -> Any:
@@ -151,7 +154,7 @@ def _options(record: type) -> Iterator["SettingOption"]:
         hint = hints[one.name]
         if dataclasses.is_dataclass(hint):
             yield from _options(hint)  # type: ignore[arg-type]
-        elif any(isinstance(word, Option) for word in getattr(hint, "__metadata__", ())):
+        elif settings.option_in(hint) is not None:
             yield _option(one.name, hint, one.default, sections[one.name])
 
 
@@ -179,8 +182,7 @@ def _option(
     name: str, hint: Any, default: Any = dataclasses.MISSING, section: Section = "Scoring"
 ) -> "SettingOption":
     """The option that a field's type says; without a default it must be given."""
-    # the outer words win: an alias of settings.py may be said differently in one record
-    words = next(word for word in reversed(hint.__metadata__) if isinstance(word, Option))
+    words = settings.option_in(hint) or Option()
     kind, many = _one_value(hint)
     if words.section is not None:
         section = words.section
@@ -198,7 +200,7 @@ def _option(
         shown["default"] = words.none if default is None else default
         shown["show_default"] = bool(str(default)) and "[default" not in words.help
     return SettingOption(
-        [*(words.flag.split() or [f"--{name.replace('_', '-')}"]), name],
+        [*words.flags(name), name],
         type=None if kind is bool else _type(kind, words),
         required=required,
         section=section,

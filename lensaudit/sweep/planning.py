@@ -40,7 +40,7 @@ from lensaudit.patching.options import parse_memory
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.records import check_free
 from lensaudit.results.roles import ModelRole, check_roles, without_ends
-from lensaudit.settings import Place, Questions
+from lensaudit.settings import Place, Questions, in_commas
 from lensaudit.sweep.attempts import states_of
 from lensaudit.sweep.plan import (
     ANCHORS,
@@ -53,7 +53,7 @@ from lensaudit.sweep.plan import (
     make_plan,
     target_of,
 )
-from lensaudit.sweep.settings import PlanSettings, WatchSettings, named
+from lensaudit.sweep.settings import PlanSettings, WatchSettings
 from lensaudit.sweep.weights import bytes_to_fetch
 
 ROLE = "role:"
@@ -70,7 +70,7 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Sweep:
         InputError: a name, a variant, a metric or the data is wrong; nothing was fetched.
     """
     check_free(settings.out, COMMAND)
-    registry, variants = load_registry(settings.registry), named(settings.variants)
+    registry, variants = load_registry(settings.registry), in_commas(settings.variants)
     chosen: tuple[Variant, ...] = tuple(one for one in VARIANTS if one in variants)
     if not chosen or len(chosen) < len({*variants}):
         raise InputError(f"--variants {settings.variants!r}: wanted some of {', '.join(VARIANTS)}")
@@ -138,7 +138,7 @@ def conditions_of(settings: PlanSettings | WatchSettings) -> UnitConditions:
     parse_memory(settings.memory)
     if not settings.device.startswith("cuda"):
         resolve_device(settings.device)
-    metrics, names = named(settings.metrics), {one.name for one in fields(UnitConditions)}
+    metrics, names = in_commas(settings.metrics), {one.name for one in fields(UnitConditions)}
     given = {key: value for key, value in vars(settings).items() if key in names}
     given["association"] = settings.association or ("none" if metrics else "quick")
     return UnitConditions(**{**given, "metrics": metrics})

@@ -66,10 +66,7 @@ class RunSettings:
     workers: Annotated[
         int | None, Option("At once. [default: one per GPU or 4 cores]", least=1)
     ] = None
-    gpus: Annotated[
-        str | None,
-        Option("pool: indices with commas, e.g. 0,1."),
-    ] = None
+    gpus: Annotated[str | None, Option("pool: indices with commas, e.g. 0,1.")] = None
     per_gpu: Annotated[
         int,
         Option("Workers that share a GPU, each with its part of the memory.", least=1, expert=True),
@@ -93,10 +90,7 @@ class RunSettings:
     ] = ()
     cluster: Annotated[
         Literal["slurm", "local", "debug"],
-        Option(
-            "slurm: where submitit runs jobs; local needs no Slurm.",
-            expert=True,
-        ),
+        Option("slurm: where submitit runs jobs; local needs no Slurm.", expert=True),
     ] = "slurm"
     max_hours: Annotated[
         float | None, Option("Stop after the pass that is running then.", above=0)
@@ -133,14 +127,3 @@ class WatchSettings(Machine, NeutralRows, Questions, Anchors):
     once: Annotated[bool, Option("Audit what is there and end.")] = False
     max_hours: Annotated[float | None, Option("End after so long.", least=0)] = None
     out: Annotated[Path | None, Option("[default: experiments/out/watch-<folder>]")] = None
-
-
-def named(text: str) -> tuple[str, ...]:
-    """The names of a comma list; `all` names none.
-
-    >>> named("uds, es"), named("all")
-    (('uds', 'es'), ())
-    """
-    if text == "all":
-        return ()
-    return tuple(part.strip() for part in text.split(",") if part.strip())
