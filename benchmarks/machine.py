@@ -64,7 +64,10 @@ def matmul_peak(
 ) -> float:
     """FLOP/s of the best of some large matrix products, by every kernel the engine may use."""
     best = 0.0
-    for rows, inner, columns in [(2048, 2048, 8192), (2048, 8192, 2048), (512, 2048, 16384)]:
+    shapes = [(2048, 2048, 8192), (2048, 8192, 2048), (512, 2048, 16384)]
+    # a card is not filled by what fills a processor
+    shapes += [(8192, 8192, 8192), (16384, 2048, 8192)] if device != "cpu" else []
+    for rows, inner, columns in shapes:
         left = torch.randn(rows, inner, device=device, dtype=dtype)
         right = torch.randn(columns, inner, device=device, dtype=dtype)
         kernels = (torch.nn.functional.linear, lambda x, weight: linear(x, weight, None))

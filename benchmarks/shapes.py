@@ -99,8 +99,9 @@ def random_model(
 ) -> TransformerBridge:
     """A bridged model whose weights were never trained; its layers are those of a loaded one."""
     torch.manual_seed(seed)
-    made = with_fast_layers(LlamaForCausalLM(config).to(device, DTYPES[dtype]))
-    return bridge_from(made, no_words())
+    with torch.device(device):
+        made = LlamaForCausalLM(config).to(DTYPES[dtype])
+    return bridge_from(with_fast_layers(made), no_words())
 
 
 def no_words() -> PreTrainedTokenizerFast:

@@ -59,7 +59,8 @@ from lensaudit.patching.stages import Runner, complete
 
 KE_FROM = 5
 """On the published 1B model about 11 of 16 layers are KE; the early ones are missing."""
-ORACLE_BATCHES = (1, 8, 32)
+ORACLE_BATCHES = {"cpu": (1, 8, 32), "cuda": (8, 32, 128)}
+"""Of which the best counts."""
 PAGE = Path(__file__).with_suffix(".md")
 MiB = 1 << 20
 
@@ -215,7 +216,8 @@ def oracle_runs(bench: Bench, *, n_runs: int, n_layers: int) -> dict[int, Timed]
         seconds = tuple(source + scale * (one - source) for one in passes.seconds)
         return Timed(seconds, passes.peak_bytes)
 
-    found = {size: measured(size, 1) for size in ORACLE_BATCHES if size <= len(bench.encoded)}
+    sizes = ORACLE_BATCHES["cuda" if bench.settings.device.startswith("cuda") else "cpu"]
+    found = {size: measured(size, 1) for size in sizes if size <= len(bench.encoded)}
     best = min(found, key=lambda size: found[size].median)
     return found if n_runs == 1 else found | {best: measured(best, n_runs)}
 

@@ -36,6 +36,12 @@ LEFT_OUT = pytest.StashKey[int]()
 """How many comparisons with the references this run leaves out."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """What the goldens hold are a processor's numbers: a card is for the tests that ask for one."""
+    if "gpu" not in config.getoption("markexpr", "").replace("not gpu", ""):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session):
     """One process after the other: what the first compiles, the next need not compile again."""

@@ -43,7 +43,20 @@ def test_the_sweep_and_the_slow_form_are_measured_on_the_device_that_is_named(mo
 def test_one_file_and_one_table(tmp_path, monkeypatch, capsys, last, code):
     def measured(shape, asked):
         assert (shape.name, asked.device) == ("llama-1b", "cuda")
-        return gpu.Speed(asked.dtype, 367, 90.0, 9.0, 4.5, 60.0, 0.5, 0.5, 1)
+        return gpu.Speed(
+            dtype=asked.dtype,
+            n_rows=367,
+            oracle_s=90.0,
+            sweep_s=9.0,
+            cached_s=4.5,
+            ke_s=8.0,
+            cached_ke_s=4.0,
+            peak_tflops=60.0,
+            sweep_share=0.5,
+            cached_share=0.6,
+            memory_bytes=3 << 30,
+            budget_bytes=16 << 30,
+        )
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(gpu, "measured", measured)
@@ -55,5 +68,8 @@ def test_one_file_and_one_table(tmp_path, monkeypatch, capsys, last, code):
     assert [one["models_per_hour"] for one in found["speeds"]] == [400, 400]
     assert found["tests"]["failed"] == int("failed" in last)
     out = capsys.readouterr().out
-    assert out.count("| 367 | 90 | 9 | 4.5 | 50% of 60 TFLOP/s | 400 |") == 2
+    assert (
+        out.count("| 367 | 90 | 9 | 4.5 | 8 | 4 | 50%, 60% of 60 TFLOP/s | 3.0 of 16 GiB | 400 |")
+        == 2
+    )
     assert "a machine with cuda" in out

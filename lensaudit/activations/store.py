@@ -530,8 +530,8 @@ def open_activations(
     return open_folder(folder, allow_partial=allow_partial)
 
 
-OPEN_SHARDS = 8
-"""Shard files held open at once."""
+OPEN_SHARDS = 32
+"""Shard files held open at once: a batch of a sweep is alike in its spans and lies in many."""
 
 _whole: set[tuple[str, int, int, int, int]] = set()
 """Shards this process hashed from end to end: path, device, inode, bytes, time of change."""

@@ -22,7 +22,6 @@ from lensaudit.settings import (
 from lensaudit.unlearn.settings import (
     BATCH_SIZE,
     N_ACCUMULATE,
-    SAVE_EVERY,
     Accumulate,
     Autocast,
     Checkpoint,
@@ -69,7 +68,7 @@ class RelearnSettings(Caches, Precision, Anchors):
     autocast: Autocast = False
     seed: Seed = 42
     """Of the order of rows; the default of transformers' Trainer."""
-    save_every: SaveEvery = SAVE_EVERY
+    save_every: SaveEvery = None
     store: Stored = "same"
 
 

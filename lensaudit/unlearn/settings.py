@@ -25,7 +25,15 @@ Written = Annotated[
     Formats | None,
     Option("How rows are written. [default: chat; both for demo/… models]", flag="--format"),
 ]
-SaveEvery = Annotated[int, Option("Steps between resumable states.", least=1, expert=True)]
+SaveEvery = Annotated[
+    int | None,
+    Option(
+        "Steps between resumable states. [default: one a minute, fewer where writing one takes "
+        "more than 3 s]",
+        least=1,
+        expert=True,
+    ),
+]
 Stored = Annotated[Store, Option("Precision of saved weights.", expert=True)]
 Checkpoint = Annotated[Path, Option("Checkpoint folder.")]
 Lora = Annotated[
@@ -49,7 +57,6 @@ Trainable = Annotated[str, Option("Pattern of parameter names; the others stay."
 BATCH_SIZE = 8
 N_ACCUMULATE = 4
 """8 x 4 rows make a step in open-unlearning's TOFU runs."""
-SAVE_EVERY = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +130,6 @@ class UnlearnSettings(Names):
     ] = None
     formats: Written = None
     seed: Seed = 0
-    save_every: SaveEvery = SAVE_EVERY
+    save_every: SaveEvery = None
     store: Stored = "same"
     device: Device = "auto"

@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -122,7 +122,8 @@ class TrainingRun(Generic[B]):
     """Plain JSON that tells this run from others: hashes of start weights and data, method."""
     checkpoints: Path | None = None
     """Folder of the resumable state; None keeps none."""
-    save_every: int = 50
+    save_every: int | None = None
+    """Steps from one state to the next; None: as often as writing takes 1/20 of the time."""
     autocast: bool = False
     """Forward passes in bfloat16; weights, gradients and moments stay as they are."""
 
@@ -169,15 +170,53 @@ def train(
         state = load_state(run.checkpoints, run.key, parameters, optimizer) or state
     model.train()
     started = time.monotonic()
+    pace = _Pace(run.save_every, kept=state.step)
     for step in range(state.step, n_steps):
-        loss, norm, multiplier = _step(model, run, parameters, optimizer, step, state.multiplier)
+        try:
+            loss, norm, multiplier = _step(
+                model, run, parameters, optimizer, step, state.multiplier
+            )
+        except FloatingPointError as error:
+            raise WorkError(_diverged(run, step, str(error), pace.kept)) from error
         losses, seconds = (*state.losses, loss), time.monotonic() - started
         state = TrainingStep(step + 1, n_steps, multiplier, losses, norm, seconds)
-        if run.checkpoints is not None and (step + 1) % run.save_every == 0:
-            save_state(run.checkpoints, run.key, state, parameters, optimizer)
+        if run.checkpoints is not None and pace.due(step + 1):
+            with pace.writing(step + 1):
+                save_state(run.checkpoints, run.key, state, parameters, optimizer)
         report(state)
     model.eval()
     return state.losses
+
+
+SAVE_AFTER_S = 60.0
+SAVE_SHARE = 20
+"""A state of 1B weights with their moments is 15 GB: written every 50 steps of a fast device it
+took most of the time."""
+
+
+@dataclass
+class _Pace:
+    """When is the next state written, where nobody says after how many steps?"""
+
+    every: int | None
+    kept: int
+    """The last step that a state holds; 0: none."""
+    since: float = field(default_factory=lambda: time.monotonic())
+    wait_s: float = SAVE_AFTER_S
+
+    def due(self, step: int) -> bool:
+        """Is a state written after this step?"""
+        if self.every is not None:
+            return step % self.every == 0
+        return time.monotonic() - self.since >= self.wait_s
+
+    @contextmanager
+    def writing(self, step: int) -> Iterator[None]:
+        """While it is written; the longer it takes the longer the next one waits."""
+        began = time.monotonic()
+        yield
+        self.since, self.kept = time.monotonic(), step
+        self.wait_s = max(SAVE_AFTER_S, SAVE_SHARE * (self.since - began))
 
 
 def trained_parameters(model: PreTrainedModel, recipe: Recipe) -> dict[str, Parameter]:
@@ -205,7 +244,11 @@ def _step(
     step: int,
     multiplier: float,
 ) -> tuple[float, float, float]:
-    """One optimiser step: its mean loss, its gradient norm and the next multiplier."""
+    """One optimiser step: its mean loss, its gradient norm and the next multiplier.
+
+    Raises:
+        FloatingPointError: the loss or the gradient, whichever it says, is not finite.
+    """
     n = run.recipe.n_accumulate
     loss = retain = 0.0
     for number in range(step * n, (step + 1) * n):
@@ -216,7 +259,7 @@ def _step(
         retain += terms.retain / n
     norm = clip_grad_norm_(parameters.values(), run.recipe.max_grad_norm).item()
     if not (math.isfinite(loss) and math.isfinite(norm)):
-        raise WorkError(_diverged(run, step, loss))
+        raise FloatingPointError("gradient" if math.isfinite(loss) else "loss")
     for group in optimizer.param_groups:
         group["lr"] = run.recipe.lr_at(step)
     optimizer.step()
@@ -224,9 +267,7 @@ def _step(
     return loss, norm, run.objective.next_multiplier(multiplier, retain, step)
 
 
-def _diverged(run: TrainingRun[B], step: int, loss: float) -> str:
-    saved = step // run.save_every * run.save_every
-    what = "loss" if not math.isfinite(loss) else "gradient"
+def _diverged(run: TrainingRun[B], step: int, what: str, saved: int) -> str:
     kept = "nothing was saved yet"
     if run.checkpoints is not None and saved:
         kept = f"the state after step {saved} is kept in {run.checkpoints}"

@@ -27,7 +27,6 @@ from lensaudit.models.sizes import n_parameters
 from lensaudit.progress import unheard
 from lensaudit.results import keyed
 from lensaudit.results.records import BEGUN, MANIFEST, Manifest, manifest
-from lensaudit.unlearn.settings import SAVE_EVERY
 from lensaudit.unlearn.train import Recipe, TrainingRun, TrainingStep, train, writing
 
 Report = Callable[[TrainingStep], None]
@@ -340,7 +339,7 @@ class TrainingJob(CheckpointJob):
 
     settings: Any
     """What was chosen; its `seed` draws a new adapter."""
-    save_every: int = SAVE_EVERY
+    save_every: int | None = None
     lora: int | None = None
     """Rank of the adapter that moves; None: all weights do."""
     autocast: bool = False

@@ -219,3 +219,23 @@ def test_a_model_with_weights_that_are_not_finite_is_not_saved(tmp_path):
     with pytest.raises(WorkError, match=r"2 weight tensors .*first model.norm.weight"):
         save_model(model, tmp_path / "out", dtype=torch.float32)
     assert not (tmp_path / "out").exists()
+
+
+def test_states_that_take_long_are_written_seldom(start, tmp_path, monkeypatch):
+    # a clock on which a step takes 10 s and writing a state 30 s
+    clock, saved = [0.0], []
+
+    def save(folder, key, state, *rest):
+        saved.append(state.step)
+        clock[0] += 30.0
+
+    monkeypatch.setattr("lensaudit.unlearn.train.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("lensaudit.unlearn.train.save_state", save)
+    recipe = dataclasses.replace(RECIPE, n_steps=130)
+
+    def report(progress):
+        clock[0] += 10.0
+
+    train(start, run_of(tmp_path, recipe=recipe, save_every=None), report=report)
+    # the first after a minute, then one whenever 20 times as long was computed
+    assert saved == [7, 67, 127]
