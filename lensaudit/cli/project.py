@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
+from click.types import FloatParamType, IntParamType
 
 from lensaudit.cli import library
-from lensaudit.cli.options import add_vocabulary
+from lensaudit.cli.options import ModelName, add_vocabulary
 from lensaudit.cli.terminal import notice, say
 from lensaudit.errors import InputError
 from lensaudit.project import (
@@ -193,17 +194,51 @@ def _own_table(project: Project, path: str, command: click.Command) -> Mapping[s
             "no project file may ask for; say it on the command line"
         )
     return {
-        str(known[key].name): _placed(value, project.file.parent)
-        if isinstance(known[key].type, click.Path)
-        else value
+        str(known[key].name): _said(f"{head} {key}", value, known[key], project.file.parent)
         for key, value in table.items()
     }
 
 
-def _placed(value: Any, base: Path) -> Any:
-    if isinstance(value, list):
-        return [_placed(one, base) for one in value]
-    return seen(value, base) if isinstance(value, str) else value
+def _said(at: str, value: Any, option: click.Option, base: Path) -> Any:
+    """The value of an entry of a table; where an option is repeatable, one value is a list of one.
+
+    Raises:
+        InputError: there are several where one is wanted, or one is of another kind.
+    """
+    several = value if isinstance(value, list) else [value]
+    if isinstance(value, list) and not option.multiple:
+        raise InputError(f"{at}: found a list of {len(value)}, wanted one value")
+    wanted, kinds = _kinds(option)
+    for one in several:
+        # to Python, true and false are numbers
+        if not isinstance(one, kinds) or (isinstance(one, bool) and not option.is_flag):
+            raise InputError(f"{at}: found {_in_toml(one)}, wanted {wanted}")
+    said = [seen(one, base) for one in several] if isinstance(option.type, click.Path) else several
+    return said if option.multiple else said[0]
+
+
+def _kinds(option: click.Option) -> tuple[str, tuple[type, ...]]:
+    """What a table may say of an option, in words and as Python has it; a text is read as typed."""
+    if option.is_flag:
+        return "true or false", (bool, str)
+    if isinstance(option.type, click.Path | ModelName):
+        return "text", (str,)
+    if isinstance(option.type, IntParamType):
+        return "a whole number", (int, str)
+    if isinstance(option.type, FloatParamType):
+        return "a number", (int, float, str)
+    return "text or a number", (int, float, str)
+
+
+def _in_toml(value: Any) -> str:
+    """A value as a project file has it, or what it is.
+
+    >>> _in_toml(True), _in_toml(2.5), _in_toml([1]), _in_toml({})
+    ('true', '2.5', 'a list', 'a table')
+    """
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "a table"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _checked(call: Callable[..., Any], path: str) -> Callable[..., Any]:

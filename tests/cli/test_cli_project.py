@@ -349,3 +349,55 @@ def test_what_a_file_says_in_vain_is_left_out_with_a_remark(tmp_path, monkeypatc
     for typed in (asked, asked[:-1]):
         assert run([*typed, "--score", "em", "--tau", "0.3", "--project", "none"]) == 2
         assert "--tau: needs --score uds or lens (here em); leave it out" in capsys.readouterr().err
+
+
+def test_one_value_in_a_table_is_a_list_of_one_for_every_repeatable_option(tmp_path):
+    from lensaudit.cli.project import _values
+    from lensaudit.project import read_project
+
+    repeatable = [
+        (path, one)
+        for path, one in every_option()
+        if one.multiple and not getattr(one, "typed", False)
+    ]
+    assert len(repeatable) > 30
+    for path, one in repeatable:
+        key, file = max(one.opts, key=len).lstrip("-"), tmp_path / "p.toml"
+        found = []
+        for value in ('"8"', '["8"]'):
+            file.write_text(f"[{path.replace(' ', '.')}]\n{key} = {value}\n")
+            found.append(_values(read_project(file), path, dict(commands())[path])[one.name])
+        assert found[0] == found[1], (path, key)
+        assert len(found[0]) == 1, (path, key)
+
+
+def test_one_source_in_a_table_is_audited(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.toml").write_text('[patch]\nsource = "demo/npo"\nlimit = 3\nlayers = 15\n')
+    assert run(["patch", "--dry-run", "--project", "p.toml"]) == 0
+    assert "--source: demo/npo (p.toml)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ("limit = true", "limit: found true, wanted a whole number"),
+        ("limit = 2.5", "limit: found 2.5, wanted a whole number"),
+        ("limit = [2]", "limit: found a list of 1, wanted one value"),
+        ("tau = false", "tau: found false, wanted a number"),
+        ("layers = [8, 15]", "layers: found a list of 2, wanted one value"),
+        ("fresh = 1", "fresh: found 1, wanted true or false"),
+        ('source = ["demo/npo", 3]', "source: found 3, wanted text"),
+        ('source = [["demo/npo"]]', "source: found a list, wanted text"),
+        ("activations = 3", "activations: found 3, wanted text"),
+        ("align-data = 2026-11-26", "align_data: found 2026-11-26, wanted text"),
+        ('limit = "few"', "Invalid value for '--limit': 'few'"),
+    ],
+)
+def test_a_value_of_another_kind_is_one_line(tmp_path, monkeypatch, capsys, entry, told):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.toml").write_text(f"[patch]\n{entry}\n")
+    assert run(["patch", "--source", "demo/npo", "--dry-run", "--project", "p.toml"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+    assert "p.toml" in line or "few" in line
