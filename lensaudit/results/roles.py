@@ -3,7 +3,8 @@
 A source is audited, `full` holds the facts, and `retain` models never saw them. A wrong role makes
 a model pass that hides its facts: beside itself as `retain` any model reads as one that never knew.
 
-    refused   source = full, source = retain, source = base, full = retain, two retain models alike
+    refused   source = full, source = retain, source = base, full = retain, and two
+              sources or two retain models alike, under whatever names
     taken     base = full, base = retain: it counts once; a reference may be any model
 """
 
@@ -36,6 +37,7 @@ _APART: Mapping[frozenset[ModelRole], str] = {
     frozenset(("source", "retain")): _NEVER_SAW,
     frozenset(("source", "base")): _NEVER_SAW,
     frozenset(("full", "retain")): _NEVER_SAW,
+    frozenset(("source",)): "name each once",
     frozenset(("retain",)): "name each once",
     frozenset(("knows", "forgot")): "wanted each model in one pool",
     frozenset(("knows", "retain")): "wanted a model that knows",

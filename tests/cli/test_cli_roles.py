@@ -36,6 +36,8 @@ USUAL = {
 }
 SEVERAL = ("patch", "patch lens", "patch em", "audit", "worst", "sample", "effort", "know")
 """Commands that take several retain models."""
+SOURCES = ("patch", "patch lens", "patch em", "audit", "rtt", "effort", "sweep plan")
+"""Commands that take several sources."""
 
 
 def elsewhere(name):
@@ -53,6 +55,10 @@ def cases():
         if of in SEVERAL:
             twins = f"demo/retain --retain {elsewhere('demo/retain')}"
             yield pytest.param(of, {"retain": twins}, "name each once", id=f"{of}, twins")
+        if of in SOURCES:
+            again = "" if of == "sweep plan" else "--source "
+            both = f"demo/npo {again}{elsewhere('demo/npo')}"
+            yield pytest.param(of, {"source": both}, "name each once", id=f"{of}, two names")
 
 
 @pytest.fixture(scope="module")
