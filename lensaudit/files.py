@@ -50,6 +50,22 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def in_turn(folder: Path) -> Iterator[None]:
+    """As `alone` in a folder that may be read only or absent, but another process is waited for.
+
+    For what takes a moment. A thread that is in its turn must not ask for another in that folder.
+    """
+    with ExitStack() as held:
+        with suppress(ImportError, OSError):  # a system or a disk without such locks; no folder
+            import fcntl
+
+            descriptor = os.open(folder, os.O_RDONLY)
+            held.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+
+
 def os_error(error: OSError, path: Path) -> InputError | TryAgainError | WorkError:
     """The user's line for an operating-system error on `path`."""
     match error.errno:

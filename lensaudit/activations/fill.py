@@ -325,7 +325,7 @@ def fill(
             pending.result()
         forget_blocks(writer.folder)
         writer.seal()
-    complete = store.open(fingerprint)
+        complete = store.open(fingerprint)  # while the writer's mark keeps it from being removed
     if complete is None:
         raise WorkError(f"{store.root}: the cache of {name} vanished while it was written")
     return complete

@@ -59,6 +59,7 @@ from lensaudit.activations.spec import (
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError, VerificationError, WorkError
 from lensaudit.files import (
+    in_turn,
     make_folder,
     os_errors,
     reading,
@@ -437,23 +438,24 @@ class ActivationStore:
         make_folder(self.root)
         check_trusted(self.root)
         spec = Spec(name, fingerprint, tuple(map(int, idx)), dict(provenance))
-        folder = folder_of(fingerprint.key(), self.root) or self.root / spec.folder_name()
-        with os_errors(folder):
-            folder.mkdir(mode=0o700, exist_ok=True)  # its owner alone can enter
-            sync_folder(folder.parent)
-        check_trusted(folder)
-        sweep_partials(folder)
-        if not (folder / SPEC).exists():
-            publish(folder / SPEC, (spec.content(),))
-        found = read_spec(folder / SPEC)
-        check_same(folder, found, fingerprint)
-        if found.idx != spec.idx:
-            raise InputError(
-                f"{folder}: is planned for {len(found.idx)} examples (first {found.idx[0]}), "
-                f"this run wants {len(spec.idx)} (first {spec.idx[0]}) in another order or number; "
-                "name another --activations folder"
-            )
-        return CacheWriter(folder, found, reserve_bytes=self.reserve_bytes)
+        with in_turn(self.root):  # nobody removes it before the mark is there
+            folder = folder_of(fingerprint.key(), self.root) or self.root / spec.folder_name()
+            with os_errors(folder):
+                folder.mkdir(mode=0o700, exist_ok=True)  # its owner alone can enter
+                sync_folder(folder.parent)
+            check_trusted(folder)
+            sweep_partials(folder)
+            if not (folder / SPEC).exists():
+                publish(folder / SPEC, (spec.content(),))
+            found = read_spec(folder / SPEC)
+            check_same(folder, found, fingerprint)
+            if found.idx != spec.idx:
+                raise InputError(
+                    f"{folder}: is planned for {len(found.idx)} examples (first {found.idx[0]}), "
+                    f"this run wants {len(spec.idx)} (first {spec.idx[0]}) in another order or "
+                    "number; name another --activations folder"
+                )
+            return CacheWriter(folder, found, reserve_bytes=self.reserve_bytes)
 
     def open(self, fingerprint: Fingerprint, *, allow_partial: bool = False) -> Activations | None:
         """The cache of these numbers; None when absent, or incomplete unless `allow_partial`.
@@ -461,12 +463,13 @@ class ActivationStore:
         Raises:
             VerificationError: the folder of this key says it holds something else.
         """
-        folder = folder_of(fingerprint.key(), self.root)
-        needed = (SPEC,) if allow_partial else (SPEC, SEAL)
-        if folder is None or not all((folder / name).exists() for name in needed):
-            return None
-        check_same(folder, read_spec(folder / SPEC), fingerprint)
-        return open_folder(folder, allow_partial=allow_partial)
+        with in_turn(self.root):
+            folder = folder_of(fingerprint.key(), self.root)
+            needed = (SPEC,) if allow_partial else (SPEC, SEAL)
+            if folder is None or not all((folder / name).exists() for name in needed):
+                return None
+            check_same(folder, read_spec(folder / SPEC), fingerprint)
+            return _opened(folder, allow_partial=allow_partial)
 
 
 def check_same(folder: Path, found: Spec, wanted: Fingerprint) -> None:
@@ -485,6 +488,12 @@ def open_folder(folder: Path, *, allow_partial: bool = False) -> Activations:
         InputError: it is incomplete and `allow_partial` is not set.
         VerificationError: its spec or seal is damaged, or they contradict each other.
     """
+    with in_turn(folder.parent):
+        return _opened(folder, allow_partial=allow_partial)
+
+
+def _opened(folder: Path, *, allow_partial: bool) -> Activations:
+    """As `open_folder`, in the turn of whoever asks: its mark is there before it may be removed."""
     check_trusted(folder)
     spec = read_spec(folder / SPEC)
     if is_cache(folder):

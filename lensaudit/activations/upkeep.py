@@ -30,6 +30,7 @@ from lensaudit.activations.spec import SEAL, SPEC, Spec, parse_spec, read_spec
 from lensaudit.errors import InputError, LensAuditError, VerificationError
 from lensaudit.files import (
     files_below,
+    in_turn,
     is_partial,
     os_errors,
     process_name,
@@ -268,14 +269,20 @@ def _delete(path: Path) -> bool:
 def remove(folder: Path) -> bool:
     """Delete a cache: first out of sight in one step, then file by file; False if it is in use.
 
+    Gone already is fine: another process may be faster.
+
     Raises:
         InputError: names what it holds that is not ours; it stays where it is.
     """
-    _cache_files(folder)
     gone = folder.with_name(staging_name("deleting"))
-    with os_errors(folder):
+    with in_turn(folder.parent), os_errors(folder):
+        if not folder.exists():
+            return True
+        if users(folder):
+            return False
+        _cache_files(folder)
         folder.rename(gone)
-        if users(gone):  # somebody opened it since we looked
+        if users(gone):  # opened since we looked, on a disk where nobody waits for its turn
             gone.rename(folder)
             return False
     # the spec last: it says whose the rest is

@@ -9,7 +9,7 @@ from typing import Any
 
 from lensaudit.auditing.question import anchored
 from lensaudit.auditing.result import PatchResult, read_patched
-from lensaudit.files import canonical_json
+from lensaudit.files import canonical_json, in_turn, make_folder
 from lensaudit.patching.outcome import (
     BY_TOKEN,
     FILES,
@@ -62,7 +62,8 @@ def check_places(sources: Sequence[str], folder: Path | None) -> None:
     if folder is not None:
         places = [*folders_for(tuple(dict.fromkeys(sources)), folder).values()]
         for one in places:
-            check_free(one, COMMAND, FILES)
+            with in_turn(one):
+                check_free(one, COMMAND, FILES)
         if len(places) > 1:
             check_free(folder, COMMAND)
 
@@ -73,12 +74,12 @@ def folders_in(session: Session, folder: Path | None, tell: Notice) -> dict[str,
     Raises:
         InputError: a folder that was named is another command's, or holds a result of another kind.
     """
-    return {
-        name: folder_of(
-            place, run_of(session, name), run_in, named=bool(folder), tell=tell, kind=KIND
-        )
-        for name, place in folders_for(tuple(session.sources), folder).items()
-    }
+    found = {}
+    for name, place in folders_for(tuple(session.sources), folder).items():
+        run = run_of(session, name)
+        with in_turn(place):
+            found[name] = folder_of(place, run, run_in, named=bool(folder), tell=tell, kind=KIND)
+    return found
 
 
 def patch_into(
@@ -93,7 +94,8 @@ def patch_into(
 ) -> list[PatchResult]:
     """Patch the models into `full`, score them, and write a folder for each.
 
-    A model of which nothing can be scored is a result without a value; its files say why.
+    A model of which nothing can be scored is a result without a value; its files say why. The same
+    run may go on in another process: each takes its turn to look into a folder and to write there.
 
     Args:
         sources: names, Hub ids or folders; the same one twice counts once.
@@ -118,26 +120,31 @@ def patch_into(
     opened(session)
     folders = folders_in(session, folder, placed or notice)
     for one in folders.values():
-        claim(one, COMMAND, FILES)
-        if not settings.fresh:
-            clear(one)
+        make_folder(one)
+        with in_turn(one):
+            claim(one, COMMAND, FILES)
+            if not settings.fresh:
+                clear(one)
     with session:
         found = summaries(session, *beside)
-    nulls = read_calibration()
+    nulls, results = read_calibration(), dict[str, PatchResult]()
     for one in found:
         name, outcome = one.summary.source, one.outcome
         rows = with_texts(one.rows, session)
         summary = replace(one.summary, verdict=_judged(one, nulls))
         by = outcome and outcome.computed_by
         made = manifest_of(session, {"source": session.sources[name]}, started, scores_by=by)
-        clear(folders[name])
-        write_result(folders[name], rows, one.cells, summary, made)
+        with in_turn(folders[name]):
+            claim(folders[name], COMMAND, FILES)
+            clear(folders[name])
+            write_result(folders[name], rows, one.cells, summary, made)
+            results[name] = read_patched({name: folders[name]})[0]
     outcomes = [one.outcome for one in found if one.outcome is not None]
     if len(outcomes) > 1:
         parent = next(iter(folders.values())).parent
         made = manifest_of(session, session.sources, started, command="patch comparison")
         write_comparison(parent, outcomes, made)
-    return read_patched(folders)
+    return [results[name] for name in folders]
 
 
 def _judged(one: Summarised, nulls: Mapping[str, Any]) -> Verdict:

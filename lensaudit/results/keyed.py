@@ -30,6 +30,7 @@ from lensaudit.files import (
     append_jsonl,
     canonical_json,
     digest,
+    in_turn,
     make_folder,
     parse_json,
     read_bytes,
@@ -223,15 +224,16 @@ class Question:
 
         Nothing is said where another run may find something else: a file changed meanwhile, or the
         run itself had something to remark, as scores of other versions, another engine than the
-        one asked for, a damaged cache.
+        one asked for, a damaged cache; nor where another process has begun the run again.
         """
         settled = self._asked is not None and self._opened == len(self._told)
         if settled and _known(self._key) == self._asked:
             asked = {"hash": self._asked, "told": self._told}
             for path in manifests:
-                made = json_object(path)
-                if made.get("asked") != asked:
-                    write_json(path, signed({**made, "asked": asked}))
+                with in_turn(path.parent):
+                    made = json_object(path) if path.exists() else {"asked": asked}
+                    if made.get("asked") != asked:
+                        write_json(path, signed({**made, "asked": asked}))
 
 
 def _known(key: Key) -> str | None:

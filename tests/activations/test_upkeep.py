@@ -5,17 +5,19 @@ import multiprocessing
 import os
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
-from support.store_cases import BASE, copy, fill, flip, make_example, same
+from support.store_cases import BASE, copy, fill, flip, make_example, same, writer
 
 from lensaudit.activations import upkeep
 from lensaudit.activations.inventory import describe, verify
-from lensaudit.activations.store import open_activations
+from lensaudit.activations.store import ActivationStore, open_activations
 from lensaudit.activations.upkeep import BOOKS, collect, repair, staging_name
 from lensaudit.auditing.verify import verify as verify_all
 from lensaudit.errors import InputError
-from lensaudit.files import digest
+from lensaudit.files import digest, in_turn
 from lensaudit.results.keyed import Ledger, write_marked
 
 OTHERS = [dataclasses.replace(BASE, weights=letter * 32) for letter in "def"]
@@ -190,6 +192,52 @@ def test_gc_keeps_what_is_named_or_in_use(three, monkeypatch):
     assert sorted(info.name for info in done.kept) == ["full", "retain"]
     assert done.n_bytes_over > 0
     assert verify(folders[0]).complete
+
+
+def test_a_cache_in_use_is_not_even_moved_and_one_that_is_gone_is_removed(three, monkeypatch):
+    root, folders = three
+    moved, real = [], Path.rename
+    monkeypatch.setattr(Path, "rename", lambda path, to: moved.append(path) or real(path, to))
+    with open_activations("full", root=root):
+        assert not upkeep.remove(folders[0])
+    assert not moved
+    assert upkeep.remove(folders[0])
+    assert moved == [folders[0]]
+    assert upkeep.remove(folders[0])
+
+
+@pytest.mark.parametrize("allow_partial", [False, True])
+def test_nobody_removes_a_cache_while_it_is_opened(folder, allow_partial):
+    with ThreadPoolExecutor(1) as background:
+        with in_turn(folder.parent):
+            removed = background.submit(upkeep.remove, folder)
+            time.sleep(0.2)
+            assert folder.exists()
+            assert not removed.done()
+        assert removed.result()
+        with in_turn(folder.parent):
+            store = ActivationStore(folder.parent)
+            opened = background.submit(store.open, BASE, allow_partial=allow_partial)
+            time.sleep(0.2)
+            assert not opened.done()
+        assert opened.result() is None
+
+
+def test_caches_that_some_fill_and_read_while_others_remove_them_are_whole(tmp_path):
+    def work(_):
+        for _ in range(20):
+            with writer(tmp_path, n=3) as filling:
+                for shard in filling.missing():
+                    filling.publish(shard, [make_example(idx) for idx in shard.idx])
+                filling.seal()
+                found = open_activations("full", root=tmp_path)
+            with found:
+                assert same(found.example(2), make_example(2))
+            upkeep.remove(found.folder)
+
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(work, range(3))) == [None] * 3
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_reader_that_comes_while_gc_looks_keeps_its_cache(three, monkeypatch):

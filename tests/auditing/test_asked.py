@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from types import SimpleNamespace
 
@@ -13,13 +15,14 @@ from support import EMBEDDED
 
 from lensaudit.auditing import question as asking
 from lensaudit.auditing.calls import evaluated, patched
+from lensaudit.auditing.patch import check_places
 from lensaudit.auditing.question import audit_key
 from lensaudit.auditing.question import patch_key as asked
 from lensaudit.auditing.result import comparison_of
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
-from lensaudit.files import digest, write_json
+from lensaudit.files import digest, in_turn, write_json
 from lensaudit.models import hashing
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.results.keyed import Question
@@ -372,6 +375,23 @@ def test_a_question_that_cannot_be_asked_is_left_to_the_run(own, manifest):
     question = Question(lambda: asked(["nobody"], own))
     question.opened()
     assert manifest(question) is None
+
+
+def test_a_manifest_that_another_process_takes_away_meanwhile_is_not_settled(own, tmp_path):
+    question = Question(lambda: asked(["mine"], own))
+    question.opened()
+    question.settle([tmp_path / "manifest.json"])
+    assert not (tmp_path / "manifest.json").exists()
+
+
+def test_a_folder_is_looked_into_when_the_other_process_has_written_it(tmp_path):
+    write_json(tmp_path / "summary.json", {})  # its manifest comes last
+    with ThreadPoolExecutor(1) as background:
+        with in_turn(tmp_path):
+            looked = background.submit(check_places, ["demo/npo"], tmp_path)
+            time.sleep(0.2)
+            write_json(tmp_path / "manifest.json", signed({"command": "patch", "files": {}}))
+        assert looked.result() is None
 
 
 def test_memos_of_another_file_change_no_run_and_reading_a_run_again_hashes_nothing(
