@@ -207,6 +207,8 @@ def plan_command(settings: PlanSettings, as_json: bool, dry_run: bool) -> None:
     made = library.sweep_planning.plan_of(settings, notice)
     if not dry_run:
         library.sweep_plan.write_plan(made)
+    elif library.sweep_plan.has_plan(made) and not as_json:
+        click.echo(f"nothing to do: {made.root} holds this plan already")
     print_plan(made, as_json=as_json)
     if not dry_run and not as_json:
         written(made.file)

@@ -261,19 +261,30 @@ def _name_of(spec: ModelSpec) -> str:
     return slug("-".join(parts[-2:] if parts[-1].startswith("checkpoint") else parts[-1:]))
 
 
-def write_plan(sweep: Sweep) -> Path:
-    """Write `plan.json`; a folder holds one plan for ever.
+def has_plan(sweep: Sweep) -> bool:
+    """Does the sweep's folder hold its plan already? A folder holds one plan for ever.
 
     Raises:
         InputError: the folder holds another plan.
     """
-    make_folder(sweep.root)
     if not sweep.file.exists():
-        return write_json(sweep.file, sweep.content | {"hash": sweep.hash})
+        return False
     if read_plan(sweep.root).hash != sweep.hash:
         raise InputError(
             f"{sweep.root}: holds another plan; plans do not change, name another folder with --out"
         )
+    return True
+
+
+def write_plan(sweep: Sweep) -> Path:
+    """Write `plan.json`, unless it is there.
+
+    Raises:
+        InputError: the folder holds another plan.
+    """
+    if not has_plan(sweep):
+        make_folder(sweep.root)
+        write_json(sweep.file, sweep.content | {"hash": sweep.hash})
     return sweep.file
 
 

@@ -305,7 +305,8 @@ class CheckpointJob(ABC):
             TryAgainError: another process makes a model in it.
             WorkError: a weight is not finite, or the loss diverged; the last saved state is kept.
         """
-        keyed.check_own(out, self.key, self.command)
+        if keyed.check_own(out, self.key, self.command) and not (out / STATE_FOLDER).exists():
+            return False  # it may lie where nobody writes
         with alone(out):
             if keyed.check_own(out, self.key, self.command):
                 # of a run that was killed between its manifest and its last line

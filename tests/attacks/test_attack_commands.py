@@ -12,6 +12,7 @@ from support import llama_of
 from transformers import AutoModelForCausalLM
 
 from lensaudit.cli.main import run
+from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.quantize import quantised
 from tools.demo_family.tokenizer import train_tokenizer
@@ -109,6 +110,20 @@ def test_a_finished_folder_is_left_alone_and_told_from_others(
     (out / table).write_text("nothing\n")
     assert run(command(place, out, "--json")) == 2
     assert table in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [quantize, relearn, unlearn])
+def test_a_finished_checkpoint_is_found_where_nobody_writes(command, place, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    assert run(command(place, out)) == 0
+    before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
+
+    def refused(folder):
+        raise InputError(f"{folder}: access refused")
+
+    monkeypatch.setattr("lensaudit.unlearn.trainee.alone", refused)
+    assert run(command(place, out)) == 0
+    assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
 
 
 @pytest.mark.parametrize("command", [quantize, relearn, unlearn])

@@ -71,8 +71,21 @@ def test_a_plan_is_written_once_and_read_back(tmp_path, capsys):
     assert all(target.weights for target in first.targets)
     assert planned(tmp_path, "demo/npo") == 0
     assert read_plan(tmp_path) == first
-    assert planned(tmp_path, "demo/idknll") == 2
-    assert "holds another plan" in capsys.readouterr().err
+    capsys.readouterr()
+    assert planned(tmp_path, "demo/npo", more=(*SMALL, "--dry-run")) == 0
+    assert capsys.readouterr().out.startswith(f"nothing to do: {tmp_path} holds this plan already")
+    for more in (SMALL, (*SMALL, "--dry-run")):
+        assert planned(tmp_path, "demo/idknll", more=more) == 2
+        assert "holds another plan" in capsys.readouterr().err
+
+
+def test_a_plan_that_is_there_is_read_where_nobody_writes(tmp_path, monkeypatch):
+    def refused(folder):
+        raise InputError(f"{folder}: access refused")
+
+    assert planned(tmp_path, "demo/npo") == 0
+    monkeypatch.setattr("lensaudit.sweep.plan.make_folder", refused)
+    assert planned(tmp_path, "demo/npo") == 0
 
 
 def test_a_plan_changed_on_disk_is_refused(tmp_path, capsys):
