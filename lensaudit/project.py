@@ -6,7 +6,8 @@
     forget = "forget_rows.jsonl"
     group = "author"
 
-Places are relative to the file. A table named as a command holds options of that command alone:
+Places are relative to the file, and a manifest names them so, wherever the command ran. A table
+named as a command holds options of that command alone:
 
     [patch]
     tau = 0.1
@@ -87,6 +88,10 @@ class Project:
         return str(self.retain_rows) if self.retain_rows and usual else self.retain_data
 
 
+_USUAL = {"out": str(RESULTS), "activations": str(ACTIVATIONS)}
+"""What commands write to where the file names nothing else."""
+_MODEL = ("config.json", "adapter_config.json")
+"""What a folder of a model holds, either of them."""
 _SEVERAL = ("retain", "sources")
 KEYS = tuple(one.name for one in fields(Project) if one.name not in ("file", "commands"))
 """What a project file may say, beside tables of commands."""
@@ -125,12 +130,26 @@ def strangeness(file: Path) -> str | None:
         if owner != os.getuid():
             return f"it belongs to another user (uid {owner})"
     base = file.parent.resolve()
-    # what commands write to where the file names nothing else
-    usual = {"out": str(RESULTS), "activations": str(ACTIVATIONS)}
-    for key, value in {**usual, **_content(file)}.items():
+    for key, value in {**_USUAL, **_content(file)}.items():
         if place := next((text for text in _texts(value) if _leaves(text, base)), None):
             return f"{key} names {place}, which lies outside its folder"
     return None
+
+
+def own_places(file: Path) -> dict[str, str]:
+    """Texts of a project file, each taken for a place: from the working folder -> from the file's.
+
+    Those that are the same from both are left out.
+    """
+    base, found = file.parent, dict[str, str]()
+    for text in filter(None, _texts({**_USUAL, **_content(file)})):
+        rows = [str(annotated_beside(Path(text)))] if text.endswith(ROWS) else []
+        for one in (text, *rows):
+            now, own = seen(one, base), seen(one, base, here=base.absolute())
+            found[_as_model(now)] = _as_model(own)
+            if not any(os.path.isfile(base / one / name) for name in _MODEL):
+                found[now] = own
+    return {now: own for now, own in found.items() if now != own}
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -220,31 +239,38 @@ def _tables(name: str, table: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]
 def _value(key: str, value: Any, base: Path) -> Any:
     """An entry as the commands want it."""
     if key in _SEVERAL:
-        return tuple(_model(one, base) for one in ([value] if isinstance(value, str) else value))
+        names = [value] if isinstance(value, str) else value
+        return tuple(model_seen(one, base) for one in names)
     if key == "full":
-        return _model(value, base)
+        return model_seen(value, base)
     if key in ("forget", "retain_rows", "holdout", "template", "out", "activations", "registry"):
         return Path(seen(value, base))
     if key in ("data", "retain_data"):
-        return seen(value, base) if _is_place(value, base) or value.endswith(ROWS) else value
+        return seen(value, base) if is_place(value, base) or value.endswith(ROWS) else value
     return value
 
 
-def _model(text: str, base: Path) -> str:
+def model_seen(text: str, base: Path) -> str:
     """A name, or a folder written so that no name can be meant; also the parts of BASE+ADAPTER."""
-    if not _is_place(text, base):
+    if not is_place(text, base):
         parts = text.split("+")
-        return "+".join(_model(one, base) for one in parts) if parts[1:] else text
-    place = seen(text, base)
+        return "+".join(model_seen(one, base) for one in parts) if parts[1:] else text
+    return _as_model(seen(text, base))
+
+
+def _as_model(place: str) -> str:
+    """A folder written so that no name of a model can be meant."""
     return place if place.startswith((".", "/")) else f"./{place}"
 
 
-def _is_place(text: str, base: Path) -> bool:
-    return text.startswith(("./", "../", "/", "~")) or (base / text).exists()
+def is_place(text: str, base: Path) -> bool:
+    """Whether a word is a file or folder: it begins as one, or one of that name is in `base`."""
+    return text.startswith(("./", "../", "/", "~")) or os.path.exists(base / text)
 
 
-def seen(text: str, base: Path) -> str:
+def seen(text: str, base: Path, here: Path | None = None) -> str:
     """A place relative to the working folder where one of both holds the other, else absolute."""
-    path, base, here = (base / Path(text).expanduser()).absolute(), base.absolute(), Path.cwd()
+    path = (base / os.path.expanduser(text)).absolute()
+    base, here = base.absolute(), here or Path.cwd()
     within = here.is_relative_to(base) or base.is_relative_to(here)
     return os.path.relpath(path, here) if within else os.path.normpath(path)

@@ -58,6 +58,7 @@ from lensaudit.results.reading import json_object
 from lensaudit.results.records import (
     MANIFEST,
     Run,
+    as_placed,
     check_free,
     claim,
     differences,
@@ -194,7 +195,7 @@ def check_named(folder: Path | None) -> None:
 
 def run_of(model: str, settings: EvaluateSettings, folder: Path | None, passes: ModelPasses) -> Run:
     """What tells an evaluation from others."""
-    options, inputs = _options(model, settings, folder, passes), _inputs(passes)
+    options, inputs = as_placed(_options(model, settings, folder, passes)), _inputs(passes)
     return run_in(
         json.loads(canonical_json({"command": COMMAND, "options": options, "inputs": inputs}))
     )

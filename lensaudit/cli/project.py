@@ -20,6 +20,9 @@ from lensaudit.project import (
     VARIABLE,
     Project,
     find_project,
+    is_place,
+    model_seen,
+    own_places,
     read_project,
     seen,
     strangeness,
@@ -144,6 +147,8 @@ def _use(ctx: click.Context, path: str, given: Path | None) -> None:
     project = read_project(file)
     ctx.default_map = {**_values(project, path, ctx.command), **(ctx.default_map or {})}
     ctx.find_root().meta[_META] = project
+    if places := own_places(file):
+        ctx.with_resource(library.results_records.placed(places))
     if project.out is not None and RESULTS_VARIABLE not in os.environ:
         os.environ[RESULTS_VARIABLE] = str(project.out)
         ctx.call_on_close(lambda: os.environ.pop(RESULTS_VARIABLE, None))
@@ -213,8 +218,20 @@ def _said(at: str, value: Any, option: click.Option, base: Path) -> Any:
         # to Python, true and false are numbers
         if not isinstance(one, kinds) or (isinstance(one, bool) and not option.is_flag):
             raise InputError(f"{at}: found {_in_toml(one)}, wanted {wanted}")
-    said = [seen(one, base) for one in several] if isinstance(option.type, click.Path) else several
+    said = [_placed(one, option, base) for one in several]
     return said if option.multiple else said[0]
+
+
+def _placed(value: Any, option: click.Option, base: Path) -> Any:
+    """A place as seen from the working folder; a name of an option that takes both as it is."""
+    if not isinstance(value, str) or option.is_flag:
+        return value
+    if isinstance(option.type, ModelName):
+        return model_seen(value, base)
+    # an option of text says by its metavar that it takes a place too
+    also = any(word in (option.metavar or "") for word in ("FILE", "DIR", "PATH"))
+    is_one = isinstance(option.type, click.Path) or (also and is_place(value, base))
+    return seen(value, base) if is_one else value
 
 
 def _kinds(option: click.Option) -> tuple[str, tuple[type, ...]]:

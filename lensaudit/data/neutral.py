@@ -109,7 +109,7 @@ def neutral_of(
     if data not in (DEMO, FORGET10) and not (Path(data).expanduser() / f"{fit}.jsonl").exists():
         raise InputError(
             "no kept rows show that full can read this model: add retain_rows (--validity-data, "
-            f"--align-data); none are known beside {data}"
+            f"--align-data); none are known beside {Path(data).name}"
         )
     # annotated rows for validity; for the fit the other authors' rows, 20 to an author
     validity = None if data == DEMO else validity_set(data)

@@ -15,13 +15,15 @@ import json
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import lensaudit
@@ -37,6 +39,7 @@ BEGUN = "begun.json"
 """In a folder whose run has begun and is not finished."""
 AGAIN = "run the command that made it again"
 PACKAGES = ("torch", "transformers", "transformer-lens", "numpy", "h5py", "tokenizers")
+_places: ContextVar[Mapping[str, str]] = ContextVar("places", default=MappingProxyType({}))
 _NUMERIC = ("lensaudit", "torch", "transformers", "transformer-lens")
 
 
@@ -423,6 +426,32 @@ def is_whole(folder: Path) -> bool:
     return False
 
 
+@contextmanager
+def placed(places: Mapping[str, str]) -> Iterator[None]:
+    """Name the places of a project file in options as they are seen from its folder.
+
+    Args:
+        places: as seen from the working folder -> from the folder of the file.
+    """
+    token = _places.set(places)
+    try:
+        yield
+    finally:
+        _places.reset(token)
+
+
+def as_placed(options: Any) -> Any:
+    """Options with the places of a project file as seen from its folder, see `placed`."""
+    if isinstance(options, Mapping):
+        return {name: as_placed(one) for name, one in options.items()}
+    if isinstance(options, list | tuple):
+        return [as_placed(one) for one in options]
+    if not isinstance(options, str | Path):
+        return options
+    places, text = _places.get(), str(options)
+    return places.get(text) or "+".join(places.get(one, one) for one in text.split("+"))
+
+
 def manifest(
     command: str,
     *,
@@ -434,7 +463,7 @@ def manifest(
     """The manifest of a run that began at `started` (`time.monotonic()`) and ends now."""
     return Manifest(
         command=command,
-        options=options,
+        options=as_placed(options) if _places.get() else options,
         inputs=inputs,
         device=device,
         seconds=round(time.monotonic() - started, 3),

@@ -351,6 +351,61 @@ def test_what_a_file_says_in_vain_is_left_out_with_a_remark(tmp_path, monkeypatc
         assert "--tau: needs --score uds or lens (here em); leave it out" in capsys.readouterr().err
 
 
+def test_what_is_recorded_does_not_hang_on_the_working_folder(tmp_path, monkeypatch, capsys):
+    shutil.copy(EMBEDDED / "data" / "forget.json", tmp_path / "rows.json")
+    (tmp_path / "lensaudit.toml").write_text(
+        '[eval]\nmodel = "demo/npo"\nforget = "rows.json"\nlimit = 2\n'
+        'metric = "extraction_strength"\n'
+        '[patch]\nsource = "demo/npo"\nfull = "demo/full"\nretain = "demo/retain"\n'
+        'data = "rows.json"\nlimit = 2\nlayers = 15\nask = "none"\n'
+    )
+    (below := tmp_path / "else" / "where").mkdir(parents=True)
+
+    def made(here, command, name):
+        monkeypatch.chdir(here)
+        given = ["--activations", str(tmp_path / "a"), "-o", str(tmp_path / name)]
+        assert run([command, *given, "--project", str(tmp_path / "lensaudit.toml")]) == 0
+        return json.loads((tmp_path / name / "manifest.json").read_text())
+
+    for command in ("eval", "patch"):
+        options = []
+        for n, here in enumerate((tmp_path, below, tmp_path.parent)):
+            found = made(here, command, f"{command}{n}")["options"] | {"out": None}
+            options.append(found)
+            assert found.get("forget") == ("rows.json" if command == "eval" else None)
+        assert options[0] == options[1] == options[2]
+        # and it is the same run from elsewhere
+        first = made(tmp_path, command, f"{command}0")
+        again = made(below, command, f"{command}0")
+        assert again["options"] == first["options"]
+        assert again["finished"] == first["finished"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "seen"),
+    [
+        ('source = "models/npo"', "../models/npo"),
+        ('source = "demo/npo"', "demo/npo"),
+        ('data = "forget_rows.jsonl"', "../forget_rows.jsonl"),
+        ('data = "forget10"', "forget10"),
+        ('layers = "models"', "models"),
+    ],
+)
+def test_a_word_in_a_table_is_a_place_where_one_lies_beside_the_file(
+    place, monkeypatch, entry, seen
+):
+    from lensaudit.cli.project import _values
+    from lensaudit.project import read_project
+
+    (place / "lensaudit.toml").write_text(f"[patch]\n{entry}\n")
+    (below := place / "below").mkdir()
+    monkeypatch.chdir(below)
+    command = dict(commands())["patch"]
+    found = _values(read_project("../lensaudit.toml"), "patch", command)
+    name = "sources" if "source" in entry else entry.partition(" ")[0]
+    assert found[name] == ([seen] if name == "sources" else seen)
+
+
 def test_one_value_in_a_table_is_a_list_of_one_for_every_repeatable_option(tmp_path):
     from lensaudit.cli.project import _values
     from lensaudit.project import read_project
