@@ -16,12 +16,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, shortened
 from lensaudit.files import make_folder, read_json, write_csv, write_json
 from lensaudit.meta.aggregate import SCORES, aggregated, ranking
 from lensaudit.meta.judging import Faithfulness, Stability, combined, on_common
 from lensaudit.meta.reading import (
     CATALOGUE,
+    EPOCHS,
     N_USABLE,
     UDS_ROBUSTNESS,
     JudgedMetric,
@@ -209,10 +210,12 @@ def run_aggregate(settings: AggregateSettings) -> dict[str, Any]:
     """Aggregates of every model and the ranking of methods; the files, where a folder is named.
 
     Raises:
-        InputError: no model has results.
+        InputError: no model has results, or an anchor that is named has none.
     """
     _check_out(settings.out)
     started, values = time.monotonic(), read_values(settings.results)
+    for name in ("full", "retain"):
+        _check_anchor(name, getattr(settings, name), values)
     anchors = {
         name: given or (f"{DEMO}{name}" if f"{DEMO}{name}" in values.models else name)
         for name, given in (("full", settings.full), ("retain", settings.retain))
@@ -233,6 +236,17 @@ def run_aggregate(settings: AggregateSettings) -> dict[str, Any]:
         for one in document["models"]
     ]
     return _kept(settings, "aggregate", document, (header, lines), started)
+
+
+def _check_anchor(name: str, given: str | None, values: Values) -> None:
+    """Refuse an anchor without results: no number could be made with it."""
+    epochs = ("", *(f"_{one}" for one in EPOCHS)) if name == "full" else ("",)
+    if given is not None and not any(f"{given}{epoch}" in values.models for epoch in epochs):
+        known = shortened(values.models, 5, ", ") or "no model"
+        raise InputError(
+            f"--{name} {given}: has no results here, which are of {known}; name its folder "
+            f"as well, or leave --{name} out"
+        )
 
 
 def run_table(settings: MetaTableSettings) -> dict[str, Any]:

@@ -297,3 +297,15 @@ def test_retain_is_measured_once_for_all_models(tmp_path, monkeypatch):
     arguments = faithfulness(tmp_path, names=("s_mia_loss",), forgot="demo/never,demo/graddiff")
     assert run(arguments) == 0
     assert sorted(seen) == sorted([*KNOWS.split(","), "demo/never", "demo/graddiff", "demo/retain"])
+
+
+@pytest.mark.parametrize("anchor", ["full", "retain"])
+def test_an_anchor_without_results_is_refused(tmp_path, capsys, anchor):
+    row = {"metrics": {"em": 0.4, "es": 0.2}}
+    (tmp_path / "results.json").write_text(json.dumps({"full_ep5": row, "retain": row, "npo": row}))
+    asked = ["meta", "aggregate", str(tmp_path / "results.json"), "--out", str(tmp_path / "t")]
+    assert run([*asked, f"--{anchor}", "nobody"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"--{anchor} nobody: has no results here, which are of full_ep5, retain, npo" in line
+    assert not (tmp_path / "t").exists()
+    assert run([*asked, f"--{anchor}", anchor]) == 0

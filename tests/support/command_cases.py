@@ -445,7 +445,7 @@ _CASES = (
     Case("meta_table", "meta table meta robust --out table", after=("meta_robustness",)),
     Case(
         "meta_aggregate",
-        "meta aggregate out --no-fluency --full demo/full --retain demo/retain --out table",
+        "meta aggregate out --no-fluency --out table",
         after=("audit",),
     ),
     Case(
