@@ -316,7 +316,7 @@ def annotated_set(model: str, asked: Questions) -> str:
 
 
 def asked_of_patch(settings: DepthGroups, kept: Place | None, **own: Any) -> PatchSettings:
-    """What an audit asks `patch`.
+    """What an audit asks `patch`: all layers, whoever is audited beside a model.
 
     Args:
         settings: of the audit.
@@ -324,7 +324,10 @@ def asked_of_patch(settings: DepthGroups, kept: Place | None, **own: Any) -> Pat
         **own: what else is asked, or otherwise.
     """
     beside = validity_rows(settings, settings.data, kept)
-    return PatchSettings(**shared(settings, DepthGroups, validity_data=beside) | own)
+    asked = shared(settings, DepthGroups, validity_data=beside)
+    if not settings.without_retain:  # that is always of all layers, and takes no such setting
+        asked["profile"] = "full"
+    return PatchSettings(**asked | own)
 
 
 def validity_rows(settings: NeutralRows, data: str | None, kept: Place | None) -> Place | None:

@@ -54,6 +54,9 @@ def test_one_call_says_what_is_held_and_what_is_said(audited):
     assert (hidden.failures, hidden.reason) == ((), None)
     written = json.loads((hidden.patch.folder / "summary.json").read_text())
     assert hidden.summary == written
+    # as of a model that is audited alone
+    assert written["profile"] == "full"
+    assert None not in [one["s2"] for one in written["per_layer"]]
     log = json.loads((hidden.evaluation.folder / "TOFU_EVAL.json").read_text())
     for name, value in hidden.metrics.items():
         assert log[name]["agg_value"] == value
