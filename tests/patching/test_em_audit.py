@@ -268,3 +268,10 @@ def test_the_teacher_form_counts_the_hits_of_hooked_passes(opened):
 def test_settings_without_a_meaning_are_refused(opened, changes, named):
     with pytest.raises(InputError, match=named):
         opened("npo", score="em", **changes)
+
+
+def test_a_run_whose_examples_are_all_general_knowledge_is_written_without_percentages(tmp_path):
+    asks = {"score": "em", "em_form": "teacher", "limit": 3, "layers": "15"}
+    found = la.patch("demo/npo", tmp_path / "out", activations=tmp_path / "activations", **asks)
+    assert found.record.categories["general_knowledge"] == found.record.n == 3
+    assert found.summary["category_percent"] is None

@@ -444,7 +444,8 @@ class PatchSummary(Examined):
     retention_ci95: Ends = None
     retention_ci95_why: str | None = None
     categories: Mapping[str, Whole] = field(default_factory=dict)
-    category_percent: Mapping[str, Number | None] = field(default_factory=dict)
+    category_percent: Mapping[str, Number | None] | None = field(default_factory=dict)
+    """Of the examples that are no general knowledge; None where all are."""
     over_erased_by: Any = None
     udr_histogram: Mapping[str, Whole] = field(default_factory=dict)
     max_new_tokens: Whole | None = None
