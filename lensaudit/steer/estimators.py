@@ -285,10 +285,15 @@ class SteeringVector:
 
 
 def save_vector(vector: SteeringVector, folder: Path) -> Path:
-    """Write `<method>_layer<L>.safetensors`, and last the `.json` that makes it complete."""
+    """Write `<method>_layer<L>.safetensors`, and last the `.json` that makes it complete.
+
+    A file that holds the same is left as it is.
+    """
     make_folder(folder)
     path = folder / f"{vector.file_name}.safetensors"
-    write_bytes(path, save({"vector": vector.vector.float().contiguous()}))
+    content = save({"vector": vector.vector.float().contiguous()})
+    if not path.is_file() or path.read_bytes() != content:
+        write_bytes(path, content)
     write_json(path.with_suffix(".json"), vector.document())
     return path
 

@@ -396,7 +396,7 @@ class Steering(TraitModel):
         named = {"name": self.checkpoint.spec.name, "weights": self.checkpoint.weights}
         manifest(
             COMMAND,
-            options=plain(settings, without=(*own, "key_file", "key_env")),
+            options=plain(settings, without=(*own, "out", "key_file", "key_env")),
             inputs={**self.conditions(), "model": named, **inputs},
             device=self.device,
             started=started,

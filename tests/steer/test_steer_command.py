@@ -87,6 +87,19 @@ def test_a_run_that_was_cut_generates_what_is_missing_and_a_whole_one_asks_nothi
     assert results(copied) == results(evaluated)
 
 
+def test_a_finished_run_in_a_folder_that_was_moved_is_left_as_it_is(
+    vectors, evaluated, copied, tmp_path
+):
+    assert evaluate(vectors, copied) == 0
+    assert results(copied, "manifest.json") == results(evaluated, "manifest.json")
+    sweep = f"sweep {ASK} --layers 8-9 --judge idk --temperature 0"
+    assert steer(sweep, "--vectors", vectors, "--out", tmp_path / "s") == 0
+    moved = shutil.move(tmp_path / "s", tmp_path / "t")
+    before = results(moved, "layer_sweep_manifest.json")
+    assert steer(sweep, "--vectors", vectors, "--out", moved) == 0
+    assert results(moved, "layer_sweep_manifest.json") == before
+
+
 def test_answers_of_another_vector_are_not_taken_for_this_ones(vectors, copied):
     assert evaluate(vectors, copied, layer=9, coefficients="0,1") == 0
     rows = list(lines_of(copied / "responses" / "coef_1.0.jsonl"))

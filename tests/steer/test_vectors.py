@@ -21,6 +21,17 @@ def load(path, *, d_model=8, n_layers=3):
     return load_vector(path, d_model=d_model, n_layers=n_layers, name="m")
 
 
+def test_a_vector_that_is_there_is_left_as_it_is(tmp_path):
+    path = save_vector(vector(), tmp_path)
+    files = (path, path.with_suffix(".json"))
+    before = [one.stat() for one in files]
+    save_vector(vector(), tmp_path)
+    assert [one.stat() for one in files] == before
+    path.write_bytes(path.read_bytes()[:-1])
+    save_vector(vector(), tmp_path)
+    assert load(path).document() == vector().document()
+
+
 def test_a_vector_comes_back_with_its_provenance(tmp_path):
     path = save_vector(vector(), tmp_path)
     assert path.name == "probe_layer2.safetensors"
