@@ -21,6 +21,7 @@ import torch
 
 from lensaudit.attacks.relearn import Relearning, relearning_for
 from lensaudit.auditing.evaluate import evaluate_into
+from lensaudit.auditing.question import splits_of
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.errors import (
@@ -453,6 +454,7 @@ def _prepared(
         data = given.data or (DEMO_DATA if own else None)
         chosen = shared(given, AnswerGroups, full=full, retain=retain, data=data)
         evaluation = EvaluateSettings(**chosen)
+        _check_rows(full, evaluation)
     roles: Mapping[ModelRole, Sequence[str]] = {**asked, "full": [full], "retain": [retain]}
     check_roles(
         InRole(role, name, digest(identity_of(name, registry)) if measuring else name)
@@ -461,6 +463,17 @@ def _prepared(
     )
     metrics = tuple(judged(settings.metrics))
     return MetaRun(tuple(names), settings.out, metrics, registry, full, retain, evaluation, notice)
+
+
+def _check_rows(full: str, evaluation: EvaluateSettings) -> None:
+    """Refuse rows on this machine that the suite cannot ask; the Hub is asked by the run alone.
+
+    Raises:
+        InputError: the files lack what the suite reads, or cannot be read.
+    """
+    data, own = evaluation.data, (evaluation.forget, evaluation.holdout, evaluation.retain_set)
+    if any(own) or data == DEMO_DATA or (data is not None and Path(data).exists()):
+        splits_of(full, evaluation)
 
 
 def _candidates(settings: RobustnessSettings) -> list[str]:

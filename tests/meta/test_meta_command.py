@@ -309,3 +309,31 @@ def test_an_anchor_without_results_is_refused(tmp_path, capsys, anchor):
     assert f"--{anchor} nobody: has no results here, which are of full_ep5, retain, npo" in line
     assert not (tmp_path / "t").exists()
     assert run([*asked, f"--{anchor}", anchor]) == 0
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "faithfulness --pool-knows demo/full --pool-forgot demo/never",
+        "robustness --attack quantize --source demo/npo --filter none --data demo",
+    ],
+)
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("--suite muse", "holds none of knowmem__forget_qa.jsonl"),
+        ("--suite muse --data rows.jsonl", "rows.jsonl: is a file; --data wants a folder"),
+        ("--suite muse --forget rows.jsonl", "belong to --suite tofu"),
+        ("--forget nothing.jsonl", "nothing.jsonl"),
+    ],
+)
+def test_rows_that_a_suite_cannot_ask_are_refused_before_anything_is_written(
+    tmp_path, monkeypatch, capsys, asked, more, said
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text('{"question": "Who?", "answer": "Ada."}\n')
+    words = f"meta {asked} --metric em --limit 2 --out out {more}".split()
+    for last in ([], ["--dry-run"]):
+        assert run([*words, *last]) == 2
+        assert said in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "out").exists()
