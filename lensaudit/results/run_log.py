@@ -167,9 +167,10 @@ class Comparison:
 
 
 def find_runs(places: Sequence[Path], notice: Notice = unheard) -> list[Run]:
-    """Every finished run in some folders, the latest first; a damaged manifest is left out.
+    """Every finished run in some folders, the latest first.
 
-    `notice` is told whose numbers are not as they were written: they are left out.
+    `notice` is told what is left out: a run whose manifest is damaged, and numbers that are not as
+    they were written.
 
     Raises:
         InputError: a place is no folder.
@@ -178,9 +179,13 @@ def find_runs(places: Sequence[Path], notice: Notice = unheard) -> list[Run]:
     for place in places:
         if not place.is_dir():
             raise InputError(f"{place}: no such folder; wanted one with results")
-        for folder, _ in folders_below(place):
-            with suppress(InputError):
+        for folder, names in folders_below(place):
+            if MANIFEST not in names:
+                continue
+            try:
                 found[folder.resolve()] = read_run(folder, notice=notice)
+            except InputError as error:
+                notice(f"{error}; the run is left out")
     runs = found.values()
     return sorted(runs, key=lambda run: (run.made.finished, str(run.folder)), reverse=True)
 

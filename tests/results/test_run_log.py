@@ -46,8 +46,12 @@ def test_runs_are_found_by_their_manifests_the_latest_first(tmp_path):
     made(tmp_path / "deep" / "b", when="2026-01-02T00:00", uds=0.25)
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "manifest.json").write_text("[]")
-    found = find_runs([tmp_path])
+    told = []
+    found = find_runs([tmp_path], told.append)
     assert [one.folder.name for one in found] == ["b", "a"]
+    (line,) = told
+    assert line.startswith(f"{tmp_path / 'c' / 'manifest.json'}: ")
+    assert line.endswith("; the run is left out")
     assert (found[0].score, found[0].value, found[0].data) == ("uds", 0.25, "4 examples")
     assert found[0].models["full"] == "full"
     assert found[0].model == str(tmp_path / "deep" / "b")
