@@ -23,6 +23,7 @@ from lensaudit.groups import grouped
 from lensaudit.models.generation import Choose, draws_of
 from lensaudit.patching.exposure import sample
 from lensaudit.progress import Notice, Progress, Tell, unheard
+from lensaudit.results.keyed import planned
 from lensaudit.results.kinds.sample import LeakRow, SampleRecord
 from lensaudit.results.records import RunResult
 from lensaudit.scores.intervals import clustered_excess
@@ -149,7 +150,19 @@ def sample_into(
     """
     out = place_of(COMMAND, source, folder)
     opened, errors = open_sample(source, settings, notice=notice)
-    identity = {
+    identity = identity_of(opened, settings, errors)
+    said = cache(lambda: _said_by_all(opened, settings, progress))
+
+    def work() -> SampleRecord:
+        return _written(opened, settings, errors, said(), out)
+
+    record = in_folder(opened, settings, out, identity, FILES, SampleRecord, work, said)
+    return RunResult(source, out, record)
+
+
+def identity_of(opened: Worst, settings: SampleSettings, errors: Errors | None) -> dict[str, Any]:
+    """What tells a run from others."""
+    return {
         "command": COMMAND,
         "weights": [one.weights for one in (opened.models.source, *opened.models.never)],
         "facts": opened.facts_hash(opened.facts),
@@ -158,13 +171,19 @@ def sample_into(
         "dtype": opened.audit.settings.dtype,
     }
 
-    said = cache(lambda: _said_by_all(opened, settings, progress))
 
-    def work() -> SampleRecord:
-        return _written(opened, settings, errors, said(), out)
+def plan_sample(
+    source: str, settings: SampleSettings, folder: Path | None = None, *, notice: Notice = unheard
+) -> str:
+    """What `sample_into` would do, as text; of a finished run nothing.
 
-    record = in_folder(opened, settings, out, identity, FILES, SampleRecord, work, said)
-    return RunResult(source, out, record)
+    Raises:
+        InputError: as the run would.
+    """
+    out = place_of(COMMAND, source, folder)
+    opened, errors = open_sample(source, settings, notice=notice)
+    identity = identity_of(opened, settings, errors)
+    return planned(out, identity, lambda: plan_text(opened, settings), fresh=settings.fresh)
 
 
 Texts = Mapping[SamplerSetting, Mapping[int, list[str]]]

@@ -597,6 +597,19 @@ class WorstResult(RunResult):
         return tuple(self.record.named)
 
 
+def plan_worst(
+    source: str, settings: WorstSettings, folder: Path | None = None, *, notice: Notice = unheard
+) -> str:
+    """What `worst_into` would do, as text; of a finished run nothing.
+
+    Raises:
+        InputError: as the run would.
+    """
+    out = place_of(COMMAND, source, folder)
+    worst = open_worst(source, settings, notice=notice)
+    return keyed.planned(out, worst.identity(), lambda: plan_text(worst), fresh=settings.fresh)
+
+
 def worst_into(
     source: str,
     settings: WorstSettings,

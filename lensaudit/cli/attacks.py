@@ -39,12 +39,7 @@ def worst(
     --retain, which never knew (the control arm).
     """
     if dry_run:
-        library.attacks_worst.place_of(library.attacks_worst.COMMAND, source, out)
-        say(
-            library.attacks_worst.plan_text(
-                library.attacks_worst.open_worst(source, settings, notice=notice)
-            )
-        )
+        say(library.attacks_worst.plan_worst(source, settings, out, notice=notice))
         return
     with ProgressBar() as bar:
         found = library.attacks_worst.worst_into(source, settings, out, notice=notice, progress=bar)
@@ -66,12 +61,7 @@ def sample(
     same random numbers for every model, in every batch and after a restart.
     """
     if dry_run:
-        library.attacks_worst.place_of(library.attacks_sampling.COMMAND, source, out)
-        say(
-            library.attacks_sampling.plan_text(
-                library.attacks_sampling.open_sample(source, settings, notice=notice)[0], settings
-            )
-        )
+        say(library.attacks_sampling.plan_sample(source, settings, out, notice=notice))
         return
     with ProgressBar() as bar:
         found = library.attacks_sampling.sample_into(

@@ -153,6 +153,25 @@ def in_folder(
     return found
 
 
+def planned(
+    out: Path, identity: Mapping[str, Any], plan: Callable[[], str], *, fresh: bool = False
+) -> str:
+    """What `in_folder` would do, in words: nothing where the run is there.
+
+    Args:
+        out: the folder.
+        identity: what tells the run from others, its `command` among it.
+        plan: of a run that is to be made.
+        fresh: it is made again.
+
+    Raises:
+        InputError: the folder holds something else.
+    """
+    if check_own(out, digest(identity), identity["command"]) and not fresh:
+        return f"nothing to do: {out} holds this run already"
+    return plan()
+
+
 def write_keyed(path: Path, document: Mapping[str, Any]) -> Path:
     """Write a JSON object that holds its `key`, with a checksum."""
     return write_json(path, signed(document))

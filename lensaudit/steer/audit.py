@@ -138,7 +138,7 @@ def run(audit: DirectionsAudit, progress: Tell = unheard, notice: Notice = unhea
     ledger = Ledger(out / LOG, "interventions", {}, notice=notice)
     rows = [row for row in ledger.rows if row["run"] == identity]
     done = {(row["kind"], row["fold"]) for row in rows}
-    wanted = list(product(audit.kinds, audit.folds()))
+    wanted = _wanted(audit)
     session.progress = progress
     with session:
         for kind, fold in [("plain", PLAIN), *wanted]:
@@ -247,8 +247,17 @@ def summed_up(audit: DirectionsAudit, rows: Sequence[Mapping[str, Any]]) -> Dire
     )
 
 
+def _wanted(audit: DirectionsAudit) -> list[tuple[Kind, Fold]]:
+    return list(product(audit.kinds, audit.folds()))
+
+
 def plan_of(audit: DirectionsAudit) -> str:
-    """Plan of a directions audit."""
+    """Plan of a directions audit; of a finished one nothing."""
+    out, identity = folder_of(audit.settings), audit.identity()
+    rows = Ledger(out / LOG, "interventions", {}).rows if (out / LOG).exists() else ()
+    done = {(row["kind"], row["fold"]) for row in rows if row["run"] == identity}
+    if done >= {("plain", PLAIN.number), *((kind, one.number) for kind, one in _wanted(audit))}:
+        return f"nothing to do: {out} holds this run already"
     names = ", ".join(f"{role} {one.spec.name}" for role, one in audit.checkpoints.items())
     groups = {e.group for e in audit.encoded["forget"]}
     grid = len(audit.layers) * len(audit.strengths)

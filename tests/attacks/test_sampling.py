@@ -136,6 +136,12 @@ def test_the_command_writes_counts_and_goes_on(tmp_path, monkeypatch, capsys):
     before = (tmp_path / "s" / "samples.jsonl").read_bytes()
     assert run(given) == 0
     assert "already" in capsys.readouterr().err
+    assert run([*given, "--dry-run"]) == 0
+    assert capsys.readouterr().out == "nothing to do: s holds this run already\n"
+    assert run([*given, "--fresh", "--dry-run"]) == 0
+    assert "16 answers" in capsys.readouterr().out
+    assert run([*given, "--seed", "5", "--dry-run"]) == 2
+    assert "other settings" in capsys.readouterr().err
     # another folder reads the same ledgers and draws nothing new
     ledgers = {one: one.read_bytes() for one in (tmp_path / "activations/samples").iterdir()}
     assert run([*given[:-3], "--out", "t"]) == 0

@@ -91,6 +91,8 @@ def test_what_is_there_is_not_computed_again(place, monkeypatch, capsys):
     both = ["--retain", "demo/retain", "--retain", "demo/never"]
     assert run([*GIVEN, *both, "--out", "w", "--json"]) == 0
     assert "already" in capsys.readouterr().err
+    assert run([*GIVEN, *both, "--out", "w", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "nothing to do: w holds this run already\n"
     assert run([*GIVEN, *both, "--dry-run"]) == 0
     assert "demo/full: 0 attacks to run" in capsys.readouterr().out
     # a broken line is computed again; the others are not
