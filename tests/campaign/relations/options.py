@@ -38,6 +38,8 @@ SAME_ROWS = {
     *(("steer sweep", "coherence_judge"), ("annotate", "model")),
 }
 """Recipe and option: what is tried is what is asked anyway, and the result does not say so."""
+MEANT = {("patch", "align"): "procrustes"}
+"""Recipe and option: what its default comes to there, so that the word changes nothing."""
 NOTHING_SCORED = "could be scored"
 """Part of what is said with exit code 1 where a result has no value."""
 SUBJECTS = {"out", "sources", "source", "name", "names", "model"}
@@ -183,7 +185,8 @@ def acts(seed: int) -> Iterator[tuple]:
         recipe = RECIPES[name]
         for one in options(recipe.command):
             words = recipe.argv.split()
-            taken = [x for x in values(one)[0] if x not in (str(one.default), "none", *words)]
+            same = (str(one.default), "none", MEANT.get((name, one.name)), *words)
+            taken = [x for x in values(one)[0] if x not in same]
             said = any(opt in recipe.argv.split() for opt in one.opts)
             if not taken or one.name in MACHINE | BY_ROWS or (said and one.name in SUBJECTS):
                 continue
