@@ -44,8 +44,9 @@ def examine(settings: CheckupSettings) -> Iterator[Check]:
     yield disk("hub cache", Path(constants.HF_HUB_CACHE))
     # the token itself is never shown
     token = "a token is set" if os.environ.get("HF_TOKEN") else "no HF_TOKEN"
-    offline = constants.HF_HUB_OFFLINE
-    yield Check("hub", "ok", "offline (HF_HUB_OFFLINE)" if offline else f"online; {token}")
+    tried = "not tried; HF_HUB_OFFLINE is not set"
+    hub = "offline (HF_HUB_OFFLINE)" if constants.HF_HUB_OFFLINE else f"{tried}; {token}"
+    yield Check("hub", "ok", hub)
     yield caches(Path(settings.activations))
     if device.state == "ok":
         yield bridge(settings, resolve_device(settings.device))
