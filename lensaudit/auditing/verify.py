@@ -6,6 +6,7 @@ What a file is, its own name and content say: a folder may be called anything.
 import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,12 +15,16 @@ from lensaudit.activations.inventory import is_cache
 from lensaudit.activations.inventory import verify as verify_cache
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.evaluation.store import read_pass
-from lensaudit.files import digest, parse_json, read_bytes
+from lensaudit.files import digest, parse_json, read_bytes, read_json
 from lensaudit.results.keyed import NAMED_FOR, is_ledger, verify_ledger
+from lensaudit.results.kinds.table import record_in
+from lensaudit.results.locate import NAMES, locate
 from lensaudit.results.reading import json_object
-from lensaudit.results.records import MANIFEST, home_of, mark_of, misfits, signed
+from lensaudit.results.records import MANIFEST, home_of, is_orphan, mark_of, misfits, signed
 
 Kind = Literal["result", "pass", "book", "cache", "tensors", "document"]
+_SEALED = {name for name, kind in NAMES.items() if kind in ("patch", "eval", "steering")}
+"""Files of a finished run: its manifest is written after them."""
 _PASS = re.compile(r".+-[0-9a-f]{16}\.npz")
 _MAP = re.compile(r"[0-9a-f]{32}\.json")
 _LARGEST_DOCUMENT = 64 << 20
@@ -43,7 +48,7 @@ def verify(*places: str | Path) -> list[CheckedPlace]:
     """Compare all that lies in folders with what manifests, seals and checksums in them say.
 
     Nothing is changed, links to folders are not followed, and files that nothing answers for are
-    passed over.
+    passed over, but for the result of a finished run: its manifest is gone.
 
     Raises:
         InputError: a folder does not exist.
@@ -73,11 +78,24 @@ def _file(path: Path) -> CheckedPlace | None:
             return _one(path, "pass", [read_pass(path)[1]])
         if path.suffix == ".jsonl":
             return _book(path)
+        if path.name in _SEALED and is_orphan(path) and _is_ours(path):
+            gone = f"its {MANIFEST} is gone, so nobody knows whether it is as it was written"
+            return CheckedPlace(str(path), "result", 1, (gone,))
         if path.suffix == ".json":
             return _document(path)
     except LensAuditError as error:
         return CheckedPlace(str(path), "document", 1, (str(error),))
     return None
+
+
+def _is_ours(path: Path) -> bool:
+    """Does it hold the record of a kind of result? Other tools write logs of evaluations alone."""
+    with suppress(LensAuditError):
+        for one in locate([path])[0]:
+            record = record_in(one.kind, read_json(path), path)
+            own = one.kind != "eval" or path.with_name("results.jsonl").exists()
+            return bool(record) and own
+    return False
 
 
 def _one(path: Path, kind: Kind, said: Iterable[str | None]) -> CheckedPlace:

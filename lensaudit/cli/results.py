@@ -214,7 +214,7 @@ def verify_command(folders: tuple[Path, ...], as_json: bool) -> None:
     """Compare all that lies in the FOLDERs with its manifests, seals and checksums.
 
     Results, models, finished passes, books of scores, and caches; nothing is changed. Exit code 4
-    if something is not as it was written.
+    if something is not as it was written, or a FOLDER holds nothing that can be compared.
     """
     found = library.auditing_verify.verify(*folders)
     bad = [one for one in found if one.problems]
@@ -228,3 +228,9 @@ def verify_command(folders: tuple[Path, ...], as_json: bool) -> None:
             f"{len(bad)} of {len(found)} are not as they were written; run the commands that made "
             "them again"
         )
+    for one in folders:
+        if not any(Path(checked.place).is_relative_to(one) for checked in found):
+            raise VerificationError(
+                f"{one}: holds no manifest, seal or checksum, so nobody knows whether it is as it "
+                "was written; run the command that made it again"
+            )

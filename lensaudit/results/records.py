@@ -308,6 +308,11 @@ def _manifests(place: Path) -> list[str]:
     return [name for name in beside if (place.parent / name).exists()][:1]
 
 
+def is_orphan(path: Path) -> bool:
+    """Whether a file lies where no manifest answers for anything, and no run has begun."""
+    return not _manifests(path.parent) and not (path.parent / BEGUN).exists()
+
+
 def check_whole(place: Path, *, largest: int | None = None, beside: bool = True) -> None:
     """Refuse a result that is not, file by file, what its run wrote: for whoever believes it.
 

@@ -1,6 +1,7 @@
 """No damage changes a number in silence: every file below a finished run, spoilt in every way."""
 
 import random
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -190,6 +191,30 @@ def test_no_name_of_a_folder_makes_a_whole_result_damaged(name, tmp_path):
     (place / "layers.csv").write_text("")
     (found,) = la.verify(tmp_path)
     assert "layers.csv" in found.problems[0]
+
+
+@pytest.mark.parametrize("of", ["patch/demo-npo", "eval"])
+def test_a_result_whose_manifest_is_gone_is_told_unless_its_run_goes_on(of, made, tmp_path):
+    place = Path(shutil.copytree(made / of, tmp_path / "out"))
+    assert not [one for one in la.verify(tmp_path) if one.problems]
+    (place / "manifest.json").unlink()
+    (bad,) = [one for one in la.verify(tmp_path) if one.problems]
+    assert (bad.kind, Path(bad.place).parent) == ("result", place)
+    assert "its manifest.json is gone" in bad.problems[0]
+    write_json(place / "begun.json", {"command": "patch"})
+    assert not [one for one in la.verify(tmp_path) if one.problems]
+
+
+def test_a_folder_in_which_nothing_can_be_compared_is_no_whole_one(tmp_path, capsys):
+    for name in ("mine", "ours"):
+        (tmp_path / name).mkdir()
+    write_json(tmp_path / "mine" / "summary.json", {"mine": 1})
+    write_json(tmp_path / "mine" / "TOFU_EVAL.json", {"forget_quality": {"agg_value": 1.0}})
+    write_keyed(tmp_path / "ours" / "ours.json", {"key": "a"})
+    assert run(["verify", str(tmp_path)]) == 0
+    assert run(["verify", str(tmp_path / "ours"), str(tmp_path / "mine")]) == 4
+    error = capsys.readouterr().err
+    assert error.startswith(f"lensaudit: {tmp_path / 'mine'}: holds no manifest, seal or checksum")
 
 
 def test_a_change_is_named_and_ends_in_four(made, capsys):
