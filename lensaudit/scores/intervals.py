@@ -161,10 +161,13 @@ def clustered_ratio(
     if second <= 0:
         return Estimate(value, n=n, why="the divisor cannot be told from 0: no interval")
     root = math.sqrt(max(0.0, first**2 - second * constant))
-    # the spread about the ratio itself, against what rounding leaves of equal numbers
+    # the spread about the ratio itself, against what rounding leaves of equal numbers: of float64
+    # here, and of the float32 sums that the rows are
     ratio = top / bottom
     own = cov[0, 0] - 2 * ratio * cov[0, 1] + ratio**2 * cov[1, 1]
-    if own <= _TINY * (cov[0, 0] + ratio**2 * cov[1, 1] + _TINY * max(top**2, bottom**2)):
+    if own <= max(
+        _TINY * (cov[0, 0] + ratio**2 * cov[1, 1]), (_ROUNDING * bottom) ** 2 * (1 + ratio**2)
+    ):
         return Estimate(value, n=n, why=f"every {unit} has the same ratio: no interval")
     return Estimate(value, float((first - root) / second), float((first + root) / second), n)
 

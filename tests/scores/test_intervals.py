@@ -219,3 +219,14 @@ def test_no_limit_hangs_on_rounding():
         assert gaps.ends is None  # as where nothing differs
     half = [clustered_mean(0.5 + rows, groups).ends for rows in noise]
     assert half == [None, None, None]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rounding_of_float32_is_no_spread_of_a_ratio(seed):
+    # a stream that full reads as its own loses 0, or 1e-8 under another processor's kernels
+    rng = np.random.default_rng(seed)
+    worst, groups = rng.uniform(0.5, 2.0, 24), [*range(8)] * 3
+    found = clustered_ratio(rng.normal(0.0, 3e-8, 24), worst, groups)
+    assert found.ends is None
+    assert found.why == clustered_ratio(np.zeros(24), worst, groups).why
+    assert clustered_ratio(rng.normal(0.0, 3e-4, 24), worst, groups).ends is not None
