@@ -35,7 +35,7 @@ from lensaudit.models.registry import (
     specs_of,
 )
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.results.records import code_digest, folders_for, package_versions
+from lensaudit.results.records import as_placed, code_digest, folders_for, package_versions
 from lensaudit.settings import (
     NO_RETAIN_MODEL,
     Caches,
@@ -172,7 +172,7 @@ def audit_key(sources: Sequence[str], settings: AuditSettings) -> str:
         for model, how, _ in evaluations(sources, settings, Path())
     ]
     known = [_known_key(one, settings) for one in sources if settings.association != "none"]
-    options = plain(settings, without=("fresh",))
+    options = as_placed(plain(settings, without=("fresh",)))
     patch = asked_of_patch(settings, settings.retain_set)
     return digest([patch_key(sources, patch), options, asked, known])
 
@@ -215,7 +215,7 @@ def know_key(source: str, settings: KnowSettings) -> str:
 def _key(settings: Any, models: Mapping[str, ModelSpec], **rows: Any) -> str:
     return digest(
         {
-            "options": plain(settings, without=("fresh",)),
+            "options": as_placed(plain(settings, without=("fresh",))),
             "models": [[role, _content(spec)] for role, spec in models.items()],
             **rows,
             "versions": package_versions(),
