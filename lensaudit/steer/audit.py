@@ -136,12 +136,11 @@ def run(audit: DirectionsAudit, progress: Tell = unheard, notice: Notice = unhea
     claim(out, COMMAND, FILES)
     identity = audit.identity()
     ledger = Ledger(out / LOG, "interventions", {}, notice=notice)
-    rows = [row for row in ledger.rows if row["run"] == identity]
-    done = {(row["kind"], row["fold"]) for row in rows}
+    rows, done = _made(ledger, identity)
     wanted = _wanted(audit)
     session.progress = progress
     with session:
-        for kind, fold in [("plain", PLAIN), *wanted]:
+        for kind, fold in wanted:
             if (kind, fold.number) in done:
                 continue
             _ = audit.asked, audit.streams  # caches are filled before anything is scored
@@ -149,7 +148,7 @@ def run(audit: DirectionsAudit, progress: Tell = unheard, notice: Notice = unhea
             ledger.append(new)
             rows += new
             done.add((kind, fold.number))
-            progress(Progress("experiments x folds", len(done) - 1, len(wanted)))
+            progress(Progress("experiments x folds", len(done) - 1, len(wanted) - 1))
     rows.sort(key=lambda row: (_ORDER[row["kind"]], row["fold"]))
     ledger.rewrite(rows)
     record = summed_up(audit, rows)
@@ -247,16 +246,22 @@ def summed_up(audit: DirectionsAudit, rows: Sequence[Mapping[str, Any]]) -> Dire
     )
 
 
-def _wanted(audit: DirectionsAudit) -> list[tuple[Kind, Fold]]:
-    return list(product(audit.kinds, audit.folds()))
+def _wanted(audit: DirectionsAudit) -> list[tuple[str, Fold]]:
+    """Every experiment and fold, after the models as they are."""
+    return [("plain", PLAIN), *product(audit.kinds, audit.folds())]
+
+
+def _made(ledger: Ledger, identity: Any) -> tuple[list[dict[str, Any]], set[tuple[str, int]]]:
+    """The rows of a run that are there, and of which experiments and folds they are."""
+    rows = [row for row in ledger.rows if row["run"] == identity]
+    return rows, {(row["kind"], row["fold"]) for row in rows}
 
 
 def plan_of(audit: DirectionsAudit) -> str:
     """Plan of a directions audit; of a finished one nothing."""
-    out, identity = folder_of(audit.settings), audit.identity()
-    rows = Ledger(out / LOG, "interventions", {}).rows if (out / LOG).exists() else ()
-    done = {(row["kind"], row["fold"]) for row in rows if row["run"] == identity}
-    if done >= {("plain", PLAIN.number), *((kind, one.number) for kind, one in _wanted(audit))}:
+    out = folder_of(audit.settings)
+    _, done = _made(Ledger(out / LOG, "interventions", {}), audit.identity())
+    if done >= {(kind, fold.number) for kind, fold in _wanted(audit)}:
         return f"nothing to do: {out} holds this run already"
     names = ", ".join(f"{role} {one.spec.name}" for role, one in audit.checkpoints.items())
     groups = {e.group for e in audit.encoded["forget"]}
