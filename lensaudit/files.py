@@ -18,6 +18,7 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -50,11 +51,19 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
+_held: ContextVar[frozenset[tuple[int, int]]] = ContextVar("held", default=frozenset())
+"""Device and number of the folders in which this thread has its turn."""
+
+
 @contextmanager
-def in_turn(folder: Path) -> Iterator[None]:
+def in_turn(folder: Path, waits: Callable[[], object] = lambda: None) -> Iterator[None]:
     """As `alone` in a folder that may be read only or absent, but another process is waited for.
 
-    For what takes a moment. A thread that is in its turn must not ask for another in that folder.
+    Within its turn a thread may ask for the folder again.
+
+    Args:
+        folder: locked while the context lasts.
+        waits: called where another process has its turn, before it is waited for.
     """
     with ExitStack() as held:
         with suppress(ImportError, OSError):  # a system or a disk without such locks; no folder
@@ -62,7 +71,15 @@ def in_turn(folder: Path) -> Iterator[None]:
 
             descriptor = os.open(folder, os.O_RDONLY)
             held.callback(os.close, descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            at = os.fstat(descriptor)
+            own = (at.st_dev, at.st_ino)
+            if own not in _held.get():
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    waits()
+                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+                held.callback(_held.reset, _held.set(_held.get() | {own}))
         yield
 
 

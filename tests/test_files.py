@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from contextlib import suppress
 
@@ -259,3 +260,22 @@ def test_files_go_one_by_one_and_folders_only_when_they_are_empty(tmp_path):
             tmp_path / "top", [tmp_path / "top" / "a", tmp_path / "top" / "in" / "b"]
         )
     assert [one.name for one in tmp_path.rglob("*") if one.is_file()] == ["new"]
+
+
+def test_in_its_turn_a_thread_may_ask_again_and_others_wait(tmp_path):
+    told, seen = [], []
+
+    def other():
+        with files.in_turn(tmp_path, lambda: told.append("waits")):
+            seen.append("other")
+
+    with files.in_turn(tmp_path), files.in_turn(tmp_path, lambda: told.append("never")):
+        waiting = threading.Thread(target=other)
+        waiting.start()
+        while not told:
+            assert waiting.is_alive()
+        seen.append("own")
+    waiting.join()
+    assert (told, seen) == (["waits"], ["own", "other"])
+    with files.in_turn(tmp_path, lambda: told.append("free")):
+        assert told == ["waits"]

@@ -28,7 +28,7 @@ from lensaudit.auditing.question import (
 from lensaudit.auditing.result import AUDIT_MANIFEST, Audited, joined
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
 from lensaudit.errors import Failure, InputError, WorkError, failure_in
-from lensaudit.files import digest, slug
+from lensaudit.files import digest, in_turn, slug
 from lensaudit.models.bridge import opened_once
 from lensaudit.models.checkpoint import peft_for
 from lensaudit.models.fetch import fetch
@@ -49,6 +49,7 @@ from lensaudit.results.records import (
 from lensaudit.settings import ACTIVATIONS, Place, plain
 
 COMMAND = "audit"
+BUSY = "another process audits into this folder; waiting for it"
 
 
 @dataclass(frozen=True)
@@ -130,10 +131,13 @@ def audit_into(
     notice: Notice = unheard,
     progress: Tell = unheard,
     opened: Callable[[AuditPlan], None] = unheard,
+    sealed: Callable[[Path], None] = unheard,
 ) -> Audited:
     """Do what is missing of an audit.
 
-    An evaluation that fails is a value among the results; the rest is done.
+    An evaluation that fails is a value among the results; the rest is done. Where another process
+    audits into the same folder, this one waits for it, and finds what it did. The manifest of an
+    earlier audit stays until there is another, or this one has failed in a step.
 
     Args:
         sources: names, Hub ids or folders; the same one twice counts once.
@@ -142,6 +146,7 @@ def audit_into(
         notice: told remarks.
         progress: told what is done.
         opened: told the plan, before any work.
+        sealed: told the manifest of an audit in which no step failed.
 
     Raises:
         InputError: before any work.
@@ -153,7 +158,23 @@ def audit_into(
     plan = plan_audit(names, settings, folder, notice=notice)
     opened(plan)
     claim(plan.folder, COMMAND, (), AUDIT_MANIFEST)
-    (plan.folder / AUDIT_MANIFEST).unlink(missing_ok=True)
+    with in_turn(plan.folder, lambda: notice(f"{plan.folder}: {BUSY}")):
+        claim(plan.folder, COMMAND, (), AUDIT_MANIFEST)  # the other run took its mark away
+        found = _audited(names, settings, plan, started, notice, progress)
+        if (plan.folder / AUDIT_MANIFEST).exists():
+            sealed(plan.folder / AUDIT_MANIFEST)
+    return found
+
+
+def _audited(
+    names: Sequence[str],
+    settings: AuditSettings,
+    plan: AuditPlan,
+    started: float,
+    notice: Notice,
+    progress: Tell,
+) -> Audited:
+    """What is missing, done, and all of it joined."""
     failures: list[Failure] = []
     steps = Steps(
         know=plan.associations,
@@ -186,6 +207,8 @@ def audit_into(
         ).write(
             plan.folder, [one.relative_to(plan.folder).as_posix() for one in files], AUDIT_MANIFEST
         )
+    else:
+        (plan.folder / AUDIT_MANIFEST).unlink(missing_ok=True)
     anchor = anchor_of(names, settings)
     beside = [one for one in plan.evaluations if one == anchor or one not in names]
     return joined(plan.folder, found.depths, said, known, failures, beside)

@@ -250,9 +250,16 @@ def audited(
                 question.tell(line)
             question.opened()
 
-        found = audit_into(names, settings, folder, notice=notice, progress=progress, opened=opened)
-        sealed = found.folder / AUDIT_MANIFEST
-        return found, [sealed] if sealed.exists() else []
+        found = audit_into(
+            names,
+            settings,
+            folder,
+            notice=notice,
+            progress=progress,
+            opened=opened,
+            sealed=lambda made: question.settle([made]),  # while no other run works in the folder
+        )
+        return found, []
 
     return _answered(
         lambda: audit_key(names, settings),

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,15 @@ from support import EMBEDDED
 from support.tolerance import NATS
 
 import lensaudit as la
-from lensaudit.auditing.audit import plan_audit
+from lensaudit.auditing.audit import BUSY, plan_audit
+from lensaudit.auditing.calls import audited as audited_into
 from lensaudit.auditing.question import asked_of_patch, evaluations
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.cli.main import run
 from lensaudit.data.facts import embedded_rows
 from lensaudit.errors import WorkError
 from lensaudit.evaluation import passes
+from lensaudit.files import in_turn
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results.records import signed
 from lensaudit.verdict.collect import verdicts
@@ -302,3 +305,50 @@ def test_fresh_keeps_no_pass(audited, tmp_path):
     assert {p for p in before if before[p] == again[p]} == {
         p for p in before if p.parts[-3] == "demo-never"
     }
+
+
+def test_two_audits_into_one_folder_take_turns_and_agree(audited, tmp_path):
+    """The second one waits, finds all steps done, and leaves every file as it is."""
+    _, folder, _ = audited
+    shutil.copytree(folder / "out", tmp_path / "out")
+    (tmp_path / "out" / "audit_manifest.json").unlink()
+    told, ended = [], threading.Event()
+
+    def waits(line):
+        if BUSY in line:
+            told.append(line)
+            ended.set()
+
+    def busy():
+        with in_turn(tmp_path / "out"):
+            assert ended.wait(60)
+
+    other = threading.Thread(target=busy)
+    other.start()
+    names, settings = ("demo/masked_readout", "demo/never"), settings_of(folder)
+    found = audited_into(names, settings, tmp_path / "out", notice=waits)
+    other.join()
+    assert told == [f"{tmp_path / 'out'}: {BUSY}"]
+    assert [one.source for one in found.results] == [*names]
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    again = audited_into(names, settings, tmp_path / "out", notice=waits)
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+    assert [one.summary for one in again.results] == [one.summary for one in found.results]
+
+
+def test_a_fresh_audit_that_breaks_leaves_the_earlier_one(audited, tmp_path, monkeypatch):
+    _, folder, _ = audited
+    shutil.copytree(folder / "out", tmp_path / "out")
+    before = {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()}
+
+    def killed(*how, **more):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lensaudit.auditing.audit.measure", killed)
+    with pytest.raises(KeyboardInterrupt):
+        audited_into(
+            ("demo/masked_readout", "demo/never"),
+            settings_of(folder, fresh=True),
+            tmp_path / "out",
+        )
+    assert {p: p.read_bytes() for p in before} == before
