@@ -28,7 +28,7 @@ from lensaudit.auditing.question import (
 from lensaudit.auditing.result import AUDIT_MANIFEST, Audited, joined
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
 from lensaudit.errors import Failure, InputError, WorkError, failure_in
-from lensaudit.files import digest, in_turn, slug
+from lensaudit.files import digest, in_turn, make_folder, slug
 from lensaudit.models.bridge import opened_once
 from lensaudit.models.checkpoint import peft_for
 from lensaudit.models.fetch import fetch
@@ -132,12 +132,13 @@ def audit_into(
     progress: Tell = unheard,
     opened: Callable[[AuditPlan], None] = unheard,
     sealed: Callable[[Path], None] = unheard,
+    theirs: Callable[[], Audited | None] = lambda: None,
 ) -> Audited:
     """Do what is missing of an audit.
 
     An evaluation that fails is a value among the results; the rest is done. Where another process
-    audits into the same folder, this one waits for it, and finds what it did. The manifest of an
-    earlier audit stays until there is another, or this one has failed in a step.
+    audits into the same folder, this one waits for it, and does what that has left. The manifest of
+    an earlier audit stays until there is another, or this one has failed in a step.
 
     Args:
         sources: names, Hub ids or folders; the same one twice counts once.
@@ -147,6 +148,7 @@ def audit_into(
         progress: told what is done.
         opened: told the plan, before any work.
         sealed: told the manifest of an audit in which no step failed.
+        theirs: asked, where another process was waited for, what it found if it asked the same.
 
     Raises:
         InputError: before any work.
@@ -157,9 +159,17 @@ def audit_into(
     settings = anchored(names, settings)
     plan = plan_audit(names, settings, folder, notice=notice)
     opened(plan)
-    claim(plan.folder, COMMAND, (), AUDIT_MANIFEST)
-    with in_turn(plan.folder, lambda: notice(f"{plan.folder}: {BUSY}")):
-        claim(plan.folder, COMMAND, (), AUDIT_MANIFEST)  # the other run took its mark away
+    check_free(plan.folder, COMMAND)
+
+    def waits() -> None:
+        waited.append(True)
+        notice(f"{plan.folder}: {BUSY}")
+
+    waited = list[bool]()
+    with in_turn(make_folder(plan.folder), waits):
+        if waited and (done := theirs()) is not None:
+            return done
+        claim(plan.folder, COMMAND, (), AUDIT_MANIFEST)
         found = _audited(names, settings, plan, started, notice, progress)
         if (plan.folder / AUDIT_MANIFEST).exists():
             sealed(plan.folder / AUDIT_MANIFEST)

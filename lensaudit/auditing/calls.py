@@ -258,16 +258,15 @@ def audited(
             progress=progress,
             opened=opened,
             sealed=lambda made: question.settle([made]),  # while no other run works in the folder
+            theirs=lambda: _told(question, manifests, read, notice),
         )
         return found, []
 
-    return _answered(
-        lambda: audit_key(names, settings),
-        () if settings.fresh else [place / AUDIT_MANIFEST],
-        lambda: read_audit(names, settings, place),
-        made,
-        notice,
-    )
+    def read() -> Audited:
+        return read_audit(names, settings, place)
+
+    manifests = () if settings.fresh else (place / AUDIT_MANIFEST,)
+    return _answered(lambda: audit_key(names, settings), manifests, read, made, notice)
 
 
 def known(
@@ -307,16 +306,26 @@ def _answered(
     """What a run wrote, where its manifests say that this was asked; else what it finds now."""
     with looking():
         question = Question(key, notice)
-        told = question.answered(manifests)
+        there = _told(question, manifests, read, notice)
+    if there is not None:
+        return there
+    found, written = made(question)
+    question.settle(written)
+    return found
+
+
+def _told(
+    question: Question, manifests: Iterable[Path], read: Callable[[], R], notice: Notice
+) -> R | None:
+    """What a finished run wrote that asked the same, if there is one."""
+    told = question.answered(manifests)
     if told is not None:
         with suppress(InputError):
             found = read()
             for line in told:
                 notice(line)
             return found
-    found, written = made(question)
-    question.settle(written)
-    return found
+    return None
 
 
 def places_for(names: tuple[str, ...], out: Path | None) -> dict[str, Path | None]:

@@ -307,33 +307,50 @@ def test_fresh_keeps_no_pass(audited, tmp_path):
     }
 
 
-def test_two_audits_into_one_folder_take_turns_and_agree(audited, tmp_path):
-    """The second one waits, finds all steps done, and leaves every file as it is."""
-    _, folder, _ = audited
-    shutil.copytree(folder / "out", tmp_path / "out")
-    (tmp_path / "out" / "audit_manifest.json").unlink()
-    told, ended = [], threading.Event()
+def audited_after(other, out, settings):
+    """An audit that finds another at work in its folder, which does `other` before it ends."""
+    told, waits = [], threading.Event()
 
-    def waits(line):
+    def heard(line):
         if BUSY in line:
             told.append(line)
-            ended.set()
+            waits.set()
 
-    def busy():
-        with in_turn(tmp_path / "out"):
-            assert ended.wait(60)
+    def works():
+        with in_turn(out):
+            begun.set()
+            assert waits.wait(60)
+            other()
 
-    other = threading.Thread(target=busy)
-    other.start()
-    names, settings = ("demo/masked_readout", "demo/never"), settings_of(folder)
-    found = audited_into(names, settings, tmp_path / "out", notice=waits)
-    other.join()
-    assert told == [f"{tmp_path / 'out'}: {BUSY}"]
-    assert [one.source for one in found.results] == [*names]
-    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "out").rglob("*") if p.is_file()}
-    again = audited_into(names, settings, tmp_path / "out", notice=waits)
-    assert {p: p.stat().st_mtime_ns for p in before} == before
-    assert [one.summary for one in again.results] == [one.summary for one in found.results]
+    begun = threading.Event()
+    works_on = threading.Thread(target=works)
+    works_on.start()
+    begun.wait()
+    found = audited_into(("demo/masked_readout", "demo/never"), settings, out, notice=heard)
+    works_on.join()
+    assert told == [f"{out}: {BUSY}"]
+    return found
+
+
+def test_two_audits_into_one_folder_take_turns_and_agree(audited, tmp_path, monkeypatch):
+    def said(results):
+        return [(one.source, one.uds, one.verdict, one.metrics) for one in results]
+
+    results, folder, _ = audited
+    out, settings = tmp_path / "out", settings_of(folder)
+    shutil.copytree(folder / "out", out)
+    sealed = out / "audit_manifest.json"
+    sealed.unlink()
+    found = audited_after(lambda: None, out, settings)
+    assert sealed.exists()
+    assert said(found.results) == said(results)
+    # what the other one found is the answer
+    before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    sealed.rename(tmp_path / "kept")
+    monkeypatch.setattr("lensaudit.auditing.audit.measure", None)
+    found = audited_after(lambda: (tmp_path / "kept").rename(sealed), out, settings)
+    assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
+    assert said(found.results) == said(results)
 
 
 def test_a_fresh_audit_that_breaks_leaves_the_earlier_one(audited, tmp_path, monkeypatch):
