@@ -49,7 +49,8 @@ def run(settings: LogSettings, as_json: bool, dry_run: bool) -> None:
     """
     if dry_run:
         plan = library.judge_jobs.plan_job(settings)
-        answer(plan, _fields(plan), as_json=as_json)
+        done = {name: value for name, value in plan.items() if name == "nothing_to_do"}
+        answer(plan, _fields(done or plan), as_json=as_json)
         if not as_json and not plan["probed"]:
             notice(
                 "the model was never probed; run `lensaudit judge probe` for its own mode and "
@@ -128,12 +129,8 @@ def batch_cancel(folder: Path, settings: JudgeSettings) -> None:
 
 def print_judged(job: "library.judge_jobs.JudgeJob", *, as_json: bool) -> None:
     """The table or the summary, where the files are, and what is unfinished."""
-    answer(
-        read_json(job.folder / "summary.json"),
-        library.screen_evaluation.of_judged(job),
-        job.folder,
-        as_json=as_json,
-    )
+    found = read_json(job.folder / "summary.json")
+    answer(found, library.screen_evaluation.of_judged(found), job.folder, as_json=as_json)
     library.judge_jobs.refuse_unfinished(job)
 
 

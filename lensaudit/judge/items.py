@@ -117,6 +117,14 @@ class GradedItem:
         scores = {} if said.score is None else {name: said.score}
         return cls(item, scores, said.status, said.reason, cut=said.cut, **more)
 
+    @classmethod
+    def read(cls, item: JudgeRequest, row: Mapping[str, Any]) -> "GradedItem":
+        """The item with what its row in `results.jsonl` says."""
+        known = ("context", "idx", "scores", "status", "unscored", "cut", "keys")
+        evidence = {name: value for name, value in row.items() if name not in known}
+        reason, keys = row["unscored"] or "", tuple(row["keys"])
+        return cls(item, row["scores"], row["status"], reason, evidence, keys, row["cut"])
+
     def document(self) -> dict[str, Any]:
         """The row as `results.jsonl` has it."""
         return {

@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError, PartialError, WorkError
-from lensaudit.files import alone, canonical_json, digest, slug, write_csv, write_json, write_jsonl
+from lensaudit.files import (
+    alone,
+    canonical_json,
+    digest,
+    read_appended,
+    slug,
+    write_csv,
+    write_json,
+    write_jsonl,
+)
 from lensaudit.groups import unit_of
 from lensaudit.judge.calls import Found, Pending, Reply, Spent
 from lensaudit.judge.client import Capability, JudgeClient, expected_usage, open_client
@@ -25,13 +34,16 @@ from lensaudit.judge.rubric import RubricGrader
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import WORDS, LogSettings
 from lensaudit.progress import Notice, Tell, unheard
+from lensaudit.results.keyed import held
 from lensaudit.results.reading import json_object
 from lensaudit.results.records import (
+    BEGUN,
     MANIFEST,
     Run,
     check_free,
     claim,
     folder_of,
+    is_whole,
     manifest,
     models_in,
 )
@@ -73,6 +85,12 @@ class JudgeJob:
         """Of rows with a generation, then of the others."""
         return tuple(dict.fromkeys(one.context for one in (*self.items, *self.requests)))
 
+    @cached_property
+    def ordered(self) -> list[JudgeRequest]:
+        """All rows, context by context; gaps after the rest."""
+        rows = [*self.items, *(one for one in self.requests if one.gap)]
+        return sorted(rows, key=lambda one: self.contexts.index(one.context))
+
     @property
     def digest(self) -> str:
         """Content hash of what is judged."""
@@ -106,10 +124,29 @@ class JudgeJob:
 
     def graded(self, found: Found) -> "JudgeJob":
         """The job with its rows, when all outcomes are known."""
-        rows = [self.grader.graded(one, found) for one in self.items]
-        rows += [GradedItem(one, {}, "unscored", one.gap) for one in self.requests if one.gap]
-        rows.sort(key=lambda row: self.contexts.index(row.item.context))
+        rows = [
+            GradedItem(one, {}, "unscored", one.gap) if one.gap else self.grader.graded(one, found)
+            for one in self.ordered
+        ]
         return replace(self, found=found, rows=tuple(rows))
+
+    def found_again(self, folder: Path) -> "JudgeJob | None":
+        """The job with its rows, as a finished run wrote them into `folder`.
+
+        None where a row has no score that another run could give it, or a file is not as it was
+        written.
+        """
+        if self.settings.fresh or (folder / BEGUN).exists() or not is_whole(folder):
+            return None
+        said = json_object(folder / "summary.json")
+        lines = list(read_appended(folder / "results.jsonl"))
+        names = [(one.context, one.idx) for one in self.ordered]
+        if names != [(row["context"], row["idx"]) for row in lines]:
+            return None
+        rows = tuple(map(GradedItem.read, self.ordered, lines))
+        job = replace(self, folder=folder, rows=rows)
+        told = said.get("calibration") == self.calibrations()
+        return job if told and job.n_scored and UNFINISHED.isdisjoint(job.status) else None
 
     @contextlib.contextmanager
     def alone(self, tell: Notice = unheard) -> Iterator["JudgeJob"]:
@@ -286,31 +323,38 @@ def run_job(
     progress: Tell = unheard,
     tell: Notice = unheard,
 ) -> JudgeJob:
-    """Judge a log and write the results, also where they are partial.
+    """Judge a log and write the results, also where they are partial; read those of a finished run.
 
     Raises:
         InputError: before anything is asked.
         TryAgainError: another process judges into the same folder.
     """
-    with open_job(settings, progress) as opened, opened.alone(tell) as job:
-        return job.judged().written()
+    with open_job(settings, progress) as opened:
+        folder = opened.placed(tell)
+        if (found := opened.found_again(folder)) is not None:
+            tell(f"{held(folder)}; nothing to do")
+            return found
+        with opened.alone() as job:
+            return job.judged().written()
 
 
 def plan_job(settings: LogSettings) -> dict[str, Any]:
     """What a run would ask, as a document; sends and writes nothing.
 
+    Of a finished run `nothing_to_do` says where it is.
     A model that was never probed counts as one that can do everything and does not think.
     """
     looked = settings
     if settings.cache is not None and not Path(settings.cache).exists():
         looked = replace(settings, cache=None)
     with open_job(looked, asks=False) as job:
-        job.placed()
+        folder = job.placed()
+        there = job.found_again(folder) is not None
         client, identity = job.client, job.grader.identity
         calls = {call.key: call for call in job.pending({})}
         asked = [call for call in calls.values() if client and client.cache.get(call) is None]
         used = sum(map(expected_usage, asked), Spent())
-        return {
+        return ({"nothing_to_do": held(folder)} if there else {}) | {
             "items": len(job.items),
             "gaps": len(job.requests) - len(job.items),
             "calls": len(calls),

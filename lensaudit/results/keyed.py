@@ -78,32 +78,46 @@ def seal(folder: Path, made: Manifest, *, key: str, files: Iterable[str]) -> Pat
     return replace(made, inputs={**made.inputs, "key": key}).write(folder, files)
 
 
-def finished(folder: Path, key: str, command: str) -> bool:
-    """Whether `folder` holds the finished work of this very run, each file as it was written."""
+def held(folder: Path) -> str:
+    """What is said where a run is asked again."""
+    return f"{folder} holds this run already"
+
+
+def finished(folder: Path, key: str, command: str, name: str = MANIFEST) -> bool:
+    """Whether `folder` holds the finished work of this very run, each file as it was written.
+
+    Args:
+        folder: may hold anything, or be missing.
+        key: of the run.
+        command: as its manifest calls it.
+        name: of the manifest.
+    """
     with suppress(InputError):
-        return check_own(folder, key, command)
+        return check_own(folder, key, command, name)
     return False
 
 
-def check_own(folder: Path, key: str, command: str) -> bool:
+def check_own(folder: Path, key: str, command: str, name: str = MANIFEST) -> bool:
     """Whether `folder` holds this very run, finished; refuses one with anything else in it.
+
+    Arguments are those of `finished`.
 
     Raises:
         InputError: another command's, another run's, nobody's, or this one's with files that were
             changed since.
     """
     check_free(folder, command)
-    mark = next((one for one in (MANIFEST, BEGUN) if (folder / one).exists()), None)
+    mark = next((one for one in (name, BEGUN) if (folder / one).exists()), None)
     if mark is not None:
         if part(json_object(folder / mark), "inputs").get("key") != key:
             raise InputError(f"{folder}: holds a run with other settings; name another --out")
-        for line in misfits(folder, largest=LOOKED_AT_BYTES) if mark == MANIFEST else ():
+        for line in misfits(folder, name=name, largest=LOOKED_AT_BYTES) if mark == name else ():
             raise InputError(f"{folder}: {line}; name another --out")
     elif folder.is_dir() and any(folder.iterdir()):
         raise InputError(
             f"{folder}: is not empty and holds no run of this command; name another --out"
         )
-    return mark == MANIFEST
+    return mark == name
 
 
 def in_folder(
@@ -142,7 +156,7 @@ def in_folder(
     command = identity["command"]
     if check_own(out, key, command):
         if not fresh:
-            notice(f"{out} holds this run already; nothing to do")
+            notice(f"{held(out)}; nothing to do")
             return read_as(record, path)
         computed()
     begin(out, key, command)
@@ -168,7 +182,7 @@ def planned(
         InputError: the folder holds something else.
     """
     if check_own(out, digest(identity), identity["command"]) and not fresh:
-        return f"nothing to do: {out} holds this run already"
+        return f"nothing to do: {held(out)}"
     return plan()
 
 

@@ -1,14 +1,13 @@
 """Metrics of an evaluation or of a judge: a row each, and what has no value."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from lensaudit.metrics.registry import all_metrics
 from lensaudit.screen.cells import brief, interval, no_interval
 from lensaudit.screen.tables import Part, table
 
 if TYPE_CHECKING:
-    from lensaudit.judge.jobs import JudgeJob
     from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
 
 ARROWS = {"knows": "↑ knows", "forgot": "↑ forgot"}
@@ -62,14 +61,15 @@ def _counts(entry: "MetricResult") -> str:
     return f"{n}/{n + entry.n_unscored}" if n else ""
 
 
-def of_judged(job: "JudgeJob") -> Iterator[Part]:
-    """Means with intervals, and the account."""
-    from lensaudit.judge.jobs import columns
+def of_judged(found: Mapping[str, Any]) -> Iterator[Part]:
+    """Means with intervals, and the account.
 
-    grader = job.grader
-    low, high = grader.identity["scale"]
+    Args:
+        found: `summary.json` of `judge`.
+    """
+    low, high = found["judge"]["scale"]
     yield table(
-        f"{grader.identity['grader']}, {low} to {high}",
+        f"{found['judge']['grader']}, {low} to {high}",
         ("context", "metric", "mean", "95 % interval", "median", "scored"),
         (
             (
@@ -80,26 +80,25 @@ def of_judged(job: "JudgeJob") -> Iterator[Part]:
                 brief(one["median"]),
                 f"{one['n']}/{one['n'] + one['n_invalid']}",
             )
-            for context, metrics in columns(job).items()
+            for context, metrics in found["contexts"].items()
             for metric, one in metrics.items()
         ),
         left=("context", "metric", "95 % interval"),
     )
-    yield _account(job)
+    yield _account(found)
 
 
-def _account(job: "JudgeJob") -> str:
+def _account(found: Mapping[str, Any]) -> str:
     """What was asked, what it took, what has no score."""
-    parts = [f"{n} {status}" for status, n in job.status.items() if status != "ok"]
+    parts = [f"{n} {status}" for status, n in found["status"].items() if status != "ok"]
     gaps = f"; without a score: {', '.join(parts)}" if parts else ""
-    if job.n_cut:
-        gaps += f"; {job.n_cut} with a text of which the judge saw the beginning alone"
-    if (client := job.client) is None:
+    if found["n_cut"]:
+        gaps += f"; {found['n_cut']} with a text of which the judge saw the beginning alone"
+    if (spent := found["spent"]) is None:
         return f"nobody was asked{gaps}"
-    spent = client.budget.spent
-    cost = f", cost {spent.cost:.4g}" if spent.cost else ""
-    failed = f"{spent.n_failed} of them failed, " if spent.n_failed else ""
+    cost = f", cost {spent['cost']:.4g}" if spent["cost"] else ""
+    failed = f"{spent['n_failed']} of them failed, " if spent["n_failed"] else ""
     return (
-        f"{spent.calls} calls ({failed}{client.n_cached} answers from the cache), "
-        f"{spent.tokens_in} tokens in, {spent.tokens_out} out{cost}{gaps}"
+        f"{spent['calls']} calls ({failed}{found['calls']['cached']} answers from the cache), "
+        f"{spent['tokens_in']} tokens in, {spent['tokens_out']} out{cost}{gaps}"
     )

@@ -27,7 +27,7 @@ from lensaudit.models.registry import default_data
 from lensaudit.patching.prepare import encode_all, prepare
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results.keyed import Ledger
+from lensaudit.results.keyed import Ledger, held
 from lensaudit.results.kinds.directions import DirectionsRecord, Experiment, Recovery
 from lensaudit.results.reading import document
 from lensaudit.results.records import NamedModel, RunResult, check_free, claim, manifest
@@ -262,7 +262,7 @@ def plan_of(audit: DirectionsAudit) -> str:
     out = folder_of(audit.settings)
     _, done = _made(Ledger(out / LOG, "interventions", {}), audit.identity())
     if done >= {(kind, fold.number) for kind, fold in _wanted(audit)}:
-        return f"nothing to do: {out} holds this run already"
+        return f"nothing to do: {held(out)}"
     names = ", ".join(f"{role} {one.spec.name}" for role, one in audit.checkpoints.items())
     groups = {e.group for e in audit.encoded["forget"]}
     grid = len(audit.layers) * len(audit.strengths)

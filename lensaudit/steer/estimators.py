@@ -24,8 +24,9 @@ from scipy.stats import norm
 from torch import Tensor
 
 from lensaudit.errors import InputError
-from lensaudit.files import digest, make_folder, read_json, write_bytes, write_json
+from lensaudit.files import digest, make_folder, read_json, write_bytes
 from lensaudit.patching.interventions import strength_of
+from lensaudit.results.keyed import write_keyed
 from lensaudit.results.reading import Length, Number, Whole, checked
 from lensaudit.scores.stats import auc
 from lensaudit.steer.settings import Method
@@ -238,6 +239,8 @@ class SteeringVector:
     dtype: str = ""
     asked: tuple[str, ...] = ()
     """Hashes of the questions it was estimated from: none of them may be asked to test it."""
+    key: str = ""
+    """Content hash of all that it was estimated from, and how."""
 
     @property
     def norm(self) -> float:
@@ -294,7 +297,7 @@ def save_vector(vector: SteeringVector, folder: Path) -> Path:
     content = save({"vector": vector.vector.float().contiguous()})
     if not path.is_file() or path.read_bytes() != content:
         write_bytes(path, content)
-    write_json(path.with_suffix(".json"), vector.document())
+    write_keyed(path.with_suffix(".json"), vector.document())
     return path
 
 

@@ -14,8 +14,9 @@ of the questions added: what is chosen on one half is reported on the other (`st
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from lensaudit.judge.items import Judge, JudgeRequest
 from lensaudit.judge.programmatic import ENTITY
 from lensaudit.patching.interventions import Where
 from lensaudit.progress import Notice, Tell
+from lensaudit.results.keyed import finished, held
+from lensaudit.results.reading import json_object
 from lensaudit.results.records import MANIFEST, check_free, claim, manifest
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.stats import mean_known, spearman
@@ -45,6 +48,7 @@ from lensaudit.steer.trait import (
     Trait,
     TraitModel,
     check_disjoint,
+    chosen_judges,
     identity_of,
     judged,
     judges,
@@ -343,14 +347,44 @@ class Steering(TraitModel):
             return "results.json", MANIFEST
         return "layer_sweep.json", f"layer_sweep_{MANIFEST}"
 
-    def plan(self) -> str:
-        """What a run would do, in one line.
+    @cached_property
+    def key(self) -> str:
+        """Content hash of all that the results depend on.
 
         Raises:
-            InputError: files of nobody we know lie in the folder.
+            InputError: a judge has no address.
         """
+        settings = self.settings
+        names = ("where", "n_rollouts", "coefficient", "ratio")
+        chosen = {name: getattr(settings, name) for name in names if hasattr(settings, name)}
+        judge, second = settings.judge, settings.coherence_judge
+        return digest(
+            {
+                **self.conditions(),
+                **self.sampling,
+                **chosen,
+                "trait": asdict(self.trait),
+                "judges": chosen_judges(judge, second, settings, offline=True),
+                "rows": [[one.name, one.vector.document(), one.coefficient] for one in self.rows],
+            }
+        )
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the folder holds this very run, finished."""
+        return finished(self.folder, self.key, COMMAND, self.files[1])
+
+    def plan(self) -> str:
+        """What a run would do, in one line; of a finished run nothing.
+
+        Raises:
+            InputError: files of nobody we know lie in the folder, or a judge cannot be asked.
+        """
+        if self.is_there:
+            return f"nothing to do: {held(self.folder)}"
         check_free(self.folder, COMMAND, self.files[:1], self.files[1])
         settings, n_questions = self.settings, len(self.trait.questions)
+        chosen_judges(settings.judge, settings.coherence_judge, settings, offline=False)
         n_answers = len(self.rows) * n_questions * settings.n_rollouts
         return (
             f"{settings.name}: {len(self.rows)} settings x {n_questions} questions "
@@ -360,7 +394,7 @@ class Steering(TraitModel):
         )
 
     def run(self, progress: Tell) -> tuple[dict[str, Any], Path]:
-        """Ask, judge and write; the results and their file.
+        """Ask, judge and write, or read what a finished run wrote; the results and their file.
 
         Raises:
             PartialError: some answers could not be judged; the rest is written.
@@ -368,6 +402,9 @@ class Steering(TraitModel):
         started, settings, out = time.monotonic(), self.settings, self.folder
         job, ask = replace(self, progress=progress), sweep
         file, record = self.files
+        if self.is_there:
+            self.notice(f"{held(out)}; nothing to do")
+            return json_object(out / file), out / file
         own = ("name", "vectors", "method", "layers", "ratio", "coefficient")
         hashes = list(dict.fromkeys(one.vector.hash() for one in self.rows))
         inputs: dict[str, Any] = {"vectors": hashes}
@@ -397,7 +434,7 @@ class Steering(TraitModel):
         manifest(
             COMMAND,
             options=plain(settings, without=(*own, "out", "key_file", "key_env")),
-            inputs={**self.conditions(), "model": named, **inputs},
+            inputs={**self.conditions(), "model": named, **inputs, "key": self.key},
             device=self.device,
             started=started,
         ).write(out, [file], record)

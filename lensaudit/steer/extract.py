@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -18,11 +20,13 @@ from lensaudit.files import digest
 from lensaudit.judge.programmatic import ENTITY
 from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.progress import Notice, Tell, unheard
+from lensaudit.results.keyed import held, keyed_document
 from lensaudit.results.reading import checked, null
 from lensaudit.steer.estimators import (
     Separation,
     SteeringVector,
     direction_of,
+    load_vector,
     mean_separation,
     save_vector,
     separation,
@@ -33,7 +37,7 @@ from lensaudit.steer.trait import (
     ContrastSample,
     Trait,
     TraitModel,
-    asked,
+    chosen_judges,
     elicit,
     encode_sample,
     filtered,
@@ -41,6 +45,7 @@ from lensaudit.steer.trait import (
     load_trait,
     positions_read,
     question_hash,
+    to_elicit,
     whole_pairs,
     written,
 )
@@ -57,15 +62,39 @@ def open_extraction(settings: ExtractSettings, notice: Notice = unheard) -> Trai
     """
     job = TraitModel.opened(settings, contrast_trait(settings), notice)
     _ = job.layers  # says what is wrong with them
+    if not job.trait.written:
+        to_elicit(job)
     if settings.filter_judge == ENTITY.name:
         raise InputError("--filter entity: elicited answers have no entity; use another judge")
-    for name, flag in _OF_ELICITED.items() if job.trait.written else ():
-        if (given := getattr(settings, name)) != getattr(ExtractSettings, name):
-            raise InputError(
-                f"{flag} {given}: the answers of {job.trait.name} are written, not "
-                "elicited, and are taken as they are; leave it out"
-            )
+    for line in idle(settings).values():
+        raise InputError(line)
     return job
+
+
+def idle(settings: ExtractSettings) -> dict[str, str]:
+    """Settings that were chosen and do nothing for answers that are written -> why.
+
+    Raises:
+        InputError: the trait or its rows cannot be read.
+    """
+    trait = contrast_trait(settings)
+    if not trait.written:
+        return {}
+    drawn = {"seed": "--seed"} if _DRAWN.isdisjoint(_methods(settings)) else {}
+    given = {
+        (name, flag): getattr(settings, name)
+        for name, flag in {**_OF_ELICITED, **drawn}.items()
+        if getattr(settings, name) != getattr(ExtractSettings, name)
+    }
+    return {
+        name: f"{flag} {value}: the answers of {trait.name} are written, not elicited, and are "
+        "taken as they are; leave it out"
+        for (name, flag), value in given.items()
+    }
+
+
+_DRAWN = frozenset(("gradient", "random"))
+"""Methods that begin at random."""
 
 
 _OF_ELICITED = {
@@ -77,17 +106,60 @@ _OF_ELICITED = {
 """Settings of answers that a model is asked for -> as they are typed."""
 
 
-def _methods(job: TraitModel) -> tuple[Method, ...]:
-    return job.settings.methods or ("mean_diff", "probe")
+def _methods(settings: ExtractSettings) -> tuple[Method, ...]:
+    return settings.methods or ("mean_diff", "probe")
+
+
+def key_of(job: TraitModel) -> str:
+    """Content hash of all that a vector depends on beside its method and layer.
+
+    Raises:
+        InputError: the judge that filters answers has no address.
+    """
+    settings, judge = job.settings, job.settings.filter_judge
+    return digest(
+        {
+            **job.conditions(),
+            **job.sampling,
+            "trait": asdict(job.trait),
+            "position": settings.position,
+            "n_rollouts": settings.n_rollouts,
+            "filter": judge
+            if judge == "none"
+            else chosen_judges(judge, None, settings, offline=True),
+        }
+    )
+
+
+def found_again(job: TraitModel) -> list[SteeringVector] | None:
+    """Every vector that is asked for, as a finished run wrote it; None where one is not there."""
+    key, one, found = key_of(job), job.checkpoint, list[SteeringVector]()
+    for method, layer in product(_methods(job.settings), job.layers):
+        path = job.folder / "vectors" / f"{method}_layer{layer}.safetensors"
+        if keyed_document(path.with_suffix(".json"), key) is None:
+            return None
+        with suppress(InputError):
+            shape = {"d_model": one.d_model, "n_layers": one.n_layers}
+            found.append(load_vector(path, **shape, name=one.spec.name))
+    return found if len(found) == len(_methods(job.settings)) * len(job.layers) else None
 
 
 def plan_of(job: TraitModel) -> str:
-    """What a run would do, in one line."""
-    n_answers, how = len(job.trait.written), "written"
-    if not n_answers and job.trait.extraction:
-        n_answers = len(asked(job.trait.extraction, job.settings.n_rollouts))
-        how = "elicited"
-    methods, layers = _methods(job), job.layers
+    """What a run would do, in one line; of a finished run nothing.
+
+    Raises:
+        InputError: too few answers, or a judge that cannot be asked.
+    """
+    if found_again(job) is not None:
+        return f"nothing to do: {held(job.folder)}"
+    if job.trait.written:
+        n_answers, how = len(job.trait.written), "written"
+        _encoded(job, written(job.trait))  # says what is wrong with them
+    else:
+        n_answers, how = len(to_elicit(job)), "elicited"
+        if (judge := job.settings.filter_judge) != "none":
+            chosen_judges(judge, None, job.settings, offline=False)
+    methods, layers = _methods(job.settings), job.layers
     return (
         f"{job.settings.name}: {n_answers} {how} answers of {job.trait.name}, {len(layers)} "
         f"layers, {', '.join(methods)} at {job.settings.position}: "
@@ -96,7 +168,10 @@ def plan_of(job: TraitModel) -> str:
 
 
 def run(job: TraitModel, progress: Tell) -> list[SteeringVector]:
-    """Estimate the directions and write them to `vectors/`."""
+    """Estimate the directions and write them to `vectors/`, or read what a finished run wrote."""
+    if (found := found_again(job)) is not None:
+        job.notice(f"{held(job.folder)}; nothing to do")
+        return found
     job = replace(job, progress=progress)
     vectors = extract(job, samples_of(job))
     for vector in vectors:
@@ -188,8 +263,8 @@ def extract(job: TraitModel, samples: Sequence[ContrastSample]) -> list[Steering
         contrast = read(activations, encoded, kept, job)
     hashes = tuple(sorted({question_hash(one.question) for one in samples}))
     return [
-        replace(_vector(job, contrast, column, method), data=data, asked=hashes)
-        for method in _methods(job)
+        replace(_vector(job, contrast, column, method), data=data, asked=hashes, key=key_of(job))
+        for method in _methods(job.settings)
         for column in range(len(job.layers))
     ]
 

@@ -20,6 +20,7 @@ from lensaudit.errors import InputError, PartialError
 from lensaudit.files import digest, read_json, slug
 from lensaudit.groups import batched
 from lensaudit.judge.client import Budget, open_client
+from lensaudit.judge.endpoint import open_endpoint
 from lensaudit.judge.items import Judge, JudgeRequest, JudgeVerdict
 from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import COHERENCE, check_template
@@ -35,7 +36,7 @@ from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.keyed import Ledger
 from lensaudit.results.reading import Flag, checked
 from lensaudit.results.records import check_free
-from lensaudit.settings import results_folder
+from lensaudit.settings import path_of, results_folder
 from lensaudit.steer.generate import (
     NO_EDITS,
     Edits,
@@ -442,15 +443,29 @@ def asked(elicitation: Elicitation, n_rollouts: int) -> list[tuple[str, Contrast
     ]
 
 
+def to_elicit(job: TraitModel) -> list[tuple[str, ContrastSample]]:
+    """The samples that a model is asked for, see `asked`.
+
+    Raises:
+        InputError: the trait has no elicitation, or entities are wanted, which no such answer has.
+    """
+    if job.trait.extraction is None:
+        raise InputError(f"trait {job.trait.name}: no extraction prompts and no contrast rows")
+    if job.settings.position == "span":
+        raise InputError(
+            "--position span: elicited answers have no entity; give annotated rows (question, "
+            "answer, prefix, entity)"
+        )
+    return asked(job.trait.extraction, job.settings.n_rollouts)
+
+
 def elicit(job: TraitModel) -> list[ContrastSample]:
     """The trait's answers, generated where the log lacks them, batch by batch.
 
     Raises:
-        InputError: the trait has no elicitation.
+        InputError: as `to_elicit`.
     """
-    if job.trait.extraction is None:
-        raise InputError(f"trait {job.trait.name}: no extraction prompts and no contrast rows")
-    wanted = asked(job.trait.extraction, job.settings.n_rollouts)
+    wanted = to_elicit(job)
     # what determines an answer: weights, format, sampling, prompt
     identity = digest(job.conditions())
 
@@ -567,11 +582,11 @@ def judges(
     Raises:
         InputError: no such judge, or an endpoint that cannot be asked.
     """
-    second = coherence or ("variety" if judge in PROGRAMMATIC else judge)
+    first, second = judge_names(judge, coherence)
     with contextlib.ExitStack() as stack:
         opened: dict[str, Judge] = {}
         budget: Budget | None = None
-        for name in dict.fromkeys((judge, second)):
+        for name in dict.fromkeys((first, second)):
             if name in PROGRAMMATIC:
                 opened[name] = PROGRAMMATIC[name]
                 continue
@@ -579,4 +594,36 @@ def judges(
             client = stack.enter_context(opening)
             budget = client.budget
             opened[name] = ScalarJudge(client, client.capability())
-        yield opened[judge], opened[second]
+        yield opened[first], opened[second]
+
+
+def judge_names(judge: str, coherence: str | None) -> tuple[str, str]:
+    """Who judges the trait, and who judges coherence."""
+    return judge, coherence or ("variety" if judge in PROGRAMMATIC else judge)
+
+
+def chosen_judges(
+    judge: str, coherence: str | None, access: JudgeAccess, *, offline: bool
+) -> list[dict[str, Any]]:
+    """What verdicts depend on, as far as it is known before a judge is asked.
+
+    Args:
+        judge: of the trait.
+        coherence: None: the usual one.
+        access: where language models are reached.
+        offline: whether a key may be missing.
+
+    Raises:
+        InputError: a language model has no address, or no key.
+    """
+
+    def host(name: str) -> str:
+        key = {"key_env": access.key_env, "key_file": path_of(access.key_file)}
+        return open_endpoint(name, access.base_url, offline=offline, **key).host
+
+    return [
+        {"name": name}
+        if name in PROGRAMMATIC
+        else {"name": name, "host": host(name), "mode": access.mode}
+        for name in judge_names(judge, coherence)
+    ]

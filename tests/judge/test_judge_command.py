@@ -63,6 +63,38 @@ def test_a_budget_ends_with_3_and_the_same_command_goes_on(stub_of, rows, capsys
     assert len(stub.chats) == n_probes + 6
 
 
+def test_a_finished_run_is_read_and_its_plan_says_so(stub_of, rows, capsys, tmp_path):
+    stub = stub_of()
+    judges = {"out": ["--by", "idk", *on(stub)], "words": ["--by", "words:entity"]}
+    for out, by in judges.items():
+        command = ["judge", "run", rows, "--out", out, *by]
+        assert run(command) == 0
+        shown = capsys.readouterr().out
+        assert run([*command, "--dry-run"]) == 0
+        assert capsys.readouterr().out == f"nothing to do: {out} holds this run already\n"
+        assert run([*command, "--dry-run", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["items"] == 6
+        before = {one: one.read_bytes() for one in (tmp_path / out).iterdir()}
+        (tmp_path / out).chmod(0o555)
+        assert run(command) == 0
+        captured = capsys.readouterr()
+        assert captured.out == shown
+        assert f"{out} holds this run already; nothing to do" in captured.err
+        assert {one: one.read_bytes() for one in (tmp_path / out).iterdir()} == before
+        (tmp_path / out).chmod(0o755)
+        # another run, one that was begun again, and one with a file that was changed
+        assert run([*command, "--limit", "2", "--dry-run"]) == 2
+        assert "holds the result of another run" in capsys.readouterr().err
+        for name, text in {"begun.json": "{}", "raw.jsonl": "{}\n"}.items():
+            (tmp_path / out / name).write_text(text)
+            assert run([*command, "--dry-run"]) == 0
+            assert "nothing to do" not in capsys.readouterr().out
+            assert run(command) == 0
+            capsys.readouterr()
+            assert run([*command, "--dry-run"]) == 0
+            assert "nothing to do" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("fault", "code", "said"),
     [

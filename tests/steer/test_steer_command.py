@@ -17,6 +17,7 @@ ASK = (
     "--model demo/full --trait demo_idk --positions last_prompt --questions 6 --rollouts 1 "
     "--max-new-tokens 12"
 )
+EXTRACT = "--model demo/full --trait demo_idk --position prompt_last"
 
 
 def steer(command, *more):
@@ -27,8 +28,7 @@ def steer(command, *more):
 def vectors(tmp_path_factory):
     """Vectors of two layers, and the folder of their activations."""
     out = tmp_path_factory.mktemp("steer")
-    how = "--layers 8-9 --method mean_diff --method random --position prompt_last"
-    extract = f"extract --model demo/full --trait demo_idk {how}"
+    extract = f"extract {EXTRACT} --layers 8-9 --method mean_diff --method random"
     assert steer(extract, "--activations", out / "activations", "--out", out) == 0
     return out / "vectors"
 
@@ -98,6 +98,50 @@ def test_a_finished_run_in_a_folder_that_was_moved_is_left_as_it_is(
     before = results(moved, "layer_sweep_manifest.json")
     assert steer(sweep, "--vectors", vectors, "--out", moved) == 0
     assert results(moved, "layer_sweep_manifest.json") == before
+
+
+NOTHING = "nothing to do: {} holds this run already\n"
+
+
+def test_the_plan_of_a_finished_run_says_so_and_the_run_reads_it(vectors, copied, tmp_path, capsys):
+    own = ["--activations", tmp_path / "a", "--out", tmp_path / "x"]
+    extract = f"extract {EXTRACT} --layers 8 --method mean_diff --method random"
+    assert steer(extract, *own) == 0
+    sweep = [f"sweep {ASK} --layers 8 --judge idk --temperature 0", "--vectors", vectors]
+    sweep += ["--out", tmp_path / "s"]
+    assert steer(*sweep) == 0
+    before = results(tmp_path / "s", "layer_sweep.json")
+    write_json(tmp_path / "s" / "layer_sweep.json", before | {"timestamp": "then"})
+    assert steer(*sweep) == 0  # the table was changed: it is made anew
+    before = results(tmp_path / "s", "layer_sweep.json")
+    assert before["timestamp"] != "then"
+    asked = {
+        tmp_path / "x": (lambda *more: steer(extract, *own, *more), ["--seed", "1"], "2 vec"),
+        copied: (lambda *more: evaluate(vectors, copied, *more), ["--seed", "1"], "18 answers"),
+        tmp_path / "s": (lambda *more: steer(*sweep, *more), ["--rollouts", "2"], "24 answers"),
+    }
+    for folder, (ask, other, said) in asked.items():
+        capsys.readouterr()
+        assert ask("--dry-run") == 0
+        assert capsys.readouterr().out == NOTHING.format(folder)
+        assert ask() == 0
+        assert f"{folder} holds this run already; nothing to do" in capsys.readouterr().err
+        assert ask(*other, "--dry-run") == 0
+        assert said in capsys.readouterr().out
+    assert results(tmp_path / "s", "layer_sweep.json") == before
+    (tmp_path / "x" / "vectors" / "random_layer8.json").write_text("{}")
+    assert steer(extract, *own, "--dry-run") == 0
+    assert "2 vectors" in capsys.readouterr().out
+
+
+def test_a_plan_refuses_what_the_run_refuses(vectors, tmp_path, capsys):
+    elicited = "extract --model demo/full --trait refusal --position span"
+    for dry in ([], ["--dry-run"]):
+        assert steer(elicited, "--out", tmp_path / "x", *dry) == 2
+        assert "have no entity; give annotated rows" in capsys.readouterr().err
+        away = ["--base-url", "https://judge.example", *dry]
+        assert evaluate(vectors, tmp_path / "y", *away, judge="stub") == 2
+        assert "no key for judge.example" in capsys.readouterr().err
 
 
 def test_answers_of_another_vector_are_not_taken_for_this_ones(vectors, copied):

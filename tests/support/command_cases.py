@@ -115,6 +115,7 @@ KEYS = ((r"\b(?<!\.)(?=[a-f]*\d)[0-9a-f]{16,64}\b", "<key>"),)
 """Keys of weights trained here, whose last bits are the machine's."""
 VECTORS = (
     (r'("(?:hash|vector|identity)": ?)"[0-9a-f]{32}"', r"\1…"),
+    (r'^( +"key": ?)"[0-9a-f]{32}"', r"\1…"),
     (r'^( +)"[0-9a-f]{32}"', r"\1…"),
 )
 """Keys of directions that were estimated, and of what was said with them: of last bits, too."""
@@ -462,7 +463,7 @@ _CASES = (
         "sweep_collect",
         "sweep collect s",
         after=("sweep_run",),
-        rules=PLANNED,
+        rules=(*PLANNED, (r'("key": ?)"[0-9a-f]{32}"', r"\1…")),
         skip=(r"s/results/base/.*/(eval|patch)/", r"s/results/nf4/demo-(full|retain)/"),
     ),
     Case("sweep_verify", "sweep verify s --sample 1 --json", after=("sweep_run",), rules=PLANNED),
