@@ -1,10 +1,12 @@
 """All finished units as one table, and as the folders that `meta` and `report` read.
 
 results/table.csv, table.json, table.parquet   one row per unit and metric
-results/collected.json                          how many planned units each number rests on
 results/verdicts.json                           what may be said of each model, by variant
 results/<variant>/<model>/{eval,patch,know}     as these commands leave them
 results/<variant>/to_do.json                    models without a result, and why
+results/collected.json                          how many planned units each number rests on; last of
+                                                all, with the key of what was collected and the hash
+                                                of every file
 """
 
 import importlib.util
@@ -17,9 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import PartialError, VerificationError, shortened
-from lensaudit.files import make_folder, os_error, remove_below, slug, write_csv, write_json
+from lensaudit.files import (
+    digest,
+    make_folder,
+    os_error,
+    remove_below,
+    slug,
+    write_csv,
+    write_json,
+)
 from lensaudit.progress import Notice, unheard
-from lensaudit.results.records import check_free, misfits
+from lensaudit.results.keyed import held, keyed_document, write_keyed
+from lensaudit.results.records import check_free, code_digest, mark_of, misfits
 from lensaudit.sweep.attempts import (
     PARTS,
     RESULT,
@@ -51,6 +62,7 @@ COLUMNS = (
     "unit",
 )
 COLLECTED, VERDICTS = "collected.json", "verdicts.json"
+_AT_THE_TOP = (VERDICTS, "table.csv", "table.json", "table.parquet")
 TableRow = Mapping[str, Any]
 """Column -> value."""
 Results = Mapping[Unit, Mapping[str, Any]]
@@ -66,6 +78,8 @@ def collect(
     notice: Notice = unheard,
 ) -> Path:
     """Write the table of all numbers and the folders that `meta` and `report` read; where they are.
+
+    Where the folder holds them already, it stays as it is.
 
     Args:
         sweep: in its folder.
@@ -88,9 +102,40 @@ def collect(
             "run the sweep again, or collect what is there with --allow-missing"
         )
     done = _finished(sweep, states)
+    rows = [row for unit, result in done.items() for row in table_rows(unit, result)]
+    counted = summary(sweep, states, rows, missing) | {"keeps": keeps(sweep, done)}
+    with_pandas = importlib.util.find_spec("pyarrow") is not None
+    of_units = {unit.id: dict(result) for unit, result in done.items()}
+    key = digest([counted, of_units, with_pandas, code_digest()])
+    if _is_there(folder, key):
+        notice(f"{held(folder)}; nothing to do")
+    else:
+        _write(sweep, states, done, rows, counted | {"key": key}, folder)
+    for line in (*_notes(sweep, rows), *(f"missing: {one}: {why}" for one, why in missing.items())):
+        notice(line)
+    return folder
+
+
+def _is_there(folder: Path, key: str) -> bool:
+    """Whether a folder holds a collection of this key, each file as it was written, and no more."""
+    known = (keyed_document(folder / COLLECTED, key) or {}).get("files") or {}
+    below = {one.parent for one in folder.glob("*/to_do.json")}
+    there = {path for one in below for path in one.rglob("*") if path.is_file()}
+    names = {path.relative_to(folder).as_posix() for path in there}
+    return bool(known) and names <= known.keys() and not misfits(folder, name=COLLECTED)
+
+
+def _write(
+    sweep: Sweep,
+    states: Sequence[UnitState],
+    done: Results,
+    rows: Sequence[TableRow],
+    counted: Mapping[str, Any],
+    folder: Path,
+) -> None:
     make_folder(folder)
     # an earlier collection goes: what is here belongs to one plan
-    for name in (COLLECTED, VERDICTS, "table.csv", "table.json", "table.parquet"):
+    for name in (COLLECTED, *_AT_THE_TOP):
         (folder / name).unlink(missing_ok=True)
     for earlier in [path.parent for path in folder.glob("*/to_do.json")]:
         remove_below(folder, earlier)
@@ -99,15 +144,13 @@ def collect(
         own = [one for one in states if one.unit.variant == variant and one.result is None]
         to_do = {one.unit.target: why_missing(one) for one in own}
         write_json(make_folder(folder / variant) / "to_do.json", to_do)
-    rows = [row for unit, result in done.items() for row in table_rows(unit, result)]
     _table(folder, rows)
-    write_json(
-        folder / COLLECTED, summary(sweep, states, rows, missing) | {"keeps": keeps(sweep, done)}
-    )
     write_json(folder / VERDICTS, judged(folder))
-    for line in (*_notes(sweep, rows), *(f"missing: {one}: {why}" for one, why in missing.items())):
-        notice(line)
-    return folder
+    variants = {one.parent for one in folder.glob("*/to_do.json")}
+    files = [folder / name for name in _AT_THE_TOP if (folder / name).is_file()]
+    files += [path for one in sorted(variants) for path in one.rglob("*") if path.is_file()]
+    marks = {path.relative_to(folder).as_posix(): mark_of(path) for path in files}
+    write_keyed(folder / COLLECTED, {**counted, "files": dict(sorted(marks.items()))})
 
 
 def _finished(sweep: Sweep, states: Sequence[UnitState]) -> Results:

@@ -31,6 +31,32 @@ def test_a_model_without_a_value_is_not_behind_the_number(tmp_path):
     assert (row["value"], row["reason"]) == ("", "no row to score")
 
 
+def test_a_collection_that_is_there_stays_as_it_is_until_something_is_new(tmp_path, capsys):
+    out = collected(tmp_path)
+
+    def files():
+        return {one: (one.stat().st_mtime_ns, one.read_bytes()) for one in out.rglob("*.*")}
+
+    before = files()
+    assert run(["sweep", "collect", str(tmp_path)]) == 0
+    assert f"{out} holds this run already; nothing to do" in capsys.readouterr().err
+    assert files() == before
+    changes = {
+        "a file that was changed": lambda: (out / "table.csv").write_text("model\n"),
+        "a model that was added": lambda: (out / "base" / "other.json").write_text("{}"),
+        "a table that is gone": lambda: (out / "table.json").unlink(),
+    }
+    for change in changes.values():
+        change()
+        assert run(["sweep", "collect", str(tmp_path)]) == 0
+        assert "already" not in capsys.readouterr().err
+        assert {one: text for one, (_, text) in files().items()} == {
+            one: text for one, (_, text) in before.items()
+        }
+    collected(tmp_path, m1={"value": 0.25})  # a unit that was computed again
+    assert "0.25" in (out / "table.csv").read_text()
+
+
 def test_what_a_model_keeps_stands_beside_full(tmp_path, capsys):
     sweep = toy_sweep(tmp_path)
     full, retain = sweep.anchors["full"], sweep.anchors["retain"]
