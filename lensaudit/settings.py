@@ -41,8 +41,16 @@ class Needs:
     """It has none of these."""
     reads: tuple[str, ...] = ()
     """It names metrics, one of which reads this: a kind of pass, a split, a field or `OF_A_LOG`."""
+    but: tuple[tuple[str, str], ...] = ()
+    """Of `reads` those that do not count where a field is given; where none is, the need holds."""
     address: bool = False
     """It is the address of a server."""
+    own: bool = False
+    """It names a model of which nobody here knows `full` and retain."""
+    a_file: bool | None = None
+    """It is a file (True), or anything else (False)."""
+    unless: "Needs | None" = None
+    """Where this holds, the other need not."""
 
 
 def needing(group: Any, *needs: Needs) -> dict[str, tuple[Needs, ...]]:

@@ -394,6 +394,8 @@ class WorstSettings(ControlArm):
 class SampleSettings(ControlArm):
     """How answers are sampled."""
 
+    needs: ClassVar = {"full": (Needs("source", own=True),)}  # of others it is known
+
     n: Annotated[int, Option("Per fact and setting.", flag="--samples", least=2)] = 64
     k: Annotated[tuple[int, ...], Option("Leak@k. Repeatable. [default: 1, 8, 64]", least=1)] = ()
     temperature: Annotated[tuple[float, ...], Option("Repeatable. [default: 1]", above=0)] = ()

@@ -7,12 +7,23 @@ manifest as if it had. Records that are made inside are not asked.
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, TypeVar, get_type_hints
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, get_type_hints, runtime_checkable
 
 from lensaudit.errors import InputError
+from lensaudit.models.registry import family_of, load_registry, published
 from lensaudit.settings import OF_A_LOG, Needs, in_commas, option_in
 
 T = TypeVar("T")
+
+
+@runtime_checkable
+class KnowsIdle(Protocol):
+    """A record that says of its fields what no need can: what hangs on a file that it names."""
+
+    def idle(self) -> Mapping[str, str]:
+        """Fields that were chosen and cannot act -> the option, and why."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,9 +75,9 @@ def idle(settings: Any, beside: Mapping[str, Any] | None = None) -> dict[str, st
             for need in one.needs:
                 other = known.get(need.field)
                 if other is not None and not _holds(need, other, known):
-                    found[one.name] = f"{one.flag}: {_wanted(need, other)}"
+                    found[one.name] = f"{one.flag}: {_wanted(need, other, known)}"
                     break
-    return found
+    return {**settings.idle(), **found} if isinstance(settings, KnowsIdle) else found
 
 
 def acting(settings: T, beside: Mapping[str, Any] | None = None) -> T:
@@ -81,10 +92,21 @@ def acting(settings: T, beside: Mapping[str, Any] | None = None) -> T:
 
 
 def _holds(need: Needs, other: Choice, known: Mapping[str, Choice]) -> bool:
+    beside = need.unless and known.get(need.unless.field)
+    if need.unless is not None and beside is not None and _holds(need.unless, beside, known):
+        return True
     several = isinstance(other.value, list | tuple)
     values = [*other.value] or [()] if several else [other.value]
     if need.reads:
-        return _is_read(need.reads, other.value, known)
+        given = _brought(need, known)
+        left = {*need.reads}.difference(given)
+        return bool(need.but and not given) or _is_read(left, other.value, known)
+    if need.own:
+        registry = load_registry(known["registry"].value if "registry" in known else None)
+        ours = published()
+        return not all(family_of(one) or registry.get(one) in ours for one in values)
+    if need.a_file is not None:
+        return need.a_file == any(one and Path(str(one)).expanduser().is_file() for one in values)
     if need.address:
         return any("://" in str(one) for one in values)
     if need.one_of:
@@ -92,6 +114,12 @@ def _holds(need: Needs, other: Choice, known: Mapping[str, Choice]) -> bool:
     if need.none_of:
         return not any(one in need.none_of for one in values)
     return other.is_given
+
+
+def _brought(need: Needs, known: Mapping[str, Choice]) -> dict[str, Choice]:
+    """Of what a need reads, what does not count -> the option that brings it."""
+    pairs = ((read, known[field]) for read, field in need.but if field in known)
+    return {read: one for read, one in pairs if one.is_given}
 
 
 def _is_read(wanted: Collection[str], asked: Any, known: Mapping[str, Choice]) -> bool:
@@ -107,9 +135,32 @@ def _is_read(wanted: Collection[str], asked: Any, known: Mapping[str, Choice]) -
     return not read.isdisjoint(wanted) or (OF_A_LOG in wanted and bool(retain_names(metrics)))
 
 
-def _wanted(need: Needs, other: Choice) -> str:
+def _wanted(need: Needs, other: Choice, known: Mapping[str, Choice]) -> str:
+    said = _said(need, other)
+    if need.but:
+        flags = " and ".join(dict.fromkeys(one.flag for one in _brought(need, known).values()))
+        return f"no metric that is asked for{_here(other)} reads other rows than {flags}{_OUT}"
+    beside = need.unless and known.get(need.unless.field)
+    if need.unless is not None and beside is not None and said.startswith("needs "):
+        return f"{said.removesuffix(_OUT)}, or {_said(need.unless, beside).removeprefix('needs ')}"
+    return said
+
+
+_OUT = "; leave it out"
+
+
+def _here(other: Choice) -> str:
     here = ", ".join(map(str, other.value)) if isinstance(other.value, tuple) else other.value
-    found = "" if here in (None, "") else f" (here {here})"
+    return "" if here in (None, "") else f" (here {here})"
+
+
+def _said(need: Needs, other: Choice) -> str:
+    """What is wanted of one other option, in words."""
+    found = _here(other)
+    if need.own:
+        return f"acts beside a model of your own{found}{_OUT}"
+    if need.a_file is not None:
+        return f"needs {other.flag}, a file of rows{found}{_OUT}"
     if need.reads:
         what = " or ".join(dict.fromkeys(SAID.get(one, one) for one in need.reads))
         return f"no metric that is asked for{found} {what}; leave it out, or ask for one that does"

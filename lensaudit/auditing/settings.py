@@ -3,7 +3,7 @@
 None means that a choice follows from the models or the data.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 from lensaudit.settings import (
@@ -32,6 +32,18 @@ from lensaudit.settings import (
 
 _INSIDE = Needs("metrics", reads=("controls",))
 _COMPARED = Needs("metrics", reads=(OF_A_LOG,))
+_TOFU = Needs("suite", one_of=("tofu",))
+_OTHER_ROWS = Needs(
+    "metrics",
+    reads=("forget", "annotated", "retain", "ra", "wf", "holdout"),
+    but=(
+        ("forget", "forget"),
+        ("annotated", "forget"),
+        ("retain", "retain_set"),
+        ("holdout", "holdout"),
+    ),
+)
+"""A suite's data, beside own rows: those of a split that are not one's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +72,7 @@ class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
     needs: ClassVar = needing(NeutralRows, Needs("retain"), _INSIDE) | {
         "full": (Needs("metrics", reads=("patched",)),),
         "exclude": (Needs("metrics", reads=("patched",)),),
+        "data": (_OTHER_ROWS, Needs("forget", one_of=(None,), unless=Needs("data", a_file=False))),
     }
 
     metrics: Annotated[
@@ -129,7 +142,13 @@ class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
 class AuditSettings(DepthGroups):
     """What a whole audit consists of: the depth, and what the models say."""
 
-    needs: ClassVar = dict.fromkeys(("holdout", "inside"), (Needs("suite", one_of=("tofu",)),))
+    needs: ClassVar = dict.fromkeys(("holdout", "inside"), (_TOFU,)) | {
+        # beside own rows to forget they are rows for validity, and who has what reads them
+        "retain_set": (
+            replace(_TOFU, unless=Needs("data", a_file=True)),
+            replace(_TOFU, unless=Needs("validity_data", one_of=(None,))),
+        )
+    }
 
     suite: Annotated[
         Literal["tofu", "none"],

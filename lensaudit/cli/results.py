@@ -9,6 +9,7 @@ from rich.filesize import decimal as size
 
 from lensaudit.cli import library
 from lensaudit.cli.options import options, shared
+from lensaudit.cli.project import is_typed
 from lensaudit.cli.terminal import answer, emit, listing, notice, say, written
 from lensaudit.doors.settings import ExportSettings
 from lensaudit.errors import InputError, VerificationError
@@ -58,8 +59,14 @@ def report(
     questions and answers of the forget set.
     """
     examples = library.data_facts.load_facts(data) if data else []
+    # what a project file says in vain is left out
+    told = (
+        {}
+        if is_typed("data")
+        else {"idle": lambda line: notice(f"of the project file left out: {line}")}
+    )
     for one in library.report_render.write_report(
-        results, out, title=title, examples=examples, force=force
+        results, out, title=title, examples=examples, force=force, **told
     ):
         notice(f"left out {one.path}: {one.reason}")
     written(out)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from lensaudit.settings import AnswerGroups, Needs, Option
 
@@ -62,6 +62,8 @@ class FaithfulnessSettings:
 @dataclass(frozen=True, kw_only=True)
 class RobustnessSettings:
     """Models, an attack, and which of the models a metric is judged on."""
+
+    needs: ClassVar = {"no_fluency": (Needs("by", none_of=("none",)),)}
 
     models: Annotated[
         tuple[str, ...],

@@ -11,6 +11,7 @@ import lensaudit
 from lensaudit.data.candidates import mentions
 from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError
+from lensaudit.progress import Notice
 from lensaudit.report.evidence import ModelRow, rows_of
 from lensaudit.report.kinds import on_page
 from lensaudit.report.packing import token_tables
@@ -23,7 +24,7 @@ from lensaudit.report.shelf import (
     paired,
 )
 from lensaudit.results.kinds.eval import EvaluationResult, answers_in
-from lensaudit.results.kinds.patch import PatchRun, Texts, read_patch
+from lensaudit.results.kinds.patch import PatchRun, Texts, is_filled, read_patch
 from lensaudit.results.locate import WANTED, Found, LeftOut, locate
 from lensaudit.verdict.collect import Model, Verdicts
 from lensaudit.verdict.decide import Code
@@ -189,15 +190,33 @@ class Document:
         }
 
 
+def refused(line: str) -> None:
+    """Refuse what does nothing.
+
+    Raises:
+        InputError: always.
+    """
+    raise InputError(line)
+
+
 def assemble(
-    paths: Sequence[Path], *, title: str | None = None, examples: Iterable[Fact] = ()
+    paths: Sequence[Path],
+    *,
+    title: str | None = None,
+    examples: Iterable[Fact] = (),
+    idle: Notice = refused,
 ) -> Document:
     """Everything found under `paths`.
 
-    `examples` fill in questions and entities that results of other tools do not hold.
+    Args:
+        paths: folders or files of results.
+        title: of the page.
+        examples: fill in questions and entities that results do not hold.
+        idle: told where these fill in nothing.
 
     Raises:
-        InputError: a path does not exist, or nothing under any of them is a finished result.
+        InputError: a path does not exist, nothing under any of them is a finished result, or the
+            examples fill in nothing.
     """
     found, left = locate(paths)
     given = {e.idx: Texts(**{**e.asked, "group": str(e.group)}) for e in examples}
@@ -210,6 +229,9 @@ def assemble(
     if document.empty:
         first = f": {left[0].path}: {left[0].reason}" if left else ""
         raise InputError(f"nothing to report{first or '; ' + WANTED}")
+    rows = (row for run in document.runs for row in run.rows)
+    if given and not any(row["idx"] in given and is_filled(row, given[row["idx"]]) for row in rows):
+        idle("--data: fills in texts that rows of `patch` lack, and none lacks one; leave it out")
     document.runs, repeated = latest(document.runs)
     left += repeated
     for attack in [one for one in document.attacks if one.get("said")][_MOST_TEXTS:]:

@@ -16,7 +16,8 @@ from lensaudit.data.annotate import HELP, Proposal, heading, named_rule
 from lensaudit.data.facts import Fact
 from lensaudit.files import check_output, digest, sweep_partials, write_bytes
 from lensaudit.groups import assumption
-from lensaudit.report.assemble import Document, assemble
+from lensaudit.progress import Notice
+from lensaudit.report.assemble import Document, assemble, refused
 from lensaudit.report.evidence import columns_of, missing_of
 from lensaudit.report.packing import visible_values
 from lensaudit.results.locate import LeftOut
@@ -54,16 +55,18 @@ def write_report(
     title: str | None = None,
     examples: Iterable[Fact] = (),
     force: bool = False,
+    idle: Notice = refused,
 ) -> list[LeftOut]:
     """Write the page of everything found under `paths`; returns what is not on it, and why.
 
+    Arguments are those of `assemble`.
+
     Raises:
-        InputError: a path does not exist, nothing under any of them is a finished result, or `out`
-            is there, no page of ours, and `force` is not given.
+        InputError: as `assemble`, or `out` is there, no page of ours, and `force` is not given.
     """
     page = Path(out)
     check_output(page, ours=is_page, force=force)
-    document = assemble([Path(one) for one in paths], title=title, examples=examples)
+    document = assemble([Path(one) for one in paths], title=title, examples=examples, idle=idle)
     if page.parent.is_dir():
         sweep_partials(page.parent)
     write_bytes(page, render(document).encode("utf-8"))

@@ -1,5 +1,6 @@
 """What may be chosen of steering: the model, what is asked, who judges, which directions."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -59,6 +60,12 @@ class ExtractSettings(TraitSettings, Caches):
     """A run of `steer extract`."""
 
     needs: ClassVar = needing(JudgeAccess, Needs("filter_judge", none_of=("none", "idk")))
+
+    def idle(self) -> Mapping[str, str]:
+        """Options that do nothing for answers that are written -> why; see `auditing.acting`."""
+        from lensaudit.steer.extract import idle  # seconds to import
+
+        return idle(self)
 
     positive: Annotated[
         Path | None,

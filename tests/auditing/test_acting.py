@@ -9,7 +9,7 @@ import pytest
 
 import lensaudit as la
 from lensaudit.association.settings import KnowSettings
-from lensaudit.attacks.settings import EffortSettings
+from lensaudit.attacks.settings import EffortSettings, SampleSettings
 from lensaudit.auditing import acting
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
 from lensaudit.errors import InputError
@@ -17,6 +17,7 @@ from lensaudit.judge.settings import LogSettings
 from lensaudit.meta.settings import RobustnessSettings
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.settings import Needs, Option
+from lensaudit.steer.settings import ExtractSettings
 from lensaudit.sweep.settings import PlanSettings
 
 
@@ -59,7 +60,29 @@ class Record(Group):
         (EvaluateSettings(align_tokens=3, retain="x"), ["align_tokens"]),
         (EvaluateSettings(align_tokens=3, retain="x", metrics=("uds_aligned",)), []),
         (EvaluateSettings(metrics=("of my own",), max_new_tokens=4), []),  # said elsewhere
+        (EvaluateSettings(metrics=("mia_loss",), data="x"), []),
+        (EvaluateSettings(metrics=("mia_loss",), data="x", forget="y", holdout="z"), ["data"]),
+        (EvaluateSettings(metrics=("mia_loss",), data="x", forget="y"), []),  # its holdout rows
+        (EvaluateSettings(data="x", forget="y", holdout="z"), []),  # ra and wf are of the suite
+        (EvaluateSettings(data=__file__, forget="y"), ["data"]),  # a file is forget rows too
         (AuditSettings(suite="none", holdout="x"), ["holdout"]),
+        (AuditSettings(suite="none", retain_set="x"), ["retain_set"]),
+        (AuditSettings(suite="none", retain_set="x", data="demo"), ["retain_set"]),
+        (AuditSettings(suite="none", retain_set="x", data=__file__), []),  # rows for validity
+        (
+            AuditSettings(suite="none", retain_set="x", data=__file__, validity_data="y"),
+            ["retain_set"],
+        ),
+        (AuditSettings(retain_set="x"), []),
+        (
+            RobustnessSettings(models=("x",), attack="quantize", by="none", no_fluency=True),
+            ["no_fluency"],
+        ),
+        (RobustnessSettings(models=("x",), attack="quantize", no_fluency=True), []),
+        (ExtractSettings(name="x", trait="demo_idk", seed=1, methods=("mean_diff",)), ["seed"]),
+        (ExtractSettings(name="x", trait="demo_idk", seed=1, methods=("mean_diff", "random")), []),
+        (ExtractSettings(name="x", trait="refusal", seed=1), []),  # answers are drawn
+        (ExtractSettings(name="x", trait="demo_idk", temperature=0.5), ["temperature"]),
         (EffortSettings(arms=("neutral",), retain_data="x"), ["retain_data"]),
         (EffortSettings(neutral_data="x"), []),  # the usual arms are T and neutral
         (EffortSettings(arms=("T",), neutral_data="x"), ["neutral_data"]),
@@ -79,6 +102,25 @@ def test_what_is_chosen_beside_a_record_counts():
     asked = KnowSettings(samples=4)
     assert list(acting.idle(asked, {"source": ("demo/npo",)})) == ["samples"]
     assert not acting.idle(asked, {"source": ("http://127.0.0.1:1/v1",)})
+    sampled = SampleSettings(full="demo/full")
+    assert not acting.idle(sampled, {"source": "runs/mine"})  # its full is nobody's guess
+    for known in ("demo/npo", "idknll"):
+        assert acting.idle(sampled, {"source": known}) == {
+            "full": f"--full: acts beside a model of your own (here {known}); leave it out"
+        }
+
+
+def test_a_line_names_all_that_would_make_an_option_act():
+    (line,) = acting.idle(AuditSettings(suite="none", retain_set="x")).values()
+    wanted = (
+        "--retain-data: needs --suite tofu (here none), or --data, a file of rows; leave it out"
+    )
+    assert line == wanted
+    asked = EvaluateSettings(metrics=("mia_loss",), data="x", forget="y", holdout="z")
+    assert acting.idle(asked)["data"] == (
+        "--data: no metric that is asked for (here mia_loss) reads other rows than --forget and "
+        "--holdout; leave it out"
+    )
 
 
 def test_a_record_says_its_needs_of_fields_that_there_are():
@@ -89,7 +131,7 @@ def test_a_record_says_its_needs_of_fields_that_there_are():
             __import__(f"lensaudit.{module}", fromlist=["x"]), inspect.isclass
         )
         if dataclasses.is_dataclass(one)
-    } | {PatchSettings, KnowSettings, LogSettings, RobustnessSettings}
+    } | {PatchSettings, KnowSettings, LogSettings, RobustnessSettings, SampleSettings}
     for record in records:
         for name in vars(record).get("needs", {}):
             assert name in {one.name for one in dataclasses.fields(record)}, (record, name)

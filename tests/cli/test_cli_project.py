@@ -345,6 +345,14 @@ def test_what_a_file_says_in_vain_is_left_out_with_a_remark(tmp_path, monkeypatc
     said = capsys.readouterr()
     assert "of the project file left out: --tau: needs --score uds or lens (here em)" in said.err
     assert not re.search(r"tau: 0\.3", said.out)
+    # what hangs on a file that is named: these answers are written, and nothing is drawn
+    (tmp_path / "p.toml").write_text("[steer.extract]\nseed = 3\n")
+    extract = ["steer", "extract", "--model", "demo/full", "--trait", "demo_idk", "--dry-run"]
+    assert run([*extract, "--project", "p.toml"]) == 0
+    said = "--seed 3: the answers of professed ignorance are written, not elicited"
+    assert f"of the project file left out: {said}" in capsys.readouterr().err
+    assert run([*extract, "--seed", "3"]) == 2
+    assert said in capsys.readouterr().err
     # a person who types it is told, in the dry run as in the run
     for typed in (asked, asked[:-1]):
         assert run([*typed, "--score", "em", "--tau", "0.3", "--project", "none"]) == 2

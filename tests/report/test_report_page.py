@@ -238,6 +238,25 @@ def test_questions_of_older_results_come_from_the_forget_set(tmp_path):
     assert page_data(page)["conditions"][0]["examples"][5]["question"] == "Who is 5?"
 
 
+def test_rows_that_fill_in_nothing_are_refused_or_left_out_of_a_project(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    patch_run(tmp_path / "out", "a", n=4)
+    rows = [
+        {"idx": n, "question": f"Who {n}?", "answer": f"Ada {n}.", "prefix": "", "entity": "Ada"}
+        for n in range(4)
+    ]
+    write(tmp_path / "rows.json", rows)
+    said = "--data: fills in texts that rows of `patch` lack, and none lacks one; leave it out"
+    assert run(["report", "out", "-o", "page.html", "--data", "rows.json"]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "page.html").exists()
+    (tmp_path / "p.toml").write_text('[report]\ndata = "rows.json"\n')
+    assert run(["report", "out", "-o", "page.html", "--project", "p.toml"]) == 0
+    assert f"of the project file left out: {said}" in capsys.readouterr().err
+
+
 def test_the_policy_names_this_script_and_this_style_and_nothing_else(tmp_path):
     patch_run(tmp_path / "out", "npo")
     write_report([tmp_path / "out"], tmp_path / "audit.html")

@@ -550,6 +550,11 @@ def _numbers(rows: Sequence[JsonObject], name: str, *width: int) -> Numbers:
     return np.array([gap if row.get(name) is None else row[name] for row in rows], np.float64)
 
 
+def is_filled(row: JsonObject, known: Texts) -> bool:
+    """Whether texts that are known say of a row what it does not hold itself."""
+    return _texts(row, known) != _texts(row, None)
+
+
 def _texts(row: JsonObject, known: Texts | None) -> Texts:
     names = ("question", "answer", "prefix", "entity")
     words = {name: str(row.get(name) or (getattr(known, name) if known else "")) for name in names}
