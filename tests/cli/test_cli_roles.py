@@ -51,10 +51,14 @@ def cases():
         for one, other in itertools.combinations(roles, 2):
             if {one, other} != {"retain", "base"}:
                 place = elsewhere(USUAL[other])
-                yield pytest.param(of, {one: place}, f"{one} {place}", id=f"{of}, {one} = {other}")
+                # `sample` takes `full` beside a model of one's own alone
+                own = {"source": elsewhere("demo/npo")} if of == "sample" else {}
+                said = f"{one} {place}"
+                yield pytest.param(of, own | {one: place}, said, id=f"{of}, {one} = {other}")
         if of in SEVERAL:
             twins = f"demo/retain --retain {elsewhere('demo/retain')}"
-            yield pytest.param(of, {"retain": twins}, "name each once", id=f"{of}, twins")
+            own = {"source": elsewhere("demo/npo")} if of == "sample" else {}
+            yield pytest.param(of, own | {"retain": twins}, "name each once", id=f"{of}, twins")
         if of in SOURCES:
             again = "" if of == "sweep plan" else "--source "
             both = f"demo/npo {again}{elsewhere('demo/npo')}"

@@ -150,7 +150,7 @@ def test_when_nothing_can_be_measured_there_is_no_table(tmp_path, capsys):
 
 
 def robustness(folder, attack, *more):
-    given = f"meta robustness --source demo/graddiff --attack {attack} --filter none --no-fluency"
+    given = f"meta robustness --source demo/graddiff --attack {attack} --filter none"
     return [*given.split(), *metrics(("uds", "es")), *common(folder, *more)]
 
 
