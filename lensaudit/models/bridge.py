@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.generalized_components.base import alias_generation
 from transformer_lens.model_bridge.sources.transformers import source as _source
 from transformers.initialization import no_init_weights
 
@@ -26,6 +27,7 @@ from lensaudit.models.checkpoint import (
 from lensaudit.models.conditions import EAGER
 from lensaudit.models.device import one_memory_error
 from lensaudit.models.large.streaming import Streamed, streamed
+from lensaudit.models.wrappers import SAME_BITS, unheard_left_out
 from lensaudit.settings import Place, named
 from lensaudit.types import Intervention, Logits, Resid, Tokens
 
@@ -110,6 +112,29 @@ def load(
     return bridge
 
 
+class _Bridge(TransformerBridge):
+    """A bridge that runs without the wrappers at which nobody listens."""
+
+    def forward(self, input: Any, *args: Any, **options: Any) -> Any:
+        """As that of any bridge; what stops at a block, or begins there, needs all wrappers."""
+        at_a_block = any(
+            options.get(name) is not None for name in ("start_at_layer", "stop_at_layer")
+        )
+        if at_a_block or self.compatibility_mode or self._weights_processed:
+            return super().forward(input, *args, **options)
+        with unheard_left_out(self):
+            return super().forward(input, *args, **options)
+
+    @property
+    def hook_dict(self) -> dict[str, Any]:
+        """As that of any bridge; the points of its names are looked for once."""
+        key = len(self._hook_registry), alias_generation()
+        known = vars(self).get("_points_by_name")
+        if known is None or known[0] != key:
+            known = vars(self)["_points_by_name"] = key, super().hook_dict
+        return dict(known[1])
+
+
 def bridge_from(model: Any, tokenizer: Any) -> TransformerBridge:
     """A bridge on a Hugging Face causal model that is already in memory.
 
@@ -130,6 +155,8 @@ def bridge_from(model: Any, tokenizer: Any) -> TransformerBridge:
             device=str(parameter.device),
         )
     bridge.eval()
+    if type(model).__name__ in SAME_BITS:
+        bridge.__class__ = _Bridge
     if brings := streamed(model):
         _follow_slices(bridge, brings)
     return bridge
@@ -307,7 +334,10 @@ def _calls(model: TransformerBridge, tokens: Tokens) -> tuple[Resid, list[_Call]
     for block in blocks:
         object.__setattr__(block, "forward", noted)  # its own would set it on what it wraps
     try:
-        model(tokens, return_type=None, use_cache=False, logits_to_keep=1)
+        # with all wrappers: the blocks' own are what notes
+        TransformerBridge.forward(
+            model, tokens, return_type=None, use_cache=False, logits_to_keep=1
+        )
     finally:
         for block in blocks:
             object.__delattr__(block, "forward")

@@ -20,6 +20,7 @@ from lensaudit.models.bridge import TransformerBridge, read_out
 from lensaudit.models.large.streaming import Streamed, streamed
 from lensaudit.models.linear import linear
 from lensaudit.models.sizes import ropes_of
+from lensaudit.models.wrappers import bare
 
 ROTATIONS = ("default", "linear", "llama3", "yarn")
 """Rotary embeddings of a position that do not depend on how long the sequence is."""
@@ -296,25 +297,18 @@ def decoder_of(model: TransformerBridge) -> Decoder:
     trunk = attrgetter(parts.trunk)(hf)
     layers = enumerate(getattr(trunk, parts.layers))
     return Decoder(
-        rotary=_bare(getattr(trunk, "rotary_emb", None)),
-        blocks=tuple(_block(_bare(layer), at, parts, config) for at, layer in layers),
-        ln_final=_bare(getattr(trunk, parts.ln_final)),
-        unembed=_bare(hf.lm_head),
+        rotary=bare(getattr(trunk, "rotary_emb", None)),
+        blocks=tuple(_block(bare(layer), at, parts, config) for at, layer in layers),
+        ln_final=bare(getattr(trunk, parts.ln_final)),
+        unembed=bare(hf.lm_head),
         config=config,
         neighbours=parts.neighbours,
         streamed=streamed(hf),
     )
 
 
-def _bare(module: Any) -> Any:
-    """The Hugging Face module under a bridge component."""
-    while getattr(module, "original_component", None) is not None:
-        module = module.original_component
-    return module
-
-
 def _part(owner: Any, name: str | None) -> Any:
-    return _bare(getattr(owner, name)) if name else None
+    return bare(getattr(owner, name)) if name else None
 
 
 def _block(layer: Any, at: int, parts: Parts, config: Any) -> Block:
@@ -323,7 +317,7 @@ def _block(layer: Any, at: int, parts: Parts, config: Any) -> Block:
     ln1 = _part(layer, parts.ln1) or _unchanged
     # parallel blocks without a norm of their own for the MLP share attention's
     ln2 = ln1 if parts.ln2 is None else _part(layer, parts.ln2) or (ln1 if parallel else _unchanged)
-    gate, up, act, down = _mlp(_bare(layer.mlp), parts)
+    gate, up, act, down = _mlp(bare(layer.mlp), parts)
     return Block(
         ln1=ln1,
         attention=_attention(_part(layer, parts.attention), at, parts, config),
@@ -363,7 +357,7 @@ def _attention(attention: Any, at: int, parts: Parts, config: Any) -> Attention:
     n_heads = config.num_attention_heads
     d_head = getattr(attention, "head_dim", None) or config.hidden_size // n_heads
     q, k, v = _projections(attention, parts, n_heads, d_head, config)
-    q_norm, k_norm = (_bare(getattr(attention, name, None)) for name in _QK_NORM)
+    q_norm, k_norm = (bare(getattr(attention, name, None)) for name in _QK_NORM)
     default = config.sliding_window if parts.window else None
     window = getattr(attention, "sliding_window", default)
     turned = window is not None or not parts.rope_in_windows

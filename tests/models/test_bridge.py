@@ -10,7 +10,9 @@ from lensaudit.data.spans import make_batch
 from lensaudit.errors import InputError, WorkError
 from lensaudit.models import bridge
 from lensaudit.models.bridge import (
+    TransformerBridge,
     bridge_from,
+    cached_step,
     captured,
     check_finite,
     embedded,
@@ -23,6 +25,7 @@ from lensaudit.models.bridge import (
     residuals,
     user_hooks,
 )
+from lensaudit.models.wrappers import SAME_BITS
 
 
 def test_residuals_are_the_hidden_states_before_the_final_norm(tiny, ragged):
@@ -62,6 +65,79 @@ def test_hooks_are_gone_afterwards_and_after_an_error(tiny, ragged):
         logits_of(model, tokens)
     assert torch.equal(logits_of(model, tokens), plain)
     assert user_hooks(model) == []
+
+
+RUNS_BARE = {
+    name: f"{kind.removesuffix('Text')}ForCausalLM"
+    for name, (kind, changes) in support.ARCHITECTURES.items()
+    if f"{kind.removesuffix('Text')}ForCausalLM" in SAME_BITS and "vision_config" not in changes
+}
+
+
+def test_every_architecture_that_runs_without_wrappers_is_compared():
+    assert set(RUNS_BARE.values()) == SAME_BITS
+
+
+@pytest.mark.parametrize("name", RUNS_BARE)
+def test_a_pass_without_idle_wrappers_has_the_bits_of_one_with_all(name, tiny_tokenizer, ragged):
+    kind, changes = support.ARCHITECTURES[name]
+    hf = support.tiny_model_of(kind, **changes | {"num_hidden_layers": 2, "layer_types": None})
+    model, tokens = bridge_from(hf, tiny_tokenizer), make_batch(ragged[:2]).tokens
+    mask = torch.ones_like(tokens)
+    mask[0, :3] = 0
+    padded = {"mask": mask, "positions": (mask.cumsum(1) - 1).clamp(min=0)}
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        hf.to(dtype)
+        found = logits_of(model, tokens), cached_step(model, tokens, **padded)[0]
+        model.__class__, bare = TransformerBridge, type(model)
+        assert bare is not TransformerBridge
+        wanted = logits_of(model, tokens), cached_step(model, tokens, **padded)[0]
+        model.__class__ = bare
+        for one, other in zip(found, wanted, strict=True):
+            assert torch.equal(one, other)
+
+
+def test_only_wrappers_at_which_nobody_listens_are_left_out(tiny, ragged, monkeypatch):
+    model, tokens = tiny(), make_batch(ragged).tokens
+    before, passed = dict(model.original_model.named_modules()), []
+    for kind in ("BlockBridge", "LinearBridge", "PositionEmbeddingsAttentionBridge"):
+        cls = next(type(one) for one in before.values() if type(one).__name__ == kind)
+        run = cls.forward
+        note = lambda self, *a, run=run, **o: passed.append(self.name) or run(self, *a, **o)  # noqa: E731
+        monkeypatch.setattr(cls, "forward", note)
+
+    def names(*heard):
+        passed.clear()
+        with model.hooks(fwd_hooks=[(one, lambda value, hook: None) for one in heard]):
+            logits_of(model, tokens)
+        return set(passed)
+
+    assert names() == set()
+    assert names("blocks.1.hook_out") == {"model.layers.1"}
+    inside = {"model.layers.0", "self_attn", "q_proj", "o_proj", "gate_proj", "down_proj"}
+    assert names("blocks.0.hook_attn_out") >= inside
+    assert "model.layers.1" not in passed
+    handle = model.blocks[2].register_forward_hook(lambda block, given, out: None)
+    assert names() == {"model.layers.2"}
+    handle.remove()
+    with (
+        pytest.raises(ZeroDivisionError),
+        model.hooks(fwd_hooks=[("blocks.1.hook_out", lambda value, hook: 1 // 0)]),
+    ):
+        logits_of(model, tokens)
+    after = dict(model.original_model.named_modules())
+    assert list(after) == list(before)
+    assert all(after[name] is one for name, one in before.items())
+
+
+def test_a_module_that_was_exchanged_is_the_one_that_runs(tiny, ragged):
+    model, tokens = tiny(), make_batch(ragged).tokens
+    plain = logits_of(model, tokens)
+    layer = model.original_model.model.layers[1].original_component
+    layer.mlp = torch.nn.Identity()
+    changed = logits_of(model, tokens)
+    assert not torch.allclose(changed, plain)
+    assert torch.equal(TransformerBridge.forward(model, tokens).detach(), changed)
 
 
 def test_two_layers_can_be_edited_at_once(tiny, ragged):

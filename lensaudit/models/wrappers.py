@@ -1,0 +1,154 @@
+"""Forward passes of a bridged model without the wrappers at which nobody listens.
+
+TransformerLens puts a wrapper with hook points around every module. A wrapper costs Python in every
+pass: half to two thirds of the time of a small model, or of one token of a larger one. While a pass
+runs, the modules underneath stand in place of the wrappers without hooks; what is computed is the
+same to the last bit.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+SAME_BITS = frozenset(
+    {
+        *("GPTNeoXForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "GemmaForCausalLM"),
+        *("GraniteForCausalLM", "LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"),
+        *("OlmoeForCausalLM", "PhiForCausalLM", "Qwen2ForCausalLM", "Qwen2MoeForCausalLM"),
+        *("Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "SmolLM3ForCausalLM", "StableLmForCausalLM"),
+    }
+)
+"""Architectures whose logits are tested to be those with the wrappers, in every type of numbers.
+In the others TransformerLens computes attention or norms in another order."""
+
+
+@dataclass(frozen=True)
+class _Wrapped:
+    """A module and the wrapper in its place."""
+
+    siblings: dict[str, Any]
+    """Name -> module, of the module that holds it."""
+    name: str
+    wrapper: Any
+    bare: Any
+
+    @property
+    def holds(self) -> bool:
+        """Nobody has put another module there, or under the wrapper, since."""
+        under = self.wrapper._modules.get("_original_component")
+        return self.siblings.get(self.name) is self.wrapper and (
+            under is self.bare or bare(under) is self.bare
+        )
+
+
+Hooks = Mapping[int, Any]
+
+
+@dataclass(frozen=True)
+class _Listeners:
+    """Where hooks of some modules stand; TransformerLens empties and fills these mappings."""
+
+    at_points: tuple[Hooks, ...]
+    at_wrappers: tuple[Hooks, ...]
+    """Where TransformerLens has hooks of its own, which serve others."""
+
+    @property
+    def some(self) -> bool:
+        """Somebody listens."""
+        return any(self.at_points) or any(
+            not getattr(hook, "__module__", "").startswith("transformer_lens.")
+            for hooks in self.at_wrappers
+            for hook in hooks.values()
+        )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A wrapper of the model and the wrappers inside it."""
+
+    outer: _Wrapped
+    inner: tuple[_Wrapped, ...]
+    own: _Listeners
+    """At what enters and leaves the outer wrapper."""
+    inside: _Listeners
+
+    @property
+    def unheard(self) -> tuple[_Wrapped, ...]:
+        """Where nobody listens; where somebody listens inside, all wrappers stay."""
+        if self.inside.some:
+            return ()
+        return self.inner if self.own.some else (self.outer, *self.inner)
+
+
+@contextlib.contextmanager
+def unheard_left_out(bridge: Any) -> Iterator[None]:
+    """While the block lasts, the model under `bridge` runs without wrappers that nobody hears."""
+    out = [one for part in _parts_of(bridge) for one in part.unheard]
+    for one in out:
+        one.siblings[one.name] = one.bare
+    try:
+        yield
+    finally:
+        for one in out:
+            one.siblings[one.name] = one.wrapper
+
+
+def bare(module: Any) -> Any:
+    """The Hugging Face module under a bridge component."""
+    while getattr(module, "original_component", None) is not None:
+        module = module.original_component
+    return module
+
+
+def _parts_of(bridge: Any) -> tuple[_Part, ...]:
+    """The wrapped parts of a model: looked for once, and again after one was exchanged."""
+    known: tuple[_Part, ...] = vars(bridge).get("_wrapped_parts", ())
+    if not known or not all(one.holds for part in known for one in (part.outer, *part.inner)):
+        known = tuple(map(_part, _wrapped_in(bridge.original_model)))
+        vars(bridge)["_wrapped_parts"] = known
+    return known
+
+
+def _part(outer: _Wrapped) -> _Part:
+    inner, todo = list[_Wrapped](), list(_wrapped_in(outer.bare))
+    while todo:
+        inner.append(todo.pop())
+        todo += _wrapped_in(inner[-1].bare)
+    wrapper = outer.wrapper
+    own = [wrapper, wrapper.hook_in, wrapper.hook_out]
+    inside = [one for one in _components(wrapper) if all(one is not mine for mine in own)]
+    return _Part(outer, tuple(inner), _listeners(own), _listeners(inside))
+
+
+def _wrapped_in(module: Any) -> Iterator[_Wrapped]:
+    """The outermost wrappers in a module, as deep as they are."""
+    for name, one in module._modules.items():
+        if one is None:
+            continue
+        if (under := bare(one)) is one:
+            yield from _wrapped_in(one)
+        else:
+            yield _Wrapped(module._modules, name, one, under)
+
+
+def _components(wrapper: Any) -> Iterator[Any]:
+    """A wrapper and all that it holds, but for the modules underneath."""
+    yield wrapper
+    for name, one in wrapper._modules.items():
+        if one is not None and name != "_original_component":
+            yield from _components(one)
+
+
+def _listeners(modules: list[Any]) -> _Listeners:
+    kinds = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+    held = {
+        is_point: tuple(
+            getattr(one, kind)
+            for one in modules
+            if hasattr(one, "fwd_hooks") is is_point
+            for kind in kinds
+        )
+        for is_point in (True, False)
+    }
+    return _Listeners(held[True], held[False])
