@@ -12,7 +12,13 @@ from typing import Any
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import alone, digest, read_json, slug, write_csv, write_json
-from lensaudit.models.checkpoint import Checkpoint, open_checkpoint, place_of
+from lensaudit.models.checkpoint import (
+    Checkpoint,
+    check_at_hand,
+    check_same_shape,
+    open_checkpoint,
+    place_of,
+)
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import DEMO, ModelSpec, load_registry, resolve
 from lensaudit.results.kinds.curve import CurveRow
@@ -99,10 +105,16 @@ def _begun(settings: WatchSettings) -> Sweep:
     resolve_device(settings.device)
     known, asked = load_registry(settings.registry), conditions_of(settings)
     demo = DEMO if asked.data == DEMO_DATA else ""
+    _check_named(settings)
     specs: Mapping[ModelRole, ModelSpec] = {
         role: resolve(getattr(settings, role) or f"{demo}{role}", known) for role in ANCHORS
     }
     check_roles([place_of(role, spec) for role, spec in specs.items()])
+    for spec in specs.values():
+        check_at_hand(spec)
+    here = [open_checkpoint(one) for one in specs.values() if one.local is not None]
+    if len(here) > 1:
+        check_same_shape(*here)
     anchors = {role: planned(spec) for role, spec in specs.items()}
     steps_of(settings.folder)
     asked = with_data(asked, [settings.folder.name])
@@ -116,6 +128,21 @@ def _begun(settings: WatchSettings) -> Sweep:
         data=data_digest(asked),
         attacks={},
     )
+
+
+def _check_named(settings: WatchSettings) -> None:
+    """Refuse rows of one's own beside models that were never trained on them.
+
+    Raises:
+        InputError: `full` or the retain model is not named.
+    """
+    rows = settings.forget or settings.data
+    unnamed = [f"--{role}" for role in ANCHORS if getattr(settings, role) is None]
+    if rows is not None and Path(rows).expanduser().is_file() and unnamed:
+        raise InputError(
+            f"{rows}: rows of your own; name the model before unlearning with --full, and one that "
+            f"never saw them with --retain (not named: {', '.join(unnamed)})"
+        )
 
 
 def _check_own(out: Path) -> None:

@@ -201,6 +201,25 @@ def test_what_plain_own_rows_lack_is_said_before_anything_runs(plain_rows, tmp_p
     assert not (tmp_path / "s").exists()
 
 
+def test_anchors_of_a_watched_run_are_named_at_hand_and_fit_before_anything_is_written(
+    plain_rows, tmp_path, tiny_checkpoint, monkeypatch, capsys
+):
+    monkeypatch.setattr("lensaudit.models.checkpoint.reachable", lambda: False)
+    shutil.copytree(EMBEDDED / "never", tmp_path / "run" / "checkpoint-1")
+    watched = "watch run --once --settled 0 --out w --metric exact_memorization --limit 2"
+    own = "forget.json: rows of your own; name the model before unlearning with --full"
+    cases = {
+        "--data forget.json": f"{own}, and one that never saw them with --retain (not named: ",
+        "--forget forget.json --full demo/full": "(not named: --retain)",
+        f"--data {EMBEDDED / 'data'}": "retain (open-unlearning/",  # of TOFU, and not here
+        f"--data demo --retain {tiny_checkpoint}": "models of different shape",
+    }
+    for more, said in cases.items():
+        assert command(watched, more) == 2, more
+        assert said in capsys.readouterr().err
+        assert not (tmp_path / "w").exists()
+
+
 def test_rows_to_keep_are_part_of_what_a_unit_is(plain_rows, tmp_path):
     plan = "sweep plan demo/npo --limit 2 --metric uds"
     rows = plain(embedded_rows("retain"))
