@@ -64,14 +64,18 @@ class KeptByContent:
 
     def supersede(self, n: int) -> int:
         """Take out of the first `n` lines what later ones say anew; how many of them are left."""
-        now = Ledger(self.path, self.kind, self.ledger.key)
-        old, new = now.rows[:n], now.rows[n:]
-        again: dict[str, set[str]] = {}
-        for row in new:
-            again.setdefault(row[self.of], set()).update(*(row[one] for one in self.by_layer[:1]))
-        left = [one for row in old if (one := self._without(row, again)) is not None]
-        if left != old:
-            now.rewrite([*left, *new])
+        left: list[Any] = []
+
+        def newest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            again: dict[str, set[str]] = {}
+            for row in rows[n:]:
+                known = again.setdefault(row[self.of], set())
+                known.update(*(row[one] for one in self.by_layer[:1]))
+            found = (self._without(row, again) for row in rows[:n])
+            left[:] = [one for one in found if one is not None]
+            return [*left, *rows[n:]]
+
+        Ledger(self.path, self.kind, self.ledger.key).exchange(newest)
         return len(left)
 
     def _without(

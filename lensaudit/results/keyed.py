@@ -19,8 +19,8 @@ after that writes the ledger anew without them.
 import json
 import re
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -377,30 +377,60 @@ class Ledger:
             return
         make_folder(self.path.parent)
         lines = list(map(self.signed, added))
-        if not self.path.exists():
-            lines = [self.header, *lines]
-        elif not self._is_sound:
-            # leave out what does not count, unless another process has done so
-            now = Ledger(self.path, self.kind, self.key)
-            if not now._is_sound:
-                self._write(now.rows)
-        append_jsonl(self.path, lines)
+        with self._in_turn():
+            now = self if self._is_sound else Ledger(self.path, self.kind, self.key)
+            if not self.path.exists():
+                append_jsonl(self.path, [self.header, *lines])
+            elif now._is_sound:
+                append_jsonl(self.path, lines)
+            else:  # what does not count is left out, unless another process has done so
+                self._write([*now.rows, *added])
         self._is_sound = True
         self.rows += added
 
     def rewrite(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Put these lines in place of all there are."""
-        self.rows = [dict(row) for row in rows]
-        self._write(self.rows)
-        self._is_sound = True
+        new = [dict(row) for row in rows]
+        self.exchange(lambda _: new)
 
     def keep_last(self, of: Callable[[LedgerLine], Hashable]) -> None:
         """Leave out every line in whose place, by `of`, a later one stands."""
-        now = Ledger(self.path, self.kind, self.key)
-        self.rewrite({of(row): row for row in now.rows}.values())
+        self.exchange(lambda rows: list({of(row): row for row in rows}.values()))
+
+    def exchange(self, new: Callable[[list[LedgerLine]], list[LedgerLine]]) -> None:
+        """Put other lines in place of those that are there now; who adds lines meanwhile waits.
+
+        Args:
+            new: from the lines that are there to those that are to be.
+        """
+        with self._in_turn():
+            now = Ledger(self.path, self.kind, self.key)
+            self.rows = new(now.rows)
+            if self.rows != now.rows or (self.path.exists() and not now._is_sound):
+                self._write(self.rows)
+        self._is_sound = True
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        """One at a time adds lines or puts another file in the place of this one."""
+        while True:
+            file = _number(self.path)
+            with in_turn(self.path):
+                # while this one waited, another file may have come in its place
+                if file == _number(self.path):
+                    yield
+                    return
 
     def _write(self, rows: Iterable[Mapping[str, Any]]) -> None:
         write_jsonl(self.path, [self.header, *map(self.signed, rows)])
+
+
+def _number(path: Path) -> tuple[int, int] | None:
+    """What tells a file from another of its name; None where there is none."""
+    with suppress(OSError):
+        found = path.stat()
+        return found.st_dev, found.st_ino
+    return None
 
 
 def ledger_path(folder: Path, name: str, key: Mapping[str, Any]) -> Path:

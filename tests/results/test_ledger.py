@@ -1,10 +1,12 @@
 import json
 import random
+import time
+from threading import Thread
 
 import pytest
 
 from lensaudit.errors import InputError, TryAgainError
-from lensaudit.files import write_jsonl
+from lensaudit.files import append_jsonl, write_jsonl
 from lensaudit.results.keyed import Ledger, verify_ledger
 
 KEY = {"weights": "a", "stop": (1, 2)}
@@ -125,6 +127,40 @@ def test_another_process_that_cleaned_first_loses_nothing(written):
     one.append([{"example": "a"}])
     two.append([{"example": "b"}])
     assert [row["example"] for row in ledger(written)[0].rows] == ["y", "a", "b"]
+
+
+@pytest.mark.parametrize("is_sound", [True, False])
+def test_a_line_that_another_adds_while_the_ledger_is_replaced_stays(
+    written, is_sound, monkeypatch
+):
+    def slowly(path, rows):
+        time.sleep(0.2)
+        append_jsonl(path, rows)
+
+    monkeypatch.setattr("lensaudit.results.keyed.append_jsonl", slowly)
+    header, first, second = lines(written)
+    content = [header, first, second, first, b"" if is_sound else b"{}\n"]
+    (written / "one.jsonl").write_bytes(b"".join(content))
+    one, _ = ledger(written)
+    two, _ = ledger(written)
+    late = Thread(target=two.append, args=([{"example": "late"}],))
+
+    def of(row):
+        if late.ident is None:
+            late.start()
+            late.join(0.3)  # time enough to be in the way
+        return row["example"]
+
+    def slower(rows):
+        time.sleep(0.4)  # longer than it takes to add a line
+        return rows[::-1]
+
+    one.keep_last(of)
+    ledger(written)[0].exchange(slower)  # the file that was waited for is gone
+    late.join()
+    found, said = ledger(written)
+    assert sorted(row["example"] for row in found.rows) == ["late", "x", "y"]
+    assert said == []
 
 
 def test_a_rewritten_ledger_holds_the_new_lines_alone(written):
