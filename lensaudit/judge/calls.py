@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import operator
+import os
 import re
 import sqlite3
 import threading
@@ -241,27 +242,39 @@ CREATE TABLE IF NOT EXISTS fact (
 """
 
 
+def _is_closed(path: Path) -> bool:
+    """Whether a file is there and may only be read, where SQLite wants to write beside it."""
+    return path.exists() and not all(os.access(one, os.W_OK) for one in (path, path.parent))
+
+
 class AnswerCache(AbstractContextManager["AnswerCache"]):
     """Answers by the hash of their request, in one SQLite file; several processes may share it.
 
-    Without a path they are kept in memory.
+    Without a path they are kept in memory. Where nothing is to be kept, a file that may only be
+    read is one too.
 
     Raises:
         InputError: the file is no such cache.
         TryAgainError: it is locked or the disk is full.
     """
 
-    def __init__(self, path: Path | None):
-        self.path = path or Path(":memory:")
+    def __init__(self, path: Path | None, *, keeps: bool = True):
+        self.path, place = path or Path(":memory:"), str(path or ":memory:")
+        is_closed = path is not None and not keeps and _is_closed(path)
         if path is not None:
             make_folder(path.parent)
         self._lock = threading.Lock()
         try:
+            if is_closed:
+                place = f"{self.path.resolve().as_uri()}?immutable=1"
             self._base = sqlite3.connect(
-                self.path, check_same_thread=False, timeout=_BUSY_MS / 1000
+                place, uri=is_closed, check_same_thread=False, timeout=_BUSY_MS / 1000
             )
-            # FULL: an answer that was paid for survives the machine, not only the process
-            self._base.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;{_TABLES}")
+            if not is_closed:
+                # FULL: an answer that was paid for survives the machine, not only the process
+                self._base.executescript(
+                    f"PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;{_TABLES}"
+                )
         except sqlite3.Error as error:
             raise self._problem(error) from error
 

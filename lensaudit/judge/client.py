@@ -331,23 +331,28 @@ def open_client(
     """
     if not model:
         raise InputError("name the judge by --model, or use --by words:…")
-    endpoint = open_endpoint(
-        model,
-        access.base_url,
-        key_env=access.key_env,
-        key_file=path_of(access.key_file),
-        offline=offline,
-        option=option,
-    )
+    endpoint = endpoint_of(access, model, offline=offline, option=option)
     budget = budget or Budget(access)
     with ExitStack() as stack:
         transport = None
         if not offline:
             transport = Transport(endpoint, timeout_s=access.timeout_s, retries=access.retries)
             stack.callback(transport.close)
-        cache = stack.enter_context(AnswerCache(path_of(access.cache)))
+        cache = stack.enter_context(AnswerCache(path_of(access.cache), keeps=not offline))
         since = time.time() if fresh else 0.0
         yield JudgeClient(endpoint, cache, transport, budget, access, since, progress)
+
+
+def endpoint_of(
+    access: JudgeAccess, model: str, *, offline: bool, option: str = "--base-url"
+) -> Endpoint:
+    """Where a model that judges is reached; offline without a key.
+
+    Raises:
+        InputError: no key, or a bad address.
+    """
+    key = {"key_env": access.key_env, "key_file": path_of(access.key_file)}
+    return open_endpoint(model, access.base_url, offline=offline, option=option, **key)
 
 
 def probe(client: JudgeClient) -> Capability:

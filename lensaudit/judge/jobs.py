@@ -26,7 +26,13 @@ from lensaudit.files import (
 )
 from lensaudit.groups import unit_of
 from lensaudit.judge.calls import Found, Pending, Reply, Spent
-from lensaudit.judge.client import Capability, JudgeClient, expected_usage, open_client
+from lensaudit.judge.client import (
+    Capability,
+    JudgeClient,
+    endpoint_of,
+    expected_usage,
+    open_client,
+)
 from lensaudit.judge.items import GradedItem, JudgeRequest, log_in, read_items
 from lensaudit.judge.programmatic import PROGRAMMATIC, WordJudge
 from lensaudit.judge.prompts import BUILT_IN, is_file, named_template
@@ -288,7 +294,7 @@ def open_job(
         settings: what is judged, how and by whom.
         progress: told after each call.
         asks: whether the server may be; if not, a model that was never probed counts as one that
-            can do everything.
+            can do everything, unless nobody ever asks it.
 
     Raises:
         InputError: before anything is asked.
@@ -309,7 +315,8 @@ def open_job(
         fresh=settings.fresh and asks,
         progress=progress,
     ) as client:
-        capability = client.capability(unknown=None if asks else Capability())
+        guessed = None if asks or settings.offline else Capability()
+        capability = client.capability(unknown=guessed)
         if settings.by == "rubric":
             grader = RubricGrader(client, capability, settings.max_tokens)
         else:
@@ -329,13 +336,18 @@ def run_job(
         InputError: before anything is asked.
         TryAgainError: another process judges into the same folder.
     """
-    with open_job(settings, progress) as opened:
-        folder = opened.placed(tell)
-        if (found := opened.found_again(folder)) is not None:
-            tell(f"{held(folder)}; nothing to do")
+    with contextlib.suppress(InputError), open_job(_looking(settings), asks=False) as opened:
+        if (found := opened.found_again(opened.placed())) is not None:
+            tell(f"{held(opened.placed(tell))}; nothing to do")
             return found
-        with opened.alone() as job:
-            return job.judged().written()
+    with open_job(settings, progress) as opened, opened.alone(tell) as job:
+        return job.judged().written()
+
+
+def _looking(settings: LogSettings) -> LogSettings:
+    """The settings of who only looks: no file of answers is made."""
+    is_there = settings.cache is None or Path(settings.cache).exists()
+    return settings if is_there else replace(settings, cache=None)
 
 
 def plan_job(settings: LogSettings) -> dict[str, Any]:
@@ -343,14 +355,16 @@ def plan_job(settings: LogSettings) -> dict[str, Any]:
 
     Of a finished run `nothing_to_do` says where it is.
     A model that was never probed counts as one that can do everything and does not think.
+
+    Raises:
+        InputError: as the run would.
     """
-    looked = settings
-    if settings.cache is not None and not Path(settings.cache).exists():
-        looked = replace(settings, cache=None)
-    with open_job(looked, asks=False) as job:
+    with open_job(_looking(settings), asks=False) as job:
         folder = job.placed()
         there = job.found_again(folder) is not None
         client, identity = job.client, job.grader.identity
+        if client is not None and not (there or settings.offline):
+            endpoint_of(settings, client.endpoint.model, offline=False)  # it may want a key
         calls = {call.key: call for call in job.pending({})}
         asked = [call for call in calls.values() if client and client.cache.get(call) is None]
         used = sum(map(expected_usage, asked), Spent())

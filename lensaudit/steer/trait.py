@@ -19,8 +19,7 @@ from lensaudit.data.spans import Encoded, encode, following
 from lensaudit.errors import InputError, PartialError
 from lensaudit.files import digest, read_json, slug
 from lensaudit.groups import batched
-from lensaudit.judge.client import Budget, open_client
-from lensaudit.judge.endpoint import open_endpoint
+from lensaudit.judge.client import Budget, endpoint_of, open_client
 from lensaudit.judge.items import Judge, JudgeRequest, JudgeVerdict
 from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import COHERENCE, check_template
@@ -36,7 +35,7 @@ from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.keyed import Ledger
 from lensaudit.results.reading import Flag, checked
 from lensaudit.results.records import check_free
-from lensaudit.settings import path_of, results_folder
+from lensaudit.settings import results_folder
 from lensaudit.steer.generate import (
     NO_EDITS,
     Edits,
@@ -616,14 +615,13 @@ def chosen_judges(
     Raises:
         InputError: a language model has no address, or no key.
     """
-
-    def host(name: str) -> str:
-        key = {"key_env": access.key_env, "key_file": path_of(access.key_file)}
-        return open_endpoint(name, access.base_url, offline=offline, **key).host
-
     return [
         {"name": name}
         if name in PROGRAMMATIC
-        else {"name": name, "host": host(name), "mode": access.mode}
+        else {
+            "name": name,
+            "host": endpoint_of(access, name, offline=offline).host,
+            "mode": access.mode,
+        }
         for name in judge_names(judge, coherence)
     ]

@@ -29,6 +29,19 @@ def test_what_was_kept_is_found_again_after_reopening(tmp_path):
         assert cache.get(call("y")) is None
 
 
+def test_a_cache_that_may_only_be_read_is_read_where_nothing_is_kept(tmp_path, monkeypatch):
+    path = tmp_path / "a.sqlite"
+    with AnswerCache(path) as cache:
+        cache.put(call(), reply("7"))
+    before = {one: one.read_bytes() for one in tmp_path.iterdir()}
+    monkeypatch.setattr("os.access", lambda place, mode: place != tmp_path)
+    with AnswerCache(path, keeps=False) as cache:
+        assert cache.get(call()) == reply("7")
+        with pytest.raises(InputError, match="not usable as a cache of answers"):
+            cache.put(call("y"), reply("8"))
+    assert {one: one.read_bytes() for one in tmp_path.iterdir()} == before
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -42,9 +42,8 @@ def job_on(log, tmp_path):
     """A factory of jobs on a stub; one folder and one cache per test."""
 
     def make(stub, **options):
-        wanted = {"cache": tmp_path / "answers.sqlite", "retries": 0} | options
-        out = tmp_path / "out"
-        return LogSettings(log=log, model="stub-judge", base_url=stub.url, out=out, **wanted)
+        wanted = {"cache": tmp_path / "answers.sqlite", "retries": 0, "out": tmp_path / "out"}
+        return LogSettings(log=log, model="stub-judge", base_url=stub.url, **wanted | options)
 
     return make
 
@@ -73,7 +72,7 @@ def test_a_batch_goes_through_its_states_and_gives_what_online_calls_give(
     assert [line.split(": ")[1] for line in states] == ["in_progress (0/0)", "finalizing (0/0)"]
     assert submissions(stub) == 1
     n_chats = len(stub.chats)
-    online = job_on(stub, cache=tmp_path / "other.sqlite")
+    online = job_on(stub, cache=tmp_path / "other.sqlite", out=tmp_path / "online")
     assert run_job(online).rows == found.rows
     assert len(stub.chats) > n_chats  # the pair: online really asked
 

@@ -76,7 +76,10 @@ def test_a_finished_run_is_read_and_its_plan_says_so(stub_of, rows, capsys, tmp_
         assert json.loads(capsys.readouterr().out)["items"] == 6
         before = {one: one.read_bytes() for one in (tmp_path / out).iterdir()}
         (tmp_path / out).chmod(0o555)
-        assert run(command) == 0
+        # no server and no key for what is there
+        asked = len(stub.chats)
+        assert run([*command, *(["--key-env", "NO_KEY"] if out == "out" else [])]) == 0
+        assert len(stub.chats) == asked
         captured = capsys.readouterr()
         assert captured.out == shown
         assert f"{out} holds this run already; nothing to do" in captured.err
@@ -93,6 +96,15 @@ def test_a_finished_run_is_read_and_its_plan_says_so(stub_of, rows, capsys, tmp_
             capsys.readouterr()
             assert run([*command, "--dry-run"]) == 0
             assert "nothing to do" in capsys.readouterr().out
+
+
+def test_a_plan_wants_what_the_run_wants_of_a_judge(rows, capsys):
+    command = ["judge", "run", rows, "--model", "m", "--base-url", "https://judge.example"]
+    for more in ["--dry-run"], []:
+        assert run([*command, *more]) == 2
+        assert "no key for judge.example" in capsys.readouterr().err
+        assert run([*command, "--offline", *more]) == 2
+        assert "m was never probed and no server may be asked" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
