@@ -105,6 +105,7 @@ class Transport:
             ) from error
         self.endpoint = endpoint
         self._sdk = openai
+        local = is_local(endpoint.base_url)
         self._client = openai.OpenAI(
             base_url=endpoint.base_url,
             api_key=endpoint.key,
@@ -112,7 +113,12 @@ class Transport:
             max_retries=retries,
             # a redirect would carry texts to another server; HTTP_PROXY captures loopback, too
             http_client=bounded_client(
-                openai, timeout_s, follow_redirects=False, trust_env=not is_local(endpoint.base_url)
+                openai,
+                timeout_s,
+                follow_redirects=False,
+                trust_env=not local,
+                # reading certificates takes longer than most answers of a server on this machine
+                verify=not (local and endpoint.base_url.startswith("http:")),
             ),
         )
         if endpoint.base_url != OPENAI_URL:  # the SDK reads these from the environment

@@ -3,6 +3,7 @@ import html
 import json
 import re
 import sqlite3
+import ssl
 import time
 from dataclasses import asdict
 
@@ -14,6 +15,7 @@ from lensaudit.errors import InputError
 from lensaudit.judge.calls import AnswerCache
 from lensaudit.judge.client import KIND, Capability
 from lensaudit.judge.endpoint import NO_KEY, Endpoint, check_url, is_local, open_endpoint, read_key
+from lensaudit.judge.transport import Transport
 
 KEY = "sk-secret-0123456789abcdef"
 LOCAL = "http://127.0.0.1:1/v1"
@@ -305,3 +307,28 @@ def test_a_key_is_found_in_every_spelling_and_other_text_stays(key):
         assert len(kept) <= 5 + 4 * (len(before) + len(after) + 3)
     value = {"a": [key, 1, None, {"n " + key: True}], "b": "fine"}
     assert endpoint.cleared(value) == {"a": ["[key]", 1, None, {"n [key]": True}], "b": "fine"}
+
+
+@pytest.mark.parametrize(
+    ("address", "reads"),
+    [
+        ("http://127.0.0.1:9/v1", False),
+        ("https://127.0.0.1:9/v1", True),
+        # a proxy may stand between
+        ("http://judge.example/v1", True),
+        ("https://judge.example/v1", True),
+    ],
+)
+def test_certificates_are_read_wherever_they_could_be_wanted(address, reads, monkeypatch):
+    read, load = [], ssl.SSLContext.load_verify_locations
+
+    def loads(self, *places, **more):
+        read.append(self.verify_mode)
+        load(self, *places, **more)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", loads)
+    transport = Transport(Endpoint(address, "m", "k"), timeout_s=1.0, retries=0)
+    pool = transport._client._client._transport._pool
+    transport.close()
+    assert bool(read) is reads
+    assert (pool._ssl_context.verify_mode is ssl.CERT_REQUIRED) is reads
