@@ -75,6 +75,22 @@ def test_other_precisions_are_PyTorchs_own(calls):
     assert calls == []
 
 
+@pytest.mark.parametrize("at_once", [2**22, 1000])
+def test_float16_is_summed_in_float32_and_rounded_once(calls, monkeypatch, at_once):
+    monkeypatch.setattr(module, "_MOST_WIDENED", at_once)
+    inner, weight, bias = (one.half() for one in draw(*WIDE))
+    found = linear(inner, weight, bias)
+    exact = nn.functional.linear(inner.double(), weight.double(), bias.double())
+    assert found.dtype is torch.float16
+    # half a unit in the last of 11 bits, and what float32 sums are off by
+    assert bool(((found - exact).abs() <= 2**-11 * exact.abs() + 1e-5).all())
+    own = nn.functional.linear(inner, weight, bias)
+    assert float((found - own).abs().max()) <= 2**-10 * float(own.abs().max())
+    assert calls == []
+    linear(inner, weight.requires_grad_(), bias).sum().backward()
+    assert weight.grad is not None
+
+
 def test_a_model_gets_them_and_keeps_its_weights(calls):
     class Odd(nn.Linear):
         """A forward pass of its own."""
