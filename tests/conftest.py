@@ -8,11 +8,13 @@ import importlib.util
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support import ARCHITECTURES, SHARED, tiny_model, tiny_model_of
+from support.answers import share_answers
 from support.bridges import share_bridges
 
 # submitit's logging at import closes every handler there is, absl's with pytest's captured stream
@@ -65,7 +67,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays: a collection of garbage need not walk over it a thousand times."""
+    """Look for garbage seldom: millions of objects stay, and each walk over them takes a while."""
+    _set_aside()
+    gc.set_threshold(700, 10, 100)
+
+
+SET_ASIDE_S = 30.0
+"""Files that begin sooner after the last time leave it to a later one."""
+
+
+def pytest_runtest_setup(item: pytest.Item, last: list = [Path(), 0.0]) -> None:  # noqa: B006
+    """Between two files nothing is left but what all tests share."""
+    path, at = last
+    if item.path != path and time.monotonic() - at > SET_ASIDE_S:
+        _set_aside()
+        last[1] = time.monotonic()
+    last[0] = item.path
+
+
+def _set_aside() -> None:
+    """What is there now is not walked over again, by whoever collects garbage, until next time."""
+    gc.unfreeze()
     gc.collect()
     gc.freeze()
 
@@ -96,11 +118,21 @@ def _no_wait_for_the_disk() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def _of_the_run(tmp_path_factory) -> Path:
+    """A folder that all processes of this run share."""
+    own = tmp_path_factory.getbasetemp()
+    shared = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "answers"
+    shared.mkdir(exist_ok=True)
+    return shared
+
+
 @pytest.fixture(autouse=True)
-def _shared_bridges(request) -> None:
-    """What is measured under `slow` is built as users build it."""
+def _shared_bridges(request, _of_the_run) -> None:
+    """What is measured under `slow` is built and asked as users do it."""
     if request.node.get_closest_marker("slow") is None:
         share_bridges()
+        share_answers(_of_the_run)
 
 
 @pytest.fixture

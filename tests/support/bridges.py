@@ -74,7 +74,7 @@ class Bridges:
     def unchanged(self, key: str | None):
         """The bridge of a key; None where there is none, or it is not what it was."""
         bridge, made_of = self.known.pop(key, (None, None))
-        if bridge is None or weights_hash(bridge.original_model) != made_of or _has_hooks(bridge):
+        if bridge is None or weights_hash(bridge.original_model) != made_of or has_hooks(bridge):
             return None
         self.known[key] = bridge, made_of
         return bridge.eval() if any(part.training for part in parts_of(bridge)) else bridge
@@ -135,6 +135,7 @@ def _is_whole(checkpoint, *, dtype=None, device="cpu", attn="", spread=None) -> 
     return placement is None or placement.way == "whole"
 
 
-def _has_hooks(bridge) -> bool:
+def has_hooks(bridge) -> bool:
+    """Does anybody listen to it, or change what it computes?"""
     points = bridge.hook_dict.values()
     return any(point.fwd_hooks or point.bwd_hooks for point in points)
