@@ -11,7 +11,9 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge import transformer_bridge as _building
 from transformer_lens.model_bridge.generalized_components.base import alias_generation
 from transformer_lens.model_bridge.sources.transformers import source as _source
 from transformers.initialization import no_init_weights
@@ -146,7 +148,7 @@ def bridge_from(model: Any, tokenizer: Any) -> TransformerBridge:
     logging.getLogger("transformer_lens").setLevel(logging.ERROR)
     parameter = next(model.parameters())
     cannot = f"{type(model).__name__}: TransformerLens cannot bridge it"
-    with loading(cannot), _texts_alone(), one_memory_error():
+    with loading(cannot), _booting(), one_memory_error():
         bridge = TransformerBridge.boot_transformers(
             getattr(model.config, "_name_or_path", "") or "local",
             hf_model=model,
@@ -185,15 +187,29 @@ def _own(linear: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _texts_alone() -> Iterator[None]:
-    """No processor of images: TransformerLens would ask the network, and install torchvision."""
+def _booting() -> Iterator[None]:
+    """While TransformerLens builds a bridge: what it does for images, or slowly.
+
+    No processor of images: it would ask the network, and install torchvision. It looks for hook
+    points among all attributes of each module and of its classes, twice: each module has them
+    itself.
+    """
     booting: Any = _source
+    building: Any = _building
     plain = booting.load_modality_processor
     booting.load_modality_processor = lambda *args: None
+    building.dir = _hook_points_in
     try:
         yield
     finally:
         booting.load_modality_processor = plain
+        vars(building).pop("dir", None)
+
+
+def _hook_points_in(module: Any) -> list[str]:
+    """Names of the hook points of a module, in the order of `dir`."""
+    held = {**vars(module), **module._modules}
+    return sorted(name for name, one in held.items() if isinstance(one, HookPoint))
 
 
 def n_layers(model: TransformerBridge) -> int:

@@ -1,3 +1,5 @@
+import functools
+
 import pytest
 import support
 import torch
@@ -78,11 +80,33 @@ def test_every_architecture_that_runs_without_wrappers_is_compared():
     assert set(RUNS_BARE.values()) == SAME_BITS
 
 
+@pytest.fixture(scope="module")
+def short(tiny_tokenizer):
+    """Bridged random models of two layers by architecture, made once."""
+
+    @functools.cache
+    def make(name):
+        kind, changes = support.ARCHITECTURES[name]
+        fewer = {} if "text_config" in changes else {"num_hidden_layers": 2, "layer_types": None}
+        return bridge_from(support.tiny_model_of(kind, **changes | fewer), tiny_tokenizer)
+
+    return make
+
+
+@pytest.mark.parametrize("name", support.ARCHITECTURES)
+def test_a_bridge_knows_every_hook_point_of_its_modules_and_their_classes(name, short):
+    model = short(name)
+    known = {name: (id(point), point.name) for name, point in model._hook_registry.items()}
+    model._scan_existing_hooks(model, "")  # TransformerLens' own way, which reads all attributes
+    after = {name: (id(point), point.name) for name, point in model._hook_registry.items()}
+    assert list(after.items()) == list(known.items())
+    assert {"blocks.0.hook_out", "blocks.0.hook_attn_out", "blocks.1.attn.hook_z"} <= after.keys()
+
+
 @pytest.mark.parametrize("name", RUNS_BARE)
-def test_a_pass_without_idle_wrappers_has_the_bits_of_one_with_all(name, tiny_tokenizer, ragged):
-    kind, changes = support.ARCHITECTURES[name]
-    hf = support.tiny_model_of(kind, **changes | {"num_hidden_layers": 2, "layer_types": None})
-    model, tokens = bridge_from(hf, tiny_tokenizer), make_batch(ragged[:2]).tokens
+def test_a_pass_without_idle_wrappers_has_the_bits_of_one_with_all(name, short, ragged):
+    model, tokens = short(name), make_batch(ragged[:2]).tokens
+    hf = model.original_model
     mask = torch.ones_like(tokens)
     mask[0, :3] = 0
     padded = {"mask": mask, "positions": (mask.cumsum(1) - 1).clamp(min=0)}
