@@ -28,11 +28,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONGEST = (
-    *("test_command_goldens", "test_cli_keys", "test_audit", "test_scoring", "test_know_address"),
-    *("test_cli_demo", "test_wavefront", "test_trainer", "test_evidence", "test_asked"),
-    *("test_steer_audit", "test_docs", "test_em_audit", "test_sweep_serial", "test_meta_command"),
+    *("test_evidence", "test_counterfactual", "test_command_goldens", "test_other_kernels"),
+    *("test_campaign", "test_cli_demo", "test_cli_patch", "test_docs", "test_scoring"),
+    *(
+        "test_sweep_serial",
+        "test_trainer",
+        "test_wavefront",
+        "test_shapes",
+        "test_owners_of_results",
+    ),
+    *("test_other_sizes", "test_association", "test_audit", "test_asked", "test_know_command"),
+    *("test_rtt_planted", "test_cli_keys", "test_report_browser", "test_collateral"),
+    *("test_meta_command", "test_know_address", "test_corruption", "test_steer_audit"),
+    *("test_doors", "test_make", "test_real_study", "test_em_audit", "test_unfinished_blocks"),
+    *("test_readme", "test_cli_project", "test_cli_loading", "test_embedded_family"),
 )
-"""Files of more than a quarter of a minute: one that begins last lets the other process wait."""
+"""Files of more than some ten seconds: one that begins last lets the other process wait."""
 
 LEFT_OUT = pytest.StashKey[int]()
 """How many comparisons with the references this run leaves out."""
