@@ -92,6 +92,7 @@ def measured(source: str, folder: Path, dtype: Dtype, *, one_type: bool) -> dict
     clock = Clock()
     for place, name, part in PARTS:
         clock.wrap(found(place), name, part)
+    from lensaudit.association.calls import WHO_HAS_WHAT
     from lensaudit.auditing.audit import audit_into
     from lensaudit.auditing.settings import AuditSettings
     from lensaudit.patching.asking import Questions
@@ -100,7 +101,7 @@ def measured(source: str, folder: Path, dtype: Dtype, *, one_type: bool) -> dict
         setattr(Questions, "types", lambda self, source: [])  # noqa: B010
     clock.parts["libraries imported"] = began = time.process_time()
     asked = AuditSettings(suite="none", activations=folder / "activations", dtype=dtype)
-    audit_into([source], asked, folder / slug(source))
+    audit_into([source], asked, folder / slug(source), who=WHO_HAS_WHAT)
     if missing := {part for *_, part in PARTS} - set(clock.calls):
         raise NotMeasured(f"parts that never ran: {', '.join(sorted(missing))}")
     clock.parts["all else"] = time.process_time() - began - clock.inside[0]

@@ -32,16 +32,16 @@ from .steer.generate import steer as steer
 from .scores.depth import depth_score as depth_score, span_logprob as span_logprob
 
 # what the commands do
-from .auditing.calls import audit as audit, cache as cache, evaluate as evaluate, patch as patch
+from .association.calls import audit as audit, know as know
+from .auditing.calls import cache as cache, evaluate as evaluate, patch as patch
 from .attacks.effort.runs import effort as effort
-from .auditing.streams import lens as lens
-from .auditing.streams import last_prompt as last_prompt, preflight as preflight
+from .doors.streams import lens as lens
+from .doors.streams import last_prompt as last_prompt, preflight as preflight
 from .attacks.worst import worst as worst
-from .auditing.calls import know as know
 from .screen.show import show as show
 from .doors.trainer import AuditCallback as AuditCallback
 from .report.render import write_report as write_report
-from .auditing.verify import verify as verify
+from .doors.verify import verify as verify
 from .verdict.collect import verdicts as verdicts
 from .verdict.gate import gate as gate, read_policy as read_policy
 from .project import read_project as read_project

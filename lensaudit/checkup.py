@@ -13,7 +13,8 @@ from huggingface_hub import constants
 from packaging.requirements import Requirement
 from rich.filesize import decimal as size
 
-from lensaudit.activations.inventory import cache_folders, describe
+from lensaudit.activations.inventory import describe
+from lensaudit.activations.naming import cache_folders
 from lensaudit.errors import LensAuditError
 from lensaudit.models.bridge import TOLERANCE, parity
 from lensaudit.models.checkpoint import open_model

@@ -11,6 +11,7 @@ import click
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from support.closure import closure
 
 import lensaudit
 
@@ -140,3 +141,25 @@ def test_every_pin_has_a_hash_in_the_lock():
     locked = {one.split(" ")[0].partition("+")[0].lower().replace("_", "-") for one in lines}
     assert locked == {one.lower().replace("_", "-") for one in pins}
     assert [one for one in lines if not re.fullmatch(r"\S+ --hash=sha256:[0-9a-f]{64}", one)] == []
+
+
+CORE_STATEMENTS = 13_000
+"""Besides docstrings."""
+
+
+def test_the_core_stays_small(capsys):
+    """What auditing, verdicts and the page stand on, by whatever import."""
+    first, left_out = (
+        ("auditing", "verdict", "report"),
+        ("cli", "screen", "metrics", "models.large"),
+    )
+
+    def within(rooms):
+        places = tuple(f"lensaudit.{room}" for room in rooms)
+        return lambda name: any(name == one or name.startswith(f"{one}.") for one in places)
+
+    found = closure(within(first), lambda name: name == "lensaudit" or within(left_out)(name))
+    with capsys.disabled():
+        print(f"\ncore: {len(found)} modules, {sum(found.values())} statements")
+    assert {"lensaudit.patching.session", "lensaudit.models.bridge"} <= found.keys()
+    assert sum(found.values()) <= CORE_STATEMENTS

@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from lensaudit.activations.inventory import FOLDER, IMPORTED, folder_key, folder_of, verify
+from lensaudit.activations.inventory import IMPORTED, verify
+from lensaudit.activations.naming import FOLDER, folder_key, folder_of
 from lensaudit.activations.presence import RESERVE_BYTES, check_space, check_trusted, link_new
+from lensaudit.activations.removal import staging_name
 from lensaudit.activations.spec import REPAIR, SEAL, SPEC, read_spec
-from lensaudit.activations.upkeep import staging_name
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.files import (
     appear,

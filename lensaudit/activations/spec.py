@@ -27,6 +27,9 @@ SPEC = "spec.json"
 
 SEAL = "SEAL.json"
 
+MAPS = "maps"
+"""Folder of fitted maps beside the caches; each can be fitted again."""
+
 SHARD_EXAMPLES = 32
 
 CACHE = "lensaudit cache"

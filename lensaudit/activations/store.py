@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from lensaudit.activations.inventory import (
+from lensaudit.activations.naming import (
     cache_folders,
     check_key,
     find,

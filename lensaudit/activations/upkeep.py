@@ -15,25 +15,15 @@ from pathlib import Path
 
 import h5py
 
-from lensaudit.activations.inventory import (
-    QUARANTINE,
-    CacheInfo,
-    cache_folders,
-    check_key,
-    describe,
-    matching,
-    verify,
-)
-from lensaudit.activations.presence import LOCKS, USE_AGE_S, check_trusted, users
+from lensaudit.activations.inventory import CacheInfo, describe, verify
+from lensaudit.activations.naming import cache_folders, check_key, matching
+from lensaudit.activations.presence import USE_AGE_S, check_trusted, users
+from lensaudit.activations.removal import OWN_FILES, QUARANTINE, STAGED, cache_files, remove
 from lensaudit.activations.shard import BYTE, SHARD_ERRORS, check_array, check_bytes
-from lensaudit.activations.spec import SEAL, SPEC, Spec, parse_spec, read_spec
+from lensaudit.activations.spec import MAPS, SEAL, SPEC, Spec, parse_spec, read_spec
 from lensaudit.errors import InputError, LensAuditError, VerificationError
 from lensaudit.files import (
-    files_below,
-    in_turn,
-    is_partial,
     os_errors,
-    process_name,
     read_bytes,
     remove_files,
     sweep_partials,
@@ -46,22 +36,10 @@ from lensaudit.results.records import signed_object
 
 BOOKS = ("scores", "texts", "fisher", "said", "samples", "worst", "know")
 """Folders of books in an activations folder."""
-MAPS = "maps"
-"""Folder of the maps that `lensaudit.patching.alignment` fits; each can be fitted again."""
-STAGED = re.compile(r"\.(?:deleting|import)-([0-9a-f]{8}-\d+)-[0-9a-f]{8}")
-"""A folder on its way out or in, with the process that moves it."""
 _TENSORS = re.compile(r"[0-9a-f]{32}\.safetensors")
 _BOOK = re.compile(r"[a-z0-9._-]+--[0-9a-f]{32}\.jsonl")
 _MARK = re.compile(r"[0-9a-f]{32}\.json")
 """What says of tensors how they were written."""
-_OWN = {
-    QUARANTINE: re.compile(r"(?:spec\.json|SEAL\.json|shard-\d{6}\.h5)\.\d{8}T\d{6}Z-[0-9a-f]{4}"),
-    LOCKS: re.compile(r"use\.[0-9a-f]{8}-\d+-[0-9a-f]{8}|.*\.lock"),
-    "": re.compile(
-        r"spec\.json|SEAL\.json|imported\.json|shard-\d{6}\.h5|unfinished-blocks\.(?:bin|json)"
-    ),
-}
-"""Folder in a cache -> names of its files."""
 EMPTY_AGE_S = 3600.0
 """A cache folder without a spec is a job that was killed at once, or one that starts now."""
 
@@ -174,11 +152,6 @@ class Collected:
     """Still above the wanted size: everything else is named or in use."""
 
 
-def staging_name(kind: str) -> str:
-    """A hidden folder name that tells whose it is: `.deleting-…` or `.import-…`."""
-    return f".{kind}-{process_name()}-{secrets.token_hex(4)}"
-
-
 def collect(
     root: Path, *, max_bytes: int | None = None, keep: Sequence[str] = (), dry_run: bool = False
 ) -> Collected:
@@ -266,53 +239,10 @@ def _delete(path: Path) -> bool:
     return True
 
 
-def remove(folder: Path) -> bool:
-    """Delete a cache: first out of sight in one step, then file by file; False if it is in use.
-
-    Gone already is fine: another process may be faster.
-
-    Raises:
-        InputError: names what it holds that is not ours; it stays where it is.
-    """
-    gone = folder.with_name(staging_name("deleting"))
-    with in_turn(folder.parent), os_errors(folder):
-        if not folder.exists():
-            return True
-        if users(folder):
-            return False
-        _cache_files(folder)
-        folder.rename(gone)
-        if users(gone):  # opened since we looked, on a disk where nobody waits for its turn
-            gone.rename(folder)
-            return False
-    # the spec last: it says whose the rest is
-    remove_files(gone, sorted(_cache_files(gone), key=lambda path: path == gone / SPEC))
-    return True
-
-
-def _cache_files(folder: Path) -> list[Path]:
-    """The files of a cache with a spec of ours, or of a killed start, import or deletion of one.
-
-    Raises:
-        LensAuditError: the spec is damaged or foreign, or something else lies there: it is named.
-    """
-    if (folder / SPEC).exists():
-        read_spec(folder / SPEC)
-    inner = [folder, *folder.glob("*--*")] if STAGED.fullmatch(folder.name) else [folder]
-
-    def ours(path: Path) -> bool:
-        kind = "" if path.parent in inner else path.parent.name
-        of = path.parent if kind == "" else path.parent.parent
-        names = _OWN.get(kind) if of in inner else None
-        return names is not None and bool(names.fullmatch(path.name) or is_partial(path))
-
-    return files_below(folder, ours)
-
-
 def _own_files(folder: Path, strange: list[str]) -> bool:
     """Whether a folder holds what a cache holds and nothing else; if not, a line of what."""
     try:
-        _cache_files(folder)
+        cache_files(folder)
     except LensAuditError as error:
         strange.append(str(error))
         return False
@@ -324,13 +254,13 @@ def _leftovers(root: Path, strange: list[str], *, dry_run: bool) -> list[str]:
     abandoned = chain(filter(_is_abandoned, _children(root)), filter(_is_empty, folders))
     whole = [path for path in abandoned if _own_files(path, strange)]
     aside = (path for folder in folders for path in _children(folder / QUARANTINE))
-    single = [path for path in aside if _OWN[QUARANTINE].fullmatch(path.name)]
+    single = [path for path in aside if OWN_FILES[QUARANTINE].fullmatch(path.name)]
     marks = (path for folder in kept for path in _children(folder) if _is_mark(path))
     single += [path for path in marks if not path.with_suffix(".safetensors").exists()]
     if dry_run:
         return [str(path) for path in (*whole, *single)]
     for path in whole:
-        remove_files(path, _cache_files(path))
+        remove_files(path, cache_files(path))
     for path in single:
         path.unlink(missing_ok=True)
     swept = [path for folder in (*folders, *kept) for path in sweep_partials(folder)]

@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lensaudit.association.opening import Know, open_know
-from lensaudit.association.run import plan_of
 from lensaudit.auditing import evaluate as evaluating
 from lensaudit.auditing import patch as patching
 from lensaudit.auditing.evaluate import grew, open_evaluation, plan_evaluation
@@ -19,22 +17,18 @@ from lensaudit.auditing.question import (
     PATCH,
     anchor_of,
     anchored,
-    asked_of_know,
     asked_of_patch,
     audit_folder,
     controls_of,
     evaluations,
 )
 from lensaudit.auditing.result import AUDIT_MANIFEST, Audited, joined
-from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
-from lensaudit.errors import Failure, InputError, WorkError, failure_in
-from lensaudit.files import digest, in_turn, make_folder, slug
+from lensaudit.auditing.settings import AuditSettings
+from lensaudit.auditing.step import Opened, Step, wanted
+from lensaudit.errors import Failure, failure_in
+from lensaudit.files import digest, in_turn, make_folder
 from lensaudit.models.bridge import opened_once
-from lensaudit.models.checkpoint import peft_for
-from lensaudit.models.fetch import fetch
-from lensaudit.models.registry import DEMO, FETCHED, REAL, load_registry
 from lensaudit.patching.prepare import prepare
-from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Plan, Tell, unheard
 from lensaudit.results.records import (
     MANIFEST,
@@ -46,7 +40,7 @@ from lensaudit.results.records import (
     manifest,
     other_owner,
 )
-from lensaudit.settings import ACTIVATIONS, Place, plain
+from lensaudit.settings import plain
 
 COMMAND = "audit"
 BUSY = "another process audits into this folder; waiting for it"
@@ -61,7 +55,7 @@ class AuditPlan:
     patch: Plan
     evaluations: Mapping[str, Plan]
     """By model, the retain model's first: the others are compared with it."""
-    associations: Mapping[str, Know | str]
+    associations: Mapping[str, Opened | str]
     """Source -> who is asked what; or why nobody is."""
 
     @property
@@ -72,7 +66,7 @@ class AuditPlan:
     def text(self) -> str:
         """A line per step: what is done, what is missing."""
         asked = {
-            name: one if isinstance(one, str) else "; ".join(plan_of(one))
+            name: one if isinstance(one, str) else "; ".join(one.plan())
             for name, one in self.associations.items()
         }
         return "\n".join(
@@ -92,9 +86,17 @@ def plan_audit(
     settings: AuditSettings,
     folder: Path | None = None,
     *,
+    who: Step | None = None,
     notice: Notice = unheard,
 ) -> AuditPlan:
     """What an audit would do; loads and writes nothing.
+
+    Args:
+        sources: as of `audit_into`, and so are the others.
+        settings: what, and how.
+        folder: of all results.
+        who: asks who has what.
+        notice: told remarks.
 
     Raises:
         InputError: anything that is wrong with the names, the data or the settings.
@@ -116,9 +118,8 @@ def plan_audit(
     if anchor in steps and not steps[anchor].done:
         # what is compared with the retain model follows from it
         steps = {model: replace(one, done=False) for model, one in steps.items()}
-    asked = names if settings.association != "none" else ()
-    controls = controls_of(names, settings)
-    known = {name: who_has_what(name, patch, controls) for name in asked}
+    controls, step = controls_of(names, settings), wanted(who, settings)
+    known = {name: who_has_what(step, name, patch, controls) for name in names} if step else {}
     return AuditPlan(out, depth, steps, known)
 
 
@@ -128,6 +129,7 @@ def audit_into(
     settings: AuditSettings,
     folder: Path | None = None,
     *,
+    who: Step | None = None,
     notice: Notice = unheard,
     progress: Tell = unheard,
     opened: Callable[[AuditPlan], None] = unheard,
@@ -144,6 +146,7 @@ def audit_into(
         sources: names, Hub ids or folders; the same one twice counts once.
         settings: what, and how.
         folder: of all results; None: experiments/out/audit-<source>.
+        who: asks who has what.
         notice: told remarks.
         progress: told what is done.
         opened: told the plan, before any work.
@@ -157,7 +160,7 @@ def audit_into(
     started = time.monotonic()
     names = tuple(dict.fromkeys(sources))
     settings = anchored(names, settings)
-    plan = plan_audit(names, settings, folder, notice=notice)
+    plan = plan_audit(names, settings, folder, who=who, notice=notice)
     opened(plan)
     check_free(plan.folder, COMMAND)
 
@@ -239,58 +242,3 @@ def _own_folder(names: Sequence[str], settings: AuditSettings, base: Path, notic
     own = base.with_name(f"{base.name}-{digest([dict(run) for run in runs.values()])[:8]}")
     notice(f"{base}: holds the results of another run ({why}); this one goes to {own}")
     return own
-
-
-ANSWERS = "forget_Q_A_ROUGE"
-"""Of what a model answers when it is asked: ROUGE-L recall of the true answer."""
-
-
-@opened_once()
-def demo_into(
-    folder: Path,
-    *,
-    real: bool = False,
-    activations: Place = ACTIVATIONS,
-    notice: Notice = unheard,
-    progress: Tell = unheard,
-) -> tuple[Audited, dict[str, float | None]]:
-    """Audit every unlearned model of a family; the planted ones show the scale.
-
-    `real`: that of adapters on a pretrained model, which is fetched if it is not here. It is
-    patched alone, as writing answers would take most of the time.
-
-    Returns:
-        What was found of every model, and what `full` and `retain` answer: `ANSWERS` of their
-        greedy answers, None where nothing was asked.
-
-    Raises:
-        WorkError: the package was built without the family.
-        InputError | TryAgainError: the pretrained model cannot be fetched, or not be adapted.
-    """
-    family = REAL if real else DEMO
-    listed = [one for one in load_registry().values() if one.name.startswith(family)]
-    names = [one.name for one in listed if one.role == "unlearned"]
-    if not names:
-        raise WorkError("this build of lensaudit has no embedded family; install a released one")
-    if real:
-        peft_for("demo --real")
-        fetch(FETCHED[0].partition("/")[0], notice=notice)
-    check_free(folder, patching.COMMAND)
-    if (folder / MANIFEST).exists():
-        raise InputError(f"{folder}: was written by `lensaudit patch`; name another --out")
-    full, retain, *more = (one.name for one in listed if one.role in ("full", "retain"))
-    retains = (retain, *more) if real else (retain,)
-    asked = PatchSettings(full=full, retain=retains, profile="full", activations=activations)
-    answers = EvaluateSettings(metrics=(ANSWERS,))
-    models = () if real else (full, retain, *names)
-    steps = Steps(
-        know={name: open_know(name, asked_of_know(name, asked, retains)) for name in names},
-        patch=asked,
-        evaluations=[(name, answers, folder / "answers" / slug(name)) for name in models],
-    )
-    found = measure(names, steps, folder, depths_in=folder, notice=notice, progress=progress)
-    known, said = (
-        {name: one.folder for name, one in part.items()} for part in (found.known, found.said)
-    )
-    anchors = {name: found.said[name].summary[ANSWERS] if said else None for name in (full, retain)}
-    return joined(folder, found.depths, said, known), anchors

@@ -28,8 +28,6 @@ from typing import (
     runtime_checkable,
 )
 
-from lensaudit.association.result import KnowResult, know_folder
-from lensaudit.association.settings import KnowSettings
 from lensaudit.auditing.acting import acting
 from lensaudit.auditing.question import (
     audit_folder,
@@ -37,14 +35,11 @@ from lensaudit.auditing.question import (
     check_rows,
     evaluation_folder,
     evaluation_key,
-    know_key,
     patch_key,
 )
 from lensaudit.auditing.result import (
     AUDIT_MANIFEST,
-    SUMMARY,
     Audited,
-    AuditResult,
     CacheResult,
     EvaluationResult,
     PatchResult,
@@ -52,18 +47,14 @@ from lensaudit.auditing.result import (
     read_evaluation,
     read_patched,
 )
-from lensaudit.auditing.settings import (
-    AuditSettings,
-    CacheSettings,
-    EvaluateSettings,
-)
+from lensaudit.auditing.settings import AuditSettings, CacheSettings, EvaluateSettings
+from lensaudit.auditing.step import Step, wanted
 from lensaudit.errors import InputError
 from lensaudit.models.hashing import looking
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.keyed import Key, Question
-from lensaudit.results.kinds.know import KnowRecord
-from lensaudit.results.reading import given_to, read_as
+from lensaudit.results.reading import given_to
 from lensaudit.results.records import COMPARISON_MANIFEST, MANIFEST, folders_for
 from lensaudit.settings import Place, named, path_of
 
@@ -175,7 +166,7 @@ def patched(
         )
         return found, manifests([one.folder for one in found])
 
-    return _answered(
+    return answered(
         lambda: patch_key(names, settings),
         () if settings.fresh else manifests([*folders.values()]),
         lambda: read_patched(folders),
@@ -209,7 +200,7 @@ def evaluated(
         )
         return found, [] if found.failures else [found.folder / MANIFEST]
 
-    return _answered(
+    return answered(
         lambda: evaluation_key(model, settings),
         () if settings.fresh else [place / MANIFEST],
         lambda: read_evaluation(model, place),
@@ -226,6 +217,7 @@ def audited(
     notice: Notice = unheard,
     progress: Tell = unheard,
     planned: Callable[[Any], None] = unheard,
+    who: Step | None = None,
 ) -> Audited:
     """As `auditing.audit.audit_into`; one that is finished in all its steps is read.
 
@@ -236,7 +228,9 @@ def audited(
         notice: told remarks.
         progress: told what is done.
         planned: told the plan of what is made, before any work.
+        who: asks who has what.
     """
+    who = wanted(who, settings)
     names = tuple(dict.fromkeys(sources))
     place = audit_folder(names, folder)
 
@@ -254,6 +248,7 @@ def audited(
             names,
             settings,
             folder,
+            who=who,
             notice=notice,
             progress=progress,
             opened=opened,
@@ -266,37 +261,10 @@ def audited(
         return read_audit(names, settings, place)
 
     manifests = () if settings.fresh else (place / AUDIT_MANIFEST,)
-    return _answered(lambda: audit_key(names, settings), manifests, read, made, notice)
+    return answered(lambda: audit_key(names, settings, who), manifests, read, made, notice)
 
 
-def known(
-    source: str,
-    settings: KnowSettings,
-    folder: Path | None = None,
-    *,
-    notice: Notice = unheard,
-    progress: Tell = unheard,
-) -> KnowResult:
-    """As `association.run.know_into`; one that is finished is read from its files."""
-    place = know_folder(source, folder)
-
-    def made(question: Question) -> tuple[KnowResult, list[Path]]:
-        from lensaudit.association.run import know_into  # seconds to import
-
-        found = know_into(source, settings, folder, notice=question.tell, progress=progress)
-        question.opened()
-        return found, [found.folder / MANIFEST]
-
-    return _answered(
-        lambda: know_key(source, settings),
-        [place / MANIFEST],
-        lambda: KnowResult(source, place, read_as(KnowRecord, place / SUMMARY)),
-        made,
-        notice,
-    )
-
-
-def _answered(
+def answered(
     key: Key,
     manifests: Iterable[Path],
     read: Callable[[], R],
@@ -331,23 +299,6 @@ def _told(
 def places_for(names: tuple[str, ...], out: Path | None) -> dict[str, Path | None]:
     """Folder of each model: `out` of the only one, one in it for several; None: the usual one."""
     return {**folders_for(names, out)} if out is not None else dict.fromkeys(names)
-
-
-@door(AuditSettings)
-def audit(
-    source: tuple[str, ...], settings: AuditSettings, out: Path | None, progress: Tell
-) -> Sequence[AuditResult]:
-    """Everything about some models: how deep the knowledge is erased, and what they still say.
-
-    As `lensaudit audit` without its page: `out` is experiments/out/audit-<source>, and anchors and
-    data are those of the models' family where none is named. A step that fails is among the
-    `failures` of a result; the rest is there. Called again it goes on where it was.
-
-    >>> result = la.audit("demo/npo", out="npo", limit=8)  # doctest: +SKIP
-    >>> result.uds, result.ci95, result.metrics["forget_Q_A_Prob"]  # doctest: +SKIP
-    (0.09, (0.01, 0.17), 0.04)
-    """
-    return audited(source, settings, out, notice=notice, progress=progress).results
 
 
 @door(PatchSettings)
@@ -396,25 +347,7 @@ def cache(
     >>> la.cache("demo/npo", component=["attn", "heads"]).parts["heads"].key  # doctest: +SKIP
     '90ab…'
     """
-    from lensaudit.auditing.streams import cache_into  # seconds to import; answers are read without
+    from lensaudit.auditing.caching import cache_into  # seconds to import; answers are read without
 
     settings = settings if out is None else replace(settings, activations=out)
     return [cache_into(one, settings, notice=notice, progress=progress) for one in source]
-
-
-@door(KnowSettings)
-def know(
-    source: tuple[str, ...], settings: KnowSettings, out: Path | None, progress: Tell
-) -> Sequence[KnowResult]:
-    """Which values does a model bind to which subjects? Without a model that never knew.
-
-    As `lensaudit know`: `out` is experiments/out/know-<source>, of several models it holds a folder
-    for each; base and forget set are those of the model's family where none is named.
-
-    >>> found = la.know("demo/graddiff")  # doctest: +SKIP
-    >>> found.headline, found.p, found.summary["bits"]  # doctest: +SKIP
-    """
-    return [
-        known(one, settings, place, notice=notice, progress=progress)
-        for one, place in places_for(source, out).items()
-    ]

@@ -22,7 +22,7 @@ from lensaudit.data.chat import PLAIN, Template, check_tokenizer, read_template
 from lensaudit.data.suites import Suite
 from lensaudit.errors import InputError
 from lensaudit.evaluation.forward import Tokenization, open_classifier
-from lensaudit.evaluation.log import completed, read_log, recomputed, write_log
+from lensaudit.evaluation.log import read_log, write_log
 from lensaudit.evaluation.passes import (
     NO_RETAIN,
     ModelPasses,
@@ -38,7 +38,7 @@ from lensaudit.evaluation.suite import (
     result_rows,
     retain_reference,
 )
-from lensaudit.files import canonical_json, make_folder, read_json, write_jsonl
+from lensaudit.files import canonical_json, read_json, write_jsonl
 from lensaudit.metrics.registry import EmptyRow, Metric, ordered, retain_names
 from lensaudit.models.checkpoint import (
     Checkpoint,
@@ -68,7 +68,6 @@ from lensaudit.results.records import (
     manifest,
     mark_of,
     models_in,
-    renew,
 )
 from lensaudit.results.roles import check_roles
 from lensaudit.settings import path_of, plain
@@ -277,32 +276,6 @@ def plan_evaluation(
         done=done,
         brief=f"{n_texts} texts scored, {n_answers} answers generated{kept}",
     )
-
-
-def aggregate_log(
-    log: Path, settings: EvaluateSettings, folder: Path | None = None
-) -> EvaluationResult:
-    """Recompute the aggregates of a log without a model; written only into a named folder.
-
-    Raises:
-        InputError: not a log, or one without rows; the folder holds another result.
-    """
-    if folder is not None:
-        check_free(folder, COMMAND)
-        if (folder / MANIFEST).exists() and folder.resolve() != log.resolve().parent:
-            raise InputError(f"{folder}: holds the result of another run; name another --out")
-    read = read_log(log)
-    theirs = settings.retain_log
-    retain = completed(read_log(Path(theirs))) if theirs else dict[str, MetricResult]()
-    entries = recomputed(
-        read, retain=retain, retain_value=settings.ref_value, names=settings.metrics
-    )
-    if not entries:
-        raise InputError(f"{log}: holds no rows of a metric that is known here")
-    if folder:
-        log = write_log(make_folder(folder), read.suite, entries)
-        renew(folder, [log.name, f"{read.suite.upper()}_SUMMARY.json"])
-    return EvaluationResult(str(log), log, read.suite, entries)
 
 
 def _compared(settings: EvaluateSettings, passes: ModelPasses) -> Mapping[str, MetricResult]:

@@ -8,19 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lensaudit.association.opening import Know, open_know
-from lensaudit.association.result import KnowResult
-from lensaudit.association.run import answer_into
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.patch import patch_into
-from lensaudit.auditing.question import KNOW, PATCH, asked_of_know
+from lensaudit.auditing.question import KNOW, PATCH
 from lensaudit.auditing.result import PatchResult
 from lensaudit.auditing.settings import EvaluateSettings
+from lensaudit.auditing.step import Opened, Step
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.kinds.eval import EvaluationResult
-from lensaudit.results.records import folders_for
+from lensaudit.results.records import RunResult, folders_for
 
 Failed = Callable[[str, str, LensAuditError], None]
 """Told the model, the step and the error of a step that failed; may raise it."""
@@ -30,7 +28,7 @@ Failed = Callable[[str, str, LensAuditError], None]
 class Steps:
     """What is asked of some checkpoints; what is left out is not measured."""
 
-    know: Mapping[str, Know | str] = field(default_factory=dict)
+    know: Mapping[str, Opened | str] = field(default_factory=dict)
     """By model: who is asked what; or why nobody is."""
     patch: PatchSettings | None = None
     evaluations: Sequence[tuple[str, EvaluateSettings, Path]] = ()
@@ -41,7 +39,7 @@ class Steps:
 class Measured:
     """What was found."""
 
-    known: dict[str, KnowResult] = field(default_factory=dict)
+    known: dict[str, RunResult] = field(default_factory=dict)
     """By model that was asked."""
     depths: list[PatchResult] = field(default_factory=list)
     """Of each source, in their order."""
@@ -49,16 +47,12 @@ class Measured:
     """By model, those without any value too."""
 
 
-def who_has_what(source: str, asked: PatchSettings, controls: Sequence[str]) -> Know | str:
-    """Who has what, opened, from what it says and its own head; or why nobody is asked.
-
-    Args:
-        source: that is asked.
-        asked: what `patch` is asked: the same rows, and the same rows to keep.
-        controls: models that never saw the facts.
-    """
+def who_has_what(
+    who: Step, source: str, asked: PatchSettings, controls: Sequence[str]
+) -> Opened | str:
+    """Who has what, opened; or why nobody is asked. Arguments are those of `Step.open`."""
     try:
-        return open_know(source, asked_of_know(source, asked, controls))
+        return who.open(source, asked, controls)
     except InputError as error:
         return f"who has what is not asked: {error}"
 
@@ -97,7 +91,7 @@ def measure(
         know = steps.know[name]
         try:
             if not isinstance(know, str):
-                found.known[name] = answer_into(know, place, progress=progress)
+                found.known[name] = know.run(place, progress=progress)
         except LensAuditError as error:
             failed(name, "know", error)
     if steps.patch is not None:

@@ -10,11 +10,10 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lensaudit.association.settings import KnowSettings, quick
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
-from lensaudit.data.candidates import facts_of
+from lensaudit.auditing.step import Step
 from lensaudit.data.facts import Fact
-from lensaudit.data.neutral import kept_facts, neutral_beside, neutral_of
+from lensaudit.data.neutral import kept_facts, neutral_beside
 from lensaudit.data.suites import DEMO_DATA, Split, load_suite
 from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB, forget_set
 from lensaudit.errors import InputError
@@ -38,15 +37,12 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.results.records import as_placed, code_digest, folders_for, package_versions
 from lensaudit.settings import (
     NO_RETAIN_MODEL,
-    Caches,
     DepthGroups,
     Machine,
     Models,
-    Names,
     NeutralRows,
     PatchGroups,
     Place,
-    Precision,
     Questions,
     Rows,
     ScoreFiles,
@@ -114,13 +110,13 @@ def patch_key(sources: Sequence[str], settings: PatchSettings) -> str:
     neutral = neutral_beside(settings, data, examples)
     beside = (neutral.fit, neutral.validity, neutral.ordinary)
     kept = [kept_facts(one, data, limit=settings.limit) for one in settings.also]
-    return _key(
+    return content_key(
         settings,
         _models(sources, settings),
         sources=sources,
-        rows=_rows(examples),
-        neutral=[*map(_rows, beside), neutral.why],
-        kept=[[one.name, one.pretrained, _rows(one.rows)] for one in kept],
+        rows=rows_hash(examples),
+        neutral=[*map(rows_hash, beside), neutral.why],
+        kept=[[one.name, one.pretrained, rows_hash(one.rows)] for one in kept],
     )
 
 
@@ -146,7 +142,7 @@ def evaluation_key(model: str, settings: EvaluateSettings) -> str:
     files = [path_of(settings.template), log and log_file(log, settings)]
     every = (one for folder in folders if folder for one in sorted(folder.glob("*.*")))
     files += filter(Path.is_file, every)
-    return _key(
+    return content_key(
         settings,
         {role: resolve(name, registry) for role, name in named.items() if name is not None},
         depth=depth,
@@ -160,8 +156,13 @@ def log_file(log: Path, settings: EvaluateSettings) -> Path:
     return log / f"{settings.suite.upper()}_EVAL.json" if log.is_dir() else log
 
 
-def audit_key(sources: Sequence[str], settings: AuditSettings) -> str:
+def audit_key(sources: Sequence[str], settings: AuditSettings, who: Step | None = None) -> str:
     """The same of an audit.
+
+    Args:
+        sources: that are audited.
+        settings: what is asked.
+        who: the step that asks who has what; None where nobody is asked.
 
     Raises:
         InputError: a name, a file or a setting is wrong.
@@ -171,48 +172,25 @@ def audit_key(sources: Sequence[str], settings: AuditSettings) -> str:
         [model, _digests(splits_of(model, how))]
         for model, how, _ in evaluations(sources, settings, Path())
     ]
-    known = [_known_key(one, settings) for one in sources if settings.association != "none"]
     options = as_placed(plain(settings, without=("fresh",)))
     patch = asked_of_patch(settings, settings.retain_set)
+    known = [_key_of_step(who, one, patch, settings) for one in (sources if who else ())]
     return digest([patch_key(sources, patch), options, asked, known])
 
 
-def _known_key(source: str, settings: AuditSettings) -> str:
+def _key_of_step(
+    step: Step | None, source: str, patch: PatchSettings, settings: AuditSettings
+) -> str:
     """That of who has what, of a source of an audit; or why nobody can be asked."""
-    patch, controls = (
-        asked_of_patch(settings, settings.retain_set),
-        controls_of((source,), settings),
-    )
+    assert step is not None
     try:
-        return know_key(source, asked_of_know(source, patch, controls))
+        return step.key(source, patch, controls_of((source,), settings))
     except InputError as error:
         return str(error)
 
 
-def know_key(source: str, settings: KnowSettings) -> str:
-    """The same of who has what.
-
-    Raises:
-        InputError: a name, a file or a setting is wrong; or the source is behind an address, which
-            nobody vouches for.
-    """
-    registry, data = load_registry(settings.registry), str(settings.data or default_data(source))
-    base = base_spec([source], settings.base, registry)
-    models = {"source": resolve(source, registry)} | ({"base": base} if base else {})
-    if settings.data is None and models["source"].local is not None and not family_of(source):
-        raise InputError(f"{source}: a folder of your own; name --data, the rows to ask it about")
-    models |= {f"retain {name}": resolve(name, registry) for name in settings.retain}
-    rows = forget_set(data, exclude=settings.exclude, limit=settings.limit)
-    try:
-        found = neutral_of(data, rows, validity_data=path_of(settings.retain_data))
-        neutral = [_rows(found.fit), _rows(found.validity)]
-    except InputError as error:
-        neutral = [str(error)]
-    placebos = _rows(facts_of(data, rows)[0]) if settings.placebos else None
-    return _key(settings, models, rows=_rows(rows), neutral=neutral, placebos=placebos)
-
-
-def _key(settings: Any, models: Mapping[str, ModelSpec], **rows: Any) -> str:
+def content_key(settings: Any, models: Mapping[str, ModelSpec], **rows: Any) -> str:
+    """One hash of the options, the models and rows by content, the code and the libraries."""
     return digest(
         {
             "options": as_placed(plain(settings, without=("fresh",))),
@@ -239,7 +217,8 @@ def _content(spec: ModelSpec) -> list[Any]:
     return [*place, one.weights, one.tokenizer, [[p.name, file_sha256(p)] for p in texts]]
 
 
-def _rows(examples: Sequence[Fact]) -> str:
+def rows_hash(examples: Sequence[Fact]) -> str:
+    """Content hash of rows."""
     return digest([astuple(one) for one in examples])
 
 
@@ -336,18 +315,6 @@ def validity_rows(settings: NeutralRows, data: str | None, kept: Place | None) -
     Beside own rows to forget own rows to keep are such rows, unless others are named.
     """
     return settings.validity_data or (kept if own_data(data)[1] is not None else None)
-
-
-def asked_of_know(source: str, asked: PatchSettings, controls: Sequence[str]) -> KnowSettings:
-    """What is asked of who has what beside a depth: of the same rows, and the same rows to keep.
-
-    Args:
-        source: that is asked.
-        asked: what `patch` is asked.
-        controls: models that never saw the facts; the source is none.
-    """
-    shares = shared(asked, Names, Rows, Precision, Caches, retain_data=asked.validity_data)
-    return quick(tuple(one for one in controls if one != source), **shares)
 
 
 def asked_of_eval(settings: AuditSettings, **own: Any) -> EvaluateSettings:

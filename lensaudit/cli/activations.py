@@ -28,7 +28,7 @@ def list_(activations: Path, as_json: bool) -> None:
     """List the caches: name, key, state, component, size, last use."""
     infos = [
         library.activations_inventory.describe(folder)
-        for folder in library.activations_inventory.cache_folders(activations)
+        for folder in library.activations_naming.cache_folders(activations)
     ]
     if as_json:
         emit([asdict(one) for one in infos], pretty=True)
@@ -50,7 +50,7 @@ def list_(activations: Path, as_json: bool) -> None:
 def info(cache: str, activations: Path, as_json: bool) -> None:
     """Tell all about one CACHE: a name, a key or its beginning, or a folder."""
     found = library.activations_inventory.describe(
-        library.activations_inventory.find(cache, root=activations)
+        library.activations_naming.find(cache, root=activations)
     )
     answer(asdict(found), library.screen_listings.of_cache(found), as_json=as_json, pretty=True)
 
@@ -138,7 +138,7 @@ def gc(
 def export(cache: str, output: Path, activations: Path, as_json: bool) -> None:
     """Write a complete CACHE to one tar file, after checking it."""
     path = library.activations_archive.export(
-        library.activations_inventory.find(cache, root=activations), output
+        library.activations_naming.find(cache, root=activations), output
     )
     answer(
         {"archive": str(path), "n_bytes": path.stat().st_size},
@@ -160,8 +160,8 @@ def import_(file: Path, activations: Path, as_json: bool) -> None:
 
 def _folders(caches: Sequence[str], root: Path) -> list[Path]:
     return [
-        library.activations_inventory.find(one, root=root) for one in caches
-    ] or library.activations_inventory.cache_folders(root)
+        library.activations_naming.find(one, root=root) for one in caches
+    ] or library.activations_naming.cache_folders(root)
 
 
 def _damage(

@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from lensaudit import checkup as checkup
     from lensaudit.activations import archive as activations_archive
     from lensaudit.activations import inventory as activations_inventory
+    from lensaudit.activations import naming as activations_naming
     from lensaudit.activations import upkeep as activations_upkeep
+    from lensaudit.association import calls as association_calls
     from lensaudit.association import canaries as association_canaries
+    from lensaudit.association import demo as association_demo
     from lensaudit.association import run as association_run
     from lensaudit.attacks import relearn as attacks_relearn
     from lensaudit.attacks import rounding as attacks_rounding
@@ -25,20 +28,23 @@ if TYPE_CHECKING:
     from lensaudit.attacks.rtt import summary as rtt_summary
     from lensaudit.auditing import acting as auditing_acting
     from lensaudit.auditing import audit as auditing_audit
+    from lensaudit.auditing import caching as auditing_caching
     from lensaudit.auditing import calls as auditing_calls
-    from lensaudit.auditing import discover as auditing_discover
     from lensaudit.auditing import evaluate as auditing_evaluate
     from lensaudit.auditing import patch as auditing_patch
     from lensaudit.auditing import result as auditing_result
-    from lensaudit.auditing import streams as auditing_streams
-    from lensaudit.auditing import verify as auditing_verify
     from lensaudit.data import facts as data_facts
     from lensaudit.data import relations as data_relations
     from lensaudit.doors import data as doors_data
+    from lensaudit.doors import discover as doors_discover
     from lensaudit.doors import export as doors_export
+    from lensaudit.doors import figures as doors_figures
+    from lensaudit.doors import lmeval as doors_lmeval
+    from lensaudit.doors import logs as doors_logs
     from lensaudit.doors import open_unlearning as doors_open_unlearning
+    from lensaudit.doors import spans as doors_spans
+    from lensaudit.doors import verify as doors_verify
     from lensaudit.evaluation import annotation as evaluation_annotation
-    from lensaudit.evaluation import lmeval as evaluation_lmeval
     from lensaudit.gym import make as gym_make
     from lensaudit.gym import scoring as gym_scoring
     from lensaudit.gym import table as gym_table
@@ -52,7 +58,6 @@ if TYPE_CHECKING:
     from lensaudit.models import fetch as models_fetch
     from lensaudit.models import hashing as models_hashing
     from lensaudit.models import registry as models_registry
-    from lensaudit.report import figures as report_figures
     from lensaudit.report import render as report_render
     from lensaudit.results import keyed as results_keyed
     from lensaudit.results import reading as results_reading

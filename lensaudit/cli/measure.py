@@ -89,10 +89,10 @@ def cache_command(model: str, settings: CacheSettings, as_json: bool, dry_run: b
     where it is not there. `heads` serves every `head:N`.
     """
     if dry_run:
-        say(library.auditing_streams.plan_cache(model, settings).text())
+        say(library.auditing_caching.plan_cache(model, settings).text())
         return
     with ProgressBar() as bar:
-        found = library.auditing_streams.cache_into(model, settings, progress=bar, notice=notice)
+        found = library.auditing_caching.cache_into(model, settings, progress=bar, notice=notice)
     answer(found.summary, [str(one.folder) for one in found.parts.values()], as_json=as_json)
 
 
@@ -137,7 +137,7 @@ def evaluate_command(
         say(library.auditing_evaluate.plan_evaluation(model or "", settings, out).text())
         return
     if log is not None:
-        found = library.auditing_evaluate.aggregate_log(log, settings, out)
+        found = library.doors_logs.aggregate_log(log, settings, out)
     else:
         found = library.auditing_calls.evaluated(
             model or "", settings, out, notice=notice, progress=lambda one: notice(one.piece)
@@ -171,7 +171,9 @@ def audit_command(
     interruption run the same command again. --fresh computes everything anew.
     """
     if dry_run:
-        say(_plan(library.auditing_audit.plan_audit(sources, settings, out, notice=notice)))
+        who = library.association_calls.WHO_HAS_WHAT
+        plan = library.auditing_audit.plan_audit(sources, settings, out, who=who, notice=notice)
+        say(_plan(plan))
         return
     with during(LOOKING):
         audited = library.auditing_calls.audited
@@ -183,6 +185,7 @@ def audit_command(
             notice=notice,
             progress=bar,
             planned=lambda plan: None if is_quiet() else say(_plan(plan), err=True),
+            who=library.association_calls.WHO_HAS_WHAT,
         )
     page, sealed = found.folder / PAGE, found.folder / library.auditing_result.AUDIT_MANIFEST
     if not sealed.exists() or page not in library.results_records.answered_for(sealed):
@@ -257,7 +260,7 @@ def demo(real: bool, out: Path | None, activations: Path, as_json: bool) -> None
     """
     out = out or results_folder() / ("demo-real" if real else "demo")
     with ProgressBar() as bar:
-        found, anchors = library.auditing_audit.demo_into(
+        found, anchors = library.association_demo.demo_into(
             out, real=real, activations=activations, notice=notice, progress=bar
         )
     library.report_render.write_report([out], out / PAGE)
@@ -285,7 +288,7 @@ def lm_eval(settings: HarnessSettings, as_json: bool) -> None:
     os.environ.setdefault("TQDM_DISABLE", "1")  # read when tqdm is imported
     # before anything that takes seconds is imported
     need("lm_eval", called="lm-evaluation-harness", extra="lmeval")
-    found = library.evaluation_lmeval.run_harness(settings, notice)
+    found = library.doors_lmeval.run_harness(settings, notice)
     lines = [f"{key}: {number(value, 4)}" for key, value in sorted(found.summary.items())]
     answer(dict(found.summary), lines, found.folder, as_json=as_json)
 
@@ -311,7 +314,7 @@ def know_command(
         say("\n".join(library.association_run.plan_into(source, settings, out, notice=notice)))
         return
     with during(LOOKING):
-        known = library.auditing_calls.known
+        known = library.association_calls.known
     with ProgressBar() as bar:
         found = known(source, settings, out, notice=notice, progress=bar)
     document = {"out": str(found.folder), **found.summary}

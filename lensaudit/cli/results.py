@@ -71,7 +71,7 @@ def report(
         notice(f"left out {one.path}: {one.reason}")
     written(out)
     if figures is not None:
-        made = library.report_figures.write_figures(results, figures, force=force)
+        made = library.doors_figures.write_figures(results, figures, force=force)
         say(f"written: {figures} ({len(made)} files)")
 
 
@@ -223,7 +223,7 @@ def verify_command(folders: tuple[Path, ...], as_json: bool) -> None:
     Results, models, finished passes, books of scores, and caches; nothing is changed. Exit code 4
     if something is not as it was written, or a FOLDER holds nothing that can be compared.
     """
-    found = library.auditing_verify.verify(*folders)
+    found = library.doors_verify.verify(*folders)
     bad = [one for one in found if one.problems]
     kinds = sorted(Counter(one.kind for one in found).items())
     compared = ", ".join(f"{n} {kind}" for kind, n in kinds) or "nothing"

@@ -47,7 +47,7 @@ def init(folder: Path, force: bool, as_json: bool, dry_run: bool) -> None:
     file = folder / FILE
     if file.exists() and not (force or dry_run):
         raise InputError(f"{file}: exists; edit it, or write over it with --force")
-    found = library.auditing_discover.discover(folder)
+    found = library.doors_discover.discover(folder)
     if dry_run:
         say(found.text())
         return
@@ -56,7 +56,7 @@ def init(folder: Path, force: bool, as_json: bool, dry_run: bool) -> None:
             found = _with_answer(found, key)
     write_bytes(file, found.text().encode("utf-8", "backslashreplace"))
     try:
-        lines = library.auditing_discover.check_project(read_project(file))
+        lines = library.doors_discover.check_project(read_project(file))
     except InputError as error:
         raise VerificationError(f"{file}: written, but {error}") from error
     if as_json:
@@ -66,7 +66,7 @@ def init(folder: Path, force: bool, as_json: bool, dry_run: bool) -> None:
         _print(found, file, lines)
 
 
-def _print(found: "library.auditing_discover.Discovered", file: Path, lines: list[str]) -> None:
+def _print(found: "library.doors_discover.Discovered", file: Path, lines: list[str]) -> None:
     tell([f"written: {file}", *lines])
     _remark(
         [f"{place}: looked at and not understood: {why}" for place, why in found.strange.items()],
@@ -90,8 +90,8 @@ def _remark(lines: Sequence[str], more: str) -> None:
 
 
 def _with_answer(
-    found: "library.auditing_discover.Discovered", key: str
-) -> "library.auditing_discover.Discovered":
+    found: "library.doors_discover.Discovered", key: str
+) -> "library.doors_discover.Discovered":
     """The same with what a person says of a key; an empty answer leaves it open."""
     candidates = found.open.get(key, ())
     shown = ", ".join(f"{n} {one}" for n, one in enumerate(candidates, 1))
@@ -120,7 +120,7 @@ def annotate(settings: AnnotationSettings, force: bool, as_json: bool) -> None:
         (one, library.evaluation_annotation.annotate(one, force=force)) for one in _wanted(settings)
     ]
     for one, made in found if settings.page else ():
-        library.report_render.write_spans(
+        library.doors_spans.write_spans(
             one.page_file,
             made.proposals,
             made.remarks,

@@ -23,12 +23,13 @@ from transformers import (
 )
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
+from lensaudit.association.question import asked_of_know
 from lensaudit.association.result import KnowResult
 from lensaudit.association.run import know_into
 from lensaudit.auditing.acting import acting
 from lensaudit.auditing.calls import notice, patched
 from lensaudit.auditing.evaluate import evaluate_into
-from lensaudit.auditing.question import asked_of_know, asked_of_patch, own_data
+from lensaudit.auditing.question import asked_of_patch, own_data
 from lensaudit.auditing.result import EvaluationResult, PatchResult
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.tofu import forget_set

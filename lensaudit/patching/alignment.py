@@ -20,9 +20,8 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from lensaudit.activations.spec import Fingerprint
+from lensaudit.activations.spec import MAPS, Fingerprint
 from lensaudit.activations.store import Activations
-from lensaudit.activations.upkeep import MAPS
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import (
     Encoded,

@@ -14,9 +14,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lensaudit.activations.fill import encoded_hash, fill, fingerprint_of_run, provenance_of
+from lensaudit.activations.removal import remove
 from lensaudit.activations.spec import Fingerprint, kept_as
 from lensaudit.activations.store import Activations, ActivationStore
-from lensaudit.activations.upkeep import remove
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, Tokenizer, buckets, encoded_row, make_batch
 from lensaudit.files import canonical_json, digest

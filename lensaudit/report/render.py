@@ -3,8 +3,7 @@
 import base64
 import hashlib
 import json
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from lensaudit.data.annotate import HELP, Proposal, heading, named_rule
 from lensaudit.data.facts import Fact
-from lensaudit.files import check_output, digest, sweep_partials, write_bytes
+from lensaudit.files import check_output, sweep_partials, write_bytes
 from lensaudit.groups import assumption
 from lensaudit.progress import Notice
 from lensaudit.report.assemble import Document, assemble, refused
@@ -156,56 +154,3 @@ def asset(name: str) -> str:
 
 MOST_READ = 8
 """Facts that a model's chain names; the map of examples has all."""
-
-
-def write_spans(
-    page: Path,
-    proposals: Sequence[Proposal],
-    remarks: Mapping[int, Sequence[str]],
-    *,
-    review: Path,
-    out: Path,
-    force: bool = False,
-) -> Path:
-    """Write the page of all rows, in the order given; no text of a row can become markup.
-
-    Args:
-        page: the file; nothing is fetched when it is opened.
-        proposals: question, answer and where the fact stands.
-        remarks: what a person should look at, by idx.
-        review: the review file, which the page downloads under its name.
-        out: the forget set, for the command that reads the review back.
-        force: write over a file that is no page of ours.
-
-    Raises:
-        InputError: `page` is there and no page of ours.
-    """
-    check_output(page, ours=is_page, force=force)
-    rows = [
-        {
-            "name": f"idx {one.pair.idx} · {one.pair.group}",
-            "head": heading(one.pair),
-            "rule": "" if one.reviewed else named_rule(one),
-            "seen": one.origin == "reviewed",
-            "remarks": list(remarks.get(one.pair.idx, ())),
-            "relation": one.pair.relation,
-            "question": one.pair.question,
-            "before": one.pair.answer[: one.start],
-            "entity": one.entity,
-            "after": one.pair.answer[one.end :],
-        }
-        for one in proposals
-    ]
-    data = {"key": digest(rows), "name": review.name, "help": HELP, "rows": rows}
-    script = "".join(("(() => {\n'use strict';\n", asset("dom.js"), asset("spans.js"), "})();\n"))
-    style = asset("page.css") + asset("spans.css")
-    text = template("spans.html.j2").render(
-        title=f"spans of {out.name}",
-        name=review.name,
-        command=f"lensaudit annotate {shlex.quote(review.name)} -o {shlex.quote(str(out))}",
-        data=Markup(as_script_data(data)),
-        script=Markup(script),
-        style=Markup(style),
-        policy=policy(script, style),
-    )
-    return write_bytes(page, text.encode("utf-8", "backslashreplace"))

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lensaudit.association.opening import Know
-from lensaudit.association.result import KnowResult
+from lensaudit.association.calls import WHO_HAS_WHAT
 from lensaudit.attacks.relearn import Relearning, RelearnJob
 from lensaudit.attacks.rounding import RoundingJob
 from lensaudit.auditing.measuring import Steps, measure, who_has_what
 from lensaudit.auditing.settings import EvaluateSettings
+from lensaudit.auditing.step import Opened
 from lensaudit.errors import InputError, TryAgainError, VerificationError, WorkError
 from lensaudit.files import make_folder, read_json, write_json
 from lensaudit.metrics.registry import Metric, all_metrics, ordered, retain_names
@@ -29,7 +29,7 @@ from lensaudit.progress import unheard
 from lensaudit.results.keyed import keyed_document
 from lensaudit.results.kinds.eval import MetricResult
 from lensaudit.results.kinds.patch import PatchSummary
-from lensaudit.results.records import git_commit
+from lensaudit.results.records import RunResult, git_commit
 from lensaudit.results.roles import check_roles, ends_as_sources
 from lensaudit.scores.estimate import Estimate
 from lensaudit.settings import Anchors, Caches, Machine, NeutralRows, Questions, Rows, shared
@@ -181,7 +181,7 @@ def measured(
         LensAuditError: the unit has no result; finished passes are kept in `out`.
     """
     data, folder = patched_data(conditions), out / "eval"
-    know, patch = dict[str, Know | str](), None
+    know, patch = dict[str, Opened | str](), None
     if data is not None:
         groups = (Rows, Machine, NeutralRows, Anchors, Caches)
         beside = {"data": data, "batch_size": None, "validity_data": validity_data(conditions)}
@@ -189,7 +189,7 @@ def measured(
         patch = PatchSettings(**given, lens=conditions.lens, also=conditions.also)
         if conditions.association != "none":
             retains = () if settings.retain is None else (settings.retain,)
-            know = {model: who_has_what(model, patch, retains)}
+            know = {model: who_has_what(WHO_HAS_WHAT, model, patch, retains)}
     evaluations = [(model, settings, folder)]
     # the retain model's own log is its own reference; no pass is run twice
     lacking = without_rows(conditions)
@@ -215,7 +215,7 @@ def measured(
     return values
 
 
-def _association(known: KnowResult | str) -> dict[str, Any]:
+def _association(known: RunResult | str) -> dict[str, Any]:
     """P of the assignment test and bits a fact as plain JSON; the reason where nobody is asked."""
     unknown = Estimate(None, n=0, why="no model that never knew was asked: no prior")
     p, bits, unscored = unknown, unknown, 0

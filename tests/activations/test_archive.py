@@ -9,7 +9,7 @@ import pytest
 from support.store_cases import BASE, copy, fill, forge
 
 from lensaudit.activations.archive import export, import_archive
-from lensaudit.activations.inventory import cache_folders
+from lensaudit.activations.naming import cache_folders
 from lensaudit.activations.shard import HEADER_BYTES, check_bytes
 from lensaudit.activations.spec import checked_seal, read_spec, seal_content
 from lensaudit.activations.store import open_activations

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from support.store_cases import BASE, copy, fill, flip, make_example, same, writer
 
-from lensaudit.activations import upkeep
+from lensaudit.activations import removal, upkeep
 from lensaudit.activations.inventory import describe, verify
+from lensaudit.activations.removal import staging_name
 from lensaudit.activations.store import ActivationStore, open_activations
-from lensaudit.activations.upkeep import BOOKS, collect, repair, staging_name
-from lensaudit.auditing.verify import verify as verify_all
+from lensaudit.activations.upkeep import BOOKS, collect, repair
+from lensaudit.doors.verify import verify as verify_all
 from lensaudit.errors import InputError
 from lensaudit.files import digest, in_turn
 from lensaudit.results.keyed import Ledger, write_marked
@@ -199,18 +200,18 @@ def test_a_cache_in_use_is_not_even_moved_and_one_that_is_gone_is_removed(three,
     moved, real = [], Path.rename
     monkeypatch.setattr(Path, "rename", lambda path, to: moved.append(path) or real(path, to))
     with open_activations("full", root=root):
-        assert not upkeep.remove(folders[0])
+        assert not removal.remove(folders[0])
     assert not moved
-    assert upkeep.remove(folders[0])
+    assert removal.remove(folders[0])
     assert moved == [folders[0]]
-    assert upkeep.remove(folders[0])
+    assert removal.remove(folders[0])
 
 
 @pytest.mark.parametrize("allow_partial", [False, True])
 def test_nobody_removes_a_cache_while_it_is_opened(folder, allow_partial):
     with ThreadPoolExecutor(1) as background:
         with in_turn(folder.parent):
-            removed = background.submit(upkeep.remove, folder)
+            removed = background.submit(removal.remove, folder)
             time.sleep(0.2)
             assert folder.exists()
             assert not removed.done()
@@ -233,7 +234,7 @@ def test_caches_that_some_fill_and_read_while_others_remove_them_are_whole(tmp_p
                 found = open_activations("full", root=tmp_path)
             with found:
                 assert same(found.example(2), make_example(2))
-            upkeep.remove(found.folder)
+            removal.remove(found.folder)
 
     with ThreadPoolExecutor(3) as threads:
         assert list(threads.map(work, range(3))) == [None] * 3
@@ -243,18 +244,18 @@ def test_caches_that_some_fill_and_read_while_others_remove_them_are_whole(tmp_p
 def test_a_reader_that_comes_while_gc_looks_keeps_its_cache(three, monkeypatch):
 
     root, folders = three
-    real = upkeep.users
+    real = removal.users
     opened = []
 
     def late(folder):
         found = real(folder)
         if folder.name.startswith(".deleting"):
             (folder / ".locks").mkdir(exist_ok=True)
-            (folder / ".locks" / f"use.{upkeep.process_name()}-00000000").touch()
+            (folder / ".locks" / f"use.{removal.process_name()}-00000000").touch()
             opened.append(folder)
         return real(folder) or found
 
-    monkeypatch.setattr(upkeep, "users", late)
+    monkeypatch.setattr(removal, "users", late)
     done = collect(root, max_bytes=0)
     assert opened
     assert not done.removed

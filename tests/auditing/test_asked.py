@@ -8,15 +8,16 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 from support import EMBEDDED
 
+from lensaudit.association import calls as known
 from lensaudit.auditing import question as asking
 from lensaudit.auditing.calls import evaluated, patched
 from lensaudit.auditing.patch import check_places
-from lensaudit.auditing.question import audit_key
 from lensaudit.auditing.question import patch_key as asked
 from lensaudit.auditing.result import comparison_of
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
@@ -229,7 +230,8 @@ def test_the_rows_of_every_model_are_part_of_the_question_of_an_audit(monkeypatc
     digests, bases = dict[str, str](), dict[str, str]()
     rows = lambda model, _: {"forget": SimpleNamespace(digest=digests.get(model, "as it was"))}  # noqa: E731
     monkeypatch.setattr(asking, "splits_of", rows)
-    monkeypatch.setattr(asking, "know_key", lambda source, _: bases.get(source, "as it was"))
+    monkeypatch.setattr(known, "know_key", lambda source, _: bases.get(source, "as it was"))
+    audit_key = partial(asking.audit_key, who=known.WHO_HAS_WHAT)
     settings = AuditSettings(limit=2, retain_set="kept.json")
     keys = {audit_key(SOURCES, settings)}
     for held, name in [(digests, one) for one in (*SOURCES, "demo/retain", "demo/full")] + [

@@ -2,6 +2,7 @@ import dataclasses
 import json
 import shutil
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from support import EMBEDDED
 from support.tolerance import NATS
 
 import lensaudit as la
-from lensaudit.auditing.audit import BUSY, plan_audit
-from lensaudit.auditing.calls import audited as audited_into
+from lensaudit.association.calls import WHO_HAS_WHAT
+from lensaudit.auditing import audit, calls
+from lensaudit.auditing.audit import BUSY
 from lensaudit.auditing.question import asked_of_patch, evaluations
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.cli.main import run
@@ -24,6 +26,8 @@ from lensaudit.results.records import signed
 from lensaudit.verdict.collect import verdicts
 from lensaudit.verdict.views import hundredths
 
+plan_audit = partial(audit.plan_audit, who=WHO_HAS_WHAT)
+audited_into = partial(calls.audited, who=WHO_HAS_WHAT)
 LIMIT = 2
 MODELS = ("retain", "masked_readout", "never")
 
@@ -71,6 +75,17 @@ def test_one_call_says_what_is_held_and_what_is_said(audited):
     assert {s: (one.done, one.of) for one in told if (s := one.stage) in stages}[
         "evaluating demo/masked_readout"
     ] == (18, 18)
+
+
+def test_who_has_what_is_not_left_out_in_silence(tmp_path):
+    """Whoever calls the core alone hands the step on, or says that nobody is asked."""
+    place = tmp_path / "out"
+    with pytest.raises(ValueError, match="no step that asks who has what"):
+        audit.plan_audit(["demo/npo"], settings_of(tmp_path), place)
+    with pytest.raises(ValueError, match="no step that asks who has what"):
+        calls.audited(["demo/npo"], settings_of(tmp_path), place)
+    plan = audit.plan_audit(["demo/npo"], settings_of(tmp_path, association="none"), place)
+    assert (plan.associations, place.exists()) == ({}, False)
 
 
 def test_a_folder_is_the_same_by_its_absolute_path(audited, tmp_path, monkeypatch, caplog):

@@ -20,7 +20,7 @@ from support.tolerance import NATS
 
 import lensaudit
 from experiments import uds_by_hand
-from lensaudit.auditing import audit
+from lensaudit.association import demo as asked
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.cli.main import run
 from lensaudit.models.registry import load_registry
@@ -79,9 +79,9 @@ def demo(tmp_path_factory):
     out, activations = folder / "out", folder / "activations"
     some = {name: one for name, one in load_registry().items() if name in AUDITED}
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
-        patch.setattr(audit, "load_registry", lambda: some)
+        patch.setattr(asked, "load_registry", lambda: some)
         for kind in (PatchSettings, EvaluateSettings):
-            patch.setattr(audit, kind.__name__, functools.partial(kind, limit=LIMIT))
+            patch.setattr(asked, kind.__name__, functools.partial(kind, limit=LIMIT))
         assert run(["demo", "--out", str(out), "--activations", str(activations)]) == 0
     found = {one.parent.name: json.loads(one.read_text()) for one in out.glob("*/summary.json")}
     return found, out, activations, said.getvalue()

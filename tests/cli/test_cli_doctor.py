@@ -62,7 +62,7 @@ def test_little_disk_is_a_note_and_a_refused_folder_a_failure(tmp_path, monkeypa
 
 
 def test_a_damaged_cache_fails_and_an_unfinished_one_is_noted(tmp_path):
-    from lensaudit.activations.inventory import cache_folders
+    from lensaudit.activations.naming import cache_folders
 
     assert (
         run(["cache", "--model", "demo/npo", "--limit", "2", "--activations", str(tmp_path)]) == 0

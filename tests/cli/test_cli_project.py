@@ -211,7 +211,7 @@ def test_rows_without_an_author_say_so(tmp_path, capsys):
 
 
 def test_a_model_made_from_another_names_what_is_full(tmp_path, monkeypatch):
-    from lensaudit.auditing.discover import discover
+    from lensaudit.doors.discover import discover
 
     for name in ("start", "made"):
         shutil.copytree(EMBEDDED / "npo", tmp_path / name)

@@ -13,7 +13,7 @@ from lm_eval_tasks import demo_rows, write_tasks
 from support import without
 
 from lensaudit.cli.main import run
-from lensaudit.evaluation.lmeval import run_tasks, values_of
+from lensaudit.doors.lmeval import run_tasks, values_of
 from lensaudit.evaluation.settings import HarnessSettings
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint

@@ -4,8 +4,8 @@ import pytest
 from support.report_cases import patch_run
 
 from lensaudit.cli.main import run
+from lensaudit.doors.figures import depth_table, latex, write_figures
 from lensaudit.errors import InputError
-from lensaudit.report.figures import depth_table, latex, write_figures
 from lensaudit.results.kinds.patch import read_patch
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lensaudit.activations.inventory import is_cache
 from lensaudit.activations.inventory import verify as verify_cache
+from lensaudit.activations.naming import is_cache
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.evaluation.store import read_pass
 from lensaudit.files import digest, parse_json, read_bytes, read_json

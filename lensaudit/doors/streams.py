@@ -1,4 +1,4 @@
-"""What does a model think? Its residual streams or components, kept, and read token by token.
+"""What does a model think? Its residual streams, read token by token.
 
 `last_prompt` is the stream at the end of the prompt, before a word of the answer is said; `lens` is
 what `full` reads in it after each layer: the definition of a single number is that of the Logit
@@ -9,26 +9,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args
 
 import torch
 from jaxtyping import Float, Int
-from rich.filesize import decimal as size
 from torch import Tensor
 
 from lensaudit.activations.spec import parts_of
-from lensaudit.activations.store import Activations, ActivationStore
-from lensaudit.auditing.result import CacheResult
+from lensaudit.activations.store import Activations
+from lensaudit.auditing.caching import prepare_model
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, Tokenizer, make_batch, prompt_of
-from lensaudit.data.tofu import DEMO, forget_set
+from lensaudit.data.tofu import DEMO
 from lensaudit.errors import InputError
 from lensaudit.models.bridge import TransformerBridge, device_of, residuals, unembedded
 from lensaudit.models.checkpoint import check_same_shape, open_model
-from lensaudit.models.large.placement import planned_text
 from lensaudit.models.registry import default_anchor
 from lensaudit.patching.preflight import (
     PreflightCheck,
@@ -38,105 +35,21 @@ from lensaudit.patching.preflight import (
     self_patch_gap,
     sweep_gap,
 )
-from lensaudit.patching.prepare import resolved_settings, session_of
-from lensaudit.patching.scoring import cache_bytes
 from lensaudit.patching.session import Session
-from lensaudit.patching.settings import PatchSettings
-from lensaudit.progress import Notice, Plan, Tell, unheard
+from lensaudit.progress import Tell, unheard
 from lensaudit.results.reading import given_to
 from lensaudit.scores.depth import label_logprob, label_rank
 from lensaudit.settings import (
-    Caches,
     DtypeName,
     Kept,
-    Machine,
-    Names,
     Place,
     Positions,
-    Rows,
     named,
-    shared,
 )
 
 At = Literal["question", "prefix"]
 SHOWN = 24
 """Rows of a table on the screen."""
-
-
-def prepare_model(
-    model: str, settings: CacheSettings, *, progress: Tell = unheard, notice: Notice = print
-) -> Session:
-    """A session of one model, which stands for `full` and `retain` too; nothing is loaded.
-
-    Raises:
-        InputError: a name, a file or a setting is wrong.
-    """
-    parts_of(settings.component)  # refuses what is no part of a model
-    asked = PatchSettings(**shared(settings, Caches, Machine, Rows, Names))
-    resolved = resolved_settings(asked, [model])
-    examples = forget_set(str(resolved.data), exclude=settings.exclude, limit=settings.limit)
-    checkpoint = open_model(model, settings.registry, allow_packed=True)
-    opened = dict.fromkeys(("full", "retain", f"source {model}"), checkpoint)
-    session = session_of(resolved, opened, examples, notice, progress)
-    return session.under(cache_batch=settings.batch_size or session.settings.cache_batch)
-
-
-def plan_cache(model: str, settings: CacheSettings) -> Plan:
-    """What `cache_into` would do, a line for each part; loads and writes nothing.
-
-    Raises:
-        InputError: a name, a file or a setting is wrong.
-    """
-    session = prepare_model(model, settings)
-    full, encoded, options = session.full, session.encoded, session.settings
-    store, lines, sizes, n_todo = ActivationStore(session.root), list[str](), list[int](), 0
-    for part in parts_of(settings.component):
-        found = session.fingerprint(full, settings.positions, part)
-        done = store.open(found) is not None
-        n_todo += not done
-        sizes.append(cache_bytes(encoded, found))
-        lines.append(
-            f"{model}{'' if part == 'resid' else f' {part}'}: {len(encoded)} examples, "
-            f"{full.n_layers} layers, {size(sizes[-1])}; {'complete' if done else 'to be cached'}"
-        )
-    if n_todo:
-        spread = options.memory_bytes if options.spread else None
-        how = {"dtype": options.dtype, "device": options.device}
-        weights = planned_text(full, **how, spread=spread, n_passes=n_todo)
-        lines += [weights] if weights else []
-    return Plan(tuple(lines), n_todo * len(encoded), n_bytes=sum(sizes), done=not n_todo)
-
-
-def cache_into(
-    model: str, settings: CacheSettings, *, progress: Tell = unheard, notice: Notice = unheard
-) -> CacheResult:
-    """Fill the caches of one model in `settings.activations`, or find them complete.
-
-    Raises:
-        InputError: before any work; or the bridge has no such component on this architecture.
-        WorkError: an activation is not finite.
-        TryAgainError: the disk is full; published shards are kept.
-    """
-    parts: dict[str, dict[str, Any]] = {}
-    with prepare_model(model, settings, progress=progress, notice=notice) as session:
-        encoded = session.encoded
-        for part in parts_of(settings.component):
-            with session.filled(session.full, encoded, settings.positions, part) as cache:
-                parts[part] = {
-                    "folder": str(cache.folder),
-                    "key": cache.fingerprint.key(),
-                    "bytes": cache_bytes(encoded, cache.fingerprint),
-                }
-    first = next(iter(parts.values()))
-    summary = {
-        "folder": first["folder"],
-        "key": first["key"],
-        "n": len(encoded),
-        "unscored": {str(idx): why for idx, why in session.unscored.items()},
-        "bytes": sum(one["bytes"] for one in parts.values()),
-        **({} if [*parts] == ["resid"] else {"parts": parts}),
-    }
-    return CacheResult(model, Path(first["folder"]), summary)
 
 
 class CacheKeywords(TypedDict, total=False):

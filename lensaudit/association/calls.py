@@ -1,0 +1,126 @@
+"""`la.know`, and `la.audit`, which asks who has what as well; what is answered is read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lensaudit.association.question import asked_of_know, know_key
+from lensaudit.association.result import KnowResult, know_folder
+from lensaudit.association.settings import KnowSettings
+from lensaudit.auditing.calls import answered, audited, door, notice, places_for
+from lensaudit.auditing.result import SUMMARY, AuditResult
+from lensaudit.auditing.settings import AuditSettings
+from lensaudit.patching.settings import PatchSettings
+from lensaudit.progress import Notice, Tell, unheard
+from lensaudit.results.keyed import Question
+from lensaudit.results.kinds.know import KnowRecord
+from lensaudit.results.reading import read_as
+from lensaudit.results.records import MANIFEST
+
+if TYPE_CHECKING:
+    from lensaudit.association.opening import Know
+
+
+@dataclass(frozen=True)
+class OpenedKnow:
+    """Who is asked what, opened and checked."""
+
+    know: "Know"
+
+    def plan(self) -> list[str]:
+        """What is left to read, in lines."""
+        from lensaudit.association.run import plan_of
+
+        return plan_of(self.know)
+
+    def run(self, folder: Path, *, progress: Tell = unheard) -> KnowResult:
+        """Fill, judge and write.
+
+        Raises:
+            InputError: the folder holds something else.
+            WorkError: logits are not finite.
+        """
+        from lensaudit.association.run import answer_into
+
+        return answer_into(self.know, folder, progress=progress)
+
+
+class WhoHasWhat:
+    """The step of an audit that asks who has what, by what a model says and by its own head."""
+
+    def key(self, source: str, asked: PatchSettings, controls: Sequence[str]) -> str:
+        """See `auditing.step.Step`."""
+        return know_key(source, asked_of_know(source, asked, controls))
+
+    def open(self, source: str, asked: PatchSettings, controls: Sequence[str]) -> OpenedKnow:
+        """See `auditing.step.Step`."""
+        from lensaudit.association.opening import open_know  # seconds to import
+
+        return OpenedKnow(open_know(source, asked_of_know(source, asked, controls)))
+
+
+WHO_HAS_WHAT = WhoHasWhat()
+
+
+@door(AuditSettings)
+def audit(
+    source: tuple[str, ...], settings: AuditSettings, out: Path | None, progress: Tell
+) -> Sequence[AuditResult]:
+    """Everything about some models: how deep the knowledge is erased, and what they still say.
+
+    As `lensaudit audit` without its page: `out` is experiments/out/audit-<source>, and anchors and
+    data are those of the models' family where none is named. A step that fails is among the
+    `failures` of a result; the rest is there. Called again it goes on where it was.
+
+    >>> result = la.audit("demo/npo", out="npo", limit=8)  # doctest: +SKIP
+    >>> result.uds, result.ci95, result.metrics["forget_Q_A_Prob"]  # doctest: +SKIP
+    (0.09, (0.01, 0.17), 0.04)
+    """
+    found = audited(source, settings, out, who=WHO_HAS_WHAT, notice=notice, progress=progress)
+    return found.results
+
+
+def known(
+    source: str,
+    settings: KnowSettings,
+    folder: Path | None = None,
+    *,
+    notice: Notice = unheard,
+    progress: Tell = unheard,
+) -> KnowResult:
+    """As `association.run.know_into`; one that is finished is read from its files."""
+    place = know_folder(source, folder)
+
+    def made(question: Question) -> tuple[KnowResult, list[Path]]:
+        from lensaudit.association.run import know_into  # seconds to import
+
+        found = know_into(source, settings, folder, notice=question.tell, progress=progress)
+        question.opened()
+        return found, [found.folder / MANIFEST]
+
+    return answered(
+        lambda: know_key(source, settings),
+        [place / MANIFEST],
+        lambda: KnowResult(source, place, read_as(KnowRecord, place / SUMMARY)),
+        made,
+        notice,
+    )
+
+
+@door(KnowSettings)
+def know(
+    source: tuple[str, ...], settings: KnowSettings, out: Path | None, progress: Tell
+) -> Sequence[KnowResult]:
+    """Which values does a model bind to which subjects? Without a model that never knew.
+
+    As `lensaudit know`: `out` is experiments/out/know-<source>, of several models it holds a folder
+    for each; base and forget set are those of the model's family where none is named.
+
+    >>> found = la.know("demo/graddiff")  # doctest: +SKIP
+    >>> found.headline, found.p, found.summary["bits"]  # doctest: +SKIP
+    """
+    return [
+        known(one, settings, place, notice=notice, progress=progress)
+        for one, place in places_for(source, out).items()
+    ]

@@ -1,0 +1,73 @@
+"""The demo: every unlearned model of an embedded family, audited."""
+
+from pathlib import Path
+
+from lensaudit.association.calls import WHO_HAS_WHAT
+from lensaudit.auditing.measuring import Steps, measure
+from lensaudit.auditing.patch import COMMAND
+from lensaudit.auditing.result import Audited, joined
+from lensaudit.auditing.settings import EvaluateSettings
+from lensaudit.errors import InputError, WorkError
+from lensaudit.files import slug
+from lensaudit.models.bridge import opened_once
+from lensaudit.models.checkpoint import peft_for
+from lensaudit.models.fetch import fetch
+from lensaudit.models.registry import DEMO, FETCHED, REAL, load_registry
+from lensaudit.patching.settings import PatchSettings
+from lensaudit.progress import Notice, Tell, unheard
+from lensaudit.results.records import MANIFEST, check_free
+from lensaudit.settings import ACTIVATIONS, Place
+
+ANSWERS = "forget_Q_A_ROUGE"
+"""Of what a model answers when it is asked: ROUGE-L recall of the true answer."""
+
+
+@opened_once()
+def demo_into(
+    folder: Path,
+    *,
+    real: bool = False,
+    activations: Place = ACTIVATIONS,
+    notice: Notice = unheard,
+    progress: Tell = unheard,
+) -> tuple[Audited, dict[str, float | None]]:
+    """Audit every unlearned model of a family; the planted ones show the scale.
+
+    `real`: that of adapters on a pretrained model, which is fetched if it is not here. It is
+    patched alone, as writing answers would take most of the time.
+
+    Returns:
+        What was found of every model, and what `full` and `retain` answer: `ANSWERS` of their
+        greedy answers, None where nothing was asked.
+
+    Raises:
+        WorkError: the package was built without the family.
+        InputError | TryAgainError: the pretrained model cannot be fetched, or not be adapted.
+    """
+    family = REAL if real else DEMO
+    listed = [one for one in load_registry().values() if one.name.startswith(family)]
+    names = [one.name for one in listed if one.role == "unlearned"]
+    if not names:
+        raise WorkError("this build of lensaudit has no embedded family; install a released one")
+    if real:
+        peft_for("demo --real")
+        fetch(FETCHED[0].partition("/")[0], notice=notice)
+    check_free(folder, COMMAND)
+    if (folder / MANIFEST).exists():
+        raise InputError(f"{folder}: was written by `lensaudit patch`; name another --out")
+    full, retain, *more = (one.name for one in listed if one.role in ("full", "retain"))
+    retains = (retain, *more) if real else (retain,)
+    asked = PatchSettings(full=full, retain=retains, profile="full", activations=activations)
+    answers = EvaluateSettings(metrics=(ANSWERS,))
+    models = () if real else (full, retain, *names)
+    steps = Steps(
+        know={name: WHO_HAS_WHAT.open(name, asked, retains) for name in names},
+        patch=asked,
+        evaluations=[(name, answers, folder / "answers" / slug(name)) for name in models],
+    )
+    found = measure(names, steps, folder, depths_in=folder, notice=notice, progress=progress)
+    known, said = (
+        {name: one.folder for name, one in part.items()} for part in (found.known, found.said)
+    )
+    anchors = {name: found.said[name].summary[ANSWERS] if said else None for name in (full, retain)}
+    return joined(folder, found.depths, said, known), anchors

@@ -1,0 +1,48 @@
+"""What does `know` ask? Its settings beside a depth, and one hash of what decides it."""
+
+from collections.abc import Sequence
+
+from lensaudit.association.settings import KnowSettings, quick
+from lensaudit.auditing.question import content_key, rows_hash
+from lensaudit.data.candidates import facts_of
+from lensaudit.data.neutral import neutral_of
+from lensaudit.data.tofu import forget_set
+from lensaudit.errors import InputError
+from lensaudit.models.registry import base_spec, default_data, family_of, load_registry, resolve
+from lensaudit.patching.settings import PatchSettings
+from lensaudit.settings import Caches, Names, Precision, Rows, path_of, shared
+
+
+def know_key(source: str, settings: KnowSettings) -> str:
+    """Content hash of all that decides what `know` says of a model; 32 hex digits.
+
+    Raises:
+        InputError: a name, a file or a setting is wrong; or the source is behind an address, which
+            nobody vouches for.
+    """
+    registry, data = load_registry(settings.registry), str(settings.data or default_data(source))
+    base = base_spec([source], settings.base, registry)
+    models = {"source": resolve(source, registry)} | ({"base": base} if base else {})
+    if settings.data is None and models["source"].local is not None and not family_of(source):
+        raise InputError(f"{source}: a folder of your own; name --data, the rows to ask it about")
+    models |= {f"retain {name}": resolve(name, registry) for name in settings.retain}
+    rows = forget_set(data, exclude=settings.exclude, limit=settings.limit)
+    try:
+        found = neutral_of(data, rows, validity_data=path_of(settings.retain_data))
+        neutral = [rows_hash(found.fit), rows_hash(found.validity)]
+    except InputError as error:
+        neutral = [str(error)]
+    placebos = rows_hash(facts_of(data, rows)[0]) if settings.placebos else None
+    return content_key(settings, models, rows=rows_hash(rows), neutral=neutral, placebos=placebos)
+
+
+def asked_of_know(source: str, asked: PatchSettings, controls: Sequence[str]) -> KnowSettings:
+    """What is asked of who has what beside a depth: of the same rows, and the same rows to keep.
+
+    Args:
+        source: that is asked.
+        asked: what `patch` is asked.
+        controls: models that never saw the facts; the source is none.
+    """
+    shares = shared(asked, Names, Rows, Precision, Caches, retain_data=asked.validity_data)
+    return quick(tuple(one for one in controls if one != source), **shares)

@@ -1,0 +1,61 @@
+"""A step of an audit that a room above takes: whoever measures hands it on."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from lensaudit.auditing.settings import AuditSettings
+from lensaudit.patching.settings import PatchSettings
+from lensaudit.progress import Tell
+from lensaudit.results.records import RunResult
+
+
+@runtime_checkable
+class Opened(Protocol):
+    """A question with all that it reads opened and checked; nothing is loaded or written."""
+
+    def plan(self) -> Sequence[str]:
+        """What is left to do, in lines."""
+        ...
+
+    def run(self, folder: Path, *, progress: Tell) -> RunResult:
+        """Do it, and write what came out."""
+        ...
+
+
+@runtime_checkable
+class Step(Protocol):
+    """Asks one source something beside its depth: of the same rows, and the same rows to keep."""
+
+    def key(self, source: str, asked: PatchSettings, controls: Sequence[str]) -> str:
+        """Content hash of all that decides what it says.
+
+        Args:
+            source: that is asked.
+            asked: what `patch` is asked.
+            controls: models that never saw the facts; the source is none.
+
+        Raises:
+            InputError: a name, a file or a setting is wrong.
+        """
+        ...
+
+    def open(self, source: str, asked: PatchSettings, controls: Sequence[str]) -> Opened:
+        """What is asked, opened; arguments and errors are those of `key`."""
+        ...
+
+
+def wanted(who: Step | None, settings: AuditSettings) -> Step | None:
+    """The step that asks who has what; None where the settings want nobody asked.
+
+    Raises:
+        ValueError: they want it, and no step was handed on.
+    """
+    if settings.association == "none":
+        return None
+    if who is None:
+        raise ValueError(
+            f"association={settings.association!r}: no step that asks who has what was handed on; "
+            "call lensaudit.audit, or say association='none'"
+        )
+    return who
