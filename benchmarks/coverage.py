@@ -13,11 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lensaudit.scores.intervals import (
-    auc_limits,
-    clustered_auc_limits,
-    clustered_mean,
-)
+from lensaudit.scores.areas import auc_limits, clustered_auc_limits
+from lensaudit.scores.intervals import clustered_mean
 
 PAGE = Path(__file__).parent / "coverage.md"
 KINDS: dict[str, tuple[Callable[[np.random.Generator, int], NDArray], float]] = {

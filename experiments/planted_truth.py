@@ -28,8 +28,8 @@ from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.scoring import score_lens
 from lensaudit.results.roles import ends_as_sources
+from lensaudit.scores.areas import auc_limits
 from lensaudit.scores.depth import span_logprob
-from lensaudit.scores.intervals import auc_limits
 from lensaudit.scores.stats import auc
 from lensaudit.unlearn.rows import load_rows
 from lensaudit.unlearn.trainee import copy_tokenizer, save_model

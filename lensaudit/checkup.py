@@ -16,11 +16,15 @@ from rich.filesize import decimal as size
 from lensaudit.activations.inventory import describe
 from lensaudit.activations.naming import cache_folders
 from lensaudit.errors import LensAuditError
-from lensaudit.models.bridge import TOLERANCE, parity
-from lensaudit.models.checkpoint import open_model
+from lensaudit.models.bridge import DTYPES, bridge_from, logits_of, residuals
+from lensaudit.models.causal import load_causal
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.settings import CheckupSettings
 
+TEXT = "Question: Where does the river end?\nAnswer: The river ends in a lake in the north."
+TOLERANCE = {"float32": 1e-5, "bfloat16": 0.05, "float16": 0.01}
+"""Allowed gap over the largest value. Half precision rounds differently in every kernel."""
 LOW_DISK_BYTES = 5_000_000_000
 """Below this a note is made: a 1B model and its caches take about as much."""
 
@@ -121,3 +125,20 @@ def bridge(settings: CheckupSettings, device: str) -> Check:
         f"{resid:.1e} (allowed {allowed:.0e})"
     )
     return Check(name, "ok" if holds else "fail", said)
+
+
+def parity(checkpoint: Checkpoint, *, dtype: str = "float32", device: str = "cpu") -> list[float]:
+    """Largest differences between the bridge and Hugging Face on one text, over the largest value.
+
+    Of the logits, and of the residuals of all layers but the last, which Hugging Face norms. The
+    model is loaded once and bridged after it has spoken.
+    """
+    model = load_causal(checkpoint, dtype=DTYPES[dtype], device=device, attn="eager")
+    tokenizer = load_tokenizer(checkpoint)
+    tokens = tokenizer(TEXT, return_tensors="pt")["input_ids"].to(device)
+    with torch.no_grad():
+        plain = model(tokens, output_hidden_states=True)
+    stack, _ = residuals(bridge := bridge_from(model, tokenizer), tokens)
+    wanted = torch.stack(plain.hidden_states[1:-1], dim=1)
+    pairs = (logits_of(bridge, tokens), plain.logits), (stack[:, :-1], wanted)
+    return [float((one.float() - own.float()).abs().max() / own.abs().max()) for one, own in pairs]

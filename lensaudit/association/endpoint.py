@@ -25,8 +25,8 @@ from torch import Tensor
 
 from lensaudit.association.reading import CHAT, Chances, by_subject, names_for, prompt_text
 from lensaudit.association.settings import KnowSettings, ReaderName, Reading
-from lensaudit.data.candidates import mentions
 from lensaudit.data.facts import Fact
+from lensaudit.data.matching import mentions
 from lensaudit.data.relations import Relation
 from lensaudit.errors import InputError, TryAgainError, WorkError
 from lensaudit.files import digest

@@ -17,9 +17,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.attacks.relearn import Relearning, relearned
-from lensaudit.data.candidates import Shots, mentions
+from lensaudit.data.candidates import Shots
 from lensaudit.data.chat import PLAIN, Template, encode_qa
 from lensaudit.data.facts import Fact
+from lensaudit.data.matching import mentions
 from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.errors import InputError, WorkError
 from lensaudit.evaluation.forward import JAILBREAK

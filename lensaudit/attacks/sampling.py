@@ -15,8 +15,8 @@ import torch
 from lensaudit.attacks.elicit import AttackedModel, chosen
 from lensaudit.attacks.settings import SampleSettings
 from lensaudit.attacks.worst import Worst, arm_of, in_folder, open_worst, place_of
-from lensaudit.data.candidates import mentions
 from lensaudit.data.facts import Fact, read_rows, row_problems, sound_rows
+from lensaudit.data.matching import mentions
 from lensaudit.errors import InputError
 from lensaudit.files import write_csv, write_jsonl
 from lensaudit.groups import grouped

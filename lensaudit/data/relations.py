@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lensaudit.data.candidates import Kind, is_closed, kind_of, mentions
+from lensaudit.data.candidates import Kind, kind_of
 from lensaudit.data.facts import Fact
+from lensaudit.data.matching import is_closed, mentions
 from lensaudit.groups import Group, is_own
 
 FEWEST = 4

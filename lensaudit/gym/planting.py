@@ -27,9 +27,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lensaudit.data.candidates import kind_of, plain_words
+from lensaudit.data.candidates import kind_of
 from lensaudit.data.chat import pad_id
 from lensaudit.data.facts import Fact, answered
+from lensaudit.data.matching import plain_words
 from lensaudit.data.spans import Encoded, make_batch
 from lensaudit.files import digest
 from lensaudit.groups import grouped

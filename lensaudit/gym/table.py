@@ -25,7 +25,8 @@ from lensaudit.results.keyed import Ledger
 from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.results.reading import checked, checked_as, json_object, part
 from lensaudit.results.records import MANIFEST, check_whole, manifest, misfits, signed
-from lensaudit.scores.intervals import area_limits, share_of
+from lensaudit.scores.areas import area_limits
+from lensaudit.scores.intervals import share_of
 from lensaudit.scores.stats import auc, best_threshold
 from lensaudit.verdict.attacks import views_in
 from lensaudit.verdict.decide import HOLDS, Code, Evidence

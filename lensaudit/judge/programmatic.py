@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lensaudit.data.candidates import plain_words
+from lensaudit.data.matching import plain_words
 from lensaudit.judge.calls import Found, Pending
 from lensaudit.judge.items import GradedItem, JudgeRequest, JudgeVerdict
 

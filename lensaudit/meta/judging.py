@@ -29,8 +29,8 @@ from lensaudit.meta.reading import CATALOGUE, JudgedMetric, Values
 from lensaudit.meta.settings import Attack, Filter, Form
 from lensaudit.results.reading import Number, Share, Whole
 from lensaudit.results.sentences import pools_told_apart
+from lensaudit.scores.areas import auc_limits
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import auc_limits
 from lensaudit.scores.stats import auc, best_threshold, harmonic_mean
 
 EPS = 1e-6

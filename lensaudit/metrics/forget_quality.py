@@ -8,7 +8,7 @@ from lensaudit.metrics.registry import (
     no_retain,
     unscored,
 )
-from lensaudit.scores.stats import ks_two_sample
+from lensaudit.scores.kolmogorov import ks_two_sample
 
 
 @metric(

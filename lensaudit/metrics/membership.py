@@ -29,7 +29,7 @@ from lensaudit.metrics.registry import (
     no_rows,
     with_limits,
 )
-from lensaudit.scores.intervals import clustered_auc_limits
+from lensaudit.scores.areas import clustered_auc_limits
 from lensaudit.scores.stats import auc
 
 UPSTREAM = "open-unlearning d3d7cf9 evals/metrics/mia/"

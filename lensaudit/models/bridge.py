@@ -516,26 +516,3 @@ def load_model(
     if dtype not in DTYPES:
         raise InputError(f"load_model(dtype={dtype!r}): wanted one of {', '.join(DTYPES)}")
     return load(open_model(named(name), registry), dtype=DTYPES[dtype], device=device)
-
-
-TEXT = "Question: Where does the river end?\nAnswer: The river ends in a lake in the north."
-
-TOLERANCE = {"float32": 1e-5, "bfloat16": 0.05, "float16": 0.01}
-"""Allowed gap over the largest value. Half precision rounds differently in every kernel."""
-
-
-def parity(checkpoint: Checkpoint, *, dtype: str = "float32", device: str = "cpu") -> list[float]:
-    """Largest differences between the bridge and Hugging Face on one text, over the largest value.
-
-    Of the logits, and of the residuals of all layers but the last, which Hugging Face norms. The
-    model is loaded once and bridged after it has spoken.
-    """
-    model = load_causal(checkpoint, dtype=DTYPES[dtype], device=device, attn="eager")
-    tokenizer = load_tokenizer(checkpoint)
-    tokens = tokenizer(TEXT, return_tensors="pt")["input_ids"].to(device)
-    with torch.no_grad():
-        plain = model(tokens, output_hidden_states=True)
-    stack, _ = residuals(bridge := bridge_from(model, tokenizer), tokens)
-    wanted = torch.stack(plain.hidden_states[1:-1], dim=1)
-    pairs = (logits_of(bridge, tokens), plain.logits), (stack[:, :-1], wanted)
-    return [float((one.float() - own.float()).abs().max() / own.abs().max()) for one, own in pairs]

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from lensaudit.data.candidates import mentions, why_not
 from lensaudit.data.chat import Template, check_tokenizer, encode_qa
 from lensaudit.data.facts import Fact
+from lensaudit.data.matching import mentions, why_not
 from lensaudit.data.spans import prompt
 from lensaudit.errors import InputError, WorkError
 from lensaudit.groups import by_length

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import lensaudit
-from lensaudit.data.candidates import mentions
 from lensaudit.data.facts import Fact
+from lensaudit.data.matching import mentions
 from lensaudit.errors import InputError
 from lensaudit.progress import Notice
 from lensaudit.report.evidence import ModelRow, rows_of

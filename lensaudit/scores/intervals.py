@@ -12,14 +12,13 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv, ndtri, stdtrit
+from scipy.special import betaincinv, stdtrit
 
 from lensaudit.scores.estimate import NO_ROWS, Ends, Estimate
-from lensaudit.scores.stats import Values, auc
+from lensaudit.scores.stats import Values
 
 FEWEST_GROUPS = 5
 """Below this no interval is given: measured coverage of any of them is no promise."""
@@ -45,7 +44,7 @@ class _Moments:
     """Rows of the group that a row is of, in the mean."""
 
 
-_A_NAN = "a score is NaN: no interval"
+A_NAN = "a score is NaN: no interval"
 
 
 def clustered_mean(
@@ -67,7 +66,7 @@ def clustered_mean(
     Raises:
         ValueError: another number of labels than rows, or a value outside the bounds.
     """
-    rows = _column(values, groups)
+    rows = column(values, groups)
     if not len(rows):
         return NO_ROWS
     if bounds is not None:
@@ -78,7 +77,7 @@ def clustered_mean(
     value, n = float(rows.mean()), len(rows)
     rows = _resolved(rows, bounds)
     top = bounds[1] if bounds is not None and bounds[0] == 0 else None
-    found = _moments((rows / (top or 1.0))[:, None], groups, unit)
+    found = moments((rows / (top or 1.0))[:, None], groups, unit)
     if isinstance(found, str):
         return Estimate(value, n=n, why=found)
     ends = []
@@ -118,7 +117,7 @@ def clustered_excess(
     Raises:
         ValueError: another number of labels than rows, or a value outside [0, 1].
     """
-    mine, its = _column(own, groups), _column(others, groups)
+    mine, its = column(own, groups), column(others, groups)
     paired = clustered_mean(mine - its, groups, bounds=(-1.0, 1.0), unit=unit)
     sizes = Counter(groups).values()
     if paired.ends is not None or len(sizes) < FEWEST_GROUPS:
@@ -144,10 +143,10 @@ def clustered_ratio(
     Raises:
         ValueError: another number of labels than rows.
     """
-    columns = np.stack([_column(numerators, groups), _column(denominators, groups)], axis=1)
+    columns = np.stack([column(numerators, groups), column(denominators, groups)], axis=1)
     if not len(columns):
         return NO_ROWS
-    found, n = _moments(columns, groups, unit), len(columns)
+    found, n = moments(columns, groups, unit), len(columns)
     sums = columns.sum(0)
     value = float(sums[0] / sums[1]) if sums[1] else None
     if isinstance(found, str):
@@ -195,90 +194,6 @@ def difference_of(
     return replace(excess_of(a, b), why=a.why or b.why)
 
 
-def auc_limits(knows: Values, forgot: Values) -> Estimate:
-    """Area under the ROC curve with limits that do not collapse at complete separation.
-
-    The areas A with (estimate - A)^2 <= z^2 var(A), var by Hanley and McNeil with both sample sizes
-    replaced by their mean (Newcombe 2006, method 5).
-
-    Raises:
-        ValueError: an empty pool.
-    """
-    estimate = auc(knows, forgot)
-    if math.isnan(estimate):
-        return Estimate(None, why=_A_NAN)
-    return area_limits(estimate, len(knows), len(forgot))
-
-
-def area_limits(estimate: float, n_knows: int, n_forgot: int) -> Estimate:
-    """As `auc_limits`, of an area that stands for so many independent members of either pool.
-
-    >>> round(area_limits(1.0, 5, 5).low, 3)  # the lower root of (1 - A)^2 = z^2 var(A)
-    0.643
-    """
-    return _newcombe(estimate, n_knows, n_forgot, float(ndtri(0.975)))
-
-
-def clustered_auc_limits(
-    knows: Values,
-    forgot: Values,
-    knows_groups: Sequence[Hashable],
-    forgot_groups: Sequence[Hashable],
-    *,
-    unit: str = "author",
-) -> Estimate:
-    """As `auc_limits`, rows of a group being alike: each side counts as many rows as its are worth.
-
-    A row's placement is the share of the other side that it beats; the area is their mean
-    (Obuchowski 1997, doi:10.2307/2533958). A side's size is divided by the CR2 variance of that
-    mean over the variance of independent rows, if above 1; of separated pools, where neither is
-    seen, by what `END_CORRELATION` within a group would make it. Student's quantile with the fewer
-    degrees of freedom.
-
-    Raises:
-        ValueError: an empty pool, or another number of labels than rows.
-    """
-    estimate = auc(knows, forgot)
-    if math.isnan(estimate):
-        return Estimate(None, why=_A_NAN)
-    sizes, freedoms = [], []
-    for own, others, groups in ((knows, forgot, knows_groups), (forgot, knows, forgot_groups)):
-        # for each value, the share of the others below it, ties counting one half
-        ranked = np.sort(others)
-        below = np.add(*(np.searchsorted(ranked, own, side) for side in ("left", "right")))
-        placed = _column(below / (2 * len(others)), groups)
-        found = _moments(placed[:, None], groups, unit)
-        if isinstance(found, str):
-            return Estimate(estimate, why=found)
-        alone = float(placed.var(ddof=1)) / found.n
-        effect = 1 + (found.typical - 1) * END_CORRELATION
-        if alone > 0:
-            effect = float(found.cov[0, 0]) / alone
-        sizes.append(found.n / max(1.0, effect))
-        freedoms.append(found.df)
-    return _newcombe(estimate, sizes[0], sizes[1], float(stdtrit(min(freedoms), 0.975)))
-
-
-def _newcombe(
-    estimate: float, n_knows: float | int, n_forgot: float | int, quantile: float
-) -> Estimate:
-    """The area between both roots of Newcombe's equation."""
-    from scipy.optimize import brentq  # a tenth of a second to import
-
-    extra = (n_knows + n_forgot) / 2 - 1
-
-    def surplus(area: float) -> float:
-        spread = 1 + extra * ((1 - area) / (2 - area) + area / (1 + area))
-        variance = area * (1 - area) * spread / (n_knows * n_forgot)
-        return (estimate - area) ** 2 - quantile * quantile * variance
-
-    # at an estimate of 0 or 1 the surplus is 0 there too: the root wanted is the other one
-    inside = min(max(estimate, _TINY), 1 - _TINY)
-    low: Any = 0.0 if estimate <= 0 else brentq(surplus, 0.0, inside)
-    high: Any = 1.0 if estimate >= 1 else brentq(surplus, inside, 1.0)
-    return Estimate(estimate, float(low), float(high))
-
-
 def _score_interval(rows: NDArray[np.float64], found: _Moments, quantile: float) -> Ends | None:
     """The means m with (estimate - m)^2 <= q^2 spread m (1 - m) / n_effective.
 
@@ -303,14 +218,19 @@ def _score_interval(rows: NDArray[np.float64], found: _Moments, quantile: float)
     return low, 1.0 if mean == 1 else min(1.0, centre + half)
 
 
-def _column(values: Values, groups: Sequence[Hashable]) -> NDArray[np.float64]:
+def column(values: Values, groups: Sequence[Hashable]) -> NDArray[np.float64]:
+    """The values of rows as numbers.
+
+    Raises:
+        ValueError: another number of labels than rows.
+    """
     rows = np.asarray(values, dtype=float)
     if len(rows) != len(groups):
         raise ValueError(f"interval: found {len(rows)} values, {len(groups)} group labels")
     return rows
 
 
-def _moments(columns: NDArray[np.float64], groups: Sequence[Hashable], unit: str) -> _Moments | str:
+def moments(columns: NDArray[np.float64], groups: Sequence[Hashable], unit: str) -> _Moments | str:
     """CR2 covariance of the column means, and its degrees of freedom; or why there is no interval.
 
     With residual sums s_g of group g, n_g rows of n: cov = sum s_g s_g' / (1 - n_g / n) / n^2.

@@ -1,32 +1,19 @@
 """Means, areas, distances and thresholds: the statistics every table is made of."""
 
 import math
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 ENOUGH = 99
 """Placebos from which a fact has a p-value of its own: the smallest is .01."""
 Values = Sequence[float | int] | NDArray[Any]
 """Numbers in a list, tuple or one-dimensional array."""
-_SMALLEST_P = 1e-300
+SMALLEST_P = 1e-300
 """Below this the p-value of SciPy loses digits or is 0, and only `log10_p` still tells."""
-
-
-@dataclass(frozen=True)
-class KsTest:
-    """Two-sample Kolmogorov-Smirnov test, two-sided."""
-
-    statistic: float
-    p_value: float
-    log10_p: float
-    """Finite also where `p_value` is too small for a float; two separated samples of n rows
-    reach the floor 2 / C(2n, n)."""
 
 
 def mean_known(values: Iterable[float | int | None]) -> float | None:
@@ -60,7 +47,7 @@ def harmonic_mean(values: Values, *, eps: float = 0.0) -> float:
     if any(math.isnan(value) for value in values):
         return math.nan
     terms = [float(value) + eps for value in values]
-    if min(terms) < _SMALLEST_P:  # 1 / v overflows
+    if min(terms) < SMALLEST_P:  # 1 / v overflows
         return 0.0
     return len(terms) / sum(1 / term for term in terms)
 
@@ -76,7 +63,7 @@ def auc(knows: Values, forgot: Values) -> float:
     """
     from scipy.stats import rankdata  # half a second to import
 
-    scores = _joined("auc", knows, forgot)
+    scores = joined("auc", knows, forgot)
     if scores is None:
         return math.nan
     n_knows, n_forgot = len(knows), len(forgot)
@@ -92,54 +79,14 @@ def spearman(a: Values, b: Values) -> float | None:
     """
     from scipy.stats import spearmanr  # half a second to import
 
-    both = _joined("spearman", a, b) if len(a) else None
+    both = joined("spearman", a, b) if len(a) else None
     if both is None or min(len(set(a)), len(set(b))) < 2:
         return None
     found: Any = spearmanr(a, b)
     return float(found.statistic)
 
 
-def ks_two_sample(a: Values, b: Values) -> KsTest:
-    """Two-sided two-sample KS test, exact up to 10 000 rows and asymptotic above (SciPy `auto`).
-
-    Raises:
-        ValueError: an empty sample.
-    """
-    from scipy.stats import ks_2samp  # half a second to import
-
-    if _joined("ks", a, b) is None:
-        return KsTest(math.nan, math.nan, math.nan)
-    with warnings.catch_warnings():
-        # SciPy announces its own fall back to the asymptotic form when the exact one overflows
-        warnings.simplefilter("ignore", RuntimeWarning)
-        test: Any = ks_2samp(np.asarray(a, float), np.asarray(b, float), method="auto")
-    statistic, p_value = float(test.statistic), float(test.pvalue)
-    if p_value >= _SMALLEST_P:
-        return KsTest(statistic, p_value, math.log10(p_value))
-    return KsTest(statistic, p_value, _log_tail(statistic, len(a), len(b)) / math.log(10))
-
-
-def _log_tail(statistic: float, n_a: int, n_b: int) -> float:
-    """Natural log of P(D >= statistic) far out in the tail, where it is its own leading term.
-
-    Equal sizes: 2 C(2n, n - h) / C(2n, n) with h = n D (reflection principle; Gnedenko and
-    Korolyuk 1951). Separated samples: 2 / C(n_a + n_b, n_a). Else 2 exp(-2 D^2 n_a n_b / (n_a +
-    n_b)) (Smirnov 1939).
-    """
-    all_paths = _log_binomial(n_a + n_b, n_a)
-    if statistic >= 1:
-        return math.log(2) - all_paths
-    if n_a == n_b:
-        steps = round(n_a * statistic)
-        return math.log(2) + _log_binomial(2 * n_a, n_a - steps) - all_paths
-    return math.log(2) - 2 * statistic**2 * n_a * n_b / (n_a + n_b)
-
-
-def _log_binomial(n: int, k: int) -> float:
-    return float(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
-
-
-def _joined(what: str, a: Values, b: Values) -> NDArray[np.float64] | None:
+def joined(what: str, a: Values, b: Values) -> NDArray[np.float64] | None:
     """Both samples in one array, or None when either holds a NaN."""
     if not len(a) or not len(b):
         raise ValueError(f"{what}: found samples of {len(a)} and {len(b)} rows, wanted >= 1 each")
@@ -167,7 +114,7 @@ def best_threshold(knows: Values, forgot: Values) -> Threshold | None:
     Raises:
         ValueError: an empty pool.
     """
-    both = _joined("threshold", knows, forgot)
+    both = joined("threshold", knows, forgot)
     if both is None:
         return None
     distinct = np.unique(both)

@@ -34,12 +34,10 @@ def test_the_bridge_is_compared_with_hugging_face_and_a_gap_fails(healthy, capsy
 
 
 def test_parity_sees_a_model_that_differs(monkeypatch):
-    from lensaudit.models import bridge as module
-
     checkpoint = checkpoint_of("demo/full")
-    honest = module.logits_of
-    monkeypatch.setattr(module, "logits_of", lambda *a: honest(*a) * 1.01)
-    logits, resid = module.parity(checkpoint)
+    honest = checkup.logits_of
+    monkeypatch.setattr(checkup, "logits_of", lambda *a: honest(*a) * 1.01)
+    logits, resid = checkup.parity(checkpoint)
     assert logits == pytest.approx(0.01, rel=1e-3)
     assert resid < 1e-5
 

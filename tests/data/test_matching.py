@@ -5,7 +5,7 @@ import itertools
 import pytest
 from support import EMBEDDED
 
-from lensaudit.data.candidates import is_closed, mentions
+from lensaudit.data.matching import is_closed, mentions
 from lensaudit.data.tofu import forget_set
 from lensaudit.files import read_json
 from lensaudit.results.reading import json_lines

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from lensaudit.cli.main import run
-from lensaudit.data.candidates import mentions
 from lensaudit.data.facts import Fact, answered
+from lensaudit.data.matching import mentions
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.gym import claims, edits, planting
 from lensaudit.gym import ground as ground_module

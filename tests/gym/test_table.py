@@ -23,7 +23,7 @@ from lensaudit.gym.table import (
     table,
     text,
 )
-from lensaudit.scores.intervals import area_limits
+from lensaudit.scores.areas import area_limits
 from lensaudit.verdict.views import read_calibration
 
 ROOT = Path(__file__).parents[2]

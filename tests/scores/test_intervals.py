@@ -5,12 +5,11 @@ import pytest
 from scipy.stats import fisher_exact, norm
 from scipy.stats import t as student
 
+from lensaudit.scores.areas import auc_limits, clustered_auc_limits
 from lensaudit.scores.estimate import NO_ROWS, Estimate
 from lensaudit.scores.intervals import (
     FEWEST_GROUPS,
-    auc_limits,
     chance_of_more,
-    clustered_auc_limits,
     clustered_mean,
     clustered_ratio,
 )

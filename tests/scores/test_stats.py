@@ -13,7 +13,8 @@ from scipy import stats as scipy_stats
 from sklearn.metrics import roc_auc_score
 from support import GOLDEN
 
-from lensaudit.scores.stats import Threshold, auc, best_threshold, harmonic_mean, ks_two_sample
+from lensaudit.scores.kolmogorov import ks_two_sample
+from lensaudit.scores.stats import Threshold, auc, best_threshold, harmonic_mean
 
 PUBLISHED = GOLDEN / "published" / "method_results.json"
 quick = settings(deadline=None, derandomize=True, max_examples=60)

@@ -21,7 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal, Self
 from urllib.parse import unquote
 
-from lensaudit.data.candidates import plain_words
+from lensaudit.data.matching import plain_words
 from lensaudit.judge.programmatic import declines, variety
 
 _TAGGED = re.compile(r"<(question|answer|truth)-([0-9a-f]{8})>\n(.*?)\n</\1-\2>", re.DOTALL)
