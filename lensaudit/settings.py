@@ -230,6 +230,9 @@ Association = Annotated[
 
 Scope = Literal["span", "boundary", "prefix"]
 """Which positions are replaced: the span's; the last prompt token; all up to the span's end."""
+Seam = Literal["text", "reference"]
+"""How question, prefix and entity become tokens: as one text; or prompt and answer apart and then
+joined, as the UDS reference does it."""
 LastLayer = Literal["resid_post", "reference"]
 """What is patched in at the last layer: the residual stream, or, as the reference does by way of
 Hugging Face's `hidden_states[-1]`, the stream after the source's final norm."""

@@ -191,11 +191,11 @@ def forget(shared):
     """The family's forget set, encoded."""
     from transformers import AutoTokenizer
 
-    from lensaudit.data.facts import load_facts
     from lensaudit.data.spans import encode
+    from lensaudit.data.tofu import forget_set
 
     tokenizer = AutoTokenizer.from_pretrained(shared / "family" / "full")
-    return [encode(e, tokenizer) for e in load_facts(shared / "family" / "forget.json")]
+    return [encode(e, tokenizer) for e in forget_set(shared / "family" / "forget.json")]
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from lensaudit.groups import (
     normalised,
     own_group,
 )
-from lensaudit.settings import Place
+from lensaudit.settings import Place, Seam
 
 _WANTED = (
     "wanted per row: idx (whole number >= 0, once), question, answer, prefix (the answer's "
@@ -81,6 +81,8 @@ class Fact:
     """Entities that are not the fact's, of its kind, where the set has them."""
     relation: str | None = None
     """Facts of one relation are asked in one way about different subjects; None: not said."""
+    seam: Seam = "text"
+    """How prefix and entity are encoded, see `lensaudit.data.spans`."""
     answers: Mapping[str, Answer] = field(default_factory=dict, hash=False)
     """What metrics score, by the field of the file; a field that the row lacks is not here."""
 
@@ -128,7 +130,9 @@ def load_facts(path: Place) -> list[Fact]:
     """
     rows, problems = read_rows(Path(path))
     wrong, make = _fact_problems, _fact
-    return sound_rows(rows, str(path), _WANTED, wrong, make, problems=problems, facts=True)
+    found = sound_rows(rows, str(path), _WANTED, wrong, make, problems=problems, facts=True)
+    shipped = Path(path).is_relative_to(EMBEDDED)
+    return [replace(one, seam="reference") for one in found] if shipped else found
 
 
 def validate(rows: Sequence[Any], source: str) -> list[Fact]:

@@ -7,9 +7,13 @@ reference (gnueaj/unlearning-depth-score, fc31639, compute_uds.py:102-152 and 41
 A model with another tokenizer meets the same words in other pieces. Where a piece of its own ends
 where one of `full`'s does, both have read exactly as much; at other positions they have not.
 
-Prompt and answer are encoded apart and joined (docs/uds.md). Byte-level tokenizers give the same
-text that way. Those of the SentencePiece kind may set a blank before whatever they are given, so
-that the answer would begin with two: they are asked for it after a sign that is then left out.
+Question and answer are encoded as one text, as a model that was trained on them has read them
+(`seam` of a fact is `text`). A token that holds the end of the prefix and the beginning of the
+entity is the entity's. Rows that come with the package are encoded as the
+reference does it, prompt and answer apart and joined (`reference`; docs/uds.md). Byte-level
+tokenizers mostly give the same tokens that way. Those of the SentencePiece kind may set a blank
+before whatever they are given, so that the answer would begin with two: they are asked for it after
+a sign that is then left out.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -214,25 +218,82 @@ def encode(
 ) -> Encoded | str:
     """Tokens of prompt and continuation with the scored span, or why nothing can be scored.
 
-    The two are encoded apart and joined. The span is of the tokens that overlap the first
-    occurrence of the entity: a leading blank merged into the first of them, or punctuation into
-    the last, is scored with it.
+    The span is of the tokens that overlap the first occurrence of the entity after the prefix: a
+    leading blank merged into the first of them, or punctuation into the last, is scored with it.
 
-    `scored="answer"` takes the whole answer as the span and ends the prompt at `Answer: `;
-    `too_long` says why a text of so many tokens cannot be scored (`models.sizes`).
+    `scored="answer"` takes the whole answer as the span and ends the prompt at `Answer: `, the two
+    encoded apart; `too_long` says why a text of so many tokens cannot be scored (`models.sizes`).
     """
-    example, prompt, text = texts_of(example, scored)
-    ids, characters, n_prompt = joined(tokenizer, prompt, text)
-    needle = example.entity if example.entity in text else example.entity.strip()
-    low = len(prompt) + text.find(needle)
-    high = low + len(needle)
-    inside = [at for at, (start, end) in enumerate(characters) if end > low and start < high]
-    if not needle or needle not in text or not inside:
-        return f"no token of this tokenizer covers {example.entity!r}"
-    if problem := too_long(len(ids)):
+    found = _joined(example, tokenizer, scored)
+    if isinstance(found, str):
+        return found
+    inside = [
+        at
+        for at, (start, end) in enumerate(found.characters)
+        if end > found.low and start < found.high
+    ]
+    if not inside:
+        return _UNCOVERED.format(example.entity)
+    if problem := too_long(len(found.ids)):
         return problem
     # what scores a token stands one left of it
-    return Encoded(example.idx, example.group, ids, n_prompt, inside[0] - 1, inside[-1])
+    return Encoded(example.idx, example.group, found.ids, found.n_prompt, inside[0] - 1, inside[-1])
+
+
+_UNCOVERED = "no token of this tokenizer covers {!r}"
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """Prompt and answer as tokens, and the characters at which the scored text lies."""
+
+    ids: tuple[int, ...]
+    characters: tuple[tuple[int, int], ...]
+    n_prompt: int
+    low: int
+    high: int
+
+
+def _joined(example: Fact, tokenizer: Tokenizer, scored: Scored) -> _Joined | str:
+    """An example under its seam, or why there is nothing to score."""
+    if scored == "entity" and example.seam == "text":
+        return _as_one_text(example, tokenizer)
+    example, prompt, text = texts_of(example, scored)
+    needle = example.entity if example.entity in text else example.entity.strip()
+    if not needle or needle not in text:
+        return _UNCOVERED.format(example.entity)
+    low = len(prompt) + text.find(needle)
+    return _Joined(*joined(tokenizer, prompt, text), low, low + len(needle))
+
+
+def reads_otherwise(example: Fact) -> bool:
+    """Whether the reference's seam puts a blank where the answer has none.
+
+    >>> row = Fact(0, "Who?", "It is “Ada”.", "It is “", "Ada", 0, seam="reference")
+    >>> reads_otherwise(row), reads_otherwise(replace(row, seam="text"))
+    (True, False)
+    """
+    _, before, text = texts_of(example, "entity")
+    whole = PROMPT_TEMPLATE.format(question=example.question, prefix="") + example.answer
+    return example.seam == "reference" and before + text != whole
+
+
+def _as_one_text(example: Fact, tokenizer: Tokenizer) -> _Joined | str:
+    """Question and answer as one text."""
+    prefix, answer = example.prefix.rstrip(), example.answer
+    if not answer.startswith(prefix):
+        return f"the answer does not begin with its prefix {example.prefix!r}"
+    rest = answer[len(prefix) :]
+    needle = example.entity if example.entity in rest else example.entity.strip()
+    if not needle or needle not in rest:
+        return _UNCOVERED.format(example.entity)
+    head = PROMPT_TEMPLATE.format(question=example.question, prefix="")
+    low = len(head) + len(prefix) + rest.find(needle)
+    high, seam = low + len(needle), len((head + prefix).rstrip())
+    found = tokenizer(head + answer, add_special_tokens=True, return_offsets_mapping=True)
+    ids, characters = tuple(found["input_ids"]), tuple(map(tuple, found["offset_mapping"]))
+    n_prompt = next((at for at, (_, end) in enumerate(characters) if end > seam), len(ids))
+    return _Joined(ids, characters, n_prompt, low, high)
 
 
 def make_batch(encoded: Sequence[Encoded], *, scope: Scope = "span") -> Batch:
@@ -297,7 +358,8 @@ def ends_of(row: Fact, tokenizer: Tokenizer) -> tuple[int, ...]:
     if _is_sentence(row):
         characters = tokenizer(row.answer, **options)["offset_mapping"]
     else:
-        characters = joined(tokenizer, *texts_of(row, _scored(row))[1:])[1]
+        found = _joined(row, tokenizer, _scored(row))
+        characters = () if isinstance(found, str) else found.characters
     return tuple(high for _, high in characters)
 
 

@@ -221,7 +221,9 @@ def fit(
 def whole(rows: Sequence[Fact]) -> list[Fact]:
     """Rows whose scored part is the answer after the prefix, by their number."""
     return [
-        Fact(idx, row.question, row.answer, row.prefix, row.continuation.strip(), idx)
+        Fact(
+            idx, row.question, row.answer, row.prefix, row.continuation.strip(), idx, seam=row.seam
+        )
         for idx, row in enumerate(rows)
     ]
 

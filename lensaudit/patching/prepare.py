@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from lensaudit.activations.fill import cache_batch_that_fits
 from lensaudit.data.facts import Fact
-from lensaudit.data.spans import Encoded, apart, check_tokenizer, encode
+from lensaudit.data.spans import Encoded, apart, check_tokenizer, encode, reads_otherwise
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
 from lensaudit.groups import assumption
@@ -118,7 +118,7 @@ def _opened(
 ) -> Session:
     """All models of a run, checked to fit together before any work, or to be carried by maps."""
     specs = specs_of(names, settings)
-    examples = forget_set(str(settings.data), exclude=settings.exclude, limit=settings.limit)
+    examples = _rows_of(settings, notice)
     if (alone := assumption(one.group for one in examples)) is not None:
         notice(alone)
     opened = {role: open_checkpoint(spec, allow_packed=True) for role, spec in specs.items()}
@@ -223,6 +223,20 @@ def resolved_settings(settings: PatchSettings, sources: Sequence[str]) -> Resolv
         "spread": settings.device == "auto",
     }
     return ResolvedSettings(**given | decided)
+
+
+def _rows_of(settings: ResolvedSettings, notice: Notice) -> list[Fact]:
+    """The rows that are asked, under the seam that was chosen."""
+    examples = forget_set(str(settings.data), exclude=settings.exclude, limit=settings.limit)
+    if settings.seam is not None:
+        examples = [replace(one, seam=settings.seam) for one in examples]
+    if settings.score != "em" and (odd := [one.idx for one in examples if reads_otherwise(one)]):
+        listed = ", ".join(map(str, odd[:5])) + (" …" if odd[5:] else "")
+        notice(
+            f"{len(odd)} of {len(examples)} rows (idx {listed}): prefix and entity as the "
+            "reference joins them are not the answer's own text; --seam text reads the answer"
+        )
+    return examples
 
 
 def _check_merges(source: Checkpoint, full: Checkpoint, examples: Sequence[Fact]) -> None:

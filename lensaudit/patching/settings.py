@@ -14,6 +14,7 @@ from lensaudit.settings import (
     Profile,
     Scope,
     Score,
+    Seam,
     needing,
 )
 
@@ -70,6 +71,15 @@ class PatchSettings(DepthGroups):
             "Positions replaced: the span's, the last prompt token, or all up to the span's end."
         ),
     ] = "span"
+    seam: Annotated[
+        Seam | None,
+        Option(
+            "How question, prefix and entity become tokens: text, as one text; reference, prompt "
+            "and answer apart. [default: text; reference for the package's own rows, as published]",
+            expert=True,
+            needs=(Needs("score", one_of=("uds", "lens")),),
+        ),
+    ] = None
     component: Annotated[str, Option("resid, attn, mlp, resid_mid, head:N.")] = "resid"
     engine: Annotated[
         Literal["sweep", "oracle"],

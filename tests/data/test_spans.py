@@ -1,4 +1,6 @@
+import json
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,7 @@ from lensaudit.data.spans import (
     check_tokenizer,
     encode,
     make_batch,
+    reads_otherwise,
 )
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
@@ -86,10 +89,33 @@ TRAPS = {
 }
 
 
-@pytest.mark.parametrize("trap", TRAPS)
-def test_the_span_is_where_the_eye_sees_it(trap):
-    answer, prefix, entity, before, after = TRAPS[trap]
-    found = encode(Fact(3, "Who?", answer, prefix, entity, "g"), Pieces())
+AS_TEXT = TRAPS | {
+    # the blank belongs to the word after it, whoever wrote it where
+    "empty prefix": ("Yes, she is.", "", "Yes", "8", "[ Yes]|,| she| is|."),
+    "empty prefix, later": ("Her name is Ada.", "", "Ada", "8", " Her| name| is|[ Ada]|."),
+    "blank at the end": ("It is Ada.", "It is ", "Ada", "8| It| is", "[ Ada]|."),
+    "blanks at the end": ("It is  Ada.", "It is  ", "Ada", "8| It| is", " |[ Ada]|."),
+    "opening quote": (
+        'It is "Sand and Rye".',
+        'It is "',
+        "Sand and Rye",
+        '8| It| is| "',
+        '[Sand| and| Rye]|".',
+    ),
+    # a token of both is the entity's
+    "half a word": ("It is part art.", "It is p", "art", "8| It| is", "[ part]| art|."),
+    "no blanks": ("他生在北京。", "他生在", "北京", "8| |他|他|生|生|在|在", "[北|北|京|京]|。|。"),
+}
+
+
+@pytest.mark.parametrize("seam", ["text", "reference"])
+@pytest.mark.parametrize("trap", AS_TEXT)
+def test_the_span_is_where_the_eye_sees_it(trap, seam):
+    traps = AS_TEXT if seam == "text" else TRAPS
+    if trap not in traps:
+        pytest.skip("the reference reads another text")
+    answer, prefix, entity, before, after = traps[trap]
+    found = encode(Fact(3, "Who?", answer, prefix, entity, "g", seam=seam), Pieces())
     assert isinstance(found, Encoded)
     n_prompt = 8 + before.count("|")
     low = after[: after.index("[")].count("|")
@@ -120,6 +146,62 @@ def test_every_embedded_row_has_a_span_that_holds_the_entity(tokenizer):
 @pytest.fixture(scope="module")
 def tokenizer():
     return embedded_tokenizer()
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.text('ab ."é', min_size=1, max_size=12), st.integers(0, 12), st.integers(0, 12))
+def test_as_text_tokens_are_those_of_question_and_answer_wherever_the_prefix_ends(answer, at, n):
+    """An independent oracle: the whole text, tokenised once, and its characters."""
+    prefix, entity = answer[:at], answer[at:][:n]
+    if not entity.strip():
+        return
+    tokenizer, head = Pieces(), "Question: Who?\nAnswer: "
+    whole = tokenizer(head + answer, return_offsets_mapping=True)
+    found = encode(Fact(0, "Who?", answer, prefix, entity, 0), tokenizer)
+    assert isinstance(found, Encoded)
+    assert [*found.token_ids] == whole["input_ids"]
+    low = len(head) + answer.index(entity, len(prefix.rstrip()))
+    inside = [
+        n for n, (a, b) in enumerate(whole["offset_mapping"]) if b > low and a < low + len(entity)
+    ]
+    assert [*range(found.start + 1, found.end + 1)] == inside
+    assert found.n_prompt <= found.start + 1
+
+
+def test_rows_that_come_with_the_package_keep_the_references_seam_and_own_rows_the_text(
+    tokenizer, tmp_path
+):
+    shipped = forget_set("demo")
+    asked = [{**one.asked, "prefix": one.prefix} for one in shipped]
+    (tmp_path / "copy.json").write_text(json.dumps(asked))
+    asked = [{**one, "question": f"{one['question']} "} for one in asked]
+    (tmp_path / "own.json").write_text(json.dumps(asked))
+    seams = [
+        {one.seam for one in forget_set(place)}
+        for place in ("demo", tmp_path / "copy.json", tmp_path / "own.json")
+    ]
+    assert seams == [{"reference"}, {"reference"}, {"text"}]
+    texts = [replace(one, seam="text") for one in shipped]
+    differ = [
+        one.idx
+        for one, text in zip(shipped, texts, strict=True)
+        if encode(one, tokenizer) != encode(text, tokenizer)
+    ]
+    assert differ == [one.idx for one in shipped if not one.prefix]  # their blank is the prompt's
+
+
+def test_of_forget10_twenty_five_rows_are_read_otherwise_as_one_text(tokenizer, shared):
+    rows = forget_set(shared / "data" / "tofu" / "forget10_filtered.json")
+    assert {one.seam for one in rows} == {"reference"}
+    differ = {
+        one.idx
+        for one in rows
+        if encode(one, tokenizer) != encode(replace(one, seam="text"), tokenizer)
+    }
+    quoted = {one.idx for one in rows if reads_otherwise(one)}
+    assert quoted == {63, 189, 196, 349}
+    assert differ == quoted | {one.idx for one in rows if not one.prefix}
+    assert len(differ) == 25
 
 
 def test_tokens_and_positions_equal_the_reference_on_every_row(golden, forget):

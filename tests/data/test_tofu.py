@@ -24,7 +24,9 @@ TEXTS = [
     ("Is she a poet?", "Yes, Yes she is.", "", "Yes"),
     ("Where?", "In Oslo, not in Oslo.", "In Oslo, not in", "Oslo"),
 ]
-EXAMPLES = [Fact(n * 19, *text, group=n * 19 // 20) for n, text in enumerate(TEXTS)]
+EXAMPLES = [
+    Fact(n * 19, *text, group=n * 19 // 20, seam="reference") for n, text in enumerate(TEXTS)
+]
 ROWS = [{"idx": one.idx, "question": one.question, "answer": one.answer} for one in EXAMPLES]
 
 
@@ -97,7 +99,8 @@ def test_the_filters_have_their_published_sizes():
 def test_all_367_annotated_rows_round_trip(real):
     annotated = load_facts(real / "forget10_filtered.json")
     joined = load_forget10(rows_of(real / "forget10_qa.jsonl"))
-    assert joined == [replace(one, group=one.idx // 20) for one in annotated]
+    shipped = {"seam": "reference"}
+    assert joined == [replace(one, group=one.idx // 20, **shipped) for one in annotated]
     assert len({one.group for one in joined}) == 20
 
 
