@@ -31,7 +31,7 @@ from lensaudit.files import (
     works_on,
     write_bytes,
 )
-from lensaudit.results.keyed import VerifiedLedger, is_ledger, verify_ledger
+from lensaudit.results.ledgers import VerifiedLedger, is_ledger, verify_ledger
 from lensaudit.results.records import signed_object
 
 BOOKS = ("scores", "texts", "fisher", "said", "samples", "worst", "know")

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lensaudit.attacks.exchange import undo_exchange
 from lensaudit.attacks.relearn import Relearning, relearned
 from lensaudit.data.candidates import Shots
 from lensaudit.data.chat import PLAIN, Template, encode_qa
@@ -26,7 +27,7 @@ from lensaudit.errors import InputError, WorkError
 from lensaudit.evaluation.forward import JAILBREAK
 from lensaudit.files import digest
 from lensaudit.models.bridge import DTYPES, TransformerBridge, bridge_from, n_layers
-from lensaudit.models.causal import readout_rows, undo_exchange
+from lensaudit.models.causal import readout_rows
 from lensaudit.models.quantize import Method, quantise_in_place
 from lensaudit.patching.exposure import (
     Head,

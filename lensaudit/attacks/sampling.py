@@ -20,7 +20,7 @@ from lensaudit.data.matching import mentions
 from lensaudit.errors import InputError
 from lensaudit.files import write_csv, write_jsonl
 from lensaudit.groups import grouped
-from lensaudit.models.generation import Choose, draws_of
+from lensaudit.models.generation import Choose
 from lensaudit.patching.exposure import sample
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.keyed import planned
@@ -29,6 +29,7 @@ from lensaudit.results.records import RunResult
 from lensaudit.scores.intervals import clustered_excess
 from lensaudit.scores.naming import Errors, leak_at_k, leak_corrected, never_hit_bound
 from lensaudit.settings import plain
+from lensaudit.steer.draws import draws_of
 
 COMMAND = "sample"
 FILES = ("leak.csv", "facts.csv", "samples.jsonl", "summary.json")

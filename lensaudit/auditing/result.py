@@ -8,19 +8,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
-from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lensaudit.auditing.question import KNOW, PATCH, anchored, evaluations
 from lensaudit.auditing.settings import AuditSettings
-from lensaudit.errors import Failure, InputError
+from lensaudit.errors import Failure
 from lensaudit.evaluation.log import read_log
 from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.kinds.know import KnowRecord
 from lensaudit.results.kinds.patch import PatchSummary
-from lensaudit.results.reading import csv_rows, read_as
-from lensaudit.results.records import COMPARISON, MANIFEST, RunResult, folders_for
+from lensaudit.results.reading import read_as
+from lensaudit.results.records import MANIFEST, RunResult, folders_for
 from lensaudit.settings import Kept, Score
 from lensaudit.verdict.collect import Keeps, Verdicts, verdicts
 from lensaudit.verdict.decide import Verdict
@@ -167,27 +166,6 @@ def read_patched(folders: Mapping[str, Path]) -> list[PatchResult]:
         PatchResult(name, one, read_as(PatchSummary, one / SUMMARY))
         for name, one in folders.items()
     ]
-
-
-def comparison_of(results: Sequence[PatchResult]) -> list[Sequence[Any]]:
-    """Paired differences between the models of one run, the rows of comparison.csv; if any.
-
-    Raises:
-        InputError: the table is missing, or holds other rows than pairs of these models.
-    """
-    if len(results) == 1 or results[0].score == "em":
-        return []
-    table = results[0].folder.parent / COMPARISON
-    found: list[Sequence[Any]] = []
-    try:
-        # names as they were given, which a table may spell otherwise
-        for names, row in zip(combinations(results, 2), csv_rows(table), strict=True):
-            *numbers, n, n_groups, why = list(row.values())[2:]
-            shown = (float(one) if one else "" for one in numbers)
-            found.append([*(one.source for one in names), *shown, int(n), int(n_groups), why])
-    except ValueError as error:
-        raise InputError(f"{table}: holds other rows than pairs of these models") from error
-    return found
 
 
 def read_evaluation(model: str, folder: Path) -> EvaluationResult:

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from lensaudit.models import registry as models_registry
     from lensaudit.report import render as report_render
     from lensaudit.results import keyed as results_keyed
+    from lensaudit.results import ledgers as results_ledgers
     from lensaudit.results import reading as results_reading
     from lensaudit.results import records as results_records
     from lensaudit.results import roles as results_roles

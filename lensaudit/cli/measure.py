@@ -67,7 +67,7 @@ def patch_command(
     folders = (f"written: {one.folder}" for one in found)
     shown = chain(
         library.screen_depth.of_runs(
-            [one.record for one in found], library.auditing_result.comparison_of(found)
+            [one.record for one in found], library.screen_depth.comparison_of(found)
         ),
         folders,
     )

@@ -16,8 +16,8 @@ from lensaudit.activations.naming import is_cache
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.evaluation.store import read_pass
 from lensaudit.files import digest, parse_json, read_bytes, read_json
-from lensaudit.results.keyed import NAMED_FOR, is_ledger, verify_ledger
 from lensaudit.results.kinds.table import record_in
+from lensaudit.results.ledgers import NAMED_FOR, is_ledger, verify_ledger
 from lensaudit.results.locate import NAMES, locate
 from lensaudit.results.reading import json_object
 from lensaudit.results.records import MANIFEST, home_of, is_orphan, mark_of, misfits, signed

@@ -25,7 +25,6 @@ from lensaudit.models.device import one_memory_error
 from lensaudit.models.large.placement import check_fits, where_spread, whole_placement
 from lensaudit.models.large.streaming import first_block_alone, load_placed
 from lensaudit.models.linear import with_fast_layers
-from lensaudit.scores.alignment import tokens_of_rows
 
 NOT_CAUSAL = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.05}
 """Change of a logit by a later token, over the largest one, that is no rounding. One batch has one
@@ -210,21 +209,6 @@ def _logits(model: Any) -> torch.Tensor:
 def readout_rows(model: Any) -> Float[Tensor, "token d_model"]:
     """The readout of a causal model, a row for each token."""
     return model.get_output_embeddings().weight.detach()
-
-
-def undo_exchange(model: Any, full: Float[Tensor, "token d_model"]) -> int:
-    """Exchanged rows of the readout, known by those of `full`, are put back, in place: how many.
-
-    Where readout and embedding are one tensor, tokens are read as they are said: both are put back.
-    """
-    head = model.get_output_embeddings()
-    token = tokens_of_rows(head.weight, full.to(head.weight.device)).to(head.weight.device)
-    moved = (token != torch.arange(len(token), device=token.device)).nonzero().squeeze(1)
-    with torch.no_grad():
-        for rows in (head.weight, head.bias):
-            if rows is not None and len(moved):
-                rows[token[moved]] = rows[moved].clone()
-    return len(moved)
 
 
 def memory_hash(model: torch.nn.Module) -> str:

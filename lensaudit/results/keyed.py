@@ -17,11 +17,10 @@ after that writes the ledger anew without them.
 """
 
 import json
-import re
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -279,18 +278,16 @@ def _known(key: Key) -> str | None:
 LedgerLine = dict[str, Any]
 CHECK = "check"
 """Field of a line: its checksum."""
-_LEDGER = "ledger"
+LEDGER = "ledger"
 """Field of a header: the kind."""
-NAMED_FOR = re.compile(r".*--([0-9a-f]{32})\.jsonl")
-"""A ledger file that is named for its key."""
 
 
-def _bond(kind: Any, key: Any) -> str:
+def bond(kind: Any, key: Any) -> str:
     """What ties a line to its ledger: the content hash of the header."""
     return digest([kind, key])
 
 
-def _object(line: bytes) -> LedgerLine:
+def object_in(line: bytes) -> LedgerLine:
     """The object in a line; an empty one where there is none."""
     with suppress(ValueError):
         row = parse_json(line)
@@ -320,8 +317,8 @@ class Ledger:
         self.path, self.kind = path, kind
         # as it comes back from a file: tuples are lists there
         self.key: Mapping[str, Any] = json.loads(canonical_json(dict(key)))
-        self._bond = _bond(kind, self.key)
-        found = [_object(line) for line in read_bytes(path).splitlines()]
+        self._bond = bond(kind, self.key)
+        found = [object_in(line) for line in read_bytes(path).splitlines()]
         lines = [row for row in found if row != self.header]
         self.rows: list[LedgerLine] = list(filter(None, map(self._read, lines)))
         self._n_lines, self._n_dropped = len(lines), len(lines) - len(self.rows)
@@ -332,7 +329,7 @@ class Ledger:
     @property
     def header(self) -> LedgerLine:
         """What all lines have in common, as the first line of the file."""
-        return {_LEDGER: self.kind, "key": dict(self.key), CHECK: self._bond}
+        return {LEDGER: self.kind, "key": dict(self.key), CHECK: self._bond}
 
     def signed(self, row: Mapping[str, Any]) -> LedgerLine:
         """A line with its checksum, of its values under the header: 64 bits, 16 hex digits."""
@@ -438,42 +435,3 @@ def ledger_path(folder: Path, name: str, key: Mapping[str, Any]) -> Path:
     own = folder / f"{slug(name)}--{digest(key)}.jsonl"
     others = () if own.exists() else sorted(folder.glob(f"*--{digest(key)}.jsonl"))
     return next(iter(others), own)
-
-
-def is_ledger(content: bytes) -> bool:
-    """Does it begin with a header, as far as a glance tells?"""
-    return f'"{_LEDGER}"'.encode() in content.partition(b"\n")[0]
-
-
-@dataclass(frozen=True)
-class VerifiedLedger:
-    """What checking every line of a ledger found."""
-
-    file: str
-    kind: str | None
-    n_lines: int
-    """That are whole."""
-    problems: tuple[str, ...]
-
-
-def verify_ledger(path: Path) -> VerifiedLedger:
-    """Check every line of a ledger against the header that it begins with.
-
-    Raises:
-        WorkError: the file cannot be read.
-    """
-    row = _object(read_bytes(path).partition(b"\n")[0])
-    kind, key, named = row.get(_LEDGER), row.get("key"), NAMED_FOR.fullmatch(path.name)
-    if not isinstance(kind, str) or not isinstance(key, dict):
-        why = "its first line is not a header; it is written again when used"
-    elif row.get(CHECK) != _bond(kind, key):
-        why = "its header is damaged; it is written again when used"
-    elif named and named[1] != digest(key):
-        own = f"its header says {digest(key)[:8]}…; what it holds is computed again when used"
-        why = f"is named for key {named[1][:8]}…, {own}"
-    else:
-        found = Ledger(path, kind, key)
-        return VerifiedLedger(
-            str(path), kind, len(found.rows), tuple(filter(None, (found.problem,)))
-        )
-    return VerifiedLedger(str(path), None, 0, (f"{path}: {why}",))

@@ -15,8 +15,9 @@ from typing import Any, Literal, TypeVar
 from lensaudit.errors import InputError
 from lensaudit.files import files_below, is_partial, read_bytes, remove_files
 from lensaudit.progress import Notice, unheard
-from lensaudit.results.keyed import LOOKED_AT_BYTES, is_ledger
+from lensaudit.results.keyed import LOOKED_AT_BYTES
 from lensaudit.results.kinds.patch import SCORES
+from lensaudit.results.ledgers import is_ledger
 from lensaudit.results.locate import folders_below
 from lensaudit.results.reading import JsonObject, checked, json_object, part
 from lensaudit.results.records import (

@@ -1,13 +1,17 @@
 """What patching found: depth or exact match by layer, verdicts, the demo, collateral."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from lensaudit.errors import InputError
 from lensaudit.report.shelf import labels
 from lensaudit.results.kinds.patch import PatchSummary
+from lensaudit.results.reading import csv_rows
+from lensaudit.results.records import COMPARISON
 from lensaudit.results.sentences import by_rule
 from lensaudit.screen.cells import brackets, interval, number, profile
 from lensaudit.screen.tables import Part, dim, styled, table
@@ -17,7 +21,7 @@ from lensaudit.verdict.decide import WORDS, said, with_limits
 from lensaudit.verdict.thresholds import ADDED_FROM, READABLE_BELOW
 
 if TYPE_CHECKING:
-    from lensaudit.auditing.result import Audited, AuditResult
+    from lensaudit.auditing.result import Audited, AuditResult, PatchResult
 
 WIDTH = 24
 """Characters of the longest bar."""
@@ -361,3 +365,24 @@ def of_demo(found: "Audited", anchors: Mapping[str, float | None]) -> Iterator[P
     yield "who has what: chance that an ignorant model matches values and people as well."
     yield "UDS: 0 held as by full, 1 erased to the level of retain. Why each verdict: on the page."
     yield "Your own models and rows: lensaudit init, then lensaudit annotate, audit, report."
+
+
+def comparison_of(results: Sequence["PatchResult"]) -> list[Sequence[Any]]:
+    """Paired differences between the models of one run, the rows of comparison.csv; if any.
+
+    Raises:
+        InputError: the table is missing, or holds other rows than pairs of these models.
+    """
+    if len(results) == 1 or results[0].score == "em":
+        return []
+    file = results[0].folder.parent / COMPARISON
+    found: list[Sequence[Any]] = []
+    try:
+        # names as they were given, which a table may spell otherwise
+        for names, row in zip(combinations(results, 2), csv_rows(file), strict=True):
+            *numbers, n, n_groups, why = list(row.values())[2:]
+            shown = (float(one) if one else "" for one in numbers)
+            found.append([*(one.source for one in names), *shown, int(n), int(n_groups), why])
+    except ValueError as error:
+        raise InputError(f"{file}: holds other rows than pairs of these models") from error
+    return found

@@ -26,18 +26,11 @@ from lensaudit.models.bridge import (
     device_of,
     intervening,
 )
-from lensaudit.models.generation import (
-    Choose,
-    Logits,
-    Running,
-    continued,
-    draws_of,
-    likeliest,
-    started,
-)
+from lensaudit.models.generation import Choose, Logits, Running, continued, likeliest, started
 from lensaudit.patching import interventions
 from lensaudit.patching.generation import ends_of
 from lensaudit.patching.interventions import Where, mask_of
+from lensaudit.steer.draws import draws_of
 from lensaudit.steer.settings import Form
 from lensaudit.types import Intervention, PosMask
 

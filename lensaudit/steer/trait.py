@@ -28,7 +28,6 @@ from lensaudit.judge.settings import JudgeAccess
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.models.device import resolve_device, resolve_dtype
-from lensaudit.models.generation import draws_of
 from lensaudit.patching.generation import ends_of, rows_that_fit
 from lensaudit.patching.options import parse_layers, parse_memory
 from lensaudit.progress import Notice, Progress, Tell, unheard
@@ -36,6 +35,7 @@ from lensaudit.results.keyed import Ledger
 from lensaudit.results.reading import Flag, checked
 from lensaudit.results.records import check_free
 from lensaudit.settings import results_folder
+from lensaudit.steer.draws import draws_of
 from lensaudit.steer.generate import (
     NO_EDITS,
     Edits,

@@ -19,7 +19,6 @@ from lensaudit.auditing import question as asking
 from lensaudit.auditing.calls import evaluated, patched
 from lensaudit.auditing.patch import check_places
 from lensaudit.auditing.question import patch_key as asked
-from lensaudit.auditing.result import comparison_of
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
@@ -28,6 +27,7 @@ from lensaudit.models import hashing
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.results.keyed import Question
 from lensaudit.results.records import BEGUN, signed
+from lensaudit.screen.depth import comparison_of
 
 RUN = """
 import json, sys

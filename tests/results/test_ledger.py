@@ -7,7 +7,8 @@ import pytest
 
 from lensaudit.errors import InputError, TryAgainError
 from lensaudit.files import append_jsonl, write_jsonl
-from lensaudit.results.keyed import Ledger, verify_ledger
+from lensaudit.results.keyed import Ledger
+from lensaudit.results.ledgers import verify_ledger
 
 KEY = {"weights": "a", "stop": (1, 2)}
 ROWS = [{"example": "x", "value": 0.25}, {"example": "y", "value": -1.5, "text": "é\ud800"}]

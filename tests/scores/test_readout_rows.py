@@ -53,7 +53,8 @@ def test_padded_rows_and_other_widths_are_no_ones():
 def test_putting_back_restores_every_row_of_a_model(tied):
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from lensaudit.models.causal import readout_rows, undo_exchange
+    from lensaudit.attacks.exchange import undo_exchange
+    from lensaudit.models.causal import readout_rows
 
     torch.manual_seed(0)
     model = LlamaForCausalLM(

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from lensaudit.models.bridge import captured, intervening, logits_of, user_hooks
-from lensaudit.models.generation import drawn, draws_of, likeliest
+from lensaudit.models.generation import likeliest
 from lensaudit.patching.generation import generate
 from lensaudit.patching.interventions import Where, add, mask_of
+from lensaudit.steer.draws import drawn, draws_of
 from lensaudit.steer.generate import Edits, adding, clamping, continuations, installed, removing
 
 PROMPTS = [[5, 9, 12, 40, 7], [8, 33], [50, 21, 3]]

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from lensaudit.attacks.exchange import undo_exchange
 from lensaudit.attacks.rtt.data import (
     Dataset,
     handled,
@@ -61,7 +62,7 @@ from lensaudit.attacks.settings import (
 from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError, PartialError, VerificationError
 from lensaudit.files import alone, digest, make_folder
-from lensaudit.models.causal import load_causal, memory_hash, readout_rows, undo_exchange
+from lensaudit.models.causal import load_causal, memory_hash, readout_rows
 from lensaudit.models.checkpoint import (
     Checkpoint,
     load_tokenizer,
