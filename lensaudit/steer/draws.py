@@ -7,8 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lensaudit.files import digest
-from lensaudit.models.generation import Choose, likeliest
-from lensaudit.types import Logits
+from lensaudit.models.generation import Choose, Logits, likeliest
 
 
 def draws_of(keys: Sequence[str], *, n_steps: int, seed: int, temperature: float) -> Choose:

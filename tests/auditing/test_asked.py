@@ -182,6 +182,7 @@ OTHER = {
     "data": "kept.json",
     "exclude": ("v2",),
     "limit": 2,
+    "seam": "text",
     "registry": "others.toml",
     "dtype": "bfloat16",
     "device": "cpu",
