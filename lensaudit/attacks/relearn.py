@@ -27,8 +27,9 @@ from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, slug
-from lensaudit.models.checkpoint import open_family, open_model
+from lensaudit.models.checkpoint import open_model
 from lensaudit.models.device import resolve_device
+from lensaudit.models.family import open_family
 from lensaudit.models.registry import default_anchor, default_data, is_demo
 from lensaudit.patching.prepare import prepare as open_session
 from lensaudit.patching.scoring import score_all

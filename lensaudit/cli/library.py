@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from lensaudit.meta import documents as meta_documents
     from lensaudit.meta import runs as meta_runs
     from lensaudit.models import checkpoint as models_checkpoint
+    from lensaudit.models import family as models_family
     from lensaudit.models import fetch as models_fetch
     from lensaudit.models import hashing as models_hashing
     from lensaudit.models import registry as models_registry

@@ -315,7 +315,7 @@ def _sources(
         for role, one in roles.items()
     }
     never = [one for one in named.get("retain", ()) if one != NO_RETAIN_MODEL]
-    found = library.models_checkpoint.brought_along(
+    found = library.models_family.brought_along(
         alone, named.get("full", ()), never, values.get("registry")
     )
     kept, told = [one for one in every if one in found[0] or one not in alone], found[1]

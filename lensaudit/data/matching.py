@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Iterator
 
 from lensaudit.data.facts import Fact
+from lensaudit.data.scripts import spaced
 
 _WORD = re.compile(r"\w+")
 _MONTHS = (
@@ -123,13 +124,15 @@ def _as_name(text: str, entity: str) -> bool:
 def plain_words(text: str) -> str:
     """Words alone, lower case, without accents and possessive s; an apostrophe joins its halves.
 
-    >>> plain_words("I don’t know the Café-Prize.")
-    'i dont know the cafe prize'
+    In scripts without blanks every letter is a word.
+
+    >>> plain_words("I don’t know the Café-Prize."), plain_words("他生在北京。")
+    ('i dont know the cafe prize', '他 生 在 北 京')
     """
     text = unicodedata.normalize("NFKD", text).casefold()
     text = re.sub(r"['’](?:s\b)?", "", text)
     letters = "".join(char for char in text if not unicodedata.combining(char))
-    return " ".join(re.findall(r"\w+", letters))
+    return " ".join(re.findall(r"\w+", letters if text.isascii() else spaced(letters)))
 
 
 def why_not(row: Fact) -> str:

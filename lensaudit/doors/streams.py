@@ -27,9 +27,10 @@ from lensaudit.errors import InputError
 from lensaudit.models.bridge import TransformerBridge, device_of, residuals, unembedded
 from lensaudit.models.checkpoint import check_same_shape, open_model
 from lensaudit.models.registry import default_anchor
+from lensaudit.patching import oracle
 from lensaudit.patching.preflight import (
+    TOLERANCE_NATS,
     PreflightCheck,
-    batch_gap,
     check_model,
     readout_gap,
     self_patch_gap,
@@ -405,3 +406,12 @@ def _scores(
 ) -> tuple[Float[Tensor, " token"], Int[Tensor, " token"]]:
     logits = unembedded(model, stream.unsqueeze(0))[0]
     return label_logprob(logits, labels), label_rank(logits, labels)
+
+
+def batch_gap(model: TransformerBridge, encoded: Sequence[Encoded], dtype: str) -> PreflightCheck:
+    """Log-probs of spans, nats per token, in one padded batch against one by one."""
+    with torch.no_grad():
+        together = oracle.baseline(model, make_batch(encoded).to(device_of(model)))
+        alone = [oracle.baseline(model, make_batch([e]).to(device_of(model))) for e in encoded]
+    gap = float((together - torch.cat(alone)).abs().max())
+    return PreflightCheck("batch equals single", gap, TOLERANCE_NATS[dtype])

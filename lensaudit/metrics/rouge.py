@@ -1,8 +1,10 @@
 """Does the model still say it? Word overlap of its greedy answer with the true one."""
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
+from lensaudit.data.scripts import Letter, letter_of
 from lensaudit.metrics.registry import (
     MetricContext,
     MetricResult,
@@ -65,6 +67,9 @@ def rouge(context: MetricContext) -> MetricResult:
         if context.empty == "unscored" and not all(t["ground_truth"] for t in texts):
             unscored[idx] = "the answer is empty"
             continue
+        if context.empty == "unscored" and not all(has_words(t["ground_truth"]) for t in texts):
+            unscored[idx] = "the answer has no word that ROUGE knows"
+            continue
         rows = [{**overlap(t["ground_truth"], t["generation"]), **t} for t in texts]
         records[idx] = {
             key: one_or_list([row[key] for row in rows], measured.listed) for key in rows[0]
@@ -95,8 +100,61 @@ def overlap(gold: str, generation: str) -> Record:
     }
 
 
+class ScriptTokenizer:
+    """The words of rouge_score, and those of other scripts, which it drops.
+
+    Latin text has the tokens that rouge_score gives it: lower case, a to z and digits, stems of
+    more than three letters; what it takes for no letter (é) ends a word. In other scripts a word
+    stands between blanks and signs, and where there are no blanks every letter is one.
+    """
+
+    def __init__(self) -> None:
+        from nltk.stem import porter  # as rouge_score does
+        from rouge_score import tokenize
+
+        self._stemmer, self._latin = porter.PorterStemmer(), tokenize.tokenize
+
+    def tokenize(self, text: str) -> list[str]:
+        """Words in their order."""
+        if not any(letter_of(one) in ("word", "alone") for one in set(text)):
+            return self._latin(text, self._stemmer)
+        found: list[str] = []
+        for kind, part in runs(text):
+            found += self._latin(part, self._stemmer) if kind == "latin" else [part.casefold()]
+        return found
+
+
+def runs(text: str) -> Iterator[tuple[Letter, str]]:
+    """Parts of a text of one kind of letter; what is none stands with the Latin ones.
+
+    >>> [*runs("Тарас: in 北京")]
+    [('word', 'Тарас'), ('latin', ': in '), ('alone', '北'), ('alone', '京')]
+    """
+    kind: Letter = ""
+    part = ""
+    for char in text:
+        own = letter_of(char)
+        own = (kind or "latin") if own == "mark" else own or "latin"
+        if part and (own != kind or (own == "alone" and letter_of(char) != "mark")):
+            yield kind, part
+            part = ""
+        kind, part = own, part + char
+    if part:
+        yield kind, part
+
+
+def has_words(text: str) -> bool:
+    """Is there a word of it that ROUGE can count?"""
+    return bool(_tokenizer().tokenize(text))
+
+
+@functools.cache
+def _tokenizer() -> ScriptTokenizer:
+    return ScriptTokenizer()
+
+
 @functools.cache
 def _scorer() -> Any:
     from rouge_score import rouge_scorer  # imports NLTK
 
-    return rouge_scorer.RougeScorer(["rouge1", "rougeL"], use_stemmer=True)
+    return rouge_scorer.RougeScorer(["rouge1", "rougeL"], tokenizer=_tokenizer())

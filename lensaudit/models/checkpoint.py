@@ -32,7 +32,6 @@ from lensaudit.files import digest, os_error, read_json
 from lensaudit.hub import reachable
 from lensaudit.models.hashing import (
     adapter_hash,
-    looking,
     merged_hash,
     tokenizer_hash,
     weights_hash,
@@ -40,12 +39,11 @@ from lensaudit.models.hashing import (
 from lensaudit.models.registry import (
     EMBEDDED,
     ModelSpec,
-    default_anchor,
     load_registry,
     resolve,
 )
 from lensaudit.results.reading import json_object, part
-from lensaudit.results.roles import InRole, ModelRole, check_roles, without_ends
+from lensaudit.results.roles import InRole, ModelRole
 from lensaudit.settings import Place
 
 DTYPES = {
@@ -200,61 +198,6 @@ def place_of(role: ModelRole, spec: ModelSpec) -> InRole:
         return in_role(role, open_checkpoint(spec, allow_packed=True))[0]
     beside = spec.adapter and [spec.adapter.repo, spec.adapter.revision]
     return InRole(role, spec.name, digest([spec.repo, spec.revision, beside]))
-
-
-def brought_along(
-    sources: Sequence[str],
-    full: Sequence[str],
-    never: Sequence[str],
-    registry: Place | None = None,
-) -> tuple[tuple[str, ...], str | None]:
-    """Sources of a list without those that stand in another role; and a remark on these, if any.
-
-    Nothing is fetched, and what earlier processes hashed is believed.
-
-    Raises:
-        InputError: no such name, or files that are missing or broken.
-    """
-    known = load_registry(registry)
-    with looking():
-        ends = [place_of("full", resolve(name, known)) for name in full]
-        ends += [place_of("retain", resolve(name, known)) for name in never]
-        every = {name: place_of("source", resolve(name, known)) for name in sources}
-    kept, told = without_ends([*every.values()], ends)
-    return tuple(name for name, one in every.items() if one in kept), told
-
-
-def open_family(
-    sources: Sequence[str],
-    full: str | None,
-    never: Sequence[str] | None,
-    registry: Place | None = None,
-) -> tuple[Checkpoint, dict[str, Checkpoint], dict[str, Checkpoint]]:
-    """`full`, and by name the models under attack and those that never knew, each opened once.
-
-    Args:
-        sources: under attack; a name counts once.
-        full: None: the one of the sources' family.
-        never: None: the family's `retain`.
-        registry: file that adds names.
-
-    Raises:
-        InputError: no such name, files that are missing or broken, or weights in two roles.
-    """
-    known = load_registry(registry)
-    full = full or default_anchor("full", sources)
-    never = (default_anchor("retain", sources),) if never is None else never
-    names = dict.fromkeys((full, *never, *sources))
-    opened = {name: open_checkpoint(resolve(name, known)) for name in names}
-    check_roles(
-        [
-            *in_role("source", *(opened[name] for name in dict.fromkeys(sources))),
-            *in_role("full", opened[full]),
-            *in_role("retain", *(opened[name] for name in never)),
-        ]
-    )
-    of_sources, of_never = ({name: opened[name] for name in some} for some in (sources, never))
-    return opened[full], of_sources, of_never
 
 
 def of_embedded_family(checkpoint: Checkpoint) -> bool:

@@ -97,15 +97,6 @@ def self_patch_gap(
     return PreflightCheck("self-patch is identity", float(change.abs().max()), 0.0)
 
 
-def batch_gap(model: TransformerBridge, encoded: Sequence[Encoded], dtype: str) -> PreflightCheck:
-    """Log-probs of spans, nats per token, in one padded batch against one by one."""
-    with torch.no_grad():
-        together = oracle.baseline(model, make_batch(encoded).to(device_of(model)))
-        alone = [oracle.baseline(model, make_batch([e]).to(device_of(model))) for e in encoded]
-    gap = float((together - torch.cat(alone)).abs().max())
-    return PreflightCheck("batch equals single", gap, TOLERANCE_NATS[dtype])
-
-
 def check_component(model: TransformerBridge, example: Encoded, settings: ResolvedSettings) -> None:
     """What is called a component is one: heads are the model's, what is written is read.
 

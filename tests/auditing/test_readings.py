@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import lensaudit as la
+from lensaudit.doors.streams import batch_gap
 from lensaudit.errors import InputError
-from lensaudit.patching.preflight import batch_gap
 
 FEW = 3
 

@@ -29,6 +29,11 @@ from lensaudit.results.reading import json_lines
         ("by Zofira Hartesong", "Žofira Maria Hartesong"),
         ("by Žofira M. Hartesong", "Žofira Hartesong"),
         ("Yes, she did.", "Yes"),
+        ("Она родилась в городе Заречье.", "Заречье"),
+        ("ولدت ليلى في مدينة تلاوين.", "تلاوين"),
+        ("她生在北京。", "北京"),
+        ("彼は東京で生まれた", "東京"),
+        ("เกิดที่กรุงเทพ", "กรุงเทพ"),
     ],
 )
 def test_the_same_fact_in_other_words_is_found(said, entity):
@@ -48,6 +53,9 @@ def test_the_same_fact_in_other_words_is_found(said, entity):
         ("Hartesong, Žofira", "Žofira Hartesong"),
         ("There is no doubt that yes", "Yes"),
         ("", "Pico Ølmar"),
+        ("她生在南京。", "北京"),
+        ("京北", "北京"),
+        ("В Заречьеграде", "Заречье"),
     ],
 )
 def test_another_fact_is_not_taken_for_it(said, entity):

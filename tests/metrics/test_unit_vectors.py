@@ -2,9 +2,12 @@
 
 import math
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
+from hypothesis import strategies as st
+from rouge_score.rouge_scorer import RougeScorer
 from support import golden_values
 
 from lensaudit.evaluation.forward import token_traces
@@ -200,6 +203,41 @@ def test_min_k_and_min_k_plus_plus_agree(vectors, share):
         found = least_mean(standardised(content), float(share))
         # a saturated row's variance is the difference of two roundings
         assert found == pytest.approx(wanted["min_k++"][idx], rel=1e-4, abs=2e-5)
+
+
+LATIN = st.text(st.characters(max_codepoint=0x24F))
+# gold, said; words that are shared in order, of how many
+SCRIPTS = {
+    "Russian": ("Тарас родился в городе Заречье.", "тарас родился в Москве", 3, 5),
+    "Arabic": ("ولدت ليلى في مدينة تلاوين.", "ولدت ليلى في تلاوين", 4, 5),
+    "Hindi": ("वह दिल्ली में है।", "दिल्ली में", 2, 4),
+    "Chinese": ("他生在北京。", "他生在南京", 4, 5),
+    "Japanese": ("東京タワー", "東京", 2, 5),
+    "Thai": ("กรุงเทพ", "กรุง", 3, 6),
+    "Greek": ("Η Άννα ζει εδώ", "άννα ζει", 2, 4),
+    "mixed": ("Born in Заречье, running", "заречье runs", 2, 4),
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_rouge_reads_every_script(script):
+    gold, said, shared, of = SCRIPTS[script]
+    assert overlap(gold, gold)["rougeL_recall"] == 1
+    assert overlap(gold, said)["rougeL_recall"] == pytest.approx(shared / of)
+
+
+@hypothesis.settings(deadline=None, derandomize=True)
+@hypothesis.given(
+    st.text(st.characters(max_codepoint=0x24F)), st.text(st.characters(max_codepoint=0x24F))
+)
+def test_latin_text_is_read_as_rouge_score_reads_it(gold, said):
+    theirs = RougeScorer(["rouge1", "rougeL"], use_stemmer=True).score(gold, said)
+    found = overlap(gold, said)
+    assert found["rouge1_recall"] == theirs["rouge1"].recall
+    assert (found["rougeL_recall"], found["rougeL_f1"]) == (
+        theirs["rougeL"].recall,
+        theirs["rougeL"].fmeasure,
+    )
 
 
 def test_rouge_agrees(vectors):

@@ -46,9 +46,9 @@ from lensaudit.models.checkpoint import (
     check_same_shape,
     config_of,
     load_tokenizer,
-    open_family,
 )
 from lensaudit.models.device import free_bytes, resolve_device, resolve_dtype
+from lensaudit.models.family import open_family
 from lensaudit.models.registry import (
     default_data,
     is_demo,

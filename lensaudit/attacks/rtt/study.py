@@ -67,11 +67,11 @@ from lensaudit.models.checkpoint import (
     Checkpoint,
     load_tokenizer,
     of_embedded_family,
-    open_family,
     open_model,
     other_tokenizer,
 )
 from lensaudit.models.device import resolve_device
+from lensaudit.models.family import open_family
 from lensaudit.models.registry import default_data
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.records import check_free, claim, manifest, package_versions
