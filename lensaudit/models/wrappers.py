@@ -111,25 +111,21 @@ def _parts_of(bridge: Any) -> tuple[_Part, ...]:
 
 
 def _part(outer: _Wrapped) -> _Part:
-    inner, todo = list[_Wrapped](), list(_wrapped_in(outer.bare))
-    while todo:
-        inner.append(todo.pop())
-        todo += _wrapped_in(inner[-1].bare)
-    wrapper = outer.wrapper
-    own = [wrapper, wrapper.hook_in, wrapper.hook_out]
-    inside = [one for one in _components(wrapper) if all(one is not mine for mine in own)]
+    inner = [*_wrapped_in(outer.bare)]
+    for one in inner:  # which grows
+        inner += _wrapped_in(one.bare)
+    own = [outer.wrapper, outer.wrapper.hook_in, outer.wrapper.hook_out]
+    inside = [one for one in _components(outer.wrapper) if all(one is not mine for mine in own)]
     return _Part(outer, tuple(inner), _listeners(own), _listeners(inside))
 
 
 def _wrapped_in(module: Any) -> Iterator[_Wrapped]:
     """The outermost wrappers in a module, as deep as they are."""
     for name, one in module._modules.items():
-        if one is None:
-            continue
-        if (under := bare(one)) is one:
-            yield from _wrapped_in(one)
-        else:
+        if (under := bare(one)) is not one:
             yield _Wrapped(module._modules, name, one, under)
+        elif one is not None:
+            yield from _wrapped_in(one)
 
 
 def _components(wrapper: Any) -> Iterator[Any]:
@@ -142,13 +138,8 @@ def _components(wrapper: Any) -> Iterator[Any]:
 
 def _listeners(modules: list[Any]) -> _Listeners:
     kinds = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-    held = {
-        is_point: tuple(
-            getattr(one, kind)
-            for one in modules
-            if hasattr(one, "fwd_hooks") is is_point
-            for kind in kinds
-        )
-        for is_point in (True, False)
-    }
-    return _Listeners(held[True], held[False])
+    held = [(hasattr(one, "fwd_hooks"), getattr(one, kind)) for one in modules for kind in kinds]
+    return _Listeners(
+        tuple(hooks for is_point, hooks in held if is_point),
+        tuple(hooks for is_point, hooks in held if not is_point),
+    )
