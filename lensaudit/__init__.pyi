@@ -25,7 +25,7 @@ from .patching.interventions import project_out as project_out, replace_at as re
 
 # patched scores and text
 from .patching.oracle import baseline as baseline, layer_deltas as layer_deltas, patched as patched
-from .patching.generation import patched_generation as patched_generation
+from .doors.generation import patched_generation as patched_generation
 from .steer.generate import steer as steer
 
 # scores

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import click
 
@@ -18,7 +18,14 @@ from lensaudit.doors.data import ConvertSettings, SetName
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.evaluation.settings import AnnotationSettings
 from lensaudit.files import write_bytes
-from lensaudit.models.registry import ModelSpec, Role, load_registry, origin
+from lensaudit.models.registry import (
+    EMBEDDED,
+    ModelSpec,
+    Role,
+    fetched_specs,
+    load_registry,
+    published,
+)
 from lensaudit.project import FILE, read_project, strangeness
 from lensaudit.results.sentences import by_rule
 from lensaudit.screen.cells import name
@@ -329,3 +336,12 @@ def connect(tool: str, checkout: Path, remove: bool, yes: bool) -> None:
     library.doors_open_unlearning.carry_out(checkout, edits)
     connected = "connected; next: set full and retain in configs/eval/lensaudit.yaml"
     say("removed" if remove else connected)
+
+
+def origin(spec: ModelSpec) -> Literal["published", "embedded", "fetched", "registry"]:
+    """Who says what a name means; published names are not known to exist until fetched."""
+    if spec in fetched_specs():
+        return "fetched"
+    if spec in published():
+        return "published"
+    return "embedded" if spec.local and spec.local.is_relative_to(EMBEDDED) else "registry"

@@ -56,14 +56,14 @@ from lensaudit.patching.scoring import score_all, score_lens, scored
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import unheard
-from lensaudit.results.kinds.patch import NOT_NEEDED, Aligned, Examined, Weakest
+from lensaudit.results.kinds.patch import NOT_NEEDED, Aligned, Examined, PatchSummary, Weakest
 from lensaudit.results.reading import brief, document, null
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.representation import weighted_erasure
 from lensaudit.settings import ACTIVATIONS, Anchors, Caches, Models, Names, Rows, shared
 from lensaudit.verdict.collect import judge_run
 from lensaudit.verdict.decide import HOLDS
-from lensaudit.verdict.depth import kept_for_verdict
+from lensaudit.verdict.depth import KEPT
 from lensaudit.verdict.thresholds import READABLE_BELOW, TAIL_BELOW
 from lensaudit.verdict.views import read_calibration
 
@@ -712,3 +712,11 @@ def ranks(
     beaten = (own > scores).double() + (own == scores).double() / 2
     others = len(choices) - 1
     return (beaten.sum(1) - 0.5) / others if others else torch.full((len(x),), torch.nan)
+
+
+def kept_for_verdict(summary: PatchSummary, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What `of_patch` reads of a run, in five digits and without a name: for a table of many."""
+    depths = ("idx", "uds", "uds_aligned")
+    own = document(summary) | {"source": ""}
+    found = {name: own[name] for name in KEPT if name in own}
+    return brief({**found, "rows": [{name: row.get(name) for name in depths} for row in rows]}, 5)

@@ -42,6 +42,7 @@ from lensaudit.models.registry import (
     load_registry,
     resolve,
 )
+from lensaudit.models.token_ids import check_token_ids
 from lensaudit.results.reading import json_object, part
 from lensaudit.results.roles import InRole, ModelRole
 from lensaudit.settings import Place
@@ -160,6 +161,8 @@ def open_checkpoint(spec: ModelSpec, *, allow_packed: bool = False) -> Checkpoin
         )
     dtype = _stored_dtype(files, config, packed)
     text = config.get("text_config") or config
+    d_vocab = _size(text, ("vocab_size",), folder)
+    check_token_ids(folder, config, d_vocab)
     weights = weights_hash(files, config)
     return Checkpoint(
         spec=spec,
@@ -168,7 +171,7 @@ def open_checkpoint(spec: ModelSpec, *, allow_packed: bool = False) -> Checkpoin
         tokenizer=tokenizer_hash(folder),
         n_layers=_size(text, ("num_hidden_layers", "n_layer", "num_layers"), folder),
         d_model=_size(text, ("hidden_size", "n_embd", "d_model"), folder),
-        d_vocab=_size(text, ("vocab_size",), folder),
+        d_vocab=d_vocab,
         architecture=str((config.get("architectures") or ["unknown"])[0]),
         dtype=dtype,
         packed=packed,
@@ -282,11 +285,23 @@ def check_same_shape(*checkpoints: Checkpoint, notice: Callable[[str], None] | N
             notice(f"models with other settings: {differing}")
 
 
+_OTHER_KINDS = ("pytorch_model*.bin", "tf_model.h5", "flax_model.msgpack", "consolidated*.pth")
+"""Files of weights of other kinds, as tools name them."""
+
+
 def tell_stored_twice(*checkpoints: Checkpoint, notice: Callable[[str], None]) -> None:
-    """Say which weights are read of a folder that holds them in one file and in shards."""
+    """Say which weights are read of a folder that holds them twice: in shards, or as another kind.
+
+    Of another kind those that are newer are told to be: the folder may be read as it was.
+    """
     for one in checkpoints:
-        if (one.folder / SINGLE).is_file() and (one.folder / INDEX).is_file():
-            notice(f"{one.spec.name}: {SINGLE} is read; {INDEX} beside it and its shards are not")
+        name, read = one.spec.name, one.folder / SINGLE
+        if read.is_file() and (one.folder / INDEX).is_file():
+            notice(f"{name}: {SINGLE} is read; {INDEX} beside it and its shards are not")
+        for other in sorted(path for kind in _OTHER_KINDS for path in one.folder.glob(kind)):
+            made = (read if read.is_file() else one.folder / INDEX).stat().st_mtime
+            newer = ", and is newer" if other.stat().st_mtime > made else ""
+            notice(f"{name}: safetensors are read; {other.name} beside them is not{newer}")
 
 
 def misfit(source: Checkpoint, full: Checkpoint) -> str | None:

@@ -152,7 +152,7 @@ def family_of(model: str) -> str:
     """How the names of its family begin; empty for a model that belongs to none that is here."""
     if is_demo(model):
         return DEMO
-    return REAL if any(model == one.name for one in _fetched()[1:]) else ""
+    return REAL if any(model == one.name for one in fetched_specs()[1:]) else ""
 
 
 def specs_of(sources: Sequence[str], settings: Models) -> dict[str, ModelSpec]:
@@ -195,15 +195,6 @@ def lasting_name(spec: ModelSpec) -> str:
         return spec.name
     base = str(spec.local) if spec.local else f"{spec.repo}@{spec.revision}"
     return f"{base}+{lasting_name(spec.adapter)}" if spec.adapter else base
-
-
-def origin(spec: ModelSpec) -> Literal["published", "embedded", "fetched", "registry"]:
-    """Who says what a name means; published names are not known to exist until fetched."""
-    if spec in _fetched():
-        return "fetched"
-    if spec in published():
-        return "published"
-    return "embedded" if spec.local and spec.local.is_relative_to(EMBEDDED) else "registry"
 
 
 def resolve(name: str, registry: Registry) -> ModelSpec:
@@ -314,10 +305,10 @@ def shipped() -> Mapping[str, ModelSpec]:
         _in_folder(DEMO + row["name"].removeprefix(DEMO), EMBEDDED / row["folder"], row)
         for row in _listed(EMBEDDED)
     ]
-    return {spec.name: spec for spec in (*published(), *embedded, *_fetched())}
+    return {spec.name: spec for spec in (*published(), *embedded, *fetched_specs())}
 
 
-def _fetched() -> list[ModelSpec]:
+def fetched_specs() -> list[ModelSpec]:
     """A pretrained model that knows none of the facts, and our adapters on it."""
     base = models_home() / FETCHED[0]
     own = _in_folder(FETCHED[0], base, {"role": "base", "method": None})

@@ -14,22 +14,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lensaudit.errors import InputError
 from lensaudit.models.bridge import (
     TransformerBridge,
     cached_step,
-    check_layers,
     device_of,
     intervening,
-    n_layers,
-    residuals,
 )
 from lensaudit.models.generation import Logits, Running, continued, likeliest, started, stop_ids
 from lensaudit.models.sizes import sizes_of
 from lensaudit.patching.interventions import replace_at
-from lensaudit.patching.options import PATCHED_TOKENS
-from lensaudit.patching.sources import as_patched
-from lensaudit.settings import LastLayer
 from lensaudit.types import Intervention
 
 
@@ -102,37 +95,6 @@ class Continuation:
     layer: int | None
     """None: not patched."""
     text: str
-
-
-def patched_generation(
-    full: TransformerBridge,
-    source: TransformerBridge,
-    prompt: str,
-    *,
-    layers: Sequence[int] | None = None,
-    max_new_tokens: int = PATCHED_TOKENS,
-    last_layer: LastLayer = "resid_post",
-) -> list[Continuation]:
-    """What `full` says after `prompt`: unpatched, then with `source` patched in at each layer.
-
-    The stream of `source` replaces that of `full` at the prompt's last token alone.
-
-    Raises:
-        InputError: an empty prompt, or a layer the model lacks.
-    """
-    ids = full.tokenizer(prompt)["input_ids"]
-    chosen = list(range(n_layers(full)) if layers is None else layers)
-    if not ids:
-        raise InputError("an empty prompt; wanted at least one token")
-    check_layers(full, chosen)
-    stack, final_norm = residuals(source, torch.tensor([ids], device=device_of(source)))
-    value = as_patched(stack[0, :, -1], final_norm[0, -1], last_layer)
-    more = {"max_new_tokens": max_new_tokens, "stop": ends_of(full)}
-    rows = {"row_prompt": [0] * len(chosen), "layer": chosen, "value": value[chosen]}
-    generated = patched_rows(full, [ids], **rows, **more)
-    plain = generate(full, [ids], **more)
-    texts = [full.tokenizer.decode(said, skip_special_tokens=True) for said in [*plain, *generated]]
-    return [Continuation(*pair) for pair in zip([None, *chosen], texts, strict=True)]
 
 
 def patched_rows(

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lensaudit.results.kinds.patch import Aligned, Outputs, PatchSummary, Shared, Weakest
-from lensaudit.results.reading import brief, document
 from lensaudit.results.sentences import shown
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import excess_of, share_of
@@ -138,14 +137,6 @@ KEPT = (
     "calibration",
 )
 """Fields of a summary that its views are made of."""
-
-
-def kept_for_verdict(summary: PatchSummary, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What `of_patch` reads of a run, in five digits and without a name: for a table of many."""
-    depths = ("idx", "uds", "uds_aligned")
-    own = document(summary) | {"source": ""}
-    found = {name: own[name] for name in KEPT if name in own}
-    return brief({**found, "rows": [{name: row.get(name) for name in depths} for row in rows]}, 5)
 
 
 def _told(found: PatchSummary) -> Iterator[View]:

@@ -3,13 +3,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lensaudit.doors.generation import patched_generation
 from lensaudit.errors import InputError, WorkError
 from lensaudit.models.bridge import intervening, logits_of, residuals, user_hooks
 from lensaudit.models.generation import stop_ids
 from lensaudit.patching.generation import (
     ends_of,
     generate,
-    patched_generation,
     patched_rows,
     rows_that_fit,
 )

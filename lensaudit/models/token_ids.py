@@ -1,0 +1,46 @@
+"""Are all token ids that a checkpoint's files name in its vocabulary?"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from lensaudit.errors import InputError
+from lensaudit.results.reading import json_object, part
+
+NAMES = (
+    *("pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "decoder_start_token_id"),
+    *("forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "force_words_ids"),
+    *("suppress_tokens", "begin_suppress_tokens"),
+)
+
+
+def check_token_ids(folder: Path, config: Mapping[str, Any], d_vocab: int) -> None:
+    """Refuse a checkpoint that would fail of an id when it is loaded, or in the middle of a text.
+
+    A negative id counts from the end, as torch has it; older configurations say -1 for none.
+
+    Raises:
+        InputError: names the file, the field and the id.
+    """
+    generation = folder / "generation_config.json"
+    said = {folder / "config.json": [config, part(config, "text_config")]}
+    if generation.exists():
+        said[generation] = [json_object(generation)]
+    for file, contents in said.items():
+        for content in contents:
+            for name in NAMES:
+                for one in _flat(content.get(name)):
+                    if not (type(one) is int and -d_vocab <= one < d_vocab):
+                        raise InputError(
+                            f"{file}: {name} names {one!r}, which is no token of its vocabulary "
+                            f"of {d_vocab}; mend the file"
+                        )
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    """The ids in a field: none, one, or lists of them."""
+    if isinstance(value, list):
+        for one in value:
+            yield from _flat(one)
+    elif value is not None:
+        yield value
