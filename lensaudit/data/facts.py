@@ -339,7 +339,7 @@ def _fact_problems(row: Any) -> list[str]:
     problems = row_problems(row, ("idx", "question", "answer", "prefix", _entity_key(row)))
     if isinstance(row, Mapping) and row.get("span", "reviewed") not in get_args(Origin):
         problems.append(f"span is {_shown(row['span'])}, wanted {' or '.join(get_args(Origin))}")
-    problems += relation_problems(row)
+    problems += relation_problems(row) + list_problems(row, LISTS)
     if problems:
         return problems
     # the entity must be found where spans are looked for: in the answer, after the prefix
@@ -348,6 +348,23 @@ def _fact_problems(row: Any) -> list[str]:
         return [f"prefix {_shown(prefix)} is not a prefix of the answer {_shown(answer)}"]
     found = row[key].strip() in answer.removeprefix(prefix)
     return [] if found else [f"{key} {_shown(row[key])} is not in the answer after the prefix"]
+
+
+LISTS = ("paraphrased_question", "paraphrased_answer", "perturbed_answer", "placebos")
+"""Fields that may hold several texts."""
+
+
+def list_problems(row: Any, names: Iterable[str]) -> list[str]:
+    """Fields that hold the text of a list, as a table or `str` writes it, in place of a list."""
+    held = {name: row.get(name) for name in names} if isinstance(row, Mapping) else {}
+    return [
+        f"{name} is the text of a list ({_shown(one)}); wanted a list of texts"
+        for name, one in held.items()
+        if isinstance(one, str) and _LIST.fullmatch(one.strip())
+    ]
+
+
+_LIST = re.compile(r"""\[\s*['"].*['"]\s*,?\s*\]""", re.DOTALL)
 
 
 def relation_problems(row: Any) -> list[str]:
@@ -364,13 +381,6 @@ def _text_problems(value: Any, key: str) -> list[str]:
     if not value.strip() and key != "prefix":
         return [f"{key} is empty"]
     return [f"{key} holds {_HALF}"] if _SURROGATE.search(value) else []
-
-
-def embedded_rows(part: Literal["forget", "retain"]) -> list[dict[str, Any]]:
-    """The annotated rows that come along, each with its paraphrases and perturbed answers."""
-    beside = "forget10_perturbed" if part == "forget" else "retain_perturbed"
-    rows, variants = read_json(EMBEDDED / f"{part}.json"), read_values(EMBEDDED / f"{beside}.jsonl")
-    return [{**other, **row} for row, other in zip(rows, variants, strict=True)]
 
 
 def with_variants(facts: Sequence[Fact], rows: Iterable[Any]) -> list[Fact]:

@@ -8,8 +8,10 @@ from typing import Any, Literal
 
 from lensaudit.data.facts import (
     EMBEDDED,
+    LISTS,
     Fact,
     hub_rows,
+    list_problems,
     numbered,
     read_values,
     row_problems,
@@ -201,6 +203,7 @@ def _wrong(part: Split, row: Any) -> list[str]:
         found.append(f"no text under {part.question!r}; check --question-key and the file")
     said = {field: row[field] for field in part.scored if row.get(field) is not None}
     texts = {field: one if isinstance(one, list) else [one] for field, one in said.items()}
+    found += list_problems(row, (name for name in part.scored if name in LISTS))
     return found + [
         f"{field} is neither text nor a list of texts"
         for field, ones in texts.items()

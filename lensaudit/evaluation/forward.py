@@ -52,10 +52,10 @@ class Tokenization:
 def view_of(split: Split, field: str, asked: Tokenization) -> Measured[Encoding]:
     """Encode one field of a split.
 
-    A row without it, with another number of alternatives, or without a token to score is unscored.
+    A row without it, with no alternative, or without a token to score is unscored. Rows may have
+    different numbers of alternatives.
     """
     answers = [row.answers[field] for row in split.rows if field in row.answers]
-    wanted = len(alternatives(answers[0])) if answers else 0
     rows: dict[int, tuple[Encoding, ...]] = {}
     unscored: dict[int, str] = {}
     for row in split.rows:
@@ -64,8 +64,8 @@ def view_of(split: Split, field: str, asked: Tokenization) -> Measured[Encoding]
         problem = asked.context.too_long(max((len(one.ids) for one in encoded), default=0))
         if field not in row.answers:
             problem = f"the row has no {field}"
-        elif len(encoded) != wanted or not encoded:
-            problem = f"{len(encoded)} alternatives in {field}, where the first row has {wanted}"
+        elif not encoded:
+            problem = f"the row has no text in {field}"
         elif not all(one.labels for one in encoded):
             problem = "no answer token after the prompt"
         if problem is None:

@@ -17,7 +17,7 @@ from lensaudit.auditing.audit import BUSY
 from lensaudit.auditing.question import asked_of_patch, evaluations
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.cli.main import run
-from lensaudit.data.facts import embedded_rows
+from lensaudit.data.embedded import embedded_rows
 from lensaudit.errors import WorkError
 from lensaudit.evaluation import passes
 from lensaudit.files import in_turn
@@ -349,7 +349,9 @@ def audited_after(other, out, settings):
 
 def test_two_audits_into_one_folder_take_turns_and_agree(audited, tmp_path, monkeypatch):
     def said(results):
-        return [(one.source, one.uds, one.verdict, one.metrics) for one in results]
+        return [
+            (one.source, round(one.uds, 5), one.verdict.sentence, one.metrics) for one in results
+        ]
 
     results, folder, _ = audited
     out, settings = tmp_path / "out", settings_of(folder)

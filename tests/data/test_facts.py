@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from support import refusal
 
 from lensaudit.data.facts import Fact, examples_hash, load_facts, spans_of, validate
+from lensaudit.errors import InputError
 
 ROW = {
     "idx": 7,
@@ -188,3 +189,14 @@ def test_the_hash_follows_content_and_not_order(order, field):
     ruled = validate([rows[0], *(one | {"span": "rule"} for one in rows[1:])], "rows")
     assert examples_hash(ruled) == examples_hash(examples)
     assert spans_of(ruled) == {"rule": 4, "reviewed": 1}
+
+
+@pytest.mark.parametrize("field", ["perturbed_answer", "paraphrased_question", "placebos"])
+@pytest.mark.parametrize("text", ["['Eve', 'Ida']", "[\"Eve’s\", 'Ida']", '[ "Eve", ]', "['a\\n']"])
+def test_the_text_of_a_list_is_no_list(field, text):
+    row = {"idx": 0, "question": "Who?", "answer": "It is Ada.", "prefix": "It is"}
+    row |= {"entity": "Ada"}
+    with pytest.raises(InputError, match=rf"{field} is the text of a list .*wanted a list"):
+        validate([{**row, field: text}], "rows")
+    for kept in ("Eve", "[sic] Eve", ["Eve", "Ida"], "Eve ['Ida']", None):
+        assert len(validate([{**row, field: kept}], "rows")) == 1

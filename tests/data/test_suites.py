@@ -82,6 +82,7 @@ def test_the_digest_follows_the_text(folder):
         ([{"answer": "A"}], "no text under 'question'"),
         ([{"question": "Q", "answer": 3}], "neither text nor a list"),
         (["text"], "wanted an object"),
+        ([{"question": "Q", "answer": "A", "perturbed_answer": "['B', 'C']"}], "text of a list"),
     ],
 )
 def test_wrong_rows_are_refused_with_their_place(tmp_path, rows, said):

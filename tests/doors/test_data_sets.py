@@ -8,7 +8,8 @@ import pytest
 
 from lensaudit.cli.main import run
 from lensaudit.data.candidates import facts_of
-from lensaudit.data.facts import embedded_rows, load_facts
+from lensaudit.data.embedded import embedded_rows
+from lensaudit.data.facts import load_facts
 from lensaudit.data.neutral import read_neutral
 from lensaudit.doors.data import MOST_BYTES, SETS
 

@@ -32,12 +32,18 @@ def test_a_row_without_perturbed_answers_is_unscored_and_the_others_count(tiny_t
     assert sorted(found["forget_truth_ratio"].per_example) == [0, 2]
 
 
-def test_an_unequal_number_of_alternatives_is_unscored(tiny_tokenizer):
-    broken = with_row(tiny_split(), 2, perturbed_answer=("w30",))
-    found = evaluate(tiny_passes(tiny_tokenizer, [broken]), "tofu", ["forget_Q_A_PERT_Prob"])
-    assert found["forget_Q_A_PERT_Prob"].unscored == {
-        2: "1 alternatives in perturbed_answer, where the first row has 2"
-    }
+def test_rows_may_have_different_numbers_of_alternatives_and_one_without_is_unscored(
+    tiny_tokenizer,
+):
+    whole = tiny_split()
+    fewer = with_row(with_row(whole, 0, perturbed_answer=()), 2, perturbed_answer=("w30",))
+    name = "forget_Q_A_PERT_Prob"
+    alone, found = (
+        evaluate(tiny_passes(tiny_tokenizer, [one]), "tofu", [name])[name] for one in (whole, fewer)
+    )
+    assert found.unscored == {0: "the row has no text in perturbed_answer"}
+    assert [len(found.records[at]["prob"]) for at in (1, 2)] == [2, 1]
+    assert found.records[1] == alone.records[1]
 
 
 def test_a_split_without_paraphrases_leaves_a_reason(tiny_tokenizer):

@@ -10,7 +10,7 @@ from support.sweep_helpers import VALUE, command, planned, publish_values
 from support.tolerance import NATS
 
 import lensaudit as la
-from lensaudit.data.facts import embedded_rows
+from lensaudit.data.embedded import embedded_rows
 from lensaudit.doors.trainer import AuditCallback
 from lensaudit.files import make_folder, write_json
 from lensaudit.models.registry import EMBEDDED

@@ -23,10 +23,10 @@ from random import Random
 from typing import Any, Literal
 
 from lensaudit.attacks.settings import SPLITS, Policy
+from lensaudit.data.embedded import embedded_rows
 from lensaudit.data.facts import (
     Fact,
     SourceRow,
-    embedded_rows,
     hub_rows,
     numbered,
     read_rows,
