@@ -8,11 +8,11 @@ A model with another tokenizer meets the same words in other pieces. Where a pie
 where one of `full`'s does, both have read exactly as much; at other positions they have not.
 
 Question and answer are encoded as one text (`seam` of a fact is `text`). A token that holds the end
-of the prefix and the beginning of the entity is the entity's. Rows that come with the package are encoded as the
-reference does it, prompt and answer apart and joined (`reference`; docs/uds.md). Byte-level
-tokenizers mostly give the same tokens that way. Those of the SentencePiece kind may set a blank
-before whatever they are given, so that the answer would begin with two: they are asked for it after
-a sign that is then left out.
+of the prefix and the beginning of the entity is the entity's. Rows that come with the package are
+encoded as the reference does it, prompt and answer apart and joined (`reference`; docs/uds.md).
+Byte-level tokenizers mostly give the same tokens that way. Those of the SentencePiece kind may set
+a blank before whatever they are given, so that the answer would begin with two: they are asked for
+it after a sign that is then left out.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
