@@ -353,6 +353,10 @@ def headline(codes: Mapping[str, Code], too_few: Mapping[str, int] | None = None
     'npo still holds what it was made to forget.'
     >>> headline({"a": "hidden", "b": "answers", "c": "undecided"})
     '2 of 3 models still hold what they were made to forget; 1 is not decided.'
+    >>> headline({"a": "hidden", "b": "partly_erased", "c": "erased"})
+    '2 of 3 models still hold what they were made to forget, 1 of them in part.'
+    >>> headline({"a": "partly_erased", "b": "partly_erased"})
+    'All 2 models still hold part of what they were made to forget.'
     >>> headline({"a": "undecided", "b": "erased"})
     '2 models: 1 undecided, 1 erased.'
     >>> headline({"a": "undecided", "b": "undecided"}, {"a": 8, "b": 8})
@@ -366,7 +370,8 @@ def headline(codes: Mapping[str, Code], too_few: Mapping[str, int] | None = None
         if name in few:
             return f"{name}: too few rows ({few[name]}) to decide whether it holds the facts."
         return _ALONE[code].format(name)
-    n_held = sum(code in HOLDS for code in codes.values())
+    n_part = sum(code == "partly_erased" for code in codes.values())
+    n_held = n_part + sum(code in HOLDS for code in codes.values())
     if n_held == 0:
         if few.keys() >= codes.keys():
             rows = dict.fromkeys(map(str, (min(few.values()), max(few.values()))))
@@ -374,17 +379,19 @@ def headline(codes: Mapping[str, Code], too_few: Mapping[str, int] | None = None
         told = ", ".join(f"{len(names)} {word}" for word, _, names in tally(codes))
         return f"{len(codes)} models: {told}."
     who = f"{n_held} of {len(codes)} models" if n_held < len(codes) else f"All {n_held} models"
-    holds = "holds what it was" if n_held == 1 else "hold what they were"
+    what = "part of what" if n_part == n_held else "what"
+    holds = f"holds {what} it was" if n_held == 1 else f"hold {what} they were"
+    in_part = f", {n_part} of them in part" if 0 < n_part < n_held else ""
     n_open = sum(code in NOT_DECIDED for code in codes.values())
     rest = f"; {n_open} {'is' if n_open == 1 else 'are'} not decided" if n_open else ""
-    return f"{who} still {holds} made to forget{rest}."
+    return f"{who} still {holds} made to forget{in_part}{rest}."
 
 
 _ALONE: Mapping[Code, str] = {
     "answers": "{} still says what it was made to forget.",
     "hidden": "{} still holds what it was made to forget.",
     "hidden_other_basis": "{} still holds what it was made to forget, in another basis.",
-    "partly_erased": "{} lost part of what it was made to forget.",
+    "partly_erased": "{} still holds part of what it was made to forget.",
     "erased": "{} lost what it was made to forget, as far as its stream shows.",
     "unreadable": "{}: its stream cannot be read, so nothing is shown.",
     "undecided": "{}: not decided whether it holds what it was made to forget.",

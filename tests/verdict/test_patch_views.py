@@ -4,9 +4,10 @@ import pytest
 from support import verdict_support as made
 
 from lensaudit.errors import InputError
+from lensaudit.gym.auditors import kept_for_verdict
 from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.results.reading import checked
-from lensaudit.verdict.depth import calibration_problem, kept_for_verdict
+from lensaudit.verdict.depth import calibration_problem
 from lensaudit.verdict.views import Null, read_calibration, zero_of
 
 
