@@ -38,7 +38,11 @@ SAME_ROWS = {
     *(("steer sweep", "coherence_judge"), ("annotate", "model")),
 }
 """Recipe and option: what is tried is what is asked anyway, and the result does not say so."""
-MEANT = {("patch", "align"): "procrustes"}
+MEANT = {
+    ("patch", "align"): "procrustes",
+    ("patch", "seam"): "reference",
+    ("patch lens", "seam"): "reference",
+}
 """Recipe and option: what its default comes to there, so that the word changes nothing."""
 NOTHING_SCORED = "could be scored"
 """Part of what is said with exit code 1 where a result has no value."""
