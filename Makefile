@@ -1,4 +1,4 @@
-# Each target sets up what it needs: Python 3.11.4 or later, with pip and venv, is enough.
+# Each target sets up what it needs: Python with pip and venv is enough, 3.11.4 or later, and for tests 3.11.5: pins want it.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
