@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from lensaudit.models import hashing as models_hashing
     from lensaudit.models import registry as models_registry
     from lensaudit.report import render as report_render
-    from lensaudit.results import keyed as results_keyed
     from lensaudit.results import ledgers as results_ledgers
     from lensaudit.results import reading as results_reading
     from lensaudit.results import records as results_records

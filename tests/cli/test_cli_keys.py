@@ -86,6 +86,8 @@ PATCH = {
     "--tau": kept("--tau 0.01"),
     "--profile": kept("--profile ke"),
     "--last-layer": another("--last-layer reference"),
+    # rows whose tokens are the same in both ways
+    "--seam": kept("--seam reference"),
     "--scope": (another("--scope prefix"), another("--scope boundary")),
     "--component": (
         another("--component mlp"),

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from support import EMBEDDED, checkpoint_of, refusal
 
-from lensaudit.models.checkpoint import generation_config_of, obeyed
+from lensaudit.models.checkpoint import generation_config_of, obeyed, open_model
 
 
 @pytest.fixture
@@ -40,4 +40,4 @@ def test_what_changes_a_generation_counts_and_another_end_than_the_configuration
 
 def test_a_broken_file_is_one_line(folder):
     (folder / "generation_config.json").write_text("[1")
-    assert "generation_config.json: cannot be read" in refusal(obeyed, checkpoint_of(folder))
+    assert "generation_config.json: line 1 is not JSON" in refusal(open_model, str(folder))
