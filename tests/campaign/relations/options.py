@@ -23,9 +23,10 @@ MACHINE = {
     *("engine", "store", "quota", "autocast", "out"),
 }
 """Options that are to change no result: only how it is come by."""
-BY_ROWS = {"defects", "exclude", "allow_missing", "tolerance", "mask", "empty", "figures"}
+BY_ROWS = {"defects", "exclude", "allow_missing", "tolerance", "mask", "empty", "figures", "seam"}
 """Options that act where rows are so: ours have no defect, none is missing, no score is off, no end
-of turn is padding and no row is empty; and one that writes beside the result."""
+of turn is padding, no row is empty, and their tokens are the same under both seams; and one that
+writes beside the result."""
 REPORTS = ("doctor",)
 """Commands whose answer is what is wrong: exit 4, not a refusal."""
 CHECKS = ("rtt validate",)
@@ -38,11 +39,7 @@ SAME_ROWS = {
     *(("steer sweep", "coherence_judge"), ("annotate", "model")),
 }
 """Recipe and option: what is tried is what is asked anyway, and the result does not say so."""
-MEANT = {
-    ("patch", "align"): "procrustes",
-    ("patch", "seam"): "reference",
-    ("patch lens", "seam"): "reference",
-}
+MEANT = {("patch", "align"): "procrustes"}
 """Recipe and option: what its default comes to there, so that the word changes nothing."""
 NOTHING_SCORED = "could be scored"
 """Part of what is said with exit code 1 where a result has no value."""
