@@ -56,7 +56,7 @@ _held: ContextVar[frozenset[tuple[int, int]]] = ContextVar("held", default=froze
 
 
 @contextmanager
-def in_turn(folder: Path, waits: Callable[[], object] = lambda: None) -> Iterator[None]:
+def in_turn(folder: Path, waits: Callable[[], object] = lambda: None) -> Iterator[bool]:
     """As `alone` in a folder that may be read only or absent, but another process is waited for.
 
     Within its turn a thread may ask for the folder again.
@@ -64,7 +64,11 @@ def in_turn(folder: Path, waits: Callable[[], object] = lambda: None) -> Iterato
     Args:
         folder: locked while the context lasts.
         waits: called where another process has its turn, before it is waited for.
+
+    Yields:
+        Whether another process was waited for.
     """
+    waited = False
     with ExitStack() as held:
         with suppress(ImportError, OSError):  # a system or a disk without such locks; no folder
             import fcntl
@@ -77,10 +81,11 @@ def in_turn(folder: Path, waits: Callable[[], object] = lambda: None) -> Iterato
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
+                    waited = True
                     waits()
                     fcntl.flock(descriptor, fcntl.LOCK_EX)
                 held.callback(_held.reset, _held.set(_held.get() | {own}))
-        yield
+        yield waited
 
 
 def os_error(error: OSError, path: Path) -> InputError | TryAgainError | WorkError:

@@ -163,13 +163,8 @@ def audit_into(
     plan = plan_audit(names, settings, folder, who=who, notice=notice)
     opened(plan)
     check_free(plan.folder, COMMAND)
-
-    def waits() -> None:
-        waited.append(True)
-        notice(f"{plan.folder}: {BUSY}")
-
-    waited = list[bool]()
-    with in_turn(make_folder(plan.folder), waits):
+    place = make_folder(plan.folder)
+    with in_turn(place, lambda: notice(f"{place}: {BUSY}")) as waited:
         if waited and (done := theirs()) is not None:
             return done
         claim(plan.folder, COMMAND, (), AUDIT_MANIFEST)
