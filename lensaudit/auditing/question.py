@@ -174,15 +174,12 @@ def audit_key(sources: Sequence[str], settings: AuditSettings, who: Step | None 
     ]
     options = as_placed(plain(settings, without=("fresh",)))
     patch = asked_of_patch(settings, settings.retain_set)
-    known = [_key_of_step(who, one, patch, settings) for one in (sources if who else ())]
+    known = [_key_of_step(who, one, patch, settings) for one in sources] if who else []
     return digest([patch_key(sources, patch), options, asked, known])
 
 
-def _key_of_step(
-    step: Step | None, source: str, patch: PatchSettings, settings: AuditSettings
-) -> str:
+def _key_of_step(step: Step, source: str, patch: PatchSettings, settings: AuditSettings) -> str:
     """That of who has what, of a source of an audit; or why nobody can be asked."""
-    assert step is not None
     try:
         return step.key(source, patch, controls_of((source,), settings))
     except InputError as error:

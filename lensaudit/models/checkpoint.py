@@ -298,8 +298,8 @@ def tell_stored_twice(*checkpoints: Checkpoint, notice: Callable[[str], None]) -
         name, read = one.spec.name, one.folder / SINGLE
         if read.is_file() and (one.folder / INDEX).is_file():
             notice(f"{name}: {SINGLE} is read; {INDEX} beside it and its shards are not")
+        made = (read if read.is_file() else one.folder / INDEX).stat().st_mtime
         for other in sorted(path for kind in _OTHER_KINDS for path in one.folder.glob(kind)):
-            made = (read if read.is_file() else one.folder / INDEX).stat().st_mtime
             newer = ", and is newer" if other.stat().st_mtime > made else ""
             notice(f"{name}: safetensors are read; {other.name} beside them is not{newer}")
 

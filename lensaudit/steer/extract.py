@@ -66,7 +66,7 @@ def open_extraction(settings: ExtractSettings, notice: Notice = unheard) -> Trai
         to_elicit(job)
     if settings.filter_judge == ENTITY.name:
         raise InputError("--filter entity: elicited answers have no entity; use another judge")
-    for line in idle(settings).values():
+    for line in _idle(settings, job.trait).values():
         raise InputError(line)
     return job
 
@@ -77,7 +77,10 @@ def idle(settings: ExtractSettings) -> dict[str, str]:
     Raises:
         InputError: the trait or its rows cannot be read.
     """
-    trait = contrast_trait(settings)
+    return _idle(settings, contrast_trait(settings))
+
+
+def _idle(settings: ExtractSettings, trait: Trait) -> dict[str, str]:
     if not trait.written:
         return {}
     drawn = {"seed": "--seed"} if _DRAWN.isdisjoint(_methods(settings)) else {}
