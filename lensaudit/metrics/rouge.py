@@ -19,6 +19,7 @@ SOURCE = (
     "arXiv:2401.06121 section 2.2; open-unlearning d3d7cf9 evals/metrics/utils.py "
     "(google rouge_score, Porter stems)"
 )
+NO_WORD = "the answer has no word that ROUGE knows"
 JAILBREAK_SOURCE = "gnueaj/unlearning-depth-score fc31639, jailbreak_rouge"
 
 
@@ -64,11 +65,9 @@ def rouge(context: MetricContext) -> MetricResult:
     measured = context.passes.measured(context.reads[0])
     records, unscored = {}, dict(measured.unscored)
     for idx, texts in measured.rows.items():
-        if context.empty == "unscored" and not all(t["ground_truth"] for t in texts):
-            unscored[idx] = "the answer is empty"
-            continue
-        if context.empty == "unscored" and not all(has_words(t["ground_truth"]) for t in texts):
-            unscored[idx] = "the answer has no word that ROUGE knows"
+        wordless = [t["ground_truth"] for t in texts if not has_words(t["ground_truth"])]
+        if context.empty == "unscored" and wordless:
+            unscored[idx] = NO_WORD if all(wordless) else "the answer is empty"
             continue
         rows = [{**overlap(t["ground_truth"], t["generation"]), **t} for t in texts]
         records[idx] = {
@@ -130,15 +129,17 @@ def runs(text: str) -> Iterator[tuple[Letter, str]]:
     >>> [*runs("Тарас: in 北京")]
     [('word', 'Тарас'), ('latin', ': in '), ('alone', '北'), ('alone', '京')]
     """
-    kind: Letter = ""
+    kind: Letter = "latin"
     part = ""
     for char in text:
         own = letter_of(char)
-        own = (kind or "latin") if own == "mark" else own or "latin"
-        if part and (own != kind or (own == "alone" and letter_of(char) != "mark")):
-            yield kind, part
-            part = ""
-        kind, part = own, part + char
+        if own != "mark":  # which belongs to what stands before it
+            own = own or "latin"
+            if part and (own != kind or own == "alone"):
+                yield kind, part
+                part = ""
+            kind = own
+        part += char
     if part:
         yield kind, part
 
