@@ -6,10 +6,11 @@ from contextlib import nullcontext
 import pytest
 from transformers import LlamaConfig
 
-from benchmarks import gpu, know, validity
+from benchmarks import bridge, gpu, know, validity
 from benchmarks.shapes import Shape, random_model
 from benchmarks.sweep import Asked, Bench, bench_of, facts, oracle_runs, sweep_runs, table
 from benchmarks.work import NotMeasured, all_read, share_of_peak, tokens_read
+from lensaudit.models import bridge as bridges
 from lensaudit.patching import wavefront
 
 N_LAYERS = 7
@@ -134,3 +135,15 @@ def test_what_the_controls_cost_of_a_tiny_shape(monkeypatch, tmp_path):
     assert "(12 and 24 rows)" in text
     assert "load before the run" in text
     assert "(aligned + shared) / aligned" in text
+
+
+def test_wrappers_that_change_a_number_end_the_run():
+    """And a way to compute that only rounds otherwise does not."""
+    said = iter(range(100))
+    with pytest.raises(NotMeasured):
+        bridge.fastest(lambda _: next(said), bridge.all_wrappers, lambda: None)
+    assert len(bridge.fastest(lambda _: next(said), bridge.own_float16, lambda: None)) == 2
+    kept = bridges.unheard_left_out
+    with bridge.all_wrappers():
+        assert bridges.unheard_left_out is not kept
+    assert bridges.unheard_left_out is kept

@@ -1,7 +1,7 @@
 """Forward passes of a bridged model without the wrappers at which nobody listens.
 
 TransformerLens puts a wrapper with hook points around every module. A wrapper costs Python in every
-pass: half to two thirds of the time of a small model, or of one token of a larger one. While a pass
+pass: about half of the time of a small model (`benchmarks.bridge`). While a pass
 runs, the modules underneath stand in place of the wrappers without hooks; what is computed is the
 same to the last bit.
 """
