@@ -14,7 +14,7 @@ from lensaudit.data.facts import (
     read_rows,
     with_variants,
 )
-from lensaudit.data.matching import is_closed, mentions, why_not
+from lensaudit.data.matching import WORD, is_closed, mentions, why_not
 from lensaudit.data.neutral import likeness
 from lensaudit.data.tofu import DEMO, FORGET10, tofu_rows
 from lensaudit.errors import InputError
@@ -24,7 +24,6 @@ from lensaudit.scores.stats import ENOUGH
 N_PLACEBOS = ENOUGH
 N_SHOTS = 3
 """Solved questions before the asked one in the few-shot attack."""
-_WORD = re.compile(r"\w+")
 _QUOTES = "\"'“”‘’«»"  # the quotes themselves
 
 Kind = Literal["date", "number", "title", "name", "phrase"]
@@ -100,7 +99,7 @@ def swapped_entity(row: Fact, other: str) -> str | None:
 
 def _frame(row: Fact) -> frozenset[str]:
     """The words of question and prefix that are no names: what kind of fact is asked for."""
-    words = _WORD.findall(f"{row.question} {row.prefix}")
+    words = WORD.findall(f"{row.question} {row.prefix}")
     return frozenset(word for word in words if not word[0].isupper()) or frozenset(("",))
 
 
@@ -117,7 +116,7 @@ def kind_of(entity: str) -> Kind:
         return "number"
     if text[:1] in _QUOTES:
         return "title"
-    words = _WORD.findall(text)
+    words = WORD.findall(text)
     capital = sum(word[0].isupper() for word in words)
     return "name" if 2 * capital > len(words) else "phrase"
 
@@ -130,7 +129,7 @@ def _placebos(row: Fact, pool: _Pool) -> tuple[str, ...]:
     found: dict[str, str] = {}
     for entity in (*row.placebos, *(one for one, _ in order)):
         key = entity.casefold().strip()
-        if len(found) == N_PLACEBOS or key in found or not _WORD.search(key) or is_closed(entity):
+        if len(found) == N_PLACEBOS or key in found or not WORD.search(key) or is_closed(entity):
             continue
         pairs = ((entity, row.entity), (row.entity, entity), (row.question, entity))
         if not any(mentions(text, one) for text, one in pairs):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from lensaudit.data.facts import Fact
 from lensaudit.data.scripts import spaced
 
-_WORD = re.compile(r"\w+")
+WORD = re.compile(r"\w+")
 _MONTHS = (
     "january",
     "february",
@@ -139,6 +139,6 @@ def why_not(row: Fact) -> str:
     """Why a fact is not asked: what would be found in an answer says nothing; empty: it is."""
     if is_closed(row.entity):
         return "a Yes or No has no placebo candidates: a coin would hit it"
-    if not _WORD.search(row.entity):
+    if not WORD.search(row.entity):
         return "the entity has no letter or digit"
     return "its own question holds the entity" if mentions(row.question, row.entity) else ""

@@ -8,10 +8,8 @@ import numpy as np
 from scipy.special import ndtri, stdtrit
 
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import A_NAN, END_CORRELATION, column, moments
+from lensaudit.scores.intervals import A_NAN, END_CORRELATION, TINY, column, moments
 from lensaudit.scores.stats import Values, auc
-
-_TINY = 1e-9
 
 
 def auc_limits(knows: Values, forgot: Values) -> Estimate:
@@ -92,7 +90,7 @@ def _newcombe(
         return (estimate - area) ** 2 - quantile * quantile * variance
 
     # at an estimate of 0 or 1 the surplus is 0 there too: the root wanted is the other one
-    inside = min(max(estimate, _TINY), 1 - _TINY)
+    inside = min(max(estimate, TINY), 1 - TINY)
     low: Any = 0.0 if estimate <= 0 else brentq(surplus, 0.0, inside)
     high: Any = 1.0 if estimate >= 1 else brentq(surplus, inside, 1.0)
     return Estimate(estimate, float(low), float(high))

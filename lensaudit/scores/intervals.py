@@ -25,7 +25,7 @@ FEWEST_GROUPS = 5
 END_CORRELATION = 0.2
 """Least correlation within an author that is assumed of rows on an end of the scale: where all
 rows read 0 nothing can be seen of it."""
-_TINY = 1e-9
+TINY = 1e-9
 _DIGITS = 6
 """Of a row, as a share of its scale, before anything is counted of it: float32 has seven."""
 _ROUNDING = 10**-_DIGITS
@@ -165,7 +165,7 @@ def clustered_ratio(
     ratio = top / bottom
     own = cov[0, 0] - 2 * ratio * cov[0, 1] + ratio**2 * cov[1, 1]
     if own <= max(
-        _TINY * (cov[0, 0] + ratio**2 * cov[1, 1]), (_ROUNDING * bottom) ** 2 * (1 + ratio**2)
+        TINY * (cov[0, 0] + ratio**2 * cov[1, 1]), (_ROUNDING * bottom) ** 2 * (1 + ratio**2)
     ):
         return Estimate(value, n=n, why=f"every {unit} has the same ratio: no interval")
     return Estimate(value, float((first - root) / second), float((first + root) / second), n)
@@ -335,9 +335,9 @@ def exact_excess(
     mine, its = rows * (k / n), rows * (other_k / n)
     found = excess_of(share_of(mine, rows), share_of(its, rows))
     whole, most, least = (
-        math.floor(rows + _TINY),
-        math.floor(mine + _TINY),
-        math.ceil(its - _TINY),
+        math.floor(rows + TINY),
+        math.floor(mine + TINY),
+        math.ceil(its - TINY),
     )
     chance = chance_of_more(min(whole, most), whole, min(whole, least), whole)
     return replace(found, value=(k - other_k) / n, n=n), chance
