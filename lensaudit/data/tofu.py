@@ -253,7 +253,7 @@ def _named(name_or_path: str | Path) -> list[Fact]:
     if name_or_path == FORGET10:
         return load_forget10(hub_rows(TOFU_HUB, FORGET10, "train", instead=_INSTEAD))
     if name_or_path == DEMO:
-        return [*_embedded()]
+        return load_facts(EMBEDDED / "forget.json")
     path = Path(name_or_path).expanduser()
     if not path.exists():
         raise InputError(f"{path}: no such file; wanted {FORGET10}, {DEMO} or an annotated file")
@@ -272,15 +272,10 @@ def _named(name_or_path: str | Path) -> list[Fact]:
     return [replace(one, group=author_of(FORGET10, one.idx)) for one in examples]
 
 
-@cache
-def _embedded() -> tuple[Fact, ...]:
-    return tuple(load_facts(EMBEDDED / "forget.json"))
-
-
 def _as_shipped(examples: Sequence[Fact]) -> list[Fact]:
     """Rows of which the package has the very annotation are read as the package's own."""
     tables = {row.idx: row for row in offsets(FORGET10)}
-    embedded = {one.idx: one for one in _embedded()}
+    embedded = {one.idx: one for one in load_facts(EMBEDDED / "forget.json")}
 
     def is_shipped(one: Fact) -> bool:
         own = embedded.get(one.idx)
