@@ -43,7 +43,7 @@ from .doors.trainer import AuditCallback as AuditCallback
 from .report.render import write_report as write_report
 from .doors.verify import verify as verify
 from .verdict.collect import verdicts as verdicts
-from .verdict.gate import gate as gate, read_policy as read_policy
+from .doors.gate import gate as gate, read_policy as read_policy
 from .project import read_project as read_project
 
 # a patching run, step by step

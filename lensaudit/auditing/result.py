@@ -22,7 +22,7 @@ from lensaudit.results.reading import read_as
 from lensaudit.results.records import MANIFEST, RunResult, folders_for
 from lensaudit.settings import Kept, Score
 from lensaudit.verdict.collect import Keeps, Verdicts, verdicts
-from lensaudit.verdict.decide import Verdict
+from lensaudit.verdict.decide import Verdict, Word
 from lensaudit.verdict.decide import said as sentence
 from lensaudit.verdict.depth import calibration_problem
 
@@ -220,6 +220,8 @@ class AuditResult(PatchResult):
     """Steps of this model, or of the retain model it is compared with, that failed."""
     judged: Verdict
     """After all that lies in the folder."""
+    word: Word
+    """How that verdict is said: a key of `WORDS`."""
     keeps: tuple[Keeps, ...] = ()
     """What it keeps beside `full`; none where no rows to keep were given."""
     association: KnowRecord | None = None
@@ -285,7 +287,7 @@ def joined(
             one,
             None if one.source in failed else said.get(one.source),
             tuple(f for f in failures if f.model in (one.source, *beside)),
-            judged.of_model(one.folder, one.source) or one.verdict,
+            *_said_of(one, judged),
             judged.keeps(one.folder),
             read_as(KnowRecord, known[one.source] / SUMMARY) if one.source in known else None,
         )
@@ -293,6 +295,13 @@ def joined(
     )
     folders = (folder / PATCH, *said.values(), *known.values())
     return Audited(folder, results, tuple(failures), folders, judged)
+
+
+def _said_of(one: PatchResult, judged: Verdicts) -> tuple[Verdict, Word]:
+    """What is said of a model after all that lies in the folder; else by its run alone."""
+    known = judged.of_model(one.folder, one.source)
+    alone = one.verdict
+    return (alone, alone.code) if known is None else (known.verdict, known.word)
 
 
 def read_audit(names: Sequence[str], settings: AuditSettings, folder: Path) -> Audited:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from lensaudit.doors import discover as doors_discover
     from lensaudit.doors import export as doors_export
     from lensaudit.doors import figures as doors_figures
+    from lensaudit.doors import gate as doors_gate
+    from lensaudit.doors import gate_formats as doors_gate_formats
     from lensaudit.doors import lmeval as doors_lmeval
     from lensaudit.doors import logs as doors_logs
     from lensaudit.doors import open_unlearning as doors_open_unlearning
@@ -68,7 +70,6 @@ if TYPE_CHECKING:
     from lensaudit.screen import attacks as screen_attacks
     from lensaudit.screen import depth as screen_depth
     from lensaudit.screen import evaluation as screen_evaluation
-    from lensaudit.screen import gate as screen_gate
     from lensaudit.screen import listings as screen_listings
     from lensaudit.screen import meta as screen_meta
     from lensaudit.screen import steer as screen_steer
@@ -87,7 +88,6 @@ if TYPE_CHECKING:
     from lensaudit.unlearn import job as unlearn_job
     from lensaudit.unlearn import trainee as unlearn_trainee
     from lensaudit.verdict import collect as verdict_collect
-    from lensaudit.verdict import gate as verdict_gate
 
 
 @functools.cache

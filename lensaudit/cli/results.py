@@ -188,13 +188,13 @@ def verdict(
     """
     if form and policy is None:
         raise InputError("--format: is of what a gate says; name a policy with --gate")
-    asked = None if policy is None else library.verdict_gate.read_policy(policy)
+    asked = None if policy is None else library.doors_gate.read_policy(policy)
     judged = library.verdict_collect.verdicts(runs, calibration)
     if asked is None:
         answer(judged.document(), library.screen_depth.sentences(judged), as_json=as_json)
         return
-    found = library.verdict_gate.gate(judged, asked)
-    say(library.screen_gate.FORMATS[form or ("json" if as_json else "text")](found))
+    found = library.doors_gate.gate(judged, asked)
+    say(library.doors_gate_formats.FORMATS[form or ("json" if as_json else "text")](found))
     if not found.passed:
         n_failed = sum(bool(why) for _, why in found.models)
         raise VerificationError(f"{n_failed} of {len(found.models)} fail the gate")

@@ -18,6 +18,8 @@ from typing import Any
 from uuid import UUID
 from xml.etree import ElementTree
 
+from lensaudit.doors.gate import Gated, Policy, gate, read_policy
+from lensaudit.doors.gate_formats import as_junit, as_markdown, markdown_cell
 from lensaudit.doors.settings import ExportSettings
 from lensaudit.errors import InputError, need
 from lensaudit.files import check_output, digest, make_folder, slug, write_bytes
@@ -30,10 +32,9 @@ from lensaudit.results.reading import brief, json_object, part
 from lensaudit.results.records import MANIFEST
 from lensaudit.results.sentences import shown
 from lensaudit.scores.estimate import Estimate
-from lensaudit.screen.gate import as_junit, as_markdown, markdown_cell
 from lensaudit.settings import Place
 from lensaudit.verdict.collect import Model, Verdicts, verdicts
-from lensaudit.verdict.gate import Gated, Policy, gate, read_policy
+from lensaudit.verdict.decide import WORDS
 from lensaudit.verdict.thresholds import TAIL_BELOW
 from lensaudit.verdict.views import View
 
@@ -460,7 +461,7 @@ def card(one: Exported) -> str:
     lacking = [f"- {name}: {markdown_cell(why)}" for name, why in one.unscored.items()]
     return "\n".join(
         [
-            f"## Unlearning audit of {markdown_cell(one.model.source)}: {one.model.code}",
+            f"## Unlearning audit of {markdown_cell(one.model.source)}: {WORDS[one.model.word][0]}",
             "",
             markdown_cell(one.model.verdict.sentence),
             "",

@@ -27,7 +27,7 @@ from lensaudit.results.kinds.eval import EvaluationResult, answers_in
 from lensaudit.results.kinds.patch import PatchRun, Texts, is_filled, read_patch
 from lensaudit.results.locate import WANTED, Found, LeftOut, locate
 from lensaudit.verdict.collect import Model, Verdicts
-from lensaudit.verdict.decide import Code
+from lensaudit.verdict.decide import Word
 from lensaudit.verdict.views import read_calibration
 
 _MOST_TEXTS = 12
@@ -106,7 +106,7 @@ class Document:
     @cached_property
     def models(self) -> Mapping[str, PageModel]:
         """Weights -> the model."""
-        return models_of(self.runs, self.evaluated, self.aggregates, self.verdicts.models)
+        return models_of(self.runs, self.evaluated, self.aggregates, self.verdicts)
 
     @property
     def judged(self) -> Mapping[str, Model]:
@@ -118,12 +118,12 @@ class Document:
         """The table of models."""
         return rows_of(self.models, self.judged, self.conditions, self.first)
 
-    def codes(self) -> dict[str, Code]:
-        """Verdict by model, anchors left out, from held to gone by its depth."""
+    def words(self) -> dict[str, Word]:
+        """Word of the verdict by model, anchors left out, from held to gone by its depth."""
         depth = {run.weights: run.estimate.value for run in self.first}
         order = sorted(self.models, key=lambda at: (depth.get(at) is None, depth.get(at)))
         found = [self.models[weights] for weights in order]
-        return {one.label: one.verdict for one in found if one.verdict}
+        return {one.label: one.word for one in found if one.word}
 
     @property
     def too_few(self) -> dict[str, int]:
@@ -134,7 +134,7 @@ class Document:
     @property
     def title(self) -> str:
         """The one that was chosen, or that of the models that the headline counts."""
-        names = list(self.codes()) or list(
+        names = list(self.words()) or list(
             dict.fromkeys([run.source for run in self.runs] or [run.source for run in self.evals])
         )
         if self.given or not names:

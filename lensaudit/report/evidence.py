@@ -15,7 +15,7 @@ from lensaudit.results.kinds.patch import PatchRun, Texts
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import share_of
 from lensaudit.verdict.collect import Keeps, Model
-from lensaudit.verdict.decide import Code, Evidence
+from lensaudit.verdict.decide import Evidence, Word
 from lensaudit.verdict.thresholds import CALIBRATED_WITHIN
 from lensaudit.verdict.views import GROUPS, NOT_TRIED, QUESTIONS, View, hundredths
 
@@ -166,7 +166,7 @@ class ModelRow:
     condition: int | None = None
     """Place of the condition on the page; None: it was not patched."""
     role: str | None = None
-    code: Code | None = None
+    word: Word | None = None
     sentence: str = ""
     chain: Sequence[tuple[str, Sequence[str]]] = ()
     """Questions in order, and what each said."""
@@ -203,7 +203,7 @@ def rows_of(
         for known in (judged.get(weights),)
         for one in _shown(known, place) or (None,)
     ]
-    rows = [row for row in rows if row.cells or row.code]
+    rows = [row for row in rows if row.cells or row.word]
     rows.sort(
         key=lambda row: math.inf if (at := row.cells.get("uds", Cell("")).sort) is None else at
     )
@@ -249,7 +249,7 @@ def _row(
         at,
         None if one.run is None else place[one.run.folder],
         model.role,
-        None if one.run is None and one.verdict.code == "unscored" else one.verdict.code,
+        None if one.run is None and one.verdict.code == "unscored" else one.word,
         one.verdict.sentence,
         (
             *(

@@ -80,14 +80,14 @@ def render(document: Document) -> str:
     """The page. Every text of a model or a data set in it is text, whatever it spells."""
     script = "\n".join(["(() => {", "'use strict';", *map(asset, SCRIPTS), "})();\n"])
     style = asset("page.css")
-    first, codes, data = document.first, document.codes(), document.data()
+    first, words, data = document.first, document.words(), document.data()
     groups = ([one.group for one in runs[0].examples] for runs in document.conditions)
     return template("page.html.j2").render(
         document=data,
         condition=data["conditions"][0] if first else None,
-        headline=headline(codes, document.too_few),
-        n_judged=len(codes),
-        tally=tally(codes),
+        headline=headline(words, document.too_few),
+        n_judged=len(words),
+        tally=tally(words),
         problem=calibration_problem(first[0].calibration) if first else None,
         alone=next(filter(None, map(assumption, groups)), None),
         by_rule=dict.fromkeys(said for one in data["conditions"] for said in one["by_rule"]),

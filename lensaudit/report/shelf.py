@@ -21,11 +21,13 @@ from lensaudit.results.records import MANIFEST, signed_object
 from lensaudit.results.sentences import by_rule
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
-from lensaudit.verdict.collect import Model
-from lensaudit.verdict.decide import Code, Verdict
+from lensaudit.verdict.collect import Model, Verdicts
+from lensaudit.verdict.decide import Code, Verdict, Word
 
 ANCHORS = ("full", "retain")
 """Roles that calibrate the scale; who has one is never judged."""
+ROLES: Mapping[str, str] = {"full": "full", "retain": "retain", "base": "retain"}
+"""Role of an end in a result -> of an anchor of the page."""
 AGGREGATES = {
     "overall": None,
     "overall_without_uds": None,
@@ -62,6 +64,8 @@ class PageModel:
     """Of its evaluation."""
     verdict: Code | None
     """After all that is known of it; None: nothing is, or it is an anchor."""
+    word: Word | None
+    """How that is said."""
 
     @property
     def is_anchor(self) -> bool:
@@ -73,13 +77,13 @@ def models_of(
     runs: Sequence[PatchRun],
     evals: Mapping[str, EvaluationResult],
     aggregates: Sequence[JsonObject],
-    judged: Sequence[Model],
+    verdicts: Verdicts,
 ) -> dict[str, PageModel]:
     """Weights -> the model, of every one that any result names.
 
     Weights of the same name are told apart by folder.
     """
-    names, folders = {}, {}
+    names, folders, judged = {}, {}, verdicts.models
     for run in runs:
         names[run.weights] = run.source
         folders.setdefault(run.weights, run.folder)
@@ -92,19 +96,14 @@ def models_of(
             names[one.weights], folders[one.weights] = one.source, one.folders[0]
     rows = {str(row["model"]): row for row in aggregates}
     names |= {f"name {name}": name for name in rows if name not in names.values()}
-    anchors = {
-        known: role
-        for run in runs
-        for role, one in run.models.items()
-        for known in (one.name, one.weights)
-        if known
-    }
-    codes: dict[str, Code] = {one.weights: one.code for one in judged if one.measured}
-    shown, manifests, found = _shown(names, folders), count(len(runs)), {}
+    measured = {one.weights: one for one in judged if one.measured}
+    shown, manifests, found = told_names(names, folders), count(len(runs)), {}
     for weights, name in names.items():
         row, run, spec = rows.get(name, {}), evals.get(weights), shipped().get(name)
-        role = anchors.get(weights) or anchors.get(name) or (spec and spec.role)
+        end = verdicts.end(weights, name)
+        role = ROLES[end] if end else spec and spec.role
         method = spec.method if spec else method_in(Path(name))
+        known = None if role in ANCHORS else measured.get(weights)
         epoch = spec and _EPOCH.search(spec.alias_of or spec.name)
         digits = "".join(filter(str.isdigit, str(row.get("epoch") or "")))
         found[weights] = PageModel(
@@ -115,13 +114,20 @@ def models_of(
             role=role,
             metrics=_metrics(row, run, [one for one in runs if one.weights == weights]),
             manifest=next(manifests) if run and run.manifest is not None else None,
-            verdict=None if role in ANCHORS else codes.get(weights),
+            verdict=None if known is None else known.code,
+            word=None if known is None else known.word,
         )
     return found
 
 
-def _shown(names: Mapping[str, str], folders: Mapping[str, Path]) -> dict[str, str]:
-    """Weights -> label."""
+def labelled(models: Sequence[Model]) -> dict[str, str]:
+    """Weights -> what each is called beside the others, as the page calls it."""
+    names = {one.weights: one.source for one in models}
+    return told_names(names, {one.weights: one.folders[0] for one in models})
+
+
+def told_names(names: Mapping[str, str], folders: Mapping[str, Path]) -> dict[str, str]:
+    """Weights -> label: models of one name are told apart by the folders of their results."""
     label = labels(names.values())
     shown = {weights: label[name] for weights, name in names.items()}
     for name in set(names.values()):

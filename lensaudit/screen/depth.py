@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from lensaudit.errors import InputError
-from lensaudit.report.shelf import labels
+from lensaudit.report.shelf import labelled, labels
 from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.results.reading import csv_rows
 from lensaudit.results.records import COMPARISON
@@ -17,7 +17,7 @@ from lensaudit.screen.cells import brackets, interval, number, profile
 from lensaudit.screen.tables import Part, dim, styled, table
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.collect import Verdicts, keeps_line
-from lensaudit.verdict.decide import WORDS, said, with_limits
+from lensaudit.verdict.decide import WORDS, headline, said, with_limits
 from lensaudit.verdict.thresholds import ADDED_FROM, READABLE_BELOW
 
 if TYPE_CHECKING:
@@ -313,14 +313,19 @@ def erasures(summaries: Sequence[PatchSummary]) -> Iterator[Part]:
 
 def sentences(found: Verdicts) -> Iterator[str]:
     """What may be said of each model, what decided it, and of which other rows it was asked."""
+    label = labelled(found.models)
     for one in found.models:
-        yield one.verdict.sentence
+        yield f"{label[one.weights]}{one.verdict.sentence.removeprefix(one.source)}"
         yield from (f"  {line}" for line in one.verdict.because)
         for other in one.judged[1:]:
             where = "" if other.run is None else f" ({other.run.folder})"
-            yield f"  {one.apart(other)}{where}: {other.verdict.code}"
+            yield f"  {one.apart(other)}{where}: {WORDS[other.word][0]}"
         if len(found.models) > 1:
             yield f"  among {len(found.models)} models: q {found.q[one.weights]:.2g}"
+    measured = [one for one in found.models if one.measured]
+    if len(measured) > 1:
+        few = {label[one.weights]: one.too_few for one in measured if one.too_few}
+        yield headline({label[one.weights]: one.word for one in measured}, few)
     for one in found.left_out:
         yield f"not read: {one.path}: {one.reason}"
 
@@ -344,20 +349,22 @@ def of_demo(found: "Audited", anchors: Mapping[str, float | None]) -> Iterator[P
         )
         for name, truth in zip(anchors, ("was taught them", "never saw them"), strict=True)
     ]
+    ordered = sorted(found.results, key=lambda one: one.uds or 0.0)
     rows = [
         (
             one.source,
-            WORDS[one.verdict.code][0],
+            WORDS[one.word][0],
             *(number(said) for said in one.metrics.values()),
             f"{one.record.outputs.source:.0%}",
             f"{one.association.p:.2g}" if one.association else "",
             f"{number(one.uds)} {brackets(one.record.estimate.limits(), digits=2)}",
         )
-        for one in sorted(found.results, key=lambda one: one.uds or 0.0)
+        for one in ordered
     ]
     title = "What each model says, and what it still holds"
     shown = table(title, columns, [*compared, (), *rows], left=columns[:2])
     shown.box, shown.pad_edge, shown.padding = SIMPLE_HEAD, False, (0, 1, 0, 0)
+    yield headline({one.source: one.word for one in ordered})
     yield shown
     if asked:
         yield "asked, answers: ROUGE-L of what it writes when it is asked, 1 for the true answers."

@@ -200,7 +200,7 @@ def judged(folder: Path) -> list[dict[str, Any]]:
         {"variant": place.parts[-3], "model": place.parts[-2]} | asdict(model.verdict)
         for place in sorted(found)
         for model in verdicts([place.parent]).models
-        if model.measured and not model.is_anchor
+        if model.measured
     ]
 
 

@@ -20,10 +20,10 @@ from lensaudit.results.kinds.patch import PatchRun, PatchSummary
 from lensaudit.results.locate import Found, LeftOut, locate
 from lensaudit.results.reading import part
 from lensaudit.results.records import check_result, check_whole, model_in
-from lensaudit.results.roles import clash, roles_in
+from lensaudit.results.roles import ModelRole, clash, roles_in
 from lensaudit.settings import COUNTERFACTUAL, Place, path_of
 from lensaudit.verdict.attacks import VIEWS, asked_beside
-from lensaudit.verdict.decide import BADNESS, Code, Evidence, Verdict
+from lensaudit.verdict.decide import BADNESS, Code, Evidence, Verdict, Word
 from lensaudit.verdict.depth import of_patch
 from lensaudit.verdict.rows import Facts, facts_in, facts_of_run, shared
 from lensaudit.verdict.views import (
@@ -150,8 +150,6 @@ class Model:
     folders: list[Path] = field(default_factory=list)
     keeps: tuple[Keeps, ...] = ()
     """What it keeps beside its `full`; none where one of them was not evaluated on the rows."""
-    is_anchor: bool = False
-    """`full` or `retain` of a run here: what others are held to."""
 
     @property
     def source(self) -> str:
@@ -209,6 +207,11 @@ class Model:
         return self.judged[0].verdict
 
     @property
+    def word(self) -> Word:
+        """How that code is said."""
+        return self.judged[0].word
+
+    @property
     def too_few(self) -> int | None:
         """Facts that were scored, where their number is why nothing is decided."""
         return self.judged[0].too_few if self.code == "undecided" else None
@@ -249,6 +252,10 @@ class Model:
         }
 
 
+ENDS: tuple[ModelRole, ...] = ("full", "retain", "base")
+"""Roles of models that are not audited: others are held to them."""
+
+
 class Verdicts:
     """What may be said of every model of some folders: results joined by weights as they come."""
 
@@ -258,13 +265,15 @@ class Verdicts:
         """What was named or met and has no view."""
         self.found: dict[Path, Found] = {}
         """Results by their files, each once."""
+        self._ends: dict[str, ModelRole] = {}
+        """Weights, or name, of a model that a result here holds others to -> its role."""
         self._models: dict[str, Model] = {}
-        self._anchors: set[str] = set()
 
     def take(self, one: Found) -> int:
         """Read a result; of how many models it speaks."""
         if one.kind == "patch":
             return self.take_run(one.record)
+        self._take_ends(one.manifest or {})
         # a table of another tool has no intervals
         if one.kind not in VIEWS or one.path.suffix == ".csv":
             return 0
@@ -281,15 +290,27 @@ class Verdicts:
 
     def take_run(self, run: PatchRun) -> int:
         """Take a run of `patch`; exact match has no view."""
+        self._take_ends(run.manifest)
         if run.score not in ("uds", "lens"):
             return 0
-        self._anchors |= {one.weights for one in run.models.values() if one.weights}
         if self._clashes(run.folder, run.manifest):
             return 0
         known = self._known(run.weights, run.source)
         known.runs.append(run)
         known.folders.append(run.folder)
         return 1
+
+    def _take_ends(self, manifest: Mapping[str, Any]) -> None:
+        for one in roles_in(manifest):
+            if one.role in ENDS:
+                self._ends |= {one.weights: one.role, one.name: one.role}
+
+    def end(self, weights: str, name: str) -> ModelRole | None:
+        """Which end of a scale the model is; None: it is audited.
+
+        What has the name of an end and other weights is that model, rounded.
+        """
+        return self._ends.get(weights) or self._ends.get(name)
 
     def _clashes(self, folder: Path, manifest: Mapping[str, Any]) -> bool:
         """Is the model of a result its own control, as an end of a scale is? It is left out."""
@@ -302,14 +323,13 @@ class Verdicts:
 
     @cached_property
     def models(self) -> tuple[Model, ...]:
-        """The models, once all is taken; anchors that were only evaluated are none."""
-        for weights, one in self._models.items():
+        """The audited models, once all is taken: those that no result holds others to."""
+        for one in self._models.values():
             fulls = {run.models["full"].weights for run in one.runs} & self._models.keys()
-            one.is_anchor = weights in self._anchors
             evals = [run for full in fulls for run in self._models[str(full)].evals]
             one.keeps = kept_of_runs(one.evals, evals)
             one.beside += self._asked(one, evals)
-        return tuple(one for one in self._models.values() if one.runs or not one.is_anchor)
+        return tuple(one for at, one in self._models.items() if not self.end(at, one.source))
 
     def _asked(self, model: Model, full: Sequence[EvaluationResult]) -> Iterator[Beside]:
         """What it answers beside its anchors, of evaluations that asked for the same rows alike."""
@@ -321,6 +341,15 @@ class Verdicts:
             for top, retain in product(tops or [None], arms):
                 if view := asked_beside(run, top, retain):
                     yield Beside([view], facts_in(run.manifest or {}, None, run.path))
+
+    @property
+    def held_to(self) -> list[LeftOut]:
+        """Models that were patched, and are no audited ones: which end of a scale each is."""
+        return [
+            LeftOut(str(one.runs[0].folder), f"{one.source} is {end} of a result here, not audited")
+            for at, one in self._models.items()
+            if one.runs and (end := self.end(at, one.source))
+        ]
 
     @property
     def q(self) -> Mapping[str, float]:
@@ -341,10 +370,10 @@ class Verdicts:
             return [one.document() for one in self.models]
         return [one.document() | {"q": self.q[one.weights]} for one in self.models]
 
-    def of_model(self, folder: Path, source: str) -> Verdict | None:
-        """What is said after a run of `patch`; without a retain model, of the model so called."""
-        named = (model.verdict for model in self.models if model.source == source)
-        return self.of_run(folder) or next(named, None)
+    def of_model(self, folder: Path, source: str) -> Evidence | None:
+        """What is known after a run of `patch`; without a retain model, of the model so called."""
+        named = (model.judged[0] for model in self.models if model.source == source)
+        return next((one for _, one in self._of(folder)), None) or next(named, None)
 
     def of_run(self, folder: Path) -> Verdict | None:
         """What is said of the model of a patching run, on its rows."""
@@ -379,6 +408,7 @@ def verdicts(places: Sequence[Place], calibration: Place | None = None) -> Verdi
             raise InputError(f"{place}: holds nothing that a verdict is made of{why}; {WANTED}")
         judged.left_out += missed
         judged.found |= {one.path.resolve(): one for one in found}
+    judged.left_out += judged.held_to
     return judged
 
 

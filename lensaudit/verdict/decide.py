@@ -55,7 +55,7 @@ class Evidence:
             "undecided",
             next(_against(self), "the limits hold more than one answer"),
         )
-        parts = [f"{self.source}: {_said(code, self)}: {reason}."]
+        parts = [f"{self.source}: {_told(code, self)}: {reason}."]
         if numbers := ", ".join(
             f"{VIEWS[name].title} {one.shown}"
             for name in ("uds", "uds_aligned")
@@ -71,6 +71,11 @@ class Evidence:
         if code != "unscored" and (missing := _not_asked(self)):
             parts.append(f"{missing[0].upper()}{missing[1:]}.")
         return Verdict(code, " ".join(parts), [one.line for one in self.chain])
+
+    @property
+    def word(self) -> "Word":
+        """Key of `WORDS`: how the code is said of this model."""
+        return _word(self.verdict.code, self)
 
     def one(self, name: str) -> View | None:
         """View of that name; None where there is none."""
@@ -105,7 +110,7 @@ Found = tuple[Code, str]
 
 def _unscored(evidence: Evidence) -> Found | None:
     """Nothing has a number, or no number can be trusted."""
-    if any(view.held is not None for view in evidence.views):
+    if any(view.held is not None or view.finds for view in evidence.views):
         off = evidence.stream and evidence.stream.off
         return ("undecided", off.rstrip(".")) if off else None
     why = next((view.why for view in evidence.views if view.why), "nothing was measured")
@@ -113,10 +118,17 @@ def _unscored(evidence: Evidence) -> Found | None:
 
 
 def _answers(evidence: Evidence) -> Found | None:
-    for name in ("said", "told", "asked", "sampled"):
+    """Does it say at least half of the facts, when asked, once begun, or when sampled?"""
+    view = _saying(evidence)
+    return None if view is None else ("answers", view.shown)
+
+
+def _saying(evidence: Evidence) -> View | None:
+    """View by which it says the facts: of being asked, where that shows it."""
+    for name in ("told", "asked", "said", "sampled"):
         view = evidence.one(name)
         if view and view.finds and view.held and view.held.point >= SAYS_HALF:
-            return "answers", f"it says {view.shown}"
+            return view
     return None
 
 
@@ -246,9 +258,21 @@ def _open(evidence: Evidence) -> Iterator[str]:
 _RULES = (_unscored, _answers, _hidden, _unreadable, _partly, _erased)
 
 
-def _said(code: Code, evidence: Evidence) -> str:
+def _word(code: Code, evidence: Evidence) -> "Word":
+    """How a code is said: by what it says the facts, and whether anything finds them."""
+    if code == "answers":
+        view = _saying(evidence)
+        return _SAYING.get(view.name if view else "", code)
+    if code in NOT_DECIDED and evidence.finds and not (evidence.stream and evidence.stream.off):
+        return "unreadable_held" if code == "unreadable" else "undecided_held"
+    return code
+
+
+def _told(code: Code, evidence: Evidence) -> str:
     """The word, the type of numbers that it is said of, and whom erased is said beside."""
-    stream, word = evidence.stream, WORDS[code][0]
+    stream = evidence.stream
+    # what is found but not decided stands in the reason
+    word = WORDS[code if code in NOT_DECIDED else _word(code, evidence)][0]
     if stream is None:
         return word
     numbers = f" in {stream.dtype}" if stream.dtype and code != "unscored" else ""
@@ -303,20 +327,33 @@ LIMITS = {"hidden_below": 0.25, "erased_from": 0.75}
 
 Tone = Literal["hidden", "partly-erased", "erased", "no-verdict"]
 
-WORDS: Mapping[Code, tuple[str, Tone]] = {
-    "answers": ("answers", "hidden"),
+Word = Literal[Code, "answers_begun", "answers_sampled", "undecided_held", "unreadable_held"]
+"""A code, or a finer one where a model says the facts only when it is helped, or where a model that
+nobody can decide on is found to hold some."""
+
+WORDS: Mapping[Word, tuple[str, Tone]] = {
+    "answers": ("says them", "hidden"),
+    "answers_begun": ("says them once begun", "hidden"),
+    "answers_sampled": ("says them when sampled", "hidden"),
     "hidden": ("hidden", "hidden"),
     "hidden_other_basis": ("hidden in another basis", "hidden"),
     "partly_erased": ("partly erased", "partly-erased"),
+    "undecided_held": ("undecided, holds some", "partly-erased"),
+    "unreadable_held": ("unreadable, holds some", "partly-erased"),
     "unreadable": ("unreadable", "no-verdict"),
     "undecided": ("undecided", "no-verdict"),
     "erased": ("erased", "erased"),
     "unscored": ("no verdict", "no-verdict"),
 }
-"""Code -> how it is said in two or three words, and its colour; from held to gone."""
+"""Word -> how it is said of one model, and its colour; from held to gone."""
 
-HOLDS = ("answers", "hidden", "hidden_other_basis")
-"""Codes of models that still hold the facts."""
+_SAYING: Mapping[str, Word] = {"said": "answers_begun", "sampled": "answers_sampled"}
+"""View by which a model says the facts -> its word; of others "answers"."""
+
+HOLDS = ("answers", "answers_begun", "answers_sampled", "hidden", "hidden_other_basis")
+"""Words of models that still hold the facts."""
+SOME = ("undecided_held", "unreadable_held")
+"""Words of models that hold some of them, nobody knows how many."""
 
 
 def said(one: PatchSummary) -> str:
@@ -344,54 +381,66 @@ NOT_DECIDED = ("unreadable", "undecided", "unscored")
 """Codes that say neither that the facts are held nor that they are gone."""
 
 
-def headline(codes: Mapping[str, Code], too_few: Mapping[str, int] | None = None) -> str:
-    """The first sentence of the page: models by name, with their verdict.
+def headline(words: Mapping[str, Word], too_few: Mapping[str, int] | None = None) -> str:
+    """The first sentence of the page: audited models by name, with the word of their verdict.
 
     `too_few`: undecided models that more rows would decide, with the rows that were scored.
 
     >>> headline({"npo": "hidden"})
     'npo still holds what it was made to forget.'
     >>> headline({"a": "hidden", "b": "answers", "c": "undecided"})
-    '2 of 3 models still hold what they were made to forget; 1 is not decided.'
+    '2 of 3 audited models still hold what they were made to forget; 1 says them; 1 is not decided.'
     >>> headline({"a": "hidden", "b": "partly_erased", "c": "erased"})
-    '2 of 3 models still hold what they were made to forget, 1 of them in part.'
+    '2 of 3 audited models still hold what they were made to forget, 1 of them in part.'
     >>> headline({"a": "partly_erased", "b": "partly_erased"})
-    'All 2 models still hold part of what they were made to forget.'
+    'All 2 audited models still hold part of what they were made to forget.'
+    >>> headline({"a": "undecided_held", "b": "undecided"})
+    '1 of 2 audited models still holds some of what it was made to forget; 1 is not decided.'
     >>> headline({"a": "undecided", "b": "erased"})
-    '2 models: 1 undecided, 1 erased.'
+    '2 audited models: 1 undecided, 1 erased.'
     >>> headline({"a": "undecided", "b": "undecided"}, {"a": 8, "b": 8})
-    '2 models: too few rows to decide (8).'
+    '2 audited models: too few rows to decide (8).'
     """
-    few = too_few or {}
-    if not codes:
+    few = {name: n for name, n in (too_few or {}).items() if words.get(name) not in SOME}
+    if not words:
         return "No unlearning depth was measured."
-    if len(codes) == 1:
-        ((name, code),) = codes.items()
+    if len(words) == 1:
+        ((name, word),) = words.items()
         if name in few:
             return f"{name}: too few rows ({few[name]}) to decide whether it holds the facts."
-        return _ALONE[code].format(name)
-    n_part = sum(code == "partly_erased" for code in codes.values())
-    n_held = n_part + sum(code in HOLDS for code in codes.values())
+        return _ALONE[word].format(name)
+    n_part, n_some, n_open = (
+        sum(word in which for word in words.values())
+        for which in (("partly_erased",), SOME, NOT_DECIDED)
+    )
+    n_held = n_part + n_some + sum(word in HOLDS for word in words.values())
     if n_held == 0:
-        if few.keys() >= codes.keys():
+        if few.keys() >= words.keys():
             rows = dict.fromkeys(map(str, (min(few.values()), max(few.values()))))
-            return f"{len(codes)} models: too few rows to decide ({' to '.join(rows)})."
-        told = ", ".join(f"{len(names)} {word}" for word, _, names in tally(codes))
-        return f"{len(codes)} models: {told}."
-    who = f"{n_held} of {len(codes)} models" if n_held < len(codes) else f"All {n_held} models"
-    what = "part of what" if n_part == n_held else "what"
+            return f"{len(words)} audited models: too few rows to decide ({' to '.join(rows)})."
+        told = ", ".join(f"{len(names)} {word}" for word, _, names in tally(words))
+        return f"{len(words)} audited models: {told}."
+    n_all = f"{n_held} of {len(words)}" if n_held < len(words) else f"All {n_held}"
+    what = {n_part: "part of what", n_some: "some of what"}.get(n_held, "what")
     holds = f"holds {what} it was" if n_held == 1 else f"hold {what} they were"
-    in_part = f", {n_part} of them in part" if 0 < n_part < n_held else ""
-    n_open = sum(code in NOT_DECIDED for code in codes.values())
-    rest = f"; {n_open} {'is' if n_open == 1 else 'are'} not decided" if n_open else ""
-    return f"{who} still {holds} made to forget{in_part}{rest}."
+    parts = ((n_part, "in part"), (n_some, "nobody knows how much"))
+    among = "".join(f", {n} of them {how}" for n, how in parts if 0 < n < n_held)
+    says = [f"{len(names)} {word}" for word, _, names in tally(words) if word.startswith("say")]
+    rest = [*says, *([f"{n_open} {'is' if n_open == 1 else 'are'} not decided"] if n_open else [])]
+    told = "; ".join([f"{n_all} audited models still {holds} made to forget{among}", *rest])
+    return f"{told}."
 
 
-_ALONE: Mapping[Code, str] = {
+_ALONE: Mapping[Word, str] = {
     "answers": "{} still says what it was made to forget.",
+    "answers_begun": "{} still says what it was made to forget, once the answer is begun.",
+    "answers_sampled": "{} still says what it was made to forget, when it is sampled.",
     "hidden": "{} still holds what it was made to forget.",
     "hidden_other_basis": "{} still holds what it was made to forget, in another basis.",
     "partly_erased": "{} still holds part of what it was made to forget.",
+    "undecided_held": "{} still holds some of what it was made to forget; how much is not known.",
+    "unreadable_held": "{} still holds some of what it was made to forget; its stream cannot be "
+    "read.",
     "erased": "{} lost what it was made to forget, as far as its stream shows.",
     "unreadable": "{}: its stream cannot be read, so nothing is shown.",
     "undecided": "{}: not decided whether it holds what it was made to forget.",
@@ -399,11 +448,24 @@ _ALONE: Mapping[Code, str] = {
 }
 
 
-def tally(codes: Mapping[str, Code]) -> list[tuple[str, Tone, list[str]]]:
+def tally(words: Mapping[str, Word]) -> list[tuple[str, Tone, list[str]]]:
     """Verdicts that occur, from held to gone, with their colour and the models that have them.
 
-    >>> tally({"a": "erased", "b": "hidden", "c": "hidden"})
-    [('hidden', 'hidden', ['b', 'c']), ('erased', 'erased', ['a'])]
+    >>> tally({"a": "erased", "b": "answers", "c": "answers"})
+    [('say them', 'hidden', ['b', 'c']), ('erased', 'erased', ['a'])]
     """
-    names = ([name for name, own in codes.items() if own == code] for code in WORDS)
-    return [(*said, own) for said, own in zip(WORDS.values(), names, strict=True) if own]
+    names = ([name for name, own in words.items() if own == word] for word in WORDS)
+    return [
+        (said if len(own) == 1 else _of_several(said), tone, own)
+        for (said, tone), own in zip(WORDS.values(), names, strict=True)
+        if own
+    ]
+
+
+def _of_several(word: str) -> str:
+    """The same said of several models.
+
+    >>> _of_several("says them once begun"), _of_several("undecided, holds some")
+    ('say them once begun', 'undecided, hold some')
+    """
+    return word.replace("says ", "say ").replace("holds ", "hold ")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from support.agreement import agreed
 from support.tolerance import NATS
 
 import lensaudit
@@ -161,6 +162,13 @@ def test_the_demo_says_in_words_what_it_found(demo):
     assert max(len(line) for line in text.splitlines() if not line.startswith("written")) <= 96
     assert "lensaudit init" in text.splitlines()[-2]
     assert len(text.splitlines()) < 30
+
+
+def test_page_terminal_and_gate_have_one_word_for_a_model(demo, tmp_path):
+    words = {"demo/masked_upper": "hidden", "demo/never": "erased"}
+    assert agreed(tmp_path, demo[1]) == words
+    # as the table that the demo ends in
+    assert all(re.search(rf"{name} +{word} ", demo[3]) for name, word in words.items())
 
 
 def test_a_row_derived_by_hand_equals_the_engine(demo):

@@ -7,11 +7,13 @@ import pytest
 import torch
 from support import EMBEDDED
 from support import verdict_support as made
+from support.agreement import agreed
 from support.tolerance import NATS
 from transformers import AutoTokenizer
 
 import lensaudit as la
 from lensaudit.cli.main import run as lensaudit
+from lensaudit.doors.gate import Policy, gate
 from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.results.locate import locate
 from lensaudit.results.reading import checked
@@ -21,7 +23,6 @@ from lensaudit.sweep.collect import judged
 from lensaudit.verdict.attacks import views_in
 from lensaudit.verdict.collect import judge_alone, verdicts
 from lensaudit.verdict.decide import Evidence
-from lensaudit.verdict.gate import Policy, gate
 from lensaudit.verdict.thresholds import OTHERS_HIDDEN_BELOW
 from lensaudit.verdict.views import read_calibration
 
@@ -241,6 +242,12 @@ def test_the_page_has_its_sentence_and_no_picture_of_erasure(runs, tmp_path):
     assert one["headline"] == found["demo/never"].verdict.sentence
     assert data["depths"] == []
     assert "erased" not in json.dumps(data["attacks"])
+
+
+def test_page_terminal_and_gate_agree_without_a_retain_model(runs, tmp_path):
+    names = ("demo/never", "demo/masked_readout")
+    words = agreed(tmp_path, *(runs[1][name].folder for name in names))
+    assert words == {"demo/never": "undecided", "demo/masked_readout": "hidden"}
 
 
 def test_it_is_shown_apart_from_depths_against_retain(runs, capsys):

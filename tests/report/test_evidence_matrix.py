@@ -129,4 +129,4 @@ def test_a_model_that_was_only_attacked_has_a_row(tmp_path):
     document = assemble([tmp_path])
     (row,) = document.rows
     assert (row.label, row.cells["training"].text) == ("npo", ".40")
-    assert row.code == document.codes()["npo"] == "undecided"
+    assert row.word == document.words()["npo"] == "undecided"

@@ -5,11 +5,13 @@ The answers are held against the result files, which the reader does not see.
 """
 
 import json
+import shutil
 
 import pytest
 from support import verdict_support as made
+from support.agreement import agreed, printed
 from support.page_reader import Answers, read
-from support.report_cases import eval_run, patch_run, seal, write
+from support.report_cases import attacked, eval_run, patch_run, seal, write
 
 from lensaudit.report.render import write_report
 from lensaudit.verdict.collect import verdicts
@@ -58,7 +60,7 @@ def test_which_models_hold_it(answers, folder):
     # what is held in part is held
     part = [one.source for one in found if one.code == "partly_erased"]
     assert part == ["part"]
-    wanted = "2 of 3 models still hold what they were made to forget, 1 of them in part."
+    wanted = "2 of 3 audited models still hold what they were made to forget, 1 of them in part."
     assert answers.headline == wanted
     # the chain that led there: every question in order, with what it said
     chain = answers.chain("keeps")
@@ -69,6 +71,60 @@ def test_which_models_hold_it(answers, folder):
     ]
     assert chain["Does full read them out of its stream?"][0].startswith("UDS 0.100 [0.070, 0.130]")
     assert chain["Does full read them out of its stream?"][0].endswith("finds")
+
+
+def spoken(folder):
+    """A family whose words differ in all that a table, a tally and a headline may say."""
+    told = {"told": made.told(source=0.9)}
+    family = {
+        "asked": made.summary(0.5, aligned=made.aligned(0.5), outputs=made.said(0.9), **told),
+        "begun": made.summary(0.5, aligned=made.aligned(0.5), outputs=made.said(0.9)),
+        "begun too": made.summary(0.1, aligned=made.aligned(0.1), outputs=made.said(0.8)),
+        "part": made.summary(0.5, aligned=made.aligned(0.5)),
+        "found": made.summary(aligned=made.aligned(weakest=0.3)),
+        "gone": made.summary(0.97),
+    }
+    for name, content in family.items():
+        content |= {"source": name, "told": {**content["told"]}}
+        made.save_run(folder / name, content, weights=f"sha256:{name}")
+    return folder
+
+
+def test_headline_tally_table_terminal_and_gate_agree(tmp_path):
+    words = agreed(tmp_path, spoken(tmp_path / "out"))
+    assert words == {
+        "asked": "says them",
+        "begun": "says them once begun",
+        "begun too": "says them once begun",
+        "part": "partly erased",
+        "found": "undecided, holds some",
+        "gone": "erased",
+    }
+    headline = Answers(tmp_path / "agreed.html").headline
+    assert headline.startswith("5 of 6 audited models still hold what they were made to forget")
+    assert ", 1 of them in part, 1 of them nobody knows how much; " in headline
+    assert headline.endswith("; 1 says them; 2 say them once begun.")
+
+
+def test_what_others_are_held_to_is_not_audited_by_whatever_result(tmp_path):
+    """Named as `--retain` of `know`, rounded in a sweep: shown, and counted nowhere."""
+    folder = spoken(tmp_path / "out")
+    never = made.summary(0.9, source="never too")
+    made.save_run(folder / "never", never, weights="sha256:never too")
+    rounded = made.summary(0.95, source="retain")
+    made.save_run(folder / "nf4" / "retain", rounded, weights="sha256:retain in nf4")
+    audited = agreed(tmp_path, folder)
+    assert {"gone", "never too"} < audited.keys()
+    assert "retain" not in audited
+    attacked(tmp_path / "attacked", "part", {})
+    never = {"name": "never too", "weights": "sha256:never too"}
+    sources = {"source": {"name": "part", "weights": "sha256:part"}, "retain never": never}
+    files = ["summary.json", "matrix.json", "facts.csv"]
+    made.seal(tmp_path / "attacked" / "know", "know", files, **sources)
+    shutil.move(tmp_path / "attacked" / "know", folder)
+    assert agreed(tmp_path, folder).keys() == audited.keys() - {"never too"}
+    told = "\n".join(printed("verdict", folder))
+    assert "never too is retain of a result here, not audited" in told
 
 
 def test_how_sure(answers, folder):
@@ -168,7 +224,7 @@ def test_a_page_of_undecided_models_does_not_sound_like_an_acquittal(tmp_path):
         made.save_run(tmp_path / "out" / name, content, weights=name)
     write_report([tmp_path / "out"], tmp_path / "audit.html")
     answers = Answers(tmp_path / "audit.html")
-    assert answers.headline == "2 models: too few rows to decide (8)."
+    assert answers.headline == "2 audited models: too few rows to decide (8)."
     (tally,) = answers.page.every("dl", class_="tally")
     assert tally.text == "2 undecided a , b"
 

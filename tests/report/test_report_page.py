@@ -108,7 +108,7 @@ def test_a_model_is_called_what_its_verdict_says_and_not_what_its_score_suggests
     assert said == {one.source: one.code for one in verdicts([tmp_path]).models}
     assert data["words"]["hidden_other_basis"] == ["hidden in another basis", "hidden"]
     page = (tmp_path / "audit.html").read_text()
-    assert "1 of 2 models still holds what it was made to forget; 1 is not decided." in page
+    assert "1 of 2 audited models still holds what it was made to forget; 1 is not decided." in page
     assert "1 hidden in another basis" in page
     assert "1 unreadable" in page
 
@@ -143,10 +143,10 @@ def test_anchors_are_never_judged_and_both_numbers_count_the_same_models(tmp_pat
     source = inputs["source"] | {"weights": inputs["full"]["weights"]}
     seal(tmp_path / "renamed full", inputs=inputs | {"source": source})
     document = assemble([tmp_path])
-    assert set(document.codes()) == {"npo", "rmu"}
+    assert set(document.words()) == {"npo", "rmu"}
     assert document.title == "Audit of 2 models"
     page = render(document)
-    assert "1 of 2 models still holds what it was made to forget; 1 is not decided." in page
+    assert "1 of 2 audited models still holds what it was made to forget; 1 is not decided." in page
     assert len(document.runs) == 3  # shown, and not judged
 
 

@@ -5,6 +5,7 @@ import re
 import shutil
 
 import pytest
+from support.agreement import agreed
 from support.sweep_helpers import METRICS, command, rows_of
 from support.tolerance import NATS
 
@@ -43,6 +44,15 @@ def test_calibration_reads_0_and_1(swept):
     assert result(swept, "demo/full")["values"]["uds"]["value"] == pytest.approx(0, abs=NATS)
     assert result(swept, "demo/retain")["values"]["uds"]["value"] == 1
     assert result(swept, "demo/retain")["values"]["privleak"]["value"] == 0
+
+
+def test_page_terminal_and_gate_agree_and_count_no_rounded_retain_model(swept, tmp_path):
+    (tmp_path / "sweep").mkdir()
+    shutil.copytree(swept / "units", tmp_path / "sweep" / "units")
+    shutil.copy(swept / "plan.json", tmp_path / "sweep")
+    assert command("sweep", "collect", tmp_path / "sweep") == 0
+    words = agreed(tmp_path, tmp_path / "sweep" / "results")
+    assert words.keys() == {"demo/npo · base", "demo/npo · nf4"}
 
 
 def test_running_again_does_nothing(swept, capsys):

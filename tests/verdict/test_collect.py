@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from support import verdict_support as made
 
 from lensaudit.cli.main import run
+from lensaudit.doors.gate import Policy, gate
 from lensaudit.errors import InputError
 from lensaudit.scores.intervals import exact_excess
 from lensaudit.screen.depth import sentences
 from lensaudit.verdict.attacks import ALONE, _null_of
 from lensaudit.verdict.collect import verdicts
-from lensaudit.verdict.gate import Policy, gate
 from lensaudit.verdict.views import GROUPS, LEVEL, read_calibration
 
 PARTIAL = made.summary(0.667, half=0.06, aligned=made.aligned(0.64, half=0.06), source="npo")

@@ -20,7 +20,7 @@ const steps = ({ step, base64 }) => Float32Array.from(new Int16Array(bytes(base6
 const shares = (text) => Float32Array.from(bytes(text), (v) => (v === 255 ? NaN : v / 254));
 
 const LIMITS = DATA.limits;
-// Code -> words and tone of the verdict of a model.
+// Word of a verdict -> how it is said of one model, and its tone.
 const WORDS = DATA.words;
 const MODELS = DATA.models;
 const MEASURED = MODELS.filter((model) => Object.keys(model.metrics).length);

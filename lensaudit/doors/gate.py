@@ -15,6 +15,7 @@ from pydantic import Field
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_text
+from lensaudit.results.locate import LeftOut
 from lensaudit.results.reading import Flag, Length, Share, Whole, checked
 from lensaudit.settings import Place
 from lensaudit.verdict.collect import Model, Verdicts
@@ -58,6 +59,8 @@ class Gated:
     policy: Policy
     models: tuple[tuple[Model, tuple[str, ...]], ...]
     """Each with every reason why it does not pass; without one it does."""
+    left_out: tuple[LeftOut, ...] = ()
+    """What decides nothing here: results that cannot be read, models that others are held to."""
 
     @property
     def passed(self) -> bool:
@@ -110,7 +113,7 @@ def gate(found: Verdicts, policy: Policy) -> Gated:
         for model in found.models
     )
     why = (tuple(dict.fromkeys(one)) for one in reasons)
-    return Gated(policy, tuple(zip(found.models, why, strict=True)))
+    return Gated(policy, tuple(zip(found.models, why, strict=True)), tuple(found.left_out))
 
 
 def _reasons(model: Model, one: Evidence, policy: Policy) -> Iterator[str]:

@@ -7,9 +7,9 @@ import pytest
 from support import verdict_support as made
 
 from lensaudit.cli.main import run
+from lensaudit.doors.gate import Policy, gate, read_policy
 from lensaudit.errors import InputError
 from lensaudit.verdict.collect import verdicts
-from lensaudit.verdict.gate import Policy, gate, read_policy
 
 
 @pytest.fixture

@@ -3,26 +3,32 @@
 from collections.abc import Callable, Mapping
 from xml.etree import ElementTree
 
+from lensaudit.doors.gate import Gated
 from lensaudit.files import canonical_json
-from lensaudit.verdict.gate import Gated
+from lensaudit.report.shelf import labelled
+from lensaudit.verdict.decide import WORDS
 
 _TITLE = "lensaudit release gate"
 
 
 def as_text(found: Gated) -> str:
     """A line a model, and one for each reason."""
-    lines = []
+    lines, label = [], labelled([one for one, _ in found.models])
     for one, why in found.models:
-        lines.append(f"{'FAIL' if why else 'pass'}  {one.source}: {one.code}")
+        named = f"{label[one.weights]}: {WORDS[one.word][0]}"
+        lines.append(f"{'FAIL' if why else 'pass'}  {named}")
         lines += [f"      {reason}" for reason in why]
+    lines += [f"left out  {one.path}: {one.reason}" for one in found.left_out]
     n = sum(not why for _, why in found.models)
     return "\n".join([*lines, f"{n} of {len(found.models)} pass"])
 
 
 def as_markdown(found: Gated) -> str:
     """A table, for a step summary or a comment."""
+    label = labelled([one for one, _ in found.models])
     rows = [
-        f"| {markdown_cell(one.source)} | {one.code} | {'**fail**' if why else 'pass'} | "
+        f"| {markdown_cell(label[one.weights])} | {WORDS[one.word][0]} | "
+        f"{'**fail**' if why else 'pass'} | "
         f"{'<br>'.join(map(markdown_cell, why)) or '–'} |"
         for one, why in found.models
     ]
