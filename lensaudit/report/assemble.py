@@ -26,10 +26,13 @@ from lensaudit.report.shelf import (
 from lensaudit.results.kinds.eval import EvaluationResult, answers_in
 from lensaudit.results.kinds.patch import PatchRun, Texts, is_filled, read_patch
 from lensaudit.results.locate import WANTED, Found, LeftOut, locate
+from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.collect import Model, Verdicts
 from lensaudit.verdict.decide import Word
 from lensaudit.verdict.views import read_calibration
 
+DEPTHS = ("uds", COUNTERFACTUAL)
+"""Scores of a depth that a verdict is made of."""
 _MOST_TEXTS = 12
 """EM runs, evaluations and attacks whose generated texts are kept: the page stays under 5 MB."""
 
@@ -55,9 +58,9 @@ class Document:
 
     def take(self, one: Found, texts: Mapping[int, Texts]) -> None:
         """Read one result into its list."""
-        if one.kind == "patch":
+        if one.kind in ("patch", COUNTERFACTUAL):
             run = read_patch(one.path, texts)
-            self.verdicts.take_run(run)
+            self.verdicts.take_run(run) if one.kind == "patch" else self.verdicts.take(one)
             self.runs.append(run)
             return
         record, parts = one.record, list(on_page(one))
@@ -83,13 +86,13 @@ class Document:
         by_hash: dict[str, list[PatchRun]] = {}
         for run in self.runs:
             by_hash.setdefault(run.condition, []).append(run)
-        order = ("uds", "lens", "em")
+        order = ("uds", COUNTERFACTUAL, "lens", "em")
         return sorted(by_hash.values(), key=lambda runs: (order.index(runs[0].score), -len(runs)))
 
     @property
     def first(self) -> list[PatchRun]:
-        """Runs of the condition that the headline speaks of; none where no run has UDS."""
-        return [run for runs in self.conditions[:1] for run in runs if run.score == "uds"]
+        """Runs of the condition that the headline speaks of; none where no run has a depth."""
+        return [run for runs in self.conditions[:1] for run in runs if run.score in DEPTHS]
 
     @cached_property
     def evaluated(self) -> Mapping[str, EvaluationResult]:
@@ -159,7 +162,7 @@ class Document:
                     "condition": conditions.index(run.condition),
                     **depth_of(
                         run,
-                        self.verdicts.of_run(run.folder),
+                        self.verdicts.of_model(run.folder, run.source),
                         with_texts=n_em <= _MOST_TEXTS,
                         tokens=tokens,
                     ),

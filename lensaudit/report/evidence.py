@@ -68,10 +68,19 @@ COLUMNS = (
         "uds",
         "UDS",
         "0: full reads every fact out of its stream; 1: no more than out of retain's",
-        "its stream",
-        "patch",
-        ("uds", "uds_prefix", "counterfactual"),
+        "its stream beside that of a model that never saw the facts",
+        "patch --retain MODEL",
+        ("uds", "uds_prefix"),
         ("uds",),
+    ),
+    TableColumn(
+        "inside",
+        "depth from inside",
+        "0: full reads every fact out of its stream; 1: no more than out of its own stream of "
+        "another question, which models read that hold the facts where full cannot read it, too",
+        "",
+        "",
+        ("counterfactual",),
     ),
     TableColumn(
         "aligned",
@@ -204,10 +213,12 @@ def rows_of(
         for one in _shown(known, place) or (None,)
     ]
     rows = [row for row in rows if row.cells or row.word]
-    rows.sort(
-        key=lambda row: math.inf if (at := row.cells.get("uds", Cell("")).sort) is None else at
-    )
+    rows.sort(key=lambda row: math.inf if (at := _depth(row).sort) is None else at)
     return [*_anchors(models, first), *rows] if rows else []
+
+
+def _depth(row: ModelRow) -> Cell:
+    return row.cells.get("uds") or row.cells.get("inside") or Cell("")
 
 
 def _shown(known: Model | None, place: Mapping[Path, int]) -> list[Evidence]:
@@ -359,7 +370,8 @@ def _anchors(models: Mapping[str, PageModel], first: Sequence[PatchRun]) -> Iter
         "says": next((run.outputs for run in first if run.outputs), None),
         "told": next((run.told.outputs for run in first if run.told), None),
     }
-    for wanted, role in enumerate(ANCHORS):
+    inside = bool(first and first[0].scale)
+    for wanted, role in enumerate(ANCHORS[:1] if inside else ANCHORS):
         name = (first[0].models[role].name or "?") if first else None
         same = [at for at, model in models.items() if model.role == role]
         weights = next((at for at in same if models[at].name == name), next(iter(same), None))
@@ -373,7 +385,7 @@ def _anchors(models: Mapping[str, PageModel], first: Sequence[PatchRun]) -> Iter
             # rounded weights of an anchor have its name and another depth
             same_runs = (one.estimate for one in first if one.weights in same and not off)
             own = (limits(one) for one in same_runs if abs(one.point - value) < SAME_DEPTH)
-            cells["uds"] = Cell(hundredths(value), next(own, (why,)), value)
+            cells["inside" if inside else "uds"] = Cell(hundredths(value), next(own, (why,)), value)
         for column, one in says.items():
             known = None if one is None else {"full": one.full, "retain": one.retain}[role]
             if one and one.n and known is not None:

@@ -64,15 +64,6 @@ def _know(found: Found) -> dict[str, Any]:
     return {**_fields(one, *shown), **lists, "matrix": matrix, "facts": bits_beside(found.path)}
 
 
-def _counterfactual(found: Found) -> dict[str, Any]:
-    """What a run of `patch` without a retain model says, and what led to it."""
-    one = found.record
-    if one.verdict is None:
-        raise InputError(f"{found.path}: has no 'verdict'")
-    said = one.verdict
-    return {"source": one.source, "headline": said.sentence, "because": said.because}
-
-
 def _relearn(found: Found) -> dict[str, Any]:
     """Scores of models before and after one pass over the forget answers."""
     rows = [
@@ -234,7 +225,6 @@ PAGE: Mapping[Kind, tuple[str, Callable[[Found], Any]]] = {
     "worst": ("attacks", _worst),
     "sample": ("attacks", _sample),
     "know": ("attacks", _know),
-    "counterfactual": ("attacks", _counterfactual),
     "meta": ("meta", _meta),
 }
 """Kind -> the list of `Document` it goes into, and what it shows; of others only the manifest."""

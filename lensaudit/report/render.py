@@ -88,7 +88,7 @@ def render(document: Document) -> str:
         headline=headline(words, document.too_few),
         n_judged=len(words),
         tally=tally(words),
-        problem=calibration_problem(first[0].calibration) if first else None,
+        problem=calibration_problem(first[0].calibration) if first and not first[0].scale else None,
         alone=next(filter(None, map(assumption, groups)), None),
         by_rule=dict.fromkeys(said for one in data["conditions"] for said in one["by_rule"]),
         rows=document.rows,

@@ -21,8 +21,9 @@ from lensaudit.results.records import MANIFEST, signed_object
 from lensaudit.results.sentences import by_rule
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
+from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.collect import Model, Verdicts
-from lensaudit.verdict.decide import Code, Verdict, Word
+from lensaudit.verdict.decide import Code, Evidence, Word
 
 ANCHORS = ("full", "retain")
 """Roles that calibrate the scale; who has one is never judged."""
@@ -43,6 +44,8 @@ AGGREGATES = {
 
 
 NO_LIMITS = "from other metrics: no interval"
+OTHERS = "another question"
+"""In the place of retain, where there is none: whose stream it is that full reads."""
 METRIC_OF = {"uds": "uds", "lens": "logit_lens"}
 """Score of a run -> the metric of the suite that is the same number."""
 IN_SUITE = {"scope": "span", "component": "resid", "last_layer": "resid_post"}
@@ -251,7 +254,8 @@ def condition_of(run: PatchRun) -> dict[str, Any]:
         "id": run.condition[:8],
         "score": run.score,
         "full": run.models["full"].name or "?",
-        "retain": run.models["retain"].name or "?",
+        "retain": OTHERS if run.scale else run.models["retain"].name or "?",
+        "scale": run.scale,
         "settings": {name: run.summary[name] for name in _SETTINGS if name in run.summary},
         "calibration": run.calibration,
         "layers": run.layers,
@@ -264,7 +268,7 @@ def condition_of(run: PatchRun) -> dict[str, Any]:
 
 
 def depth_of(
-    run: PatchRun, verdict: Verdict | None, *, with_texts: bool, tokens: Mapping[str, Any]
+    run: PatchRun, known: Evidence | None, *, with_texts: bool, tokens: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Depth of one run as the page has it, with what decided the verdict.
 
@@ -291,8 +295,8 @@ def depth_of(
         "assumes": run.ci95_assumes,
         "n": run.n,
         "n_scored": run.n_scored,
-        "verdict": verdict.code if verdict and run.score == "uds" else None,
-        "because": "\n".join([verdict.sentence, *verdict.because]) if verdict else "",
+        "verdict": known.word if known and run.score in ("uds", COUNTERFACTUAL) else None,
+        "because": "\n".join([known.verdict.sentence, *known.verdict.because]) if known else "",
         "unscored": run.by_reason,
         "profile": {
             name: [row.get(name) for row in per_layer] for name in next(iter(per_layer), {})

@@ -8,6 +8,7 @@ import torch
 from support import EMBEDDED
 from support import verdict_support as made
 from support.agreement import agreed
+from support.page_reader import Answers
 from support.tolerance import NATS
 from transformers import AutoTokenizer
 
@@ -234,14 +235,27 @@ def test_the_verdict_room_never_takes_it_for_uds(runs, tmp_path, capsys):
     assert [one["code"] for one in judged(tmp_path / "results")] == ["undecided"]
 
 
-def test_the_page_has_its_sentence_and_no_picture_of_erasure(runs, tmp_path):
+def test_the_page_shows_it_on_its_own_scale_and_never_as_erasure(runs, tmp_path):
     _, found = runs
     assert lensaudit(["report", str(found["demo/never"].folder), "--out", str(tmp_path / "p")]) == 0
-    data = made.page_data(tmp_path / "p")
-    (one,) = data["attacks"]
-    assert one["headline"] == found["demo/never"].verdict.sentence
-    assert data["depths"] == []
-    assert "erased" not in json.dumps(data["attacks"])
+    data, answers = made.page_data(tmp_path / "p"), Answers(tmp_path / "p")
+    ((depth,), (condition,)) = data["depths"], data["conditions"]
+    assert depth["because"].startswith(found["demo/never"].verdict.sentence)
+    assert (depth["verdict"], condition["score"]) == ("undecided", COUNTERFACTUAL)
+    assert len(condition["examples"]) == 64
+    assert data["attacks"] == []
+    row = answers.models["demo/never"]
+    assert "UDS" not in row
+    assert row["depth from inside"].startswith(f"{depth['value']:.2f}".removeprefix("0"))
+    assert [name for name in answers.models if "demo/full" in name] == ["full · demo/full"]
+    low, high = condition["scale"]["never_saw"]
+    lede = answers.page.every("p", class_="lede")[0].text
+    assert f"Models that never saw the facts read {low:.2f} to {high:.2f} on this scale" in lede
+    assert "never that they are erased" in lede
+    text = answers.page.text
+    assert "Depth = Σ s1" in text
+    # spans by rule and rows without authors are said as on any page
+    assert any(one["by_rule"] for one in [condition]) == ("spans by rule" in text)
 
 
 def test_page_terminal_and_gate_agree_without_a_retain_model(runs, tmp_path):

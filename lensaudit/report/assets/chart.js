@@ -40,6 +40,9 @@ function press(node, label, act) {
     onkeydown: (event) => { if (event.key === 'Enter' || event.key === ' ') { event.preventDefault(); act(); } } }, []);
 }
 
+// Whose stream it is that S1 is lost with.
+const anchorOf = (where) => (inside(where) ? 'another question’s' : 'retain’s');
+
 const widthOf = (node, least = 320) => Math.max(least, Math.floor(node.getBoundingClientRect().width || 900));
 
 // Text cut to a width by its letters; the whole is in the title.

@@ -2,12 +2,14 @@
 const RAMPS = {
   light: {
     erasure: ['#bf360c', '#e2764a', '#f2dfc4', '#74b3ab', '#0a5c60'],
+    inside: ['#bf360c', '#e2764a', '#f2dfc4', '#ece6da', '#e4dfd6'],
     delta: ['#f6f2ea', '#d9c7dd', '#a57fb8', '#6b3f8c', '#2d1247'],
     match: ['#0a5c60', '#74b3ab', '#f2dfc4', '#e2764a', '#bf360c'],
     difference: ['#7a4a00', '#d9a441', '#f4efe6', '#7fa6d6', '#1d4f91'],
   },
   dark: {
     erasure: ['#ff7a4a', '#b9532f', '#3d3833', '#2b7f7c', '#5fdad2'],
+    inside: ['#ff7a4a', '#b9532f', '#3d3833', '#3b3936', '#3a3a39'],
     delta: ['#1f2125', '#43345c', '#7c56a5', '#b78bd8', '#f3e2ff'],
     match: ['#5fdad2', '#2b7f7c', '#3d3833', '#b9532f', '#ff7a4a'],
     difference: ['#f0b94a', '#8a6a2a', '#2b2d30', '#3a6296', '#86b7f5'],
@@ -51,5 +53,6 @@ function strip(values, name = 'erasure') {
 
 const METHODS = [...new Set(MODELS.map((model) => model.method).filter(Boolean))].sort();
 const methodColour = (method) => (method ? METHOD_HUES[mode()][METHODS.indexOf(method) % 10] : css('--muted'));
-const wordColour = (value) => css({ hidden: '--hidden', 'partly erased': '--partly', erased: '--erased', 'no verdict': '--muted' }[wordOf(value)]);
-const runColour = (run) => (run?.verdict ? css({ hidden: '--hidden', 'partly-erased': '--partly', erased: '--erased', 'no-verdict': '--muted' }[WORDS[run.verdict][1]]) : wordColour(run?.value ?? NaN));
+const wordColour = (value, where) => css({ hidden: '--hidden', 'partly erased': '--partly', erased: '--erased', 'no verdict': '--muted' }[wordOf(value, where)]);
+const rampOf = (where) => (inside(where) ? 'inside' : 'erasure');
+const runColour = (run) => (run?.verdict ? css({ hidden: '--hidden', 'partly-erased': '--partly', erased: '--erased', 'no-verdict': '--muted' }[WORDS[run.verdict][1]]) : wordColour(run?.value ?? NaN, run?.where ?? {}));

@@ -30,7 +30,7 @@ function pairFigure(run, other, width) {
       button('swap', () => state.set({ model: other.label, with: run.label }))),
     h('p', { class: 'lede' }, differenceWords(run, other, common)),
     h('div', { class: 'pair' },
-      h('div', { class: 'card' }, h('h3', { style: { 'margin-top': '0' } }, run.where.score === 'em' ? 'Share still said, by layer' : 'Erasure by layer'), layerPair(run, other, half)),
+      h('div', { class: 'card' }, h('h3', { style: { 'margin-top': '0' } }, run.where.score === 'em' ? 'Share still said, by layer' : inside(run.where) ? 'Depth by layer' : 'Erasure by layer'), layerPair(run, other, half)),
       h('div', { class: 'card' }, h('h3', { style: { 'margin-top': '0' } }, `${SCORE_NAMES[run.where.score]} of each example`), scatterPair(run, other, common, half))),
   ];
 }
@@ -52,7 +52,7 @@ function differenceWords(run, other, common) {
   const more = common.filter((at) => a[at] > b[at] + 1e-6).length;
   return [bdi(run.label), ' minus ', bdi(other.label), ': ', h('b', {}, signed(difference)),
     ends ? ` (95 % interval ${signed(ends[0])} to ${signed(ends[1])}, by ${run.where.unit}s)` : known?.why ? ` (${known.why}; this describes these rows only)` : ' (for an interval make a page of these two alone)',
-    ` on the ${common.length} examples that both score; more erased in the first on ${more}, in the second on ${common.filter((at) => a[at] < b[at] - 1e-6).length}.`];
+    ` on the ${common.length} examples that both score; ${inside(run.where) ? 'deeper' : 'more erased'} in the first on ${more}, in the second on ${common.filter((at) => a[at] < b[at] - 1e-6).length}.`];
 }
 
 function layerPair(run, other, width) {
@@ -98,7 +98,7 @@ function axesThere() {
 const runFor = (model) => current.runs().find((run) => run.info === model);
 
 function crowdFigure(axes, width) {
-  const models = filtered().map((run) => run.info);
+  const models = filtered().map((run) => run.info).filter((model) => !isAnchor(model));
   const condition = current.condition();
   const byLayer = condition.layers.map((layer, at) => ({ id: `layer ${layer}`, title: `${layer}`, range: [0, 1], read: (model) => (runFor(model)?.profile[condition.score === 'em' ? 's2_em' : 'erasure'] ?? [])[at] ?? NaN }));
   const metric = preferred(axes);
@@ -113,7 +113,7 @@ function crowdFigure(axes, width) {
     h('h3', {}, `All ${models.length} models`),
     h('div', { class: 'controls' }, views.length > 1 && segments('how to compare', views, view, (one) => state.set({ view: one })),
       view === 'scatter' && [pick('x', 'across', x), pick('y', 'up', y)], h('span', { class: 'count' }, METHODS.length > 1 ? METHODS.map((method) => marker(methodColour(method), `${method} `, { style: { 'margin-left': '.7rem' } })) : '')),
-    h('div', { class: 'card' }, view === 'scatter' ? [scatterAll(models, x, y, width - 42), h('figcaption', {}, '◇ full and retain; lines: 95 % intervals, where there are some.')] : parallel(models, view === 'layers' ? byLayer : metric, width - 42, view === 'layers')),
+    h('div', { class: 'card' }, view === 'scatter' ? [scatterAll(models, x, y, width - 42), h('figcaption', {}, `◇ ${rolesOf(condition).join(' and ')}; lines: 95 % intervals, where there are some.`)] : parallel(models, view === 'layers' ? byLayer : metric, width - 42, view === 'layers')),
   ];
 }
 
@@ -140,7 +140,7 @@ const anchorModel = (condition, role) => MODELS.find((model) => model.name === c
 // Models as dots, anchors as ◇, each with its intervals along both axes.
 function scatterAll(judged, xAxis, yAxisOf, width) {
   const height = 400;
-  const models = [...['full', 'retain'].map((role) => ({ ...anchorModel(current.condition(), role), role })), ...judged.filter((model) => !isAnchor(model))];
+  const models = [...rolesOf(current.condition()).map((role) => ({ ...anchorModel(current.condition(), role), role })), ...judged.filter((model) => !isAnchor(model))];
   const [rx, ry] = [range(xAxis, models), range(yAxisOf, models)];
   const x = linear(...rx, 56, width - 14);
   const y = linear(...ry, height - 52, 14);

@@ -63,10 +63,12 @@ const runsOf = (condition) => RUNS.filter((run) => run.condition === condition.a
 const byScore = (runs) => [...runs].sort((a, b) => (a.value ?? 9) - (b.value ?? 9));
 // Nearest the middle of the scale first: the map of such a model shows both ends of the colours.
 const byMiddle = (runs) => [...runs].sort((a, b) => isAnchor(a.info) - isAnchor(b.info) || Math.abs((a.value ?? 9) - 0.5) - Math.abs((b.value ?? 9) - 0.5));
-const SCORE_NAMES = { uds: 'UDS', lens: 'Lens depth', em: 'UDR' };
-const SCORE_LONG = { uds: 'Unlearning Depth Score', lens: 'Logit Lens depth', em: 'exact match' };
-const wordOf = (value) => (!Number.isFinite(value) ? 'no verdict' : value >= LIMITS.erased_from ? 'erased' : value >= LIMITS.hidden_below ? 'partly erased' : 'hidden');
-const wordClass = (value) => `word-${wordOf(value).replace(' ', '-')}`;
+const SCORE_NAMES = { uds: 'UDS', lens: 'Lens depth', em: 'UDR', counterfactual: 'Depth' };
+const SCORE_LONG = { uds: 'Unlearning Depth Score', lens: 'Logit Lens depth', em: 'exact match', counterfactual: 'Depth beside another question’s stream' };
+// Beside another question's stream a high depth shows nothing.
+const inside = (where) => where.score === 'counterfactual';
+const wordOf = (value, where) => (!Number.isFinite(value) ? 'no verdict' : value < LIMITS.hidden_below ? 'hidden' : inside(where) ? 'no verdict' : value >= LIMITS.erased_from ? 'erased' : 'partly erased');
+const wordClass = (value, where) => `word-${wordOf(value, where).replace(' ', '-')}`;
 
 // The EM run of the same model, where one was made.
 const emOf = (run) => RUNS.find((one) => one.where.score === 'em' && one.model === run.model);

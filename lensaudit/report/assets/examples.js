@@ -91,7 +91,7 @@ function drawDetail(box) {
     answersOf(run, one),
     h('dl', { class: 'facts' },
       entry(SCORE_NAMES[run.where.score], Number.isFinite(score)
-        ? h('span', { class: `big ${run.where.score === 'em' ? '' : wordClass(score)}` }, fmt(score)) : h('span', { class: 'gone' }, bdi(reasons.get(one.idx) ?? 'unscored'))),
+        ? h('span', { class: `big ${run.where.score === 'em' ? '' : wordClass(score, run.where)}` }, fmt(score)) : h('span', { class: 'gone' }, bdi(reasons.get(one.idx) ?? 'unscored'))),
       baseline && entry('full says it, per token', `p ${fmt(Math.exp(baseline[which]), 2)}`, h('span', { class: 'muted' }, ` (${fmt(baseline[which], 2)} nats)`)),
       bits && entry('bits', bits),
       category && entry('exact match', category.replace('_', ' '))),
@@ -138,7 +138,7 @@ function exampleChart(run, which, width) {
     layers.map((layer, at) => [bar(one[at], at, -wide, css('--s1')), bar(two[at], at, 0, css('--s2')),
       (x(1) - x(0) > 15 || at % 4 === 0) && g('text', { x: x(at), y: 126, 'text-anchor': 'middle', style: { 'font-size': '10px' } }, layer)]),
     g('line', { class: 'axis', x1: 34, x2: width, y1: y(0), y2: y(0) })),
-  key(marker(css('--s1'), 'S1: lost with retain’s stream'), marker(css('--s2'), 'S2: lost with this model’s')));
+  key(marker(css('--s1'), `S1: lost with ${anchorOf(run.where)} stream`), marker(css('--s2'), 'S2: lost with this model’s')));
 }
 
 // Below this probability per token `full` itself does not say the fact: nothing there can be held.
@@ -158,17 +158,17 @@ function mountExtremes() {
       state.set({ find: '', only: '', example: examples[at].idx });
       document.getElementById('examples').scrollIntoView();
     } },
-    h('span', { class: `score ${run.where.score === 'em' ? '' : wordClass(scores[at])}` }, fmt(scores[at], 2)),
+    h('span', { class: `score ${run.where.score === 'em' ? '' : wordClass(scores[at], run.where)}` }, fmt(scores[at], 2)),
     h('p', {}, h('b', {}, bdi(short(examples[at].question || `idx ${examples[at].idx}`, 240)))),
     h('p', { class: 'answer' }, bdi(short(examples[at].prefix, 160)), ' ', examples[at].entity && h('mark', {}, bdi(short(examples[at].entity, 160)))),
-    run.where.score !== 'em' && strip(Array.from(erasure.subarray(at * layers.length, (at + 1) * layers.length))));
+    run.where.score !== 'em' && strip(Array.from(erasure.subarray(at * layers.length, (at + 1) * layers.length)), rampOf(run.where)));
     const [held, erased] = [ranked.filter(known).slice(0, n), ranked.slice(-n).reverse()];
-    const every = (rows, word) => run.where.score !== 'em' && rows.every((at) => wordOf(scores[at]) === word);
+    const every = (rows, word) => run.where.score !== 'em' && rows.every((at) => wordOf(scores[at], run.where) === word);
     const alike = n > 0 && fmt(scores[ranked[0]]) === fmt(scores[ranked.at(-1)]);
-    const end = (title, rows, word) => h('div', {}, h('h3', { class: every(rows, word) ? wordClass(scores[rows[0]]) : null }, title), h('div', { class: 'cases' }, rows.map(one)));
+    const end = (title, rows, word) => h('div', {}, h('h3', { class: every(rows, word) ? wordClass(scores[rows[0]], run.where) : null }, title), h('div', { class: 'cases' }, rows.map(one)));
     body.replaceChildren(n === 0 ? h('p', { class: 'muted' }, 'Fewer than two examples were scored.')
       : h('div', { class: 'pair' },
-        end(alike ? `All ${ranked.length} ${wordOf(scores[ranked[0]]).replace('hidden', 'held')} alike, such as:` : every(ranked, 'erased') ? `All ${ranked.length} erased; least:` : 'Most held', held, alike ? wordOf(scores[ranked[0]]) : 'hidden'),
+        end(alike ? `All ${ranked.length} ${wordOf(scores[ranked[0]], run.where).replace('hidden', 'held').replace('no verdict', 'read')} alike, such as:` : every(ranked, 'erased') ? `All ${ranked.length} erased; least:` : 'Most held', held, alike ? wordOf(scores[ranked[0]], run.where) : 'hidden'),
         !alike && end(every(ranked, 'hidden') ? `All ${ranked.length} held; least:` : every(erased, 'erased') ? 'Most erased' : 'Least held', erased, 'erased')),
       ranked.every(known) ? '' : h('p', { class: 'muted' }, `Most held: of the ${ranked.filter(known).length} facts that full itself says with p ≥ ${KNOWN_FROM} per token.`));
   };

@@ -38,7 +38,7 @@ function orderedRows(run) {
   const { scores, s1 } = tables(run);
   const wanted = state.get('find').toLowerCase();
   const kind = state.get('only');
-  const keep = (at) => (!kind || wordOf(scores[at]) === kind)
+  const keep = (at) => (!kind || wordOf(scores[at], run.where) === kind)
     && (!wanted || `${examples[at].idx} ${examples[at].question} ${examples[at].answer} ${examples[at].entity} author ${examples[at].group}`.toLowerCase().includes(wanted));
   const rows = examples.map((_, at) => at).filter(keep);
   const order = state.get('order', 'score');
@@ -121,9 +121,9 @@ function drawHeatControls(controls) {
   const orders = [['score', 'most held first'], ['-score', 'least held first'], ['idx', 'number'], ['author', 'author'], ['entity', 'entity'], ['-s1', 'best known first'], ...layers, ...layers.map(([id]) => [id.slice(1), `layer ${id.slice(2)}, lowest first`])];
   refocus(controls, ...[
     h('input', { type: 'search', placeholder: 'Find in questions and facts', 'aria-label': 'Find examples', value: state.get('find'), oninput: (event) => state.set({ find: event.target.value }) }),
-    viewsOf(run).length > 1 && segments('what the colour shows', viewsOf(run).map((view) => [view, VIEWS[view]]), viewOf(run), (view) => state.set({ heat: view })),
+    viewsOf(run).length > 1 && segments('what the colour shows', viewsOf(run).map((view) => [view, view === 'erasure' && inside(run.where) ? 'Depth' : VIEWS[view]]), viewOf(run), (view) => state.set({ heat: view })),
     choice('order', orders, state.get('order', 'score'), (order) => state.set({ order })),
-    run.where.score !== 'em' && choice('show', [['', 'all'], ['hidden', 'hidden'], ['partly erased', 'partly erased'], ['erased', 'erased'], ['no verdict', 'unscored']], state.get('only'), (only) => state.set({ only })),
+    run.where.score !== 'em' && choice('show', [['', 'all'], ['hidden', 'hidden'], ...(inside(run.where) ? [['no verdict', 'all others']] : [['partly erased', 'partly erased'], ['erased', 'erased'], ['no verdict', 'unscored']])], state.get('only'), (only) => state.set({ only })),
     segments('row height', [['', 'read'], ['1', 'overview']], state.get('dense'), (dense) => state.set({ dense })),
     h('span', { class: 'count', 'aria-live': 'polite' }),
   ].filter(Boolean));
@@ -153,9 +153,9 @@ function drawHeatHead(part) {
     !dense && h('span', { class: 'side', style: { left: `${width - bar + 10}px` } }, SCORE_NAMES[heat.run.where.score]),
   ].filter(Boolean));
   const name = { erasure: 'erasure', s1: 'delta', s2: 'delta', difference: 'difference', match: 'match' }[viewOf(heat.run)];
-  const [from, to] = { erasure: ['still held', 'erased'], delta: ['0', `${brief(spread())} nats`], difference: [short(current.other()?.label ?? '', 18), short(heat.run.label, 18)], match: ['lost', 'still said'] }[name];
+  const [from, to] = { erasure: ['still held', inside(heat.run.where) ? 'shows nothing' : 'erased'], delta: ['0', `${brief(spread())} nats`], difference: [short(current.other()?.label ?? '', 18), short(heat.run.label, 18)], match: ['lost', 'still said'] }[name];
   part.legend.replaceChildren(...[
-    h('span', {}, name === 'difference' ? `more erased in ${from}` : from), h('span', { class: 'bar', style: { background: gradient(name) } }), h('span', {}, to),
+    h('span', {}, name === 'difference' ? `more erased in ${from}` : from), h('span', { class: 'bar', style: { background: gradient(name === 'erasure' ? rampOf(heat.run.where) : name) } }), h('span', {}, to),
     h('span', { class: 'none' }), h('span', {}, name === 'erasure' || name === 'difference' ? 'layer does not encode the fact' : 'not computed')]);
 }
 
@@ -179,7 +179,7 @@ function drawHeat(part) {
   const { examples, layers } = heat.run.where;
   const { scores } = tables(heat.run);
   const view = viewOf(heat.run);
-  const table = ramp({ erasure: 'erasure', match: 'match', difference: 'difference' }[view] ?? 'delta');
+  const table = ramp({ erasure: rampOf(heat.run.where), match: 'match', difference: 'difference' }[view] ?? 'delta');
   const top = view === 's1' || view === 's2' ? spread() : 1;
   const share = view === 'difference' ? (v) => (v + 1) / 2 : (v) => v / top;
   const [ink, muted, none, faint, focus] = ['--ink', '--muted', '--none', '--faint', '--focus'].map(css);
@@ -200,7 +200,7 @@ function drawHeat(part) {
     pen.fillStyle = ink;
     pen.fillText(fitted(pen, examples[which].entity || examples[which].question || `idx ${examples[which].idx}`, label - 24), 13, y + row / 2);
     const value = scores[which];
-    pen.fillStyle = Number.isFinite(value) ? (heat.run.where.score === 'em' ? ink : wordColour(value)) : muted;
+    pen.fillStyle = Number.isFinite(value) ? (heat.run.where.score === 'em' ? ink : wordColour(value, heat.run.where)) : muted;
     pen.fillText(Number.isFinite(value) ? fmt(value) : 'unscored', width - bar + 10, y + row / 2);
   }
   if (heat.at >= 0 && heat.rows.length) {
@@ -244,7 +244,7 @@ function tipLines(which, column) {
     one.entity && h('span', { class: 'row' }, 'fact: ', bdi(short(one.entity, 120)), h('br')),
     column >= 0 && h('span', { class: 'row' }, em
       ? `layer ${layers[column]}: match ${fmt(s1[cell], 2)} with retain, ${fmt(s2[cell], 2)} with this model`
-      : `layer ${layers[column]}: S1 ${fmt(s1[cell])}, S2 ${fmt(s2[cell])} nats, ${Number.isFinite(erasure[cell]) ? `erasure ${fmt(erasure[cell], 2)}` : 'does not encode it'}`),
+      : `layer ${layers[column]}: S1 ${fmt(s1[cell])}, S2 ${fmt(s2[cell])} nats, ${Number.isFinite(erasure[cell]) ? `${inside(heat.run.where) ? 'depth' : 'erasure'} ${fmt(erasure[cell], 2)}` : 'does not encode it'}`),
   ];
 }
 

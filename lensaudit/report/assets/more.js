@@ -177,7 +177,7 @@ function mountCurves() {
 function mountAttacks() {
   if (!DATA.attacks.length) return;
   const body = section('attacks');
-  const figures = { rtt: rttFigure, relearn: relearnFigure, effort: effortFigure, worst: worstFigure, sample: sampleFigure, know: knowFigure, counterfactual: counterfactualFigure };
+  const figures = { rtt: rttFigure, relearn: relearnFigure, effort: effortFigure, worst: worstFigure, sample: sampleFigure, know: knowFigure };
   const draw = () => body.replaceChildren(h('div', { class: 'pair' }, DATA.attacks.map((one) => figures[one.kind](one))));
   state.on(['theme'], draw);
   draw();
@@ -281,13 +281,6 @@ function knowFigure(one) {
     h('p', { class: 'muted' }, 'Relation ', bdi(one.matrix.relation), ': a row each subject, a column each value, darker the likelier; true values are outlined. ', bits, '.'),
     grid('relations', ['Relation', 'subjects', 'z', 'p'], one.relations.map((row) => h('tr', {}, h('td', {}, bdi(row.relation)), h('td', { class: 'num' }, String(row.n)), h('td', { class: 'num' }, fmt(row.z, 1)), h('td', { class: 'num' }, brief(row.p))))),
     one.controls.map((control) => h('p', { class: control.passed ? 'muted' : 'alarm', style: { margin: '.2rem 0' } }, 'control: ', bdi(control.said))));
-}
-
-// A run without a retain model: its sentence and what led to it; a picture would read like erasure.
-function counterfactualFigure(one) {
-  return h('div', { class: 'card' }, h('h3', { style: { 'margin-top': '0' } }, bdi(one.source), h('span', { class: 'muted', style: { 'font-weight': '400' } }, ' from inside, without a retain model')),
-    h('p', {}, h('b', {}, bdi(one.headline))),
-    one.because.map((line) => h('p', { class: 'muted', style: { margin: '.2rem 0' } }, bdi(line))));
 }
 
 function mountRecord() {

@@ -21,6 +21,8 @@ function mountScale() {
   draw();
 }
 
+// Anchors that a scale has: beside another question's stream there is one.
+const rolesOf = (condition) => (inside(condition) ? ['full'] : ['full', 'retain']);
 const calibrated = (condition, role) => {
   const found = condition.calibration[role];
   return found && typeof found === 'object' ? found.udr : found;
@@ -28,19 +30,19 @@ const calibrated = (condition, role) => {
 
 // Axis, zones and the two anchors that both forms of the scale share.
 function ground(condition, x, top, bottom, runs) {
-  const floor = runs.find((run) => run.extra.floor)?.extra.floor;
-  const anchors = ['full', 'retain'].map((role) => [role, calibrated(condition, role)]).filter(([, value]) => Number.isFinite(value));
-  const stops = RAMPS[mode()].erasure.map((colour, at, all) => g('stop', { offset: at / (all.length - 1), 'stop-color': colour }));
+  const floor = runs.find((run) => run.extra.floor)?.extra.floor ?? condition.scale?.never_saw;
+  const anchors = rolesOf(condition).map((role) => [role, calibrated(condition, role)]).filter(([, value]) => Number.isFinite(value));
+  const stops = RAMPS[mode()][rampOf(condition)].map((colour, at, all) => g('stop', { offset: at / (all.length - 1), 'stop-color': colour }));
   return [
     g('defs', {}, g('linearGradient', { id: 'ramp' }, stops)),
-    floor && g('rect', { x: x(floor[0]), y: top, width: Math.max(2, x(floor[1]) - x(floor[0])), height: bottom - top, fill: css('--erased'), opacity: .16 }, g('title', {}, `models that never saw the facts: ${fmt(floor[0])} to ${fmt(floor[1])}`)),
+    floor && g('rect', { x: x(floor[0]), y: top, width: Math.max(2, x(floor[1]) - x(floor[0])), height: bottom - top, fill: css(inside(condition) ? '--muted' : '--erased'), opacity: .16 }, g('title', {}, `models that never saw the facts: ${fmt(floor[0])} to ${fmt(floor[1])}`)),
     [0, 0.25, 0.5, 0.75, 1].map((value) => [
       g('line', { class: 'grid', x1: x(value), x2: x(value), y1: top, y2: bottom }),
       g('text', { x: x(value), y: bottom + 26, 'text-anchor': 'middle' }, value === 0 ? '0' : value === 1 ? '1' : String(value)),
     ]),
     g('rect', { x: x(0), y: bottom, width: x(1) - x(0), height: 7, rx: 3.5, fill: 'url(#ramp)' }),
     g('text', { x: x(0), y: bottom + 43, 'text-anchor': 'start' }, 'intact'),
-    g('text', { x: x(1), y: bottom + 43, 'text-anchor': 'end' }, 'erased'),
+    g('text', { x: x(1), y: bottom + 43, 'text-anchor': 'end' }, inside(condition) ? 'shows nothing' : 'erased'),
     anchors.map(([, value]) => g('rect', { x: x(value) - 1.25, y: bottom - 4, width: 2.5, height: 15, rx: 1, fill: css('--ink') })),
   ];
 }
@@ -49,10 +51,10 @@ function forest(runs, condition, width) {
   const longest = Math.max(...runs.map((run) => run.label.length), 11);
   const left = Math.min(width * 0.42, longest * 8 + 22);
   const x = linear(0, 1, left, width - 54);
-  const anchors = ['full', 'retain'].map((role) => ({ ...current.runs().find((run) => run.info.name === condition[role] && Math.abs(run.value - calibrated(condition, role)) < 1e-4), anchor: role, value: calibrated(condition, role) }));
+  const anchors = rolesOf(condition).map((role) => ({ ...current.runs().find((run) => run.info.name === condition[role] && Math.abs(run.value - calibrated(condition, role)) < 1e-4), anchor: role, value: calibrated(condition, role) }));
   const rows = [...anchors, ...runs];
   const step = runs.length > 8 ? 27 : 33;
-  const y = (at) => 20 + at * step + (at > 1 ? 10 : 0);
+  const y = (at) => 20 + at * step + (at >= anchors.length ? 10 : 0);
   const bottom = y(rows.length - 1) + 24;
   const letters = Math.floor((left - 14) / 8);
   const row = (one, at) => {
@@ -74,7 +76,7 @@ function forest(runs, condition, width) {
     return hover(press(line, `${one.label}: ${SCORE_NAMES[condition.score]} ${fmt(one.value)}, show it`, () => current.choose(one)), () => runLines(one));
   };
   return h('div', {}, canvas(width, bottom + 48, `${SCORE_LONG[condition.score]} of ${runs.length} models`, ground(condition, x, 8, bottom, runs), rows.map(row)),
-    h('figcaption', {}, `${SCORE_LONG[condition.score]}${runs.some((run) => Number.isFinite(run.low)) ? `, with 95 % intervals by ${condition.unit}s` : ''}${runs.some((run) => !Number.isFinite(run.low) && run.why) ? '; a model without one has too few' : ''}. ◇ anchors: what calibrates the scale.`));
+    h('figcaption', {}, `${SCORE_LONG[condition.score]}${runs.some((run) => Number.isFinite(run.low)) ? `, with 95 % intervals by ${condition.unit}s` : ''}${runs.some((run) => !Number.isFinite(run.low) && run.why) ? '; a model without one has too few' : ''}. ◇ ${inside(condition) ? 'full: the end of the scale. Shaded: where models read that never saw the facts' : 'anchors: what calibrates the scale'}.`));
 }
 
 const runLines = (run) => [
@@ -113,7 +115,7 @@ function crowd(runs, condition, width) {
     ];
   });
   return h('div', {}, canvas(width, bottom + 48, `${SCORE_LONG[condition.score]} of ${runs.length} models`, ground(condition, x, 4, bottom, runs), dots),
-    h('figcaption', {}, `${SCORE_LONG[condition.score]} of ${runs.length} models; click one to look at it. The bars at the ends are full and retain as sources.`));
+    h('figcaption', {}, `${SCORE_LONG[condition.score]} of ${runs.length} models; click one to look at it. The bars at the ends are ${rolesOf(condition).join(' and ')} as sources.`));
 }
 
 const FIRST_METRICS = ['overall', 'mem', 'privacy', 'utility_rel', 'model_utility', 'forget_Q_A_Prob', 'forget_Q_A_ROUGE', 'forget_quality', 'mia_min_k', 'extraction_strength'];
