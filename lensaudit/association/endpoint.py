@@ -12,7 +12,7 @@ names none; S = log((votes + 1/K) / (n + 1)). The assignment test is exact whate
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import islice, product
@@ -20,18 +20,33 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lensaudit.association.reading import CHAT, Chances, by_subject, names_for, prompt_text
+from lensaudit.association.replies import (
+    NotItsReply,
+    Sample,
+    Scored,
+    check_beginning,
+    check_chat,
+    check_echo,
+    check_readings,
+    check_rest,
+    check_samples,
+    continues,
+    counts_of,
+    sample_of,
+    void_line,
+)
 from lensaudit.association.settings import KnowSettings, ReaderName, Reading
 from lensaudit.data.facts import Fact
 from lensaudit.data.matching import mentions
 from lensaudit.data.relations import Relation
 from lensaudit.errors import InputError, TryAgainError, WorkError
 from lensaudit.files import digest
-from lensaudit.judge.calls import PATH, Call, CallFailure, Found, Reply, Spent, unthought, user
-from lensaudit.judge.client import Budget, JudgeClient, expected_usage, open_client
+from lensaudit.judge.calls import PATH, Call, CallFailure, Found, Reply, Spent, user
+from lensaudit.judge.client import MOST_NATS, Budget, JudgeClient, expected_usage, open_client
 from lensaudit.judge.endpoint import open_endpoint
 from lensaudit.judge.settings import EndpointAccess, JudgeAccess
 from lensaudit.judge.transport import EndpointError
@@ -52,8 +67,6 @@ _PLAIN = {"temperature": 1, "top_p": 1}
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError)
 Form = Mapping[str, Any]
 """Fields of a request that ask for log-probabilities or answers."""
-Scored = list[tuple[Any, float]]
-"""Tokens of a text, each with its log-prob, nats; that of the first is nothing."""
 
 
 def is_address(source: str) -> bool:
@@ -160,7 +173,8 @@ def calls_of(served: Served, reader: str, asked: Relation, shots: Sequence[Fact]
         else:
             bodies = [{"prompt": [text, *(f"{text} {value}" for value in asked.values)]}]
         for body in bodies:
-            yield Call(served.host, {**fixed, **body}, path=path, weights=served.weights)
+            call = Call(served.host, {**fixed, **body}, path=path, weights=served.weights)
+            yield replace(call, check=_fault_of(call)) if served.reading == "logprobs" else call
 
 
 def _begun(question: str, text: str) -> dict[str, Any]:
@@ -218,7 +232,8 @@ def reached(
         f"nothing vouches for the model behind {served.url}: it is known by what its server says"
     ]
     if served.reading != served.readings[0]:
-        remarks.append(f"samples are taken: no log-probabilities of prompts ({whys[0]})")
+        why = "; ".join(dict.fromkeys(whys))
+        remarks.append(f"samples are taken: no log-probabilities of prompts ({why})")
     if not ends:
         remarks.append("values share a token with their prompt: differences of totals are read")
     gone = [one for one in readers if one not in left]
@@ -259,16 +274,24 @@ def _shaped(
                     own = _tried(client, trial, calls_of(trial, reader, asked, shots))
                 except _Refused as error:
                     whys.append(str(error))
+                    if error.answered:
+                        break
                 else:
                     forms[path], ends = form, ends and own
                     break
         if forms:
             return replace(served, reading=reading, forms=forms), whys, ends
-    raise InputError(f"--source {served.url}: can be read in no way; {whys[0]}")
+    why = "; ".join(dict.fromkeys(whys))
+    raise InputError(f"--source {served.url}: can be read in no way; {why}")
 
 
 class _Refused(Exception):
-    """The server does not answer to a form; why."""
+    """The server does not answer to a form, or its answers hold nothing; why."""
+
+    def __init__(self, why: str, *, answered: bool = False):
+        super().__init__(why)
+        self.answered = answered
+        """Does it take the form, so that no other is tried?"""
 
 
 def _tried(client: JudgeClient, trial: Served, calls: Iterator[Call]) -> bool:
@@ -285,10 +308,24 @@ def _tried(client: JudgeClient, trial: Served, calls: Iterator[Call]) -> bool:
         if isinstance(outcome, CallFailure):
             raise _unusable(outcome)
         try:
-            texts += _tokens(call, outcome.raw) if scores else []
-        except _MALFORMED as error:
-            raise _Refused("its reply holds no log-probs of its prompt") from error
-    return not scores or all(_continues(one, texts[0]) for one in texts[1:])
+            texts += _tokens(call, outcome.raw) if scores else _checked(call, outcome)
+        except NotItsReply as error:
+            raise _Refused(str(error), answered=not scores) from error
+    try:
+        for one in texts[1:]:
+            check_beginning(texts[0], one)
+        check_readings([texts])
+    except NotItsReply as error:
+        raise _Refused(str(error)) from error
+    return all(continues(one, texts[0]) for one in texts[1:])
+
+
+def _checked(call: Call, reply: Reply) -> tuple[()]:
+    """No tokens; refuses a first reply all of whose samples are empty, or thoughts without end."""
+    samples = _samples(call, reply)
+    if all(one.void in ("empty", "thought") for one in samples):
+        check_samples(counts_of([samples], [[False] * len(samples)]))
+    return ()
 
 
 def _unusable(outcome: CallFailure) -> Exception:
@@ -320,31 +357,56 @@ def _fingerprint(
         why = _unusable(outcome) if isinstance(outcome, CallFailure) else None
         if why and not isinstance(why, _Refused):
             raise why
-        said.append(_texts(outcome) if isinstance(outcome, Reply) else None)
+        heard = _samples(call, outcome) if isinstance(outcome, Reply) else ()
+        said.append([one.text for one in heard] if isinstance(outcome, Reply) else None)
     return digest([served.url, served.model, [entry.get(name) for name in _TOLD], said])
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What a reader says of every value, and of samples how many hold no answer."""
+
+    table: Chances
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """By kind, as `counts_of`; empty where nothing was sampled."""
 
 
 def heard_from(
     client: JudgeClient, served: Served, asked: Relation, reader: str, shots: Sequence[Fact]
-) -> Chances:
+) -> Heard:
     """What the model behind an address says of every value.
 
     Raises:
-        InputError: the server refuses, and has answered nothing.
+        InputError: the server refuses, and has answered nothing; or what it sends is no reading.
         WorkError: it fails, or a cap is reached; answers so far are kept.
     """
     calls = list(calls_of(served, reader, asked, shots))
-    if served.reading == "samples":
-        rows = [log_shares(one, asked.values) for one in _sampled(client, calls, served)]
-    else:
-        rows = list(_scored(client, calls, len(asked.values)))
-    return by_subject(rows, len(asked.templates))
+    counts: Mapping[str, int] = {}
+    try:
+        if served.reading == "samples":
+            samples = _sampled(client, calls, served)
+            named = [[any(_named(one.text, asked.values)) for one in row] for row in samples]
+            counts = counts_of(samples, named)
+            check_samples(counts)
+            rows = [log_shares([one.text for one in row], asked.values) for row in samples]
+        else:
+            rows = list(_scored(client, calls, len(asked.values)))
+    except NotItsReply as error:
+        raise InputError(f"{client.endpoint.host}, {asked.name}: {error}") from error
+    return Heard(by_subject(rows, len(asked.templates)), counts)
+
+
+def heard_line(counts: Iterable[Mapping[str, int]]) -> str:
+    """How many samples of a run hold no answer, for people; empty where all do."""
+    return void_line(sum(map(Counter, counts), Counter[str]()))
 
 
 def _answered(client: JudgeClient, found: Found) -> dict[str, Reply]:
     """The replies by key, where nothing failed."""
     client.refuse_fatal()
     for one in found.values():
+        if isinstance(one, CallFailure) and one.cause == "garbage":
+            raise InputError(f"{client.endpoint.host}: {one.reason}")
         if isinstance(one, CallFailure):
             kept = f"answers so far are kept in {client.cache.path}: run again to go on"
             raise WorkError(f"{client.endpoint.host}: {one.reason}; {kept}")
@@ -356,13 +418,10 @@ def _scored(
 ) -> Iterator[Float[Tensor, " value"]]:
     """By prompt the log-probs of the values, nats."""
     found = _answered(client, client.ask(calls))
-    try:
-        texts = [one for call in calls for one in _tokens(call, found[call.key].raw)]
-    except _MALFORMED as error:
-        host = client.endpoint.host
-        raise WorkError(f"{host}: a reply holds no log-probs of its prompt") from error
-    for at in range(0, len(texts), n_values + 1):
-        alone, *joint = texts[at : at + n_values + 1]
+    texts = [one for call in calls for one in _tokens(call, found[call.key].raw)]
+    by_prompt = [texts[at : at + n_values + 1] for at in range(0, len(texts), n_values + 1)]
+    check_readings(by_prompt)
+    for alone, *joint in by_prompt:
         yield torch.tensor([after(one, alone) for one in joint], dtype=torch.float64)
 
 
@@ -374,62 +433,92 @@ def after(joint: Scored, alone: Scored) -> float:
     >>> after([("a", 0.0), ("bc", -2.0)], [("a", 0.0), ("b", -1.25)])  # no token begins there
     -0.75
     """
-    begin = len(alone) if _continues(joint, alone) else 0
+    begin = len(alone) if continues(joint, alone) else 0
     return sum(nats for _, nats in joint[begin:]) - sum(nats for _, nats in alone[begin:])
 
 
-def _continues(joint: Scored, alone: Scored) -> bool:
-    return [one for one, _ in joint[: len(alone)]] == [one for one, _ in alone]
+def _fault_of(call: Call) -> Callable[[Mapping[str, Any]], str]:
+    """Why a reply does not hold the log-probs of what a call sends; empty: it does."""
+
+    def fault(raw: Mapping[str, Any]) -> str:
+        try:
+            _tokens(call, raw)
+        except NotItsReply as error:
+            return str(error)
+        return ""
+
+    return fault
 
 
 def _tokens(call: Call, raw: Mapping[str, Any]) -> list[Scored]:
-    """The tokens of every text that a request holds.
+    """The tokens of every text that a request holds, which they spell.
 
     Raises:
-        LookupError, TypeError, ValueError, AttributeError: the reply does not say them.
+        NotItsReply: the reply does not say them.
     """
-    if call.path == PATH:
-        return [_listed(raw["prompt_logprobs"])]
-    choices = sorted(raw["choices"], key=lambda one: one["index"])
-    return [
-        _echoed(one, text) if "echo" in call.body else _listed(one["prompt_logprobs"])
-        for one, text in zip(choices, call.texts, strict=True)
-    ]
+    try:
+        if call.path == PATH:
+            question, *answer = call.texts
+            found, names = _listed(raw["prompt_logprobs"])
+            check_chat(names, question, "".join(answer))
+            return [found]
+        choices = sorted(raw["choices"], key=lambda one: one["index"])
+        read = _echoed if "echo" in call.body else _rest
+        return [read(one, text) for one, text in zip(choices, call.texts, strict=True)]
+    except NotItsReply:
+        raise
+    except _MALFORMED as error:
+        raise NotItsReply("its reply holds no log-probs of its prompt") from error
 
 
 def _echoed(choice: Mapping[str, Any], text: str) -> Scored:
     if choice["text"] != text:
-        raise ValueError("its echo is another text")
+        raise NotItsReply("its echo is another text")
     told = choice["logprobs"]
-    return _finite(zip(told["tokens"], [0.0, *told["token_logprobs"][1:]], strict=True))
+    found = _finite(zip(told["tokens"], [0.0, *told["token_logprobs"][1:]], strict=True))
+    check_echo(told["tokens"], text)
+    return found
 
 
-def _listed(rows: Sequence[Any]) -> Scored:
-    """Of vLLM's list, whose first is null and whose others hold the prompt's own token alone."""
-    told = [(token, own["logprob"]) for row in rows[1:] for ((token, own),) in [row.items()]]
-    return _finite([(None, 0.0), *told])
+def _rest(choice: Mapping[str, Any], text: str) -> Scored:
+    found, names = _listed(choice["prompt_logprobs"])
+    check_rest(names, text)
+    return found
+
+
+def _listed(rows: Sequence[Any]) -> tuple[Scored, list[str]]:
+    """Of vLLM's list, whose first is null and whose others hold the prompt's own token alone.
+
+    And how the tokens after the first are spelled.
+    """
+    told = [one for row in rows[1:] for one in [row.items()]]
+    pairs = [(token, own) for ((token, own),) in told]
+    names = [own["decoded_token"] for _, own in pairs]
+    return _finite([(None, 0.0), *((token, own["logprob"]) for token, own in pairs)]), names
 
 
 def _finite(tokens: Iterable[tuple[Any, Any]]) -> Scored:
     found = [(token, float(nats)) for token, nats in tokens]
     if not all(math.isfinite(nats) for _, nats in found):
         raise ValueError("not finite")
+    if (top := max(nats for _, nats in found)) > MOST_NATS:
+        raise NotItsReply(f"a log-prob is {top:g}: none is above 0")
     return found
 
 
-def _sampled(client: JudgeClient, calls: Sequence[Call], served: Served) -> list[list[str]]:
+def _sampled(client: JudgeClient, calls: Sequence[Call], served: Served) -> list[list[Sample]]:
     """By prompt as many answers as are wanted; a server may give one a request."""
     n = served.settings.samples
 
-    def so_far(call: Call, found: Found) -> tuple[list[str], Call | None]:
+    def so_far(call: Call, found: Found) -> tuple[list[Sample], Call | None]:
         """Answers to a prompt, and what is asked next."""
-        texts: list[str] = []
+        texts: list[Sample] = []
         more = call
         while len(texts) < n:
             outcome = found.get(more.key)
             if not isinstance(outcome, Reply):
                 return texts, None if outcome else more
-            texts += _texts(outcome)
+            texts += _samples(call, outcome)
             more = replace(call, replicate=more.replicate + 1)
         return texts[:n], None
 
@@ -440,15 +529,10 @@ def _sampled(client: JudgeClient, calls: Sequence[Call], served: Served) -> list
     return [so_far(call, found)[0] for call in calls]
 
 
-def _texts(reply: Reply) -> list[str]:
-    """Answers in a reply: of a chat without thoughts, of a completion the first line."""
-    said = [
-        unthought(str((one.get("message") or {}).get("content") or ""))
-        if "message" in one
-        else one["text"].lstrip().partition("\n")[0]
-        for one in reply.raw["choices"]
-    ]
-    return said or [""]
+def _samples(call: Call, reply: Reply) -> list[Sample]:
+    """Answers in a reply."""
+    prompt = call.texts[0] if call.path == COMPLETIONS else ""
+    return [sample_of(one, prompt) for one in reply.raw["choices"]] or [Sample("", "empty")]
 
 
 def log_shares(answers: Sequence[str], values: Sequence[str]) -> Float[Tensor, " value"]:
@@ -464,7 +548,12 @@ def log_shares(answers: Sequence[str], values: Sequence[str]) -> Float[Tensor, "
     """
     votes = torch.full((len(values),), 1 / len(values), dtype=torch.float64)
     for text, n in Counter(answers).items():
-        named = torch.tensor([mentions(text, one) for one in values])
+        named = _named(text, values)
         named = named if named.any() else ~named
         votes += n * named / named.sum()
     return (votes / (len(answers) + 1)).log()
+
+
+def _named(text: str, values: Sequence[str]) -> Bool[Tensor, " value"]:
+    """Which values an answer names."""
+    return torch.tensor([mentions(text, one) for one in values])

@@ -1,17 +1,15 @@
 """From a model's name to a finished folder: what `lensaudit know` and `la.know` do."""
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from lensaudit.association.endpoint import Served, expected, heard_from, reached
+from lensaudit.association.endpoint import Heard, Served, expected, heard_from, heard_line, reached
 from lensaudit.association.evidence import (
     KnowOutcome,
     RelationReading,
@@ -212,12 +210,15 @@ def ask(know: Know, *, progress: Tell = unheard) -> KnowOutcome:
                     {
                         "relation": asked_hash([asked]),
                         "reader": name,
-                        "rows": [[round(one, _DIGITS) for one in row] for row in table.tolist()],
+                        "rows": [[round(x, _DIGITS) for x in row] for row in one.table.tolist()],
+                        **({"samples": dict(one.counts)} if one.counts else {}),
                     }
-                    for name, table in rows.items()
+                    for name, one in rows.items()
                 )
                 n_done += len(readers)
                 progress(Progress(f"asking {know.source.spec.name} who has what", n_done, total))
+    line = heard_line(one for source, ledger, _ in todo for one in _counts(know, source, ledger))
+    know = replace(know, remarks=(*know.remarks, *([line] if line else [])))
     return outcome_of(know, [_heard(know, one, ledger) for one, ledger, _ in todo])
 
 
@@ -248,7 +249,7 @@ def _read(
     asked: Relation,
     kept: dict[str, Any],
     layers: Sequence[int],
-) -> dict[str, Float[Tensor, "subject value"]]:
+) -> dict[str, Heard]:
     """What readers say, by layer where they read layers; those of one prompt read it together."""
     if isinstance(model, JudgeClient):
         assert isinstance(know.source, Served)
@@ -267,7 +268,7 @@ def _read(
     for reader in readers:
         if reader not in found and reader not in heads:
             found[reader] = said(model, asked, reader, know.shots if reader == FEW_SHOT else ())
-    return {name: found[name] for name in found if name.split()[0] in readers}
+    return {name: Heard(found[name]) for name in found if name.split()[0] in readers}
 
 
 def _ledger(know: Know, one: Checkpoint | Served) -> keyed.Ledger:
@@ -286,6 +287,15 @@ def _ledger(know: Know, one: Checkpoint | Served) -> keyed.Ledger:
     }
     path = keyed.ledger_path(Path(know.settings.activations) / "know", one.spec.name, key)
     return keyed.Ledger(path, "know", key)
+
+
+def _counts(
+    know: Know, one: Checkpoint | Served, ledger: keyed.Ledger
+) -> Iterator[Mapping[str, int]]:
+    """How many samples of each reading of this run hold no answer, by kind."""
+    own = {(asked_hash([asked]), name) for asked, names in _wanted(know, one) for name in names}
+    rows = (row for row in ledger.rows if (row["relation"], row["reader"]) in own)
+    yield from (row["samples"] for row in rows if "samples" in row)
 
 
 def _heard(know: Know, one: Checkpoint | Served, ledger: keyed.Ledger) -> list[RelationReading]:

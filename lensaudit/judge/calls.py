@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +28,12 @@ from lensaudit.results.reading import part
 PATH = "/chat/completions"
 TOP_LOGPROBS = 20
 """The most that OpenAI and, by default, vLLM give."""
+_TEXTS = ("text", "output_text")
+_OTHERS = {
+    "reasoning_content": ("thinking", "reasoning", "redacted_thinking", "summary_text"),
+    "refusal": ("refusal",),
+}
+"""Types of the parts of a message: its texts, and by field what else there is."""
 _THOUGHT = re.compile(r"\s*<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
 
 
@@ -44,6 +50,8 @@ class Call:
     """Below the base URL."""
     weights: str = ""
     """Tells models apart that one server gives one name."""
+    check: Callable[[Mapping[str, Any]], str] = field(default=lambda raw: "", compare=False)
+    """Why a reply does not belong to what is sent; empty: it does. Others are not kept."""
 
     @cached_property
     def key(self) -> str:
@@ -203,8 +211,10 @@ def checked(raw: Any, call: Call, endpoint: Endpoint) -> CallOutcome:
             return CallFailure(
                 "api_error", f"the server's reply is an error: {raw['error']!s:.160}"
             )
+        for choice in raw["choices"]:
+            _join_parts(choice)
         if call.path != PATH and all([isinstance(one["text"], str) for one in raw["choices"]]):
-            return Reply(raw)  # texts, without a message
+            return _belongs(raw, call)  # texts, without a message
         message = _message(raw)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return CallFailure("api_error", "the server's reply is no chat completion", "garbage")
@@ -214,7 +224,13 @@ def checked(raw: Any, call: Call, endpoint: Endpoint) -> CallOutcome:
     reply = Reply(raw)
     if call.body.get("logprobs") and not reply.first_token and not reply.refusal:
         return CallFailure("no_logprobs", "the server sent no log-probabilities")
-    return reply
+    return _belongs(raw, call)
+
+
+def _belongs(raw: Mapping[str, Any], call: Call) -> CallOutcome:
+    """A reply, or why it does not belong to its call."""
+    why = call.check(raw)
+    return CallFailure("api_error", why, "garbage") if why else Reply(raw)
 
 
 def _message(raw: Any) -> Mapping[str, Any]:
@@ -222,6 +238,24 @@ def _message(raw: Any) -> Mapping[str, Any]:
     if not isinstance(message, Mapping):
         raise TypeError("message")
     return message
+
+
+def _join_parts(choice: dict[str, Any]) -> None:
+    """Make one text of a message whose content is a list of parts; thoughts stand apart from it."""
+    content = part(choice, "message").get("content")
+    if not isinstance(content, list):
+        return
+    parts = [one if isinstance(one, dict) else {"type": "text", "text": one} for one in content]
+    texts = [one["text"] for one in parts if one.get("type") in _TEXTS]
+    message = {**choice["message"], "content": "".join(texts)}
+    others = [one for one in parts if one.get("type") not in _TEXTS]
+    for field_name, kinds in _OTHERS.items():
+        if found := [one for one in others if one.get("type") in kinds]:
+            message.setdefault(field_name, json.dumps(found))
+            others = [one for one in others if one not in found]
+    if others:
+        raise TypeError(f"a part that is no text: {others[0]!s:.40}")
+    choice["message"] = message
 
 
 def objects(value: Any) -> list[Mapping[str, Any]]:

@@ -38,10 +38,12 @@ from lensaudit.settings import path_of
 
 STOP_AFTER = 5
 """Calls that fail in a row before the rest is given up: a server that is down is not asked on."""
-KIND = "capability/2"
+KIND = "capability/3"
 """Of facts in the cache; the number says which questions were asked."""
 NUMBER_PROBE = "Reply with the number 100 and nothing else."
 LETTER_PROBE = "Reply with the letter A and nothing else."
+OPEN_PROBE = "Reply with any number from 0 to 100 and nothing else."
+"""Has many answers: who gives one alternative gives no distribution."""
 FORMAT_PROBE = "Reply with the word JSON and nothing else."
 """Asks for no object: what comes as one was made one by the server. OpenAI wants the word JSON."""
 _PROBE_TOKENS = 5
@@ -49,6 +51,11 @@ _PROBE_TOKENS = 5
 _FORMAT_TOKENS = 20
 _THINKING_TOKENS = 2048
 """Room for a thought before the object."""
+_LEAST_ALTERNATIVES = 2
+FLOOR_NATS = -99.0
+"""Servers write -100, -9999 or less for a token that they have no log-prob of; models reach -60."""
+MOST_NATS = 1e-3
+"""Of a log-probability, which rounding may lift above 0."""
 _FEWER = 5
 _ATTEMPTS = 6
 _SCHEMA = {
@@ -371,8 +378,10 @@ def probe(client: JudgeClient) -> Capability:
             raise _unusable(outcome)
     else:
         note = "the server takes no request for log-probabilities"
-    found = replace(found, thinks=outcome.thought)
-    found = replace(found, **_reading(found, outcome.first_token, note, client))
+    found, tokens = replace(found, thinks=outcome.thought), outcome.first_token
+    if tokens and (why := _no_distribution(found, tokens, client)):
+        found, tokens, note = replace(found, n_alternatives=0), {}, why
+    found = replace(found, **_reading(found, tokens, note, client))
     return replace(found, format=_format(found, client))
 
 
@@ -411,6 +420,31 @@ def _adapted(found: Capability, reason: str) -> Capability:
     if other := next((one for one in changed if one != found), None):
         return other
     raise InputError(f"the judge cannot be probed: {reason}")
+
+
+def _no_distribution(found: Capability, tokens: Mapping[str, float], client: JudgeClient) -> str:
+    """Why a first token's alternatives are no distribution; empty: they are one.
+
+    A sure model may send one alternative alone: it is then asked what has many answers.
+    """
+    if _fault_of(tokens, found.n_alternatives) and max(tokens.values()) <= MOST_NATS:
+        outcome = _probed(client, found, OPEN_PROBE, _PROBE_TOKENS, found.logprob_settings())
+        if isinstance(outcome, CallFailure):
+            return outcome.reason
+        tokens = outcome.first_token
+    return _fault_of(tokens, found.n_alternatives)
+
+
+def _fault_of(tokens: Mapping[str, float], n_wanted: int) -> str:
+    nats = sorted(one for one in tokens.values() if one > FLOOR_NATS)
+    if nats and nats[-1] > MOST_NATS:
+        return f"the server sends {nats[-1]:.3g} where a log-probability belongs"
+    if len(nats) < _LEAST_ALTERNATIVES:
+        what = f"of {n_wanted} alternatives of a first token the server sends {len(nats)}"
+        return f"{what}: no distribution"
+    if len(nats) > _LEAST_ALTERNATIVES and nats[0] == nats[-1]:
+        return f"all {len(nats)} alternatives of a first token are equally likely"
+    return ""
 
 
 def _reading(

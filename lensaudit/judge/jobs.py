@@ -341,6 +341,8 @@ def run_job(
             tell(f"{held(opened.placed(tell))}; nothing to do")
             return found
     with open_job(settings, progress) as opened, opened.alone(tell) as job:
+        if isinstance(job.grader, ScalarJudge) and job.grader.fallback:
+            tell(job.grader.fallback)
         return job.judged().written()
 
 

@@ -40,7 +40,9 @@ N_SAMPLES = 5
 """Answers averaged in mode `sample` (spec: 5 to 10)."""
 _SHOWN_TOKENS = 5
 _ROUNDING = 1e-3
-_NUMBER = re.compile(r'\s*["\'`*]*(\d{1,3})(?:\.0+)?["\'`*]*\s*(?:/\s*100|%)?\s*\.?["\'`*]*\s*')
+_SURE = 0.95
+"""Probability of an only alternative beside which others do not matter."""
+_NUMBER = re.compile(r'["\'`*\s]*(\d{1,3}(?:\.\d+)?)["\'`*\s]*(?:/\s*100|%)?\s*\.?["\'`*\s]*')
 
 LETTERS = {"A": 0.0, "B": 25.0, "C": 50.0, "D": 75.0, "E": 100.0}
 SUFFIXES: dict[Mode, str] = {
@@ -86,6 +88,9 @@ def weighted(tokens: Mapping[str, float], mode: Mode) -> JudgeVerdict:
     if not ranked or total > 1 + _ROUNDING:
         reason = f"the first token's probabilities sum to {total:.3g}: no log-probabilities"
         return JudgeVerdict(None, reason, "no_logprobs", tokens=shown)
+    if len(ranked) == 1 and total < _SURE:
+        reason = f"one alternative of the first token was sent, with a probability of {total:.2f}"
+        return JudgeVerdict(None, reason, "no_logprobs", tokens=shown)
     worth: dict[float, float] = defaultdict(float)
     for token, p in probs.items():
         value = value_of(token, mode)
@@ -116,7 +121,7 @@ def parsed(text: str) -> JudgeVerdict:
     """
     text = unthought(text)
     match = _NUMBER.fullmatch(text)
-    if match is not None and int(match[1]) <= 100:
+    if match is not None and float(match[1]) <= 100:
         return JudgeVerdict(float(match[1]), argmax=float(match[1]))
     if declines(text) or text.strip().upper().startswith("REFUSAL"):
         return JudgeVerdict(None, "the judge declines to answer", "refusal")
@@ -166,6 +171,13 @@ class ScalarJudge:
             "max_tokens": self.limit,
             "scale": [0, 100],
         }
+
+    @property
+    def fallback(self) -> str:
+        """How scores are read where no probabilities can be, and why; empty: they can."""
+        how = {"sample": f"means of {N_SAMPLES} samples", "text": "single replies"}
+        said, why = how.get(self.capability.mode), self.capability.note
+        return f"scores of {self.name} are {said}: {why}" if said and why else ""
 
     @property
     def limit(self) -> int:

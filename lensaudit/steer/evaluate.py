@@ -412,7 +412,8 @@ class Steering(TraitModel):
             ask = evaluate
             own = ("name", "vector", "coefficients", "as_ratio")
             inputs = {"vector": hashes[0]}
-        with judges(settings.judge, settings.coherence_judge, settings, progress) as by:
+        names = settings.judge, settings.coherence_judge
+        with judges(*names, settings, progress, self.notice) as by:
             claim(out, COMMAND, [file], record)
             job = replace(job, rows=levels_of(job, by))
             made = {

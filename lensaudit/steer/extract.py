@@ -190,7 +190,7 @@ def samples_of(job: TraitModel) -> list[ContrastSample]:
     samples = elicit(job)
     if name == "none":
         return samples
-    with judges(name, None, access, job.progress) as by:
+    with judges(name, None, access, job.progress, job.notice) as by:
         return filtered(replace(job, progress=unheard), samples, by)
 
 

@@ -574,7 +574,11 @@ def identity_of(judge: Judge) -> dict[str, str]:
 
 @contextlib.contextmanager
 def judges(
-    judge: str, coherence: str | None, access: JudgeAccess, progress: Tell
+    judge: str,
+    coherence: str | None,
+    access: JudgeAccess,
+    progress: Tell,
+    notice: Notice = unheard,
 ) -> Iterator[tuple[Judge, Judge]]:
     """The judges of trait and coherence while the block lasts; what may be used, both use.
 
@@ -592,7 +596,9 @@ def judges(
             opening = open_client(access, name, progress=progress, budget=budget)
             client = stack.enter_context(opening)
             budget = client.budget
-            opened[name] = ScalarJudge(client, client.capability())
+            opened[name] = scalar = ScalarJudge(client, client.capability())
+            if scalar.fallback:
+                notice(scalar.fallback)
         yield opened[first], opened[second]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from support.served_model import ServedModel
 import lensaudit as la
 from lensaudit.association.endpoint import ANSWER_TOKENS, calls_of, forms_of, log_shares, served_at
 from lensaudit.association.reading import prompts_of
+from lensaudit.association.replies import NotItsReply, check_echo
 from lensaudit.association.settings import KnowSettings
 from lensaudit.cli.main import run
 from lensaudit.data.relations import relations_of
@@ -210,6 +212,142 @@ def test_what_is_sent_has_the_tokens_that_the_model_itself_reads(reader):
         assert tuple(model.tokenizer(alone)["input_ids"]) == ids
         for text, value in zip(joint, values, strict=True):
             assert tuple(model.tokenizer(text)["input_ids"]) == (*ids, *value)
+
+
+def cut_left(row):
+    told = row["logprobs"]
+    for name in ("tokens", "token_logprobs"):
+        told[name] = told[name][-6:]
+    told["token_logprobs"][0] = None
+
+
+def generated_alone(row):
+    row["logprobs"] |= {"tokens": [" x"], "token_logprobs": [-0.7]}
+
+
+def each(change):
+    """A fault of every log-prob after the first, which is none."""
+
+    def spoil(row):
+        told = row["logprobs"]["token_logprobs"]
+        told[1:] = map(change, told[1:])
+
+    return spoil
+
+
+def shifted(row):
+    row["logprobs"]["token_logprobs"] = [*row["logprobs"]["token_logprobs"][1:], -0.1]
+
+
+def shuffled(row):
+    row["logprobs"]["tokens"].reverse()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (cut_left, "do not spell the text that was sent, whole"),
+        (generated_alone, "do not spell the text that was sent, whole"),
+        (shuffled, "do not spell the text that was sent, whole"),
+        (each(lambda nats: 0.0), "log-probs of values are 0"),
+        (each(lambda nats: -9999.0), "are at a floor (-9999)"),
+        (each(lambda nats: 2.0**nats), "none is above 0"),
+        (each(lambda nats: None), "holds no log-probs"),
+        (shifted, "nats apart alone and before a value"),
+        (lambda row: row["logprobs"]["tokens"].append("x"), "holds no log-probs"),
+        (lambda row: {**row, "text": "Who?"}, "its echo is another text"),
+    ],
+)
+def test_log_probs_that_do_not_belong_to_their_prompt_are_none(spoil, said, capsys):
+    can = {"completions": ("samples", "echo")}
+    with ServedModel(EMBEDDED / "full", can=can) as stub:
+        stub.spoil = spoil
+        assert asked(stub, "--reader", "outputs", "--reading", "logprobs") == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
+    assert not Path("o").exists()
+
+
+def test_log_probs_of_a_cut_chat_are_none(capsys):
+    shutil.copytree(EMBEDDED / "full", "chatty")
+    Path("chatty/chat_template.jinja").write_text(CHAT)
+    with ServedModel(Path("chatty"), can={"chat": ("prompt_logprobs",)}) as stub:
+        given = ("--reader", "chat", "--reading", "logprobs")
+        for rows, said in (
+            (slice(-3, None), "do not hold the question"),
+            (slice(0, -1), "does not end in the answer that was begun"),
+        ):
+            stub.spoil = lambda row, rows=rows: {
+                **row,
+                "prompt_logprobs": [None, *row["prompt_logprobs"][1:][rows]],
+            }
+            assert asked(stub, *given) == 2
+            assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("names", "text", "spelt"),
+    [
+        (["<s>", "▁Who", "▁is", "▁Zoë"], "Who is Zoë", True),
+        (["Who", "Ġis", "ĊZo", "\ufffd", "\ufffd"], "Who is\nZoë", True),
+        (["[gMASK]", "<sop>", "who", " is zo", "<0xC3>", "<0xAB>"], "Who is Zoë", True),
+        (["谁", "", "\ufffd", "李"], "谁是李", True),
+        (["是", "李"], "谁是李", False),
+        (["Who", "\ufffd", "Zoë"], "Who is Zoë", False),
+        (["<s>", " is", " Zoë"], "Who is Zoë", False),
+        (["Who", " is", " Zoë", "</s>"], "Who is Zoë", False),
+    ],
+)
+def test_tokens_spell_a_text_in_whatever_way_servers_tell_them(names, text, spelt):
+    with nullcontext() if spelt else pytest.raises(NotItsReply):
+        check_echo(names, text)
+
+
+def chat_choice(content, finish="stop", **more):
+    return {"message": {"content": content, **more}, "finish_reason": finish}
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        (chat_choice(""), "4 are empty"),
+        (chat_choice(None, "length", reasoning_content="Hm"), "4 are thoughts that were cut"),
+        (chat_choice("<think>It may be Lima or", "length"), "4 are thoughts that were cut"),
+        (chat_choice(None, "length"), "4 are thoughts that were cut"),
+        (chat_choice("I'm sorry, I can't say."), "64 are refusals"),
+        (chat_choice("", refusal="no"), "64 are refusals"),
+        (chat_choice("Well, that is a long", "length"), "64 are cut before they name a value"),
+        (chat_choice("I am a server."), "64 are the same to every prompt"),
+    ],
+)
+def test_samples_that_hold_no_answer_are_no_reading(choice, said, capsys):
+    with ServedModel(EMBEDDED / "full", can={"chat": ("samples",)}) as stub:
+        stub.says = lambda text, n: [choice] * n
+        assert asked(stub, "--reader", "chat", "--samples", "4") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert said in error
+    assert "nothing is read where more than 50% hold no answer" in error
+    assert not Path("o/summary.json").exists()
+
+
+def test_answers_after_a_thought_and_in_parts_are_read_and_counted():
+    """Of every four answers one is empty, one thinks of every town first, two are in parts."""
+    rows = [one for one in la.forget_set("demo") if one.relation == "birthplace"]
+    towns = ", ".join(one.entity for one in rows)
+
+    def says(text, n):
+        town = next((one.entity for one in rows if one.question in text), "?")
+        parts = [{"type": "thinking", "thinking": towns}, {"type": "text", "text": f"In {town}."}]
+        thought = chat_choice(f"<think>One of {towns}</think>In {town}.")
+        return [thought, chat_choice(""), *[chat_choice(parts)] * 2][:n]
+
+    with ServedModel(EMBEDDED / "full", can={"chat": ("samples",)}) as stub:
+        stub.says = says
+        assert asked(stub, "--reader", "chat", "--samples", "4") == 0
+    n = 4 * len(rows) * 2  # two wordings
+    assert (
+        f"of {n} samples {n // 4} are empty, {3 * n // 4} follow a thought" in summary()["remarks"]
+    )
+    assert summary()["p"] < 1e-3
 
 
 def test_a_value_that_shares_a_token_with_its_prompt_is_said():

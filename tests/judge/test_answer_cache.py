@@ -126,7 +126,8 @@ def test_a_locked_cache_is_a_passing_condition(tmp_path, monkeypatch):
         {},
         {"choices": [{}]},
         {"choices": [{"message": None}]},
-        {"choices": [{"message": {"content": ["parts"]}}]},
+        {"choices": [{"message": {"content": [{"type": "image_url"}]}}]},
+        {"choices": [{"message": {"content": [7]}}]},
         {"error": {"message": "no"}},
     ],
 )

@@ -1,4 +1,5 @@
 import dataclasses
+import math
 
 import pytest
 from support.judge_server import Abilities, JudgeStub
@@ -8,7 +9,7 @@ from lensaudit.judge.calls import Reply
 from lensaudit.judge.client import LETTER_PROBE, Capability
 from lensaudit.judge.items import Judge, JudgeRequest
 from lensaudit.judge.prompts import MAX_CHARS, fill, is_cut
-from lensaudit.judge.scalar import ScalarJudge
+from lensaudit.judge.scalar import ScalarJudge, weighted
 
 
 def bodies(stub: JudgeStub) -> list:
@@ -46,6 +47,90 @@ def test_the_probe_chooses_a_mode_that_reads_right(stub_of, client_of, answers, 
     score = ScalarJudge(client, client.capability()).score(answers(1))[0].score
     assert score is not None
     assert score >= 95
+
+
+def told(change):
+    """What becomes of the alternatives that a server sends of a reply's first token."""
+
+    def spoil(raw):
+        for step in (raw["choices"][0].get("logprobs") or {}).get("content") or ():
+            change(step)
+        return raw
+
+    return spoil
+
+
+ONE = told(lambda step: step.update(top_logprobs=step["top_logprobs"][:1]))
+NONE = told(lambda step: step.update(top_logprobs=[]))
+
+
+@told
+def COLLAPSED(step):
+    step["logprob"] = 0.0
+    for at, one in enumerate(step["top_logprobs"]):
+        one["logprob"] = -9999.0 if at else 0.0
+
+
+@told
+def LINEAR(step):
+    for one in (step, *step["top_logprobs"]):
+        one["logprob"] = math.exp(one["logprob"])
+
+
+@told
+def ALIKE(step):
+    for one in (step, *step["top_logprobs"]):
+        one["logprob"] = -3.0
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (NONE, "of 20 alternatives of a first token the server sends 1"),
+        (ONE, "of 20 alternatives of a first token the server sends 1"),
+        (COLLAPSED, "of 20 alternatives of a first token the server sends 1"),
+        (LINEAR, "where a log-probability belongs"),
+        (ALIKE, "alternatives of a first token are equally likely"),
+    ],
+)
+def test_alternatives_that_are_no_distribution_are_not_weighted(
+    stub_of, client_of, answers, spoil, said
+):
+    client = client_of(stub_of(spoil=spoil))
+    judge = ScalarJudge(client, client.capability())
+    assert judge.capability.mode == "sample"
+    assert judge.fallback.startswith("scores of stub-judge are means of 5 samples: ")
+    assert said in judge.fallback
+    assert judge.score(answers(1))[0].score is not None
+
+
+def test_a_judge_that_is_sure_of_the_probe_alone_is_weighted(stub_of, client_of):
+    def spoil(raw):
+        sure = raw["choices"][0]["message"]["content"] == "100"
+        return ONE(COLLAPSED(raw)) if sure else raw
+
+    assert client_of(stub_of(spoil=spoil)).capability().mode == "int100"
+
+
+def test_an_only_alternative_of_an_answer_is_a_score_if_nothing_else_is_likely():
+    sure, unsure = weighted({"80": math.log(0.99)}, "int100"), weighted({"80": -1.05}, "int100")
+    assert sure.score == 80
+    # exp(-1.05) = .35
+    assert (unsure.score, unsure.status) == (None, "no_logprobs")
+    assert "with a probability of 0.35" in unsure.reason
+
+
+def test_the_content_of_a_reply_may_be_a_list_of_parts(stub_of, client_of, answers):
+    def spoil(raw):
+        message = raw["choices"][0]["message"]
+        text = {"type": "text", "text": message["content"]}
+        message["content"] = [{"type": "thinking", "thinking": [{"text": "20?"}]}, text]
+        return raw
+
+    plain, parts = client_of(stub_of(), mode="text"), client_of(stub_of(spoil=spoil), mode="text")
+    said = [ScalarJudge(one, one.capability()).score(answers(1))[0].score for one in (plain, parts)]
+    assert said[0] == said[1] is not None
+    assert (plain.capability().thinks, parts.capability().thinks) == (False, True)
 
 
 def test_a_digit_splitting_tokenizer_read_as_whole_numbers_would_be_wrong(

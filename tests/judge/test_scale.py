@@ -83,6 +83,9 @@ def test_scores_are_convex_and_forget_the_order(weights, rng):
         ("85/100", 85),
         ("**85**", 85),
         ("100%.", 100),
+        ("```\n85\n```", 85),
+        ("85.5", 85.5),
+        ("８５", 85),
         ("<think>\n50 or 60?\n</think>\n85", 85),
     ],
 )
@@ -95,6 +98,7 @@ def test_a_reply_that_is_a_number_is_read(text, score):
     [
         ("7 of 10 say 85", "parse_error"),
         ("101", "parse_error"),
+        ("100.5", "parse_error"),
         ("-5", "parse_error"),
         ("", "parse_error"),
         ("REFUSAL", "refusal"),

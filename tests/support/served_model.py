@@ -11,7 +11,7 @@ padded on the right.
 import functools
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -42,6 +42,10 @@ class ServedModel(JudgeStub):
         self.serve(folder)
         self.joins = False
         """Are the last two tokens of every text told as one?"""
+        self.spoil: Callable[[dict[str, Any]], Any] | None = None
+        """What becomes of every text that is scored."""
+        self.says: Callable[[str, int], list[dict[str, Any]]] | None = None
+        """Choices that stand for sampled answers, by the prompt and how many are wanted."""
         self.times: Counter[str] = Counter()
         """How often a prompt was asked for answers."""
         self.bodies: list[tuple[str, Mapping[str, Any]]] = []
@@ -77,9 +81,13 @@ class ServedModel(JudgeStub):
         texts = self._prompts(kind, body)
         sampled = wanted == "samples"
         rows = self._answers(texts[0], body) if sampled else self._scored(texts, wanted)
+        rows = [self.spoil(row) or row for row in rows] if self.spoil and not sampled else rows
         choices = [{"index": at, **row} for at, row in enumerate(rows)]
         if kind == "chat":
-            choices = [{**one, "message": {"content": one.pop("text")}} for one in choices]
+            choices = [
+                one if "message" in one else {**one, "message": {"content": one.pop("text")}}
+                for one in choices
+            ]
         reply = {"object": "text_completion", "model": body["model"], "choices": choices}
         if kind == "chat" and wanted != "samples":
             reply["prompt_logprobs"] = choices[0].pop("prompt_logprobs")
@@ -121,7 +129,9 @@ class ServedModel(JudgeStub):
 
     @torch.no_grad()
     def _answers(self, text: str, body: Mapping[str, Any]) -> list[dict[str, Any]]:
-        n, greedy = min(body.get("n", 1), self.most), body["temperature"] == 0
+        n, greedy = min(body.get("n", 1), self.most), body.get("temperature") == 0
+        if self.says is not None:
+            return self.says(text, n)
         with self._lock, torch.random.fork_rng():
             # the same answers, whoever asks first: a seed for each time that a prompt is asked
             self.times[text] += 1
