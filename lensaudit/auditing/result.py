@@ -1,7 +1,8 @@
 """What a run found, as its folders hold it; no model library is imported.
 
 Examples and layers as frames, a table and a picture are read from the same files; pandas and
-matplotlib are imported when they are asked for.
+matplotlib are imported when they are asked for. Frames and pictures are no part of the core: the
+package's own `frames` and `plot` make them.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,6 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import lensaudit
 from lensaudit.auditing.question import KNOW, PATCH, anchored, evaluations
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.errors import Failure
@@ -95,16 +97,12 @@ class PatchResult(RunResult):
     @property
     def examples(self) -> "pd.DataFrame":
         """A row per example: text, score, or why it has none; see `la.frames.examples`."""
-        from lensaudit.results import frames
-
-        return frames.examples(self._place)
+        return lensaudit.frames.examples(self._place)
 
     @property
     def layers(self) -> "pd.DataFrame":
         """A row per example and layer: S1, S2, erasure; see `la.frames.layers`."""
-        from lensaudit.results import frames
-
-        return frames.layers(self._place)
+        return lensaudit.frames.layers(self._place)
 
     def plot(self, what: str = "layers", *, ax: "Axes | None" = None) -> "Axes":
         """Draw S1 and S2 by `layers`, the erasure of `examples`, or the `depth` with its interval.
@@ -117,8 +115,7 @@ class PatchResult(RunResult):
             InputError: matplotlib is not installed.
             ValueError: there is no such picture.
         """
-        from lensaudit.results import plot
-
+        plot = lensaudit.plot
         pictures = {"layers": plot.layer_profile, "examples": plot.heatmap, "depth": plot.depth}
         if what not in pictures:
             raise ValueError(f"{what!r}: wanted one of {', '.join(pictures)}")
