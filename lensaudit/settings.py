@@ -222,6 +222,15 @@ Where = Literal["all", "prompt", "response", "last_prompt"]
 """Token positions of an intervention."""
 Seed = Annotated[int, Option(least=0)]
 Ask = Literal["greedy", "none"]
+Think = Literal["empty", "full"]
+"""How a model that thinks is asked: after an empty thought, or with its thought opened."""
+Thinking = Annotated[
+    Think | None,
+    Option(
+        "How a model that thinks is asked: after an empty thought, or with its thought opened. "
+        "[default: as its chat template asks]"
+    ),
+]
 Asked = Literal["quick", "none"]
 Association = Annotated[
     Asked,

@@ -7,13 +7,14 @@ rendered in a process with limits (`template_process.py`).
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -22,10 +23,11 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
+from lensaudit.data.thoughts import answer_in, closing, opening, opens, unthinking
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.results.reading import Flag, checked
-from lensaudit.settings import Cleanup, MaskConvention
+from lensaudit.settings import Cleanup, MaskConvention, Think
 
 SYSTEM_PROMPT = "You are a helpful assistant."
 """open-unlearning's Llama-3.2 model configuration."""
@@ -63,6 +65,14 @@ class Template:
     user_end_tag: str = "\n"
     asst_start_tag: str = "Answer: "
     asst_end_tag: str = "\n\n"
+    think: Think | None = None
+    """How a model that thinks is asked: after an empty thought, or with its thought opened; None:
+    as the chat template asks where nobody says."""
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """What tells it from others, by the names of its fields."""
+        return {name: value for name, value in asdict(self).items() if name != "think" or value}
 
 
 PLAIN = Template(apply_chat_template=False, system_prompt=None, date_string=None)
@@ -80,6 +90,8 @@ class Encoding:
     """What a generation continues."""
     cut: bool = False
     """The text was longer than the limit of its kind."""
+    begun_ids: tuple[int, ...] = ()
+    """What an answer follows that is begun for the model: the prompt, its thought closed."""
 
     @property
     def labels(self) -> tuple[int, ...]:
@@ -89,7 +101,7 @@ class Encoding:
     @property
     def prompt_is_prefix(self) -> bool:
         """False where the tokenizer merges across the border and hides the first answer token."""
-        return self.ids[: len(self.prompt_ids)] == self.prompt_ids
+        return self.ids[: len(self.begun_ids)] == self.begun_ids
 
 
 def read_template(path: Path) -> Template:
@@ -110,6 +122,33 @@ def read_template(path: Path) -> Template:
     return checked(Template, {"system_prompt": None, "date_string": None, **given}, path)
 
 
+def thinks(tokenizer: PreTrainedTokenizerBase, template: Template) -> bool:
+    """Has the chat template a place for a thought, or a switch?
+
+    Raises:
+        CannotRender: it cannot be used.
+    """
+    if not (template.apply_chat_template and tokenizer.chat_template):
+        return False
+    return _thinks(tokenizer, repr(tokenizer.chat_template), replace(template, think=None))
+
+
+@lru_cache(maxsize=8)
+def _thinks(tokenizer: PreTrainedTokenizerBase, chat_template: str, template: Template) -> bool:
+    """Tried once for a tokenizer and what its template is now."""
+    turns = [("user", "a")]
+    around = _around(tokenizer, template, turns)
+    if unthinking(around.before) != around.before:
+        return True
+    on, off = (
+        _written(
+            tokenizer, template, turns, add_generation_prompt=True, **dict.fromkeys(_SWITCHES, one)
+        )
+        for one in (True, False)
+    )
+    return on != off
+
+
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, template: Template, name: str) -> None:
     """Refuse, before any work, a tokenizer that cannot write the template.
 
@@ -124,14 +163,21 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, template: Template, name
         raise InputError(
             f"{name}: its tokenizer has no chat template; give a plain one with --template FILE"
         )
+    if template.think and not template.apply_chat_template:
+        raise InputError(f"{name}: --think {template.think}: there is no chat template to think in")
     if template.apply_chat_template:
         # the question alone: what a template says of a system text is no fault of it
-        broken = _refusal(tokenizer, template, [("user", "a"), ("assistant", "b")])
-        if broken is not None:
+        turns = [("user", "a"), ("assistant", "b")]
+        try:
+            _answer_text(tokenizer, template, turns, _around(tokenizer, template, turns[:-1]))
+            thinking = template.think is None or thinks(tokenizer, template)
+        except CannotRender as error:
             raise InputError(
-                f"{name}: its chat template cannot be used ({broken}); give a plain one with "
+                f"{name}: its chat template cannot be used ({error}); give a plain one with "
                 "--template FILE"
-            )
+            ) from error
+        if not thinking:
+            raise InputError(f"{name}: --think {template.think}: its chat template has no thought")
 
 
 def folds_system(tokenizer: PreTrainedTokenizerBase, template: Template) -> bool:
@@ -187,12 +233,13 @@ def encode_qa(
 ) -> Encoding:
     """A question and its answer after some solved `examples`; the answer and its end are scored."""
     encoded, limit = (_chat_ids, None) if template.apply_chat_template else (_plain_ids, QA_TOKENS)
-    whole, prompt = encoded(tokenizer, template, question, answer, examples)
-    full, prompt = whole[:limit], prompt[:limit]
-    if not full or full[-1] != tokenizer.eos_token_id:
+    whole, prompt, begun = encoded(tokenizer, template, question, answer, examples)
+    full, prompt, begun = whole[:limit], prompt[:limit], begun[:limit]
+    # a chat ends as its template ends a turn
+    if not template.apply_chat_template and (not full or full[-1] != tokenizer.eos_token_id):
         full = [*full, _eos(tokenizer)]
     cut = limit is not None and len(whole) > limit
-    return Encoding(tuple(full), len(prompt), tuple(prompt), cut)
+    return Encoding(tuple(full), len(begun), tuple(prompt), cut, tuple(begun))
 
 
 def encode_completion(tokenizer: PreTrainedTokenizerBase, prefix: str, text: str) -> Encoding:
@@ -203,7 +250,7 @@ def encode_completion(tokenizer: PreTrainedTokenizerBase, prefix: str, text: str
     joined = f"{prefix} {text}" if prefix else text
     before, full = (tuple(tokenizer(one)["input_ids"]) for one in (prefix, joined))
     limit = len(before) + COMPLETION_TOKENS
-    return Encoding(full[:limit], max(len(before), 1), before, len(full) > limit)
+    return Encoding(full[:limit], max(len(before), 1), before, len(full) > limit, before)
 
 
 def attended(ids: Sequence[int], convention: MaskConvention, pad: int) -> list[bool]:
@@ -233,6 +280,36 @@ def decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], cleanup: Clea
     return clean_up(text) if cleanup == "upstream" and not refused else text
 
 
+def answer_of(
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: Sequence[int],
+    ids: Sequence[int],
+    cleanup: Cleanup | None = None,
+) -> str | None:
+    """What a model said after a prompt, without its thought; None: the thought was cut.
+
+    Args:
+        tokenizer: of the model.
+        prompt: token ids; its end may have opened the thought.
+        ids: generated.
+        cleanup: see `decode`; None: what the tokenizer does.
+    """
+    end: Any = tokenizer.decode(list(prompt[-_MARK_TOKENS:]), skip_special_tokens=False)
+    raw: Any = tokenizer.decode(list(ids), skip_special_tokens=False)
+    found = answer_in(raw, opened=opens(end))
+    if found == raw:
+        plain: Any = tokenizer.decode(list(ids), skip_special_tokens=True)
+        return plain if cleanup is None else decode(tokenizer, ids, cleanup)
+    if found is None:
+        return None
+    found = re.sub(_special(tokenizer), "", found)
+    return clean_up(found) if cleanup == "upstream" else found
+
+
+_MARK_TOKENS = 32
+"""At the end of a prompt: more than any mark has."""
+
+
 def clean_up(text: str) -> str:
     """The blanks that transformers 4 removed when decoding, and transformers 5 leaves for BPE.
 
@@ -250,8 +327,8 @@ def _chat_ids(
     question: str,
     answer: str,
     examples: Sequence[tuple[str, str]],
-) -> tuple[list[int], list[int]]:
-    """Tokens of the whole conversation, and of its prompt."""
+) -> tuple[list[int], list[int], list[int]]:
+    """Tokens of the conversation up to the answer's end, of its prompt, and before the answer."""
     pairs = [*examples, (question, answer)]
     turns = [turn for q, a in pairs for turn in (("user", q), ("assistant", a))]
     if template.system_prompt and folds_system(tokenizer, template):
@@ -259,17 +336,103 @@ def _chat_ids(
     elif template.system_prompt:
         turns = [("system", template.system_prompt), *turns]
     try:
-        whole = _written(tokenizer, template, turns, add_generation_prompt=False)
-        prompt = _written(tokenizer, template, turns[:-1], add_generation_prompt=True)
+        around = _around(tokenizer, template, turns[:-1])
+        said = _answer_text(tokenizer, template, turns, around)
     except CannotRender as error:
         raise InputError(
             f"the chat template cannot write {question[:60]!r} ({error}); give a plain one with "
             "--template FILE"
         ) from error
-    whole, prompt = (
-        list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in (whole, prompt)
+    whole, prompt, before = (
+        list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        for text in (f"{around.before}{said}", around.prompt, around.begun)
     )
-    return whole, prompt
+    return whole, prompt, before
+
+
+@dataclass(frozen=True)
+class Around:
+    """What a chat template writes around an answer."""
+
+    prompt: str
+    """What a generation continues."""
+    head: str
+    """What the conversation with an answer begins with."""
+    before: str
+    """What the answer follows: the prompt, and how the thought ends that stands between the two."""
+    begun: str
+    """The same without the blank that is one token with the answer's first word."""
+    tail: str
+    """What follows the answer in the conversation."""
+
+
+_MARK = "xXanswerXx"
+"""An answer that no template changes and no text holds."""
+
+
+def _around(
+    tokenizer: PreTrainedTokenizerBase, template: Template, turns: Sequence[tuple[str, str]]
+) -> Around:
+    """What stands around the answer to the last of some turns.
+
+    Raises:
+        CannotRender: the conversation does not go on as the prompt does: nobody can say where in it
+            an answer to the prompt begins.
+    """
+    switched = {} if template.think is None else dict.fromkeys(_SWITCHES, template.think == "full")
+    prompt = _written(tokenizer, template, turns, add_generation_prompt=True, **switched)
+    marked = [*turns, ("assistant", _MARK)]
+    whole = _written(tokenizer, template, marked, add_generation_prompt=False, **switched)
+    head, found, tail = whole.rpartition(_MARK)
+    if not found:
+        raise CannotRender("it leaves the answer out")
+    before = head
+    if not head.startswith(prompt):
+        start = unthinking(prompt).rstrip()
+        own = answer_in(head.removeprefix(start)) or ""
+        if not head.startswith(start) or re.sub(_special(tokenizer), "", own).strip():
+            raise CannotRender("its conversation does not begin as its prompt does")
+        before = prompt + closing(prompt) + own.strip()
+    before += closing(before)
+    begun = max(before.rstrip(" "), prompt, key=len)
+    if template.think == "empty":
+        prompt = before
+    elif template.think == "full" and not opens(prompt):
+        prompt += opening(before[len(prompt) :])
+    return Around(prompt, head, before, begun, tail)
+
+
+_SWITCHES = ("enable_thinking", "thinking")
+"""Variables by which templates are told whether to think."""
+
+
+def _answer_text(
+    tokenizer: PreTrainedTokenizerBase,
+    template: Template,
+    turns: Sequence[tuple[str, str]],
+    around: Around,
+) -> str:
+    """The answer as the template writes it, and its end: the template's own token, or the usual.
+
+    Raises:
+        CannotRender: what stands before or after it depends on what it is.
+    """
+    switched = {} if template.think is None else dict.fromkeys(_SWITCHES, template.think == "full")
+    said = ""
+    if turns[-1][1]:
+        whole = _written(tokenizer, template, turns, add_generation_prompt=False, **switched)
+        n_head, n_tail = len(around.head), len(around.tail)
+        if not (whole.startswith(around.head) and whole[n_head:].endswith(around.tail)):
+            raise CannotRender("it writes this answer in another way than others")
+        said = whole[n_head : len(whole) - n_tail]
+    end = re.match(rf"\s*(?:{_special(tokenizer)})", around.tail)
+    return said + (end[0] if end else str(tokenizer.eos_token))
+
+
+def _special(tokenizer: PreTrainedTokenizerBase) -> str:
+    """A pattern of the tokenizer's special tokens."""
+    added = (str(one) for one in tokenizer.added_tokens_decoder.values() if one.special)
+    return "|".join(map(re.escape, {*added, *tokenizer.all_special_tokens}))
 
 
 def _plain_ids(
@@ -278,8 +441,8 @@ def _plain_ids(
     question: str,
     answer: str,
     examples: Sequence[tuple[str, str]],
-) -> tuple[list[int], list[int]]:
-    """Tokens of the whole text, and of its prompt."""
+) -> tuple[list[int], list[int], list[int]]:
+    """Tokens of the whole text, of its prompt, and before the answer."""
 
     def asked(text: str) -> str:
         return template.user_start_tag + text + template.user_end_tag + template.asst_start_tag
@@ -287,7 +450,8 @@ def _plain_ids(
     shown = [asked(q) + a + template.asst_end_tag for q, a in examples]
     head = template.system_prompt_with_special_tokens or ""
     prompt = head + "".join(shown) + asked(question)
-    return list(tokenizer(prompt + answer)["input_ids"]), list(tokenizer(prompt)["input_ids"])
+    before = list(tokenizer(prompt)["input_ids"])
+    return list(tokenizer(prompt + answer)["input_ids"]), before, before
 
 
 def _eos(tokenizer: PreTrainedTokenizerBase) -> int:

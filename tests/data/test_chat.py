@@ -159,7 +159,7 @@ HOSTILE = {
         "wants more than 512 MB",
     ),
     "range": ("{% for i in range(10**9) %}x{% endfor %}", "Range too big"),
-    "size": ("{{ 'x' * 200000 }}", "adds 199998 characters, at most 100000 are taken"),
+    "size": ("{{ 'x' * 200000 }}", "adds 199999 characters, at most 100000 are taken"),
     "zero": ("{{ 1 // 0 }}", "by zero"),
     "recursion": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
     "sandbox": ("{{ ''.__class__.__mro__ }}", "unsafe|undefined"),
@@ -190,7 +190,8 @@ def test_a_template_that_does_not_end_is_ended(monkeypatch):
 
 
 def test_a_template_that_fails_at_one_question_says_so_there():
-    late = "{% if 'Who' in messages[0].content %}{{ raise_exception('no Who') }}{% endif %}x"
+    late = "{% if 'Who' in messages[0].content %}{{ raise_exception('no Who') }}{% endif %}"
+    late += "{% for one in messages %}{{ one.content }}{% endfor %}"
     tokenizer = with_template(late)
     check_tokenizer(tokenizer, Template(), "m")
     with pytest.raises(InputError, match=r"cannot write 'Who\?' \(no Who\)"):
@@ -198,7 +199,8 @@ def test_a_template_that_fails_at_one_question_says_so_there():
 
 
 def test_the_date_that_a_template_asks_for_is_fixed():
-    tokenizer = with_template("{{ strftime_now('%d %b %Y %H:%M') }}{{ messages[0].content }}")
+    written = "{% for one in messages %}{{ one.content }}{% endfor %}"
+    tokenizer = with_template("{{ strftime_now('%d %b %Y %H:%M') }}" + written)
     for given, told in ((DATE, DATE), ("26 Jul 2024", "26 Jul 2024"), ("soon", DATE), (None, DATE)):
         template = Template(system_prompt=None, date_string=given)
         found = encode_qa(tokenizer, template, "Who?", "Ada")
