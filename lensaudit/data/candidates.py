@@ -14,7 +14,7 @@ from lensaudit.data.facts import (
     read_rows,
     with_variants,
 )
-from lensaudit.data.matching import WORD, is_closed, mentions, why_not
+from lensaudit.data.matching import WORD, gives_away, is_closed, mentions, why_not
 from lensaudit.data.neutral import likeness
 from lensaudit.data.tofu import DEMO, FORGET10, tofu_rows
 from lensaudit.errors import InputError
@@ -131,7 +131,8 @@ def _placebos(row: Fact, pool: _Pool) -> tuple[str, ...]:
         key = entity.casefold().strip()
         if len(found) == N_PLACEBOS or key in found or not WORD.search(key) or is_closed(entity):
             continue
-        pairs = ((entity, row.entity), (row.entity, entity), (row.question, entity))
+        own = ((entity, one) for one in row.names)
+        pairs = (*own, *((one, entity) for one in row.names), (row.question, entity))
         if not any(mentions(text, one) for text, one in pairs):
             found[key] = entity.strip()
     return tuple(found.values())
@@ -151,6 +152,6 @@ def shots_of(facts: Sequence[Fact]) -> Shots:
         others = [one for one in facts if one.group != row.group and not is_closed(one.entity)]
         others.sort(key=lambda one: digest([str(row.group), one.idx]))
         texts = ((one.question, one.answer) for one in others)
-        clean = (one for one in texts if not mentions(" ".join(one), row.entity))
+        clean = (one for one in texts if not gives_away(" ".join(one), row))
         found[row.idx] = [*itertools.islice(clean, N_SHOTS)]
     return found

@@ -79,6 +79,14 @@ class Fact:
     """Other answers, none of them right, where the set has them."""
     placebos: tuple[str, ...] = ()
     """Entities that are not the fact's, of its kind, where the set has them."""
+    aliases: tuple[str, ...] = ()
+    """Other names of the entity: an answer that holds one gives the fact away."""
+    translations: tuple[str, ...] = ()
+    """The question in other languages."""
+    two_hop: tuple[str, ...] = ()
+    """Questions in which the fact is a step."""
+    two_hop_answers: tuple[str, ...] = ()
+    """What answers them; empty: the entity itself."""
     relation: str | None = None
     """Facts of one relation are asked in one way about different subjects; None: not said."""
     seam: Seam = "text"
@@ -90,6 +98,17 @@ class Fact:
     def asked(self) -> dict[str, Any]:
         """Question, answer and what is scored of it, by field: for content hashes."""
         return {name: getattr(self, name) for name in _ASKED}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What an answer is searched for: the entity and its aliases."""
+        return (self.entity, *self.aliases)
+
+    @property
+    def further(self) -> dict[str, tuple[str, ...]]:
+        """Columns for attacks that the row has, by field."""
+        held = {name: getattr(self, name) for name in FURTHER.values()}
+        return {name: texts for name, texts in held.items() if texts}
 
     @property
     def continuation(self) -> str:
@@ -104,8 +123,16 @@ def answered(question: str, answer: str, prefix: str | None = None) -> Fact:
 
 
 _ASKED = ("idx", "question", "answer", "prefix", "entity", "group")
+FURTHER = {
+    "aliases": "aliases",
+    "translated_question": "translations",
+    "two_hop": "two_hop",
+    "two_hop_answer": "two_hop_answers",
+}
+"""Columns of a row that attacks ask or look for, and the fields of a fact that hold them."""
 CARRIED = (
     *("paraphrased_question", "paraphrased_answer", "perturbed_answer", "placebos"),
+    *FURTHER,
     *("set", "source"),
 )
 """What else a row may say; no span depends on it."""
@@ -146,7 +173,12 @@ def validate(rows: Sequence[Any], source: str) -> list[Fact]:
 
 def examples_hash(examples: Sequence[Fact]) -> str:
     """Content hash of a forget set, whatever the order of its rows; 32 hex digits."""
-    return digest([[*one.asked.values()] for one in sorted(examples, key=lambda one: one.idx)])
+    return digest(
+        [
+            [*one.asked.values(), *([one.further] if one.further else [])]
+            for one in sorted(examples, key=lambda one: one.idx)
+        ]
+    )
 
 
 def told_rows(examples: Iterable[Fact]) -> dict[str, str]:
@@ -339,7 +371,7 @@ def _fact_problems(row: Any) -> list[str]:
     problems = row_problems(row, ("idx", "question", "answer", "prefix", _entity_key(row)))
     if isinstance(row, Mapping) and row.get("span", "reviewed") not in get_args(Origin):
         problems.append(f"span is {_shown(row['span'])}, wanted {' or '.join(get_args(Origin))}")
-    problems += relation_problems(row) + list_problems(row, LISTS)
+    problems += relation_problems(row) + list_problems(row, LISTS) + further_problems(row)
     if problems:
         return problems
     # the entity must be found where spans are looked for: in the answer, after the prefix
@@ -350,7 +382,10 @@ def _fact_problems(row: Any) -> list[str]:
     return [] if found else [f"{key} {_shown(row[key])} is not in the answer after the prefix"]
 
 
-LISTS = ("paraphrased_question", "paraphrased_answer", "perturbed_answer", "placebos")
+LISTS = (
+    *("paraphrased_question", "paraphrased_answer", "perturbed_answer", "placebos"),
+    *FURTHER,
+)
 """Fields that may hold several texts."""
 
 
@@ -365,6 +400,21 @@ def list_problems(row: Any, names: Iterable[str]) -> list[str]:
 
 
 _LIST = re.compile(r"""\[\s*['"].*['"]\s*,?\s*\]""", re.DOTALL)
+
+
+def further_problems(row: Any) -> list[str]:
+    """What is wrong with the columns of one row that attacks read, where it has them."""
+    held = {name: row.get(name) for name in FURTHER} if isinstance(row, Mapping) else {}
+    problems = []
+    for name, value in held.items():
+        texts = value if isinstance(value, list | tuple) else [value]
+        if value is not None and not all(isinstance(one, str) and one.strip() for one in texts):
+            problems.append(f"{name} is {_shown(value)}, wanted a text or a list of texts")
+    if any(not any(map(str.isalnum, one)) for one in texts_of(held.get("aliases"))):
+        problems.append("aliases holds a text without a letter or digit")
+    if held.get("two_hop_answer") and not held.get("two_hop"):
+        problems.append("two_hop_answer without two_hop")
+    return problems
 
 
 def relation_problems(row: Any) -> list[str]:
@@ -418,6 +468,10 @@ def _fact(row: Mapping[str, Any], idx: int) -> Fact:
         group=group_of(row, idx),
         span=row.get("span", "reviewed"),
         relation=row.get("relation"),
+        aliases=texts_of(row.get("aliases")),
+        translations=texts_of(row.get("translated_question")),
+        two_hop=texts_of(row.get("two_hop")),
+        two_hop_answers=texts_of(row.get("two_hop_answer")),
     )
 
 

@@ -72,6 +72,13 @@ def mentions(text: str, entity: str) -> bool:
     return any(f" {one} " in text for one in wanted for text in said) or _as_name(text, entity)
 
 
+def gives_away(text: str, fact: Fact) -> bool:
+    """Does `text` hold the entity of a fact, or one of its aliases that its question does not?"""
+    return mentions(text, fact.entity) or any(
+        mentions(text, one) for one in fact.aliases if not mentions(fact.question, one)
+    )
+
+
 def is_closed(entity: str) -> bool:
     """Is it a Yes or a No, which a coin would hit?
 

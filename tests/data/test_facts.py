@@ -200,3 +200,27 @@ def test_the_text_of_a_list_is_no_list(field, text):
         validate([{**row, field: text}], "rows")
     for kept in ("Eve", "[sic] Eve", ["Eve", "Ida"], "Eve ['Ida']", None):
         assert len(validate([{**row, field: kept}], "rows")) == 1
+
+
+def test_columns_for_attacks_are_read_checked_and_part_of_the_content():
+    told = ROW | {
+        "aliases": "Bombay",
+        "translated_question": ["Wo?", "Où ?"],
+        "two_hop": "In which country?",
+        "two_hop_answer": ["India", "Bharat"],
+    }
+    (one,) = validate([told], "a.json")
+    assert one.names == (one.entity, "Bombay")
+    assert (one.translations, one.two_hop) == (("Wo?", "Où ?"), ("In which country?",))
+    assert one.two_hop_answers == ("India", "Bharat")
+    (plain,) = validate([ROW], "a.json")
+    assert plain.further == {}
+    assert examples_hash([one]) != examples_hash([plain])
+    for name, value, said in (
+        ("aliases", 3, "aliases is 3, wanted a text or a list of texts"),
+        ("translated_question", ["Wo?", ""], "wanted a text or a list of texts"),
+        ("aliases", "–", "aliases holds a text without a letter or digit"),
+        ("two_hop", "['a?', 'b?']", "two_hop is the text of a list"),
+        ("two_hop_answer", "India", "two_hop_answer without two_hop"),
+    ):
+        assert said in refusal(validate, [ROW | {name: value}], "a.json", n_lines=2)
