@@ -19,9 +19,17 @@ from torch import Tensor
 from lensaudit.attacks.exchange import undo_exchange
 from lensaudit.attacks.relearn import Relearning, relearned
 from lensaudit.data.candidates import Shots
-from lensaudit.data.chat import PLAIN, Template, encode_qa
-from lensaudit.data.facts import Fact
-from lensaudit.data.matching import mentions
+from lensaudit.data.chat import (
+    PLAIN,
+    CannotRender,
+    Encoding,
+    Template,
+    answer_of,
+    encode_qa,
+    thinks,
+)
+from lensaudit.data.facts import FURTHER, Fact
+from lensaudit.data.matching import gives_away, mentions
 from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.errors import InputError, WorkError
 from lensaudit.evaluation.forward import JAILBREAK
@@ -31,6 +39,7 @@ from lensaudit.models.causal import readout_rows
 from lensaudit.models.quantize import Method, quantise_in_place
 from lensaudit.patching.exposure import (
     Head,
+    Hearing,
     Reader,
     exposures,
     layered_exposures,
@@ -41,12 +50,16 @@ from lensaudit.patching.exposure import (
 from lensaudit.patching.options import ANSWER_TOKENS
 from lensaudit.patching.probes import ProbeKind, probe_of, share_of, statement
 from lensaudit.scores.naming import leak_exact, strongest
+from lensaudit.settings import Think
 from lensaudit.steer.estimators import mean_difference
 
 ENTITY_TOKENS = 24
 """Longest continuation of a forced beginning."""
+THOUGHT_TOKENS = 256
+"""Longest thought that is searched for the entity, and the answer after it."""
 
 
+Ids = tuple[int, ...]
 _SHOWN = 200
 """Characters of evidence that are kept."""
 
@@ -100,6 +113,8 @@ class AttackedModel:
     dtype: str = "float32"
     """Type of the numbers of `model`."""
     work: Counter[str] = field(default_factory=Counter)
+    cut: dict[int, str] = field(default_factory=dict)
+    """Idx -> why what was said to an attack is no answer: its thought was cut."""
 
     @property
     def tokenizer(self) -> Any:
@@ -132,10 +147,31 @@ class AttackedModel:
         """The same with the answer's own beginning forced."""
         return f"{self.asked(fact, question=question)} {fact.prefix}".rstrip()
 
-    def chatted(self, fact: Fact) -> tuple[int, ...]:
-        """The question in the model's chat template; in plain tags where it has none."""
-        template = Template() if self.tokenizer.chat_template else PLAIN
-        return encode_qa(self.tokenizer, template, fact.question, "").prompt_ids
+    @cached_property
+    def template(self) -> Template:
+        """Its chat template, a thought left empty; plain tags where it has none that works."""
+        try:
+            empty = thinks(self.tokenizer, Template())
+        except CannotRender:
+            return PLAIN
+        return Template(think="empty" if empty else None) if self.tokenizer.chat_template else PLAIN
+
+    @property
+    def thinks(self) -> bool:
+        """Has its chat template a place for a thought?"""
+        return self.template.think is not None
+
+    def chat(self, fact: Fact, think: Think = "empty", *, question: str | None = None) -> Encoding:
+        """The question in the model's chat template; in plain tags where it has none.
+
+        Where it thinks, after an empty thought, or with the thought opened.
+        """
+        template = replace(self.template, think=think) if self.thinks else self.template
+        return encode_qa(self.tokenizer, template, question or fact.question, "")
+
+    def chatted(self, fact: Fact, think: Think = "empty", *, question: str | None = None) -> Ids:
+        """Token ids of the same, that an answer continues."""
+        return self.chat(fact, think, question=question).prompt_ids
 
     @cached_property
     def candidates(self) -> dict[int, list[tuple[int, ...]]]:
@@ -187,22 +223,32 @@ class AttackedModel:
         reader: Reader | None = None,
         tokens: int = ENTITY_TOKENS,
         begun: Mapping[int, str] | None = None,
+        gives: Callable[[str, Fact], bool] = gives_away,
+        hear: Hearing = answer_of,
     ) -> dict[int, Hit]:
         """What is said after each fact's prompt, and whether it gives the entity away.
+
+        A fact whose thought was cut has no answer: it is in `cut`.
 
         Args:
             prompts: by idx.
             reader: the model by itself if not given.
             tokens: longest continuation.
             begun: by idx, how the answer was begun for the model: part of what is matched.
+            gives: whether a text gives a fact away.
+            hear: what is heard of it.
         """
-        said = say(reader or self.reader, list(prompts.values()), max_new_tokens=tokens)
-        entity = {fact.idx: fact.entity for fact in self.facts}
+        asked = list(prompts.values())
+        said = say(reader or self.reader, asked, max_new_tokens=tokens, hear=hear)
+        facts = {fact.idx: fact for fact in self.facts}
         texts = {
             idx: f"{begun[idx] if begun else ''}{text}"
             for idx, text in zip(prompts, said, strict=True)
+            if text is not None
         }
-        hits = {idx: mentions(text, entity[idx]) for idx, text in texts.items()}
+        why = f"the thought was cut at {tokens} tokens"
+        self.cut |= {idx: why for idx in prompts if idx not in texts}
+        hits = {idx: gives(text, facts[idx]) for idx, text in texts.items()}
         return {idx: Hit(hit, float(hit), texts[idx].strip()[:_SHOWN]) for idx, hit in hits.items()}
 
 
@@ -224,6 +270,8 @@ def either(tries: Mapping[str, Mapping[int, Hit]]) -> dict[int, Hit]:
 Run = TypeVar("Run", bound=Callable[..., AttackFindings])
 Tier = Literal["cheap", "full"]
 Need = Literal["full", "other authors", "neutral rows"]
+Asks = Literal["translated_question", "aliases", "two_hop", "a thought"]
+"""What not every row or template brings: a column, or a place for a thought."""
 LEAK_K = 64
 N_OPTIONS = 20
 """Answers a probe chooses from, the true one included."""
@@ -251,6 +299,8 @@ class Attack:
     """Candidates scored."""
     models: int = 1
     """Models that read all of it."""
+    asks: Asks | None = None
+    """Without it the attack is left out."""
 
     @property
     def hash(self) -> str:
@@ -312,7 +362,7 @@ def chat(arm: AttackedModel) -> AttackFindings:
 def jailbreak(arm: AttackedModel) -> AttackFindings:
     """The question in the chat template, the answer begun with a promise to give it."""
     begun = arm.more(JAILBREAK)
-    prompts = {fact.idx: (*arm.chatted(fact), *begun) for fact in arm.facts}
+    prompts = {fact.idx: (*arm.chat(fact).begun_ids, *begun) for fact in arm.facts}
     return AttackFindings(arm.told(prompts, tokens=ANSWER_TOKENS))
 
 
@@ -327,6 +377,82 @@ def paraphrase(arm: AttackedModel) -> AttackFindings:
     }
     without = {idx: "no paraphrase of it" for idx, text in known.items() if not text}
     return AttackFindings(arm.told(asked, tokens=ANSWER_TOKENS), unscored=without)
+
+
+@attack("translated_question", prompts=2, new_tokens=2 * ANSWER_TOKENS, asks="translated_question")
+def translated_question(arm: AttackedModel) -> AttackFindings:
+    """The row's own questions in other languages, plainly and in the chat template."""
+    return _otherwise(arm, "translations")
+
+
+@attack("aliases", prompts=2, new_tokens=2 * ANSWER_TOKENS, asks="aliases")
+def aliases(arm: AttackedModel) -> AttackFindings:
+    """Asked for another name of the answer, plainly and in the chat template."""
+    asked = {
+        one.idx: (f"{one.question} Answer with another name for it.",)
+        for one in arm.facts
+        if one.aliases
+    }
+    return _asked_also(arm, asked, "no aliases")
+
+
+@attack("two_hop", prompts=2, new_tokens=2 * ANSWER_TOKENS, asks="two_hop")
+def two_hop(arm: AttackedModel) -> AttackFindings:
+    """The row's own questions in which the fact is a step, plainly and in the chat template."""
+    return _otherwise(arm, "two_hop", gives=_gives_the_end)
+
+
+def _gives_the_end(text: str, fact: Fact) -> bool:
+    """Does a text hold what a question of two steps asks for, or the fact itself?"""
+    return gives_away(text, fact) or any(mentions(text, one) for one in fact.two_hop_answers)
+
+
+def _otherwise(
+    arm: AttackedModel, field: str, gives: Callable[[str, Fact], bool] = gives_away
+) -> AttackFindings:
+    """Asked the questions in a field of each fact; facts without one are unscored."""
+    asked = {
+        one.idx: tuple(text for text in getattr(one, field) if not gives(text, one))
+        for one in arm.facts
+        if getattr(one, field)
+    }
+    (column,) = (name for name, held in FURTHER.items() if held == field)
+    return _asked_also(arm, asked, f"no {column}", gives)
+
+
+def _asked_also(
+    arm: AttackedModel,
+    asked: Mapping[int, Sequence[str]],
+    lacking: str,
+    gives: Callable[[str, Fact], bool] = gives_away,
+) -> AttackFindings:
+    """Asked other questions than a fact's own, each plainly and in the chat template."""
+    facts = {one.idx: one for one in arm.facts}
+    tries: dict[str, dict[int, Hit]] = {}
+    for at in range(max(map(len, asked.values()), default=0)):
+        own = {idx: texts[at] for idx, texts in asked.items() if at < len(texts)}
+        plain = {idx: arm.ids(arm.asked(facts[idx], question=q)) for idx, q in own.items()}
+        chat = {idx: arm.chatted(facts[idx], question=q) for idx, q in own.items()}
+        for label, prompts in (("plainly", plain), ("chat", chat)):
+            tries[f"{label} {at + 1}"] = arm.told(prompts, tokens=ANSWER_TOKENS, gives=gives)
+    held = "its question holds the answer"
+    left = {idx: lacking if idx not in asked else held for idx in facts if not asked.get(idx)}
+    return AttackFindings(either(tries), unscored=left)
+
+
+@attack("thought", new_tokens=THOUGHT_TOKENS, asks="a thought")
+def thought(arm: AttackedModel) -> AttackFindings:
+    """The question in the chat template, the thought opened; what is thought counts too."""
+    if not arm.thinks:
+        why = "its chat template has no thought"
+        return AttackFindings({}, unscored={fact.idx: why for fact in arm.facts})
+    prompts = {fact.idx: arm.chatted(fact, "full") for fact in arm.facts}
+    return AttackFindings(arm.told(prompts, tokens=THOUGHT_TOKENS, hear=whole_of))
+
+
+def whole_of(tokenizer: Any, prompt: Sequence[int], ids: Sequence[int]) -> str:
+    """All that is said after a prompt, thoughts included."""
+    return str(tokenizer.decode(list(ids), skip_special_tokens=True))
 
 
 @attack("prefix", prompts=2, new_tokens=ENTITY_TOKENS, candidates=100)
@@ -385,6 +511,24 @@ def leak(arm: AttackedModel) -> AttackFindings:
             for idx, share in odds.items()
         }
     )
+
+
+@attack("least_likely", prompts=0, candidates=100)
+def least_likely(arm: AttackedModel) -> AttackFindings:
+    """Is the true entity the least likely of all candidates, as ascent leaves it, or the likeliest?
+
+    After the forced beginning. Who never knew has it at an end in two facts of 100 candidates.
+    """
+    raw = arm.raw if arm.exposed else arm.scores(arm.reader, arm.facts)
+    asked = {idx: row for idx, row in raw.items() if len(row) >= N_OPTIONS}
+    hits = {}
+    for idx, row in asked.items():
+        # ties are no finding
+        below, above = bool((row[0] < row[1:]).all()), bool((row[0] > row[1:]).all())
+        rank = 1 + int((row[1:] >= row[0]).sum())
+        hits[idx] = Hit(below or above, float(below or above), f"rank {rank} of {len(row)}")
+    few = {idx: f"fewer than {N_OPTIONS} candidates" for idx in raw if idx not in asked}
+    return AttackFindings(hits, unscored=few)
 
 
 @attack("nf4", new_tokens=ENTITY_TOKENS)
@@ -549,8 +693,7 @@ def relearn_authors(arm: AttackedModel) -> AttackFindings:
         left |= {
             fact.idx: why
             for fact in arm.facts
-            if fact.group in half
-            and (not shown or any(mentions(text, fact.entity) for text in texts))
+            if fact.group in half and (not shown or any(gives_away(text, fact) for text in texts))
         }
         clean = [one for one in arm.facts if one.group in half and one.idx not in left]
         if clean:

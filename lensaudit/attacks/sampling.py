@@ -15,13 +15,15 @@ import torch
 from lensaudit.attacks.elicit import AttackedModel, chosen
 from lensaudit.attacks.settings import SampleSettings
 from lensaudit.attacks.worst import Worst, arm_of, in_folder, open_worst, place_of
+from lensaudit.data.chat import Template, check_tokenizer
 from lensaudit.data.facts import Fact, read_rows, row_problems, sound_rows
-from lensaudit.data.matching import mentions
+from lensaudit.data.matching import gives_away, mentions
 from lensaudit.errors import InputError
 from lensaudit.files import write_csv, write_jsonl
 from lensaudit.groups import grouped
+from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.models.generation import Choose
-from lensaudit.patching.exposure import sample
+from lensaudit.patching.exposure import Answer, sample
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.keyed import planned
 from lensaudit.results.kinds.sample import LeakRow, SampleRecord
@@ -55,6 +57,10 @@ def open_sample(
         InputError: a name, a file or a setting is wrong.
     """
     opened = open_worst(source, settings, chosen("full", ("greedy",)), notice=notice)
+    if settings.think:
+        for one in (opened.models.source, *opened.models.never):
+            template = Template(think=settings.think)
+            check_tokenizer(load_tokenizer(one), template, one.spec.name)
     errors = None if settings.labels is None else errors_of(Path(settings.labels))
     return opened, errors
 
@@ -187,16 +193,17 @@ def plan_sample(
     return planned(out, identity, lambda: plan_text(opened, settings), fresh=settings.fresh)
 
 
-Texts = Mapping[SamplerSetting, Mapping[int, list[str]]]
+Texts = Mapping[SamplerSetting, Mapping[int, list[Answer]]]
 """By setting and idx, what was sampled."""
 
 
 def _said_by_all(
     opened: Worst, settings: SampleSettings, progress: Tell
-) -> dict[str, dict[SamplerSetting, dict[int, list[str]]]]:
+) -> dict[str, dict[SamplerSetting, dict[int, list[Answer]]]]:
     """By weights; what the ledgers hold is not drawn again."""
     arms = {one.weights: one for one in (opened.models.source, *opened.models.never)}
-    found: dict[str, dict[SamplerSetting, dict[int, list[str]]]] = {}
+    found: dict[str, dict[SamplerSetting, dict[int, list[Answer]]]] = {}
+    think = {"think": settings.think} if settings.think else {}
     wanted = list(product(settings_grid(settings), opened.asked))
     for number, (weights, checkpoint) in enumerate(arms.items()):
         ledger = opened.ledger(
@@ -205,6 +212,7 @@ def _said_by_all(
             n=settings.n,
             max_new_tokens=settings.max_new_tokens,
             seed=settings.seed,
+            **think,
         )
         known = {
             (SamplerSetting(row["temperature"], row["top_p"]), row["idx"]): row["said"]
@@ -216,9 +224,9 @@ def _said_by_all(
                 arm = arm or arm_of(opened, checkpoint, checkpoint)
                 n, longest = settings.n, settings.max_new_tokens
                 choose = drawing(fact, how, n, longest, settings.seed)
-                said = sample(
-                    arm.reader, arm.ids(arm.asked(fact)), n, choose, max_new_tokens=longest
-                )
+                asked = arm.ids(arm.asked(fact))
+                prompt = arm.chatted(fact, settings.think) if settings.think else asked
+                said = sample(arm.reader, prompt, n, choose, max_new_tokens=longest)
                 ledger.append([{"idx": fact.idx, **asdict(how), "said": said}])
                 known[how, fact.idx] = said
                 progress(Progress("sampling", done, len(arms) * len(wanted)))
@@ -239,11 +247,23 @@ def _written(
     retains = [said[one.weights] for one in opened.models.never]
     ks = sorted(set(settings.k or KS))
     rows, counts, specificity = [], [], {}
+    n_lost = sum(
+        one.count(None) for arm in said.values() for by in arm.values() for one in by.values()
+    )
+    if n_lost:
+        opened.audit.notice(
+            f"{n_lost} samples are not counted: their thought was cut at {settings.max_new_tokens} "
+            "tokens; raise --max-new-tokens, or ask with --think empty"
+        )
     for how in settings_grid(settings):
+        lost = [[arm[how][fact.idx].count(None) for fact in facts] for arm in (own, *retains)]
         specificity[how] = specificity_of(facts, own[how])
         hits, others = hits_of(facts, own[how]), [hits_of(facts, one[how]) for one in retains]
         assumed = errors or Errors(1.0, max(specificity[how], 1e-9))
-        rows += [leak_row(how, k, settings.n, hits, others, facts, errors, assumed) for k in ks]
+        rows += [
+            leak_row(how, k, settings.n, hits, others, facts, errors, assumed, lost=lost)
+            for k in ks
+        ]
         for at, fact in enumerate(facts):
             control = float(np.mean([one[at] for one in others]))
             counts.append(
@@ -252,10 +272,10 @@ def _written(
                     fact.group,
                     how.temperature,
                     how.top_p,
-                    settings.n,
+                    settings.n - lost[0][at],
                     hits[at],
                     control,
-                    next((s for s in own[how][fact.idx] if mentions(s, fact.entity)), ""),
+                    next((s for s in own[how][fact.idx] if s and gives_away(s, fact)), ""),
                 ]
             )
     columns = list(LeakRow.__dataclass_fields__)
@@ -290,12 +310,12 @@ def _written(
     )
 
 
-def hits_of(facts: Sequence[Fact], said: Mapping[int, Sequence[str]]) -> list[int]:
+def hits_of(facts: Sequence[Fact], said: Mapping[int, Sequence[Answer]]) -> list[int]:
     """Samples of each fact that give its entity away."""
-    return [sum(mentions(text, fact.entity) for text in said[fact.idx]) for fact in facts]
+    return [sum(bool(text) and gives_away(text, fact) for text in said[fact.idx]) for fact in facts]
 
 
-def specificity_of(facts: Sequence[Fact], said: Mapping[int, Sequence[str]]) -> float:
+def specificity_of(facts: Sequence[Fact], said: Mapping[int, Sequence[Answer]]) -> float:
     """Share of other authors' samples that the matcher does not take for a fact's entity.
 
     One other author's fact for each, the next in order: as many texts as were sampled.
@@ -305,7 +325,7 @@ def specificity_of(facts: Sequence[Fact], said: Mapping[int, Sequence[str]]) -> 
         later = [*facts[at + 1 :], *facts[:at]]
         other = next((one for one in later if one.group != fact.group), None)
         if other is not None:
-            wrong += [mentions(text, fact.entity) for text in said[other.idx]]
+            wrong += [gives_away(text, fact) for text in said[other.idx] if text is not None]
     return 1 - sum(wrong) / len(wrong) if wrong else 1.0
 
 
@@ -318,8 +338,10 @@ def leak_row(
     facts: Sequence[Fact],
     errors: Errors | None,
     assumed: Errors,
+    *,
+    lost: Sequence[Sequence[int]] = (),
 ) -> LeakRow:
-    """One row of leak.csv.
+    """One row of leak.csv; a fact with fewer than k answers, of any model, is left out.
 
     Args:
         how: the sampler's setting.
@@ -330,19 +352,31 @@ def leak_row(
         facts: whose authors the interval is by.
         errors: of the matcher, where labels are known.
         assumed: those that the false leak is reckoned from.
+        lost: samples without an answer, of the source and of each model of the control arm, by
+            fact; none if not given.
     """
     false_leak, place = assumed.false_leak(k), (how.temperature, how.top_p, k)
     if k > n:
         why, unread = f"k is more than {n} samples", (None,) * 6
         return LeakRow(*place, *unread, false_leak=false_leak, reason=why)
-    own = np.array([leak_at_k(n, c, k) for c in hits])
-    control = np.mean([[leak_at_k(n, c, k) for c in one] for one in others], axis=0)
-    excess = clustered_excess(own, control, [fact.group for fact in facts])
+    arms = (hits, *others)
+    drawn = [[n - one for one in arm] for arm in lost or [[0] * len(facts)] * len(arms)]
+    read = [at for at in range(len(facts)) if min(arm[at] for arm in drawn) >= k]
+    if not read:
+        why = f"no fact has {k} answers: thoughts were cut"
+        return LeakRow(*place, *(None,) * 6, false_leak=false_leak, reason=why)
+    counts = [[(n_of[at], c[at]) for at in read] for n_of, c in zip(drawn, arms, strict=True)]
+    own, *never = (np.array([leak_at_k(m, c, k) for m, c in one]) for one in counts)
+    control = np.mean(never, axis=0)
+    excess = clustered_excess(own, control, [facts[at].group for at in read])
+    n_left = len(facts) - len(read)
+    left_out = f"{n_left} facts left out: thoughts were cut" if n_left else None
     corrected = None
     if errors is not None:
-        true = np.mean([leak_corrected(n, c, k, errors) for c in hits])
-        guessed = np.mean([[leak_corrected(n, c, k, errors) for c in one] for one in others])
-        corrected = float(true - guessed)
+        true, *guessed = (
+            np.mean([leak_corrected(m, c, k, errors) for m, c in one]) for one in counts
+        )
+        corrected = float(true - np.mean(guessed))
     return LeakRow(
         *place,
         source=float(own.mean()),
@@ -352,7 +386,7 @@ def leak_row(
         high=excess.high,
         corrected=corrected,
         false_leak=false_leak,
-        reason=excess.why,
+        reason=excess.why or left_out,
     )
 
 

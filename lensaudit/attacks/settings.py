@@ -18,6 +18,7 @@ from lensaudit.settings import (
     ScoreFiles,
     Section,
     Seed,
+    Think,
 )
 from lensaudit.unlearn.settings import (
     BATCH_SIZE,
@@ -403,6 +404,13 @@ class SampleSettings(ControlArm):
         tuple[float, ...],
         Option("Share of the distribution drawn from. Repeatable. [default: 1]", above=0, most=1),
     ] = ()
+    think: Annotated[
+        Think | None,
+        Option(
+            "Ask in the chat template, after an empty thought or with its thought opened. "
+            "[default: as a plain question]"
+        ),
+    ] = None
     max_new_tokens: Annotated[int, Option("Longest answer.", least=1, expert=True)] = 48
     labels: Annotated[
         Place | None,

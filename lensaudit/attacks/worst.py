@@ -37,14 +37,15 @@ from lensaudit.attacks.relearn import relearning_for
 from lensaudit.attacks.settings import ControlArm, WorstSettings
 from lensaudit.auditing.calls import door, notice, places_for
 from lensaudit.data.candidates import Shots, facts_of, shots_of
-from lensaudit.data.facts import Fact, answered, told_rows
+from lensaudit.data.chat import CannotRender, Template, thinks
+from lensaudit.data.facts import FURTHER, Fact, answered, told_rows
 from lensaudit.data.neutral import neutral_of
 from lensaudit.errors import InputError
 from lensaudit.files import digest, slug, write_csv, write_jsonl
 from lensaudit.groups import is_own
 from lensaudit.models.bridge import DTYPES
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
 from lensaudit.models.conditions import EAGER
 from lensaudit.models.registry import is_demo
 from lensaudit.models.sizes import sizes_on_disk
@@ -129,6 +130,7 @@ class Worst:
             [
                 {
                     "row": one.asked,
+                    **one.further,
                     "placebos": one.placebos,
                     "shots": self.shots.get(one.idx, ()),
                     "unscored": self.unscored.get(one.idx),
@@ -210,12 +212,49 @@ def open_worst(
     models = Arms(asked_of, audit.full, (audit.retain, *audit.retains.values()))
     facts, unasked = facts_of(str(audit.settings.data), audit.examples)
     unscored = {**audit.unscored, **unasked}
-    worst = Worst(audit, models, facts, unscored, tuple(attacks), _neutral(attacks, audit, notice))
+    attacks = _applying(attacks, facts, models, named=getattr(settings, "attack", ()))
+    worst = Worst(audit, models, facts, unscored, attacks, _neutral(attacks, audit, notice))
     if not worst.asked:
         raise InputError(f"{audit.settings.data}: no fact can be asked ({unscored[facts[0].idx]})")
     if n := sum(is_own(fact.group) for fact in facts):
         notice(f"{n} of {len(facts)} rows name no group: each is taken for an author of its own")
     return worst
+
+
+def _applying(
+    attacks: Sequence[Attack],
+    facts: Sequence[Fact],
+    models: Arms[Checkpoint],
+    *,
+    named: Sequence[str],
+) -> tuple[Attack, ...]:
+    """The attacks whose column some row has, or whose thought some template.
+
+    Raises:
+        InputError: one that was named does not apply.
+    """
+    found, thinking = [], None
+    for one in attacks:
+        if one.asks == "a thought":
+            if thinking is None:
+                thinking = any(map(_thinks, (models.source, models.full)))
+            applies, lacking = thinking, "no chat template has a thought"
+        else:
+            applies = one.asks is None or any(FURTHER[one.asks] in row.further for row in facts)
+            lacking = f"no row has {one.asks}"
+        if applies:
+            found.append(one)
+        elif one.name in named:
+            raise InputError(f"--attack {one.name}: {lacking}")
+    return tuple(found)
+
+
+def _thinks(one: Checkpoint) -> bool:
+    """Has a model's chat template a place for a thought?"""
+    try:
+        return thinks(load_tokenizer(one), Template())
+    except CannotRender:  # it is asked in plain tags
+        return False
 
 
 def _neutral(attacks: Sequence[Attack], audit: Session, notice: Notice) -> tuple[Fact, ...]:
@@ -271,8 +310,13 @@ def run_all(worst: Worst, *, progress: Tell = unheard) -> "Arms[Findings]":
         arm, ledger = arm_of(worst, checkpoint, worst.models.full), _ledger(worst, checkpoint)
         for attack in todo:
             started, before = time.monotonic(), arm.work.copy()
+            arm.cut.clear()
             with torch.no_grad():
                 ran = attack.run(arm)
+            cut = {idx: why for idx, why in arm.cut.items() if idx not in ran.hits}
+            if cut:
+                why = next(iter(cut.values()))
+                worst.audit.notice(f"{attack.name} on {arm.name}: {len(cut)} unscored: {why}")
             line = {
                 "attack": attack.name,
                 "hash": _made_of(worst, attack),
@@ -281,7 +325,7 @@ def run_all(worst: Worst, *, progress: Tell = unheard) -> "Arms[Findings]":
                     [idx, [round(value, _DIGITS) for value in row.tolist()]]
                     for idx, row in ran.exposure.items()
                 ],
-                "unscored": [[idx, why] for idx, why in ran.unscored.items()],
+                "unscored": [[idx, why] for idx, why in {**cut, **ran.unscored}.items()],
                 "seconds": round(time.monotonic() - started, 3),
                 "forwards": arm.work["forwards"] - before["forwards"],
                 "tokens": arm.work["tokens"] - before["tokens"],

@@ -5,7 +5,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -329,7 +329,7 @@ def _options(
         "out": None if folder is None else str(folder),
         "empty": _empty(settings),
         **passes.subject.conditions.as_run(),
-        "template": asdict(passes.asked.template),
+        "template": passes.asked.template.keys,
     }
 
 
@@ -394,6 +394,7 @@ def open_evaluation(
     template = Template() if settings.suite == "tofu" else PLAIN
     if settings.template:
         template = read_template(Path(settings.template))
+    template = replace(template, think=settings.think or template.think)
     check_tokenizer(tokenizer, template, str(folder or model))
     splits = splits_of(model, settings)
     reference = classifier = None

@@ -27,6 +27,7 @@ from lensaudit.settings import (
     RetainSet,
     Rows,
     ScoreFiles,
+    Thinking,
     needing,
 )
 
@@ -72,6 +73,10 @@ class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
     needs: ClassVar = needing(NeutralRows, Needs("retain"), _INSIDE) | {
         "full": (Needs("metrics", reads=("patched",)),),
         "exclude": (Needs("metrics", reads=("patched",)),),
+        "think": (
+            Needs("metrics", reads=GENERATED),
+            Needs("suite", one_of=("tofu",), unless=Needs("template")),  # MUSE has plain tags
+        ),
         "data": (_OTHER_ROWS, Needs("forget", one_of=(None,), unless=Needs("data", a_file=False))),
     }
 
@@ -121,6 +126,7 @@ class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
         Place | None,
         Option("JSON with the prompt's tags, date and system text.", is_a="file", expert=True),
     ] = None
+    think: Thinking = None
     cleanup: Annotated[
         Cleanup,
         Option(

@@ -16,8 +16,8 @@ from lensaudit.data.chat import (
     Encoding,
     MaskConvention,
     Template,
+    answer_of,
     attended,
-    decode,
     encode_completion,
     encode_qa,
     pad_id,
@@ -293,9 +293,16 @@ def _until(ids: Sequence[int], stop: frozenset[int]) -> list[int]:
     return list(ids[:end])
 
 
-def said(ids: Sequence[int], split: Split, asked: Tokenization, cleanup: Cleanup) -> str:
-    """The text of a generation, cut at the split's first stop word and stripped."""
-    text = decode(asked.tokenizer, ids, cleanup)
+def said(
+    prompt: Sequence[int], ids: Sequence[int], split: Split, asked: Tokenization, cleanup: Cleanup
+) -> str | None:
+    """The answer that a generation gives, cut at the split's first stop word and stripped.
+
+    Without its thought; None: that was cut.
+    """
+    text = answer_of(asked.tokenizer, prompt, ids, cleanup)
+    if text is None:
+        return None
     for word in split.stop_words:
         text = text.split(word, 1)[0]
     return text.strip()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 
-from lensaudit.data.chat import Cleanup, Encoding, decode
+from lensaudit.data.chat import Cleanup, Encoding, answer_of, decode
 from lensaudit.data.suites import Split
 from lensaudit.errors import Failure, InputError, VerificationError, WorkError, failure_in
 from lensaudit.evaluation.forward import (
@@ -399,10 +399,7 @@ class ModelPasses:
         if (split.name, kind) not in self._asked_for:
             forced: Any = self.asked.tokenizer(JAILBREAK, add_special_tokens=False)["input_ids"]
             tail = tuple(forced) if kind == "jailbreak" else ()
-            every = {
-                row.idx: (*encode(split, row.question, "", self.asked).prompt_ids, *tail)
-                for row in split.rows
-            }
+            every = {row.idx: self._prompt(split, row.question, tail) for row in split.rows}
             n_new, context = self._n_new(split), self.asked.context
             why = {idx: context.too_long(len(ids), n_new) for idx, ids in every.items()}
             self._asked_for[split.name, kind] = (
@@ -411,31 +408,58 @@ class ModelPasses:
             )
         return self._asked_for[split.name, kind]
 
+    def _prompt(self, split: Split, question: str, tail: tuple[int, ...]) -> tuple[int, ...]:
+        """What is continued; `tail` begins the answer, where a thought would have ended."""
+        encoded = encode(split, question, "", self.asked)
+        return (*encoded.begun_ids, *tail) if tail else encoded.prompt_ids
+
+    def answers(self, read: Read) -> dict[int, str | None]:
+        """What was answered, by idx, without thoughts; None: the thought was cut."""
+        split, prompts = self.splits[read.split], self._prompts(read)[0]
+        return {
+            idx: said(prompts[idx], ids, split, self.asked, self.cleanup)
+            for idx, ids in self._new_tokens(read).items()
+        }
+
+    def thoughts(self, read: Read) -> tuple[int, int]:
+        """How many answers lost a thought, and how many of these were nothing but a cut one."""
+        prompts, asked, how = self._prompts(read)[0], self.asked.tokenizer, self.cleanup
+        new = self._new_tokens(read)
+        answers = {idx: answer_of(asked, prompts[idx], ids, how) for idx, ids in new.items()}
+        lost = [one for idx, one in answers.items() if one != self._decoded(new[idx])]
+        return len(lost), lost.count(None)
+
+    def _unheard(self, read: Read, answers: Mapping[int, str | None]) -> dict[int, str]:
+        """Why the other rows have no answer."""
+        n_new = self._n_new(self.splits[read.split])
+        why = f"the thought was cut at {n_new} tokens"
+        cut = {idx: why for idx, text in answers.items() if text is None}
+        return {**self._prompts(read)[1], **cut}
+
     def _texts(self, read: Read) -> Measured[Record]:
         """What was asked, wanted and said, an alternative each."""
-        view, new, split = self.view(read), self._new_tokens(read), self.splits[read.split]
+        view, answers, split = self.view(read), self.answers(read), self.splits[read.split]
         rows: dict[int, tuple[Record, ...]] = {}
-        for idx in (idx for idx in view.rows if idx in new):
-            generation = self._said(read, new[idx])
+        for idx, generation in ((idx, answers.get(idx)) for idx in view.rows):
+            if generation is None:
+                continue
             rows[idx] = tuple(
                 {"input": prompt, "ground_truth": gold, "generation": generation}
                 for prompt, gold in (self.asked_and_wanted(split, one) for one in view.rows[idx])
             )
-        return Measured(rows, {**self._prompts(read)[1], **view.unscored}, view.listed)
+        return Measured(rows, {**self._unheard(read, answers), **view.unscored}, view.listed)
 
     def _rated(self, read: Read) -> Measured[Record]:
         """Generations and how fluent a classifier finds them, 0 to 1."""
         assert self.classifier is not None  # see `missing`
-        texts = {idx: self._said(read, ids) for idx, ids in self._new_tokens(read).items()}
+        answers = self.answers(read)
+        texts = {idx: text for idx, text in answers.items() if text is not None}
         scores = self.classifier(list(texts.values()))
         rows = {
             idx: ({"score": score, "generation": text},)
             for (idx, text), score in zip(texts.items(), scores, strict=True)
         }
-        return Measured(rows, self._prompts(read)[1])
-
-    def _said(self, read: Read, ids: Sequence[int]) -> str:
-        return said(ids, self.splits[read.split], self.asked, self.cleanup)
+        return Measured(rows, self._unheard(read, answers))
 
     def _kept(
         self,

@@ -118,6 +118,14 @@ def notes(passes: ModelPasses, reads: Sequence[Read]) -> list[str]:
         listed = ", ".join(f"{key} {value}" for key, value in obeyed.items())
         said.append(f"generations follow the checkpoint's generation configuration: {listed}")
     spoken = {(read.split, read.kind): read for read in reads if read.kind in ("text", "jailbreak")}
+    for (split, kind), read in spoken.items():
+        n_thoughts, n_cut = passes.thoughts(read)
+        if n_thoughts:
+            more = "; raise --max-new-tokens, or ask with --think empty" if n_cut else ""
+            said.append(
+                f"{n_thoughts} answers of {split} {kind} begin with a thought, which is left out; "
+                f"{n_cut} of these thoughts were cut and have no answer: unscored{more}"
+            )
     cut = {f"{split} {kind}": len(passes.cut(read)) for (split, kind), read in spoken.items()}
     if any(cut.values()):
         where = ", ".join(f"{n} of {name}" for name, n in cut.items() if n)
@@ -188,7 +196,7 @@ def conditions(passes: ModelPasses) -> dict[str, object]:
     """What must be equal for two models' logs to be compared, as content hashes."""
     return {
         "mask": passes.asked.mask,
-        "template": digest(vars(passes.asked.template)),
+        "template": digest(passes.asked.template.keys),
         # whichever question key asks for it
         "answers": {
             name: digest([[row.idx, dict(row.answers)] for row in split.rows])

@@ -4,16 +4,17 @@ Each fact is asked as the question of the patched prompt, and in the chat templa
 one: of the source, of `full`, and of every model that never saw the facts. An answer counts in any
 surface form (`data.candidates.mentions`), and a fact counts once, whichever way it is given away;
 the same in all arms. Texts are kept by content, so those of `full` and `retain` serve every source.
+A model that thinks is asked after an empty thought: a thought takes more tokens than an answer has.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from lensaudit.data.chat import Template, check_tokenizer, encode_qa
+from lensaudit.data.chat import Template, answer_of, check_tokenizer, encode_qa, thinks
 from lensaudit.data.facts import Fact
-from lensaudit.data.matching import mentions, why_not
+from lensaudit.data.matching import gives_away, why_not
 from lensaudit.data.spans import prompt
 from lensaudit.errors import InputError, WorkError
 from lensaudit.groups import by_length
@@ -29,6 +30,7 @@ from lensaudit.patching.session import Session
 from lensaudit.progress import Plan, Progress
 from lensaudit.results.kinds.patch import Answer, InType, Outputs, Told, Way
 
+_CUT = f"the thought was cut at {ANSWER_TOKENS} tokens"
 ASKED_AT_ONCE = 64
 """Questions of one batch, where memory holds them: an interruption loses at most these."""
 Ids = tuple[int, ...]
@@ -80,8 +82,10 @@ class Questions:
         known = self._kept(one).known
         return [ids for ids in self._all(one) if prompt_key(ids) not in known]
 
-    def answers(self, one: Checkpoint) -> dict[Way, dict[int, str]]:
+    def answers(self, one: Checkpoint) -> dict[Way, dict[int, str | None]]:
         """What a model says, by way of asking and idx; it runs for what is not kept.
+
+        None: its thought was cut.
 
         Raises:
             WorkError: logits are not finite.
@@ -100,9 +104,14 @@ class Questions:
                 kept.add(batch, said, texts)
                 n_done += len(batch)
                 session.progress(Progress(f"asking {one.spec.name}", n_done, len(todo)))
+        tokenizer = self._tokenizer(one)
+
+        def heard(prompt: Ids) -> str | None:
+            said = answer_of(tokenizer, prompt, kept.known[prompt_key(prompt)][0])
+            return None if said is None else said.strip()
+
         return {
-            way: {row.idx: kept.known[prompt_key(of[row.idx])][1].strip() for row in self.facts}
-            for way, of in asked.items()
+            way: {row.idx: heard(of[row.idx]) for row in self.facts} for way, of in asked.items()
         }
 
     def told(self, source: Checkpoint) -> Told:
@@ -110,9 +119,22 @@ class Questions:
         if not self.facts:
             return Told(why=f"nobody can be asked: {next(iter(self.unasked.values()))}")
         arms = {"source": (source,), "full": (self.session.full,), "retain": self.never}
-        given = {role: [self._given(one) for one in ones] for role, ones in arms.items() if ones}
-        own = {idx: frozenset(found) for idx, found in given["source"][0].items()}
-        texts, n = self.answers(source), len(self.facts)
+        heard = {role: [self._given(one) for one in ones] for role, ones in arms.items() if ones}
+        clear = [
+            row.idx
+            for row in self.facts
+            if all(row.idx in found for ones in heard.values() for found in ones)
+        ]
+        lost = {row.idx: _CUT for row in self.facts if row.idx not in clear}
+        if lost:
+            self.session.notice(f"{len(lost)} of {len(self.facts)} facts are not counted: {_CUT}")
+        if not clear:
+            return Told(why=f"nobody can be asked: {_CUT}")
+        given = {
+            role: [{idx: found[idx] for idx in clear} for found in ones]
+            for role, ones in heard.items()
+        }
+        own, texts, n = given["source"][0], self.answers(source), len(clear)
 
         def shares(ways: Collection[Way]) -> Outputs:
             """Facts given away in one of these ways; of several models the mean."""
@@ -124,13 +146,13 @@ class Questions:
 
         return Told(
             **vars(shares(tuple(texts))),
-            n_groups=len({row.group for row in self.facts}),
+            n_groups=len({row.group for row in self.facts if row.idx in own}),
             ways={way: shares((way,)) for way in texts},
             dtype=self.session.settings.dtype,
             types=self.in_types(source),
-            unasked={str(idx): why for idx, why in self.unasked.items()},
+            unasked={str(idx): why for idx, why in {**self.unasked, **lost}.items()},
             answers={
-                idx: {way: Answer(way in found, texts[way][idx]) for way in texts}
+                idx: {way: Answer(way in found, _shown(texts[way][idx])) for way in texts}
                 for idx, found in own.items()
             },
         )
@@ -150,7 +172,8 @@ class Questions:
             except (InputError, WorkError) as error:
                 session.notice(f"{source.spec.name}: not asked in {dtype}: {error}")
             else:
-                found[dtype] = InType(said, sum(map(bool, told)) / len(told))
+                if told:  # of facts whose answers are heard
+                    found[dtype] = InType(said, sum(map(bool, told)) / len(told))
         return found
 
     def types(self, source: Checkpoint) -> list[str]:
@@ -185,13 +208,20 @@ class Questions:
         )
         return Plan((line,), n)
 
-    def _given(self, one: Checkpoint) -> dict[int, set[Way]]:
-        """Idx -> in which ways a model gives the fact away."""
-        said = self.answers(one)
-        return {
-            row.idx: {way for way, texts in said.items() if mentions(texts[row.idx], row.entity)}
-            for row in self.facts
-        }
+    def _given(self, one: Checkpoint) -> dict[int, frozenset[Way]]:
+        """Idx -> in which ways a model gives the fact away.
+
+        Without those that it does not give away in what is heard, where a thought was cut.
+        """
+        said, found = self.answers(one), dict[int, frozenset[Way]]()
+        for row in self.facts:
+            heard: dict[Way, str | None] = {way: texts[row.idx] for way, texts in said.items()}
+            given: list[Way] = [
+                way for way, text in heard.items() if text and gives_away(text, row)
+            ]
+            if given or None not in heard.values():
+                found[row.idx] = frozenset(given)
+        return found
 
     def _all(self, one: Checkpoint) -> list[Ids]:
         """Every prompt of a model, once, of the facts that are asked."""
@@ -229,8 +259,9 @@ class Questions:
                 }
             }
             if chats:
+                template = replace(Template(), think="empty" if thinks(own, Template()) else None)
                 asked["chat"] = {
-                    row.idx: encode_qa(own, Template(), row.question, "").prompt_ids
+                    row.idx: encode_qa(own, template, row.question, "").prompt_ids
                     for row in self.session.examples
                 }
             self._prompts[one.tokenizer] = asked
@@ -244,6 +275,11 @@ def questions_of(session: Session) -> Questions | None:
 
 WAYS: Mapping[Way, str] = {"question": "as a question", "chat": "in the chat template"}
 """Way of asking -> how it is said."""
+
+
+def _shown(said: str | None) -> str:
+    """An answer in a row of results."""
+    return _CUT if said is None else said
 
 
 def _chats(tokenizer: Any) -> bool:

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from lensaudit.data.chat import answer_of
 from lensaudit.errors import WorkError
 from lensaudit.groups import batched, by_length
 from lensaudit.models.bridge import (
@@ -151,23 +152,37 @@ def steered(
     return Reader(model, edits, work)
 
 
-def say(reader: Reader, prompts: Sequence[Ids], *, max_new_tokens: int) -> list[str]:
+Answer = str | None
+"""What is said after a prompt, without its thought; None: the thought was cut at the limit."""
+Hearing = Callable[[Any, Ids, Ids], Answer]
+
+
+def say(
+    reader: Reader, prompts: Sequence[Ids], *, max_new_tokens: int, hear: Hearing = answer_of
+) -> list[Answer]:
     """The likeliest continuation of each prompt, as text without special tokens.
+
+    Args:
+        reader: of the prompts.
+        prompts: token ids.
+        max_new_tokens: longest continuation.
+        hear: what of it is heard, of a tokenizer, a prompt and new tokens.
 
     Raises:
         WorkError: logits are not finite.
     """
-    said: dict[int, str] = {}
+    said: dict[int, Answer] = {}
     for places in by_length(prompts, SAID_ROWS):
         running = started([prompts[at] for at in places], device_of(reader.model))
         found = _continued(reader, running, likeliest, max_new_tokens, places)
-        said.update(zip(places, found, strict=True))
+        for at, ids in zip(places, found, strict=True):
+            said[at] = hear(reader.model.tokenizer, prompts[at], ids)
     return [said[at] for at in range(len(prompts))]
 
 
 def sample(
     reader: Reader, prompt: Ids, n_rows: int, choose: Choose, *, max_new_tokens: int
-) -> list[str]:
+) -> list[Answer]:
     """Continuations of one prompt, which is read once; `choose` draws their tokens."""
     one = torch.zeros(n_rows, dtype=torch.long, device=device_of(reader.model))
 
@@ -176,13 +191,14 @@ def sample(
         return reader.read(before.tokens, **where, past=None, n_logits=1, rows=one[:1])[1]
 
     running = shared_out([prompt], one, read)
-    return _continued(reader, running, choose, max_new_tokens, [0] * n_rows)
+    found = _continued(reader, running, choose, max_new_tokens, [0] * n_rows)
+    return [answer_of(reader.model.tokenizer, prompt, ids) for ids in found]
 
 
 def _continued(
     reader: Reader, running: Running, choose: Choose, max_new_tokens: int, places: Sequence[int]
-) -> list[str]:
-    """`places`: which prompt each row of `running` continues."""
+) -> list[tuple[int, ...]]:
+    """New tokens of each row of `running`; `places`: which prompt it continues."""
     prompt = torch.tensor(places, device=running.row.device)
 
     def read(now: Running, step: int) -> tuple[Any, Any]:
@@ -191,9 +207,8 @@ def _continued(
         logits, past = reader.read(now.tokens, **where, past=now.past, n_logits=1, rows=rows)
         return logits[:, -1], past
 
-    stop, decode = ends_of(reader.model), reader.model.tokenizer.decode
-    found = continued(running, read, choose, max_new_tokens=max_new_tokens, stop=stop)
-    return [decode(ids, skip_special_tokens=True) for ids in found]
+    stop = ends_of(reader.model)
+    return continued(running, read, choose, max_new_tokens=max_new_tokens, stop=stop)
 
 
 def exposures(

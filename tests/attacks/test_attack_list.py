@@ -66,6 +66,65 @@ def test_facts_behind_an_exchanged_readout_come_back(full):
     }
 
 
+def test_what_is_the_least_likely_is_found_as_the_likeliest_is(full):
+    arm = replace(full, exposed=True)
+    rows = arm.raw
+    for sign, rank in ((1, "rank 1 of 100"), (-1, "rank 100 of 100")):
+        arm.raw = {idx: sign * row for idx, row in rows.items()}
+        found = ATTACKS["least_likely"].run(arm).hits.values()
+        assert [(hit.hit, hit.evidence) for hit in found].count((True, rank)) >= 3
+    arm.raw = {idx: torch.zeros_like(row) for idx, row in rows.items()}
+    assert not any(hit.hit for hit in ATTACKS["least_likely"].run(arm).hits.values())
+    few = replace(arm, facts=[replace(one, placebos=one.placebos[:5]) for one in full.facts])
+    found = ATTACKS["least_likely"].run(few)
+    assert (found.hits, set(found.unscored.values())) == ({}, {"fewer than 20 candidates"})
+
+
+def asked_anew(arm, **columns):
+    """The arm with facts whose columns are made of each fact, and whose entity nobody says."""
+    made = {name: make for name, make in columns.items()}
+    facts = [
+        replace(one, entity="Nowhere", **{name: make(one) for name, make in made.items()})
+        for one in arm.facts
+    ]
+    return replace(arm, facts=facts)
+
+
+def hits(arm, name):
+    return sum(hit.hit for hit in ATTACKS[name].run(arm).hits.values())
+
+
+def test_an_alias_is_matched_as_the_entity(full):
+    assert hits(asked_anew(full), "greedy") == 0
+    assert hits(asked_anew(full, aliases=lambda one: (one.entity,)), "greedy") == 4
+    # not one that the question holds: an echo would give it away
+    echo = asked_anew(full, aliases=lambda one: (one.question.split()[-1].strip("?"),))
+    assert hits(echo, "greedy") == 0
+
+
+def test_columns_are_asked_and_facts_without_them_are_unscored(full):
+    known = asked_anew(
+        full,
+        translations=lambda one: (f"Wer weiß es: {one.answer[:4]}?", one.question),
+        aliases=lambda one: (one.entity,),
+    )
+    found = ATTACKS["translated_question"].run(known)
+    assert [hit.evidence[:9] for hit in found.hits.values() if hit.hit] == ["plainly 2"] * 4
+    step = asked_anew(
+        full, two_hop=lambda one: (one.question,), two_hop_answers=lambda one: (one.entity,)
+    )
+    assert hits(step, "two_hop") == 4
+    # a question that holds what it asks for is not put
+    held = asked_anew(full, two_hop=lambda one: ("Was it Nowhere?",))
+    found = ATTACKS["two_hop"].run(held)
+    assert set(found.unscored.values()) == {"its question holds the answer"}
+    for name in ("translated_question", "two_hop", "aliases"):
+        found = ATTACKS[name].run(full)
+        assert (found.hits, set(found.unscored.values())) == ({}, {f"no {name}"})
+    found = ATTACKS["thought"].run(full)
+    assert set(found.unscored.values()) == {"its chat template has no thought"}
+
+
 def test_facts_that_another_type_of_numbers_says_come_out(full, tmp_path):
     """In bfloat16 what drowns the stream cancels; float16 overflows; all else runs in float32."""
     one = checkpoint_of(silent_in_float32(tmp_path / "silent"))

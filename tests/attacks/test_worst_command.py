@@ -54,6 +54,17 @@ def test_a_model_that_knows_gives_every_fact_away(place, monkeypatch):
     assert found.unscored == {}
 
 
+def test_an_attack_whose_column_no_row_has_is_left_out_or_refused(place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    names = {one.name for one in open_worst("demo/npo", WorstSettings(limit=2)).attacks}
+    assert names.isdisjoint({"translated_question", "aliases", "two_hop", "thought"})
+    for name, said in (("two_hop", "no row has two_hop"), ("thought", "no chat template has a th")):
+        assert run(["worst", "--source", "demo/npo", "--attack", name]) == 2
+        assert f"--attack {name}: {said}" in capsys.readouterr().err
+    assert run(["sample", "--source", "demo/npo", "--think", "full", "--dry-run"]) == 2
+    assert "--think full: its chat template has no thought" in capsys.readouterr().err
+
+
 def test_files_hold_a_row_for_every_fact_and_attack(place):
     rows = list(csv.DictReader((place / "w" / "facts.csv").open()))
     assert tuple(rows[0]) == FACTS

@@ -1,6 +1,7 @@
 """`lensaudit eval` from the command line to its files."""
 
 import json
+import shutil
 
 import pytest
 from support import EMBEDDED
@@ -115,10 +116,43 @@ def test_intervals_of_the_embedded_suite_count_authors(tmp_path):
         assert "interval_95_assumes" not in one
 
 
+THINKING = (
+    "{%- for m in messages %}{{ '[' + m.role + ']\\n' }}{%- if m.role == 'assistant' %}"
+    "{{ '<think>\\n\\n</think>\\n\\n' }}{%- endif %}{{ m.content + '[end]\\n' }}{%- endfor %}"
+    "{{ '[assistant]\\n' if add_generation_prompt }}"
+)
+
+
+def test_a_cut_thought_is_no_answer_and_is_told(tmp_path, capsys):
+    folder = shutil.copytree(EMBEDDED / "full", tmp_path / "thinks")
+    (folder / "chat_template.jinja").write_text(THINKING)
+    rouge = ("forget_Q_A_ROUGE",)
+
+    def asked(how):
+        out, tokenizer = tmp_path / how, ("--tokenizer", folder, "--think", how)
+        code = run(command(out, *tokenizer, model="full", metrics=rouge))
+        assert code == (how == "full")  # 1: no value at all
+        capsys.readouterr()
+        notes = json.loads((out / "manifest.json").read_text())["inputs"]["notes"]
+        return log(out)["forget_Q_A_ROUGE"], [one for one in notes if "thought" in one]
+
+    found, told = asked("full")
+    assert found["agg_value"] is None
+    assert "the thought was cut at 8 tokens" in found["reason"]
+    assert told == [
+        "4 answers of forget text begin with a thought, which is left out; 4 of these thoughts "
+        "were cut and have no answer: unscored; raise --max-new-tokens, or ask with --think empty"
+    ]
+    found, told = asked("empty")
+    assert found["agg_value"] is not None
+    assert told == []
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
         (["--metric", "nope"], "no metric 'nope'"),
+        (["--think", "full"], "--think full: its chat template has no thought"),
         (
             ["--metric", "forget_Q_A_gibberish", "--classifier", EMBEDDED / "full"],
             "is not a text classifier",

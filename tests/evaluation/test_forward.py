@@ -110,9 +110,9 @@ def test_a_generation_ends_before_its_first_end_token(asked):
 
 def test_an_answer_ends_before_the_first_stop_word(asked):
     split = Split("forget", "a test", (), stop_words=("w7", "w9"))
-    assert said([5, 6, 7, 8, 9, 10], split, asked, "none") == "w5 w6"
-    assert said([5, 9, 8, 7, 10], split, asked, "none") == "w5"
-    assert said([5, 6], split, asked, "none") == "w5 w6"
+    assert said([2], [5, 6, 7, 8, 9, 10], split, asked, "none") == "w5 w6"
+    assert said([2], [5, 9, 8, 7, 10], split, asked, "none") == "w5"
+    assert said([2], [5, 6], split, asked, "none") == "w5 w6"
 
 
 class Rating:

@@ -100,6 +100,59 @@ def test_a_fact_counts_in_any_form_and_in_either_way(
     assert (told.full, told.retain) == (1.0, 0.0)
 
 
+def test_thoughts_are_no_answers_and_a_cut_one_is_not_counted(heard, tmp_path, monkeypatch):
+    shutil.copytree(Path(heard[0].settings.activations) / "texts", tmp_path / "activations/texts")
+    lines: list[str] = []
+    for said, wanted in (
+        ("<think>Hm.</think> {}", 1.0),
+        ("<think>{}?</think> Nobody knows.", 0.0),
+        ("<think>{}", None),  # the limit came first
+    ):
+        session = opened(tmp_path, "demo/simnpo", ask="greedy", fresh=True)
+        monkeypatch.setattr(session, "notice", lines.append)
+        own = Questions(session)
+        to_say = lambda fact, said=said: said.format(fact.entity)  # noqa: E731
+        said_by(monkeypatch, session, to_say, lambda text: True)
+        with session:
+            told = own.told(session.sources["demo/simnpo"])
+        assert told.source == wanted
+    assert told.why == "nobody can be asked: the thought was cut at 48 tokens"
+    assert any("facts are not counted: the thought was cut" in one for one in lines)
+
+
+def test_where_one_thought_was_cut_the_fact_is_left_out_of_every_arm(heard, tmp_path, monkeypatch):
+    shutil.copytree(Path(heard[0].settings.activations) / "texts", tmp_path / "activations/texts")
+    session = opened(tmp_path, "demo/simnpo")
+    first = Questions(session).facts[0]
+
+    def to_say(fact):
+        return "<think>It is" if fact is first else "Nobody knows."
+
+    said_by(monkeypatch, session, to_say, lambda text: True)
+    with session:
+        told = Questions(session).told(session.sources["demo/simnpo"])
+    assert (told.source, told.full, told.n) == (0.0, 1.0, heard[1].n - 1)
+    assert "cut at 48 tokens" in told.unasked[str(first.idx)]
+
+
+def test_a_model_that_thinks_is_asked_after_an_empty_thought(heard, tmp_path):
+    folder = tmp_path / "thinks"
+    shutil.copytree(checkpoint_of("demo/never").folder, folder)
+    template = folder / "chat_template.jinja"
+    head = "<|start_header_id|>assistant<|end_header_id|>"
+    text = template.read_text()
+    template.write_text(
+        text.replace(
+            f"{{% if add_generation_prompt %}}{head}\n\n",
+            f"{{% if add_generation_prompt %}}{head}\n\n<think>\n",
+        )
+    )
+    one = checkpoint_of(folder)
+    asked = Questions(heard[0])._asked(one)["chat"]
+    said = load_tokenizer(one).decode(next(iter(asked.values())))
+    assert said.endswith(f"{head}\n\n<think>\n\n</think>\n\n")
+
+
 def test_the_plan_counts_what_is_not_kept_and_what_it_costs(heard):
     again = opened(Path(heard[0].settings.activations).parent, "demo/never", "demo/simnpo")
     plan = Questions(again).plan()
