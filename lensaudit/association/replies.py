@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lensaudit.judge.calls import unthought
+from lensaudit.data.thoughts import answer_in
 from lensaudit.judge.client import FLOOR_NATS
 from lensaudit.judge.programmatic import declines
 
@@ -34,7 +34,6 @@ _PARTIAL = "\ufffd"
 _BYTES = re.compile(r"<0x[0-9A-Fa-f]{2}>|\\x[0-9a-f]{2}|^bytes:")
 _BLANKS = re.compile(r"[\s▁ĠĊ]+")
 _MARK = re.compile(r"[<\[].*[>\]]|")
-_THINKS = re.compile(r"\s*<think(?:ing)?>")
 
 
 class NotItsReply(ValueError):
@@ -201,14 +200,14 @@ def sample_of(choice: Mapping[str, Any], prompt: str) -> Sample:
     cut = choice.get("finish_reason") == "length"
     if "message" not in choice:
         # some servers give the prompt back before its continuation
-        text = _answer(choice["text"].removeprefix(prompt))
+        text = answer_in(choice["text"].removeprefix(prompt))
         if text is None:
             return Sample("", "thought", True)
         text = text.lstrip().partition("\n")[0]
         return Sample(text, "" if text else "empty")
     message = choice.get("message") or {}
     content = str(message.get("content") or "")
-    text = _answer(content)
+    text = answer_in(content)
     sent = message.get("reasoning_content") or message.get("reasoning")
     thought = bool(sent or text != content)
     if text is None:
@@ -220,12 +219,6 @@ def sample_of(choice: Mapping[str, Any], prompt: str) -> Sample:
     if declines(text):
         return Sample(text, "refused", thought)
     return Sample(text, "cut" if cut else "", thought)
-
-
-def _answer(text: str) -> str | None:
-    """A text without its thought; None where that has no end."""
-    text = unthought(text)
-    return None if _THINKS.match(text) else text
 
 
 def counts_of(

@@ -8,7 +8,6 @@ import json
 import math
 import operator
 import os
-import re
 import sqlite3
 import threading
 import time
@@ -19,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from lensaudit.data.thoughts import answer_in
 from lensaudit.errors import InputError, LensAuditError, TryAgainError
 from lensaudit.files import canonical_json, make_folder
 from lensaudit.judge.endpoint import Endpoint
@@ -34,7 +34,6 @@ _OTHERS = {
     "refusal": ("refusal",),
 }
 """Types of the parts of a message: its texts, and by field what else there is."""
-_THOUGHT = re.compile(r"\s*<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -178,8 +177,8 @@ Pending = Callable[[Found], list[Call]]
 
 
 def unthought(text: str) -> str:
-    """A reply without the thought that a server may leave before it."""
-    return _THOUGHT.sub("", text, count=1)
+    """A reply without the thought that a server may leave before it; empty where that was cut."""
+    return answer_in(text) or ""
 
 
 def chat_call(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from lensaudit.data.facts import numbered, read_values, row_problems, spelled_apart
+from lensaudit.data.thoughts import answer_in
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.groups import Group, group_of, own_group, spread
@@ -221,6 +222,8 @@ def _from_rows(rows: Sequence[Any], path: Path) -> Iterator[JudgeRequest]:
 
 def _item(context: str, idx: int, group: Group, said: Any, **texts: Any) -> JudgeRequest:
     answer, gap = _text(said), "the log holds no generation"
+    if answer is not None:
+        answer, gap = answer_in(answer), "its thought was cut: there is no answer"
     if answer is None:
         return JudgeRequest(idx, "", "", context=context, group=own_group(idx), gap=gap)
     known = {name: _text(value) or "" for name, value in texts.items()}

@@ -119,13 +119,13 @@ def parsed(text: str) -> JudgeVerdict:
     >>> parsed(" 85/100. ").score, parsed("7 of 10 say 85").status
     (85.0, 'parse_error')
     """
-    text = unthought(text)
+    said, text = text, unthought(text)
     match = _NUMBER.fullmatch(text)
     if match is not None and float(match[1]) <= 100:
         return JudgeVerdict(float(match[1]), argmax=float(match[1]))
     if declines(text) or text.strip().upper().startswith("REFUSAL"):
         return JudgeVerdict(None, "the judge declines to answer", "refusal")
-    return JudgeVerdict(None, f"the reply is no number from 0 to 100: {text[:40]!r}", "parse_error")
+    return JudgeVerdict(None, f"the reply is no number from 0 to 100: {said[:40]!r}", "parse_error")
 
 
 def averaged(readings: Sequence[JudgeVerdict]) -> JudgeVerdict:

@@ -126,3 +126,10 @@ def test_what_is_said_of_a_log_names_the_models_that_the_log_is_of(tmp_path):
     made.write(tmp_path, [log.name])
     job = JudgeJob(None, log, read_items(log), IDK, None, 0.0)
     assert job._inputs["model"] == model
+
+
+def test_an_answer_is_judged_without_its_thought_and_a_cut_thought_is_a_gap(read):
+    said = ("<think>Lima?</think>Oslo", "[THINK]Lima?")
+    first, second = read("o.jsonl", [ROW | {"idx": n, "generation": s} for n, s in enumerate(said)])
+    assert (first.answer, first.gap) == ("Oslo", "")
+    assert second.gap == "its thought was cut: there is no answer"
