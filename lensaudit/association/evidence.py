@@ -406,7 +406,7 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
         replace(run, headline=_headline(run)),
         tuple(replace(one, named=one.idx in named) for one in facts),
         tuple(_layers(heard[0][:n_asked])),
-        matrix_of(own, run.relations),
+        matrix_of(own),
     )
 
 
@@ -477,10 +477,10 @@ def write_outcome(found: KnowOutcome, know: Know, out: Path) -> KnowRecord:
     return found.run
 
 
-def matrix_of(read: Sequence[RelationReading], relations: Sequence[KnownRelation]) -> KnowMatrix:
-    """The relation that tells most: subjects by values, probabilities of what it says."""
-    at = max(range(len(read)), key=lambda one: relations[one].z)
-    relation, rows = read[at].asked, read[at].by_reader
+def matrix_of(read: Sequence[RelationReading]) -> KnowMatrix:
+    """The largest relation, one for all models: probabilities of values by subject."""
+    largest = max(read, key=lambda one: len(one.asked.facts))
+    relation, rows = largest.asked, largest.by_reader
     name = OUTPUTS if OUTPUTS in rows else next(iter(rows))
     values = relation.values[: len(relation.values) - len(relation.placebos)]
     table = rows[name][: len(relation.subjects), : len(values)].log_softmax(-1).exp()

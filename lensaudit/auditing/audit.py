@@ -22,7 +22,7 @@ from lensaudit.auditing.question import (
     controls_of,
     evaluations,
 )
-from lensaudit.auditing.result import AUDIT_MANIFEST, Audited, joined
+from lensaudit.auditing.result import AUDIT_MANIFEST, NOT_ASKED, Audited, joined
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.auditing.step import Opened, Step, wanted
 from lensaudit.errors import Failure, failure_in
@@ -210,8 +210,10 @@ def _audited(
         made = [one for part in parts for one in part.rglob(f"*{MANIFEST}")]
         files = {path for one in made for path in (one, *answered_for(one)) if path.exists()}
         options = {"sources": list(names), **plain(settings, without=("fresh",))}
+        why = {name: one for name, one in plan.associations.items() if isinstance(one, str)}
+        inputs = {NOT_ASKED: why} if why else {}
         manifest(
-            COMMAND, options=options, inputs={}, device=settings.device, started=started
+            COMMAND, options=options, inputs=inputs, device=settings.device, started=started
         ).write(
             plan.folder, [one.relative_to(plan.folder).as_posix() for one in files], AUDIT_MANIFEST
         )

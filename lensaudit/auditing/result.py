@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 SUMMARY = "summary.json"
 AUDIT_MANIFEST = f"audit_{MANIFEST}"
 """Beside the page: what the whole run asked, and every file of its parts."""
+NOT_ASKED = "who has what was not asked"
+"""Input of that manifest: by model why nobody could be asked who has what."""
 _COLUMNS = ("layer", "n_ke", "s1", "s2", "erasure", "s1_em", "s2_em")
 
 

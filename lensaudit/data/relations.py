@@ -17,6 +17,7 @@ from lensaudit.data.candidates import Kind, kind_of
 from lensaudit.data.facts import Fact
 from lensaudit.data.matching import is_closed, mentions
 from lensaudit.groups import Group, is_own
+from lensaudit.results.sentences import by_root
 
 FEWEST = 4
 """Subjects of a relation: of fewer than four a permutation says next to nothing."""
@@ -82,9 +83,7 @@ def lines_of(found: Sequence[Relation], unscored: Mapping[int, str]) -> list[str
     sizes = [f"{one.name} ({len(one.facts)})" for one in found]
     n = sum(len(one.facts) for one in found)
     facts = f"{n} facts in {len(sizes)} relations{': ' if sizes else ''}{', '.join(sizes)}"
-    # a relation too small has a reason of its own: counted as one
-    why = Counter(re.sub(r" ?\(.*\)|: .*", "", text) for text in unscored.values())
-    return [facts, *(f"{k} in none: {text}" for text, k in why.most_common())]
+    return [facts, *(f"{k} in none: {text}" for text, k in by_root(unscored.values()))]
 
 
 def relations_of(rows: Sequence[Fact]) -> tuple[tuple[Relation, ...], dict[int, str]]:
@@ -166,7 +165,9 @@ def _too_little(label: str, facts: Sequence[Fact]) -> str:
         return _UNSAID
     if len(facts) < FEWEST:
         n = len(facts)
-        return f"its relation ({label}) has {n} subject{'s' * (n > 1)}, wanted {FEWEST}"
+        alone = f"its relation ({label}) has {n} subjects"
+        first = alone if n > 1 else f"stands alone in its relation ({label})"
+        return f"{first}; {FEWEST} subjects wanted"
     if len({row.entity.strip().casefold() for row in facts}) < 2:
         return f"all values of its relation ({label}) are alike"
     return ""

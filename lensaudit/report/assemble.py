@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import lensaudit
+from lensaudit.auditing.result import AUDIT_MANIFEST, NOT_ASKED
 from lensaudit.data.facts import Fact
 from lensaudit.data.matching import mentions
 from lensaudit.errors import InputError
@@ -26,6 +27,8 @@ from lensaudit.report.shelf import (
 from lensaudit.results.kinds.eval import EvaluationResult, answers_in
 from lensaudit.results.kinds.patch import PatchRun, Texts, is_filled, read_patch
 from lensaudit.results.locate import WANTED, Found, LeftOut, locate
+from lensaudit.results.reading import part
+from lensaudit.results.records import signed_object
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.collect import Model, Verdicts
 from lensaudit.verdict.decide import Word
@@ -55,6 +58,8 @@ class Document:
     beside: list[Mapping[str, Any]] = field(default_factory=list)
     """Manifests of results that are neither patch runs nor evaluations."""
     left_out: list[LeftOut] = field(default_factory=list)
+    cannot: dict[str, str] = field(default_factory=dict)
+    """Name of a model whose rows cannot be asked who has what -> why."""
 
     def take(self, one: Found, texts: Mapping[int, Texts]) -> None:
         """Read one result into its list."""
@@ -62,6 +67,9 @@ class Document:
             run = read_patch(one.path, texts)
             self.verdicts.take_run(run) if one.kind == "patch" else self.verdicts.take(one)
             self.runs.append(run)
+            for whole in (place / AUDIT_MANIFEST for place in one.path.parents[1:3]):
+                if whole.exists():
+                    self.cannot |= part(signed_object(whole), "inputs").get(NOT_ASKED, {})
             return
         record, parts = one.record, list(on_page(one))
         if one.kind != "eval" and one.manifest is not None:
@@ -119,7 +127,7 @@ class Document:
     @cached_property
     def rows(self) -> list[ModelRow]:
         """The table of models."""
-        return rows_of(self.models, self.judged, self.conditions, self.first)
+        return rows_of(self.models, self.judged, self.conditions, self.first, self.cannot)
 
     def words(self) -> dict[str, Word]:
         """Word of the verdict by model, anchors left out, from held to gone by its depth."""
@@ -249,12 +257,16 @@ def _said(
 ) -> list[tuple[str, dict[str, Any]]]:
     """What evaluated models answer to the first condition's questions; both anchors and others.
 
-    `texts`: the answers, or null; `says`: whether one gives the fact away.
+    `texts`: the answers, or null; `says`: whether one gives the fact away; and the prompts that
+    they were given to.
     """
     found = []
     order = sorted(evals, key=lambda weights: not models[weights].is_anchor)
     for weights in order[: _MOST_TEXTS if conditions else 0]:
         answers, asked = answers_in(evals[weights]), conditions[0][0].examples
+        prompts = [answers.get(one.idx, ("", ""))[0] for one in asked]
+        # what stands before and after the question, where that is the same of all
+        around = {p.partition(one.question)[::2] for one, p in zip(asked, prompts, strict=True) if p}
         texts = [
             said if one.question and one.question in question else None
             for one in asked
@@ -265,7 +277,8 @@ def _said(
                 bool(text and any(map(str.isalnum, one.entity)) and mentions(text, one.entity))
                 for one, text in zip(asked, texts, strict=True)
             ]
-            found.append((weights, {"texts": texts, "says": says}))
+            sent = {"around": around.pop()} if len(around) == 1 else {"prompts": prompts}
+            found.append((weights, {"texts": texts, "says": says, **sent}))
     return found
 
 

@@ -9,9 +9,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
+from lensaudit.data.matching import is_closed
 from lensaudit.report.shelf import ANCHORS, PageModel
 from lensaudit.results.kinds.patch import PatchRun, Texts
+from lensaudit.results.sentences import by_root
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import share_of
 from lensaudit.verdict.collect import Keeps, Model
@@ -57,9 +60,9 @@ COLUMNS = (
     ),
     TableColumn(
         "know",
-        "association",
-        "chance that a model which never knew matches values and people as well; beside it the "
-        "bits a fact that are bound to its person",
+        "who has what",
+        "chance p that a model which never knew matches values and people as well; beside it the "
+        "bits a fact that are bound to its person, of those of a model that is sure of every fact",
         "who has what",
         "know",
         ("assignment",),
@@ -195,6 +198,7 @@ def rows_of(
     judged: Mapping[str, Model],
     conditions: Sequence[Sequence[PatchRun]],
     first: Sequence[PatchRun],
+    cannot: Mapping[str, str] = MappingProxyType({}),
 ) -> list[ModelRow]:
     """All models, anchors first, then from held to gone.
 
@@ -203,10 +207,11 @@ def rows_of(
         judged: by weights, what is known of each on each set of rows.
         conditions: runs that are shown.
         first: those of the condition that the headline speaks of.
+        cannot: by name, why a model cannot be asked who has what.
     """
     place = {run.folder: at for at, runs in enumerate(conditions) for run in runs}
     rows = [
-        _row(at, model, one, place, () if known is None else known.keeps)
+        _row(at, model, one, place, () if known is None else known.keeps, cannot.get(model.name))
         for at, (weights, model) in enumerate(models.items())
         if not model.is_anchor
         for known in (judged.get(weights),)
@@ -228,9 +233,21 @@ def _shown(known: Model | None, place: Mapping[Path, int]) -> list[Evidence]:
 
 
 def columns_of(rows: Sequence[ModelRow]) -> list[TableColumn]:
-    """Columns in which a model has something."""
-    asked = {name for row in rows if not row.is_anchor for name in row.cells}
-    return [column for column in COLUMNS if column.id in asked]
+    """Columns in which a model has a number."""
+    cells = [pair for row in rows if not row.is_anchor for pair in row.cells.items()]
+    known = {name for name, cell in cells if cell.sort is not None}
+    return [column for column in COLUMNS if column.id in known]
+
+
+def empty_of(rows: Sequence[ModelRow]) -> list[tuple[TableColumn, list[tuple[str, int]]]]:
+    """What was asked and gave no model a number; why, and of how many models."""
+    shown, asked = columns_of(rows), [row.cells for row in rows if not row.is_anchor]
+    found = (
+        (one, by_root([cells[one.id].beside[0] for cells in asked if one.id in cells]))
+        for one in COLUMNS
+        if one not in shown
+    )
+    return [(column, why) for column, why in found if why]
 
 
 def missing_of(rows: Sequence[ModelRow]) -> list[tuple[TableColumn, list[str]]]:
@@ -249,9 +266,13 @@ def _row(
     one: Evidence | None,
     place: Mapping[Path, int],
     keeps: Sequence[Keeps],
+    cannot: str | None,
 ) -> ModelRow:
     views = [] if one is None else one.chain
-    cells = _measured(model, keeps, views)
+    cells, lacking = _measured(model, keeps, views), dict(NOT_TRIED)
+    if cannot and "know" not in cells:
+        cells["know"] = Cell("–", ("cannot be asked",), title=cannot)
+        lacking["association"] = cannot.removeprefix("who has what is not asked: ")
     if one is None:
         return ModelRow(model.label, at, role=model.role, cells=cells)
     read, n = _read(one)
@@ -267,7 +288,7 @@ def _row(
                 (
                     QUESTIONS[group],
                     [view.told for view in views if view.group == group]
-                    or [f"not asked: {NOT_TRIED[group]}"],
+                    or [f"not asked: {lacking[group]}"],
                 )
                 for group in GROUPS
             ),
@@ -306,7 +327,8 @@ def _read(one: Evidence) -> tuple[Sequence[tuple[Texts, float]] | None, int]:
     if stream.readable is False and not stream.carried:
         return None, stream.n_facts
     asked = {text.idx: text for text in one.run.examples}
-    found = sorted(stream.read.items(), key=lambda fact: fact[1])
+    # a Yes or No, which a coin hits, stands after all others
+    found = sorted(stream.read.items(), key=lambda at: (is_closed(asked[at[0]].entity), at[1]))
     return [(asked[idx], depth) for idx, depth in found], stream.n_facts
 
 
@@ -321,7 +343,8 @@ def _cell(column: TableColumn, views: Sequence[View]) -> Cell | None:
     number = _number(view)
     if view.name == "assignment" and view.chance is not None:
         bits = next((one.number for one in views if one.name == "bits" and one.number), None)
-        beside = () if bits is None else (f"{hundredths(bits.point)} bits", *limits(bits))
+        of = next((one.shown.partition(" of ")[2] for one in views if one.name == "bits"), "bits")
+        beside = () if bits is None else (f"{hundredths(bits.point)} of {of}", *limits(bits))
         return Cell(f"p {view.chance:.2g}", beside, view.chance, view.says, view.told)
     if number is None:
         return Cell("–", (view.reason,), None, view.says, view.told)

@@ -61,6 +61,7 @@ def _know(found: Found) -> dict[str, Any]:
     del matrix["reader"]
     shown = ("source", "headline", "finds", "p", "z", "n_subjects", "max_bits")
     lists = {name: asdict(one)[name] for name in ("bits", "relations", "controls")}
+    lists |= {"not_asked": one.not_asked, "beyond": one.beyond}
     return {**_fields(one, *shown), **lists, "matrix": matrix, "facts": bits_beside(found.path)}
 
 

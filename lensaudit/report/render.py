@@ -16,7 +16,7 @@ from lensaudit.files import check_output, sweep_partials, write_bytes
 from lensaudit.groups import assumption
 from lensaudit.progress import Notice
 from lensaudit.report.assemble import Document, assemble, refused
-from lensaudit.report.evidence import columns_of, missing_of
+from lensaudit.report.evidence import columns_of, empty_of, missing_of
 from lensaudit.report.packing import visible_values
 from lensaudit.results.locate import LeftOut
 from lensaudit.settings import Place
@@ -94,6 +94,7 @@ def render(document: Document) -> str:
         rows=document.rows,
         columns=columns_of(document.rows),
         missing=missing_of(document.rows),
+        empty=empty_of(document.rows),
         words=WORDS,
         read_below=f"{TAIL_BELOW:g}",
         most_read=MOST_READ,

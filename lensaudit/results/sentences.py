@@ -7,7 +7,9 @@ of a model stands in `lensaudit.verdict`.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from lensaudit.scores.estimate import Estimate
@@ -27,6 +29,15 @@ def rows_only(why: str) -> str:
     '3 authors: no interval; this describes these rows only'
     """
     return f"{why}; this describes these rows only"
+
+
+def by_root(reasons: Iterable[str]) -> list[tuple[str, int]]:
+    """Reasons without what is of one row alone, the commonest first, and how often each stands.
+
+    >>> by_root(["alone (genre)", "closed", "alone (prize)"])
+    [('alone', 2), ('closed', 1)]
+    """
+    return Counter(re.sub(r" ?\(.*\)|: .*", "", one) for one in reasons).most_common()
 
 
 def shown(one: Estimate, digits: int = 2) -> str:

@@ -114,16 +114,17 @@ def of_know(run: KnowRecord) -> Iterator[Part]:
         left=("relation",),
     )
     yield run.headline
-    for found, said in ((run.bits, "associated"), (run.bits_familiar, "familiar")):
+    for found, beyond in ((run.bits, run.beyond), (run.bits_familiar, "beyond a uniform guess")):
         if found is not None:
             ends = interval(found.ends, found.why or "–", ".2f")
-            yield f"  {said} {number(found.value, 2)} bits a fact ({ends}; {found.n} facts)"
+            bits = f"{number(found.value, 2)} of {run.max_bits:.1f} bits a fact"
+            yield f"  {bits} ({ends}; {found.n} facts), {beyond}"
     naming = run.naming
     yield f"  {len(run.named)} facts named" + (f": {naming['why']}" if naming["why"] else "")
     for one in run.controls:
         yield f"  control: {'' if one.passed else 'FAILED: '}{one.said}"
-    if n := len(run.unscored):
-        yield f"  {n} facts unscored; reasons in facts.csv"
+    if run.not_asked:
+        yield f"  {run.not_asked}; each fact's reason is in facts.csv"
 
 
 def of_recovery(shifts: Sequence[Shift]) -> Iterator[Part]:

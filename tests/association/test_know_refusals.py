@@ -59,8 +59,8 @@ YES = {"entity": "Yes", "answer": "Yes.", "prefix": ""}
     ("made", "said"),
     [
         ([], "holds no rows"),
-        (rows(**ONE), "has 1 subject, wanted 4"),
-        (rows(NAMES[:2]), "has 2 subjects, wanted 4"),
+        (rows(**ONE), "stands alone in its relation"),
+        (rows(NAMES[:2]), "has 2 subjects; 4 subjects wanted"),
         (rows(towns=("Lima",) * 5), "are alike"),
         (rows(**YES), "a coin would hit it"),
         (rows(question="Where was the author born?"), "names no subject"),

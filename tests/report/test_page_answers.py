@@ -13,6 +13,7 @@ from support.agreement import agreed, printed
 from support.page_reader import Answers, read
 from support.report_cases import attacked, eval_run, patch_run, seal, write
 
+from lensaudit.auditing.result import AUDIT_MANIFEST, NOT_ASKED
 from lensaudit.report.render import write_report
 from lensaudit.verdict.collect import verdicts
 from lensaudit.verdict.decide import HOLDS, WORDS
@@ -181,6 +182,19 @@ def test_what_was_not_asked(answers):
     assert answers.chain("gone")["Does training on something else bring them back?"] == [
         "not asked: retraining was not tried"
     ]
+
+
+def test_what_cannot_be_asked_is_not_called_not_asked(tmp_path):
+    made.save_run(tmp_path / "out" / "patch" / "x", made.summary())
+    why = "rows.json: no relation of 5 rows can be asked"
+    asked = {NOT_ASKED: {"x": f"who has what is not asked: {why}"}}
+    manifest = made.manifest("audit", options={}, inputs=asked, device="cpu", started=0.0)
+    manifest.write(tmp_path / "out", [], AUDIT_MANIFEST)
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    answers = Answers(tmp_path / "audit.html")
+    assert answers.number("x", "who has what") == "– cannot be asked"
+    assert answers.chain("x")["Does it tell who has what?"] == [f"not asked: {why}"]
+    assert "who has what" not in answers.not_asked
 
 
 def test_what_was_lost_besides(answers):

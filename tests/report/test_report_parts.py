@@ -1,7 +1,10 @@
 """The parts beside UDS: exact match, steering, attacks, meta-evaluation, aggregates."""
 
+import json
+import shutil
+
 import pytest
-from support.report_cases import ERRORS, change, em_run, other_results, patch_run, write
+from support.report_cases import ERRORS, attacked, change, em_run, other_results, patch_run, write
 
 from lensaudit.errors import InputError
 from lensaudit.report.assemble import assemble
@@ -99,6 +102,28 @@ def test_a_table_of_another_tool_s_retraining_is_read(tmp_path):
     (tmp_path / "runs.csv").write_text(f"{header}\nyears,gd,0.3,much,\n")
     with pytest.raises(InputError, match=r"B\.value: found 'much', wanted a number"):
         list(on_page(Found("rtt", tmp_path / "runs.csv")))
+
+
+def test_who_has_what_is_drawn_alike_on_every_card(browser, shown, tmp_path):
+    for name, n_values in (("npo", 2), ("rmu", 30)):
+        patch_run(tmp_path / "out" / name, name)
+        attacked(tmp_path / name, name, {})
+        where = tmp_path / name / "know"
+        found = json.loads((where / "summary.json").read_text())
+        found |= {"unscored": {str(n): "stands alone in its relation (a)" for n in range(4)}}
+        write(where / "summary.json", found | {"priors": ["uniform", "demo/base"], "n": 20})
+        matrix = json.loads((where / "matrix.json").read_text())
+        values = {"values": [f"v{n}" for n in range(n_values)], "p": [[0.5] * n_values] * 2}
+        write(where / "matrix.json", matrix | values)
+        shutil.move(where, tmp_path / "out" / f"know-{name}")
+    shown(tmp_path / "out")
+    # a cell is as large on both, and why facts are not asked stands once
+    widths = "[...document.querySelectorAll('#attacks rect')].map(r => r.attributes.width.value)"
+    assert browser.run(f"new Set({widths}).size") == 1
+    said = text(browser, "#attacks")
+    assert said.count("4 of 24 facts stand alone in their relation") == 1
+    beyond = "beyond the likeliest of a uniform guess and demo/base"
+    assert said.count(f"1.50 of 3.0 bits a fact (1.00 to 2.00), {beyond}") == 2
 
 
 def test_aggregates_alone_make_a_leaderboard_with_methods(browser, shown, tmp_path):

@@ -59,6 +59,8 @@ const tables = once((run) => {
   return { s1, s2, baseline, scores, erasure, reasons };
 });
 
+// A row that names no author stands for itself: its group is its number.
+const authorOf = (example) => (example.group && !example.group.startsWith('idx ') ? `author ${example.group}` : '');
 const runsOf = (condition) => RUNS.filter((run) => run.condition === condition.at);
 const byScore = (runs) => [...runs].sort((a, b) => (a.value ?? 9) - (b.value ?? 9));
 // Nearest the middle of the scale first: the map of such a model shows both ends of the colours.

@@ -28,17 +28,26 @@ function answersOf(run, example) {
   const found = ['full', 'source', 'retain'].map((role) => {
     const model = role === 'source' ? run.info : modelOf(role);
     const told = DATA.said.find((one) => MODELS[one.model] === model);
-    return { role, name: role === 'source' ? run.label : role, asked: told?.texts[at], says: told?.says[at], begun: begun[role] };
+    const prompt = told?.around ? told.around.join(example.question) : told?.prompts?.[at];
+    return { role, name: role === 'source' ? run.label : role, asked: told?.texts[at], says: told?.says[at], begun: begun[role], prompt };
   });
   if (!found.some((one) => one.asked || one.begun)) return h('p', { class: 'muted' }, 'What the models answer is not among these results: lensaudit eval asks them.');
   const told = (one) => {
     const text = marked(one.asked.trim(), example.entity);
     return [text, one.says && !$('mark', text) && h('span', { class: 'muted' }, ' (the fact in other words)')];
   };
+  const truth = (one) => one.role === 'full' && one.asked === undefined && trueAnswer(example);
   return h('div', { class: 'said' }, found.map((one) => h('div', { class: one.role === 'source' ? 'own' : null },
-    h('h4', {}, bdi(one.name), ' answers'),
-    h('p', {}, one.asked ? told(one) : h('span', { class: 'gone' }, one.asked === '' ? 'nothing' : 'no answer on this page')),
-    one.begun && [h('h4', {}, 'after the answer’s beginning'), h('p', {}, marked(one.begun.trim(), example.entity))])));
+    truth(one) ? [h('h4', {}, 'full was not asked; the true answer'), truth(one)] : [h('h4', {}, bdi(one.name), ` answers${one.prompt ? ` to ${promptName(one.prompt, example)}` : ''}`),
+      h('p', {}, one.asked ? told(one) : h('span', { class: 'gone' }, one.asked === '' ? 'nothing' : 'no answer on this page')), sent(one.prompt)],
+    one.begun && [h('h4', {}, 'answers after the answer’s beginning'), h('p', {}, marked(one.begun.trim(), example.entity)), sent(`Question: ${example.question}\nAnswer: ${example.prefix}`)])));
+}
+
+// The prompt as it was sent, one click away; and what it is called.
+const sent = (prompt) => prompt && h('details', { class: 'prompt' }, h('summary', {}, 'the prompt as sent'), h('pre', {}, bdi(prompt)));
+function promptName(prompt, example) {
+  const [before, after] = prompt.split(example.question);
+  return !`${before}${after}`.trim() ? 'the bare question' : before.includes('Question:') ? 'the plain question' : 'the question in its chat template';
 }
 
 // What brings this fact out of this model: attacks that hit with what was said, samples, relearning.
@@ -85,7 +94,7 @@ function drawDetail(box) {
   const entry = (label, ...value) => h('div', {}, h('dt', {}, label), h('dd', {}, value));
   const width = Math.min(520, widthOf(box, 200) - 40);
   box.replaceChildren(...[
-    h('p', { class: 'muted', style: { margin: '0' } }, `idx ${one.idx}${one.group && !one.group.startsWith('idx ') ? ` · author ${one.group}` : ''}`),
+    h('p', { class: 'muted', style: { margin: '0' } }, [`idx ${one.idx}`, authorOf(one)].filter(Boolean).join(' · ')),
     h('p', { class: 'q' }, bdi(one.question || 'The question was not kept with this result; name its forget set with --data.')),
     trueAnswer(one),
     answersOf(run, one),
@@ -152,7 +161,10 @@ function mountExtremes() {
     const { scores, erasure, baseline } = tables(run);
     const { examples, layers } = run.where;
     const known = (at) => !(Math.exp(baseline?.[at] ?? 0) < KNOWN_FROM);
-    const ranked = examples.map((_, at) => at).filter((at) => Number.isFinite(scores[at])).sort((a, b) => scores[a] - scores[b]);
+    // a Yes or No, which a coin hits, stands apart
+    const closed = (at) => ['yes', 'no'].includes(plain(examples[at].entity).replace(/[^\p{L}]/gu, ''));
+    const scored = examples.map((_, at) => at).filter((at) => Number.isFinite(scores[at])).sort((a, b) => scores[a] - scores[b]);
+    const [ranked, coins] = [scored.filter((at) => !closed(at)), scored.filter(closed)];
     const n = Math.min(5, Math.floor(ranked.length / 2));
     const one = (at) => h('button', { type: 'button', class: 'case', onclick: () => {
       state.set({ find: '', only: '', example: examples[at].idx });
@@ -170,6 +182,7 @@ function mountExtremes() {
       : h('div', { class: 'pair' },
         end(alike ? `All ${ranked.length} ${wordOf(scores[ranked[0]], run.where).replace('hidden', 'held').replace('no verdict', 'read')} alike, such as:` : every(ranked, 'erased') ? `All ${ranked.length} erased; least:` : 'Most held', held, alike ? wordOf(scores[ranked[0]], run.where) : 'hidden'),
         !alike && end(every(ranked, 'hidden') ? `All ${ranked.length} held; least:` : every(erased, 'erased') ? 'Most erased' : 'Least held', erased, 'erased')),
+      coins.length > 0 && h('p', { class: 'muted' }, `Apart: ${coins.length} ${coins.length === 1 ? 'answer is' : 'answers are'} Yes or No, which a coin hits; ${SCORE_NAMES[run.where.score]} ${fmt(scores[coins[0]], 2)} to ${fmt(scores[coins.at(-1)], 2)}.`) || '',
       ranked.every(known) ? '' : h('p', { class: 'muted' }, `Most held: of the ${ranked.filter(known).length} facts that full itself says with p ≥ ${KNOWN_FROM} per token.`));
   };
   state.on(['settings', 'model', 'theme'], draw);

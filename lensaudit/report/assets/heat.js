@@ -39,7 +39,7 @@ function orderedRows(run) {
   const wanted = state.get('find').toLowerCase();
   const kind = state.get('only');
   const keep = (at) => (!kind || wordOf(scores[at], run.where) === kind)
-    && (!wanted || `${examples[at].idx} ${examples[at].question} ${examples[at].answer} ${examples[at].entity} author ${examples[at].group}`.toLowerCase().includes(wanted));
+    && (!wanted || `${examples[at].idx} ${examples[at].question} ${examples[at].answer} ${examples[at].entity} ${authorOf(examples[at])}`.toLowerCase().includes(wanted));
   const rows = examples.map((_, at) => at).filter(keep);
   const order = state.get('order', 'score');
   const [by, back] = order.startsWith('-') ? [order.slice(1), -1] : [order, 1];
@@ -79,6 +79,7 @@ function mountExamples() {
     // no example is asked for: the one in the middle, where both ends of the scale are near
     const unasked = !state.get('example') && !state.get('find') && !state.get('only') && !state.get('order');
     heat.at = kept >= 0 ? kept : unasked ? Math.floor(heat.rows.length / 2) : 0;
+    part.scroll.style.height = heat.rows.length <= 50 ? `${Math.max(3, heat.rows.length) * ROW}px` : '';
     drawHeatHead(part);
     draw();
     reveal(part);
@@ -118,7 +119,7 @@ const keep = (at) => {
 function drawHeatControls(controls) {
   const run = current.run();
   const layers = run.where.layers.map((layer) => [`-L${layer}`, `layer ${layer}, highest first`]);
-  const orders = [['score', 'most held first'], ['-score', 'least held first'], ['idx', 'number'], ['author', 'author'], ['entity', 'entity'], ['-s1', 'best known first'], ...layers, ...layers.map(([id]) => [id.slice(1), `layer ${id.slice(2)}, lowest first`])];
+  const orders = [['score', 'most held first'], ['-score', 'least held first'], ['idx', 'number'], ...(run.where.unit === 'author' ? [['author', 'author']] : []), ['entity', 'entity'], ['-s1', 'best known first'], ...layers, ...layers.map(([id]) => [id.slice(1), `layer ${id.slice(2)}, lowest first`])];
   refocus(controls, ...[
     h('input', { type: 'search', placeholder: 'Find in questions and facts', 'aria-label': 'Find examples', value: state.get('find'), oninput: (event) => state.set({ find: event.target.value }) }),
     viewsOf(run).length > 1 && segments('what the colour shows', viewsOf(run).map((view) => [view, view === 'erasure' && inside(run.where) ? 'Depth' : VIEWS[view]]), viewOf(run), (view) => state.set({ heat: view })),

@@ -71,12 +71,15 @@ function missingMetrics(models) {
     const found = models.map((model) => model.metrics[kind.name]).filter(Boolean);
     if (!found.length || found.some(([value]) => Number.isFinite(value))) continue;
     const reason = found[0][5] ?? 'no reason was recorded';
-    const root = reason.replace(/ \(.*\)$/s, '');
+    const root = reason.replace(/^(needs [^:]*: )+/s, '').replace(/ \(.*\)$/s, '');
     roots.set(root, [...roots.get(root) ?? [], [kind.name, reason]]);
   }
-  return [...roots].sort(([, a], [, b]) => b.length - a.length).map(([root, kinds]) => h('details', { class: 'missing-metrics' },
-    h('summary', {}, `${kinds.length} not measured: `, bdi(root)),
-    h('ul', { class: 'inner missing' }, kinds.map(([name, reason]) => h('li', {}, bdi(name, 'name'), reason !== root && [': ', bdi(reason)])))));
+  if (!roots.size) return [];
+  const n = [...roots.values()].flat().length;
+  return [h('details', { class: 'missing-metrics' },
+    h('summary', {}, `${n} not measured, for ${roots.size === 1 ? 'one reason: ' : `${roots.size} reasons`}`, roots.size === 1 && bdi([...roots.keys()][0])),
+    h('ul', { class: 'inner missing' }, [...roots].sort(([, a], [, b]) => b.length - a.length).map(([root, kinds]) => h('li', {}, bdi(root), ': ',
+      kinds.map(([name, reason], at) => [at > 0 && ', ', bdi(name, 'name'), ![root, `needs ${name}: ${root}`].includes(reason) && /\(.*\)$/s.test(reason) && [' ', bdi(/\(.*\)$/s.exec(reason)[0])]])))))];
 }
 
 // The same values on one line: ● models, ◇ anchors.

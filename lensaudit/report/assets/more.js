@@ -178,7 +178,7 @@ function mountAttacks() {
   if (!DATA.attacks.length) return;
   const body = section('attacks');
   const figures = { rtt: rttFigure, relearn: relearnFigure, effort: effortFigure, worst: worstFigure, sample: sampleFigure, know: knowFigure };
-  const draw = () => body.replaceChildren(h('div', { class: 'pair' }, DATA.attacks.map((one) => figures[one.kind](one))));
+  const draw = () => body.replaceChildren(...notAsked(), h('div', { class: 'pair' }, DATA.attacks.map((one) => figures[one.kind](one))));
   state.on(['theme'], draw);
   draw();
 }
@@ -265,23 +265,30 @@ function sampleFigure(one) {
 }
 
 // One relation: what is said of every value after every subject's prompt, the true ones outlined.
+// Cells have one size on all cards, so that models can be compared.
+const KNOWN = DATA.attacks.filter((one) => one.kind === 'know');
+const cellSize = () => Math.max(12, Math.min(26, 300 / Math.max(1, ...KNOWN.map((one) => one.matrix.values.length))));
+
 function knowFigure(one) {
   const { subjects, values, truth, p } = one.matrix;
-  const size = Math.max(12, Math.min(26, 300 / values.length)), left = 170, top = 8;
+  const size = cellSize(), left = 170, top = 8;
   const cells = subjects.map((subject, row) => [
     g('text', { x: left - 8, y: top + row * size + size / 2 + 4, 'text-anchor': 'end' }, short(subject, 24)),
     values.map((value, column) => hover(g('rect', {
       x: left + column * size, y: top + row * size, width: size - 1.5, height: size - 1.5, fill: css('--hidden'), 'fill-opacity': .06 + .94 * p[row][column],
       stroke: truth[row] === column ? css('--ink') : 'none', 'stroke-width': 1.5,
     }), () => [h('b', {}, bdi(subject)), h('span', { class: 'row' }, bdi(value), `: ${percent(p[row][column])}${truth[row] === column ? ', true' : ''}`)]))]);
-  const bits = one.bits && Number.isFinite(one.bits.value) ? `${fmt(one.bits.value, 2)} bits a fact${Number.isFinite(one.bits.low) ? ` (${fmt(one.bits.low, 2)} to ${fmt(one.bits.high, 2)})` : ''}` : 'no bits';
+  const bits = one.bits && Number.isFinite(one.bits.value) ? `${fmt(one.bits.value, 2)} of ${fmt(one.max_bits, 1)} bits a fact${Number.isFinite(one.bits.low) ? ` (${fmt(one.bits.low, 2)} to ${fmt(one.bits.high, 2)})` : one.bits.why ? ` (${one.bits.why})` : ''}, ${one.beyond}` : 'No bits: no fact has a prior';
   return h('div', { class: 'card' }, h('h3', { style: { 'margin-top': '0' } }, bdi(one.source), h('span', { class: 'muted', style: { 'font-weight': '400' } }, ' who has what')),
     h('p', {}, h('b', {}, bdi(one.headline))),
     canvas(520, top + subjects.length * size + 10, `subjects and values of ${one.matrix.relation}`, cells),
-    h('p', { class: 'muted' }, 'Relation ', bdi(one.matrix.relation), ': a row each subject, a column each value, darker the likelier; true values are outlined. ', bits, '.'),
+    h('p', { class: 'muted' }, 'Relation ', bdi(one.matrix.relation), ': a row each subject, a column each value, the stronger the colour the likelier; true values are outlined. ', bits, '.'),
     grid('relations', ['Relation', 'subjects', 'z', 'p'], one.relations.map((row) => h('tr', {}, h('td', {}, bdi(row.relation)), h('td', { class: 'num' }, String(row.n)), h('td', { class: 'num' }, fmt(row.z, 1)), h('td', { class: 'num' }, brief(row.p))))),
     one.controls.map((control) => h('p', { class: control.passed ? 'muted' : 'alarm', style: { margin: '.2rem 0' } }, 'control: ', bdi(control.said))));
 }
+
+// Why facts are in no relation: once for all models that were asked the same rows.
+const notAsked = () => [...new Set(KNOWN.map((one) => one.not_asked).filter(Boolean))].map((why) => h('p', { class: 'muted' }, 'Who has what: ', bdi(why), '.'));
 
 function mountRecord() {
   const body = section('record');
@@ -319,7 +326,7 @@ function examplesCsv(run) {
   const { s1, s2, scores, baseline } = tables(run);
   const at = (values, row) => layers.map((_, column) => values[row * layers.length + column]);
   return csv(['idx', 'group', 'question', 'entity', run.where.score, 'baseline', ...layers.map((l) => `s1_${l}`), ...layers.map((l) => `s2_${l}`)],
-    examples.map((one, row) => [one.idx, one.group, one.question, one.entity, scores[row], baseline?.[row], ...at(s1, row), ...at(s2, row)]));
+    examples.map((one, row) => [one.idx, authorOf(one) && one.group, one.question, one.entity, scores[row], baseline?.[row], ...at(s1, row), ...at(s2, row)]));
 }
 
 function metricsCsv() {

@@ -14,6 +14,7 @@ from lensaudit.results.reading import (
     read_as,
     rows_beside,
 )
+from lensaudit.results.sentences import by_root
 from lensaudit.scores.estimate import UNMEASURED, Estimate
 
 
@@ -83,7 +84,7 @@ class KnowRecord:
     alike: list[str] = field(default_factory=list)
     """Never-trained models that know the same kept rows and bind none of the values: what training
     on these rows ties to names, they would show."""
-    priors: list[str] = field(default_factory=list)
+    priors: list[str] = field(default_factory=lambda: ["uniform"])
     """Of which the largest counts."""
     readers: list[str] = field(default_factory=list)
     n: Whole = 0
@@ -94,6 +95,32 @@ class KnowRecord:
     """Of a reader that is sure of every fact."""
     unscored: dict[AtLayer, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
+
+    @property
+    def not_asked(self) -> str:
+        """Of how many facts nobody was asked, and the commonest reason; empty where all were.
+
+        >>> record = KnowRecord(source="x", headline="", finds=False, p=1, z=0, bits=None, n=19,
+        ...     controls=[], n_subjects=8, relations=[], max_bits=3,
+        ...     unscored={str(n): "stands alone in its relation (a); 4 wanted" for n in range(36)})
+        >>> record.not_asked
+        '36 of 55 facts stand alone in their relation; 4 wanted'
+        """
+        if not self.unscored:
+            return ""
+        (why, n), *others = by_root(self.unscored.values())
+        rest = why.removeprefix("stands alone in its relation")
+        said = f" stand alone in their relation{rest}" if rest != why else f" are not asked: {why}"
+        more = f" ({len(self.unscored)} are not asked in all)" if others else ""
+        return f"{n} of {self.n + len(self.unscored)} facts{said}{more}"
+
+    @property
+    def beyond(self) -> str:
+        """What the bits of a fact are counted beyond."""
+        *first, last = [{"uniform": "a uniform guess"}.get(one, one) for one in self.priors]
+        return (
+            f"beyond the likeliest of {', '.join(first)} and {last}" if first else f"beyond {last}"
+        )
 
     @property
     def failed(self) -> KnowControl | None:
