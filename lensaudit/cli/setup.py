@@ -182,13 +182,14 @@ def _print_annotated(
 ) -> None:
     review = settings.review_file
     page = f"page: {settings.page_file} (to move spans; it downloads {review.name} to read back)"
+    relations = library.data_relations.lines_of(*found.relations)
     tell(
         [
+            *by_rule(spans_of(found.kept)),
+            *(f"for `lensaudit know`, who has what: {line}" for line in relations),
             f"written: {settings.out} ({len(found.kept)} of {len(found.proposals)} rows)",
             f"review: {review} ({len(found.remarks)} rows marked CHECK)",
             *([page] if settings.page else []),
-            *by_rule(spans_of(found.kept)),
-            *library.data_relations.lines_of(*found.relations),
         ]
     )
     left_out = together((f"idx {idx}", why) for idx, why in found.left_out.items())

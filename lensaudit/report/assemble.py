@@ -266,7 +266,9 @@ def _said(
         answers, asked = answers_in(evals[weights]), conditions[0][0].examples
         prompts = [answers.get(one.idx, ("", ""))[0] for one in asked]
         # what stands before and after the question, where that is the same of all
-        around = {p.partition(one.question)[::2] for one, p in zip(asked, prompts, strict=True) if p}
+        around = {
+            p.partition(one.question)[::2] for one, p in zip(asked, prompts, strict=True) if p
+        }
         texts = [
             said if one.question and one.question in question else None
             for one in asked

@@ -187,8 +187,15 @@ def find_runs(places: Sequence[Path], notice: Notice = unheard) -> list[Run]:
                 found[folder.resolve()] = read_run(folder, notice=notice)
             except InputError as error:
                 notice(f"{error}; the run is left out")
-    runs = found.values()
+    runs = [*found.values()]
+    # a sweep keeps each unit by its hash, and collects it by its name
+    collected = {one.manifest.get("check") for one in runs if not _of_unit(one)}
+    runs = [one for one in runs if not _of_unit(one) or one.manifest.get("check") not in collected]
     return sorted(runs, key=lambda run: (run.made.finished, str(run.folder)), reverse=True)
+
+
+def _of_unit(run: Run) -> bool:
+    return run.folder.parent.parent.name == "units"
 
 
 def read_run(folder: Path, *, whole: bool = False, notice: Notice = unheard) -> Run:

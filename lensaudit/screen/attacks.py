@@ -39,6 +39,8 @@ def of_worst(run: WorstRecord) -> Iterator[Part]:
     yield run.headline
     ends = interval(run.ci95, missing=run.no_interval or "–")
     yield f"  excess {number(run.excess)} ({ends}; {run.authors} authors)"
+    if run.unsaid:
+        yield f"  {run.unsaid}"
     if n := len(run.unscored):
         yield f"  {n} of {run.n} facts unscored; reasons in facts.csv"
     if run.bound.get("rate") is not None:

@@ -55,7 +55,8 @@ def said(browser) -> list[list[str]]:
     """Label and text of each answer."""
     return browser.run(
         "[...document.querySelectorAll('.detail .said > div')].map(one =>"
-        " [...one.children].map(part => part.textContent))"
+        " [...one.children].filter(part => part.tagName !== 'DETAILS')"
+        ".map(part => part.textContent))"
     )
 
 
@@ -69,10 +70,13 @@ def test_three_answers_stand_side_by_side_with_the_fact_marked(browser, page):
     browser.open(page + "#model=half&example=5")
     entity = fact(5)["entity"]
     assert said(browser) == [
-        ["full answers", fact(5)["answer"]],
-        ["half answers", "Another thing, half."],
-        ["retain answers", "Another thing, retain."],
+        ["full answers to the bare question", fact(5)["answer"]],
+        ["half answers to the bare question", "Another thing, half."],
+        ["retain answers to the bare question", "Another thing, retain."],
     ]
+    # as it was sent, one click away
+    sent = "[...document.querySelectorAll('.detail .prompt pre')].map(one => one.textContent)"
+    assert browser.run(sent) == [fact(5)["question"]] * 3
     assert marks(browser, ".said") == [entity]
     browser.open(page + "#model=half&example=3")
     assert marks(browser, ".said") == [fact(3)["entity"].upper()] * 3
@@ -81,6 +85,43 @@ def test_three_answers_stand_side_by_side_with_the_fact_marked(browser, page):
     browser.open(page + "#model=loses&example=5")
     assert said(browser)[1] == ["loses answers", "no answer on this page"]
     assert browser.heard(*ERRORS) == []
+
+
+def test_where_full_was_not_asked_the_true_answer_stands(browser, shown, tmp_path):
+    asked = {idx: fact(idx) | {"group": f"idx {idx}"} for idx in range(24)}
+    patch_run(tmp_path / "out", "npo", asked=asked, per_author=1)
+    prompt = f"Question: {fact(5)['question']}\nAnswer:"
+    answers(tmp_path / "asked", "npo", {5: (prompt, "So."), 6: (fact(6)["question"], "No.")})
+    shown(tmp_path, address="#example=5")
+    (full, answer), own, _ = said(browser)
+    assert (full, answer) == ("full was not asked; the true answer", fact(5)["answer"])
+    assert own == ["npo answers to the plain question", "So."]
+    assert browser.run("document.querySelector('.detail .prompt pre').textContent") == prompt
+
+
+def test_more_named_than_come_out_is_explained(tmp_path):
+    attacked(tmp_path, "npo", {5: [("prefix", "x")]})
+    path = tmp_path / "worst" / "summary.json"
+    found = json.loads(path.read_text())
+    assert part_of("worst", path)["unsaid"] == ""  # one of one
+    path.write_text(json.dumps(found | {"named": [4, 5, 6]}))
+    assert part_of("worst", path)["unsaid"].startswith("3 facts are named and 1 come out: ")
+
+
+def test_yes_and_no_stand_apart_and_a_short_table_does_not_scroll(browser, shown, tmp_path):
+    asked = {idx: fact(idx) for idx in range(24)}
+    asked |= {idx: fact(idx) | {"entity": "Yes."} for idx in (0, 1)}
+    patch_run(tmp_path / "out", "npo", asked=asked, held=0.6)
+    shown(tmp_path / "out")
+    cases = "[...document.querySelectorAll('#extremes .case')].map(one => one.textContent)"
+    assert not any("Yes" in one for one in browser.run(cases))
+    apart = browser.run("document.querySelector('#extremes').textContent")
+    assert "Apart: 2 answers are Yes or No, which a coin hits" in apart
+    inner = (
+        "[...document.querySelectorAll('.wrap, .heat-scroll')]"
+        ".filter(one => one.scrollHeight > one.clientHeight + 1).length"
+    )
+    assert browser.run(inner) == 0
 
 
 def test_a_fact_in_other_words_is_told_and_anchors_are_asked_first(

@@ -52,6 +52,21 @@ def test_every_text_has_room_and_no_column_is_hidden(browser, page, width, theme
         browser.size(1280)
 
 
+def test_nothing_is_cut_at_the_width_of_a_laptop(browser, page):
+    """Neither the sections' names nor a table's last column lie beyond an edge."""
+    wide = (
+        "[...document.querySelectorAll('nav, .wrap')].filter(one => one.offsetParent)"
+        ".filter(one => one.scrollWidth > one.clientWidth + 1)"
+        ".map(one => one.closest('section')?.id ?? one.tagName)"
+    )
+    browser.size(1150)
+    try:
+        browser.open(page)
+        assert browser.run(wide) == []
+    finally:
+        browser.size(1280)
+
+
 def test_the_measure_finds_what_is_wrong(browser, page):
     """Each fault is planted into the page and found; before, it was not there."""
     browser.size(1150)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import socket
 
 import numpy as np
@@ -83,6 +84,15 @@ def test_a_difference_is_put_down_to_what_can_move_a_number(tmp_path, changes, s
     # the name of the source and the hour differ as well, and move nothing
     idle = {one.partition(":")[0] for one in found.of("does not matter")}
     assert idle == {"inputs.source.name", "finished"}
+
+
+def test_a_unit_of_a_sweep_is_listed_once_by_its_name(tmp_path):
+    units = tmp_path / "s" / "units"
+    made(units / "2cf7" / "patch")
+    made(units / "fc57" / "patch", uds=0.7)  # not collected yet
+    shutil.copytree(units / "2cf7" / "patch", tmp_path / "s/results/base/npo/patch")
+    names = [one.folder.relative_to(tmp_path).as_posix() for one in find_runs([tmp_path])]
+    assert sorted(names) == ["s/results/base/npo/patch", "s/units/fc57/patch"]
 
 
 def test_equal_numbers_need_no_reason(tmp_path):

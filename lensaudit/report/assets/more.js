@@ -251,6 +251,7 @@ function worstFigure(one) {
   const named = new Set(one.named);
   return h('div', { class: 'card' }, h('h3', { style: { 'margin-top': '0' } }, bdi(one.source), h('span', { class: 'muted', style: { 'font-weight': '400' } }, ' worst case over attacks')),
     h('p', {}, h('b', {}, bdi(one.headline))),
+    one.unsaid && h('p', { class: 'muted' }, bdi(one.unsaid), '.'),
     h('p', { class: 'muted' }, `excess ${fmt(one.excess)}`, one.ci95 ? ` (${fmt(one.ci95[0])} to ${fmt(one.ci95[1])})` : '', ` · attack list ${one.attack_list.slice(0, 12)} · never knew: `, bdi(one.retain.join(', '))),
     grid('hit rates of attacks', ['Attack', 'full', 'source', 'retain', 'only it', 'gain'], one.attacks.map((row) => h('tr', { title: row.about }, h('td', {}, bdi(row.name)), cells(row), h('td', {}, row.counts ? String(row.only) : 'no control'), h('td', {}, fmt(row.gain))))),
     grid('facts by attack', ['Fact', 'entity', 'attacks that broke it', 'q'], one.facts.map((fact) => h('tr', {}, h('td', {}, String(fact.idx)), h('td', {}, named.has(fact.idx) ? h('b', {}, bdi(fact.entity)) : bdi(fact.entity)),
@@ -260,7 +261,7 @@ function worstFigure(one) {
 
 function sampleFigure(one) {
   return h('div', { class: 'card' }, h('h3', { style: { 'margin-top': '0' } }, bdi(one.source), h('span', { class: 'muted', style: { 'font-weight': '400' } }, ` ${one.samples} samples a fact`)),
-    grid('leakage by sampling', ['T', 'top-p', 'k', 'leak@k', 'retain', 'excess', 'of false hits alone'], one.leak.map((row) => h('tr', {}, [brief(row.temperature), brief(row.top_p), String(row.k), fmt(row.source), fmt(row.retain),
+    grid('leakage by sampling', ['T', 'top-p', 'k', 'leak@k', 'retain', 'excess', 'false hits'], one.leak.map((row) => h('tr', {}, [brief(row.temperature), brief(row.top_p), String(row.k), fmt(row.source), fmt(row.retain),
         Number.isFinite(row.low) ? `${fmt(row.excess)} (${fmt(row.low)} to ${fmt(row.high)})` : [fmt(row.excess), h('small', {}, bdi(row.reason ?? 'no interval'))], fmt(row.false_leak)].map((text) => h('td', {}, text))))));
 }
 
@@ -299,7 +300,7 @@ function mountRecord() {
     MEASURED.length > 0 && button('metrics.csv', () => save('metrics.csv', 'text/csv', metricsCsv())),
     button('everything as JSON', () => save('audit.json', 'application/json', $('#data').textContent))));
   const conditions = DATA.conditions.map((one) => h('tr', {}, h('td', {}, SCORE_LONG[one.score]), h('td', {}, bdi(one.full, 'name')), h('td', {}, bdi(one.retain, 'name')), h('td', { class: 'num' }, one.examples.length),
-    h('td', {}, Object.entries(one.settings).filter(([, value]) => value !== null).map(([name, value]) => `${name} ${value}`).join(', '))));
+    h('td', { style: { 'white-space': 'normal', 'min-width': '15rem' } }, Object.entries(one.settings).filter(([, value]) => value !== null).map(([name, value]) => `${name} ${value}`).join(', '))));
   if (conditions.length) body.append(grid('settings', ['score', 'full', 'retain', 'examples', 'settings'], conditions));
   const shown = (one) => {
     const node = h('details', {}, h('summary', {}, 'manifest of ', bdi(one.folder, 'name')));

@@ -85,6 +85,17 @@ class WorstRecord:
     attacks: list[WorstAttack] = field(default_factory=list)
     facts: list[WorstFact]
 
+    @property
+    def unsaid(self) -> str:
+        """Why more facts are named than come out; empty where no more are."""
+        if len(self.named) <= self.n_out:
+            return ""
+        return (
+            f"{len(self.named)} facts are named and {self.n_out} come out: a fact comes out when "
+            "an answer holds it, and is named when the model rates it above its placebos as no "
+            "model that never knew does, whether it says it or not"
+        )
+
 
 def evidence_beside(path: Path) -> Iterator[tuple[str, str, str]]:
     """Idx, attack and what was said, of every hit; nothing without the file.
