@@ -22,7 +22,7 @@ from lensaudit.auditing.question import (
     controls_of,
     evaluations,
 )
-from lensaudit.auditing.result import AUDIT_MANIFEST, NOT_ASKED, Audited, joined
+from lensaudit.auditing.result import Audited, joined
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.auditing.step import Opened, Step, wanted
 from lensaudit.errors import Failure, failure_in
@@ -31,7 +31,9 @@ from lensaudit.models.bridge import opened_once
 from lensaudit.patching.prepare import prepare
 from lensaudit.progress import Notice, Plan, Tell, unheard
 from lensaudit.results.records import (
+    AUDIT_MANIFEST,
     MANIFEST,
+    NOT_ASKED,
     answered_for,
     check_free,
     claim,

@@ -21,7 +21,8 @@ from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.kinds.know import KnowRecord
 from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.results.reading import read_as
-from lensaudit.results.records import MANIFEST, RunResult, folders_for
+from lensaudit.results.records import AUDIT_MANIFEST as AUDIT_MANIFEST
+from lensaudit.results.records import RunResult, folders_for
 from lensaudit.settings import Kept, Score
 from lensaudit.verdict.collect import Keeps, Verdicts, verdicts
 from lensaudit.verdict.decide import Verdict, Word
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SUMMARY = "summary.json"
-AUDIT_MANIFEST = f"audit_{MANIFEST}"
-"""Beside the page: what the whole run asked, and every file of its parts."""
-NOT_ASKED = "who has what was not asked"
-"""Input of that manifest: by model why nobody could be asked who has what."""
 _COLUMNS = ("layer", "n_ke", "s1", "s2", "erasure", "s1_em", "s2_em")
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import lensaudit
-from lensaudit.auditing.result import AUDIT_MANIFEST, NOT_ASKED
 from lensaudit.data.facts import Fact
 from lensaudit.data.matching import mentions
 from lensaudit.errors import InputError
@@ -28,7 +27,7 @@ from lensaudit.results.kinds.eval import EvaluationResult, answers_in
 from lensaudit.results.kinds.patch import PatchRun, Texts, is_filled, read_patch
 from lensaudit.results.locate import WANTED, Found, LeftOut, locate
 from lensaudit.results.reading import part
-from lensaudit.results.records import signed_object
+from lensaudit.results.records import AUDIT_MANIFEST, NOT_ASKED, signed_object
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.collect import Model, Verdicts
 from lensaudit.verdict.decide import Word

@@ -523,6 +523,10 @@ Grew = Callable[[str, Any, Any], bool]
 COMPARISON = "comparison.csv"
 """Beside the folders of several sources."""
 COMPARISON_MANIFEST = f"comparison_{MANIFEST}"
+AUDIT_MANIFEST = f"audit_{MANIFEST}"
+"""Beside the page: what the whole run asked, and every file of its parts."""
+NOT_ASKED = "who has what was not asked"
+"""Input of that manifest: by model why nobody could be asked who has what."""
 _SHOWN = 60
 
 

@@ -13,8 +13,8 @@ from support.agreement import agreed, printed
 from support.page_reader import Answers, read
 from support.report_cases import attacked, eval_run, patch_run, seal, write
 
-from lensaudit.auditing.result import AUDIT_MANIFEST, NOT_ASKED
 from lensaudit.report.render import write_report
+from lensaudit.results.records import AUDIT_MANIFEST, NOT_ASKED
 from lensaudit.verdict.collect import verdicts
 from lensaudit.verdict.decide import HOLDS, WORDS
 from lensaudit.verdict.views import hundredths
