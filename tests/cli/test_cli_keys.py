@@ -184,6 +184,7 @@ EVAL_OTHERWISE = {
     "--align-data": "of what is patched: as in PATCH",
     "--align-tokens": "of what is patched: as in PATCH",
     "--validity-data": "of what is patched: as in PATCH",
+    "--think": "another prompt: as --template; refused where a template has no thought",
     "--classifier": "rates kept texts anew every time",
     "--from-log": "computes at once",
 }
