@@ -141,8 +141,8 @@ def path_of_reader(reader: str) -> str:
     return PATH if reader == CHAT else COMPLETIONS
 
 
-def forms_of(reading: Reading, path: str, n: int) -> list[Form]:
-    """Ways to ask, the better ones first."""
+def forms_of(reading: Reading, path: str, n: int, n_tokens: int | None = None) -> list[Form]:
+    """Ways to ask, the better ones first; `n_tokens` of an answer, or as many as are usual."""
     if reading == "logprobs":
         # `echo` says which text it is about; of vLLM's field exactly one entry is wanted, as of
         # several it does not say which is the prompt's
@@ -150,7 +150,7 @@ def forms_of(reading: Reading, path: str, n: int) -> list[Form]:
         echo: Form = {**_PLAIN, "echo": True, "logprobs": 1, "max_tokens": 0}
         return [own] if path == PATH else [echo, own]
     # OpenAI's models that want the other name of the limit sample in no other way than plainly
-    k = ANSWER_TOKENS[path]
+    k = n_tokens or ANSWER_TOKENS[path]
     limits: list[Form] = [{**_PLAIN, "max_tokens": k}, {"max_completion_tokens": k}]
     return [{**limit, **many} for limit in limits for many in ({"n": n}, {})]
 
@@ -193,7 +193,8 @@ def expected(
     """Requests, tokens and cost by way of reading, a line each; nothing is sent."""
     n = served.settings.samples
     for reading in served.readings:
-        forms = {path: forms_of(reading, path, n)[0] for path in (PATH, COMPLETIONS)}
+        most = served.settings.answer_tokens
+        forms = {path: forms_of(reading, path, n, most)[0] for path in (PATH, COMPLETIONS)}
         trial = replace(served, reading=reading, forms=forms)
         every = (one for reader, asked in todo for one in calls_of(trial, reader, asked, shots))
         calls = {one.key: one for one in every}
@@ -268,7 +269,8 @@ def _shaped(
         forms: dict[str, Form] = {}
         ends = True
         for path, reader in by_path.items():
-            for form in forms_of(reading, path, served.settings.samples):
+            settings = served.settings
+            for form in forms_of(reading, path, settings.samples, settings.answer_tokens):
                 trial = replace(served, reading=reading, forms={path: form})
                 try:
                     own = _tried(client, trial, calls_of(trial, reader, asked, shots))

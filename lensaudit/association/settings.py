@@ -18,7 +18,7 @@ class KnowSettings(EndpointAccess, Names, Rows, Precision, Caches):
     """How values and subjects are compared."""
 
     needs: ClassVar = needing(EndpointAccess, Needs("source", address=True)) | dict.fromkeys(
-        ("api_model", "reading", "samples"), (Needs("source", address=True),)
+        ("answer_tokens", "api_model", "reading", "samples"), (Needs("source", address=True),)
     )
 
     base: Annotated[
@@ -68,6 +68,14 @@ class KnowSettings(EndpointAccess, Names, Rows, Precision, Caches):
         ),
     ] = None
     samples: Annotated[int, Option("Answers to a prompt, where they are sampled.", least=1)] = 32
+    answer_tokens: Annotated[
+        int | None,
+        Option(
+            "Longest sampled answer, the thought before it included. [default: 96 in a chat, 48 "
+            "of a completion]",
+            least=1,
+        ),
+    ] = None
     seed: Seed = 0
 
 

@@ -342,7 +342,9 @@ def test_answers_after_a_thought_and_in_parts_are_read_and_counted():
 
     with ServedModel(EMBEDDED / "full", can={"chat": ("samples",)}) as stub:
         stub.says = says
-        assert asked(stub, "--reader", "chat", "--samples", "4") == 0
+        more = ("--samples", "4", "--answer-tokens", "512")
+        assert asked(stub, "--reader", "chat", *more) == 0
+    assert {body["max_tokens"] for _, body in stub.bodies if body.get("n")} == {512}
     n = 4 * len(rows) * 2  # two wordings
     assert (
         f"of {n} samples {n // 4} are empty, {3 * n // 4} follow a thought" in summary()["remarks"]
