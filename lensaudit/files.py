@@ -5,6 +5,7 @@ Also who made a temporary file or a mark, and whether it may go.
 
 import csv
 import errno
+import gzip
 import hashlib
 import io
 import json
@@ -16,6 +17,7 @@ import shutil
 import stat
 import time
 import unicodedata
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
@@ -450,16 +452,40 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """A UTF-8 text file, with or without a byte-order mark.
+    """A text file in UTF-8, or in UTF-16 that shows itself; unpacked where it is packed by gzip.
 
     Raises:
-        InputError: missing, no ordinary file, unreadable or not UTF-8.
+        InputError: missing, no ordinary file, unreadable or in another encoding.
     """
     with reading(path):
+        content = path.read_bytes()
         try:
-            return path.read_text(encoding="utf-8-sig")
+            content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+            encoding = next(
+                (one for mark, one in _MARKS.items() if content[:2] in mark), "utf-8-sig"
+            )
+            return content.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
         except UnicodeDecodeError as error:
-            raise InputError(f"{path}: not UTF-8 text ({error.reason})") from error
+            todo = _REMEDIES.get(content[:4], _REMEDIES[b""]).format(path)
+            raise InputError(f"{path}: not UTF-8 text ({error.reason}); {todo}") from error
+        except (EOFError, zlib.error) as error:
+            raise InputError(f"{path}: a gzip file that is damaged ({error})") from error
+
+
+_MARKS = {
+    (b"\xff\xfe", b"\xfe\xff"): "utf-16",
+    tuple(bytes((n, 0)) for n in range(9, 128)): "utf-16-le",
+    tuple(bytes((0, n)) for n in range(9, 128)): "utf-16-be",
+}
+"""First bytes of a text in UTF-16: a mark, or a letter and nothing."""
+_REMEDIES = {
+    b"PAR1": 'for rows of it run: python -c "import datasets; '
+    "datasets.Dataset.from_parquet('{0}').to_json('rows.jsonl')\"",
+    b"PK\x03\x04": "a packed file: unpack it, or save a sheet as CSV in UTF-8",
+    b"": "of Western Windows text make UTF-8 by: "
+    "iconv -f WINDOWS-1252 -t UTF-8 '{0}' > utf8{0.suffix}",
+}
+"""First bytes of a file -> what makes text of it."""
 
 
 def read_json(path: Path) -> Any:

@@ -6,7 +6,7 @@ as text that a person can read and correct: the fact stands in [[brackets]].
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -226,7 +226,8 @@ class Fields:
         """The row under the usual names; what is no object stays what it is."""
         if not isinstance(row, Mapping):
             return row
-        named = {usual: row[own] for usual, own in vars(self).items() if own in row}
+        read = {usual: _at(row, own) for usual, own in vars(self).items()}
+        named = {usual: one for usual, one in read.items() if one is not None}
         # what another field is to stand for is not read where that field is missing
         rest = {name: one for name, one in row.items() if vars(self).get(name, name) == name}
         return {**rest, **named}
@@ -237,13 +238,80 @@ class Fields:
         Raises:
             InputError: names it.
         """
-        there = {name for row in rows if isinstance(row, Mapping) for name in row}
+        own_rows = [row for row in rows if isinstance(row, Mapping)]
+        there = sorted({str(name) for row in own_rows for name in row})
         for usual, own in vars(self).items():
-            if there and own != usual and own not in there:
+            if there and own != usual and all(_at(row, own) is None for row in own_rows):
                 raise InputError(
                     f"{path}: no row has a field {own!r} (--{usual}-key); found "
-                    f"{shortened(sorted(map(str, there)))}"
+                    f"{shortened(there, _SHOWN, ', ')}"
                 )
+
+
+_SHOWN = 12
+"""Fields of a file that are named."""
+
+
+def _at(row: Any, name: str) -> Any:
+    """What stands under a field, or under places joined by stops: `messages.0.content`.
+
+    >>> _at({"messages": [{"content": "Who?"}]}, "messages.0.content"), _at({}, "a.b")
+    ('Who?', None)
+    """
+    if isinstance(row, Mapping) and name in row:
+        return row[name]
+    first, _, rest = name.partition(".")
+    if isinstance(row, list) and first.isdecimal() and int(first) < len(row):
+        inner = row[int(first)]
+    else:
+        inner = row.get(first) if isinstance(row, Mapping) and rest else None
+    return inner if inner is None or not rest else _at(inner, rest)
+
+
+_CHATS = ("messages", "conversations", "conversation", "dialogue", "turns", "prompt")
+_ASKS = ("user", "human", "prompter")
+_QUESTIONS = "question query prompt instruction problem input text q user ask human"
+_ANSWERS = (
+    "answer completion response output target chosen solution label answers a reply assistant "
+    "ground_truth gt ref reference expected gpt"
+)
+"""What others call the fields, likely ones first."""
+
+
+def keys_for(rows: Sequence[Any]) -> str:
+    """The options that name question and answer in somebody's rows; empty: none is likely.
+
+    >>> keys_for([{"prompt": "Who?", "completion": "Ada."}])
+    '--question-key prompt --answer-key completion'
+    """
+    row = next((one for one in rows if isinstance(one, Mapping)), {})
+    texts = dict(_texts(row))
+    question, answer = (
+        next((k for n in known.split() for k in texts if k.partition(".")[0].casefold() == n), None)
+        for known in (_QUESTIONS, _ANSWERS)
+    )
+    for name, turns in ((k, v) for k, v in row.items() if k in _CHATS and isinstance(v, list)):
+        who = [one.get("role") or one.get("from") for one in turns if isinstance(one, Mapping)]
+        asked = max((n for n, one in enumerate(who) if one in _ASKS), default=0)
+        said = [n for n in range(asked, asked + 2) if n < len(turns)]
+        found = [next((k for k in texts if k in _contents(name, n)), None) for n in said]
+        question, answer = [*found, answer][:2]
+    given = [("question", question), ("answer", answer)]
+    return " ".join(f"--{usual}-key {key}" for usual, key in given if key and key != usual)
+
+
+def _contents(name: str, n: int) -> tuple[str, ...]:
+    return tuple(f"{name}.{n}.{one}" for one in ("content", "value", "text"))
+
+
+def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """The texts in a row by their places."""
+    if isinstance(value, str) and value.strip():
+        yield place, value
+    pairs = value.items() if isinstance(value, Mapping) else ()
+    pairs = enumerate(value) if isinstance(value, list) else pairs
+    for name, inner in (one for one in pairs if one[0] not in ("role", "from")):
+        yield from _texts(inner, f"{place}.{name}" if place else str(name))
 
 
 def read_pairs(path: Path, fields: Fields = Fields()) -> list[tuple[Fact, str | None]]:
@@ -252,7 +320,7 @@ def read_pairs(path: Path, fields: Fields = Fields()) -> list[tuple[Fact, str | 
     Rows without `idx` are numbered from 0 in the order of the file.
 
     Args:
-        path: JSON or JSONL.
+        path: JSON, JSONL or a table.
         fields: what is asked, answered and who it is about, as the file calls it.
 
     Raises:
@@ -261,8 +329,10 @@ def read_pairs(path: Path, fields: Fields = Fields()) -> list[tuple[Fact, str | 
     read, problems = read_rows(path)
     fields.check((row for _, row in read), path)
     rows = [(where, fields.usual(row)) for where, row in read]
-    wrong, make = _pair_problems, _pair
-    return sound_rows(rows, str(path), _WANTED, wrong, make, problems=problems, facts=True)
+    wrong, make, wanted = _pair_problems, _pair, _WANTED
+    if fields == Fields() and (given := keys_for([row for _, row in read])):
+        wanted = f"{wanted}; it may be meant: lensaudit annotate {path} {given} -o NEW.json"
+    return sound_rows(rows, str(path), wanted, wrong, make, problems=problems, facts=True)
 
 
 def _pair_problems(row: Any) -> list[str]:

@@ -2,17 +2,17 @@
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from lensaudit.data.facts import (
     EMBEDDED,
     Fact,
     load_facts,
     read_rows,
-    with_variants,
+    texts_of,
 )
 from lensaudit.data.matching import WORD, gives_away, is_closed, mentions, why_not
 from lensaudit.data.neutral import likeness
@@ -71,8 +71,31 @@ def variants_of(data: str, examples: Sequence[Fact]) -> list[Fact]:
     """The rows with paraphrased questions and perturbed answers, where the set has them."""
     path = Path(data).expanduser()
     if data not in (DEMO, FORGET10) and path.is_file():
-        return with_variants(examples, (row for _, row in read_rows(path)[0]))
+        return with_variants(examples, (row for _, row in read_rows(path)[0]), by=("idx",))
     return with_variants(examples, tofu_rows(data, "forget10_perturbed", instead=_WANTED))
+
+
+def with_variants(
+    facts: Sequence[Fact], rows: Iterable[Any], by: Sequence[str] = ("question", "answer")
+) -> list[Fact]:
+    """The facts with the paraphrases and the wrong answers of their rows.
+
+    Args:
+        facts: of a set.
+        rows: of the same set, or of one that is numbered differently.
+        by: the fields by which a row is a fact's: `idx`, of the same set.
+    """
+    said = {tuple(row.get(k) for k in by): row for row in rows if isinstance(row, Mapping)}
+    return [
+        replace(
+            one,
+            paraphrases=texts_of(row.get("paraphrased_question")),
+            wrong=texts_of(row.get("perturbed_answer", row.get("alternate"))),
+            placebos=texts_of(row.get("placebos")),
+        )
+        for one in facts
+        for row in [said.get(tuple(getattr(one, k) for k in by), {})]
+    ]
 
 
 def _neighbours() -> list[Fact]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 import lensaudit
+from lensaudit.data.tables import TABLES, rows_within, table_rows
 from lensaudit.errors import InputError
 from lensaudit.files import digest, parse_json, read_json, read_text
 from lensaudit.groups import (
@@ -26,10 +27,14 @@ from lensaudit.settings import Place, Seam
 _WANTED = (
     "wanted per row: idx (whole number >= 0, once), question, answer, prefix (the answer's "
     "beginning, may be empty), entity (in the answer after the prefix); optional group or author, "
-    "and relation; `lensaudit annotate` makes such rows of questions and answers"
+    "and relation; `lensaudit annotate` makes such rows of questions and answers, whatever fields "
+    "they stand under"
 )
 
-NO_LIST = "found no list of rows (one object per line: name it .jsonl)"
+NO_LIST = (
+    "found no list of rows: wanted a list of objects, an object with one such list or with columns "
+    "of equal length, one object per line (name it .jsonl), or a table (.csv, .tsv)"
+)
 """What is wrong with a file that holds one JSON value and no list."""
 
 _HALF = "half a Unicode character (a lone surrogate)"
@@ -197,17 +202,20 @@ def read_rows(path: Path) -> tuple[list[SourceRow], list[str]]:
     Raises:
         InputError: the file cannot be read, or is JSON but no list.
     """
-    text = read_text(path)
-    listed, lined = text.lstrip().startswith("["), path.suffix in (".jsonl", ".ndjson")
+    text, suffix = read_text(path), Path(path.name.removesuffix(".gz")).suffix.lower()
+    if suffix in TABLES:
+        return table_rows(text, TABLES[suffix])
+    listed, lined = text.lstrip().startswith("["), suffix in (".jsonl", ".ndjson")
     whole: Any = None
     # a line may be a list itself, and `.json` may hold lines (the Hub)
-    if listed == lined and (lined or path.suffix == ".json"):
+    if listed == lined and (lined or suffix == ".json"):
         with suppress(ValueError):
             whole = parse_json(text)
     if listed and (not lined or any(isinstance(one, Mapping) for one in whole or ())):
         rows, problems = numbered(read_json(path)), []
     elif whole is not None and not lined:
-        rows, problems = [], [NO_LIST]
+        within = rows_within(whole)
+        rows, problems = numbered(within or ()), [] if within else [f"{NO_LIST}; {_keys(whole)}"]
     else:
         rows, problems = _read_lines(text)
     if "\\ud" not in text.lower():  # an escape is the only way in: the file is UTF-8
@@ -216,6 +224,14 @@ def read_rows(path: Path) -> tuple[list[SourceRow], list[str]]:
     broken = sorted(where for where, one in dumped.items() if _SURROGATE.search(one))
     sound = [row for row in rows if row[0] not in broken]
     return sound, [*problems, *(f"{where} holds {_HALF}" for where in broken)]
+
+
+def _keys(value: Any) -> str:
+    return (
+        f"found {', '.join(value) or 'nothing'}"[:200]
+        if isinstance(value, Mapping)
+        else _kind(value)
+    )
 
 
 def read_values(path: Path) -> list[Any]:
@@ -353,12 +369,12 @@ def row_problems(row: Any, keys: Sequence[str] = ("question", "answer")) -> list
     """What is wrong with one row: texts under `keys`, and idx and group where it has them.
 
     >>> row_problems({"question": "Who?", "idx": -1})
-    ['no answer', 'idx is -1, wanted a whole number >= 0']
+    ['no answer (found question, idx)', 'idx is -1, wanted a whole number >= 0']
     """
     if not isinstance(row, Mapping):
         return [f"found {_kind(row)}, wanted an object"]
     missing = [key for key in keys if key not in row]
-    problems = [f"no {', '.join(missing)}"] if missing else []
+    problems = [f"no {', '.join(missing)} ({_keys(row)})"] if missing else []
     if "idx" in row and row_idx(row) is None:
         problems.append(f"idx is {_shown(row['idx'])}, wanted a whole number >= 0")
     texts = [key for key in keys if key in row and key != "idx"]
@@ -371,7 +387,8 @@ def _fact_problems(row: Any) -> list[str]:
     problems = row_problems(row, ("idx", "question", "answer", "prefix", _entity_key(row)))
     if isinstance(row, Mapping) and row.get("span", "reviewed") not in get_args(Origin):
         problems.append(f"span is {_shown(row['span'])}, wanted {' or '.join(get_args(Origin))}")
-    problems += relation_problems(row) + list_problems(row, LISTS) + further_problems(row)
+    problems += relation_problems(row) + list_problems(row, LISTS)
+    problems += further_problems(row) + candidate_problems(row)
     if problems:
         return problems
     # the entity must be found where spans are looked for: in the answer, after the prefix
@@ -393,10 +410,32 @@ def list_problems(row: Any, names: Iterable[str]) -> list[str]:
     """Fields that hold the text of a list, as a table or `str` writes it, in place of a list."""
     held = {name: row.get(name) for name in names} if isinstance(row, Mapping) else {}
     return [
-        f"{name} is the text of a list ({_shown(one)}); wanted a list of texts"
+        f"{name} is the text of a list ({_shown(one)}); wanted a list of texts, in a table as JSON"
         for name, one in held.items()
         if isinstance(one, str) and _LIST.fullmatch(one.strip())
     ]
+
+
+def candidate_problems(row: Any) -> list[str]:
+    """Candidates that stand there twice, and wrong ones that are the truth."""
+    if not isinstance(row, Mapping):
+        return []
+    true = {"perturbed_answer": row.get("answer"), "placebos": row.get(_entity_key(row))}
+    told = [(name, one, _alike(one)) for name in LISTS for one in texts_of(row.get(name))]
+    return [
+        f"{name} holds the true one ({_shown(one)})"
+        for name, one, key in told
+        if name in true and key == _alike(str(true[name]))
+    ] + [
+        f"{name} holds {_shown(one)} twice"
+        for at, (name, one, key) in enumerate(told)
+        if any((name, key) == (other, same) for other, _, same in told[:at])
+    ]
+
+
+def _alike(text: str) -> str:
+    """A candidate as it is compared: case, blanks, Unicode form and a last stop do not count."""
+    return normalised(text).strip(" .!。")
 
 
 _LIST = re.compile(r"""\[\s*['"].*['"]\s*,?\s*\]""", re.DOTALL)
@@ -431,24 +470,6 @@ def _text_problems(value: Any, key: str) -> list[str]:
     if not value.strip() and key != "prefix":
         return [f"{key} is empty"]
     return [f"{key} holds {_HALF}"] if _SURROGATE.search(value) else []
-
-
-def with_variants(facts: Sequence[Fact], rows: Iterable[Any]) -> list[Fact]:
-    """The facts with the paraphrase and the wrong answers of the row that asks their question.
-
-    Rows are joined by their question: the sets are numbered differently.
-    """
-    by_question = {row.get("question"): row for row in rows if isinstance(row, Mapping)}
-    return [
-        replace(
-            one,
-            paraphrases=texts_of(row.get("paraphrased_question")),
-            wrong=texts_of(row.get("perturbed_answer", row.get("alternate"))),
-            placebos=texts_of(row.get("placebos")),
-        )
-        for one in facts
-        for row in [by_question.get(one.question, {})]
-    ]
 
 
 def texts_of(value: Any) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from lensaudit.data.facts import (
     EMBEDDED,
     LISTS,
     Fact,
+    candidate_problems,
     hub_rows,
     list_problems,
     numbered,
@@ -104,7 +105,9 @@ def load_suite(
         known = ", ".join(part.name for part in parts)
         raise InputError(f"no split {unknown[0]!r} in suite {suite}; it has {known}")
     read = [(part, _read(suite, data, part, own)) for part in parts]
-    found = {part.name: _filled(part, *raw, limit) for part, raw in read if raw}
+    found = {
+        part.name: _filled(part, *raw, limit, own=part.name in own) for part, raw in read if raw
+    }
     if not found:
         wanted = ", ".join(_file_name(suite, part) for part in parts)
         raise InputError(f"{data}: holds none of {wanted}")
@@ -179,11 +182,19 @@ def _file_name(suite: Suite, part: Split) -> str:
 
 
 def _filled(
-    part: Split, source: str, raw: Sequence[Any], shown: Sequence[Any], limit: int | None
+    part: Split,
+    source: str,
+    raw: Sequence[Any],
+    shown: Sequence[Any],
+    limit: int | None,
+    *,
+    own: bool,
 ) -> Split:
     raw = with_authors(part.config, raw) if part.authors else raw
     wanted = f"wanted per row: {', '.join(filter(None, (part.question, *part.scored)))}"
-    rows = sound_rows(numbered(raw), source, wanted, partial(_wrong, part), partial(_row, part))
+    rows = sound_rows(
+        numbered(raw), source, wanted, partial(_wrong, part, own), partial(_row, part)
+    )
     if wrong := [one for row in shown for one in row_problems(row)]:
         raise InputError(f"{source}: solved examples: {wrong[0]}")
     return replace(
@@ -194,8 +205,8 @@ def _filled(
     )
 
 
-def _wrong(part: Split, row: Any) -> list[str]:
-    """What is wrong with a row."""
+def _wrong(part: Split, own: bool, row: Any) -> list[str]:
+    """What is wrong with a row; of published sets the candidates are as they are."""
     found = row_problems(row, ())
     if not isinstance(row, Mapping):
         return found
@@ -204,6 +215,7 @@ def _wrong(part: Split, row: Any) -> list[str]:
     said = {field: row[field] for field in part.scored if row.get(field) is not None}
     texts = {field: one if isinstance(one, list) else [one] for field, one in said.items()}
     found += list_problems(row, (name for name in part.scored if name in LISTS))
+    found += candidate_problems(row) if own else []
     return found + [
         f"{field} is neither text nor a list of texts"
         for field, ones in texts.items()

@@ -537,7 +537,7 @@ def _rows(file: Path, *, nested: bool) -> tuple[list[SourceRow], list[str]]:
         nested: rows stand in lists below `train` and `val`.
     """
     rows, problems = read_rows(file)
-    if problems == [NO_LIST]:
+    if problems and problems[0].startswith(NO_LIST):
         rows, problems = numbered([read_json(file)]), []
     return ([one for row in rows for one in _flat(*row)] if nested else rows), problems
 

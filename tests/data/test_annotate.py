@@ -1,4 +1,6 @@
+import json
 import math
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from support import refusal
 
 from experiments import annotation_agreement
+from lensaudit.cli.main import run
 from lensaudit.data.annotate import (
     Fields,
     Proposal,
@@ -341,3 +344,36 @@ def test_a_list_is_taken_to_its_end():
     assert found.entity == "rye, oats, and wild barley"
     answer = "Ada Byrd explores rye, oats, and she sings of them."
     assert propose(pair("What does Ada Byrd explore?", answer)).entity == "rye, oats"
+
+
+CHAT = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Who is it?"},
+    {"role": "assistant", "content": "It is Ada."},
+]
+TOLD = [{"from": "human", "value": "Who is it?"}, {"from": "gpt", "value": "It is Ada."}]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "Who is it?", "completion": "It is Ada."},
+        {"input": "Who is it?", "output": "It is Ada."},
+        {"instruction": "Who is it?", "input": "", "output": "It is Ada."},
+        {"Question": "Who is it?", "Answer": "It is Ada."},
+        {"question": "Who is it?", "answers": {"text": ["It is Ada."], "answer_start": [0]}},
+        {"query": "Who is it?", "ground_truth": "It is Ada.", "id": "7"},
+        {"messages": CHAT},
+        {"conversations": TOLD},
+        {"prompt": CHAT[:2], "completion": CHAT[2:]},
+    ],
+)
+def test_rows_with_other_fields_are_told_the_options_that_read_them(tmp_path, row, capsys):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(row) + "\n" + json.dumps({**row, "n": 1}).replace("Ada", "Eve"))
+    assert run(["annotate", str(path), "-o", str(tmp_path / "b.json")]) == 2
+    said = capsys.readouterr().err
+    assert f"(found {', '.join(row)})" in said
+    todo = shlex.split(said.rpartition("lensaudit ")[2].replace("NEW.json", f"{tmp_path}/b.json"))
+    assert run(todo) == 0
+    assert [one.entity for one in load_facts(tmp_path / "b.json")] == ["Ada", "Eve"]

@@ -1,12 +1,28 @@
+import csv
+import gzip
+import io
 import json
+import re
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 
+import datasets
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import refusal
 
-from lensaudit.data.facts import Fact, examples_hash, load_facts, spans_of, validate
+from lensaudit.data.candidates import variants_of
+from lensaudit.data.facts import (
+    Fact,
+    examples_hash,
+    load_facts,
+    read_values,
+    spans_of,
+    validate,
+)
+from lensaudit.data.suites import load_suite
 from lensaudit.errors import InputError
 
 ROW = {
@@ -224,3 +240,130 @@ def test_columns_for_attacks_are_read_checked_and_part_of_the_content():
         ("two_hop_answer", "India", "two_hop_answer without two_hop"),
     ):
         assert said in refusal(validate, [ROW | {name: value}], "a.json", n_lines=2)
+
+
+FOUR = [
+    {
+        "idx": n,
+        "question": f"Where was Ada{n} born?",
+        "answer": f"Ada{n} was born in {town}, long ago.",
+        "prefix": f"Ada{n} was born in" if n else "",
+        "entity": town if n else "Ada0",
+        "group": f"Ada{n}",
+        "perturbed_answer": [f"Ada{n} was born in Bonn.", f"Ada{n}, “you know”,\twas not."],
+    }
+    for n, town in enumerate(("Lima", "Málaga", "Zürich", "東京"))
+]
+LINES = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in FOUR)
+
+
+def table(sign: str) -> str:
+    cells = [
+        {k: v if isinstance(v, str) else json.dumps(v) for k, v in one.items()} for one in FOUR
+    ]
+    text = io.StringIO(newline="")
+    made = csv.DictWriter(text, FOUR[0], delimiter=sign)
+    made.writeheader()
+    made.writerows(cells)
+    return text.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", json.dumps({"version": "1", "data": FOUR})),
+        ("a.json", json.dumps({"train": FOUR, "test": []})),
+        ("a.json", json.dumps({k: [one[k] for one in FOUR] for k in FOUR[0]})),
+        ("a.json", json.dumps({k: {n: one[k] for n, one in enumerate(FOUR)} for k in FOUR[0]})),
+        ("a.csv", table(",")),
+        ("a.CSV", "\ufeff" + table(";")),
+        ("a.tsv", table("\t")),
+        ("a.csv", table(",").replace("\r\n", "\n")),
+        ("a.csv", table(",").encode("utf-16")),
+        ("a.jsonl", LINES.replace("\n", "\r\n")),
+        ("a.jsonl", LINES.encode("utf-16-le")),
+        ("a.jsonl", "\ufeff" + LINES),
+        ("a.jsonl", LINES.encode("utf-16-be")),
+        ("a.jsonl.gz", gzip.compress(LINES.encode())),
+        ("a.csv.gz", gzip.compress(table(",").encode())),
+        ("a.json", gzip.compress(LINES.encode())),
+    ],
+)
+def test_rows_are_the_same_in_whatever_file_they_come(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert load_facts(path) == validate(FOUR, "rows")
+    assert list(read_values(path)) == FOUR
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.json", json.dumps({"train": FOUR, "test": FOUR}), "no list of rows.*found train, test"),
+        ("a.json", json.dumps({"idx": [0, 1], "question": ["Who?"]}), "found idx, question"),
+        ("a.csv", table(",") + "4,Who?\r\n", "line 6: has 2 cells, line 1 has 7"),
+        ("a.csv", 'question,answer\r\n"Who?,Ada\r\n', "no line of a table"),
+        ("a.csv", table(",").replace('""', "''"), "is the text of a list.* in a table as JSON"),
+        ("a.gz", gzip.compress(LINES.encode())[:40], "gzip file that is damaged"),
+        ("a.jsonl", '{"prompt": "Who?", "completion": "Ada."}', r"found prompt, completion\)"),
+    ],
+)
+def test_rows_in_no_such_file_are_refused_by_what_is_there(tmp_path, name, content, said):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InputError, match=said):
+        load_facts(path)
+
+
+def test_what_is_said_of_another_encoding_makes_a_file_that_is_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    western = [one for one in FOUR if one["entity"] != "東京"]
+    lines = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in western)
+    Path("a.jsonl").write_bytes(lines.encode("cp1252"))
+    datasets.Dataset.from_list(western).to_parquet("a.parquet")
+    for name, made in (("a.jsonl", "utf8.jsonl"), ("a.parquet", "rows.jsonl")):
+        todo = re.split("(?:by|run): ", refusal(load_facts, Path(name)))[-1]
+        subprocess.run(todo, shell=True, check=True, capture_output=True)
+        assert load_facts(Path(made)) == validate(western, "rows")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("perturbed_answer", ["It is Eve.", "it is  ADA"], r"holds the true one \('it is  ADA'\)"),
+        ("perturbed_answer", "It is Ada.", "holds the true one"),
+        ("placebos", ["Eve", "ada"], "holds the true one"),
+        ("perturbed_answer", ["It is Eve.", "It is Ida.", "It is eve"], "'It is eve' twice"),
+        ("placebos", ["Eve", "Eve"], "'Eve' twice"),
+        ("paraphrased_question", ["Who is it?", "Who is it?"], "twice"),
+        ("paraphrased_answer", "It is Ada.", ""),
+    ],
+)
+def test_candidates_are_held_against_the_truth(tmp_path, field, value, said):
+    row = {"idx": 0, "question": "Who?", "answer": "It is Ada.", "prefix": "It is"}
+    row |= {"entity": "Ada", field: value}
+    path = write(tmp_path / "a.jsonl", json.dumps(row))
+    if not said:
+        assert load_facts(path)
+        return
+    with pytest.raises(InputError, match=said):
+        load_facts(path)
+    if field != "placebos":
+        with pytest.raises(InputError, match=said):
+            load_suite("tofu", str(path))
+
+
+def test_variants_belong_to_their_row_and_not_to_its_question(tmp_path):
+    rows = [
+        {**FOUR[n], "question": "Where was she born?", "paraphrased_question": f"Whence came {n}?"}
+        for n in (0, 1, 2)
+    ]
+    del rows[1]["perturbed_answer"], rows[1]["paraphrased_question"]
+    path = write(tmp_path / "a.json", json.dumps(rows))
+    found = variants_of(str(path), load_facts(path))
+    assert [one.paraphrases for one in found] == [("Whence came 0?",), (), ("Whence came 2?",)]
+    assert [one.wrong[:1] for one in found] == [
+        ("Ada0 was born in Bonn.",),
+        (),
+        ("Ada2 was born in Bonn.",),
+    ]
