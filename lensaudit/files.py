@@ -460,16 +460,12 @@ def read_text(path: Path) -> str:
     with reading(path):
         content = path.read_bytes()
         try:
-            content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-            encoding = next(
-                (one for mark, one in _MARKS.items() if content[:2] in mark), "utf-8-sig"
-            )
-            return content.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
-        except UnicodeDecodeError as error:
-            todo = _REMEDIES.get(content[:4], _REMEDIES[b""]).format(path)
-            raise InputError(f"{path}: not UTF-8 text ({error.reason}); {todo}") from error
-        except (EOFError, zlib.error) as error:
-            raise InputError(f"{path}: a gzip file that is damaged ({error})") from error
+            text = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+            encoding = next((one for mark, one in _MARKS.items() if text[:2] in mark), "utf-8-sig")
+            return text.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
+        except (UnicodeDecodeError, EOFError, zlib.error) as error:
+            todo = _REMEDIES.get(content[:3], _REMEDIES[b""]).format(path)
+            raise InputError(f"{path}: not UTF-8 text; {todo}") from error
 
 
 _MARKS = {
@@ -479,9 +475,10 @@ _MARKS = {
 }
 """First bytes of a text in UTF-16: a mark, or a letter and nothing."""
 _REMEDIES = {
-    b"PAR1": 'for rows of it run: python -c "import datasets; '
+    b"PAR": 'for rows of it run: python -c "import datasets; '
     "datasets.Dataset.from_parquet('{0}').to_json('rows.jsonl')\"",
-    b"PK\x03\x04": "a packed file: unpack it, or save a sheet as CSV in UTF-8",
+    b"PK\x03": "a packed file: unpack it, or save a sheet as CSV in UTF-8",
+    b"\x1f\x8b\x08": "packed by gzip and damaged, or no text in UTF-8: unpack it",
     b"": "of Western Windows text make UTF-8 by: "
     "iconv -f WINDOWS-1252 -t UTF-8 '{0}' > utf8{0.suffix}",
 }

@@ -214,8 +214,8 @@ def read_rows(path: Path) -> tuple[list[SourceRow], list[str]]:
     if listed and (not lined or any(isinstance(one, Mapping) for one in whole or ())):
         rows, problems = numbered(read_json(path)), []
     elif whole is not None and not lined:
-        within = rows_within(whole)
-        rows, problems = numbered(within or ()), [] if within else [f"{NO_LIST}; {_keys(whole)}"]
+        rows = numbered(rows_within(whole))
+        problems = [] if rows else [f"{NO_LIST}; {_keys(whole)}"]
     else:
         rows, problems = _read_lines(text)
     if "\\ud" not in text.lower():  # an escape is the only way in: the file is UTF-8
