@@ -33,7 +33,8 @@ from .scores.depth import depth_score as depth_score, span_logprob as span_logpr
 
 # what the commands do
 from .association.calls import audit as audit, know as know
-from .auditing.calls import cache as cache, evaluate as evaluate, patch as patch
+from .auditing.calls import evaluate as evaluate, patch as patch
+from .doors.caching import cache as cache
 from .attacks.effort.runs import effort as effort
 from .doors.streams import lens as lens
 from .doors.streams import last_prompt as last_prompt, preflight as preflight

@@ -16,7 +16,6 @@ import inspect
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import (
     Any,
@@ -40,14 +39,13 @@ from lensaudit.auditing.question import (
 from lensaudit.auditing.result import (
     AUDIT_MANIFEST,
     Audited,
-    CacheResult,
     EvaluationResult,
     PatchResult,
     read_audit,
     read_evaluation,
     read_patched,
 )
-from lensaudit.auditing.settings import AuditSettings, CacheSettings, EvaluateSettings
+from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
 from lensaudit.auditing.step import Step, wanted
 from lensaudit.errors import InputError
 from lensaudit.models.hashing import looking
@@ -332,22 +330,3 @@ def evaluate(
         evaluated(one, settings, place, notice=notice, progress=progress)
         for one, place in places_for(source, out).items()
     ]
-
-
-@door(CacheSettings)
-def cache(
-    source: tuple[str, ...], settings: CacheSettings, out: Path | None, progress: Tell
-) -> Sequence[CacheResult]:
-    """Keep the residual streams of models, or components of their layers, found again by content.
-
-    As `lensaudit cache`; `out`, where it is named, is the folder of caches: `activations`.
-
-    >>> la.cache("demo/npo").folder  # doctest: +SKIP
-    PosixPath('activations/demo-npo--3f2a…')
-    >>> la.cache("demo/npo", component=["attn", "heads"]).parts["heads"].key  # doctest: +SKIP
-    '90ab…'
-    """
-    from lensaudit.auditing.caching import cache_into  # seconds to import; answers are read without
-
-    settings = settings if out is None else replace(settings, activations=out)
-    return [cache_into(one, settings, notice=notice, progress=progress) for one in source]

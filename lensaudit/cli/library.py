@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from lensaudit.attacks.rtt import summary as rtt_summary
     from lensaudit.auditing import acting as auditing_acting
     from lensaudit.auditing import audit as auditing_audit
-    from lensaudit.auditing import caching as auditing_caching
     from lensaudit.auditing import calls as auditing_calls
     from lensaudit.auditing import evaluate as auditing_evaluate
     from lensaudit.auditing import patch as auditing_patch
     from lensaudit.auditing import result as auditing_result
     from lensaudit.data import facts as data_facts
     from lensaudit.data import relations as data_relations
+    from lensaudit.doors import caching as doors_caching
     from lensaudit.doors import data as doors_data
     from lensaudit.doors import discover as doors_discover
     from lensaudit.doors import export as doors_export

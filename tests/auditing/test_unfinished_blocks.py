@@ -15,8 +15,8 @@ from lensaudit.activations import fill
 from lensaudit.activations.fill import DONE, NUMBERS, forget_blocks
 from lensaudit.activations.store import CacheWriter, open_activations
 from lensaudit.activations.upkeep import collect
-from lensaudit.auditing.caching import cache_into
 from lensaudit.auditing.settings import CacheSettings
+from lensaudit.doors.caching import cache_into
 from lensaudit.models.large import placement
 from lensaudit.models.large.placement import all_on, stored_tensors
 

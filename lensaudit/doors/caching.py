@@ -1,5 +1,7 @@
-"""The residual streams or components of one model, kept."""
+"""The residual streams or components of models, kept for whoever reads them."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,7 @@ from rich.filesize import decimal as size
 
 from lensaudit.activations.spec import parts_of
 from lensaudit.activations.store import ActivationStore
+from lensaudit.auditing.calls import door, notice
 from lensaudit.auditing.result import CacheResult
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.data.tofu import forget_set
@@ -94,3 +97,20 @@ def cache_into(
         **({} if [*parts] == ["resid"] else {"parts": parts}),
     }
     return CacheResult(model, Path(first["folder"]), summary)
+
+
+@door(CacheSettings)
+def cache(
+    source: tuple[str, ...], settings: CacheSettings, out: Path | None, progress: Tell
+) -> Sequence[CacheResult]:
+    """Keep the residual streams of models, or components of their layers, found again by content.
+
+    As `lensaudit cache`; `out`, where it is named, is the folder of caches: `activations`.
+
+    >>> la.cache("demo/npo").folder  # doctest: +SKIP
+    PosixPath('activations/demo-npo--3f2a…')
+    >>> la.cache("demo/npo", component=["attn", "heads"]).parts["heads"].key  # doctest: +SKIP
+    '90ab…'
+    """
+    settings = settings if out is None else replace(settings, activations=out)
+    return [cache_into(one, settings, notice=notice, progress=progress) for one in source]
