@@ -1,14 +1,16 @@
 """Directions: vectors, steering by coefficient and layer, and what a direction hides."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from lensaudit.results.kinds.directions import DirectionsRecord, Experiment
 from lensaudit.screen.cells import brackets, number
 from lensaudit.screen.tables import Part, table
-from lensaudit.steer.estimators import SteeringVector, top_share
+
+if TYPE_CHECKING:
+    from lensaudit.steer.estimators import SteeringVector
 
 OUTLIERS = 0.5
 """Share of the squared length in three dimensions from which a direction is called peculiar."""
@@ -26,7 +28,7 @@ ARMS = {
 TITLES = {"add": "ADD: restore", "ablate": "ABLATE: remove", "clamp": "CLAMP: mediate"}
 
 
-def of_vectors(vectors: Sequence[SteeringVector]) -> Iterator[Part]:
+def of_vectors(vectors: Sequence["SteeringVector"]) -> Iterator[Part]:
     """One row per vector: length, and how well it tells held-out answers apart."""
     keys = ("accuracy", "auc", "effect_size", "overlap")
     yield table(
@@ -41,6 +43,8 @@ def of_vectors(vectors: Sequence[SteeringVector]) -> Iterator[Part]:
         ),
         left=("method",),
     )
+    from lensaudit.steer.estimators import top_share  # vectors are there: so is torch
+
     odd = [one for one in vectors if len(one.vector) > 16 and top_share(one.vector) > OUTLIERS]
     if odd:
         yield (

@@ -20,8 +20,8 @@ import pandas as pd
 from lensaudit.data.facts import Fact, told_rows
 from lensaudit.data.neutral import read_neutral
 from lensaudit.data.tofu import DEMO, TOFU_PAIRS
-from lensaudit.errors import InputError, WorkError
-from lensaudit.files import slug, write_json
+from lensaudit.errors import InputError
+from lensaudit.files import write_json
 from lensaudit.groups import grouped, unit_of
 from lensaudit.models.registry import default_data
 from lensaudit.patching.prepare import encode_all, prepare
@@ -39,7 +39,7 @@ from lensaudit.results.sentences import (
 from lensaudit.scores.estimate import UNMEASURED
 from lensaudit.scores.recovery import recovery
 from lensaudit.scores.stats import mean_known
-from lensaudit.settings import Anchors, Caches, Precision, Rows, plain, results_folder, shared
+from lensaudit.settings import Anchors, Caches, Precision, Rows, plain, shared
 from lensaudit.steer.directions import (
     KINDS,
     ROLES,
@@ -61,6 +61,7 @@ from lensaudit.steer.experiments import (
 )
 from lensaudit.steer.generate import NO_EDITS, format_of
 from lensaudit.steer.settings import DirectionSettings, Kind
+from lensaudit.steer.trait import audit_folder
 from lensaudit.unlearn.rows import load_rows
 
 LOG = "interventions.jsonl"
@@ -75,7 +76,7 @@ def open_audit(settings: DirectionSettings, notice: Notice = unheard) -> Directi
         InputError: whatever is wrong with names, files or numbers; models of different shape or
             of the same weights, too few authors, or a set of which nothing can be scored.
     """
-    check_free(folder_of(settings), COMMAND, FILES)
+    check_free(audit_folder(settings), COMMAND, FILES)
     kept = retain_examples(settings)
     groups = shared(settings, Caches, Precision, Rows, Anchors)
     asked = PatchSettings(layers=settings.layers, memory=settings.memory, **groups)
@@ -90,11 +91,6 @@ def open_audit(settings: DirectionSettings, notice: Notice = unheard) -> Directi
     )
     audit.folds()
     return audit
-
-
-def folder_of(settings: DirectionSettings) -> Path:
-    """Where the results go."""
-    return settings.out or results_folder() / "steering" / slug(settings.name) / "audit"
 
 
 def retain_examples(settings: DirectionSettings) -> list[Fact]:
@@ -132,7 +128,7 @@ def run(audit: DirectionsAudit, progress: Tell = unheard, notice: Notice = unhea
         notice: told which lines of an earlier run do not count.
     """
     started, settings, session = time.monotonic(), audit.settings, audit.session
-    out = folder_of(settings)
+    out = audit_folder(settings)
     claim(out, COMMAND, FILES)
     identity = audit.identity()
     ledger = Ledger(out / LOG, "interventions", {}, notice=notice)
@@ -259,7 +255,7 @@ def _made(ledger: Ledger, identity: Any) -> tuple[list[dict[str, Any]], set[tupl
 
 def plan_of(audit: DirectionsAudit) -> str:
     """Plan of a directions audit; of a finished one nothing."""
-    out = folder_of(audit.settings)
+    out = audit_folder(audit.settings)
     _, done = _made(Ledger(out / LOG, "interventions", {}), audit.identity())
     if done >= {(kind, fold.number) for kind, fold in _wanted(audit)}:
         return f"nothing to do: {held(out)}"
@@ -272,18 +268,6 @@ def plan_of(audit: DirectionsAudit) -> str:
         f"{', '.join(audit.kinds)}; ADD tries {grid} settings on the dev authors of each fold; "
         "full and one other model in memory, all three where they are small"
     )
-
-
-def check_scored(record: DirectionsRecord) -> None:
-    """Fail where no experiment could be scored; the files say why.
-
-    Raises:
-        WorkError: with the reasons.
-    """
-    reasons = {one.unscored for one in record.experiments.values()}
-    if all(reasons):
-        said = "; ".join(sorted(filter(None, reasons)))
-        raise WorkError(f"{record.source}: nothing could be scored ({said})")
 
 
 def strengths_of(text: str) -> tuple[float, ...]:

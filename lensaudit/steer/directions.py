@@ -31,6 +31,7 @@ from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.patching.generation import ends_of
 from lensaudit.patching.session import Session
 from lensaudit.scores.depth import label_hit, label_logprob, mean_per_example, span_mean
+from lensaudit.steer.asking import positions_read
 from lensaudit.steer.generate import (
     NO_EDITS,
     Edits,
@@ -41,7 +42,6 @@ from lensaudit.steer.generate import (
     prompt_ids,
 )
 from lensaudit.steer.settings import DirectionSettings, Kind, Position
-from lensaudit.steer.trait import positions_read
 from lensaudit.types import Intervention, Logits, PosMask, Resid
 
 KINDS: tuple[Kind, ...] = ("add", "ablate", "clamp")

@@ -33,27 +33,16 @@ from lensaudit.patching.interventions import Where
 from lensaudit.progress import Notice, Tell
 from lensaudit.results.keyed import finished, held
 from lensaudit.results.reading import json_object
-from lensaudit.results.records import MANIFEST, check_free, claim, manifest
+from lensaudit.results.records import check_free, claim, manifest
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.stats import mean_known, spearman
 from lensaudit.settings import plain
+from lensaudit.steer.asking import Ask, TraitModel
 from lensaudit.steer.estimators import LAYER_CONVENTION, SteeringVector, load_vector
 from lensaudit.steer.generate import Edits, adding
+from lensaudit.steer.judging import PASSING, JudgedAnswer, chosen_judges, identity_of, judges
 from lensaudit.steer.settings import AskSettings, EvalSettings, LayerSettings
-from lensaudit.steer.trait import (
-    COMMAND,
-    PASSING,
-    Ask,
-    JudgedAnswer,
-    Trait,
-    TraitModel,
-    check_disjoint,
-    chosen_judges,
-    identity_of,
-    judged,
-    judges,
-    load_trait,
-)
+from lensaudit.steer.trait import COMMAND, Trait, check_disjoint, files_of, load_trait
 
 SCHEMA = "steer-results/1"
 
@@ -275,6 +264,14 @@ class Steering(TraitModel):
     rows: tuple[Level, ...] = ()
 
     @classmethod
+    def of(cls, settings: AskSettings, notice: Notice) -> "Steering":
+        """Over coefficients, or over layers."""
+        if isinstance(settings, EvalSettings):
+            return cls.over_coefficients(settings, notice)
+        assert isinstance(settings, LayerSettings)
+        return cls.over_layers(settings, notice)
+
+    @classmethod
     def over_coefficients(cls, settings: EvalSettings, notice: Notice) -> "Steering":
         """One vector under several coefficients."""
         made = cls.opened(settings, asked_trait(settings), notice)
@@ -343,9 +340,7 @@ class Steering(TraitModel):
     @property
     def files(self) -> tuple[str, str]:
         """Names of the results and of their manifest."""
-        if isinstance(self.settings, EvalSettings):
-            return "results.json", MANIFEST
-        return "layer_sweep.json", f"layer_sweep_{MANIFEST}"
+        return files_of(self.settings)
 
     @cached_property
     def key(self) -> str:
@@ -584,7 +579,7 @@ def levels_of(job: Steering, by: tuple[Judge, Judge]) -> tuple[Level, ...]:
             for key, ask in asks.items():
                 at = ask.line["question"]
                 requests.append(JudgeRequest(at, ask.question, said[key], entity=entities[at]))
-    answers = judged(job, by, requests)
+    answers = job.judged(by, requests)
     each = batched(answers, len(answers) // len(job.rows))
     return tuple(
         replace(one, answers=tuple(some)) for one, some in zip(job.rows, each, strict=True)

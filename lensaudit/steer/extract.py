@@ -22,6 +22,16 @@ from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.keyed import held, keyed_document
 from lensaudit.results.reading import checked, null
+from lensaudit.steer.asking import (
+    TraitModel,
+    elicit,
+    encode_sample,
+    filtered,
+    positions_read,
+    to_elicit,
+    whole_pairs,
+    written,
+)
 from lensaudit.steer.estimators import (
     Separation,
     SteeringVector,
@@ -31,24 +41,9 @@ from lensaudit.steer.estimators import (
     save_vector,
     separation,
 )
+from lensaudit.steer.judging import chosen_judges, judges
 from lensaudit.steer.settings import ExtractSettings, Method
-from lensaudit.steer.trait import (
-    ContrastRow,
-    ContrastSample,
-    Trait,
-    TraitModel,
-    chosen_judges,
-    elicit,
-    encode_sample,
-    filtered,
-    judges,
-    load_trait,
-    positions_read,
-    question_hash,
-    to_elicit,
-    whole_pairs,
-    written,
-)
+from lensaudit.steer.trait import ContrastRow, ContrastSample, Trait, load_trait, question_hash
 
 MIN_ROWS = 2
 """On a side: fewer have no spread."""

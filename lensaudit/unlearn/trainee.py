@@ -4,7 +4,6 @@ With an adapter the base stays as it is on disk: Hu et al. 2022, arXiv:2106.0968
 safetensors in a stored precision.
 """
 
-import csv
 import shutil
 import time
 from abc import ABC, abstractmethod
@@ -19,7 +18,7 @@ from rich.filesize import decimal as size
 from safetensors.torch import save_file
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import alone, digest, read_json, read_text, write_csv
+from lensaudit.files import alone, digest, read_json, write_csv
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import CONFIG, WEIGHTS, Checkpoint, load_tokenizer, peft_for
 from lensaudit.models.device import free_bytes, resolve_device
@@ -27,6 +26,7 @@ from lensaudit.models.sizes import n_parameters
 from lensaudit.progress import unheard
 from lensaudit.results import keyed
 from lensaudit.results.records import BEGUN, MANIFEST, Manifest, manifest
+from lensaudit.unlearn.kept import STATE_FOLDER
 from lensaudit.unlearn.train import Recipe, TrainingRun, TrainingStep, train, writing
 
 Report = Callable[[TrainingStep], None]
@@ -119,8 +119,6 @@ def save_adapter(wrapped: Any, start: Checkpoint, folder: Path, *, dtype: torch.
         (folder / WEIGHTS).chmod(0o644)  # safetensors leaves it private
 
 
-STATE_FOLDER = "training"
-"""Inside the output folder, until the run is finished."""
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -424,9 +422,3 @@ def made_of(settings: Any, start: Checkpoint) -> dict[str, Any]:
         "lora": settings.lora,
         "autocast": settings.autocast,
     }
-
-
-def kept_losses(out: Path) -> tuple[float, ...]:
-    """The losses of a finished folder, by step."""
-    rows = csv.DictReader(read_text(out / "losses.csv").splitlines())
-    return tuple(float(row["loss"]) for row in rows)

@@ -260,7 +260,7 @@ def test_every_command_that_may_pay_a_judge_has_the_same_caps():
 
 def test_two_judges_of_one_run_share_its_caps(stub_of, tmp_path):
     from lensaudit.judge.settings import JudgeAccess
-    from lensaudit.steer.trait import judges
+    from lensaudit.steer.judging import judges
 
     stub = stub_of()
     access = JudgeAccess(

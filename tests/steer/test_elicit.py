@@ -7,19 +7,18 @@ import pytest
 from lensaudit.errors import InputError, PartialError
 from lensaudit.judge.items import JudgeVerdict
 from lensaudit.models.checkpoint import open_model
-from lensaudit.steer.generate import prompt_ids
-from lensaudit.steer.settings import ExtractSettings
-from lensaudit.steer.trait import (
-    Elicitation,
+from lensaudit.steer.asking import (
     TraitModel,
     asked,
     elicit,
     encode_sample,
     filtered,
-    parse_trait,
     positions_read,
     written,
 )
+from lensaudit.steer.generate import prompt_ids
+from lensaudit.steer.settings import ExtractSettings
+from lensaudit.steer.trait import Elicitation, parse_trait
 
 ELICITATION = {"positive": ["w5", "w6"], "negative": ["w7", "w8"], "questions": ["w9 w10", "w11"]}
 TRAIT = {"questions": ["w20"], "eval_prompt": "{question} {answer}", "extraction": ELICITATION}

@@ -10,7 +10,7 @@ from support.judge_server import JudgeStub
 
 from lensaudit.cli.main import run
 from lensaudit.files import write_json
-from lensaudit.steer import trait as room
+from lensaudit.steer import asking as room
 from lensaudit.steer.trait import FOLDER, question_hash
 
 ASK = (
