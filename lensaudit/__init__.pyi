@@ -33,12 +33,11 @@ from .scores.depth import depth_score as depth_score, span_logprob as span_logpr
 
 # what the commands do
 from .association.calls import audit as audit, know as know
+from .attacks.calls import effort as effort, worst as worst
 from .auditing.calls import evaluate as evaluate, patch as patch
-from .doors.caching import cache as cache
-from .attacks.effort.runs import effort as effort
+from .doors.cached import cache as cache
 from .doors.streams import lens as lens
 from .doors.streams import last_prompt as last_prompt, preflight as preflight
-from .attacks.worst import worst as worst
 from .screen.show import show as show
 from .doors.trainer import AuditCallback as AuditCallback
 from .report.render import write_report as write_report

@@ -5,6 +5,7 @@ Also who made a temporary file or a mark, and whether it may go.
 
 import csv
 import errno
+import functools
 import gzip
 import hashlib
 import io
@@ -21,11 +22,14 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
+from copy import copy
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 from lensaudit.errors import InputError, TryAgainError, WorkError
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -88,6 +92,34 @@ def in_turn(folder: Path, waits: Callable[[], object] = lambda: None) -> Iterato
                     fcntl.flock(descriptor, fcntl.LOCK_EX)
                 held.callback(_held.reset, _held.set(_held.get() | {own}))
         yield waited
+
+
+_read: ContextVar[dict[str, Any] | None] = ContextVar("read", default=None)
+
+
+@contextmanager
+def read_once() -> Iterator[None]:
+    """While the block lasts, what is opened `once` stays as it was read first."""
+    token = _read.set({})
+    try:
+        yield
+    finally:
+        _read.reset(token)
+
+
+def once(opens: Callable[P, R]) -> Callable[P, R]:
+    """A function that opens or reads: in a block of `read_once` the same is not opened twice."""
+
+    @functools.wraps(opens)
+    def found(*args: P.args, **named: P.kwargs) -> R:
+        known, key = _read.get(), repr((opens.__qualname__, args, named))
+        if known is None:
+            return opens(*args, **named)
+        if key not in known:
+            known[key] = opens(*args, **named)
+        return copy(known[key])
+
+    return found
 
 
 def os_error(error: OSError, path: Path) -> InputError | TryAgainError | WorkError:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from lensaudit import files
 from lensaudit.errors import InputError, TryAgainError, WorkError
+from lensaudit.files import once, read_once
 
 DERANDOMISED = settings(deadline=None, derandomize=True, max_examples=60)
 JSON = st.recursive(
@@ -279,3 +280,23 @@ def test_in_its_turn_a_thread_may_ask_again_and_others_wait(tmp_path):
     assert (told, seen) == (["waits"], ["own", "other"])
     with files.in_turn(tmp_path, lambda: told.append("free")):
         assert told == ["waits"]
+
+
+def test_what_is_opened_once_is_read_again_after_the_block(tmp_path):
+    path, read = tmp_path / "a", []
+
+    @once
+    def lines(place, *, limit=None):
+        read.append(limit)
+        return place.read_text().split()[:limit]
+
+    path.write_text("one two")
+    with read_once():
+        assert [lines(path), lines(path), lines(path, limit=1)] == [["one", "two"]] * 2 + [["one"]]
+        lines(path).append("three")  # a caller's own list
+        path.write_text("other")
+        assert lines(path) == ["one", "two"]
+        with read_once():
+            assert lines(path) == ["other"]
+    assert lines(path) == ["other"]
+    assert read == [None, 1, None, None]

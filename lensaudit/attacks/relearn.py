@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from transformers import PreTrainedModel
 
+from lensaudit.attacks.result import scored_in, taught_nothing
 from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.settings import EvaluateSettings
@@ -41,7 +42,6 @@ from lensaudit.results.kinds.relearn import RelearnRecord, Shift
 from lensaudit.results.reading import checked, document
 from lensaudit.results.records import check_free, claim, manifest
 from lensaudit.results.roles import ends_as_sources
-from lensaudit.results.sentences import rows_relearned
 from lensaudit.settings import (
     FORGET_SPLIT,
     Anchors,
@@ -49,7 +49,6 @@ from lensaudit.settings import (
     Names,
     Precision,
     Rows,
-    results_folder,
     shared,
 )
 from lensaudit.unlearn.rows import (
@@ -65,7 +64,7 @@ from lensaudit.unlearn.rows import (
     rows_hash,
 )
 from lensaudit.unlearn.train import FineTuning, Recipe, TrainingRun, n_steps_of, train
-from lensaudit.unlearn.trainee import Report, TrainingJob, kept_losses, made_of, rate_of
+from lensaudit.unlearn.trainee import Report, TrainingJob, made_of, rate_of
 
 
 @dataclass(frozen=True)
@@ -221,7 +220,7 @@ def prepare(settings: RelearnSettings, model: str) -> RelearnJob:
                 "--lora with --audit: an adapter is audited by its name; make it with --out DIR, "
                 "then `lensaudit audit --source BASE+DIR`"
             )
-        check_free(work_of(settings), ATTACK, [AUDIT])
+        check_free(scored_in(settings.model, settings.out), ATTACK, [AUDIT])
         never = settings.retain and [settings.retain]
         open_family([settings.model], settings.full, never or None, settings.registry)
     start = open_model(model, settings.registry)
@@ -246,12 +245,6 @@ def prepare(settings: RelearnSettings, model: str) -> RelearnJob:
     return job
 
 
-def taught_nothing(out: Path) -> str | None:
-    """What to know of a finished folder whose training changed next to nothing; None of others."""
-    losses = kept_losses(out)
-    return rows_relearned(losses[0], losses[-1], len(losses))
-
-
 ATTACK = "relearn --audit"
 AUDIT = "audit.json"
 OUTPUT_SCORES = {
@@ -260,12 +253,6 @@ OUTPUT_SCORES = {
     "es": "extraction_strength",
 }
 """What a table calls the output-level metrics, and their names in the suite."""
-
-
-def work_of(settings: RelearnSettings) -> Path:
-    """Where the scores before and after go."""
-    own = results_folder() / f"{slug(settings.model)}-relearn"
-    return settings.out / "audit" if settings.out else own
 
 
 def attack(
@@ -286,7 +273,7 @@ def attack(
         device=resolve_device(settings.device),
         data=settings.data or default_data(settings.model),
     )
-    work = work_of(settings)
+    work = scored_in(settings.model, settings.out)
     jobs = {name: prepare(settings, name) for name in dict.fromkeys((settings.model, retain))}
     asked = PatchSettings(**given)
     found = recovery(jobs, asked, work, keep=settings.out, notice=notice, progress=progress)

@@ -1,6 +1,5 @@
 """One quantised model: from a checkpoint to a folder that every command reads."""
 
-import csv
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -10,7 +9,7 @@ from rich.filesize import decimal as size
 
 from lensaudit.attacks.settings import RoundSettings
 from lensaudit.errors import InputError
-from lensaudit.files import read_json, read_text, write_csv
+from lensaudit.files import write_csv
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.device import free_bytes, resolve_device
@@ -100,19 +99,3 @@ def prepare(settings: RoundSettings) -> RoundingJob:
     )
     job.check()
     return job
-
-
-def rounded(job: RoundingJob, out: Path) -> dict[str, Any]:
-    """How far off the weights of a finished folder are, as `quantize --json` tells it."""
-    options = read_json(out / "manifest.json")["options"]
-    rows = csv.DictReader(read_text(out / "errors.csv").splitlines())
-    errors = {row["matrix"]: float(row["relative_error"]) for row in rows}
-    worst = max(errors, key=errors.__getitem__)
-    return {
-        "out": str(out),
-        "method": job.method,
-        "engine": options["engine"].split()[0],
-        "matrices": len(errors),
-        "relative_error": options["relative_error"],
-        "worst": {"matrix": worst, "relative_error": errors[worst]},
-    }

@@ -1,7 +1,7 @@
 """How often do samples of free text give a fact away, beyond what models that never knew say?"""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import product
@@ -13,8 +13,10 @@ import numpy as np
 import torch
 
 from lensaudit.attacks.elicit import AttackedModel, chosen
+from lensaudit.attacks.result import SAMPLE as COMMAND
+from lensaudit.attacks.result import place_of
 from lensaudit.attacks.settings import SampleSettings
-from lensaudit.attacks.worst import Worst, arm_of, in_folder, open_worst, place_of
+from lensaudit.attacks.worst import Worst, arm_of, in_folder, open_worst
 from lensaudit.data.chat import Template, check_tokenizer
 from lensaudit.data.facts import Fact, read_rows, row_problems, sound_rows
 from lensaudit.data.matching import gives_away, mentions
@@ -33,7 +35,6 @@ from lensaudit.scores.naming import Errors, leak_at_k, leak_corrected, never_hit
 from lensaudit.settings import plain
 from lensaudit.steer.draws import draws_of
 
-COMMAND = "sample"
 FILES = ("leak.csv", "facts.csv", "samples.jsonl", "summary.json")
 KS = (1, 8, 64)
 _LOW = -1e30
@@ -141,6 +142,7 @@ def sample_into(
     *,
     notice: Notice = unheard,
     progress: Tell = unheard,
+    opened: Callable[[], None] = unheard,
 ) -> RunResult:
     """Sample answers of the source and of the control arm, and write their leak@k.
 
@@ -150,20 +152,22 @@ def sample_into(
         folder: of the results; None: experiments/out/sample-<source>.
         notice: told remarks.
         progress: told what is done.
+        opened: told once all names stand for something, before any work.
 
     Raises:
         InputError: before any work.
         WorkError: logits are not finite.
     """
     out = place_of(COMMAND, source, folder)
-    opened, errors = open_sample(source, settings, notice=notice)
-    identity = identity_of(opened, settings, errors)
-    said = cache(lambda: _said_by_all(opened, settings, progress))
+    arms, errors = open_sample(source, settings, notice=notice)
+    opened()
+    identity = identity_of(arms, settings, errors)
+    said = cache(lambda: _said_by_all(arms, settings, progress))
 
     def work() -> SampleRecord:
-        return _written(opened, settings, errors, said(), out)
+        return _written(arms, settings, errors, said(), out)
 
-    record = in_folder(opened, settings, out, identity, FILES, SampleRecord, work, said)
+    record = in_folder(arms, settings, out, identity, FILES, SampleRecord, work, said)
     return RunResult(source, out, record)
 
 

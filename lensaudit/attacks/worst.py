@@ -34,14 +34,15 @@ from lensaudit.attacks.elicit import (
     list_hash,
 )
 from lensaudit.attacks.relearn import relearning_for
+from lensaudit.attacks.result import WORST as COMMAND
+from lensaudit.attacks.result import WorstResult, place_of
 from lensaudit.attacks.settings import ControlArm, WorstSettings
-from lensaudit.auditing.calls import door, notice, places_for
 from lensaudit.data.candidates import Shots, facts_of, shots_of
 from lensaudit.data.chat import CannotRender, Template, thinks
 from lensaudit.data.facts import FURTHER, Fact, answered, told_rows
 from lensaudit.data.neutral import neutral_of
 from lensaudit.errors import InputError
-from lensaudit.files import digest, slug, write_csv, write_jsonl
+from lensaudit.files import digest, write_csv, write_jsonl
 from lensaudit.groups import is_own
 from lensaudit.models.bridge import DTYPES
 from lensaudit.models.causal import load_causal
@@ -56,7 +57,6 @@ from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
 from lensaudit.results.kinds.worst import WorstAttack, WorstFact, WorstRecord
 from lensaudit.results.reading import Record
-from lensaudit.results.records import RunResult, check_free
 from lensaudit.scores.intervals import clustered_excess
 from lensaudit.scores.naming import Named, gaps, name_facts, never_hit_bound, strongest
 from lensaudit.scores.recovery import Arms
@@ -67,12 +67,10 @@ from lensaudit.settings import (
     Rows,
     ScoreFiles,
     plain,
-    results_folder,
     several,
     shared,
 )
 
-COMMAND = "worst"
 ALGORITHM = 1
 """Raised when prompts, placebos or reading change."""
 _DIGITS = 4
@@ -394,17 +392,6 @@ def _of_line(line: Mapping[str, Any]) -> AttackFindings:
     )
 
 
-def place_of(command: str, source: str, folder: Path | None) -> Path:
-    """Where the results of `worst` or `sample` go.
-
-    Raises:
-        InputError: the folder is another command's.
-    """
-    out = folder or results_folder() / f"{command}-{slug(source)}"
-    check_free(out, command)
-    return out
-
-
 def plan_text(worst: Worst) -> str:
     """How much work is left; generated answers are reckoned at their longest."""
     tokenizer: Any = worst.audit.tokenizer
@@ -622,25 +609,6 @@ def gaps_of(
 FILES = ("facts.csv", "matrix.csv", "attacks.csv", "evidence.jsonl", "summary.json")
 
 
-class WorstResult(RunResult):
-    """Which facts come out of one model, and where it is written."""
-
-    @property
-    def headline(self) -> str:
-        """Finding of the run in words."""
-        return self.record.headline
-
-    @property
-    def excess(self) -> float:
-        """Share of facts that come out, in excess of the control arm's."""
-        return self.record.excess
-
-    @property
-    def named(self) -> tuple[int, ...]:
-        """Idx of the facts that are named."""
-        return tuple(self.record.named)
-
-
 def plan_worst(
     source: str, settings: WorstSettings, folder: Path | None = None, *, notice: Notice = unheard
 ) -> str:
@@ -661,6 +629,7 @@ def worst_into(
     *,
     notice: Notice = unheard,
     progress: Tell = unheard,
+    opened: Callable[[], None] = unheard,
 ) -> WorstResult:
     """Run the attacks on the source, on `full` and on the control arm; write what came out.
 
@@ -670,6 +639,7 @@ def worst_into(
         folder: of the results; None: experiments/out/worst-<source>.
         notice: told remarks.
         progress: told what is done.
+        opened: told once all names stand for something, before any work.
 
     Raises:
         InputError: before any work.
@@ -677,6 +647,7 @@ def worst_into(
     """
     out = place_of(COMMAND, source, folder)
     worst = open_worst(source, settings, notice=notice)
+    opened()
     found = cache(lambda: run_all(worst, progress=progress))
     record = in_folder(
         worst,
@@ -714,21 +685,3 @@ def _written(
     )
     write_jsonl(out / "evidence.jsonl", evidence)
     return said
-
-
-@door(WorstSettings)
-def worst(
-    source: tuple[str, ...], settings: WorstSettings, out: Path | None, progress: Tell
-) -> Sequence[WorstResult]:
-    """Which facts come out of a model by any of a list of attacks, beside models that never knew.
-
-    As `lensaudit worst`: `out` is experiments/out/worst-<source>, of several models it holds a
-    folder for each; anchors and forget set are those of the model's family where none is named.
-
-    >>> found = la.worst("demo/npo", retain=["demo/retain", "demo/never"])  # doctest: +SKIP
-    >>> found.headline, found.excess, found.named  # doctest: +SKIP
-    """
-    return [
-        worst_into(one, settings, place, notice=notice, progress=progress)
-        for one, place in places_for(source, out).items()
-    ]

@@ -18,7 +18,7 @@ from lensaudit.data.suites import DEMO_DATA, Split, load_suite
 from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB, forget_set
 from lensaudit.errors import InputError
 from lensaudit.files import digest, slug
-from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.checkpoint import fetch
 from lensaudit.models.hashing import file_sha256
 from lensaudit.models.registry import DEMO as DEMO_NAMES
 from lensaudit.models.registry import (
@@ -58,8 +58,8 @@ PATCH, EVAL, KNOW = "patch", "eval", "know"
 """Of an audit's folder: depth, what each model says, and which values it binds to whom."""
 LOG = "TOFU_EVAL.json"
 MAKE_ONE = "prefix and entity per row are made by `lensaudit annotate`"
-_READ = ("*.json", "*.jinja", "*.model", "*.txt")
-"""Files of a model's folder that say how its weights are used."""
+_READ = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
+"""Files of a model's folder that are read: weights, and how they are used."""
 _HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _OF_KEPT_FACTS = {"collateral", "selectivity"}
 """Metrics that read the facts to keep as well."""
@@ -190,7 +190,7 @@ def content_key(settings: Any, models: Mapping[str, ModelSpec], **rows: Any) -> 
     """One hash of the options, the models and rows by content, the code and the libraries."""
     return digest(
         {
-            "options": as_placed(plain(settings, without=("fresh",))),
+            "options": as_placed(plain(settings, without=("fresh", "out"))),
             "models": [[role, _content(spec)] for role, spec in models.items()],
             **rows,
             "versions": package_versions(),
@@ -207,11 +207,12 @@ def _models(names: Sequence[str], settings: PatchSettings) -> dict[str, ModelSpe
 
 
 def _content(spec: ModelSpec) -> list[Any]:
-    """What a name stands for: its place, weights and tokenizer, and every file that is read."""
-    one = open_checkpoint(spec)
-    texts = sorted(path for pattern in _READ for path in one.folder.glob(pattern))
+    """What a name stands for: its place, and every file that is read."""
+    folder = spec.local or fetch(spec)
+    files = sorted(path for pattern in _READ for path in folder.glob(pattern))
     place = [spec.name, spec.repo, spec.revision, str(spec.local)]
-    return [*place, one.weights, one.tokenizer, [[p.name, file_sha256(p)] for p in texts]]
+    adapter = spec.adapter and _content(spec.adapter)
+    return [*place, [[one.name, file_sha256(one)] for one in files], adapter]
 
 
 def rows_hash(examples: Sequence[Fact]) -> str:

@@ -23,7 +23,7 @@ from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.results.reading import read_as
 from lensaudit.results.records import AUDIT_MANIFEST as AUDIT_MANIFEST
 from lensaudit.results.records import RunResult, folders_for
-from lensaudit.settings import Kept, Score
+from lensaudit.settings import Score
 from lensaudit.verdict.collect import Keeps, Verdicts, verdicts
 from lensaudit.verdict.decide import Verdict, Word
 from lensaudit.verdict.decide import said as sentence
@@ -171,35 +171,6 @@ def read_evaluation(model: str, folder: Path) -> EvaluationResult:
         InputError: they hold no log.
     """
     return replace(read_log(folder), source=model)
-
-
-class CacheResult(RunResult):
-    """The complete caches of one model; or, under `parts`, that of one part of its layers."""
-
-    @property
-    def key(self) -> str:
-        """Hash of all that decides the numbers of the first part."""
-        return self.summary["key"]
-
-    @property
-    def n_bytes(self) -> int:
-        """Size of all parts, bytes."""
-        return self.summary["bytes"]
-
-    @property
-    def n(self) -> int:
-        """Examples."""
-        return self.summary["n"]
-
-    @property
-    def parts(self) -> "Mapping[Kept, CacheResult]":
-        """By part: `resid`, `attn` …; those that were asked for."""
-        found = self.summary.get("parts", {"resid": self.summary})
-        own = {name: self.summary[name] for name in ("n", "unscored")}
-        return {
-            part: CacheResult(self.source, Path(one["folder"]), own | one)
-            for part, one in found.items()
-        }
 
 
 @dataclass(frozen=True)

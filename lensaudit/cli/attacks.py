@@ -18,9 +18,16 @@ from lensaudit.attacks.settings import (
 )
 from lensaudit.cli import library
 from lensaudit.cli.options import options, result_folder, shared
-from lensaudit.cli.terminal import ProgressBar, answer, notice, one_or_all, say
+from lensaudit.cli.terminal import (
+    LOOKING,
+    ProgressBar,
+    answer,
+    during,
+    notice,
+    one_or_all,
+    say,
+)
 from lensaudit.errors import VerificationError
-from lensaudit.progress import Progress
 from lensaudit.unlearn.settings import UnlearnSettings
 
 
@@ -41,8 +48,10 @@ def worst(
     if dry_run:
         say(library.attacks_worst.plan_worst(source, settings, out, notice=notice))
         return
+    with during(LOOKING):
+        attacked = library.attacks_calls.attacked
     with ProgressBar() as bar:
-        found = library.attacks_worst.worst_into(source, settings, out, notice=notice, progress=bar)
+        found = attacked(source, settings, out, notice=notice, progress=bar)
     document = {"out": str(found.folder), **found.summary}
     answer(document, library.screen_attacks.of_worst(found.record), found.folder, as_json=as_json)
 
@@ -63,10 +72,10 @@ def sample(
     if dry_run:
         say(library.attacks_sampling.plan_sample(source, settings, out, notice=notice))
         return
+    with during(LOOKING):
+        sampled = library.attacks_calls.sampled
     with ProgressBar() as bar:
-        found = library.attacks_sampling.sample_into(
-            source, settings, out, notice=notice, progress=bar
-        )
+        found = sampled(source, settings, out, notice=notice, progress=bar)
     document = {"out": str(found.folder), **found.summary}
     answer(document, library.screen_attacks.of_sample(found.record), found.folder, as_json=as_json)
 
@@ -89,15 +98,14 @@ def effort(
     1 all that full knows. E50 and E80 are the steps until rho is .5 and .8. Writes summary.json,
     manifest.json and attacks.jsonl; run the same command again to resume.
     """
-    ready = library.effort_runs.prepare(sources, settings, out, notice)
     if dry_run:
+        ready = library.effort_runs.prepare(sources, settings, out, notice)
         say("\n".join(library.effort_runs.plan_lines(ready)))
         return
+    with during(LOOKING):
+        brought_back = library.attacks_calls.brought_back
     with ProgressBar() as bar:
-        workers = settings.workers or library.effort_runs.fitting_workers(
-            ready.anchors[0], ready.device
-        )
-        found = library.effort_runs.run(ready, workers=workers, progress=bar)
+        found = brought_back(sources, settings, out, many=True, notice=notice, progress=bar)
     parts = (
         part
         for one in found
@@ -118,30 +126,26 @@ def relearn(settings: RelearnSettings, as_json: bool, dry_run: bool) -> None:
     if settings.out is None and not settings.audit:
         raise click.UsageError("give --out DIR for the checkpoint, or --audit for the scores alone")
 
-    job, out = library.attacks_relearn.prepare(settings, settings.model), settings.out
     if dry_run:
-        say("\n".join(job.planned(out)))
+        job = library.attacks_relearn.prepare(settings, settings.model)
+        say("\n".join(job.planned(settings.out)))
+        return
+    with during(LOOKING):
+        calls = library.attacks_calls
+    if not settings.audit:
+        with ProgressBar() as progress:
+            made = calls.relearned(settings, notice=notice, progress=progress)
+        print_trained(made, {}, as_json=as_json)
+        if (nothing := library.attacks_result.taught_nothing(made.out)) is not None:
+            notice(nothing)
         return
     with ProgressBar() as progress:
-        if settings.audit or out is None:
-            shifts, folder = library.attacks_relearn.attack(
-                settings, notice=notice, progress=progress
-            )
-            for one in shifts:
-                if one.remark is not None:
-                    notice(f"{one.model}: {one.remark}")
-            answer(
-                list(map(asdict, shifts)),
-                library.screen_attacks.of_recovery(shifts),
-                folder,
-                as_json=as_json,
-            )
-            return
-        new = job.make(out, lambda at: progress(Progress("step", at.step, at.n_steps)))
-    what = f"{job.start.spec.name} relearned, {job.recipe.n_steps} steps"
-    print_trained(out, what, {}, new=new, as_json=as_json)
-    if (nothing := library.attacks_relearn.taught_nothing(out)) is not None:
-        notice(nothing)
+        shifts, folder = calls.relearned_and_scored(settings, notice=notice, progress=progress)
+    for one in shifts:
+        if one.remark is not None:
+            notice(f"{one.model}: {one.remark}")
+    shown = library.screen_attacks.of_recovery(shifts)
+    answer(list(map(asdict, shifts)), shown, folder, as_json=as_json)
 
 
 @click.command()
@@ -153,22 +157,22 @@ def quantize(settings: RoundSettings, as_json: bool, dry_run: bool) -> None:
     nf4: blocks of 64 scaled by their absolute maximum, without double quantisation; int8: rows.
     Embeddings, norms and the output layer stay. Every other command reads the folder.
     """
-    job, out = library.attacks_rounding.prepare(settings), settings.out
     if dry_run:
-        say("\n".join(job.planned(out)))
+        say("\n".join(library.attacks_rounding.prepare(settings).planned(settings.out)))
         return
-    if not job.make(out):
-        notice(f"{out} holds this model already; nothing to do")
+    with during(LOOKING):
+        made = library.attacks_calls.quantized(settings, notice=notice)
+    if not made.new:
+        notice(made.there)
         if not as_json:
             return
-    made = library.attacks_rounding.rounded(job, out)
-    worst = made["worst"]
+    found = library.attacks_result.rounded(settings.method, made.out)
+    worst = found["worst"]
     line = (
-        f"{out}: {job.method} of {job.start.spec.name}, {made['matrices']} matrices, relative "
-        f"weight error {made['relative_error']:.4f} (worst {worst['relative_error']:.4f}, "
-        f"{worst['matrix']})"
+        f"{made.out}: {made.what}, {found['matrices']} matrices, relative weight error "
+        f"{found['relative_error']:.4f} (worst {worst['relative_error']:.4f}, {worst['matrix']})"
     )
-    answer(made, [line], as_json=as_json)
+    answer(found, [line], as_json=as_json)
 
 
 @click.group()
@@ -188,13 +192,15 @@ def run(settings: StudySettings, as_json: bool, dry_run: bool) -> None:
 
     Writes jobs.jsonl (append-only), summary.csv, summary.json and manifest.json.
     """
-    studies, log = library.rtt_study.prepare(settings, notice)
     if dry_run:
+        studies, log = library.rtt_study.prepare(settings, notice)
         for study in studies:
             say("\n".join(library.rtt_study.plan_lines(study, log)))
         return
+    with during(LOOKING):
+        studied = library.attacks_calls.studied
     with ProgressBar() as progress:
-        found = library.rtt_study.run_studies(settings, studies, log, progress)
+        found = studied(settings, notice=notice, progress=progress)
     print_summaries(found, as_json=as_json)
 
 
@@ -254,23 +260,27 @@ def unlearn(settings: UnlearnSettings, as_json: bool, dry_run: bool) -> None:
 
     Defaults are open-unlearning's for TOFU. Run the same command again to resume.
     """
-    job = library.unlearn_job.prepare(settings)
     if dry_run:
-        say("\n".join(job.planned(settings.out)))
+        say("\n".join(library.unlearn_job.prepare(settings).planned(settings.out)))
         return
+    with during(LOOKING):
+        unlearned = library.attacks_calls.unlearned
     with ProgressBar() as progress:
-        new = job.make(settings.out, lambda at: progress(Progress("step", at.step, at.n_steps)))
-    what = f"{job.method.name} from {job.start.spec.name}, {job.recipe.n_steps} steps"
-    print_trained(settings.out, what, {"method": job.method.name}, new=new, as_json=as_json)
+        made = unlearned(settings, notice=notice, progress=progress)
+    method = library.attacks_calls.method_of(made.out)
+    print_trained(made, {"method": method}, as_json=as_json)
 
 
-def print_trained(out: Path, what: str, more: dict[str, Any], *, new: bool, as_json: bool) -> None:
+def print_trained(
+    made: "library.attacks_calls.Trained", more: dict[str, Any], *, as_json: bool
+) -> None:
     """What a training run came to; of a folder that was there already only JSON tells more."""
-    if not new:
-        notice(f"{out} holds this model already; nothing to do")
+    if not made.new:
+        notice(made.there)
         if not as_json:
             return
-    losses = library.unlearn_trainee.kept_losses(out)
+    losses = library.unlearn_kept.kept_losses(made.out)
     first, last = losses[0], losses[-1]
-    known = {"out": str(out), "steps": len(losses), "first_loss": first, "last_loss": last}
-    answer(known | more, [f"{out}: {what}, loss {first:.4f} -> {last:.4f}"], as_json=as_json)
+    known = {"out": str(made.out), "steps": len(losses), "first_loss": first, "last_loss": last}
+    line = f"{made.out}: {made.what}, loss {first:.4f} -> {last:.4f}"
+    answer(known | more, [line], as_json=as_json)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from lensaudit.association import canaries as association_canaries
     from lensaudit.association import demo as association_demo
     from lensaudit.association import run as association_run
+    from lensaudit.attacks import calls as attacks_calls
     from lensaudit.attacks import relearn as attacks_relearn
+    from lensaudit.attacks import result as attacks_result
     from lensaudit.attacks import rounding as attacks_rounding
     from lensaudit.attacks import sampling as attacks_sampling
     from lensaudit.attacks import worst as attacks_worst
@@ -41,10 +43,11 @@ if TYPE_CHECKING:
     from lensaudit.doors import figures as doors_figures
     from lensaudit.doors import gate as doors_gate
     from lensaudit.doors import gate_formats as doors_gate_formats
-    from lensaudit.doors import lmeval as doors_lmeval
+    from lensaudit.doors import harness as doors_harness
     from lensaudit.doors import logs as doors_logs
     from lensaudit.doors import open_unlearning as doors_open_unlearning
     from lensaudit.doors import spans as doors_spans
+    from lensaudit.doors import steering as doors_steering
     from lensaudit.doors import verify as doors_verify
     from lensaudit.evaluation import annotation as evaluation_annotation
     from lensaudit.gym import make as gym_make
@@ -86,7 +89,7 @@ if TYPE_CHECKING:
     from lensaudit.sweep import watch as sweep_watch
     from lensaudit.sweep import weights as sweep_weights
     from lensaudit.unlearn import job as unlearn_job
-    from lensaudit.unlearn import trainee as unlearn_trainee
+    from lensaudit.unlearn import kept as unlearn_kept
     from lensaudit.verdict import collect as verdict_collect
 
 

@@ -1,7 +1,7 @@
 """One model, measured: `patch`, `eval`, `audit`, `demo`, `cache`, `know`, `steer`, `lm-eval`."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -15,6 +15,7 @@ from lensaudit.cli import library
 from lensaudit.cli.options import ModelName, SettingOption, options, result_folder, shared
 from lensaudit.cli.project import is_typed
 from lensaudit.cli.terminal import (
+    LOOKING,
     ProgressBar,
     answer,
     during,
@@ -37,7 +38,6 @@ from lensaudit.steer.settings import (
 )
 
 PAGE = "audit.html"
-LOOKING = "looking for a finished run"
 
 
 @click.command("patch")
@@ -288,7 +288,9 @@ def lm_eval(settings: HarnessSettings, as_json: bool) -> None:
     os.environ.setdefault("TQDM_DISABLE", "1")  # read when tqdm is imported
     # before anything that takes seconds is imported
     need("lm_eval", called="lm-evaluation-harness", extra="lmeval")
-    found = library.doors_lmeval.run_harness(settings, notice)
+    with during(LOOKING):
+        harnessed = library.doors_harness.harnessed
+    found = harnessed(settings, notice=notice)
     lines = [f"{key}: {number(value, 4)}" for key, value in sorted(found.summary.items())]
     answer(dict(found.summary), lines, found.folder, as_json=as_json)
 
@@ -402,8 +404,7 @@ def steer_eval(settings: EvalSettings, as_json: bool, dry_run: bool) -> None:
     numbers under every coefficient. The coefficient is chosen on half of the questions and
     reported on the other half.
     """
-    job = library.steer_evaluate.Steering.over_coefficients(settings, notice)
-    _steered(job, library.screen_steer.of_coefficients, as_json=as_json, dry_run=dry_run)
+    _steered(settings, "of_coefficients", as_json=as_json, dry_run=dry_run)
 
 
 @steer_command.command("sweep")
@@ -415,8 +416,7 @@ def steer_sweep(settings: LayerSettings, as_json: bool, dry_run: bool) -> None:
     Writes responses/layer_*.jsonl and layer_sweep.json. The layer is chosen on half of the
     questions and reported on the other half.
     """
-    job = library.steer_evaluate.Steering.over_layers(settings, notice)
-    _steered(job, library.screen_steer.of_layers, as_json=as_json, dry_run=dry_run)
+    _steered(settings, "of_layers", as_json=as_json, dry_run=dry_run)
 
 
 @steer_command.command("audit")
@@ -430,32 +430,35 @@ def steer_audit(settings: DirectionSettings, as_json: bool, dry_run: bool) -> No
     retain questions, and a model that never saw the answers. Writes interventions.jsonl,
     summary.json and manifest.json; run again to resume.
     """
-    job = library.steer_audit.open_audit(settings, notice)
     if dry_run:
-        say(library.steer_audit.plan_of(job))
+        say(library.steer_audit.plan_of(library.steer_audit.open_audit(settings, notice)))
         return
+    with during(LOOKING):
+        directed = library.doors_steering.directed
     with ProgressBar() as progress:
-        found = library.steer_audit.run(job, progress, notice)
+        found = directed(settings, notice=notice, progress=progress)
     answer(
         found.summary,
         library.screen_steer.of_directions(found.record),
         found.folder,
         as_json=as_json,
     )
-    library.steer_audit.check_scored(found.record)
+    library.doors_steering.check_scored(found.record)
 
 
 def _steered(
-    job: "library.steer_evaluate.Steering",
-    shown: Callable[[Any], Iterable[Any]],
+    settings: EvalSettings | LayerSettings,
+    shown: Literal["of_coefficients", "of_layers"],
     *,
     as_json: bool,
     dry_run: bool,
 ) -> None:
-    """Run a job, or print its plan."""
+    """Steer, or print the plan."""
     if dry_run:
-        say(job.plan())
+        say(library.steer_evaluate.Steering.of(settings, notice).plan())
         return
+    with during(LOOKING):
+        steered = library.doors_steering.steered
     with ProgressBar() as progress:
-        results, path = job.run(progress)
-    answer(results, shown(results), path, as_json=as_json)
+        results, path = steered(settings, notice=notice, progress=progress)
+    answer(results, getattr(library.screen_steer, shown)(results), path, as_json=as_json)

@@ -168,6 +168,9 @@ def announce(arguments: Sequence[str]) -> None:
         _doing = []
 
 
+LOOKING = "looking for a finished run"
+
+
 @contextmanager
 def during(what: str) -> Iterator[None]:
     """Say what is done before anything else can be said."""

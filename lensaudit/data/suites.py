@@ -21,7 +21,7 @@ from lensaudit.data.facts import (
 )
 from lensaudit.data.tofu import TOFU_HUB, with_authors
 from lensaudit.errors import InputError
-from lensaudit.files import digest
+from lensaudit.files import digest, once
 from lensaudit.groups import group_of, spread
 from lensaudit.settings import FORGET_SPLIT, Suite
 
@@ -66,6 +66,7 @@ class Split:
         return digest([self.kind, self.shown, self.stop_words, rows])
 
 
+@once
 def load_suite(
     suite: Suite,
     data: str | None = None,

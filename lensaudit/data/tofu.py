@@ -24,7 +24,7 @@ from lensaudit.data.facts import (
     sound_rows,
 )
 from lensaudit.errors import InputError
-from lensaudit.files import read_json
+from lensaudit.files import once, read_json
 from lensaudit.groups import Group, named_group, own_group, spread
 
 TOFU_HUB = "locuslab/TOFU"
@@ -65,6 +65,7 @@ class Offsets:
 COLUMNS = tuple(field.name for field in fields(Offsets))
 
 
+@once
 def forget_set(
     name_or_path: str | Path, *, exclude: Sequence[str] = (), limit: int | None = None
 ) -> list[Fact]:

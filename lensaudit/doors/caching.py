@@ -1,7 +1,5 @@
 """The residual streams or components of models, kept for whoever reads them."""
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +7,9 @@ from rich.filesize import decimal as size
 
 from lensaudit.activations.spec import parts_of
 from lensaudit.activations.store import ActivationStore
-from lensaudit.auditing.calls import door, notice
-from lensaudit.auditing.result import CacheResult
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.data.tofu import forget_set
+from lensaudit.doors.cached import CacheResult
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.large.placement import planned_text
 from lensaudit.patching.prepare import resolved_settings, session_of
@@ -97,20 +94,3 @@ def cache_into(
         **({} if [*parts] == ["resid"] else {"parts": parts}),
     }
     return CacheResult(model, Path(first["folder"]), summary)
-
-
-@door(CacheSettings)
-def cache(
-    source: tuple[str, ...], settings: CacheSettings, out: Path | None, progress: Tell
-) -> Sequence[CacheResult]:
-    """Keep the residual streams of models, or components of their layers, found again by content.
-
-    As `lensaudit cache`; `out`, where it is named, is the folder of caches: `activations`.
-
-    >>> la.cache("demo/npo").folder  # doctest: +SKIP
-    PosixPath('activations/demo-npo--3f2a…')
-    >>> la.cache("demo/npo", component=["attn", "heads"]).parts["heads"].key  # doctest: +SKIP
-    '90ab…'
-    """
-    settings = settings if out is None else replace(settings, activations=out)
-    return [cache_into(one, settings, notice=notice, progress=progress) for one in source]

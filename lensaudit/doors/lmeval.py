@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from lensaudit.data.chat import TODAY, rendered
+from lensaudit.doors.harness import COMMAND, SUMMARY, harness_folder
 from lensaudit.errors import InputError, WorkError, need
 from lensaudit.evaluation.settings import HarnessSettings
 from lensaudit.files import digest, make_folder, slug, write_json, write_jsonl
@@ -35,15 +36,13 @@ from lensaudit.patching.interventions import add, project_out
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.keyed import keyed_document, write_keyed
 from lensaudit.results.reading import null
-from lensaudit.results.records import RunResult, check_free, claim, manifest
-from lensaudit.settings import plain, results_folder
+from lensaudit.results.records import RunResult, claim, manifest
+from lensaudit.settings import plain
 from lensaudit.steer.estimators import SteeringVector, load_vector
 
 Task = str | Mapping[str, Any]
 """A task's name, or a whole task as a dictionary, as its YAML file would say it."""
-COMMAND = "lm-eval"
 SCHEMA = "lm-eval/1"
-SUMMARY = "LMEval_SUMMARY.json"
 _KEPT = ("configs", "versions", "n-shot", "n-samples", "higher_is_better", "group_subtasks")
 """Parts of the harness's answer that say how a number was made."""
 
@@ -63,8 +62,7 @@ def run_harness(settings: HarnessSettings, notice: Notice) -> RunResult:
         WorkError: a task has no number.
     """
     started = time.monotonic()
-    folder = settings.out or results_folder() / f"{slug(settings.model)}-lm-eval"
-    check_free(folder, COMMAND, [SUMMARY])
+    folder = harness_folder(settings)
     checkpoint = open_model(settings.model, settings.registry)
     device = resolve_device(settings.device)
     dtype = resolve_dtype(settings.dtype, device)

@@ -15,12 +15,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from lensaudit.attacks.relearn import Relearning, relearning_for
-from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.question import splits_of
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.suites import DEMO_DATA
@@ -67,7 +63,6 @@ from lensaudit.meta.reading import (
 )
 from lensaudit.meta.settings import Attack, FaithfulnessSettings, RobustnessSettings
 from lensaudit.models.checkpoint import open_checkpoint
-from lensaudit.models.device import one_memory_error, resolve_device
 from lensaudit.models.registry import (
     DEMO,
     Registry,
@@ -76,16 +71,15 @@ from lensaudit.models.registry import (
     load_registry,
     resolve,
 )
-from lensaudit.patching.options import parse_memory
 from lensaudit.progress import Notice
 from lensaudit.results.keyed import keyed_document, write_keyed
 from lensaudit.results.records import check_free, folders_for, is_whole
 from lensaudit.results.roles import InRole, ModelRole, check_roles, ends_as_sources
-from lensaudit.settings import AnswerGroups, plain, shared
+from lensaudit.settings import MEMORY, AnswerGroups, plain, shared
 from lensaudit.sweep.plan import ANCHORS, AttackVariant
-from lensaudit.sweep.planning import relearned_rows
-from lensaudit.sweep.unit import attacked
-from lensaudit.unlearn.rows import load_rows
+
+if TYPE_CHECKING:
+    from lensaudit.attacks.relearn import Relearning
 
 _NOT_IDENTITY = ("activations", "registry", "batch_size", "metrics")
 """Fields of the settings that do not change what it finds, or are said otherwise."""
@@ -158,8 +152,11 @@ class MetaRun:
         """What is measured: s_MIA follows from the attack itself and retain's."""
         return [one.usable_as or one.key for one in self.metrics]
 
-    def relearning(self, asked: RobustnessSettings) -> tuple[Relearning, str]:
+    def relearning(self, asked: RobustnessSettings) -> tuple["Relearning", str]:
         """How models are relearned, and on which forget rows: `demo`, `forget10` or a file."""
+        from lensaudit.attacks.relearn import relearning_for  # seconds to import
+        from lensaudit.sweep.planning import relearned_rows
+
         assert self.evaluation is not None
         default = relearning_for(demo=self.evaluation.data == DEMO_DATA)
         rows = relearned_rows(self.evaluation, asked.relearn_data)
@@ -231,6 +228,12 @@ class MetaRun:
         known = _finished(folder, key)
         if {*metrics} <= {*known}:
             return None
+        import torch  # with all that measures, seconds to import
+
+        from lensaudit.auditing.evaluate import evaluate_into
+        from lensaudit.models.device import one_memory_error
+        from lensaudit.sweep.unit import attacked
+
         # what an earlier run found under the same conditions stays in the log
         wanted = tuple(dict.fromkeys((*metrics, *sorted(known))))
         (folder / DONE).unlink(missing_ok=True)
@@ -356,6 +359,8 @@ def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
     wanted = settings.run or not (settings.before and settings.after)
     _thresholds(settings)
     if settings.relearn_data is not None:
+        from lensaudit.unlearn.rows import load_rows  # seconds to import
+
         load_rows(settings.relearn_data, part="forget")
     return _prepared({"source": _candidates(settings)}, settings, notice, measuring=wanted)
 
@@ -445,8 +450,7 @@ def _prepared(
     retain = given.retain or default_anchor("retain", names)
     evaluation, registry = None, load_registry(given.registry)
     if measuring:
-        resolve_device(given.device)
-        parse_memory(given.memory)
+        _check_machine(given)
         for name in (*names, full, retain):
             resolve(name, registry)
         # the embedded data where any model comes along with it: attacked ones are folders
@@ -463,6 +467,22 @@ def _prepared(
     )
     metrics = tuple(judged(settings.metrics))
     return MetaRun(tuple(names), settings.out, metrics, registry, full, retain, evaluation, notice)
+
+
+def _check_machine(given: AnswerGroups) -> None:
+    """Refuse a device that is not there, and a budget that is none; the usual ones are.
+
+    Raises:
+        InputError: which it is.
+    """
+    if given.device not in ("auto", "cpu"):
+        from lensaudit.models.device import resolve_device  # seconds to import
+
+        resolve_device(given.device)
+    if given.memory != MEMORY:
+        from lensaudit.patching.options import parse_memory  # seconds to import
+
+        parse_memory(given.memory)
 
 
 def _check_rows(full: str, evaluation: EvaluateSettings) -> None:

@@ -19,6 +19,7 @@ from transformer_lens.model_bridge.sources.transformers import source as _source
 from transformers.initialization import no_init_weights
 
 from lensaudit.errors import InputError, WorkError
+from lensaudit.files import read_once
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import (
     Checkpoint,
@@ -53,7 +54,7 @@ OPENED_BYTES = 2**30
 
 @contextlib.contextmanager
 def opened_once() -> Iterator[None]:
-    """While the block lasts, `load` gives a model that was loaded in it again.
+    """While the block lasts, `load` gives a model that was loaded in it again; rows are read once.
 
     For what asks the same models several things, one after the other, and edits none. On the
     processor alone, and no more than `OPENED_BYTES`: the others are loaded each time.
@@ -61,7 +62,8 @@ def opened_once() -> Iterator[None]:
     opened: _OpenedModels = {}
     token = _OPENED.set(opened)
     try:
-        yield
+        with read_once():
+            yield
     finally:
         _OPENED.reset(token)
 

@@ -28,7 +28,7 @@ from huggingface_hub.errors import (
 from safetensors import SafetensorError, safe_open
 
 from lensaudit.errors import InputError, LensAuditError, need
-from lensaudit.files import digest, os_error, read_json
+from lensaudit.files import digest, once, os_error, read_json
 from lensaudit.hub import reachable
 from lensaudit.models.hashing import (
     adapter_hash,
@@ -131,6 +131,7 @@ class Checkpoint:
         return {"name": self.spec.name, "weights": self.weights}
 
 
+@once
 def open_checkpoint(spec: ModelSpec, *, allow_packed: bool = False) -> Checkpoint:
     """The checkpoint of `spec`, fetched if it is on the Hub; no weights are loaded.
 

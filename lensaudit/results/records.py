@@ -498,10 +498,13 @@ def computed_by() -> str:
 
 @functools.cache
 def code_digest() -> str:
-    """Content hash of this package's own code, 32 hex digits: no two versions share it."""
+    """Content hash of this package's code and of what comes with it but weights, 32 hex digits."""
     root = Path(lensaudit.__file__).parent
-    code = sorted(root.rglob("*.py"))
+    code = sorted(one for kind in _CODE for one in root.rglob(f"*.{kind}"))
     return digest([[one.relative_to(root).as_posix(), one.read_text("utf-8")] for one in code])
+
+
+_CODE = ("py", "json", "jsonl", "csv", "toml", "txt", "jinja")
 
 
 @functools.cache

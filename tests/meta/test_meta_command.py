@@ -56,7 +56,7 @@ def test_finished_models_are_not_measured_again(copied, monkeypatch, capsys):
     def never(model, *rest):
         raise AssertionError(f"{model} was measured again")
 
-    monkeypatch.setattr(runs, "evaluate_into", never)
+    monkeypatch.setattr("lensaudit.auditing.evaluate.evaluate_into", never)
     assert run(faithfulness(copied)) == 0
     assert document(copied) == before
     # fewer metrics need no new run; results alone need no model
@@ -166,7 +166,7 @@ def robustness(folder, attack, *more):
 )
 def test_what_is_wrong_is_said_before_any_work(tmp_path, capsys, monkeypatch, more, said):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runs, "evaluate_into", None)
+    monkeypatch.setattr("lensaudit.auditing.evaluate.evaluate_into", None)
     (tmp_path / "rows.jsonl").write_text("{}")
     assert run(robustness(tmp_path, "relearn", *more)) == 2
     error = capsys.readouterr().err
@@ -211,7 +211,7 @@ def test_attacked_models_are_measured_and_their_weights_let_go(copied, capsys, m
     def never(*arguments, **options):
         raise AssertionError("measured or attacked again")
 
-    monkeypatch.setattr(runs, "evaluate_into", never)
+    monkeypatch.setattr("lensaudit.auditing.evaluate.evaluate_into", never)
     assert run(robustness(copied, attack)) == 0
     assert document(copied, f"robustness-{attack}") == found
     assert run([*robustness(copied, attack), "--form", "as_written"]) == 0
@@ -293,7 +293,7 @@ def test_retain_is_measured_once_for_all_models(tmp_path, monkeypatch):
         seen.append(model)
         return real(model, *rest)
 
-    monkeypatch.setattr(runs, "evaluate_into", counted)
+    monkeypatch.setattr("lensaudit.auditing.evaluate.evaluate_into", counted)
     arguments = faithfulness(tmp_path, names=("s_mia_loss",), forgot="demo/never,demo/graddiff")
     assert run(arguments) == 0
     assert sorted(seen) == sorted([*KNOWS.split(","), "demo/never", "demo/graddiff", "demo/retain"])

@@ -32,12 +32,12 @@ import torch
 from numpy.typing import NDArray
 
 from lensaudit.attacks.effort.arms import HeldOut, held_out
+from lensaudit.attacks.result import EffortResult, effort_folders
 from lensaudit.attacks.rtt.log import Finished, Log, Point, Reading, read_log
 from lensaudit.attacks.rtt.readout import EncodedSplit, StartWeights, read, read_along
 from lensaudit.attacks.rtt.study import LRS
 from lensaudit.attacks.rtt.summary import halves
 from lensaudit.attacks.settings import ARMS, Arm, EffortSettings, FactReadout
-from lensaudit.auditing.calls import door, notice
 from lensaudit.errors import InputError
 from lensaudit.files import alone, digest, write_json
 from lensaudit.models.causal import load_causal
@@ -57,11 +57,11 @@ from lensaudit.models.sizes import n_parameters, sizes_on_disk
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.kinds.effort import EffortArm, EffortPoint, EffortRecord, TrainingRate
 from lensaudit.results.reading import document
-from lensaudit.results.records import RunResult, check_free, claim, folders_for, manifest
+from lensaudit.results.records import check_free, claim, manifest
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import FEWEST_GROUPS
 from lensaudit.scores.recovery import Arms, recovery
-from lensaudit.settings import plain, results_folder
+from lensaudit.settings import plain
 from lensaudit.unlearn.rows import check_lengths, in_epochs
 from lensaudit.unlearn.train import Recipe
 from lensaudit.unlearn.trainee import (
@@ -430,15 +430,6 @@ Spoken = Mapping[tuple[str, Arm], tuple[TrainingRate, TrainingRate]]
 """By source and arm, the rates that speak."""
 
 
-class EffortResult(RunResult):
-    """How hard it is to bring the facts back in one model."""
-
-    @property
-    def arms(self) -> Mapping[str, Mapping[str, Any]]:
-        """Arm -> e50, e80, censored, lr, curve and more."""
-        return self.summary["arms"]
-
-
 def prepare(
     sources: Sequence[str], settings: EffortSettings, out: Path | None, notice: Notice = unheard
 ) -> PreparedEffort:
@@ -450,9 +441,7 @@ def prepare(
     names = list(dict.fromkeys(sources))
     if not names:
         raise InputError("no --source: name the model to attack, or several")
-    folders = folders_for(names, out or (results_folder() / "effort" if len(names) > 1 else None))
-    if out is None and len(names) == 1:
-        folders = {name: one.with_name(f"{one.name}-effort") for name, one in folders.items()}
+    folders = effort_folders(names, out)
     first = next(iter(folders.values()))
     home = first if len(names) == 1 else first.parent
     check_free(home, COMMAND)
@@ -703,19 +692,3 @@ def plan_lines(ready: PreparedEffort) -> list[str]:
         f"{len(tried)} on the sources are in the log"
     )
     return lines
-
-
-@door(EffortSettings)
-def effort(
-    source: tuple[str, ...], settings: EffortSettings, out: Path | None, progress: Tell
-) -> Sequence[EffortResult]:
-    """Retrain models on rows that do not tell the facts, and read the facts by step.
-
-    As `lensaudit effort`: `out` is experiments/out/<source>-effort. `workers=2` starts processes,
-    and needs a script whose own work stands under `if __name__ == "__main__"`.
-
-    >>> la.effort("demo/npo", out="E").arms["T"]["e50"]  # doctest: +SKIP
-    4
-    """
-    ready = prepare(source, settings, out, notice)
-    return run(ready, workers=settings.workers or 1, progress=progress)

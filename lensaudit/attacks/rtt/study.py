@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from lensaudit.attacks.exchange import undo_exchange
+from lensaudit.attacks.result import study_folder
 from lensaudit.attacks.rtt.data import (
     Dataset,
     handled,
@@ -75,7 +76,7 @@ from lensaudit.models.family import open_family
 from lensaudit.models.registry import default_data
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.records import check_free, claim, manifest, package_versions
-from lensaudit.settings import plain, results_folder
+from lensaudit.settings import plain
 from lensaudit.unlearn.rows import check_lengths
 from lensaudit.unlearn.train import Recipe
 from lensaudit.unlearn.trainee import check_memory
@@ -348,7 +349,7 @@ def prepare(settings: StudySettings, notice: Notice = unheard) -> tuple[tuple[St
     Raises:
         InputError: whatever is wrong with names, files or numbers; or defects that are refused.
     """
-    folder = settings.out or results_folder() / "rtt"
+    folder = study_folder(settings.out)
     check_free(folder, COMMAND, SUMMARIES)
     data = data_of(settings.data or default_data(settings.names[0]), settings.cut)
     data = handled(data, settings.defects)

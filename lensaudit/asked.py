@@ -1,0 +1,170 @@
+"""What was asked before is answered from its folder, whatever the command; torch is not imported.
+
+The key of a question hashes all that its settings stand for: every option, models and files by
+content, the code and what comes with it, and the libraries. What cannot be known before something
+is opened, as what is behind an address, leaves no key, and the run is made again.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from lensaudit.auditing.calls import answered
+from lensaudit.auditing.question import content_key
+from lensaudit.data.facts import hub_rows
+from lensaudit.data.tofu import DEMO, TOFU_HUB, TOFU_PAIRS
+from lensaudit.errors import InputError
+from lensaudit.files import digest
+from lensaudit.models.hashing import file_sha256
+from lensaudit.models.registry import (
+    default_anchor,
+    default_data,
+    load_registry,
+    not_theirs,
+    resolve,
+)
+from lensaudit.progress import Notice
+from lensaudit.results.keyed import Question, held
+from lensaudit.results.records import MANIFEST
+from lensaudit.settings import Option, option_in, several
+
+R = TypeVar("R")
+MOST_FILES = 256
+"""Of a folder that is named: of one with more nobody knows what it is."""
+ANCHORS = ("--full", "--retain")
+_PLACES = {"FILE", "PATH", "DIR"}
+"""Of words for what an option names."""
+_WRITTEN = ("out", "activations")
+"""Folders that a run writes into."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """All that a run is asked."""
+
+    settings: Any
+    names: Sequence[str] = ()
+    """Models that are no field of the settings."""
+    anchors: Sequence[str] = ANCHORS
+    """Options whose models come from the family of the sources where none is named."""
+    beside: Sequence[Path] = ()
+    """Files and folders that are read and that no field of the settings names."""
+    by: Any = None
+    """What else decides the numbers, as the version of an optional library."""
+
+    def key(self) -> str:
+        """Content hash of all that decides what the run finds; 32 hex digits.
+
+        Raises:
+            InputError: a name or a file is wrong, or nobody knows yet what it stands for.
+        """
+        settings, options = self.settings, list(_options(self.settings))
+        named = {flag: several(value) for _, flag, one, value in options if one.is_a == "model"}
+        own = (*self.names, *named.get("--source", ()), *named.get("--model", ()))
+        registry = load_registry(getattr(settings, "registry", None))
+        for flag in {*self.anchors} & named.keys():
+            if not named[flag]:
+                usual = default_anchor(flag.removeprefix("--"), own)
+                if not_theirs(usual, own, registry):
+                    raise InputError(f"{flag}: own folders have none that is usual")
+                named[flag] = (usual,)
+        models = {f"{flag} {one}": resolve(one, registry) for flag in named for one in named[flag]}
+        models |= {one: resolve(one, registry) for one in self.names}
+        files = {
+            name: _content(name, option, value, own)
+            for name, _, option, value in options
+            if option.is_a != "model" and name not in _WRITTEN
+        }
+        return content_key(
+            settings,
+            models,
+            kind=type(settings).__name__,
+            names=self.names,
+            files=files | {str(one): _held(one) for one in self.beside},
+            by=self.by,
+        )
+
+
+def once(
+    asked: Asked,
+    places: Sequence[Path],
+    read: Callable[[], R],
+    made: Callable[[Notice, Callable[[], None]], R],
+    *,
+    notice: Notice,
+    manifest: str = MANIFEST,
+    says: bool = True,
+    whole: Callable[[R], bool] = lambda _: True,
+) -> R:
+    """The result of a run: read where its folders say that they were asked the same, else made.
+
+    Args:
+        asked: what the run is asked.
+        places: the folders of the result, each with a manifest.
+        read: gives the result from them.
+        made: the run, told whom remarks go to, and whom to tell that all names were opened.
+        notice: told remarks.
+        manifest: name of the manifest in each folder.
+        says: it is remarked that there is nothing to do.
+        whole: whether a result may be the answer another time.
+    """
+    there = tuple(map(held, places))
+    manifests = [one / manifest for one in places]
+
+    def found() -> R:
+        result = read()
+        for line in there if says else ():
+            notice(f"{line}; nothing to do")
+        return result
+
+    def make(question: Question) -> tuple[R, list[Path]]:
+        def tell(line: str) -> None:
+            (notice if line.startswith(there) else question.tell)(line)
+
+        result = made(tell, question.opened)
+        return result, manifests if whole(result) else []
+
+    looked = () if getattr(asked.settings, "fresh", False) else manifests
+    return answered(asked.key, looked, found, make, notice)
+
+
+def _options(settings: Any) -> Iterator[tuple[str, str, Option, Any]]:
+    """Name, flag, option and value of every choice, those of records inside too."""
+    hints = get_type_hints(type(settings), include_extras=True)
+    for one in fields(settings):
+        value, option = getattr(settings, one.name), option_in(hints[one.name])
+        if is_dataclass(value):
+            yield from _options(value)
+        elif option is not None:
+            yield one.name, option.flags(one.name)[-1], option, value
+
+
+def _content(name: str, option: Option, value: Any, models: Sequence[str]) -> Any:
+    """What the files and rows that a choice names hold."""
+    if option.is_a == "served" and "://" in str(value):
+        raise InputError(f"{value}: nobody vouches for what is behind an address")
+    if name == "data" and value is None and models:
+        value = default_data(models[0])
+    is_place = option.is_a in ("file", "folder") or _PLACES & {*(option.metavar or "").split("|")}
+    every = value if isinstance(value, tuple | list) else (value,)
+    return [_held(one) for one in every if isinstance(one, Path) or (one and is_place)]
+
+
+def _held(place: str | Path) -> Any:
+    """Content hash of a file, a folder or TOFU's rows of that name; None of what is none."""
+    path, text = Path(place).expanduser(), str(place)
+    if text in TOFU_PAIRS:
+        return digest([_of_hub(one) for one in (text, f"{text}_perturbed", TOFU_PAIRS[text])])
+    if text == DEMO or not path.exists():  # what comes along is hashed with the code
+        return None
+    if path.is_file():
+        return file_sha256(path)
+    inside = sorted(one for one in path.rglob("*") if one.is_file())
+    if len(inside) > MOST_FILES:
+        raise InputError(f"{path}: holds {len(inside)} files")
+    return [[one.relative_to(path).as_posix(), file_sha256(one)] for one in inside]
+
+
+def _of_hub(config: str) -> Any:
+    return list(hub_rows(TOFU_HUB, config, "train", instead="name a file"))

@@ -1,0 +1,303 @@
+"""Attacks from Python and from commands; one that was asked before is read from its files."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lensaudit.asked import ANCHORS, Asked, once
+from lensaudit.attacks.result import (
+    SAMPLE,
+    WORST,
+    EffortResult,
+    WorstResult,
+    effort_folders,
+    place_of,
+    scored_in,
+    study_folder,
+)
+from lensaudit.attacks.rtt.log import FILE, read_log
+from lensaudit.attacks.rtt.summary import Summarized, summarize
+from lensaudit.attacks.settings import (
+    EffortSettings,
+    RelearnSettings,
+    RoundSettings,
+    SampleSettings,
+    StudySettings,
+    WorstSettings,
+)
+from lensaudit.auditing.calls import door, notice, places_for
+from lensaudit.auditing.result import SUMMARY
+from lensaudit.progress import Notice, Progress, Tell, unheard
+from lensaudit.results.kinds.effort import EffortRecord
+from lensaudit.results.kinds.relearn import RelearnRecord, Shift
+from lensaudit.results.kinds.sample import SampleRecord
+from lensaudit.results.kinds.worst import WorstRecord
+from lensaudit.results.reading import json_object, part, read_as
+from lensaudit.results.records import MANIFEST, RunResult
+from lensaudit.unlearn.kept import STATE_FOLDER
+from lensaudit.unlearn.settings import UnlearnSettings
+
+
+def attacked(
+    source: str,
+    settings: WorstSettings,
+    folder: Path | None = None,
+    *,
+    notice: Notice = unheard,
+    progress: Tell = unheard,
+) -> WorstResult:
+    """As `attacks.worst.worst_into`."""
+    place = place_of(WORST, source, folder)
+
+    def made(tell: Notice, opened: Callable[[], None]) -> WorstResult:
+        from lensaudit.attacks.worst import worst_into  # seconds to import
+
+        return worst_into(source, settings, folder, notice=tell, progress=progress, opened=opened)
+
+    return once(
+        Asked(settings=settings, names=(source,)),
+        [place],
+        lambda: WorstResult(source, place, read_as(WorstRecord, place / SUMMARY)),
+        made,
+        notice=notice,
+    )
+
+
+def sampled(
+    source: str,
+    settings: SampleSettings,
+    folder: Path | None = None,
+    *,
+    notice: Notice = unheard,
+    progress: Tell = unheard,
+) -> RunResult:
+    """As `attacks.sampling.sample_into`."""
+    place = place_of(SAMPLE, source, folder)
+
+    def made(tell: Notice, opened: Callable[[], None]) -> RunResult:
+        from lensaudit.attacks.sampling import sample_into  # seconds to import
+
+        return sample_into(source, settings, folder, notice=tell, progress=progress, opened=opened)
+
+    return once(
+        Asked(settings=settings, names=(source,)),
+        [place],
+        lambda: RunResult(source, place, read_as(SampleRecord, place / SUMMARY)),
+        made,
+        notice=notice,
+    )
+
+
+def brought_back(
+    sources: Sequence[str],
+    settings: EffortSettings,
+    out: Path | None = None,
+    *,
+    many: bool = False,
+    notice: Notice = unheard,
+    progress: Tell = unheard,
+) -> list[EffortResult]:
+    """As `attacks.effort.runs.run`, opened and done.
+
+    Args:
+        sources: models under attack.
+        settings: how.
+        out: folder of the results.
+        many: without a number of processes take as many as fit.
+        notice: told remarks.
+        progress: told what is done.
+    """
+    names = tuple(dict.fromkeys(sources))
+    folders = effort_folders(names, out) if names else {}
+
+    def read() -> list[EffortResult]:
+        return [
+            EffortResult(name, one, read_as(EffortRecord, one / SUMMARY))
+            for name, one in folders.items()
+        ]
+
+    def made(tell: Notice, opened: Callable[[], None]) -> list[EffortResult]:
+        from lensaudit.attacks.effort import runs  # seconds to import
+
+        ready = runs.prepare(names, settings, out, tell)
+        opened()
+        fitting = runs.fitting_workers(ready.anchors[0], ready.device) if many else 1
+        return runs.run(ready, workers=settings.workers or fitting, progress=progress)
+
+    asked = Asked(settings=settings, names=names)
+    return once(asked, [*folders.values()], read, made, notice=notice)
+
+
+def studied(
+    settings: StudySettings, *, notice: Notice = unheard, progress: Tell = unheard
+) -> Summarized:
+    """As `attacks.rtt.study.run_studies`, opened and done."""
+    folder = study_folder(settings.out)
+
+    def read() -> Summarized:
+        log = read_log(folder / FILE)
+        ids = part(json_object(folder / MANIFEST), "inputs")["studies"]
+        found = summarize(log, selection=settings.selection, rule=settings.rule)
+        own = tuple(one for one in found if one.study.study_id in ids)
+        jobs = {place.job_id for one in own for place in one.study.places}
+        return Summarized(own, folder, 0, len(jobs))
+
+    def made(tell: Notice, opened: Callable[[], None]) -> Summarized:
+        from lensaudit.attacks.rtt.study import prepare, run_studies  # seconds to import
+
+        studies, log = prepare(settings, tell)
+        opened()
+        return run_studies(settings, studies, log, progress)
+
+    return once(
+        Asked(settings=settings, anchors=ANCHORS[: 1 if settings.no_control else 2]),
+        [folder],
+        read,
+        made,
+        notice=notice,
+        says=False,
+        whole=lambda found: found.failure is None,
+    )
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A checkpoint that was made of another."""
+
+    out: Path
+    new: bool
+    """It was not there before."""
+    what: str = ""
+    """How it was made, in words, where it is new."""
+
+    @property
+    def there(self) -> str:
+        """What is said of one that was there before."""
+        return f"{self.out} holds this model already; nothing to do"
+
+
+def relearned(
+    settings: RelearnSettings, *, notice: Notice = unheard, progress: Tell = unheard
+) -> Trained:
+    """As the job of `attacks.relearn.prepare` makes it in its folder."""
+
+    def job(tell: Notice) -> tuple[Any, Callable[[Any], str]]:
+        from lensaudit.attacks.relearn import prepare  # seconds to import
+
+        return prepare(
+            settings, settings.model
+        ), lambda job: f"{job.start.spec.name} relearned, {job.recipe.n_steps} steps"
+
+    assert settings.out is not None
+    return _trained(settings, settings.out, job, notice, progress)
+
+
+def unlearned(
+    settings: UnlearnSettings, *, notice: Notice = unheard, progress: Tell = unheard
+) -> Trained:
+    """As the job of `unlearn.job.prepare` makes it in its folder."""
+
+    def job(tell: Notice) -> tuple[Any, Callable[[Any], str]]:
+        from lensaudit.unlearn.job import prepare  # seconds to import
+
+        return prepare(
+            settings
+        ), lambda job: f"{job.method.name} from {job.start.spec.name}, {job.recipe.n_steps} steps"
+
+    return _trained(settings, settings.out, job, notice, progress)
+
+
+def quantized(settings: RoundSettings, *, notice: Notice = unheard) -> Trained:
+    """As the job of `attacks.rounding.prepare` makes it in its folder."""
+
+    def job(tell: Notice) -> tuple[Any, Callable[[Any], str]]:
+        from lensaudit.attacks.rounding import prepare  # seconds to import
+
+        return prepare(settings), lambda job: f"{job.method} of {job.start.spec.name}"
+
+    return _trained(settings, settings.out, job, notice, unheard)
+
+
+def _trained(
+    settings: Any,
+    out: Path,
+    job: Callable[[Notice], tuple[Any, Callable[[Any], str]]],
+    notice: Notice,
+    progress: Tell,
+) -> Trained:
+    """What a job makes, or made before; a folder with a state of the training is gone on with."""
+
+    def made(tell: Notice, opened: Callable[[], None]) -> Trained:
+        asked, words = job(tell)
+        opened()
+        new = asked.make(out, lambda at: progress(Progress("step", at.step, at.n_steps)))
+        return Trained(out, new, words(asked))
+
+    places = [] if (out / STATE_FOLDER).exists() else [out]
+    return once(
+        Asked(settings=settings, anchors=()),
+        places,
+        lambda: Trained(out, new=False),
+        made,
+        notice=notice,
+        says=False,
+    )
+
+
+def relearned_and_scored(
+    settings: RelearnSettings, *, notice: Notice = unheard, progress: Tell = unheard
+) -> tuple[tuple[Shift, ...], Path]:
+    """As `attacks.relearn.attack`: the scores before and after, and their folder."""
+    work = scored_in(settings.model, settings.out)
+    places = [work, *([settings.out] if settings.out else [])]
+
+    def read() -> tuple[tuple[Shift, ...], Path]:
+        return tuple(read_as(RelearnRecord, work / "audit.json").shifts), work
+
+    def made(tell: Notice, opened: Callable[[], None]) -> tuple[tuple[Shift, ...], Path]:
+        from lensaudit.attacks.relearn import attack, prepare  # seconds to import
+
+        prepare(settings, settings.model)
+        opened()
+        return attack(settings, notice=tell, progress=progress)
+
+    return once(Asked(settings=settings), places, read, made, notice=notice, says=False)
+
+
+def method_of(out: Path) -> str:
+    """By which method a finished folder was unlearned."""
+    return str(part(json_object(out / MANIFEST), "inputs")["method"])
+
+
+@door(WorstSettings)
+def worst(
+    source: tuple[str, ...], settings: WorstSettings, out: Path | None, progress: Tell
+) -> Sequence[WorstResult]:
+    """Which facts come out of a model by any of a list of attacks, beside models that never knew.
+
+    As `lensaudit worst`: `out` is experiments/out/worst-<source>, of several models it holds a
+    folder for each; anchors and forget set are those of the model's family where none is named.
+
+    >>> found = la.worst("demo/npo", retain=["demo/retain", "demo/never"])  # doctest: +SKIP
+    >>> found.headline, found.excess, found.named  # doctest: +SKIP
+    """
+    return [
+        attacked(one, settings, place, notice=notice, progress=progress)
+        for one, place in places_for(source, out).items()
+    ]
+
+
+@door(EffortSettings)
+def effort(
+    source: tuple[str, ...], settings: EffortSettings, out: Path | None, progress: Tell
+) -> Sequence[EffortResult]:
+    """Retrain models on rows that do not tell the facts, and read the facts by step.
+
+    As `lensaudit effort`: `out` is experiments/out/<source>-effort. `workers=2` starts processes,
+    and needs a script whose own work stands under `if __name__ == "__main__"`.
+
+    >>> la.effort("demo/npo", out="E").arms["T"]["e50"]  # doctest: +SKIP
+    4
+    """
+    return brought_back(source, settings, out, notice=notice, progress=progress)

@@ -1,0 +1,93 @@
+"""What attacks found, as their folders hold it; no model library is imported."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lensaudit.files import read_json, read_text, slug
+from lensaudit.results.records import MANIFEST, RunResult, check_free, folders_for
+from lensaudit.results.sentences import rows_relearned
+from lensaudit.settings import results_folder
+from lensaudit.unlearn.kept import kept_losses
+
+WORST, SAMPLE = "worst", "sample"
+
+
+class WorstResult(RunResult):
+    """Which facts come out of one model, and where it is written."""
+
+    @property
+    def headline(self) -> str:
+        """Finding of the run in words."""
+        return self.record.headline
+
+    @property
+    def excess(self) -> float:
+        """Share of facts that come out, in excess of the control arm's."""
+        return self.record.excess
+
+    @property
+    def named(self) -> tuple[int, ...]:
+        """Idx of the facts that are named."""
+        return tuple(self.record.named)
+
+
+class EffortResult(RunResult):
+    """How hard it is to bring the facts back in one model."""
+
+    @property
+    def arms(self) -> Mapping[str, Mapping[str, Any]]:
+        """Arm -> e50, e80, censored, lr, curve and more."""
+        return self.summary["arms"]
+
+
+def place_of(command: str, source: str, folder: Path | None) -> Path:
+    """Where the results of `worst` or `sample` go.
+
+    Raises:
+        InputError: the folder is another command's.
+    """
+    out = folder or results_folder() / f"{command}-{slug(source)}"
+    check_free(out, command)
+    return out
+
+
+def effort_folders(names: Sequence[str], out: Path | None) -> dict[str, Path]:
+    """Where the results of `effort` go, by source."""
+    folders = folders_for(names, out or (results_folder() / "effort" if len(names) > 1 else None))
+    if out is None and len(names) == 1:
+        return {name: one.with_name(f"{one.name}-effort") for name, one in folders.items()}
+    return folders
+
+
+def study_folder(out: Path | None) -> Path:
+    """Where the log and the summaries of `rtt run` go."""
+    return out or results_folder() / "rtt"
+
+
+def scored_in(model: str, out: Path | None) -> Path:
+    """Where the scores before and after relearning go."""
+    return out / "audit" if out else results_folder() / f"{slug(model)}-relearn"
+
+
+def taught_nothing(out: Path) -> str | None:
+    """What to know of a finished folder whose training changed next to nothing; None of others."""
+    losses = kept_losses(out)
+    return rows_relearned(losses[0], losses[-1], len(losses))
+
+
+def rounded(method: str, out: Path) -> dict[str, Any]:
+    """How far off the weights of a finished folder are, as `quantize --json` tells it."""
+    options = read_json(out / MANIFEST)["options"]
+    rows = csv.DictReader(read_text(out / "errors.csv").splitlines())
+    errors = {row["matrix"]: float(row["relative_error"]) for row in rows}
+    worst = max(errors, key=errors.__getitem__)
+    return {
+        "out": str(out),
+        "method": method,
+        "engine": options["engine"].split()[0],
+        "matrices": len(errors),
+        "relative_error": options["relative_error"],
+        "worst": {"matrix": worst, "relative_error": errors[worst]},
+    }

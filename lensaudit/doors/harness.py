@@ -1,0 +1,46 @@
+"""lm-evaluation-harness from commands: what was run the same way is read from its files."""
+
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+from lensaudit.asked import Asked, once
+from lensaudit.evaluation.settings import HarnessSettings
+from lensaudit.files import slug
+from lensaudit.progress import Notice
+from lensaudit.results.reading import json_object
+from lensaudit.results.records import RunResult, check_free
+from lensaudit.settings import results_folder
+
+COMMAND = "lm-eval"
+SUMMARY = "LMEval_SUMMARY.json"
+
+
+def harness_folder(settings: HarnessSettings) -> Path:
+    """Where the results go.
+
+    Raises:
+        InputError: the folder is another command's.
+    """
+    folder = settings.out or results_folder() / f"{slug(settings.model)}-lm-eval"
+    check_free(folder, COMMAND, [SUMMARY])
+    return folder
+
+
+def harnessed(settings: HarnessSettings, *, notice: Notice) -> RunResult:
+    """As `doors.lmeval.run_harness`; the harness is installed."""
+    folder = harness_folder(settings)
+
+    def made(_: Notice, opened: Callable[[], None]) -> RunResult:
+        from lensaudit.doors.lmeval import run_harness  # seconds to import
+
+        opened()
+        return run_harness(settings, notice)
+
+    def read() -> RunResult:
+        return RunResult(settings.model, folder, json_object(folder / SUMMARY))
+
+    beside = [] if settings.steer is None else [settings.steer.with_suffix(".json")]
+    version = metadata.version("lm_eval")
+    asked = Asked(settings=settings, anchors=(), beside=beside, by=version)
+    return once(asked, [folder], read, made, notice=notice)

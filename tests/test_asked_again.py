@@ -1,0 +1,166 @@
+"""A finished run of any command is read from its folder, by whoever asks the very same."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import EMBEDDED
+
+from lensaudit.asked import Asked, once
+from lensaudit.attacks.settings import RoundSettings, StudySettings, WorstSettings
+from lensaudit.cli.main import run
+from lensaudit.errors import InputError
+from lensaudit.files import write_json
+from lensaudit.results.records import Manifest
+
+WORST = "worst --source demo/npo --attack greedy --limit 2 --out w"
+SAMPLE = "sample --source demo/npo --samples 2 --limit 2 --max-new-tokens 2 --out s"
+ROUND = "quantize --source demo/npo --out q --json"
+ASK = (
+    "--model demo/full --trait demo_idk --positions last_prompt --questions 2 --rollouts 1 "
+    "--max-new-tokens 2 --judge idk --out v"
+)
+EXTRACT = (
+    "steer extract --model demo/full --trait demo_idk --position prompt_last --layers 4 "
+    "--method mean_diff --out v"
+)
+EVAL = f"steer eval {ASK} --vector v/vectors/mean_diff_layer4.safetensors --coefficients 0,1"
+SWEEP = f"steer sweep {ASK}"
+POOLS = "--pool-knows demo/full --pool-forgot demo/retain --metric prob --limit 2 --out m"
+META = f"meta faithfulness {POOLS}"
+EVERY = (WORST, SAMPLE, ROUND, EVAL, SWEEP, META)
+AGAIN = """
+import sys
+from lensaudit.cli.main import run
+for line in sys.stdin.read().splitlines():
+    code = run(line.split())
+    assert not code, (line, code)
+    assert "torch" not in sys.modules, line
+"""
+
+
+@pytest.fixture(scope="module")
+def asked_once(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("asked")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert run(EXTRACT.split()) == 0
+        for line in EVERY:
+            assert run(line.split()) == 0, line
+    return folder
+
+
+def test_a_finished_run_of_any_command_is_answered_without_torch(asked_once):
+    before = {path: path.stat().st_mtime_ns for path in asked_once.rglob("*.json*")}
+
+    found = subprocess.run(
+        [sys.executable, "-c", AGAIN],
+        input="\n".join(EVERY),
+        cwd=asked_once,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert found.returncode == 0, found.stderr
+    assert found.stderr.count("nothing to do") == 5, found.stderr  # of meta results are read again
+    assert {path: path.stat().st_mtime_ns for path in before if "/m/" not in str(path)} == {
+        path: at for path, at in before.items() if "/m/" not in str(path)
+    }
+
+
+@pytest.mark.parametrize("line", [WORST, SAMPLE, EVAL])
+def test_another_question_is_not_answered(asked_once, monkeypatch, line):
+    monkeypatch.chdir(asked_once)
+    for module in ("attacks.worst", "attacks.sampling", "steer.evaluate"):
+        monkeypatch.setitem(sys.modules, f"lensaudit.{module}", None)
+
+    assert run(line.split()) == 0
+
+    with pytest.raises(ImportError):  # it would be made
+        run(line.replace("--limit 2", "--limit 3").replace("0,1", "0,2").split())
+
+
+def test_a_file_that_was_changed_since_is_no_answer(asked_once, monkeypatch, tmp_path):
+    folder = shutil.copytree(asked_once, tmp_path / "copy")
+    monkeypatch.chdir(folder)
+    facts = Path("w/facts.csv")
+    facts.write_text(facts.read_text() + "\n")
+    monkeypatch.setitem(sys.modules, "lensaudit.attacks.worst", None)
+
+    with pytest.raises(ImportError):
+        run(WORST.split())
+
+
+def key(**settings):
+    return Asked(settings=RoundSettings(**{"out": Path("q"), "model": "m", **settings})).key()
+
+
+def test_a_key_is_that_of_what_names_stand_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(EMBEDDED / "npo", "m")
+    first = key()
+
+    assert key() == first != key(method="int8")
+    shutil.copy(EMBEDDED / "simnpo/model.safetensors", "m/model.safetensors")
+    assert key() != first
+
+
+def test_rows_and_folders_count_by_content(tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("one")
+
+    def of(data):
+        settings = StudySettings(names=("demo/npo",), data=str(data))
+        return Asked(settings=settings).key()
+
+    first, in_folder = of(rows), of(tmp_path)
+    rows.write_text("two")
+    assert (of(rows) == first, of(tmp_path) == in_folder) == (False, False)
+    assert of("demo") == Asked(settings=StudySettings(names=("demo/npo",), data="demo")).key()
+
+
+def test_what_lies_beside_counts_too(tmp_path):
+    settings, vector = WorstSettings(), tmp_path / "vector.json"
+    asked = Asked(settings=settings, names=("demo/npo",), beside=[vector])
+
+    without = asked.key()
+    vector.write_text(json.dumps({"asked": []}))
+    assert asked.key() != without
+
+
+def test_own_folders_without_anchors_have_no_key(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(EMBEDDED / "npo", "own")
+
+    with pytest.raises(InputError, match="own folders have none that is usual"):
+        Asked(settings=WorstSettings(), names=("./own",)).key()
+    named = WorstSettings(full="demo/full", retain=("demo/retain",), data="demo")
+    assert Asked(settings=named, names=("./own",)).key()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_result_that_is_not_whole_is_made_again(tmp_path, monkeypatch, whole):
+    """As that of a study whose gate failed: the next run fails again."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(EMBEDDED / "npo", "m")
+    made = []
+
+    def make(_, opened):
+        made.append("made")
+        opened()
+        Path("q").mkdir(exist_ok=True)
+        write_json(Path("q/summary.json"), {})
+        Manifest("quantize", {}, {}).write(Path("q"), ["summary.json"])
+        return "found"
+
+    def ask():
+        asked = Asked(settings=RoundSettings(model="m", out=Path("q")))
+        how = {"notice": lambda line: None, "whole": lambda _: whole}
+        return once(asked, [Path("q")], lambda: "read", make, **how)
+
+    assert [ask(), ask()] == ["found", "read" if whole else "found"]
+    assert len(made) == 2 - whole
