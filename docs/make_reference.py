@@ -23,7 +23,7 @@ from lensaudit.cli.options import EVERY
 FOLDER = Path(__file__).resolve().parent / "reference"
 WIDTH = 100
 NOTE = "Made by `python docs/make_reference.py`; do not edit.\n"
-MODULES = ("lensaudit.results.frames", "lensaudit.results.plot")
+MODULES = ("lensaudit.doors.frames", "lensaudit.doors.plot")
 """Modules whose functions are public as they are."""
 
 

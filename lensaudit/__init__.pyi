@@ -32,9 +32,10 @@ from .steer.generate import steer as steer
 from .scores.depth import depth_score as depth_score, span_logprob as span_logprob
 
 # what the commands do
-from .association.calls import audit as audit, know as know
+from .association.calls import know as know
 from .attacks.calls import effort as effort, worst as worst
-from .auditing.calls import evaluate as evaluate, patch as patch
+from .auditing.calls import evaluate as evaluate
+from .doors.python import audit as audit, patch as patch
 from .doors.cached import cache as cache
 from .doors.streams import lens as lens
 from .doors.streams import last_prompt as last_prompt, preflight as preflight
@@ -53,6 +54,6 @@ from .patching.scoring import score_all as score_all
 from .models.registry import load_registry as load_registry
 
 # results as data frames, and pictures of them
-from .results import frames as frames, plot as plot
+from .doors import frames as frames, plot as plot
 
 __version__: str

@@ -9,8 +9,8 @@ from typing import get_args, get_type_hints
 import pytest
 
 import lensaudit as la
+from lensaudit.doors import frames, plot
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.results import frames, plot
 
 PUBLIC = {name: getattr(la, name) for name in la.__all__ if callable(getattr(la, name))}
 PUBLIC |= {f"frames.{name}": getattr(frames, name) for name in ("summaries", "examples", "layers")}

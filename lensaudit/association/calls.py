@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from lensaudit.association.question import asked_of_know, know_key
 from lensaudit.association.result import KnowResult, know_folder
 from lensaudit.association.settings import KnowSettings
-from lensaudit.auditing.calls import answered, audited, door, notice, places_for
-from lensaudit.auditing.result import SUMMARY, AuditResult
-from lensaudit.auditing.settings import AuditSettings
+from lensaudit.auditing.calls import answered, door, notice, places_for
+from lensaudit.auditing.result import SUMMARY
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.keyed import Question
@@ -61,24 +60,6 @@ class WhoHasWhat:
 
 
 WHO_HAS_WHAT = WhoHasWhat()
-
-
-@door(AuditSettings)
-def audit(
-    source: tuple[str, ...], settings: AuditSettings, out: Path | None, progress: Tell
-) -> Sequence[AuditResult]:
-    """Everything about some models: how deep the knowledge is erased, and what they still say.
-
-    As `lensaudit audit` without its page: `out` is experiments/out/audit-<source>, and anchors and
-    data are those of the models' family where none is named. A step that fails is among the
-    `failures` of a result; the rest is there. Called again it goes on where it was.
-
-    >>> result = la.audit("demo/npo", out="npo", limit=8)  # doctest: +SKIP
-    >>> result.uds, result.ci95, result.metrics["forget_Q_A_Prob"]  # doctest: +SKIP
-    (0.09, (0.01, 0.17), 0.04)
-    """
-    found = audited(source, settings, out, who=WHO_HAS_WHAT, notice=notice, progress=progress)
-    return found.results
 
 
 def known(

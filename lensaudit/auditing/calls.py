@@ -299,21 +299,6 @@ def places_for(names: tuple[str, ...], out: Path | None) -> dict[str, Path | Non
     return {**folders_for(names, out)} if out is not None else dict.fromkeys(names)
 
 
-@door(PatchSettings)
-def patch(
-    source: tuple[str, ...], settings: PatchSettings, out: Path | None, progress: Tell
-) -> Sequence[PatchResult]:
-    """Patch models into `full`, layer by layer, and score how deep the knowledge is erased.
-
-    As `lensaudit patch`: `out` is experiments/out/<source>, and anchors and forget set are those of
-    the models' family where none is named.
-
-    >>> la.patch("demo/npo", out="npo", limit=8, layers="8-15").uds  # doctest: +SKIP
-    0.09
-    """
-    return patched(source, settings, out, notice=notice, progress=progress)
-
-
 @door(EvaluateSettings)
 def evaluate(
     source: tuple[str, ...], settings: EvaluateSettings, out: Path | None, progress: Tell

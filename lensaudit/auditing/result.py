@@ -1,18 +1,11 @@
-"""What a run found, as its folders hold it; no model library is imported.
-
-Examples and layers as frames, a table and a picture are read from the same files; pandas and
-matplotlib are imported when they are asked for. Frames and pictures are no part of the core: the
-package's own `frames` and `plot` make them.
-"""
+"""What a run found, as its folders hold it; no model library is imported."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
-import lensaudit
 from lensaudit.auditing.question import KNOW, PATCH, anchored, evaluations
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.errors import Failure
@@ -26,15 +19,9 @@ from lensaudit.results.records import RunResult, folders_for
 from lensaudit.settings import Score
 from lensaudit.verdict.collect import Keeps, Verdicts, verdicts
 from lensaudit.verdict.decide import Verdict, Word
-from lensaudit.verdict.decide import said as sentence
 from lensaudit.verdict.depth import calibration_problem
 
-if TYPE_CHECKING:
-    import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
-    from matplotlib.axes import Axes
-
 SUMMARY = "summary.json"
-_COLUMNS = ("layer", "n_ke", "s1", "s2", "erasure", "s1_em", "s2_em")
 
 
 class PatchResult(RunResult):
@@ -92,64 +79,6 @@ class PatchResult(RunResult):
             return f"the score is {self.score}; UDS was not asked for"
         first = next(iter(self.unscored.values()), "")
         return f"no example could be scored ({first})"
-
-    @property
-    def examples(self) -> "pd.DataFrame":
-        """A row per example: text, score, or why it has none; see `la.frames.examples`."""
-        return lensaudit.frames.examples(self._place)
-
-    @property
-    def layers(self) -> "pd.DataFrame":
-        """A row per example and layer: S1, S2, erasure; see `la.frames.layers`."""
-        return lensaudit.frames.layers(self._place)
-
-    def plot(self, what: str = "layers", *, ax: "Axes | None" = None) -> "Axes":
-        """Draw S1 and S2 by `layers`, the erasure of `examples`, or the `depth` with its interval.
-
-        Of exact match S1 and S2 are the shares of the answer that are lost.
-
-        `.figure.savefig(…)` of what is returned keeps the picture.
-
-        Raises:
-            InputError: matplotlib is not installed.
-            ValueError: there is no such picture.
-        """
-        plot = lensaudit.plot
-        pictures = {"layers": plot.layer_profile, "examples": plot.heatmap, "depth": plot.depth}
-        if what not in pictures:
-            raise ValueError(f"{what!r}: wanted one of {', '.join(pictures)}")
-        return pictures[what](self._place, ax=ax)
-
-    def _repr_html_(self) -> str:
-        """The verdict, and S1, S2 and erasure by layer, for Jupyter."""
-        one = replace(self.record, verdict=self.verdict)
-        if self.score == "em":
-            words = f"{self.source}: exact-match erasure {_number(one.udr)}"
-        else:
-            words = sentence(one)
-        layers: Sequence[Mapping[str, Any]] = one.per_layer
-        known = [key for key in _COLUMNS if layers and key in layers[0]]
-        rows = "".join(
-            f"<tr>{''.join(f'<td>{_number(row[key])}</td>' for key in known)}</tr>"
-            for row in layers
-        )
-        head = "".join(f"<th>{key}</th>" for key in known)
-        return (
-            f"<p>{escape(words)}</p><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
-            f"</table><p><small>{one.n_scored} of {one.n} examples scored; "
-            f"<code>{escape(str(self._place))}</code></small></p>"
-        )
-
-
-def _number(value: float | int | None) -> str:
-    """Three decimals; whole numbers as they are, a dash for none.
-
-    >>> _number(0.12345), _number(3), _number(None)
-    ('0.123', '3', '–')
-    """
-    if value is None:
-        return "–"
-    return str(value) if isinstance(value, int) else f"{value:.3f}"
 
 
 def read_patched(folders: Mapping[str, Path]) -> list[PatchResult]:

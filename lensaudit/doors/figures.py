@@ -115,7 +115,7 @@ def escaped(text: str) -> str:
 
 
 def _pictures(runs: Sequence[PatchRun]) -> dict[str, bytes]:
-    from lensaudit.results import frames, plot
+    from lensaudit.doors import frames, plot
 
     made: dict[str, bytes] = {}
     for score in dict.fromkeys(run.score for run in runs if run.estimate.value is not None):

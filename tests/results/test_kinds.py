@@ -7,10 +7,10 @@ import pytest
 from support import GOLDEN
 
 from lensaudit.doors.export import FACTS
+from lensaudit.doors.frames import POINTS
 from lensaudit.errors import InputError
 from lensaudit.report.assemble import Document
 from lensaudit.report.kinds import PAGE
-from lensaudit.results.frames import POINTS
 from lensaudit.results.kinds.effort import EffortArm, EffortPoint, EffortRecord, TrainingRate
 from lensaudit.results.kinds.know import (
     KnowControl,

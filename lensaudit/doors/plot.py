@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from lensaudit.doors.frames import Place, curves, efforts, layers, summaries
 from lensaudit.errors import InputError, need
-from lensaudit.results.frames import Place, curves, efforts, layers, summaries
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.settings import COUNTERFACTUAL
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Results = Place | pd.DataFrame
-"""A place of results, or a frame that `lensaudit.results.frames` made of them."""
+"""A place of results, or a frame that `lensaudit.doors.frames` made of them."""
 
 
 def layer_profile(results: Results, *, ax: "Axes | None" = None) -> "Axes":
