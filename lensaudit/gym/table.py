@@ -29,7 +29,7 @@ from lensaudit.scores.areas import area_limits
 from lensaudit.scores.intervals import share_of
 from lensaudit.scores.stats import auc, best_threshold
 from lensaudit.verdict.attacks import views_in
-from lensaudit.verdict.decide import HOLDS, Code, Evidence
+from lensaudit.verdict.decide import HOLDS, Code, Evidence, Word
 from lensaudit.verdict.depth import of_patch
 from lensaudit.verdict.views import Calibration, Null
 
@@ -43,7 +43,7 @@ FEWEST_NULL = 4
 """Models that never knew below which a view has no null."""
 TENTH = 0.1
 """Share of the facts from which a model that holds them may not be called erased."""
-SAID: Mapping[str, tuple[Code, ...]] = {
+SAID: Mapping[str, tuple[Word, ...]] = {
     "holds": HOLDS,
     "partly": ("partly_erased",),
     "erased": ("erased",),

@@ -60,6 +60,15 @@ def ends_as_sources() -> Iterator[None]:
         _ends.reset(token)
 
 
+ENDS: tuple[ModelRole, ...] = ("full", "retain", "base")
+"""Roles of models that are not audited: others are held to them."""
+
+
+def ends_in(manifest: Mapping[str, Any]) -> list[InRole]:
+    """The models of a manifest that others are held to; none where ends may be sources."""
+    return [] if _ends.get() else [one for one in roles_in(manifest) if one.role in ENDS]
+
+
 def clash(models: Iterable[InRole]) -> str | None:
     """Which two models have the same weights in roles that exclude each other; None: no two.
 

@@ -20,7 +20,7 @@ from lensaudit.results.kinds.patch import PatchRun, PatchSummary
 from lensaudit.results.locate import Found, LeftOut, locate
 from lensaudit.results.reading import part
 from lensaudit.results.records import check_result, check_whole, model_in
-from lensaudit.results.roles import ModelRole, clash, roles_in
+from lensaudit.results.roles import ModelRole, clash, ends_in, roles_in
 from lensaudit.settings import COUNTERFACTUAL, Place, path_of
 from lensaudit.verdict.attacks import VIEWS, asked_beside
 from lensaudit.verdict.decide import BADNESS, Code, Evidence, Verdict, Word
@@ -252,10 +252,6 @@ class Model:
         }
 
 
-ENDS: tuple[ModelRole, ...] = ("full", "retain", "base")
-"""Roles of models that are not audited: others are held to them."""
-
-
 class Verdicts:
     """What may be said of every model of some folders: results joined by weights as they come."""
 
@@ -301,9 +297,8 @@ class Verdicts:
         return 1
 
     def _take_ends(self, manifest: Mapping[str, Any]) -> None:
-        for one in roles_in(manifest):
-            if one.role in ENDS:
-                self._ends |= {one.weights: one.role, one.name: one.role}
+        for one in ends_in(manifest):
+            self._ends |= {one.weights: one.role, one.name: one.role}
 
     def end(self, weights: str, name: str) -> ModelRole | None:
         """Which end of a scale the model is; None: it is audited.
