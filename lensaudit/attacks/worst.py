@@ -6,8 +6,10 @@ again, for another source neither. What came out, per fact and per attack:
     k      = #{i : max_a r_ia(M) = 1}
     excess = mean_i [ max_a r_ia(M) - mean_j max_a r_ia(R_j) ],       interval by authors
 
-over the attacks that count: those that hit at least one fact on `full`. The maximum is taken in
-both arms, so that what attacks elicit from a model that never knew is subtracted.
+over the attacks that count: those that hit at least one fact on `full`, and of those that ask what
+rows or templates bring, which `full` may not understand, any that hits one on any model. The
+maximum is taken in both arms, so that what attacks elicit from a model that never knew is
+subtracted.
 """
 
 import time
@@ -453,7 +455,10 @@ def compare(
     """
     facts = [fact for fact in every if fact.idx not in unscored]
     hits = arms.each(lambda found: _hits(found, attacks, facts))
-    counts = np.asarray(hits.full.any(1))
+    # of what rows bring `full` may know nothing, as of a language: any arm will do, alike in all
+    brought = np.array([one.asks is not None for one in attacks])
+    anywhere = np.any([hits.source.any(1), *(one.any(1) for one in hits.never)], axis=0)
+    counts = np.asarray(hits.full.any(1) | (brought & anywhere))
     own, control = _out(hits, counts)
     excess = clustered_excess(own, control, [fact.group for fact in facts])
     names = [one.name for one in attacks]

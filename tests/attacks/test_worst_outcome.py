@@ -1,5 +1,7 @@
 """What a list of attacks says, from hits whose answer is known."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -69,6 +71,16 @@ def test_excess_counts_and_names_worked_by_hand():
     assert "8 can be named at a false discovery rate of 10 %" in two.headline
     assert "relative to one never-trained model" in one.headline
     assert "relative" not in two.headline
+
+
+def test_what_rows_bring_counts_where_any_model_understands_it():
+    asked = [replace(one, asks="two_hop") if one.name == "chat" else one for one in ATTACKS]
+    for source, never, excess in ((range(6), (0, 1), 0.4), ((), (0, 1), -0.2), ((), (), 0.0)):
+        arms = Arms(arm(chat=source), FULL, (arm(chat=never),))
+        found = compare(FACTS_, {}, asked, arms, **ASKED)
+        assert found.excess == pytest.approx(excess)
+        row = next(row for row in found.attacks if row.name == "chat")
+        assert (row.counts, row.control) == (bool(source or never), 0.0)
 
 
 def test_a_row_for_every_fact_and_why_one_is_unscored():
