@@ -15,4 +15,16 @@ import lazy_loader
 
 __version__ = "0.2.0"
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_get, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> object:
+    """The name, imported when it is first used; of one that there is not, the nearest."""
+    try:
+        return _get(name)
+    except AttributeError as error:
+        import difflib
+
+        near = difflib.get_close_matches(name, __all__)
+        hint = f"; did you mean {', '.join(f'la.{one}' for one in near)}?" if near else ""
+        raise AttributeError(f"lensaudit has no {name!r}{hint}", name=name) from error

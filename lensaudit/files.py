@@ -129,6 +129,8 @@ def os_error(error: OSError, path: Path) -> InputError | TryAgainError | WorkErr
             return TryAgainError(f"{path}: no space left on the device; free some and run again")
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return InputError(f"{path}: access refused ({error.strerror}); name another folder")
+        case errno.ENOENT:
+            return InputError(f"{path}: no file can be made or found there; name another place")
         case errno.EISDIR | errno.ENOTDIR | errno.ENAMETOOLONG | errno.ELOOP:
             return InputError(f"{path}: {error.strerror}; name another file")
         case errno.EAGAIN | errno.ENOLCK | errno.EMFILE | errno.ENFILE:

@@ -67,6 +67,7 @@ from lensaudit.files import (
     sync_folder,
     write_bytes,
 )
+from lensaudit.results.reading import place_in
 from lensaudit.settings import ACTIVATIONS, Kept, Place, Positions
 
 __all__ = [
@@ -535,7 +536,8 @@ def open_activations(
     """
     check_part(component)
     wanted = {"data": data, "limit": limit, "positions": positions, "component": component}
-    folder = find(name_or_key_or_path, root=Path(root), wanted=wanted)
+    place = place_in("open_activations", name_or_key_or_path)
+    folder = find(place, root=Path(root), wanted=wanted)
     return open_folder(folder, allow_partial=allow_partial)
 
 

@@ -52,7 +52,7 @@ from lensaudit.models.hashing import looking
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.keyed import Key, Question
-from lensaudit.results.reading import given_to
+from lensaudit.results.reading import given_to, place_in
 from lensaudit.results.records import COMPARISON_MANIFEST, MANIFEST, folders_for
 from lensaudit.settings import Place, named, path_of
 
@@ -116,7 +116,8 @@ def door(record: Callable[P, S]) -> Callable[[Work[S, R]], Door[P, R]]:
         ) -> R | list[R]:
             given = given_to(work.__name__, record, settings)
             one = isinstance(source, str | Path)
-            names = tuple(map(named, [source] if one else source))
+            listed = source if isinstance(source, Iterable) and not one else [source]
+            names = tuple(named(place_in(work.__name__, each)) for each in listed)
             if not names:
                 raise InputError(f"{work.__name__}([]): no model; name one, or several in a list")
             asked = tuple(dict.fromkeys(names))

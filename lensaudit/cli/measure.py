@@ -157,11 +157,20 @@ def evaluate_command(
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder of all results and of audit.html. [default: experiments/out/audit-<source>]",
 )
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "markdown"]),
+    default="text",
+    show_default=True,
+    help="Of what is printed: markdown is one table, for a paper or a pull request.",
+)
 @shared("json", "dry_run")
 def audit_command(
     sources: tuple[str, ...],
     settings: AuditSettings,
     out: Path | None,
+    form: str,
     as_json: bool,
     dry_run: bool,
 ) -> None:
@@ -170,6 +179,8 @@ def audit_command(
     The plan is printed first. What is finished is kept and found again by content: after an
     interruption run the same command again. --fresh computes everything anew.
     """
+    if as_json and form == "markdown":
+        raise InputError("--format markdown, --json: name one of them")
     if dry_run:
         who = library.association_calls.WHO_HAS_WHAT
         plan = library.auditing_audit.plan_audit(sources, settings, out, who=who, notice=notice)
@@ -196,7 +207,7 @@ def audit_command(
             library.results_records.renew(
                 found.folder, [PAGE], library.auditing_result.AUDIT_MANIFEST
             )
-    print_audited(found, page, as_json=as_json)
+    print_audited(found, page, as_json=as_json, markdown=form == "markdown")
 
 
 def _plan(plan: "library.auditing_audit.AuditPlan") -> str:
@@ -216,16 +227,18 @@ def _brief(known: Any) -> dict[str, Any] | None:
     return {key: whole[key] for key in shown} if whole else None
 
 
-def print_audited(found: "library.auditing_result.Audited", page: Path, *, as_json: bool) -> None:
+def print_audited(
+    found: "library.auditing_result.Audited", page: Path, *, as_json: bool, markdown: bool = False
+) -> None:
     """The scores, and where the page is.
 
     Raises:
         PartialError: a step failed.
         VerificationError: the scale is off.
     """
-    shown = ("source", "uds", "ci95", "n", "n_scored", "calibration")
+    keys = ("source", "uds", "ci95", "n", "n_scored", "calibration")
     sources = [
-        {key: one.summary.get(key) for key in shown}
+        {key: one.summary.get(key) for key in keys}
         | {"verdict": asdict(one.verdict), "association": _brief(one.association)}
         | ({"keeps": library.verdict_collect.keeps_document(one.keeps)} if one.keeps else {})
         for one in found.results
@@ -233,11 +246,11 @@ def print_audited(found: "library.auditing_result.Audited", page: Path, *, as_js
     document = {"report": str(page), "sources": sources}
     if as_json:  # statistics of all models take half a second to import
         document["all_views"] = found.verdicts.document()
-    answer(
-        document,
-        chain(library.screen_depth.of_audit(found.results), [f"report: {page}"]),
-        as_json=as_json,
-    )
+    shown = chain(library.screen_depth.of_audit(found.results), [f"report: {page}"])
+    if markdown:
+        table = library.screen_depth.said_and_held(found.results)
+        shown = [library.screen_tables.as_markdown(table)]
+    answer(document, shown, as_json=as_json)
     _check_scale(one.patch.off for one in found.results)
     if found.failures:
         listed = "; ".join(f"{one.model}: {one.message}" for one in found.failures)

@@ -186,10 +186,13 @@ def verdict(
     RUNS: folders of results, looked into to any depth. Nothing that lies beside a model changes
     what is said of it.
     """
-    if form and policy is None:
+    if form and policy is None and form != "markdown":
         raise InputError("--format: is of what a gate says; name a policy with --gate")
     asked = None if policy is None else library.doors_gate.read_policy(policy)
     judged = library.verdict_collect.verdicts(runs, calibration)
+    if asked is None and form == "markdown":
+        say(library.screen_tables.as_markdown(library.screen_depth.verdict_table(judged)))
+        return
     if asked is None:
         answer(judged.document(), library.screen_depth.sentences(judged), as_json=as_json)
         return

@@ -73,8 +73,12 @@ def is_quiet() -> bool:
 
 def notice(text: str) -> None:
     """A remark that changes nothing of the result, on stderr."""
-    if not is_quiet():
+    context = click.get_current_context(silent=True)
+    told = set() if context is None else context.find_root().meta.setdefault("told", set())
+    # steps that open the same models remark the same
+    if not is_quiet() and text not in told:
         say(f"lensaudit: {text}", err=True)
+    told.add(text)
 
 
 def tell(parts: "Iterable[Part]") -> None:

@@ -6,6 +6,7 @@ as text that a person can read and correct: the fact stands in [[brackets]].
 
 import itertools
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -353,13 +354,16 @@ def _pair(row: Any, idx: int) -> tuple[Fact, str | None]:
 HEADING = "# lensaudit review"
 """The first words of a review file."""
 
-HELP = (
-    f"{HEADING}: the fact of each answer stands in [[ ]]. Move the brackets where they are wrong,",
-    "# delete (rule: ...) where they are right: both count as reviewed. Delete a block to leave",
-    "# its row out, then run: lensaudit annotate THIS_FILE -o forget.json",
-    "# Lines with # are read over, but for the idx. A line break of an answer is written \\n.",
-)
-"""How a review begins."""
+
+def help_of(review: str, out: str) -> tuple[str, ...]:
+    """How a review begins: what to do, and how it is read back into the forget set `out`."""
+    return (
+        f"{HEADING}: the fact of each answer stands in [[ ]]. Move the brackets where they are",
+        "# wrong, delete (rule: ...) where they are right: both count as reviewed. Delete a block",
+        f"# to leave its row out, then run: lensaudit annotate {review} -o {out}",
+        "# Lines with # are read over, but for the idx. A line break of an answer is written \\n.",
+    )
+
 
 _ROW = re.compile(r"^# idx (\d+)(?: group (\".*\"|-?\d+))?(?:$| )", re.M)
 
@@ -372,11 +376,23 @@ _ESCAPED = {escape: text for text, escape in _ESCAPES.items()}
 
 
 def write_review(
-    path: Path, proposals: Iterable[Proposal], remarks: Mapping[int, Sequence[str]]
+    path: Path,
+    proposals: Iterable[Proposal],
+    remarks: Mapping[int, Sequence[str]],
+    *,
+    out: Path,
 ) -> Path:
-    """One block per row, in the order given; `remarks` are shown above the question, by idx."""
+    """One block per row, in the order given; `remarks` are shown above the question, by idx.
+
+    `out` is the forget set that the review is read back into.
+    """
     blocks = [_block(one, remarks.get(one.pair.idx, ())) for one in proposals]
-    return write_bytes(path, "\n".join([*HELP, "", *blocks]).encode("utf-8", "backslashreplace"))
+    return write_bytes(
+        path,
+        "\n".join([*help_of(shlex.quote(str(path)), shlex.quote(str(out))), "", *blocks]).encode(
+            "utf-8", "backslashreplace"
+        ),
+    )
 
 
 def is_review(text: str) -> bool:

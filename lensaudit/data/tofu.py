@@ -26,6 +26,7 @@ from lensaudit.data.facts import (
 from lensaudit.errors import InputError
 from lensaudit.files import once, read_json
 from lensaudit.groups import Group, named_group, own_group, spread
+from lensaudit.results.reading import place_in
 
 TOFU_HUB = "locuslab/TOFU"
 FORGET10 = "forget10"
@@ -85,7 +86,9 @@ def forget_set(
     if exclude and name_or_path == DEMO:
         raise InputError(f"filter {exclude[0]!r} lists rows of TOFU forget10, not of {DEMO}")
     excluded = frozenset().union(*(filters()[name] for name in exclude))
-    examples = [one for one in _named(name_or_path) if one.idx not in excluded]
+    examples = [
+        one for one in _named(place_in("forget_set", name_or_path)) if one.idx not in excluded
+    ]
     if not examples:
         raise InputError(f"{name_or_path}: --exclude {' '.join(exclude)} leaves no row")
     return spread(examples, limit, lambda one: one.group)

@@ -16,18 +16,20 @@ from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, write_bytes
-from lensaudit.models.bridge import DTYPES, TransformerBridge, n_layers, user_hooks
+from lensaudit.models.bridge import DTYPES, TransformerBridge, load_model, n_layers, user_hooks
 from lensaudit.models.causal import memory_hash
 from lensaudit.models.conditions import EAGER, batch_policy
 from lensaudit.models.device import device_class
-from lensaudit.settings import ACTIVATIONS, Place
+from lensaudit.results.reading import place_in
+from lensaudit.settings import ACTIVATIONS, Place, named
+from lensaudit.steer.generate import texts_of
 
 
 def cache_prompts(
-    model: TransformerBridge,
-    prompts: Sequence[str],
+    model: TransformerBridge | Place,
+    prompts: str | Sequence[str],
     *,
-    name: str,
+    name: str = "",
     root: Place = ACTIVATIONS,
     batch_size: int = CACHE_BATCH,
 ) -> Activations:
@@ -37,9 +39,9 @@ def cache_prompts(
     already is read, whatever it was called; a text's number is its place in `prompts`.
 
     Args:
-        model: any bridge, in eval mode.
-        prompts: texts; special tokens are those that the tokenizer sets.
-        name: for people, and for `la.open_activations(name)`.
+        model: any bridge, in eval mode; or a model's name, which is loaded in float32.
+        prompts: texts, or one; special tokens are those that the tokenizer sets.
+        name: for people, and for `la.open_activations(name)`; that of the model, if it has one.
         root: folder of the caches.
         batch_size: prompts a forward pass.
 
@@ -52,6 +54,11 @@ def cache_prompts(
             another type.
         WorkError: an activation is not finite.
     """
+    if not isinstance(model, TransformerBridge):
+        name, model = name or named(place_in("cache_prompts", model)), load_model(model)
+    if not name:
+        raise InputError("cache_prompts: name=… is missing; wanted what the cache is called")
+    texts = texts_of("cache_prompts", prompts)
     hf: Any = model.original_model
     some = next(hf.parameters())
     dtype = next((key for key, one in DTYPES.items() if one == some.dtype), None)
@@ -60,7 +67,7 @@ def cache_prompts(
         raise InputError(f"{name}: {what}; wanted eval mode and {', '.join(DTYPES)}")
     if hooks := user_hooks(model):
         raise InputError(f"{name}: carries hooks ({hooks[0]}), and its cache is found by weights")
-    ids = [tuple(model.tokenizer(text)["input_ids"]) for text in prompts]
+    ids = [tuple(model.tokenizer(text)["input_ids"]) for text in texts]
     if not ids or not all(ids):
         raise InputError(f"{name}: prompt {ids.index(()) if () in ids else 0} holds no token")
     encoded = [
@@ -87,7 +94,7 @@ def cache_prompts(
         name=name,
         load=lambda: model,
         batch_size=batch_size,
-        provenance={"made": "cache_prompts", "texts": list(prompts)},
+        provenance={"made": "cache_prompts", "texts": list(texts)},
     )
 
 

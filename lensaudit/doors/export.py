@@ -19,7 +19,7 @@ from uuid import UUID
 from xml.etree import ElementTree
 
 from lensaudit.doors.gate import Gated, Policy, gate, read_policy
-from lensaudit.doors.gate_formats import as_junit, as_markdown, markdown_cell
+from lensaudit.doors.gate_formats import as_junit, as_markdown
 from lensaudit.doors.settings import ExportSettings
 from lensaudit.errors import InputError, need
 from lensaudit.files import check_output, digest, make_folder, slug, write_bytes
@@ -32,6 +32,7 @@ from lensaudit.results.reading import brief, json_object, part
 from lensaudit.results.records import MANIFEST
 from lensaudit.results.sentences import shown
 from lensaudit.scores.estimate import Estimate
+from lensaudit.screen.tables import markdown_cell
 from lensaudit.settings import Place
 from lensaudit.verdict.collect import Model, Verdicts, verdicts
 from lensaudit.verdict.decide import WORDS

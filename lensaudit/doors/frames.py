@@ -15,6 +15,7 @@ from lensaudit.errors import InputError
 from lensaudit.results.kinds.curve import CurvePoint, points_of, recovery_points
 from lensaudit.results.kinds.table import Kind
 from lensaudit.results.locate import Found, locate
+from lensaudit.results.reading import place_in
 
 Place = str | Path
 PATCHED: tuple[Kind, ...] = ("patch", "counterfactual")
@@ -172,7 +173,7 @@ def _found(places: tuple[Place, ...], *kinds: Kind) -> list[Found]:
     Raises:
         InputError: a place does not exist, or none holds such a result.
     """
-    found, left = locate([Path(place).expanduser() for place in places])
+    found, left = locate([Path(place_in("frames", place)).expanduser() for place in places])
     for one in left:
         warnings.warn(f"{one.path}: {one.reason}", stacklevel=4)
     chosen = [one for one in found if one.kind in kinds]

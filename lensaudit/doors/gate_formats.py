@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 from lensaudit.doors.gate import Gated
 from lensaudit.files import canonical_json
 from lensaudit.report.shelf import labelled
+from lensaudit.screen.tables import markdown_cell
 from lensaudit.verdict.decide import WORDS
 
 _TITLE = "lensaudit release gate"
@@ -35,12 +36,6 @@ def as_markdown(found: Gated) -> str:
     head = ["| model | verdict | gate | why |", "|---|---|---|---|"]
     said = "passed" if found.passed else "failed"
     return "\n".join([f"### {_TITLE}: {said}", "", *head, *rows])
-
-
-def markdown_cell(text: str) -> str:
-    """Text of a model or a data set inside a table."""
-    marks = {mark: f"\\{mark}" for mark in "\\|`*_[]"} | {"<": "&lt;", ">": "&gt;"}
-    return " ".join(text.translate(str.maketrans(marks)).split())
 
 
 def as_junit(found: Gated) -> str:

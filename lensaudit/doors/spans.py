@@ -6,7 +6,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from lensaudit.data.annotate import HELP, Proposal, heading, named_rule
+from lensaudit.data.annotate import Proposal, heading, help_of, named_rule
 from lensaudit.files import check_output, digest, write_bytes
 from lensaudit.report.render import as_script_data, asset, is_page, policy, template
 
@@ -49,13 +49,14 @@ def write_spans(
         }
         for one in proposals
     ]
-    data = {"key": digest(rows), "name": review.name, "help": HELP, "rows": rows}
+    help_ = help_of(shlex.quote(review.name), shlex.quote(str(out)))
+    data = {"key": digest(rows), "name": review.name, "help": help_, "rows": rows}
     script = "".join(("(() => {\n'use strict';\n", asset("dom.js"), asset("spans.js"), "})();\n"))
     style = asset("page.css") + asset("spans.css")
     text = template("spans.html.j2").render(
         title=f"spans of {out.name}",
         name=review.name,
-        command=f"lensaudit annotate {shlex.quote(review.name)} -o {shlex.quote(str(out))}",
+        command=f"lensaudit annotate PLACE/{shlex.quote(review.name)} -o {shlex.quote(str(out))}",
         data=Markup(as_script_data(data)),
         script=Markup(script),
         style=Markup(style),

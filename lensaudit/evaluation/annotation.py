@@ -100,8 +100,8 @@ def annotate(settings: AnnotationSettings, *, force: bool = False) -> Annotated:
     make_folder(out.parent)
     if not (reviewed and os.path.realpath(review) == own):
         if not force:
-            _refuse_edited(review, found.proposals, reviewed=reviewed)
-        write_review(review, found.proposals, found.remarks)
+            _refuse_edited(review, found.proposals, out, reviewed=reviewed)
+        write_review(review, found.proposals, found.remarks, out=out)
     if not found.kept:
         raise InputError(f"{pairs}: no row can be scored; the reasons are in {review}")
     validate(found.rows, str(pairs))
@@ -155,7 +155,9 @@ def _pair(fact: Fact) -> tuple[int, str, str]:
     return fact.idx, fact.question, fact.answer
 
 
-def _refuse_edited(review: Path, proposals: Sequence[Proposal], *, reviewed: bool) -> None:
+def _refuse_edited(
+    review: Path, proposals: Sequence[Proposal], out: Path, *, reviewed: bool
+) -> None:
     """A review that a person corrected is never written over: brackets moved or blocks deleted.
 
     Another review of the person replaces it, unless rows that nobody saw there were seen here.
@@ -174,7 +176,7 @@ def _refuse_edited(review: Path, proposals: Sequence[Proposal], *, reviewed: boo
     if edited:
         raise InputError(
             f"{review}: holds other spans than proposed here; if you corrected it run "
-            f"`lensaudit annotate {review} -o …`, else name another --review, or --force"
+            f"`lensaudit annotate {review} -o {out}`, else name another --review, or --force"
         )
 
 

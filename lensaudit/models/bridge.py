@@ -31,6 +31,7 @@ from lensaudit.models.conditions import EAGER
 from lensaudit.models.device import one_memory_error
 from lensaudit.models.large.streaming import Streamed, streamed
 from lensaudit.models.wrappers import SAME_BITS, unheard_left_out
+from lensaudit.results.reading import place_in
 from lensaudit.settings import Place, named
 from lensaudit.types import Intervention, Logits, Resid, Tokens
 
@@ -239,6 +240,9 @@ def hook_name(layer: int, component: Component = "resid") -> str:
 
     `resid_mid` is read here but cannot be replaced here: the skip connection leaves the stream
     before this point, see `intervening`.
+
+    Raises:
+        InputError: there is no such component.
     """
     names = {
         "resid": "hook_out",
@@ -248,6 +252,8 @@ def hook_name(layer: int, component: Component = "resid") -> str:
         "head": "attn.hook_z",
         "resid_pre": "hook_in",
     }
+    if component not in names:
+        raise InputError(f"component {component}: wanted one of {', '.join(names)}")
     return f"blocks.{layer}.{names[component]}"
 
 
@@ -517,4 +523,8 @@ def load_model(
     """
     if dtype not in DTYPES:
         raise InputError(f"load_model(dtype={dtype!r}): wanted one of {', '.join(DTYPES)}")
-    return load(open_model(named(name), registry), dtype=DTYPES[dtype], device=device)
+    return load(
+        open_model(named(place_in("load_model", name)), registry),
+        dtype=DTYPES[dtype],
+        device=device,
+    )

@@ -61,11 +61,12 @@ def layer_deltas(
     source: SourceStack,
     batch: Batch,
     *,
-    layers: Sequence[int] | None = None,
+    layers: Sequence[int] | int | None = None,
     component: Component = "resid",
     head: int | None = None,
 ) -> Float[Tensor, "batch chosen"]:
     """Drop in span log-prob of `full`, nats per token, with `source` patched in at each layer."""
-    chosen = range(source.shape[1]) if layers is None else layers
+    given = [layers] if isinstance(layers, int) else layers
+    chosen = range(source.shape[1]) if given is None else given
     scores = patched(full, source, batch, layers=chosen, component=component, head=head)
     return baseline(full, batch).unsqueeze(1) - scores

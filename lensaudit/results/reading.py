@@ -9,6 +9,7 @@ import functools
 import inspect
 import io
 import math
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -259,6 +260,20 @@ def _said(error: Any) -> str:
 def _place(parts: Sequence[Any]) -> str:
     """Names and places alone: which of several types was tried is no place."""
     return ".".join(part for part in map(str, parts) if "[" not in part)
+
+
+def place_in(call: str, given: Any) -> Any:
+    """A name or a place, as a caller of `call` gave it.
+
+    >>> place_in("load_model", "demo/npo")
+    'demo/npo'
+
+    Raises:
+        InputError: it is neither.
+    """
+    if not isinstance(given, str | os.PathLike):
+        raise InputError(f"{call}: found {given!r:.60}, wanted a name or a folder")
+    return given
 
 
 def given_to(

@@ -181,7 +181,7 @@ def of_runs(
 
 
 def of_audit(results: "Sequence[AuditResult]") -> Iterator[Part]:
-    """Depths of audited models, who has what, and what each keeps."""
+    """Depths of audited models, who has what, what each keeps, and one table of all at the end."""
     sentences = [one.verdict.sentence for one in results]
     yield from depths([one.record for one in results], sentences=sentences)
     for one in results:
@@ -189,6 +189,74 @@ def of_audit(results: "Sequence[AuditResult]") -> Iterator[Part]:
             yield one.association.headline
         if line := keeps_line(one.source, one.keeps):
             yield line
+    yield headline({one.source: one.word for one in results})
+    yield said_and_held(results)
+
+
+def said_and_held(results: "Sequence[AuditResult]") -> Table:
+    """One row a model: its verdict, what it says, who has what, its depth; the anchors first."""
+    first = results[0].record
+    ends = [role for role in ("full", "retain") if role in first.calibration]
+    anchors = {role: (role, "anchor", None) for role in ends}
+    return _said_and_held(results, anchors, (ASKED,) if _asked(results) else ())
+
+
+ASKED = "forget_Q_A_ROUGE"
+"""Metric of what a model answers when it is asked."""
+
+
+def _asked(results: "Sequence[AuditResult]") -> bool:
+    return all(one.metrics.get(ASKED) is not None for one in results)
+
+
+def _said_and_held(
+    results: "Sequence[AuditResult]",
+    anchors: Mapping[str, tuple[str, str, float | None]],
+    metrics: Sequence[str],
+) -> Table:
+    """The same.
+
+    Args:
+        results: of one run.
+        anchors: role -> name, what is true of it, and what it answers when it is asked.
+        metrics: one where answers were evaluated, or none.
+    """
+    first = results[0].record
+    score = "UDS" if first.score == "uds" else first.score
+    asked = ["asked,\nanswers"] * len(metrics)
+    columns = ["model", "verdict", *asked, "begun,\nsays it", "who has\nwhat, p", f"{score} [95 %]"]
+    begun = {"source": "–", "full": "–", "retain": "–"}
+
+    def says(one: PatchSummary, role: str) -> str:
+        share = None if one.outputs is None else getattr(one.outputs, role)
+        return begun[role] if share is None else f"{share:.0%}"
+
+    compared = [
+        (
+            dim(name),
+            dim(truth),
+            *(number(said) for _ in metrics),
+            says(first, role),
+            "",
+            number(first.calibration[role]),
+        )
+        for role, (name, truth, said) in anchors.items()
+    ]
+    rows = [
+        (
+            one.source,
+            WORDS[one.word][0],
+            *(number(one.metrics[name]) for name in metrics),
+            says(one.record, "source"),
+            f"{one.association.p:.2g}" if one.association else "",
+            f"{number(one.value)} {brackets(one.record.estimate.limits(), digits=2)}",
+        )
+        for one in sorted(results, key=lambda one: one.value or 0.0)
+    ]
+    title = "What each model says, and what it still holds"
+    shown = table(title, columns, [*compared, (), *rows], left=columns[:2])
+    shown.box, shown.pad_edge, shown.padding = SIMPLE_HEAD, False, (0, 1, 0, 0)
+    return shown
 
 
 def collateral(summaries: Sequence[PatchSummary]) -> Iterator[Part]:
@@ -311,6 +379,17 @@ def erasures(summaries: Sequence[PatchSummary]) -> Iterator[Part]:
     yield from by_rule(summaries[0].spans)
 
 
+def verdict_table(found: Verdicts) -> Table:
+    """A row a model: its word, and what led to it in a sentence."""
+    label = labelled(found.models)
+    rows = [
+        (label[one.weights], WORDS[one.word][0], one.verdict.sentence.partition(": ")[2])
+        for one in found.models
+    ]
+    columns = ("model", "verdict", "why")
+    return table("", columns, rows, left=columns)
+
+
 def sentences(found: Verdicts) -> Iterator[str]:
     """What may be said of each model, what decided it, and of which other rows it was asked."""
     label = labelled(found.models)
@@ -335,37 +414,15 @@ def of_demo(found: "Audited", anchors: Mapping[str, float | None]) -> Iterator[P
 
     `anchors`: what `full` and `retain` answer when they are asked, None where nothing was.
     """
-    asked = [] if None in anchors.values() else ["asked,\nanswers"]
-    columns = ["model", "verdict", *asked, "begun,\nsays it", "who has\nwhat, p", "UDS [95 %]"]
-    first = found.results[0].record
-    compared = [
-        (
-            dim(name),
-            dim(truth),
-            *(number(anchors[name]) for _ in asked),
-            f"{getattr(first.outputs, name.rpartition('/')[2]):.0%}",
-            "",
-            number(first.calibration[name.rpartition("/")[2]]),
-        )
+    results, first = found.results, found.results[0].record
+    asked = () if None in anchors.values() else tuple(results[0].metrics)
+    compared = {
+        name.rpartition("/")[2]: (name, truth, anchors[name])
         for name, truth in zip(anchors, ("was taught them", "never saw them"), strict=True)
-    ]
-    ordered = sorted(found.results, key=lambda one: one.uds or 0.0)
-    rows = [
-        (
-            one.source,
-            WORDS[one.word][0],
-            *(number(said) for said in one.metrics.values()),
-            f"{one.record.outputs.source:.0%}",
-            f"{one.association.p:.2g}" if one.association else "",
-            f"{number(one.uds)} {brackets(one.record.estimate.limits(), digits=2)}",
-        )
-        for one in ordered
-    ]
-    title = "What each model says, and what it still holds"
-    shown = table(title, columns, [*compared, (), *rows], left=columns[:2])
-    shown.box, shown.pad_edge, shown.padding = SIMPLE_HEAD, False, (0, 1, 0, 0)
+    }
+    ordered = sorted(results, key=lambda one: one.uds or 0.0)
     yield headline({one.source: one.word for one in ordered})
-    yield shown
+    yield _said_and_held(results, compared, asked)
     if asked:
         yield "asked, answers: ROUGE-L of what it writes when it is asked, 1 for the true answers."
     yield f"begun, says it: of {first.n} facts, those word for word once the answer is begun."

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lensaudit.auditing.result import AuditResult, EvaluationResult, PatchResult
+from lensaudit.errors import InputError
 from lensaudit.files import printable
 from lensaudit.results.kinds.directions import DirectionsRecord
 from lensaudit.results.kinds.effort import EffortRecord
@@ -29,13 +30,19 @@ Result = RunResult | EvaluationResult
 """What `la.patch`, `la.audit`, `la.know`, attacks and `la.evaluate` return."""
 
 
-def show(results: Result | Sequence[Result]) -> None:
+def show(results: Any) -> None:
     """Print tables and sentences of one result, or of several together.
+
+    Raises:
+        InputError: something that is no result.
 
     >>> la.show(la.patch(["demo/npo", "demo/idknll"]))  # doctest: +SKIP
     """
+    several: list[Any] = [*results] if isinstance(results, Sequence) else [results]
+    if odd := [one for one in several if not isinstance(one, Result)]:
+        raise InputError(f"show: found {odd[0]!r:.60}, wanted results of la.patch and its like")
     screen = console()
-    for part in parts_of(results if isinstance(results, Sequence) else [results]):
+    for part in parts_of(several):
         print(printable(part)) if isinstance(part, str) else screen.print(part)
 
 

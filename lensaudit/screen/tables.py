@@ -39,6 +39,25 @@ def filled(made: Table, rows: Iterable[Sequence[str | Text]]) -> Table:
     return made
 
 
+def as_markdown(made: Table) -> str:
+    """The table for a paper or a pull request; nothing in a cell is read as markup."""
+    heads = [str(column.header).replace("\n", " ") for column in made.columns]
+    ends = ["---" if column.justify == "left" else "---:" for column in made.columns]
+    rows = [
+        [str(cell) for cell in cells]
+        for cells in zip(*(column.cells for column in made.columns), strict=True)
+    ]
+    lines = [map(markdown_cell, row) for row in (heads, *rows)]
+    head, *body = [f"| {' | '.join(cells)} |" for cells in lines]
+    return "\n".join([head, f"|{'|'.join(ends)}|", *body])
+
+
+def markdown_cell(text: str) -> str:
+    """Text of a model or a data set inside a table."""
+    marks = {mark: f"\\{mark}" for mark in "\\|`*_[]"} | {"<": "&lt;", ">": "&gt;"}
+    return " ".join(text.translate(str.maketrans(marks)).split())
+
+
 def dim(text: str) -> Text:
     """A cell that stands back, such as an anchor's name."""
     return styled(text, "dim")

@@ -8,9 +8,9 @@ Edits, of steering and of ablation, wait for their positions: a run of the model
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from jaxtyping import Float, Int
@@ -25,14 +25,20 @@ from lensaudit.models.bridge import (
     check_layers,
     device_of,
     intervening,
+    load_model,
 )
 from lensaudit.models.generation import Choose, Logits, Running, continued, likeliest, started
 from lensaudit.patching import interventions
 from lensaudit.patching.generation import ends_of
 from lensaudit.patching.interventions import Where, mask_of
+from lensaudit.results.reading import place_in
+from lensaudit.settings import Place as ModelPlace
 from lensaudit.steer.draws import draws_of
 from lensaudit.steer.settings import Form
 from lensaudit.types import Intervention, PosMask
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Idx = tuple[int, ...]
 Edit = Callable[[PosMask, Idx], Intervention]
@@ -145,32 +151,86 @@ class Steered:
     prompts: tuple[str, ...]
     plain: tuple[str, ...]
     steered: tuple[str, ...]
+    strengths: tuple[float, ...] = ()
+    """Factor of each."""
 
     def __repr__(self) -> str:
         rows = zip(self.prompts, self.plain, self.steered, strict=True)
         return "\n".join(f"{p!r}\n  plain:   {a!r}\n  steered: {b!r}" for p, a, b in rows)
 
+    @property
+    def frame(self) -> "pd.DataFrame":
+        """A row a prompt and strength: what is said as the model is, and steered."""
+        import pandas as pd
 
+        columns = {"strength": self.strengths, "prompt": self.prompts}
+        return pd.DataFrame(columns | {"plain": self.plain, "steered": self.steered})
+
+
+def texts_of(call: str, prompts: Any) -> tuple[str, ...]:
+    """Texts that a caller gives, one or several.
+
+    Raises:
+        InputError: there is something else among them.
+    """
+    texts = (prompts,) if isinstance(prompts, str) else prompts
+    if not isinstance(texts, Sequence) or not all(isinstance(one, str) for one in texts):
+        raise InputError(f"{call}: found prompts {prompts!r:.60}, wanted a text or several")
+    return tuple(texts)
+
+
+def _numbers(strength: Any) -> tuple[float, ...]:
+    several = [strength] if isinstance(strength, int | float) else strength
+    if not isinstance(several, Iterable) or not all(isinstance(x, int | float) for x in several):
+        raise InputError(f"steer: found strength {strength!r:.60}, wanted a number or several")
+    return tuple(several)
+
+
+@overload
 def steer(
-    model: TransformerBridge,
+    model: TransformerBridge | ModelPlace,
     prompts: str | Sequence[str],
     directions: Mapping[int, Float[Tensor, " d_model"]],
     *,
-    strength: float = 1.0,
+    strength: float = ...,
+    where: Where = ...,
+    max_new_tokens: int = ...,
+    temperature: float = ...,
+    seed: int = ...,
+) -> Steered: ...
+@overload
+def steer(
+    model: TransformerBridge | ModelPlace,
+    prompts: str | Sequence[str],
+    directions: Mapping[int, Float[Tensor, " d_model"]],
+    *,
+    strength: Sequence[float],
+    where: Where = ...,
+    max_new_tokens: int = ...,
+    temperature: float = ...,
+    seed: int = ...,
+) -> "pd.DataFrame": ...
+def steer(
+    model: TransformerBridge | ModelPlace,
+    prompts: str | Sequence[str],
+    directions: Mapping[int, Float[Tensor, " d_model"]],
+    *,
+    strength: float | Sequence[float] = 1.0,
     where: Where = "all",
     max_new_tokens: int = 32,
     temperature: float = 0.0,
     seed: int = 0,
-) -> Steered:
+) -> Any:
     """Generate with `strength * direction` added to the stream after each layer, and without.
 
     Both draw the same random numbers, so that they differ by steering alone.
 
     Args:
-        model: in eval mode.
+        model: in eval mode; or a model's name, which is loaded in float32.
         prompts: raw texts, such as `la.prompt` writes them.
         directions: layer -> what is added there.
-        strength: factor of every direction; negative steers away.
+        strength: factor of every direction; negative steers away. Of several there is a frame:
+            a row a strength and prompt.
         where: at all positions, the prompt's, the answer's, or the last of the prompt.
         max_new_tokens: longest answer.
         temperature: 0 takes the likeliest token.
@@ -179,35 +239,43 @@ def steer(
     >>> la.steer(full, la.prompt("Who are you?"), {8: direction}, strength=-4)  # doctest: +SKIP
 
     Raises:
-        InputError: no prompt, an empty one, or a layer or width that the model lacks.
+        InputError: no prompt, an empty one, a layer or width that the model lacks, or something of
+            another kind.
         WorkError: logits are not finite.
     """
-    texts = (prompts,) if isinstance(prompts, str) else tuple(prompts)
+    texts, strengths = texts_of("steer", prompts), _numbers(strength)
+    if not isinstance(model, TransformerBridge):
+        model = load_model(place_in("steer", model))
+    if not isinstance(directions, Mapping):
+        raise InputError("steer: directions are no mapping; wanted {layer: direction}")
     ids = [tuple(model.tokenizer(text)["input_ids"]) for text in texts]
     if not ids or not all(ids):
         raise InputError("steer: an empty prompt; wanted at least one token")
     hf: Any = model.original_model
     width = hf.config.hidden_size
     check_layers(model, directions)
-    for direction in directions.values():
+    added = {at: torch.as_tensor(one).to(torch.float32) for at, one in directions.items()}
+    for direction in added.values():
         if direction.shape != (width,):
             raise InputError(
                 f"steer: a direction of {tuple(direction.shape)}, wanted ({width},), the width of "
                 "the stream"
             )
     draws = draws_of(texts, n_steps=max_new_tokens, seed=seed, temperature=temperature)
-    at: dict[Place, Edit] = {
-        ("resid", layer): adding(direction, strength) for layer, direction in directions.items()
-    }
     options = {"max_new_tokens": max_new_tokens, "stop": ends_of(model), "draws": draws}
-    plain, steered = (
-        [
-            model.tokenizer.decode(list(said), skip_special_tokens=True)
-            for said in continuations(model, ids, edits=edits, **options)
-        ]
-        for edits in (NO_EDITS, Edits(at, where))
-    )
-    return Steered(texts, tuple(plain), tuple(steered))
+
+    def say(edits: Edits) -> tuple[str, ...]:
+        found = continuations(model, ids, edits=edits, **options)
+        return tuple(model.tokenizer.decode(list(said), skip_special_tokens=True) for said in found)
+
+    def under(factor: float) -> Edits:
+        edits = {("resid", layer): adding(one, factor) for layer, one in added.items()}
+        return Edits(edits, where)  # pyright: ignore[reportArgumentType]  # a place each
+
+    plain, several = say(NO_EDITS), [say(under(factor)) for factor in strengths]
+    each = tuple(factor for factor in strengths for _ in texts)
+    found = Steered(texts * len(strengths), plain * len(strengths), sum(several, ()), each)
+    return found if isinstance(strength, int | float) else found.frame
 
 
 Format = Literal["chat", "raw"]

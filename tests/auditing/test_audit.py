@@ -23,6 +23,8 @@ from lensaudit.evaluation import passes
 from lensaudit.files import in_turn
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results.records import signed
+from lensaudit.screen.depth import of_audit
+from lensaudit.screen.tables import as_markdown
 from lensaudit.verdict.collect import verdicts
 from lensaudit.verdict.views import hundredths
 
@@ -127,6 +129,22 @@ def test_the_plan_is_what_is_done(audited, tmp_path):
     assert all(step.done for step in again.evaluations.values())
     assert [step.n_kept for step in again.evaluations.values()] == [18] * 3
     assert not (tmp_path / "out").exists()
+
+
+def test_it_ends_in_one_table_that_a_paper_takes_too(audited):
+    found, _, _ = audited
+    *_, headline, table = of_audit(found)
+    assert headline == "2 audited models: 2 undecided."  # two rows decide nothing
+    lines = as_markdown(table).splitlines()
+    assert lines[0].startswith("| model | verdict | asked, answers | begun, says it | who has")
+    assert lines[1] == "|---|---|---:|---:|---:|---:|"
+    cells = [[cell.strip() for cell in line.split("|")[1:3]] for line in lines[2:]]
+    assert cells == [
+        ["full", "anchor"],
+        ["retain", "anchor"],
+        ["demo/masked\\_readout", "undecided"],
+        ["demo/never", "undecided"],
+    ]
 
 
 @pytest.fixture

@@ -122,6 +122,38 @@ def test_readings_are_tables_and_name_authors(kept):
             cache.example(cache.idx[0], layers=9)
 
 
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda full: la.patch(5), "patch: found 5, wanted a name or a folder"),
+        (lambda full: la.load_model(5), "load_model: found 5, wanted a name or a folder"),
+        (lambda full: la.forget_set(5), "forget_set: found 5, wanted a name or a folder"),
+        (lambda full: la.open_activations(5), "open_activations: found 5"),
+        (lambda full: la.cache_prompts(full, ["a", 3], name="x"), "wanted a text or several"),
+        (lambda full: la.cache_prompts(full, ["a"]), "name=… is missing"),
+        (lambda full: la.residuals(full, None, component="attn_out"), "wanted one of resid, attn"),
+        (lambda full: la.show(5), "show: found 5, wanted results"),
+    ],
+)
+def test_doors_say_in_one_line_what_they_want(full, call, said):
+    with pytest.raises(InputError, match=said):
+        call(full)
+
+
+def test_the_nearest_name_is_told():
+    with pytest.raises(AttributeError, match=r"no 'audt'; did you mean la\.audit\?"):
+        la.audt  # noqa: B018
+
+
+def test_several_strengths_give_a_frame_and_a_name_is_loaded(full):
+    direction = torch.ones(64)
+    frame = la.steer("demo/full", "Who?", {8: direction}, strength=[0, 3.0], max_new_tokens=4)
+    assert list(frame["strength"]) == [0, 3.0]
+    assert frame["plain"][0] == frame["plain"][1] == frame["steered"][0]
+    one = la.steer(full, "Who?", {8: direction}, strength=3.0, max_new_tokens=4)
+    assert frame["steered"][1] == one.steered[0]
+
+
 def test_a_plain_name_means_the_cache_of_all_rows(tmp_path):
     la.cache("demo/npo", limit=2, activations=tmp_path)
     la.cache("demo/npo", activations=tmp_path)
@@ -134,7 +166,7 @@ def test_a_plain_name_means_the_cache_of_all_rows(tmp_path):
 @pytest.mark.parametrize(
     ("call", "wrong", "said"),
     [
-        (la.patch, {"layers": 9}, r"patch\(layers=9\): found 9, wanted a text"),
+        (la.patch, {"layers": 9.5}, r"patch\(layers=9.5\): found 9.5, wanted a text"),
         (la.patch, {"tau": "x"}, r"patch\(tau='x'\): found 'x', wanted a number"),
         (la.patch, {"tau": math.nan}, r"patch\(tau=nan\): found nan, wanted a finite number"),
         (la.patch, {"limit": -1}, "found -1, wanted at least 1"),

@@ -4,10 +4,12 @@ import os
 import subprocess
 import sys
 
+import click
 import pytest
 
 from lensaudit.cli import terminal
 from lensaudit.cli.main import run
+from lensaudit.cli.terminal import notice
 from lensaudit.screen import tables
 
 PROGRAM = [sys.executable, "-c", "from lensaudit.cli.main import main; main()"]
@@ -29,6 +31,14 @@ def test_the_shell_completes_commands_options_and_model_names():
     assert "--source" in completions("lensaudit patch --so")
     assert "demo/npo" in completions("lensaudit patch --source demo/n")
     assert completions("lensaudit cache --model idknll_lr3e5_a1_ep1") == ["idknll_lr3e5_a1_ep10"]
+
+
+def test_a_remark_is_said_once(capsys):
+    """Steps of one command that open the same models remark the same."""
+    with click.Context(click.Command("audit")):
+        for text in ("old weights", "other", "old weights"):
+            notice(text)
+    assert capsys.readouterr().err.splitlines() == ["lensaudit: old weights", "lensaudit: other"]
 
 
 def test_quiet_keeps_errors(capsys):

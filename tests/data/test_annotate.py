@@ -153,7 +153,7 @@ AWKWARD = [
 
 
 def test_a_review_file_gives_back_what_was_written(tmp_path):
-    path = write_review(tmp_path / "r.txt", AWKWARD, {3: ["look\nhere"]})
+    path = write_review(tmp_path / "r.txt", AWKWARD, {3: ["look\nhere"]}, out=tmp_path / "f.json")
     read = read_review(path)
     assert read == AWKWARD
     assert "# CHECK: look\\nhere" in path.read_text()
@@ -165,14 +165,19 @@ def test_any_answer_survives_its_review(tmp_path_factory, answer, data):
     start = data.draw(st.integers(0, len(answer)))
     end = data.draw(st.integers(start, len(answer)))
     one = Proposal(pair("Who?", answer), start, end, "phrase")
-    path = write_review(tmp_path_factory.mktemp("r") / "r.txt", [one], {})
+    path = write_review(
+        tmp_path_factory.mktemp("r") / "r.txt",
+        [one],
+        {},
+        out=tmp_path_factory.getbasetemp() / "f.json",
+    )
     (read,) = read_review(path)
     assert (read.pair.answer, read.start, read.end) == (answer, start, end)
 
 
 def test_moved_brackets_and_deleted_blocks_are_what_is_read(tmp_path):
     rows = [propose(pair("What is Ada?", "Ada is a good judge.", idx)) for idx in (1, 2)]
-    path = write_review(tmp_path / "r.txt", rows, {})
+    path = write_review(tmp_path / "r.txt", rows, {}, out=tmp_path / "f.json")
     text = path.read_text()
     first, second = text.index("# idx 1"), text.index("# idx 2")
     block = text[first:second].replace("[[good judge]]", "good [[judge]]")

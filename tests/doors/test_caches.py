@@ -38,6 +38,8 @@ def test_it_holds_what_run_with_cache_says_at_every_position(bridge, tmp_path):
 
 
 def test_it_is_found_again_by_weights_and_tokens_and_nothing_else(bridge, tmp_path, monkeypatch):
+    with la.cache_prompts("demo/npo", TEXTS[0], root=tmp_path) as named:
+        assert len(named) == 1  # a model by its name, one text
     with la.cache_prompts(bridge, TEXTS, name="mine", root=tmp_path) as first:
         folder = first.folder
     monkeypatch.setattr("lensaudit.activations.fill.residuals", lambda *a, **k: pytest.fail("ran"))

@@ -41,7 +41,7 @@ function ground(condition, x, top, bottom, runs) {
       g('text', { x: x(value), y: bottom + 26, 'text-anchor': 'middle' }, value === 0 ? '0' : value === 1 ? '1' : String(value)),
     ]),
     g('rect', { x: x(0), y: bottom, width: x(1) - x(0), height: 7, rx: 3.5, fill: 'url(#ramp)' }),
-    g('text', { x: x(0), y: bottom + 43, 'text-anchor': 'start' }, 'intact'),
+    g('text', { x: x(0), y: bottom + 43, 'text-anchor': 'start' }, 'held'),
     g('text', { x: x(1), y: bottom + 43, 'text-anchor': 'end' }, inside(condition) ? 'shows nothing' : 'erased'),
     anchors.map(([, value]) => g('rect', { x: x(value) - 1.25, y: bottom - 4, width: 2.5, height: 15, rx: 1, fill: css('--ink') })),
   ];

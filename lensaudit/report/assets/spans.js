@@ -11,12 +11,14 @@ try {
   const before = JSON.parse(localStorage.getItem(kept));
   if (before?.length === rows.length) states = before;
 } catch { /* nothing is kept where the browser forbids it */ }
-let at = 0;
+let at = Math.max(0, rows.findIndex((row) => row.remarks.length > 0));
 let only = 'all';
 
 const reviewed = (n) => states[n].seen || rows[n].seen;
-const shownRows = () => rows.map((_, n) => n).filter((n) => only === 'all'
-  || (only === 'open' ? !reviewed(n) && !states[n].out : rows[n].remarks.length > 0));
+let order = 'doubt';
+const doubtful = (n) => rows[n].remarks.length > 0;
+const inOrder = () => { const all = rows.map((_, n) => n); return order === 'doubt' ? [...all.filter(doubtful), ...all.filter((n) => !doubtful(n))] : all; };
+const shownRows = () => inOrder().filter((n) => only === 'all' || (only === 'open' ? !reviewed(n) && !states[n].out : doubtful(n)));
 
 // Words, also where no blank stands between them.
 function words(text) {
@@ -69,7 +71,8 @@ function article(n) {
 
 function confirm(n) {
   if (states[n].span[0] < states[n].span[1]) { states[n].seen = true; changed(n); }
-  go(shownRows().find((one) => one > n && !reviewed(one)) ?? n);
+  const shown = shownRows();
+  go(shown.slice(shown.indexOf(n) + 1).find((one) => !reviewed(one)) ?? n);
 }
 function leave(n) { states[n].out = !states[n].out; changed(n); }
 function undo(n) { states[n] = fresh()[n]; changed(n); }
@@ -108,7 +111,7 @@ function review() {
 function list() {
   const shown = shownRows();
   if (!shown.includes(at)) at = shown[0] ?? at;
-  $('#filter').replaceChildren(segments('rows', [['all', 'all'], ['open', 'not reviewed'], ['check', 'CHECK']], only, (key) => { only = key; list(); }));
+  $('#filter').replaceChildren(segments('rows', [['all', 'all'], ['open', 'not reviewed'], ['check', 'CHECK']], only, (key) => { only = key; list(); }), ' ', segments('order', [['doubt', 'doubtful first'], ['file', 'as in the file']], order, (key) => { order = key; at = shownRows()[0] ?? at; list(); }));
   $('#rows').replaceChildren(...shown.map(article));
   count();
 }
