@@ -276,12 +276,13 @@ def collect_command(folder: Path, out: Path | None, allow_missing: bool, as_json
     found = read_json(place / library.sweep_collect.COLLECTED)
     verdicts = read_json(place / library.sweep_collect.VERDICTS)
     document = {key: found[key] for key in ("n_planned", "n_done", "missing")}
-    said = ["{variant}: {sentence}".format(**one).removeprefix("base: ") for one in verdicts]
+    said = [f"{found['n_done']} of {found['n_planned']} planned units"]
+    said += [f"missing: {label}: {why}" for label, why in found["missing"].items()]
+    said += ["{variant}: {sentence}".format(**one).removeprefix("base: ") for one in verdicts]
     said += [
         library.verdict_collect.keeps_line(label, library.verdict_collect.keeps_of(one)) or ""
         for label, one in found["keeps"].items()
     ]
-    said.append(f"{found['n_done']} of {found['n_planned']} planned units")
     answer(document | {"verdicts": verdicts}, said, place, as_json=as_json)
 
 

@@ -35,6 +35,8 @@ from lensaudit.verdict.views import read_calibration
 
 DEPTHS = ("uds", COUNTERFACTUAL)
 """Scores of a depth that a verdict is made of."""
+COLLECTED = "collected.json"
+"""At the top of what `sweep collect` wrote."""
 _MOST_TEXTS = 12
 """EM runs, evaluations and attacks whose generated texts are kept: the page stays under 5 MB."""
 
@@ -59,6 +61,8 @@ class Document:
     left_out: list[LeftOut] = field(default_factory=list)
     cannot: dict[str, str] = field(default_factory=dict)
     """Name of a model whose rows cannot be asked who has what -> why."""
+    missing: dict[str, str] = field(default_factory=dict)
+    """Unit of a collected sweep that has no result -> why."""
 
     def take(self, one: Found, texts: Mapping[int, Texts]) -> None:
         """Read one result into its list."""
@@ -231,6 +235,9 @@ def assemble(
     found, left = locate(paths)
     given = {e.idx: Texts(**{**e.asked, "group": str(e.group)}) for e in examples}
     document = Document(Verdicts(read_calibration()), title, left_out=left)
+    for whole in {path / COLLECTED for path in paths}:
+        if whole.exists():
+            document.missing |= part(signed_object(whole), "missing")
     for one in found:
         try:
             document.take(one, given)

@@ -87,6 +87,7 @@ def render(document: Document) -> str:
         condition=data["conditions"][0] if first else None,
         headline=headline(words, document.too_few),
         n_judged=len(words),
+        failed=document.missing,
         tally=tally(words),
         problem=calibration_problem(first[0].calibration) if first and not first[0].scale else None,
         alone=next(filter(None, map(assumption, groups)), None),

@@ -25,6 +25,7 @@ from lensaudit.sweep.attempts import MAX_KILLS, Preempted
 from lensaudit.sweep.plan import Sweep, read_plan
 from lensaudit.sweep.run import RUNNER, SHARE, Engine, Order, Report, said, work
 from lensaudit.sweep.settings import RunSettings
+from lensaudit.sweep.upkeep import duration
 
 _PACKAGES = {"ray": ("ray", "ray"), "slurm": ("submitit", "slurm")}
 """Engine -> its package, and the extra that installs it."""
@@ -95,8 +96,24 @@ def check_gpu(sweep: Sweep, gpus: str | None = None) -> None:
 
 def run_serial(orders: Sequence[Order], *, settings: RunSettings, report: Report) -> None:
     """Do the orders in turn, in this process."""
+    through = pace(orders, report)
     for order in orders:
         work(order, report)
+        through(order)
+
+
+def pace(orders: Sequence[Order], report: Report) -> Callable[[Order], None]:
+    """Says, after each order that has ended, how many units are through, and the time left."""
+    n_all, began, ended = sum(len(one.units) for one in orders), time.monotonic(), list[int]()
+
+    def through(order: Order) -> None:
+        ended.append(len(order.units))
+        n, left = sum(ended), n_all - sum(ended)
+        rest = (time.monotonic() - began) / n * left
+        time_left = f", about {duration(rest)} left" if left else ""
+        report(f"{n} of {n_all} units are through{time_left}")
+
+    return through
 
 
 def slots_for(settings: RunSettings) -> list[Mapping[str, str]]:
@@ -127,9 +144,14 @@ def run_pool(orders: Sequence[Order], *, settings: RunSettings, report: Report) 
     free: SimpleQueue[Mapping[str, str]] = SimpleQueue()
     for slot in slots:
         free.put(slot)
-    stop = threading.Event()
+    stop, through = threading.Event(), pace(orders, report)
+
+    def done(order: Order) -> None:
+        _in_slot(order, free, stop, report)
+        through(order)
+
     with ThreadPoolExecutor(len(slots)) as threads:
-        ended = [threads.submit(_in_slot, order, free, stop, report) for order in orders]
+        ended = [threads.submit(done, order) for order in orders]
         try:
             wait(ended, return_when=FIRST_EXCEPTION)
             # workers that go well end what they are at

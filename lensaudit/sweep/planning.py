@@ -86,7 +86,13 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Sweep:
     anchors: Mapping[ModelRole, ModelSpec] = {
         role: resolve(chosen_anchors[role], registry) for role in ANCHORS
     }
-    specs = _sources(settings.models, specs, anchors, registry, notice or unheard)
+    damaged = _damaged(specs)
+    if len(damaged) == len(specs):
+        raise InputError(next(iter(damaged.values())))
+    for one, why in damaged.items():
+        (notice or unheard)(f"{one.name}: planned, and will fail: {why}")
+    sound = [one for one in specs if one not in damaged]
+    specs = _sources(settings.models, sound, anchors, registry, notice or unheard)
     conditions = with_data(conditions_of(settings), models)
     check_data(conditions)
     # what cannot be patched into each other is refused before anything is planned
@@ -95,13 +101,27 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Sweep:
         check_same_shape(*here, notice=notice)
     return make_plan(
         settings.out,
-        [planned(spec) for spec in specs],
+        [*map(planned, specs), *(target_of(one, None) for one in damaged)],
         anchors={role: planned(spec) for role, spec in anchors.items()},
         variants=chosen,
         conditions=conditions,
         data=data_digest(conditions),
         attacks=attacks_of(conditions, chosen),
     )
+
+
+def _damaged(specs: Sequence[ModelSpec]) -> dict[ModelSpec, str]:
+    """Checkpoints of the plan that lie here and cannot be opened, and why.
+
+    One of thirty costs itself: its units fail, and say so.
+    """
+    found = {}
+    for spec in specs:
+        try:
+            planned(spec)
+        except InputError as error:
+            found[spec] = str(error)
+    return found
 
 
 def _sources(

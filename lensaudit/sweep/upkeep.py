@@ -234,16 +234,16 @@ def line_of(status: dict[str, Any]) -> str:
     if status["seconds_per_unit"] is not None:
         parts.append(f"{status['seconds_per_unit']:.0f} s/unit")
     if status["eta_s"] is not None:
-        parts.append(f"ETA {_duration(status['eta_s'])}")
+        parts.append(f"ETA {duration(status['eta_s'])}")
     parts.append(f"weights {size(status['weights_bytes'])}")
     parts.append(f"caches {size(status['activations_bytes'])}")
     return " · ".join(parts)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Seconds in the largest unit that says enough.
 
-    >>> _duration(50.0), _duration(400.0), _duration(9000.0)
+    >>> duration(50.0), duration(400.0), duration(9000.0)
     ('50 s', '7 min', '2.5 h')
     """
     if seconds < 100:

@@ -14,7 +14,7 @@ from support.page_reader import Answers, read
 from support.report_cases import attacked, eval_run, patch_run, seal, write
 
 from lensaudit.report.render import write_report
-from lensaudit.results.records import AUDIT_MANIFEST, NOT_ASKED
+from lensaudit.results.records import AUDIT_MANIFEST, NOT_ASKED, signed
 from lensaudit.verdict.collect import verdicts
 from lensaudit.verdict.decide import HOLDS, WORDS
 from lensaudit.verdict.views import hundredths
@@ -182,6 +182,14 @@ def test_what_was_not_asked(answers):
     assert answers.chain("gone")["Does training on something else bring them back?"] == [
         "not asked: retraining was not tried"
     ]
+
+
+def test_units_of_a_sweep_that_failed_are_named(tmp_path):
+    made.save_run(tmp_path / "out" / "base" / "x" / "patch", made.summary())
+    write(tmp_path / "out" / "collected.json", signed({"missing": {"m1": "a hole in its weights"}}))
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    (said,) = read(tmp_path / "audit.html").every("p", class_="alarm")
+    assert said.text == "1 planned unit has no result: m1 ( a hole in its weights )."
 
 
 def test_what_cannot_be_asked_is_not_called_not_asked(tmp_path):

@@ -126,6 +126,15 @@ def test_who_has_what_is_drawn_alike_on_every_card(browser, shown, tmp_path):
     assert said.count(f"1.50 of 3.0 bits a fact (1.00 to 2.00), {beyond}") == 2
 
 
+def test_checkpoints_of_one_run_are_drawn_by_step(browser, shown, tmp_path):
+    for step, held in ((100, 0.9), (200, 0.5)):
+        patch_run(tmp_path / "out" / str(step), f"runs/npo/checkpoint-{step}", held=held)
+    patch_run(tmp_path / "out" / "alone", "other/checkpoint-7")
+    shown(tmp_path / "out")
+    assert browser.run("document.querySelectorAll('#curves circle').length") == 2
+    assert "npo: UDS" in text(browser, "#curves .key")
+
+
 def test_aggregates_alone_make_a_leaderboard_with_methods(browser, shown, tmp_path):
     named = {"full": 0.0, "retain": 1.0, "npo_a": 0.1, "npo_b": 0.9, "dpo_a": None}
     rows = [

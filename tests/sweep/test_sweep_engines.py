@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support import without
@@ -17,6 +18,7 @@ from lensaudit.sweep.attempts import MAX_KILLS, states_of
 from lensaudit.sweep.engines import (
     engine_of,
     gpu_share,
+    pace,
     run_pool,
     run_ray,
     run_slurm,
@@ -179,6 +181,20 @@ def test_ray_asks_for_gpus_where_a_plan_may_use_them(device, share):
             gpu_share(settings, device, 0.0)
     else:
         assert gpu_share(settings, device, 0.0) == 0
+
+
+def test_a_run_says_how_many_units_are_through_and_the_time_left(monkeypatch):
+    times, told = iter([0.0, 30.0, 60.0]), []
+    monkeypatch.setattr("time.monotonic", lambda: next(times))
+    orders = [SimpleNamespace(units=("a",)), SimpleNamespace(units=("b", "c"))]
+    through = pace(orders, told.append)
+    for order in orders:
+        through(order)
+    # 30 s a unit, two are left
+    assert told == [
+        "1 of 3 units are through, about 60 s left",
+        "3 of 3 units are through",
+    ]
 
 
 def test_slurm_without_slurm_is_one_line(tmp_path, capsys):

@@ -1,10 +1,11 @@
 """What is planned: stable, complete, immutable."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
-from support import GOLDEN
+from support import EMBEDDED, GOLDEN
 from support.sweep_helpers import SMALL, command, plan_of, planned
 
 from lensaudit.errors import InputError
@@ -26,6 +27,17 @@ def test_the_anchors_come_first_and_retain_has_every_variant():
     labels = [unit.label for unit in sweep.units]
     assert labels == ["retain", "retain (nf4)", "full", "a", "a (nf4)"]
     assert [unit.label for unit in sweep.anchor_units()] == ["retain", "full"]
+
+
+def test_a_damaged_checkpoint_is_planned_and_costs_itself(tmp_path, capsys):
+    folder = shutil.copytree(EMBEDDED / "npo", tmp_path / "cut")
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    ends = ("--retain", "demo/retain", "--full", "demo/full", "--data", "demo")
+    assert planned(tmp_path / "s", "demo/idknll", str(folder), more=[*SMALL, *ends]) == 0
+    assert "cut: planned, and will fail: " in capsys.readouterr().err
+    found = {one.name: one.weights for one in read_plan(tmp_path / "s").targets}
+    assert (found["cut"], found["demo/idknll"] is None) == (None, False)
 
 
 def ids_of(*names, **changes):

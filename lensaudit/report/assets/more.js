@@ -146,10 +146,14 @@ function mountKept() {
 // One picture of training runs and attacks: everything that goes by optimiser steps.
 function mountCurves() {
   const runs = (DATA.curves ?? []).flatMap((one) => one.points);
-  if (!runs.length) return;
   const attacks = DATA.attacks.filter((one) => one.kind === 'effort').flatMap((one) => Object.entries(one.arms).flatMap(([arm, found]) => found.curve
     .filter((point) => Number.isFinite(point.rho)).map((point) => ({ source: one.model, series: `recovery ${arm}`, step: point.c, value: point.rho, epoch: null }))));
-  const points = [...runs, ...attacks];
+  // checkpoints of one training run, told by their names
+  const steps = RUNS.filter((run) => run.where.score === 'uds' && !isAnchor(run.info) && Number.isFinite(run.value)).map((run) => [run, /^(.*?)[-_/]?(?:checkpoint|step|epoch|ep)[-_]?(\d+)$/i.exec(run.info.name)]).filter(([, found]) => found);
+  const named = steps.filter(([, found]) => steps.filter(([, other]) => other[1] === found[1]).length > 1)
+    .map(([run, found]) => ({ source: found[1].split('/').filter(Boolean).at(-1) ?? 'run', series: SCORE_NAMES.uds, step: Number(found[2]), value: run.value, epoch: null }));
+  const points = [...runs, ...named, ...attacks];
+  if (!runs.length && !named.length) return;
   const names = [...new Set(points.map((point) => `${point.source}: ${point.series}`))];
   const colours = ['--accent', '--hidden', '--s1', '--partly', '--muted'];
   const body = section('curves');
