@@ -44,7 +44,7 @@ class PatchResult(RunResult):
 
     @property
     def uds(self) -> float | None:
-        """Unlearning Depth Score, 0 intact to 1 erased; None where there is none: see `reason`."""
+        """Unlearning Depth Score, 0 held to 1 erased; None where there is none: see `reason`."""
         return self.value if self.score == "uds" else None
 
     @property

@@ -55,7 +55,7 @@ def patch_command(
     """Patch residuals of retain (S1) and of each source (S2) into full; score the depth.
 
     Writes manifest.json, summary.json, results.jsonl and layers.csv per source. UDS 0: the
-    knowledge is intact; 1: erased to the level of a model that never saw it.
+    knowledge is held; 1: erased to the level of a model that never saw it.
     """
     if dry_run:
         say(library.auditing_patch.plan_patch(sources, settings, out, notice=notice).text())

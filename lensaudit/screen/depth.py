@@ -55,11 +55,11 @@ def audit_table(summaries: Sequence[PatchSummary]) -> Table:
     return table(title, [*columns, *extra], [*anchors, (), *rows], left=left)
 
 
-_LEVEL = "0 intact, 1 erased to the level of retain"
+_LEVEL = "0 held, 1 erased to the level of retain"
 _HEADS = {
     "uds": (f"Unlearning depth: {_LEVEL}", "UDS", "erasure"),
     "lens": (f"Logit Lens depth: {_LEVEL}", "lens", "erasure"),
-    COUNTERFACTUAL: ("Depth beside another question's stream: 0 intact", "depth", "depth"),
+    COUNTERFACTUAL: ("Depth beside another question's stream: 0 held", "depth", "depth"),
 }
 """Score -> title of its table, heading of its column, and what it is called at a layer."""
 
@@ -317,7 +317,7 @@ def em_table(summaries: Sequence[PatchSummary]) -> Table:
     ]
     return table(
         f"Exact match ({first.em_form}), KEPT from {first.threshold:g}\n"
-        "UDR 0 intact, 1 lost wherever retain loses it",
+        "UDR 0 held, 1 lost wherever retain loses it",
         ("model", "UDR", "95 % interval", "retention", "over/exact/\nunder/known", "scored"),
         [*anchors, (), *rows],
         left=("model",),

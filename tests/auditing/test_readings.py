@@ -147,8 +147,8 @@ def test_the_nearest_name_is_told():
 
 def test_several_strengths_give_a_frame_and_a_name_is_loaded(full):
     direction = torch.ones(64)
-    frame = la.steer("demo/full", "Who?", {8: direction}, strength=[0, 3.0], max_new_tokens=4)
-    assert list(frame["strength"]) == [0, 3.0]
+    frame = la.steer("demo/full", "Who?", {8: direction}, strength=[0.0, 3.0], max_new_tokens=4)
+    assert list(frame["strength"]) == [0.0, 3.0]
     assert frame["plain"][0] == frame["plain"][1] == frame["steered"][0]
     one = la.steer(full, "Who?", {8: direction}, strength=3.0, max_new_tokens=4)
     assert frame["steered"][1] == one.steered[0]
