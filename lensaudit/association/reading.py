@@ -69,7 +69,7 @@ def prompts_of(
     texts = [template.asked(name) for template in asked.templates for name in names]
     if reader == CHAT:
         style = Template() if tokenizer.chat_template else PLAIN
-        begun = [encode_qa(tokenizer, style, question, "").prompt_ids for question, _ in texts]
+        begun = [encode_qa(tokenizer, style, question, "").begun_ids for question, _ in texts]
         more = [
             tokenizer(one, add_special_tokens=False)["input_ids"] if one else [] for _, one in texts
         ]

@@ -367,14 +367,14 @@ def leak_row(
     drawn = [[n - one for one in arm] for arm in lost or [[0] * len(facts)] * len(arms)]
     read = [at for at in range(len(facts)) if min(arm[at] for arm in drawn) >= k]
     if not read:
-        why = f"no fact has {k} answers: thoughts were cut"
+        why = f"no fact has {k} samples left: thoughts were cut"
         return LeakRow(*place, *(None,) * 6, false_leak=false_leak, reason=why)
     counts = [[(n_of[at], c[at]) for at in read] for n_of, c in zip(drawn, arms, strict=True)]
     own, *never = (np.array([leak_at_k(m, c, k) for m, c in one]) for one in counts)
     control = np.mean(never, axis=0)
     excess = clustered_excess(own, control, [facts[at].group for at in read])
     n_left = len(facts) - len(read)
-    left_out = f"{n_left} facts left out: thoughts were cut" if n_left else None
+    left_out = f"left out, as thoughts were cut: {n_left} facts" if n_left else None
     corrected = None
     if errors is not None:
         true, *guessed = (

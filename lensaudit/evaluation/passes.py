@@ -304,9 +304,10 @@ class ModelPasses:
         takes the whole conversation for gold, here it is the decoded answer.
         """
         prompt, whole = self._decoded(encoding.prompt_ids), self._decoded(encoding.ids)
-        if split.kind == "completion" or prompt not in whole:
+        before = self._decoded(encoding.begun_ids)
+        if split.kind == "completion" or before not in whole:
             return prompt, self._decoded(encoding.labels).strip()
-        return prompt, whole.replace(prompt, "").strip()
+        return prompt, whole.replace(before, "").strip()
 
     def _decoded(self, ids: Sequence[int]) -> str:
         return decode(self.asked.tokenizer, ids, self.cleanup)

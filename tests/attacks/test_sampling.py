@@ -14,6 +14,7 @@ from lensaudit.attacks.sampling import (
     SamplerSetting,
     drawing,
     errors_of,
+    hits_of,
     leak_row,
     nucleus,
     settings_grid,
@@ -183,3 +184,17 @@ def test_own_models_are_sampled_with_their_own_full(tmp_path, monkeypatch, capsy
     # what `full` is called decides no number: the folder is known again
     assert run([part if part != "./full" else str(tmp_path / "full") for part in given]) == 0
     assert "already" in capsys.readouterr().err
+
+
+def test_a_fact_whose_thoughts_were_cut_has_fewer_samples_or_none():
+    facts = [fact(n, group=n) for n in range(6)]
+    hits, control = [2, 2, 0, 0, 0, 0], [[0] * 6]
+    # of four samples fact 0 has lost two: 2 of 2; fact 5 of the control arm all: it is left out
+    lost = [[2, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 4]]
+    how = SamplerSetting(1.0, 1.0), 1, 4, hits, control, facts, None, Errors(1.0, 1.0)
+    row = leak_row(*how, lost=lost)
+    assert row.source == pytest.approx((1 + 0.5) / 5)
+    assert row.reason == "left out, as thoughts were cut: 1 facts"
+    none = leak_row(*how, lost=[[4] * 6, [0] * 6])
+    assert (none.source, none.reason) == (None, "no fact has 1 samples left: thoughts were cut")
+    assert hits_of(facts[:1], {0: [None, facts[0].entity]}) == [1]

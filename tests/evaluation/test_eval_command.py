@@ -8,6 +8,7 @@ from support import EMBEDDED
 from support.generated import save_tokenizer
 
 from lensaudit.cli.main import run
+from lensaudit.data.tofu import forget_set
 from lensaudit.evaluation import passes as opening
 from lensaudit.scores.intervals import clustered_mean
 
@@ -146,6 +147,8 @@ def test_a_cut_thought_is_no_answer_and_is_told(tmp_path, capsys):
     found, told = asked("empty")
     assert found["agg_value"] is not None
     assert told == []
+    golds = [one["ground_truth"] for one in found["value_by_index"].values()]
+    assert golds == [one.answer for one in forget_set("demo", limit=4)]
 
 
 @pytest.mark.parametrize(
