@@ -67,6 +67,17 @@ def failure_in(model: str, step: str, error: Exception) -> Failure:
     return Failure(model, step, kind, next(iter(str(error).splitlines()), type(error).__name__))
 
 
+def told_by(error: BaseException, most: int = 300) -> str:
+    r"""What a library says, in one line; of a long text its first line and its last.
+
+    >>> told_by(RuntimeError("Error(s) in loading:\n\tsize mismatch for head"))
+    'Error(s) in loading: size mismatch for head'
+    """
+    lines = [" ".join(one.split()) for one in str(error).splitlines() if one.strip()]
+    text = " ".join(lines) or type(error).__name__
+    return text if len(text) <= most else f"{lines[0][: most // 2]} … {lines[-1][-most // 2 :]}"
+
+
 def need(package: str, *, called: str, extra: str) -> None:
     """Refuse to go on without an optional package; nothing of it is imported.
 

@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 from lensaudit.doors.gate import Gated, Policy, gate, read_policy
 from lensaudit.doors.gate_formats import as_junit, as_markdown
 from lensaudit.doors.settings import ExportSettings
-from lensaudit.errors import InputError, need
+from lensaudit.errors import InputError, need, told_by
 from lensaudit.files import check_output, digest, make_folder, slug, write_bytes
 from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.kinds.know import bits_beside
@@ -514,7 +514,7 @@ def inspect_log(models: Sequence[Exported], found: Verdicts, settings: ExportSet
             files[f"{folder}lensaudit_inspect.json"] = _logged(one, settings)
     except (ImportError, TypeError, ValueError, AttributeError) as error:
         version = metadata.version("inspect-ai")
-        said = next(iter(str(error).splitlines()), type(error).__name__)
+        said = told_by(error)
         raise InputError(
             f"inspect-ai {version}: {said}; {INSPECT} was tried: pip install inspect-ai=={INSPECT}"
         ) from error

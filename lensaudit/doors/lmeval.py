@@ -22,7 +22,7 @@ import torch
 
 from lensaudit.data.chat import TODAY, rendered
 from lensaudit.doors.harness import COMMAND, SUMMARY, harness_folder
-from lensaudit.errors import InputError, WorkError, need
+from lensaudit.errors import InputError, WorkError, need, told_by
 from lensaudit.evaluation.settings import HarnessSettings
 from lensaudit.files import digest, make_folder, slug, write_json, write_jsonl
 from lensaudit.models.bridge import bridge_from, intervening
@@ -304,8 +304,8 @@ def _run(
             **arguments,
         )
     except (*_REFUSALS, DatasetsError, TemplateError) as error:
-        reason = next(iter(str(error.__cause__ or error).splitlines()), type(error).__name__)
-        raise InputError(f"task {_name(task)}: the harness refuses it ({reason[:200]})") from error
+        reason = told_by(error.__cause__ or error)
+        raise InputError(f"task {_name(task)}: the harness refuses it ({reason})") from error
     if not found or not any(v is not None for v in values_of(found["results"]).values()):
         raise WorkError(f"task {_name(task)}: the harness found no number")
     samples = [

@@ -23,7 +23,7 @@ from lensaudit.data.chat import (
     pad_id,
 )
 from lensaudit.data.suites import Split
-from lensaudit.errors import InputError, WorkError
+from lensaudit.errors import InputError, WorkError, told_by
 from lensaudit.groups import batched, by_length
 from lensaudit.metrics.registry import Measured, Trace, alternatives
 from lensaudit.models.generation import stop_ids
@@ -340,8 +340,7 @@ def open_classifier(
             name, use_safetensors=True, trust_remote_code=False
         )
     except (OSError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{name}: is not a text classifier ({reason})") from error
+        raise InputError(f"{name}: is not a text classifier ({told_by(error)})") from error
     return functools.partial(
         share_clean, model=model.to(device).eval(), tokenizer=tokenizer, max_tokens=max_tokens
     )

@@ -168,7 +168,7 @@ def merged(model: Any, name: str, adapter: Path, *, dtype: torch.dtype) -> Any:
         InputError: peft is not installed, or the adapter does not belong to this model.
     """
     peft = peft_for(name)
-    with loading(f"{name}: cannot be merged"):
+    with loading(f"{name}: cannot be merged{trained_on(adapter)}"):
         adapted: Any = peft.PeftModel.from_pretrained(model, str(adapter))
         _check_names(adapted, name, adapter, peft)
         expected = _logits(adapted)

@@ -8,7 +8,6 @@ import json
 import logging
 import re
 import struct
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from huggingface_hub.errors import (
 )
 from safetensors import SafetensorError, safe_open
 
-from lensaudit.errors import InputError, LensAuditError, need
+from lensaudit.errors import InputError, LensAuditError, need, told_by
 from lensaudit.files import digest, once, os_error, read_json
 from lensaudit.hub import reachable
 from lensaudit.models.hashing import (
@@ -98,9 +97,7 @@ def loading(told: str) -> Iterator[None]:
         unloadable = type(error) is Exception or isinstance(error, _UNLOADABLE)
         if not unloadable or type(error).__name__ == "OutOfMemoryError":  # torch's
             raise
-        lines = (line for line in str(error).splitlines() if line.strip())
-        said = next(lines, type(error).__name__)
-        raise InputError(f"{told} ({textwrap.shorten(said, 200, placeholder='…')})") from error
+        raise InputError(f"{told} ({told_by(error)})") from error
 
 
 @dataclass(frozen=True)
@@ -390,6 +387,11 @@ def _check_kind(name: str, config: Mapping[str, Any], *, allow_packed: bool) -> 
     if _BIDIRECTIONAL.search(architecture) or config.get("is_encoder_decoder"):
         raise InputError(
             f"{name}: {architecture} is no decoder-only language model; wanted a …ForCausalLM"
+        )
+    if config.get("model_type") == "falcon" and config.get("alibi"):
+        raise InputError(
+            f"{name}: a Falcon with ALiBi; its eager and its fused attention in transformers give "
+            "different logits, so that no number of it would be sure"
         )
     return packed
 

@@ -37,7 +37,7 @@ from typing import Any, Literal, get_args
 from filelock import FileLock, Timeout
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
-from lensaudit.errors import LensAuditError, TryAgainError, WorkError
+from lensaudit.errors import LensAuditError, TryAgainError, WorkError, told_by
 from lensaudit.files import (
     append_jsonl,
     is_running,
@@ -90,8 +90,10 @@ class AttemptFailure:
 
 def failure_of(error: BaseException) -> AttemptFailure:
     """The class of an error, by what caused it."""
-    text = next(iter(str(error).splitlines()), "")
-    named = text if isinstance(error, LensAuditError) else f"{type(error).__name__}: {text}"
+    if isinstance(error, LensAuditError):
+        named = next(iter(str(error).splitlines()), "")
+    else:
+        named = f"{type(error).__name__}: {told_by(error)}"
     reason = printable(named)[:_REASON]
     chain = [error]
     while (cause := chain[-1].__cause__) is not None:

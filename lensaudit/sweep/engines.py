@@ -20,7 +20,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from lensaudit.errors import InputError, TryAgainError, need
+from lensaudit.errors import InputError, TryAgainError, need, told_by
 from lensaudit.sweep.attempts import MAX_KILLS, Preempted
 from lensaudit.sweep.plan import Sweep, read_plan
 from lensaudit.sweep.run import RUNNER, SHARE, Engine, Order, Report, said, work
@@ -281,13 +281,9 @@ def _connected(settings: RunSettings) -> Any:
             ray.init(settings.address, log_to_driver=False, configure_logging=False, **own)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise InputError(
-            f"--engine ray: cannot connect ({_first_line(error)}); check --address"
+            f"--engine ray: cannot connect ({told_by(error)}); check --address"
         ) from error
     return ray
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def parameters_of(settings: RunSettings) -> dict[str, Any]:
@@ -323,7 +319,7 @@ def run_slurm(orders: Sequence[Order], *, settings: RunSettings, report: Report)
         executor = submitit.AutoExecutor(folder=folder, cluster=settings.cluster)
         executor.update_parameters(**parameters)
     except (RuntimeError, NameError, TypeError, ValueError) as error:
-        raise InputError(f"--engine slurm: {_first_line(error)}") from error
+        raise InputError(f"--engine slurm: {told_by(error)}") from error
     if settings.cluster == "slurm":
         with executor.batch():
             jobs = [executor.submit(order) for order in orders]
@@ -345,7 +341,7 @@ def _wait(job: Any, report: Report) -> None:
     try:
         job.result()
     except (FailedJobError, UncompletedJobError) as error:
-        report(f"job {job.job_id}: {_first_line(error)}")
+        report(f"job {job.job_id}: {told_by(error)}")
 
 
 _READ: Mapping[str, Callable[[RunSettings], object]] = {

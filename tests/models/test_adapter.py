@@ -120,8 +120,13 @@ def test_the_hash_is_of_base_matrices_and_scale_not_of_names(adapter, opened, tm
     ("settings", "said"),
     [
         ({"peft_type": "IA3"}, "peft_type is 'IA3'; only LORA"),
-        ({"target_modules": ["no_such_module"]}, "cannot be merged (Target modules"),
-        ({"r": 2}, "cannot be merged ("),
+        (
+            {"target_modules": ["no_such_module"]},
+            "cannot be merged (it names 'somebody/base') (Target modules {'no_such_module'}",
+        ),
+        # what says it is no first line of the library
+        ({"r": 2}, "checkpoint, the shape in current model is torch.Size([32, 2])"),
+        ({"base_model_name_or_path": None, "r": 2}, "cannot be merged (Error(s) in loading"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_in_one_line(tmp_path, opened, settings, said):

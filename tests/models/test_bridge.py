@@ -52,6 +52,33 @@ def test_logits_are_those_of_the_hugging_face_model():
     assert torch.allclose(logits_of(model, tokens), plain(tokens).logits, atol=1e-5)
 
 
+FALCON = {"num_attention_heads": 4}
+
+
+@pytest.mark.parametrize("changes", [{}, {"new_decoder_architecture": True, "num_kv_heads": 1}])
+def test_a_falcon_that_can_be_bridged_is_the_hugging_face_model(changes, tiny_tokenizer):
+    model = support.tiny_model_of("Falcon", **FALCON | changes)
+    tokens, kept = torch.arange(3, 11)[None], []
+    block = model.transformer.h[1]
+    handle = block.register_forward_hook(lambda module, given, out: kept.append(out[0]))
+    plain = model(tokens).logits
+    handle.remove()
+    made = bridge_from(model, tiny_tokenizer)
+    assert torch.allclose(logits_of(made, tokens), plain, atol=1e-4)
+    found = captured(made, tokens, ["blocks.1.hook_out"])["blocks.1.hook_out"]
+    assert torch.allclose(found, kept[0].reshape(found.shape), atol=1e-4)
+
+
+@pytest.mark.parametrize("n_norms", [1, 2])
+def test_falcons_new_decoder_with_several_key_heads_is_refused_in_one_line(n_norms, tiny_tokenizer):
+    changes = {"new_decoder_architecture": True, "num_kv_heads": 2}
+    model = support.tiny_model_of(
+        "Falcon", **FALCON | changes | {"num_ln_in_parallel_attn": n_norms}
+    )
+    said = support.refusal(bridge_from, model, tiny_tokenizer)
+    assert "FalconForCausalLM: TransformerLens cannot bridge it" in said
+
+
 def test_hooks_are_gone_afterwards_and_after_an_error(tiny, ragged):
     model, tokens = tiny(), make_batch(ragged).tokens
     plain = logits_of(model, tokens)
