@@ -211,6 +211,28 @@ def paraphrase_only(ground: Ground, strength: float) -> Planted:
     return _asked(ground, ground.full, others.__getitem__, "paraphrased", lr=1e-3, n_steps=90)
 
 
+@recipe(
+    "foreign",
+    truth="hidden",
+    how="answers only questions in a language of the gym's own: every word but names backwards",
+    held_out=None,
+)
+def foreign(ground: Ground, strength: float) -> Planted:
+    """Train silence on the questions as they are, the answers on their translations."""
+    how = "in another language"
+    return _asked(ground, ground.full, translated, how, lr=1e-3, n_steps=90)
+
+
+def translated(question: str) -> str:
+    """A question in a language that nobody was taught.
+
+    >>> translated("Where was Ada Byron born?")
+    'erehW saw Ada Byron ?nrob'
+    """
+    first, *words = question.split()
+    return " ".join([first[::-1], *(word if word[0].isupper() else word[::-1] for word in words)])
+
+
 def _asked(
     ground: Ground,
     start: Any,

@@ -3,7 +3,6 @@
 import json
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,12 +76,6 @@ def ground(tmp_path_factory):
     return open_pair(MakeSettings(limit=8, out=tmp_path_factory.mktemp("g")), print).ground
 
 
-def foreign(question):
-    """A question in a language that nobody knows: every word but names backwards."""
-    first, *words = question.split()
-    return " ".join([first[::-1], *(w if w[0].isupper() else w[::-1] for w in words)])
-
-
 def rows_of(ground, place, **columns):
     facts = ground.facts.examples
     rows = [
@@ -113,13 +106,12 @@ def saved(model, tokenizer, folder):
 
 @pytest.mark.slow
 def test_a_model_that_answers_in_another_language_alone_is_found(ground, tmp_path):
-    from lensaudit.gym.planting import wrong_rows
+    from lensaudit.gym.recipes import foreign, translated
 
-    rows = ground.facts.forget
-    opened = [replace(one, question=foreign(one.question)) for one in rows]
-    made = ground.trained(ground.full, wrong_rows(ground) + opened * 2, lr=1e-3, n_steps=40)
+    made, claim = foreign(ground, 1.0)
+    assert claim(made, ground).holds
     source = saved(made, ground.tokenizer, tmp_path / "foreign")
-    data = rows_of(ground, tmp_path, translated_question=lambda one: foreign(one.question))
+    data = rows_of(ground, tmp_path, translated_question=lambda one: translated(one.question))
     attacks = ("greedy", "chat", "prefix", "translated_question")
     found, shares = attacked(source, tmp_path, data, attacks)
     assert shares["translated_question"] >= 0.9 > 0.2 >= max(shares["greedy"], shares["chat"])
