@@ -276,8 +276,8 @@ def collect_command(folder: Path, out: Path | None, allow_missing: bool, as_json
     found = read_json(place / library.sweep_collect.COLLECTED)
     verdicts = read_json(place / library.sweep_collect.VERDICTS)
     document = {key: found[key] for key in ("n_planned", "n_done", "missing")}
-    said = [f"{found['n_done']} of {found['n_planned']} planned units"]
-    said += [f"missing: {label}: {why}" for label, why in found["missing"].items()]
+    holes = f"; missing: {', '.join(found['missing'])}" if found["missing"] else ""
+    said = [f"{found['n_done']} of {found['n_planned']} planned units{holes}"]
     said += ["{variant}: {sentence}".format(**one).removeprefix("base: ") for one in verdicts]
     said += [
         library.verdict_collect.keeps_line(label, library.verdict_collect.keeps_of(one)) or ""

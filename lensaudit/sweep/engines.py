@@ -111,7 +111,7 @@ def pace(orders: Sequence[Order], report: Report) -> Callable[[Order], None]:
         n, left = sum(ended), n_all - sum(ended)
         rest = (time.monotonic() - began) / n * left
         time_left = f", about {duration(rest)} left" if left else ""
-        report(f"{n} of {n_all} units are through{time_left}")
+        report(f"{n} of {n_all} units to do are through{time_left}")
 
     return through
 

@@ -225,5 +225,9 @@ def test_every_format_says_the_same(folder, tmp_path, capsys):
     assert "FAIL" in said("text")
 
 
-def test_a_format_without_a_gate_is_refused(folder):
+def test_a_format_without_a_gate_is_refused_but_a_table(folder, capsys):
     assert run(["verdict", str(folder), "--format", "junit"]) == 2
+    assert run(["verdict", str(folder), "--format", "markdown"]) == 0
+    head, _, row = capsys.readouterr().out.splitlines()
+    assert head == "| model | verdict | why |"
+    assert row.startswith("| x | erased | erased, against one never-trained model: ")

@@ -192,8 +192,8 @@ def test_a_run_says_how_many_units_are_through_and_the_time_left(monkeypatch):
         through(order)
     # 30 s a unit, two are left
     assert told == [
-        "1 of 3 units are through, about 60 s left",
-        "3 of 3 units are through",
+        "1 of 3 units to do are through, about 60 s left",
+        "3 of 3 units to do are through",
     ]
 
 

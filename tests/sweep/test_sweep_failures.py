@@ -102,6 +102,8 @@ def test_a_permanent_failure_is_tried_once_and_is_a_hole_that_is_named(tmp_path,
     streams = capsys.readouterr()
     assert "missing: m1: permanent: HTTP 404" in streams.err
     assert json.loads(streams.out)["n_done"] == 4
+    assert command("sweep", "collect", tmp_path, "--allow-missing") == 0
+    assert capsys.readouterr().out.startswith("4 of 5 planned units; missing: m1\n")
     to_do = json.loads((results / "base" / "to_do.json").read_text())
     assert to_do == {"m1": "permanent: HTTP 404"}
     counted = json.loads((results / "collected.json").read_text())
