@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from lensaudit.auditing.calls import answered
+from lensaudit.auditing.calls import answered, told
 from lensaudit.auditing.question import content_key
 from lensaudit.data.facts import hub_rows
 from lensaudit.data.tofu import DEMO, TOFU_HUB, TOFU_PAIRS
@@ -25,7 +25,7 @@ from lensaudit.models.registry import (
     resolve,
 )
 from lensaudit.progress import Notice
-from lensaudit.results.keyed import Question, held
+from lensaudit.results.keyed import GOES, Question, held
 from lensaudit.results.records import MANIFEST
 from lensaudit.settings import Option, option_in, several
 
@@ -88,12 +88,14 @@ class Asked:
 
 def once(
     asked: Asked,
-    places: Sequence[Path],
-    read: Callable[[], R],
+    usual: Sequence[Path],
+    read: Callable[[Sequence[Path]], R],
     made: Callable[[Notice, Callable[[], None]], R],
     *,
     notice: Notice,
     manifest: str = MANIFEST,
+    named: bool = True,
+    written: Callable[[R], Sequence[Path]] | None = None,
     says: bool = True,
     whole: Callable[[R], bool] = lambda _: True,
 ) -> R:
@@ -101,32 +103,39 @@ def once(
 
     Args:
         asked: what the run is asked.
-        places: the folders of the result, each with a manifest.
-        read: gives the result from them.
+        usual: the folders of the result, each with a manifest.
+        read: gives the result from the folders in which it is.
         made: the run, told whom remarks go to, and whom to tell that all names were opened.
         notice: told remarks.
         manifest: name of the manifest in each folder.
+        named: the result is in no other folders.
+        written: the folders of a result that was made; None: the usual ones.
         says: it is remarked that there is nothing to do.
         whole: whether a result may be the answer another time.
     """
-    there = tuple(map(held, places))
-    manifests = [one / manifest for one in places]
 
-    def found() -> R:
-        result = read()
-        for line in there if says else ():
-            notice(f"{line}; nothing to do")
+    def found(question: Question) -> R | None:
+        places = [question.where(one, manifest, named=named) for one in usual]
+        manifests = [one / manifest for one in places]
+        result = told(question, manifests, lambda: read(places), notice)
+        for one in places if says and result is not None else ():
+            notice(f"{held(one)}; nothing to do")
         return result
 
     def make(question: Question) -> tuple[R, list[Path]]:
         def tell(line: str) -> None:
-            (notice if line.startswith(there) else question.tell)(line)
+            """What lay in a folder before says nothing of the run."""
+            (notice if any(one in line for one in _OF_FOLDERS) else question.tell)(line)
 
         result = made(tell, question.opened)
-        return result, manifests if whole(result) else []
+        places = written(result) if written else usual
+        return result, [one / manifest for one in places] if whole(result) else []
 
-    looked = () if getattr(asked.settings, "fresh", False) else manifests
-    return answered(asked.key, looked, found, make, notice)
+    fresh = getattr(asked.settings, "fresh", False)
+    return answered(asked.key, found, make, notice, fresh=fresh)
+
+
+_OF_FOLDERS = (held(Path()).removeprefix("."), GOES)
 
 
 def _options(settings: Any) -> Iterator[tuple[str, str, Option, Any]]:

@@ -1,6 +1,7 @@
 """A finished run of any command is read from its folder, by whoever asks the very same."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,7 @@ EVAL = f"steer eval {ASK} --vector v/vectors/mean_diff_layer4.safetensors --coef
 SWEEP = f"steer sweep {ASK}"
 POOLS = "--pool-knows demo/full --pool-forgot demo/retain --metric prob --limit 2 --out m"
 META = f"meta faithfulness {POOLS}"
+KNOW = "know --source demo/npo --reader outputs"
 EVERY = (WORST, SAMPLE, ROUND, EVAL, SWEEP, META)
 AGAIN = """
 import sys
@@ -160,7 +162,31 @@ def test_a_result_that_is_not_whole_is_made_again(tmp_path, monkeypatch, whole):
     def ask():
         asked = Asked(settings=RoundSettings(model="m", out=Path("q")))
         how = {"notice": lambda line: None, "whole": lambda _: whole}
-        return once(asked, [Path("q")], lambda: "read", make, **how)
+        return once(asked, [Path("q")], lambda _: "read", make, **how)
 
     assert [ask(), ask()] == ["found", "read" if whole else "found"]
     assert len(made) == 2 - whole
+
+
+@pytest.mark.parametrize("line", ["worst --source demo/npo --attack greedy", KNOW])
+def test_a_run_beside_its_usual_folder_is_found_there_again(tmp_path, monkeypatch, capsys, line):
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{line} --limit {n} --json".split() for n in (8, 9)]
+    made = []
+    for one in lines:
+        assert run(one) == 0
+        said = capsys.readouterr()
+        made.append(json.loads(said.out)["out"])
+    first, second = map(Path, made)
+    assert second.parent == first.parent
+    assert re.fullmatch(rf"{first.name}-[0-9a-f]{{8}}", second.name)
+    assert f"this run goes to {second}" in said.err
+    for module in ("attacks.worst", "association.run"):
+        monkeypatch.setitem(sys.modules, f"lensaudit.{module}", None)
+
+    for one, place in zip(lines, made, strict=True):
+        assert run(one) == 0  # read: nothing can be made
+        assert json.loads(capsys.readouterr().out)["out"] == place
+
+    with pytest.raises(ImportError):  # a folder that is named is not exchanged
+        run([*lines[1], "--out", str(first)])

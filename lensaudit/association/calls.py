@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lensaudit.association.question import asked_of_know, know_key
 from lensaudit.association.result import KnowResult, know_folder
 from lensaudit.association.settings import KnowSettings
-from lensaudit.auditing.calls import answered, door, notice, places_for
+from lensaudit.auditing.calls import answered, door, notice, places_for, told
 from lensaudit.auditing.result import SUMMARY
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
@@ -71,7 +71,7 @@ def known(
     progress: Tell = unheard,
 ) -> KnowResult:
     """As `association.run.know_into`; one that is finished is read from its files."""
-    place = know_folder(source, folder)
+    usual = know_folder(source, folder)
 
     def made(question: Question) -> tuple[KnowResult, list[Path]]:
         from lensaudit.association.run import know_into  # seconds to import
@@ -80,13 +80,15 @@ def known(
         question.opened()
         return found, [found.folder / MANIFEST]
 
-    return answered(
-        lambda: know_key(source, settings),
-        [place / MANIFEST],
-        lambda: KnowResult(source, place, read_as(KnowRecord, place / SUMMARY)),
-        made,
-        notice,
-    )
+    def found(question: Question) -> KnowResult | None:
+        place = question.where(usual, named=folder is not None)
+
+        def read() -> KnowResult:
+            return KnowResult(source, place, read_as(KnowRecord, place / SUMMARY))
+
+        return told(question, [place / MANIFEST], read, notice)
+
+    return answered(lambda: know_key(source, settings), found, made, notice)
 
 
 @door(KnowSettings)

@@ -29,11 +29,11 @@ class KnowResult(RunResult):
 
 
 def know_folder(source: str, folder: Path | None) -> Path:
-    """Where the results of `know` go.
+    """Where the results of `know` go, unless others' are there.
 
     Raises:
-        InputError: the folder is another command's.
+        InputError: the folder was named, and is another command's.
     """
-    out = folder or results_folder() / f"know-{slug(source)}"
-    check_free(out, COMMAND)
-    return out
+    if folder is not None:
+        check_free(folder, COMMAND)
+    return folder or results_folder() / f"know-{slug(source)}"

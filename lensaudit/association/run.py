@@ -80,7 +80,9 @@ def know_into(
         remarks = (*know.remarks, *remarks)
         know = replace(know, source=served, readers=tuple(readers), remarks=remarks)
         source = served.spec.name
-    return _answered(know, know_folder(source, folder), notice, progress)
+    usual, named = know_folder(source, folder), folder is not None
+    out = keyed.own_place(usual, know.identity(), named=named, tell=notice)
+    return _answered(know, out, notice, progress)
 
 
 def answer_into(
@@ -127,9 +129,10 @@ def plan_into(
     Raises:
         InputError: as `know_into`.
     """
-    out = know_folder(source, folder)
+    usual, named = know_folder(source, folder), folder is not None
     know = open_know(source, settings, notice=notice)
     if not isinstance(know.source, Served):
+        out = keyed.own_place(usual, know.identity(), named=named, tell=notice)
         keyed.check_own(out, digest(know.identity()), COMMAND)
     return plan_of(know)
 

@@ -48,7 +48,11 @@ def attacked(
     progress: Tell = unheard,
 ) -> WorstResult:
     """As `attacks.worst.worst_into`."""
-    place = place_of(WORST, source, folder)
+    usual = place_of(WORST, source, folder)
+
+    def read(places: Sequence[Path]) -> WorstResult:
+        (place,) = places
+        return WorstResult(source, place, read_as(WorstRecord, place / SUMMARY))
 
     def made(tell: Notice, opened: Callable[[], None]) -> WorstResult:
         from lensaudit.attacks.worst import worst_into  # seconds to import
@@ -57,10 +61,12 @@ def attacked(
 
     return once(
         Asked(settings=settings, names=(source,)),
-        [place],
-        lambda: WorstResult(source, place, read_as(WorstRecord, place / SUMMARY)),
+        [usual],
+        read,
         made,
         notice=notice,
+        named=folder is not None,
+        written=lambda found: [found.folder],
     )
 
 
@@ -73,7 +79,11 @@ def sampled(
     progress: Tell = unheard,
 ) -> RunResult:
     """As `attacks.sampling.sample_into`."""
-    place = place_of(SAMPLE, source, folder)
+    usual = place_of(SAMPLE, source, folder)
+
+    def read(places: Sequence[Path]) -> RunResult:
+        (place,) = places
+        return RunResult(source, place, read_as(SampleRecord, place / SUMMARY))
 
     def made(tell: Notice, opened: Callable[[], None]) -> RunResult:
         from lensaudit.attacks.sampling import sample_into  # seconds to import
@@ -82,10 +92,12 @@ def sampled(
 
     return once(
         Asked(settings=settings, names=(source,)),
-        [place],
-        lambda: RunResult(source, place, read_as(SampleRecord, place / SUMMARY)),
+        [usual],
+        read,
         made,
         notice=notice,
+        named=folder is not None,
+        written=lambda found: [found.folder],
     )
 
 
@@ -111,7 +123,7 @@ def brought_back(
     names = tuple(dict.fromkeys(sources))
     folders = effort_folders(names, out) if names else {}
 
-    def read() -> list[EffortResult]:
+    def read(_: Sequence[Path]) -> list[EffortResult]:
         return [
             EffortResult(name, one, read_as(EffortRecord, one / SUMMARY))
             for name, one in folders.items()
@@ -135,7 +147,7 @@ def studied(
     """As `attacks.rtt.study.run_studies`, opened and done."""
     folder = study_folder(settings.out)
 
-    def read() -> Summarized:
+    def read(_: Sequence[Path]) -> Summarized:
         log = read_log(folder / FILE)
         ids = part(json_object(folder / MANIFEST), "inputs")["studies"]
         found = summarize(log, selection=settings.selection, rule=settings.rule)
@@ -238,7 +250,7 @@ def _trained(
     return once(
         Asked(settings=settings, anchors=()),
         places,
-        lambda: Trained(out, new=False),
+        lambda _: Trained(out, new=False),
         made,
         notice=notice,
         says=False,
@@ -252,7 +264,7 @@ def relearned_and_scored(
     work = scored_in(settings.model, settings.out)
     places = [work, *([settings.out] if settings.out else [])]
 
-    def read() -> tuple[tuple[Shift, ...], Path]:
+    def read(_: Sequence[Path]) -> tuple[tuple[Shift, ...], Path]:
         return tuple(read_as(RelearnRecord, work / "audit.json").shifts), work
 
     def made(tell: Notice, opened: Callable[[], None]) -> tuple[tuple[Shift, ...], Path]:

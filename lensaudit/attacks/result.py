@@ -43,14 +43,14 @@ class EffortResult(RunResult):
 
 
 def place_of(command: str, source: str, folder: Path | None) -> Path:
-    """Where the results of `worst` or `sample` go.
+    """Where the results of `worst` or `sample` go, unless others' are there.
 
     Raises:
-        InputError: the folder is another command's.
+        InputError: the folder was named, and is another command's.
     """
-    out = folder or results_folder() / f"{command}-{slug(source)}"
-    check_free(out, command)
-    return out
+    if folder is not None:
+        check_free(folder, command)
+    return folder or results_folder() / f"{command}-{slug(source)}"
 
 
 def effort_folders(names: Sequence[str], out: Path | None) -> dict[str, Path]:

@@ -27,7 +27,7 @@ from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.models.generation import Choose
 from lensaudit.patching.exposure import Answer, sample
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results.keyed import planned
+from lensaudit.results.keyed import own_place, planned
 from lensaudit.results.kinds.sample import LeakRow, SampleRecord
 from lensaudit.results.records import RunResult
 from lensaudit.scores.intervals import clustered_excess
@@ -158,10 +158,11 @@ def sample_into(
         InputError: before any work.
         WorkError: logits are not finite.
     """
-    out = place_of(COMMAND, source, folder)
+    usual, named = place_of(COMMAND, source, folder), folder is not None
     arms, errors = open_sample(source, settings, notice=notice)
     opened()
     identity = identity_of(arms, settings, errors)
+    out = own_place(usual, identity, named=named, tell=notice)
     said = cache(lambda: _said_by_all(arms, settings, progress))
 
     def work() -> SampleRecord:
@@ -191,9 +192,10 @@ def plan_sample(
     Raises:
         InputError: as the run would.
     """
-    out = place_of(COMMAND, source, folder)
+    usual, named = place_of(COMMAND, source, folder), folder is not None
     opened, errors = open_sample(source, settings, notice=notice)
     identity = identity_of(opened, settings, errors)
+    out = own_place(usual, identity, named=named, tell=notice)
     return planned(out, identity, lambda: plan_text(opened, settings), fresh=settings.fresh)
 
 

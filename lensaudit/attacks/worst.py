@@ -622,8 +622,9 @@ def plan_worst(
     Raises:
         InputError: as the run would.
     """
-    out = place_of(COMMAND, source, folder)
+    usual, named = place_of(COMMAND, source, folder), folder is not None
     worst = open_worst(source, settings, notice=notice)
+    out = keyed.own_place(usual, worst.identity(), named=named, tell=notice)
     return keyed.planned(out, worst.identity(), lambda: plan_text(worst), fresh=settings.fresh)
 
 
@@ -650,9 +651,10 @@ def worst_into(
         InputError: before any work.
         WorkError: logits are not finite.
     """
-    out = place_of(COMMAND, source, folder)
+    usual, named = place_of(COMMAND, source, folder), folder is not None
     worst = open_worst(source, settings, notice=notice)
     opened()
+    out = keyed.own_place(usual, worst.identity(), named=named, tell=notice)
     found = cache(lambda: run_all(worst, progress=progress))
     record = in_folder(
         worst,

@@ -143,7 +143,7 @@ def patched(
 ) -> list[PatchResult]:
     """As `auditing.patch.patch_into`; a run that is finished is read from its files."""
     names = tuple(dict.fromkeys(sources))
-    folders = folders_for(names, folder)
+    usual = folders_for(names, folder)
 
     def manifests(folders: Sequence[Path]) -> list[Path]:
         beside = len(folders) > 1 and settings.score != "em"
@@ -165,13 +165,12 @@ def patched(
         )
         return found, manifests([one.folder for one in found])
 
-    return answered(
-        lambda: patch_key(names, settings),
-        () if settings.fresh else manifests([*folders.values()]),
-        lambda: read_patched(folders),
-        made,
-        notice,
-    )
+    def found(question: Question) -> list[PatchResult] | None:
+        named = folder is not None
+        there = {name: question.where(one, named=named) for name, one in usual.items()}
+        return told(question, manifests([*there.values()]), lambda: read_patched(there), notice)
+
+    return answered(lambda: patch_key(names, settings), found, made, notice, fresh=settings.fresh)
 
 
 def evaluated(
@@ -183,7 +182,7 @@ def evaluated(
     progress: Tell = unheard,
 ) -> EvaluationResult:
     """As `auditing.evaluate.evaluate_into`; one that is finished is read from its files."""
-    place = evaluation_folder(model, settings, folder)
+    usual = evaluation_folder(model, settings, folder)
 
     def made(question: Question) -> tuple[EvaluationResult, list[Path]]:
         from lensaudit.auditing.evaluate import evaluate_into  # seconds to import
@@ -199,12 +198,13 @@ def evaluated(
         )
         return found, [] if found.failures else [found.folder / MANIFEST]
 
+    def found(question: Question) -> EvaluationResult | None:
+        place = question.where(usual, named=folder is not None)
+        read = functools.partial(read_evaluation, model, place)
+        return told(question, [place / MANIFEST], read, notice)
+
     return answered(
-        lambda: evaluation_key(model, settings),
-        () if settings.fresh else [place / MANIFEST],
-        lambda: read_evaluation(model, place),
-        made,
-        notice,
+        lambda: evaluation_key(model, settings), found, made, notice, fresh=settings.fresh
     )
 
 
@@ -231,7 +231,7 @@ def audited(
     """
     who = wanted(who, settings)
     names = tuple(dict.fromkeys(sources))
-    place = audit_folder(names, folder)
+    usual = audit_folder(names, folder)
 
     def made(question: Question) -> tuple[Audited, list[Path]]:
         check_rows(names, settings)
@@ -252,44 +252,56 @@ def audited(
             progress=progress,
             opened=opened,
             sealed=lambda made: question.settle([made]),  # while no other run works in the folder
-            theirs=lambda: _told(question, manifests, read, notice),
+            theirs=lambda: None if settings.fresh else there(question),
         )
         return found, []
 
-    def read() -> Audited:
-        return read_audit(names, settings, place)
+    def there(question: Question) -> Audited | None:
+        place = question.where(usual, AUDIT_MANIFEST, named=folder is not None)
+        read = functools.partial(read_audit, names, settings, place)
+        return told(question, [place / AUDIT_MANIFEST], read, notice)
 
-    manifests = () if settings.fresh else (place / AUDIT_MANIFEST,)
-    return answered(lambda: audit_key(names, settings, who), manifests, read, made, notice)
+    return answered(
+        lambda: audit_key(names, settings, who), there, made, notice, fresh=settings.fresh
+    )
 
 
 def answered(
     key: Key,
-    manifests: Iterable[Path],
-    read: Callable[[], R],
+    found: Callable[[Question], R | None],
     made: Callable[[Question], tuple[R, Iterable[Path]]],
     notice: Notice,
+    *,
+    fresh: bool = False,
 ) -> R:
-    """What a run wrote, where its manifests say that this was asked; else what it finds now."""
+    """What a run wrote, where its manifests say that this was asked; else what it finds now.
+
+    Args:
+        key: of the question.
+        found: looks for a finished run that asked the same, see `told`.
+        made: the run; its result, and the manifests that it wrote.
+        notice: told remarks.
+        fresh: nothing is looked for.
+    """
     with looking():
         question = Question(key, notice)
-        there = _told(question, manifests, read, notice)
+        there = None if fresh else found(question)
     if there is not None:
         return there
-    found, written = made(question)
+    result, written = made(question)
     question.settle(written)
-    return found
+    return result
 
 
-def _told(
+def told(
     question: Question, manifests: Iterable[Path], read: Callable[[], R], notice: Notice
 ) -> R | None:
     """What a finished run wrote that asked the same, if there is one."""
-    told = question.answered(manifests)
-    if told is not None:
+    lines = question.answered(manifests)
+    if lines is not None:
         with suppress(InputError):
             found = read()
-            for line in told:
+            for line in lines:
                 notice(line)
             return found
     return None

@@ -1,6 +1,6 @@
 """lm-evaluation-harness from commands: what was run the same way is read from its files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def harnessed(settings: HarnessSettings, *, notice: Notice) -> RunResult:
         opened()
         return run_harness(settings, notice)
 
-    def read() -> RunResult:
+    def read(_: Sequence[Path]) -> RunResult:
         return RunResult(settings.model, folder, json_object(folder / SUMMARY))
 
     beside = [] if settings.steer is None else [settings.steer.with_suffix(".json")]

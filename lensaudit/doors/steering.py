@@ -1,6 +1,6 @@
 """Steering from commands: a run that was asked before is read from its files, without torch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ def steered(settings: AskSettings, *, notice: Notice, progress: Tell) -> Results
     return once(
         Asked(settings=settings, anchors=(), beside=beside),
         [folder],
-        lambda: (json_object(folder / file), folder / file),
+        lambda _: (json_object(folder / file), folder / file),
         made,
         notice=notice,
         manifest=manifest,
@@ -55,7 +55,7 @@ def directed(settings: DirectionSettings, *, notice: Notice, progress: Tell) -> 
         opened()
         return run(audit, progress, tell)
 
-    def read() -> RunResult:
+    def read(_: Sequence[Path]) -> RunResult:
         return RunResult(settings.name, folder, read_as(DirectionsRecord, folder / "summary.json"))
 
     return once(Asked(settings=settings), [folder], read, made, notice=notice)

@@ -16,6 +16,7 @@ are left out, the reader is told how many, and they are computed again. The firs
 after that writes the ledger anew without them.
 """
 
+import glob
 import json
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -186,6 +187,31 @@ def planned(
     return plan()
 
 
+GOES = "this run goes to"
+
+
+def own_place(
+    usual: Path, identity: Mapping[str, Any], *, named: bool, tell: Notice = unheard
+) -> Path:
+    """Where a run writes: the usual folder, or one beside it where another run's results are.
+
+    Args:
+        usual: or chosen by the user.
+        identity: what tells the run from others, its `command` among it.
+        named: the user chose it: it is not exchanged.
+        tell: told where the result goes instead.
+    """
+    key = digest(identity)
+    try:
+        _ = named or check_own(usual, key, identity["command"])
+    except InputError as error:
+        own = usual.with_name(f"{usual.name}-{key[:8]}")
+        what = str(error).removeprefix(f"{usual}: ").removesuffix("; name another --out")
+        tell(f"{usual}: {what}; {GOES} {own}")
+        return own
+    return usual
+
+
 def write_keyed(path: Path, document: Mapping[str, Any]) -> Path:
     """Write a JSON object that holds its `key`, with a checksum."""
     return write_json(path, signed(document))
@@ -234,6 +260,23 @@ class Question:
     def opened(self, _: object = None) -> None:
         """All names stand for something now: what was told so far is said of any such run."""
         self._opened = len(self._told)
+
+    def where(self, usual: Path, name: str = MANIFEST, *, named: bool = False) -> Path:
+        """The folder whose manifest says that this was asked: the usual one, or one beside it.
+
+        Args:
+            usual: where results go, unless another run's are there.
+            name: of the manifest.
+            named: the user chose the folder: it is not exchanged.
+        """
+        own = f"{glob.escape(usual.name)}-{'[0-9a-f]' * 8}"
+        beside = () if named else sorted(usual.parent.glob(own))
+        return next((one for one in (usual, *beside) if self._is_of(one / name)), usual)
+
+    def _is_of(self, manifest: Path) -> bool:
+        with suppress(LensAuditError):
+            return part(json_object(manifest), "asked").get("hash") == self._asked
+        return False
 
     def answered(self, manifests: Iterable[Path]) -> list[str] | None:
         """What a finished run told that asked the same; None where there is none, or any doubt.
