@@ -5,7 +5,7 @@ content, the code and what comes with it, and the libraries. What cannot be know
 is opened, as what is behind an address, leaves no key, and the run is made again.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -24,8 +24,8 @@ from lensaudit.models.registry import (
     not_theirs,
     resolve,
 )
-from lensaudit.progress import Notice
-from lensaudit.results.keyed import GOES, Question, held
+from lensaudit.progress import Notice, unheard
+from lensaudit.results.keyed import Question, check_own, held
 from lensaudit.results.records import MANIFEST
 from lensaudit.settings import Option, option_in, several
 
@@ -133,6 +133,31 @@ def once(
 
     fresh = getattr(asked.settings, "fresh", False)
     return answered(asked.key, found, make, notice, fresh=fresh)
+
+
+GOES = "this run goes to"
+
+
+def own_place(
+    usual: Path, identity: Mapping[str, Any], *, named: bool, tell: Notice = unheard
+) -> Path:
+    """Where a run writes: the usual folder, or one beside it where another run's results are.
+
+    Args:
+        usual: or chosen by the user.
+        identity: what tells the run from others, its `command` among it.
+        named: the user chose it: it is not exchanged.
+        tell: told where the result goes instead.
+    """
+    key = digest(identity)
+    try:
+        _ = named or check_own(usual, key, identity["command"])
+    except InputError as error:
+        own = usual.with_name(f"{usual.name}-{key[:8]}")
+        what = str(error).removeprefix(f"{usual}: ").removesuffix("; name another --out")
+        tell(f"{usual}: {what}; {GOES} {own}")
+        return own
+    return usual
 
 
 _OF_FOLDERS = (held(Path()).removeprefix("."), GOES)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from lensaudit.asked import own_place
 from lensaudit.association.endpoint import Heard, Served, expected, heard_from, heard_line, reached
 from lensaudit.association.evidence import (
     KnowOutcome,
@@ -81,7 +82,7 @@ def know_into(
         know = replace(know, source=served, readers=tuple(readers), remarks=remarks)
         source = served.spec.name
     usual, named = know_folder(source, folder), folder is not None
-    out = keyed.own_place(usual, know.identity(), named=named, tell=notice)
+    out = own_place(usual, know.identity(), named=named, tell=notice)
     return _answered(know, out, notice, progress)
 
 
@@ -132,7 +133,7 @@ def plan_into(
     usual, named = know_folder(source, folder), folder is not None
     know = open_know(source, settings, notice=notice)
     if not isinstance(know.source, Served):
-        out = keyed.own_place(usual, know.identity(), named=named, tell=notice)
+        out = own_place(usual, know.identity(), named=named, tell=notice)
         keyed.check_own(out, digest(know.identity()), COMMAND)
     return plan_of(know)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from lensaudit.asked import own_place
 from lensaudit.attacks.elicit import AttackedModel, chosen
 from lensaudit.attacks.result import SAMPLE as COMMAND
 from lensaudit.attacks.result import place_of
@@ -27,7 +28,7 @@ from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.models.generation import Choose
 from lensaudit.patching.exposure import Answer, sample
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results.keyed import own_place, planned
+from lensaudit.results.keyed import planned
 from lensaudit.results.kinds.sample import LeakRow, SampleRecord
 from lensaudit.results.records import RunResult
 from lensaudit.scores.intervals import clustered_excess

@@ -26,6 +26,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lensaudit.asked import own_place
 from lensaudit.attacks.elicit import (
     LEAK_K,
     Attack,
@@ -624,7 +625,7 @@ def plan_worst(
     """
     usual, named = place_of(COMMAND, source, folder), folder is not None
     worst = open_worst(source, settings, notice=notice)
-    out = keyed.own_place(usual, worst.identity(), named=named, tell=notice)
+    out = own_place(usual, worst.identity(), named=named, tell=notice)
     return keyed.planned(out, worst.identity(), lambda: plan_text(worst), fresh=settings.fresh)
 
 
@@ -654,7 +655,7 @@ def worst_into(
     usual, named = place_of(COMMAND, source, folder), folder is not None
     worst = open_worst(source, settings, notice=notice)
     opened()
-    out = keyed.own_place(usual, worst.identity(), named=named, tell=notice)
+    out = own_place(usual, worst.identity(), named=named, tell=notice)
     found = cache(lambda: run_all(worst, progress=progress))
     record = in_folder(
         worst,

@@ -1,7 +1,7 @@
 """What can be chosen of a patching run; None means that it follows from the models or the data."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import BeforeValidator
 
@@ -30,8 +30,9 @@ def as_layers(given: Any) -> Any:
     >>> as_layers(9), as_layers([0, 3]), as_layers("0-7")
     ('9', '0,3', '0-7')
     """
-    numbers: Any = [given] if isinstance(given, int) else given
-    return ",".join(f"{one}" for one in numbers) if isinstance(numbers, list) else given
+    if isinstance(given, list):
+        return ",".join(map(str, cast(list[Any], given)))
+    return str(given) if isinstance(given, int) else given
 
 
 @dataclass(frozen=True, kw_only=True)

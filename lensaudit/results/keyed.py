@@ -187,31 +187,6 @@ def planned(
     return plan()
 
 
-GOES = "this run goes to"
-
-
-def own_place(
-    usual: Path, identity: Mapping[str, Any], *, named: bool, tell: Notice = unheard
-) -> Path:
-    """Where a run writes: the usual folder, or one beside it where another run's results are.
-
-    Args:
-        usual: or chosen by the user.
-        identity: what tells the run from others, its `command` among it.
-        named: the user chose it: it is not exchanged.
-        tell: told where the result goes instead.
-    """
-    key = digest(identity)
-    try:
-        _ = named or check_own(usual, key, identity["command"])
-    except InputError as error:
-        own = usual.with_name(f"{usual.name}-{key[:8]}")
-        what = str(error).removeprefix(f"{usual}: ").removesuffix("; name another --out")
-        tell(f"{usual}: {what}; {GOES} {own}")
-        return own
-    return usual
-
-
 def write_keyed(path: Path, document: Mapping[str, Any]) -> Path:
     """Write a JSON object that holds its `key`, with a checksum."""
     return write_json(path, signed(document))
