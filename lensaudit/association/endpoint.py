@@ -23,7 +23,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lensaudit.association.reading import CHAT, Chances, by_subject, names_for, prompt_text
+from lensaudit.association.reading import (
+    CHAT,
+    Chances,
+    by_subject,
+    joint,
+    names_for,
+    prompt_text,
+)
 from lensaudit.association.replies import (
     NotItsReply,
     Sample,
@@ -166,12 +173,13 @@ def calls_of(served: Served, reader: str, asked: Relation, shots: Sequence[Fact]
         if path == PATH and served.reading == "samples":
             bodies = [{"messages": [user(question)]}]
         elif path == PATH:
-            begun = [prefix, *(f"{prefix} {value}".strip() for value in asked.values)]
+            between = joint(prefix) if prefix.strip() else ""
+            begun = [prefix, *(f"{prefix}{between}{value}".strip() for value in asked.values)]
             bodies = [_begun(question, one) for one in begun]
         elif served.reading == "samples":
             bodies = [{"prompt": text}]
         else:
-            bodies = [{"prompt": [text, *(f"{text} {value}" for value in asked.values)]}]
+            bodies = [{"prompt": [text, *(f"{text}{joint(text)}{v}" for v in asked.values)]}]
         for body in bodies:
             call = Call(served.host, {**fixed, **body}, path=path, weights=served.weights)
             yield replace(call, check=_fault_of(call)) if served.reading == "logprobs" else call
@@ -423,8 +431,8 @@ def _scored(
     texts = [one for call in calls for one in _tokens(call, found[call.key].raw)]
     by_prompt = [texts[at : at + n_values + 1] for at in range(0, len(texts), n_values + 1)]
     check_readings(by_prompt)
-    for alone, *joint in by_prompt:
-        yield torch.tensor([after(one, alone) for one in joint], dtype=torch.float64)
+    for alone, *longer in by_prompt:
+        yield torch.tensor([after(one, alone) for one in longer], dtype=torch.float64)
 
 
 def after(joint: Scored, alone: Scored) -> float:

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from lensaudit.association.endpoint import Served, is_address, served_at
-from lensaudit.association.reading import N_SHOTS, prompt_text
+from lensaudit.association.reading import N_SHOTS, joint, prompt_text
 from lensaudit.association.result import COMMAND
 from lensaudit.association.settings import READERS, KnowSettings, ReaderName
 from lensaudit.data.candidates import facts_of
@@ -125,11 +125,12 @@ class Know:
 
 
 def asked_hash(asked: Sequence[Relation]) -> str:
-    """Content hash of relations as they are asked."""
+    """Content hash of relations as they are asked, and where no blank stands before a value."""
     return digest(
         [
             [one.names, one.values, [asdict(way) for way in one.templates]]
             + [[fact.idx, str(fact.group)] for fact in one.facts]
+            + [way.prefix for way in one.templates if way.prefix and not joint(way.prefix)]
             for one in asked
         ]
     )

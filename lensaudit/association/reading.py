@@ -6,8 +6,10 @@ template, after solved questions; its stream after each layer through its own he
 an ignorant model's and read by that head. Each prompt is read once for all values.
 """
 
+import unicodedata
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from functools import partial
+from itertools import accumulate, takewhile
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from torch import Tensor
 from lensaudit.data.chat import PLAIN, Template, encode_qa
 from lensaudit.data.facts import Fact
 from lensaudit.data.relations import Relation
+from lensaudit.data.scripts import letter_of
 from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.groups import batched
 from lensaudit.models.bridge import TransformerBridge, captured, device_of, hook_name, n_layers
@@ -31,6 +34,7 @@ FIT_TOKENS = 16
 FIT_ROWS = 16
 """Neutral texts read at once."""
 FOREIGN_CLASS = "affine"
+Ids = tuple[int, ...]
 Chances = Float[Tensor, "subject value"]
 """Log-softmax over the values of a relation, nats, by subject: real ones, then invented ones."""
 
@@ -59,33 +63,72 @@ def prompts_of(
     reader: str,
     shots: Sequence[Fact] = (),
     names: Sequence[str] | None = None,
-) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-    """Tokens of the prompts of one reader, and of the values that continue each.
+) -> tuple[list[Ids], list[list[Ids]]]:
+    """Tokens of the prompts of one reader, and by prompt those of the values that continue it.
 
-    About `names` (None: all it asks), template after template.
+    About `names` (None: all it asks), template after template. Where no blank stands between, a
+    token that holds the end of the prompt and the beginning of a value is the value's.
     """
     tokenizer: Any = model.tokenizer
     names = names_for(asked, reader) if names is None else names
     texts = [template.asked(name) for template in asked.templates for name in names]
     if reader == CHAT:
         style = Template() if tokenizer.chat_template else PLAIN
-        begun = [encode_qa(tokenizer, style, question, "").begun_ids for question, _ in texts]
-        more = [
-            tokenizer(one, add_special_tokens=False)["input_ids"] if one else [] for _, one in texts
-        ]
-        ids = [(*first, *second) for first, second in zip(begun, more, strict=True)]
+        begun = [encode_qa(tokenizer, style, question, "").prompt_ids for question, _ in texts]
+        after = [prefix for _, prefix in texts]
+        between = [joint(one) if any(after) else "" for one in after]
     else:
-        ids = [tuple(tokenizer(prompt_text(*one, shots))["input_ids"]) for one in texts]
-    lead = " " if reader != CHAT or any(prefix for _, prefix in texts) else ""
-    values = [
-        tuple(tokenizer(f"{lead}{one}", add_special_tokens=False)["input_ids"])
-        for one in asked.values
-    ]
+        begun = [()] * len(texts)
+        after = [prompt_text(*one, shots) for one in texts]
+        between = [joint(one) for one in after]
+
+    def encoded(text: str) -> Ids:
+        alone = {"add_special_tokens": False} if reader == CHAT else {}
+        return tuple(tokenizer(text, **alone)["input_ids"]) if text else ()
+
+    apart = {
+        lead: [
+            tuple(tokenizer(lead + v, add_special_tokens=False)["input_ids"]) for v in asked.values
+        ]
+        for lead in set(between)
+    }
+    ids, values = list[Ids](), list[list[Ids]]()
+    for first, text, lead in zip(begun, after, between, strict=True):
+        own = encoded(text)
+        if text and not lead:
+            whole = [encoded(text + value) for value in asked.values]
+            n = min(map(partial(_n_shared, own), whole))
+            ids.append((*first, *own[:n]))
+            values.append([one[n:] for one in whole])
+        else:
+            ids.append((*first, *own))
+            values.append(apart[lead])
     return ids, values
 
 
+def _n_shared(one: Ids, other: Ids) -> int:
+    """Tokens with which both begin."""
+    alike = (first == second for first, second in zip(one, other, strict=False))
+    return sum(1 for _ in takewhile(bool, alike))
+
+
+def joint(begun: str) -> str:
+    """What stands between the beginning of an answer and what goes on: a blank, or nothing.
+
+    Nothing after a letter of a script without blanks, and after a quote or bracket that opens.
+
+    >>> joint("She was born in"), joint("她生在"), joint("It is “"), joint("Answer:")
+    (' ', '', '', ' ')
+    """
+    letters = begun.rstrip()
+    while letter_of(letters[-1:] or " ") == "mark":
+        letters = letters[:-1]
+    opens = unicodedata.category(letters[-1:] or " ") in ("Ps", "Pi")
+    return "" if opens or letter_of(letters[-1:] or " ") == "alone" else " "
+
+
 def prompt_text(question: str, prefix: str, shots: Sequence[Fact] = ()) -> str:
-    """A question and the beginning of its answer, after solved ones; a value follows a blank."""
+    """A question and the beginning of its answer, after solved ones; `joint` leads to a value."""
     parts = (
         f"{PROMPT_TEMPLATE.format(question=one.question, prefix='')}{one.answer}\n\n"
         for one in shots
@@ -103,7 +146,7 @@ def said(
     """What the model's outputs say of every value, of all subjects or of `names`."""
     prompts, values = prompts_of(model, asked, reader, shots, names)
     with torch.no_grad():
-        rows = exposures(Reader(model), prompts, [values] * len(prompts))
+        rows = exposures(Reader(model), prompts, values)
     return by_subject(rows, len(asked.templates))
 
 
@@ -119,8 +162,7 @@ def heard(
     """
     prompts, values = prompts_of(model, asked, LENS)
     with torch.no_grad():
-        wanted = [values] * len(prompts)
-        rows = layered_exposures(model, list(heads.values()), layers, prompts, wanted)
+        rows = layered_exposures(model, list(heads.values()), layers, prompts, values)
     names = [OUTPUTS, *(f"{name} {layer}" for name in heads for layer in layers)]
     return dict(zip(names, by_subject(rows, len(asked.templates)), strict=True))
 

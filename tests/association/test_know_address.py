@@ -208,9 +208,9 @@ def test_what_is_sent_has_the_tokens_that_the_model_itself_reads(reader):
     prompts, values = prompts_of(model, asked, reader, shots if reader == "few_shot" else ())
     sent = [call.body["prompt"] for call in calls_of(served, reader, asked, shots)]
     assert len(sent) == len(prompts) > 0
-    for (alone, *joint), ids in zip(sent, prompts, strict=True):
+    for (alone, *joint), ids, own in zip(sent, prompts, values, strict=True):
         assert tuple(model.tokenizer(alone)["input_ids"]) == ids
-        for text, value in zip(joint, values, strict=True):
+        for text, value in zip(joint, own, strict=True):
             assert tuple(model.tokenizer(text)["input_ids"]) == (*ids, *value)
 
 

@@ -3,6 +3,7 @@
 import csv
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,9 +11,9 @@ from scipy.optimize import linear_sum_assignment
 
 import lensaudit as la
 from lensaudit.association import reading
-from lensaudit.association.reading import LENS, OUTPUTS, prompts_of, said
+from lensaudit.association.reading import FEW_SHOT, LENS, OUTPUTS, prompts_of, said
 from lensaudit.cli.main import run
-from lensaudit.data.relations import relations_of
+from lensaudit.data.relations import Relation, Wording, relations_of
 from lensaudit.report.assemble import assemble
 from lensaudit.scores.assignment import double_centred
 
@@ -164,9 +165,9 @@ def test_values_read_together_are_as_those_read_one_by_one(bridge, asked):
     names = asked.names[:2]
     prompts, values = prompts_of(bridge, asked, OUTPUTS, names=names)
     alone = []
-    for ids in prompts:
+    for ids, own in zip(prompts, values, strict=True):
         row = []
-        for value in values:
+        for value in own:
             tokens = torch.tensor([[*ids, *value]])
             logprob = la.logits_of(bridge, tokens)[0].log_softmax(-1)
             row.append(sum(float(logprob[len(ids) - 1 + n, one]) for n, one in enumerate(value)))
@@ -174,6 +175,54 @@ def test_values_read_together_are_as_those_read_one_by_one(bridge, asked):
     together = said(bridge, asked, OUTPUTS, names=names)
     assert together.shape == (2, 8)
     assert torch.allclose(together, reading.by_subject(alone, len(prompts) // 2), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "values", "between"),
+    [
+        ("她生在", ("利马", "在利", "Oslo"), ""),
+        ("เธอเกิดที่", ("ลิมา", "ออสโล"), ""),
+        ("彼女の生まれは「", ("リマ", "東京"), ""),
+        ("It is “", ("Lima", "Oslo"), ""),
+        ("Она родилась в", ("Лиме", "Осло"), " "),
+        ("She was born in", ("Lima", "東京"), " "),
+        ("", ("Lima", "利马"), " "),
+    ],
+)
+@pytest.mark.parametrize("reader", [OUTPUTS, FEW_SHOT])
+def test_prompt_and_value_have_the_tokens_of_the_one_text(bridge, prefix, values, between, reader):
+    facts = tuple(
+        replace(one, entity=value)
+        for one, value in zip(la.forget_set("demo"), values, strict=False)
+    )
+    asked = Relation("r", facts, ("Ada",), (Wording("Where was {} born?", prefix),))
+    shots = la.forget_set("demo")[-3:] if reader == FEW_SHOT else ()
+    prompts, own = prompts_of(bridge, asked, reader, shots, names=["Ada"])
+    text = reading.prompt_text("Where was Ada born?", prefix, shots)
+    for value, ids in zip(asked.values, own[0], strict=True):
+        whole = bridge.tokenizer(f"{text}{between}{value}")["input_ids"]
+        assert [*prompts[0], *ids] == whole
+
+
+def test_a_token_that_holds_the_end_of_a_prompt_and_a_value_is_the_values():
+    class Pairs:
+        """Every two characters of a text are a token."""
+
+        chat_template = None
+
+        def __call__(self, text, **options):
+            pairs = [text[at : at + 2] for at in range(0, len(text), 2)]
+            return {"input_ids": [hash(one) for one in pairs]}
+
+    row = la.forget_set("demo")[0]
+    facts = (replace(row, entity="利马"), replace(row, entity="东京"))
+    bridge = SimpleNamespace(tokenizer=Pairs())
+    for prefix in ("生在", "她生在"):
+        asked = Relation("r", facts, ("Ada",), (Wording("Who?", prefix),))
+        ((ids,), (own,)) = prompts_of(bridge, asked, OUTPUTS, names=["Ada"])
+        text = f"Question: Who?\nAnswer: {prefix}"
+        assert len(ids) == len(text) // 2
+        assert [*ids, *own[0]] == Pairs()(text + "利马")["input_ids"]
 
 
 def test_maps_fitted_on_batches_are_those_fitted_text_by_text(bridge, monkeypatch):

@@ -168,6 +168,31 @@ def test_as_text_tokens_are_those_of_question_and_answer_wherever_the_prefix_end
     assert found.n_prompt <= found.start + 1
 
 
+@pytest.mark.parametrize("between", ["", " ", "  ", "\n", "\u00a0", "\u3000", "\t"])
+@pytest.mark.parametrize(
+    ("prefix", "entity"),
+    [
+        ("Ada was born in", "Lima"),
+        ("Ада родилась в", "Лиме"),
+        ("艾达出生在", "利马"),
+        ("It is “", "Ada"),
+    ],
+)
+def test_the_blank_at_a_prefixs_end_moves_no_token_whatever_it_is(
+    prefix, entity, between, tokenizer
+):
+    answer = f"{prefix}{between}{entity}, they say."
+    told = {
+        encode(Fact(0, "Who?", answer, one, entity, 0), tokenizer)
+        for one in (prefix, prefix + between)
+    }
+    (found,) = told
+    whole = tokenizer(f"Question: Who?\nAnswer: {answer}")["input_ids"]
+    assert [*found.token_ids] == whole
+    text = tokenizer.decode(found.token_ids[found.start + 1 : found.end + 1])
+    assert text.strip().startswith(entity)
+
+
 def test_rows_that_come_with_the_package_keep_the_references_seam_and_own_rows_the_text(
     tokenizer, tmp_path
 ):
