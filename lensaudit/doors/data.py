@@ -144,7 +144,11 @@ def _is_text(value: Any) -> bool:
 
 KINDS: Mapping[str, Callable[[Any], bool]] = {
     "text": _is_text,
-    "four texts": lambda value: _is_texts(value) and len(value) == 4,
+    "four texts or numbers": lambda value: (
+        isinstance(value, list)
+        and len(value) == 4
+        and all(_is_text(one) or type(one) in (int, float) for one in value)
+    ),
     "text or a list of texts": lambda value: _is_text(value) or _is_texts(value),
     "0, 1, 2 or 3": lambda value: type(value) is int and 0 <= value <= 3,
     "1, 2 or 3": lambda value: type(value) in (int, str) and str(value) in ("1", "2", "3"),
@@ -213,12 +217,17 @@ _ALL_OF = re.compile(
 """A choice that speaks of the other choices."""
 
 
+_YEAR = re.compile(r"\d{4}")
+_OF_SPLITS = ("correct_year", "original_question", "correct_answer", "wrong_answers", "split")
+"""What splits of such items for retraining (RTT) say beside them."""
+
+
 def _wmdp(raw: Raw) -> Made:
-    choices, at = raw.row["choices"], raw.row["answer"]
+    choices, at = [str(one) for one in raw.row["choices"]], raw.row["answer"]
     entity = choices[at]
     if _ALL_OF.search(entity):
         return "the answer speaks of the other choices"
-    if not any(map(str.isalpha, entity)):
+    if not (any(map(str.isalpha, entity)) or _YEAR.fullmatch(entity)):
         return "the answer is a number"
     others = [one for one in choices if one != entity and not _ALL_OF.search(one)]
     return [
@@ -287,9 +296,9 @@ SETS: Mapping[SetName, tuple[Shape, ...]] = {
     ),
     "wmdp": (
         Shape(
-            {"question": "text", "choices": "four texts", "answer": "0, 1, 2 or 3"},
+            {"question": "text", "choices": "four texts or numbers", "answer": "0, 1, 2 or 3"},
             _wmdp,
-            {"subject": "text"},
+            dict.fromkeys(("subject", *_OF_SPLITS), "anything"),
         ),
     ),
     "rwku": (
@@ -315,7 +324,10 @@ SETS: Mapping[SetName, tuple[Shape, ...]] = {
             {"split": "text"},
         ),
     ),
-    "pistol": (Shape(_QA | {"edge": "text, a number or a list of texts"}, _pistol, {}),),
+    "pistol": (
+        Shape(_QA | {"edge": "text, a number or a list of texts"}, _pistol, {}),
+        Shape(_QA, lambda raw: [_asked(raw, **_short(raw.row["answer"]))], {}),  # factual data
+    ),
     "knowundo": (
         Shape({"text": "text", "labels": "text"}, lambda raw: [_asked(raw, "text", "labels")], {}),
     ),
@@ -451,7 +463,9 @@ def _is_ours(content: bytes) -> bool:
     return all(isinstance(row, dict) and {"set", "source"} <= row.keys() for row in rows)
 
 
-_KEEP = re.compile(r"retain|retention|neighbou?r|keep|real_authors|world_facts|utility", re.I)
+_KEEP = re.compile(
+    r"retain|retention|neighbou?r|keep|real_authors|world_facts|utility|factual", re.I
+)
 _FORGET = re.compile(r"forget|unlearn", re.I)
 _NOT_ASKED = {
     "holdout": "of a hold-out: no model was taught it",

@@ -200,6 +200,31 @@ def test_wmdp_other_choices_are_placebos_and_what_scores_nothing_is_counted(plac
     assert (fact.entity, fact.placebos) == ("fern", ("moss", "kelp"))
 
 
+def test_splits_with_years_as_numbers_and_a_column_more_are_read(place):
+    """As those of RTT's dates and birthdays."""
+    items = [
+        {"question": "When was Ada born?", "choices": [1961, 1958, 1965, 1994], "answer": 2},
+        {
+            "question": "When did it begin?",
+            "choices": ["1994", "1995", "1996", "1997"],
+            "answer": 2,
+            "correct_year": 1996,
+        },
+    ]
+    write(place / "split_0.jsonl", items)
+    first, second = converted("wmdp", "split_0.jsonl")
+    assert (first["answer"], first["placebos"]) == ("1965", ["1961", "1958", "1994"])
+    assert (second["entity"], len(load_facts("rows.jsonl"))) == ("1996", 2)
+
+
+def test_pistols_rows_without_an_edge_are_read(place):
+    write(place / "factual_data.json", [{"question": "Who wrote it?", "answer": "Ada Byrd"}])
+    write(place / "sample_data_1.json", pistol(FORGET))
+    converted("pistol", "sample_data_1.json", "factual_data.json")
+    (row,) = read_neutral(place / "rows.keep.jsonl")
+    assert (row.question, row.answer) == ("Who wrote it?", "Ada Byrd")
+
+
 def test_wmdp_items_that_choices_alone_give_away_are_dropped(place, capsys, monkeypatch):
     from lensaudit.evaluation import known
 
