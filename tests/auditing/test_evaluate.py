@@ -67,6 +67,7 @@ def other_settings(place):
         "tokenizer": (tokenizer, False),
         "template": (template, False),
         "mask": ("upstream", False),
+        "think": ("full", None),
         "cleanup": ("none", False),
         "empty": ("upstream", False),
         "exclude": (("v2",), False),
@@ -94,7 +95,7 @@ def test_every_setting_decides_whether_an_evaluation_is_done(done, tmp_path):
     found = {
         name: plan_evaluation(model, dataclasses.replace(ASKED, **{name: value}), out).done
         for name, (value, wanted) in changes.items()
-        if wanted is not None  # the others ask the Hub
+        if wanted is not None  # the others ask the Hub, or for a template that thinks
     }
     assert found == {name: wanted for name, (_, wanted) in changes.items() if wanted is not None}
     # what `auto` meant here
