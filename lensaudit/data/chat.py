@@ -91,7 +91,11 @@ class Encoding:
     cut: bool = False
     """The text was longer than the limit of its kind."""
     begun_ids: tuple[int, ...] = ()
-    """What an answer follows that is begun for the model: the prompt, its thought closed."""
+    """What an answer follows that is begun for the model: the prompt, its thought closed; if not
+    given the prompt alone."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "begun_ids", self.begun_ids or self.prompt_ids)
 
     @property
     def labels(self) -> tuple[int, ...]:
@@ -250,7 +254,7 @@ def encode_completion(tokenizer: PreTrainedTokenizerBase, prefix: str, text: str
     joined = f"{prefix} {text}" if prefix else text
     before, full = (tuple(tokenizer(one)["input_ids"]) for one in (prefix, joined))
     limit = len(before) + COMPLETION_TOKENS
-    return Encoding(full[:limit], max(len(before), 1), before, len(full) > limit, before)
+    return Encoding(full[:limit], max(len(before), 1), before, len(full) > limit)
 
 
 def attended(ids: Sequence[int], convention: MaskConvention, pad: int) -> list[bool]:
