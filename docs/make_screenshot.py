@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "img"
 ATTACKED = "demo/masked_upper"
 ATTACKS = (
-    f"worst --source {ATTACKED} --retain demo/retain --retain demo/never"
+    f"worst --source {ATTACKED} --retain demo/retain"
     " --attack greedy --attack prefix --attack first_token --attack lens"
 )
 COLOURS = 256
