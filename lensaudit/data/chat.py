@@ -134,23 +134,15 @@ def thinks(tokenizer: PreTrainedTokenizerBase, template: Template) -> bool:
     """
     if not (template.apply_chat_template and tokenizer.chat_template):
         return False
-    return _thinks(tokenizer, repr(tokenizer.chat_template), replace(template, think=None))
-
-
-@lru_cache(maxsize=8)
-def _thinks(tokenizer: PreTrainedTokenizerBase, chat_template: str, template: Template) -> bool:
-    """Tried once for a tokenizer and what its template is now."""
-    turns = [("user", "a")]
-    around = _around(tokenizer, template, turns)
-    if unthinking(around.before) != around.before:
-        return True
-    on, off = (
+    template, turns = replace(template, think=None), [("user", "a")]
+    before = _around(tokenizer, template, turns).before
+    told = {
         _written(
-            tokenizer, template, turns, add_generation_prompt=True, **dict.fromkeys(_SWITCHES, one)
+            tokenizer, template, turns, add_generation_prompt=True, **dict.fromkeys(_SWITCHES, on)
         )
-        for one in (True, False)
-    )
-    return on != off
+        for on in (True, False)
+    }
+    return unthinking(before) != before or len(told) > 1
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, template: Template, name: str) -> None:

@@ -152,7 +152,10 @@ class Questions:
             types=self.in_types(source),
             unasked={str(idx): why for idx, why in {**self.unasked, **lost}.items()},
             answers={
-                idx: {way: Answer(way in found, _shown(texts[way][idx])) for way in texts}
+                idx: {
+                    way: Answer(way in found, _CUT if text[idx] is None else str(text[idx]))
+                    for way, text in texts.items()
+                }
                 for idx, found in own.items()
             },
         )
@@ -275,11 +278,6 @@ def questions_of(session: Session) -> Questions | None:
 
 WAYS: Mapping[Way, str] = {"question": "as a question", "chat": "in the chat template"}
 """Way of asking -> how it is said."""
-
-
-def _shown(said: str | None) -> str:
-    """An answer in a row of results."""
-    return _CUT if said is None else said
 
 
 def _chats(tokenizer: Any) -> bool:
