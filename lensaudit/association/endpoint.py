@@ -379,6 +379,12 @@ class Heard:
     table: Chances
     counts: Mapping[str, int] = field(default_factory=dict)
     """By kind, as `counts_of`; empty where nothing was sampled."""
+    why: str = ""
+    """Why it is no reading, of facts to keep."""
+
+
+class NotRead(InputError):
+    """What a server sends of one relation is no reading."""
 
 
 def heard_from(
@@ -387,7 +393,8 @@ def heard_from(
     """What the model behind an address says of every value.
 
     Raises:
-        InputError: the server refuses, and has answered nothing; or what it sends is no reading.
+        InputError: the server refuses, and has answered nothing; or, as `NotRead`, what it sends
+            is no reading.
         WorkError: it fails, or a cap is reached; answers so far are kept.
     """
     calls = list(calls_of(served, reader, asked, shots))
@@ -402,7 +409,7 @@ def heard_from(
         else:
             rows = list(_scored(client, calls, len(asked.values)))
     except NotItsReply as error:
-        raise InputError(f"{client.endpoint.host}, {asked.name}: {error}") from error
+        raise NotRead(f"{client.endpoint.host}, {asked.name}: {error}") from error
     return Heard(by_subject(rows, len(asked.templates)), counts)
 
 

@@ -10,7 +10,15 @@ from typing import Any
 import torch
 
 from lensaudit.asked import own_place
-from lensaudit.association.endpoint import Heard, Served, expected, heard_from, heard_line, reached
+from lensaudit.association.endpoint import (
+    Heard,
+    NotRead,
+    Served,
+    expected,
+    heard_from,
+    heard_line,
+    reached,
+)
 from lensaudit.association.evidence import (
     KnowOutcome,
     RelationReading,
@@ -209,20 +217,29 @@ def ask(know: Know, *, progress: Tell = unheard) -> KnowOutcome:
             continue
         with _loaded(know, checkpoint, maps) as model:
             for asked, readers in wanted:
-                rows = _read(know, model, readers, asked, maps, _layers(know, checkpoint))
+                try:
+                    rows = _read(know, model, readers, asked, maps, _layers(know, checkpoint))
+                except NotRead as error:
+                    if asked not in know.kept:
+                        raise
+                    # all values alike: a control that shows nothing, and the facts stand
+                    nothing = Heard(torch.zeros(len(asked.subjects), len(asked.values)))
+                    rows = {one: replace(nothing, why=str(error)) for one in readers}
                 ledger.append(
                     {
                         "relation": asked_hash([asked]),
                         "reader": name,
                         "rows": [[round(x, _DIGITS) for x in row] for row in one.table.tolist()],
                         **({"samples": dict(one.counts)} if one.counts else {}),
+                        **({"why": one.why} if one.why else {}),
                     }
                     for name, one in rows.items()
                 )
                 n_done += len(readers)
                 progress(Progress(f"asking {know.source.spec.name} who has what", n_done, total))
     line = heard_line(one for source, ledger, _ in todo for one in _counts(know, source, ledger))
-    know = replace(know, remarks=(*know.remarks, *([line] if line else [])))
+    lines = [line, *(why for source, ledger, _ in todo for why in _unread(know, source, ledger))]
+    know = replace(know, remarks=(*know.remarks, *filter(None, lines)))
     return outcome_of(know, [_heard(know, one, ledger) for one, ledger, _ in todo])
 
 
@@ -297,9 +314,19 @@ def _counts(
     know: Know, one: Checkpoint | Served, ledger: keyed.Ledger
 ) -> Iterator[Mapping[str, int]]:
     """How many samples of each reading of this run hold no answer, by kind."""
+    yield from (row["samples"] for row in _own(know, one, ledger) if "samples" in row)
+
+
+def _unread(know: Know, one: Checkpoint | Served, ledger: keyed.Ledger) -> Iterator[str]:
+    """Why what is said of facts to keep is no reading."""
+    told = dict.fromkeys(row["why"] for row in _own(know, one, ledger) if "why" in row)
+    yield from (f"facts to keep cannot be read: {why}" for why in told)
+
+
+def _own(know: Know, one: Checkpoint | Served, ledger: keyed.Ledger) -> Iterator[Mapping[str, Any]]:
+    """The lines of a ledger that are read in this run."""
     own = {(asked_hash([asked]), name) for asked, names in _wanted(know, one) for name in names}
-    rows = (row for row in ledger.rows if (row["relation"], row["reader"]) in own)
-    yield from (row["samples"] for row in rows if "samples" in row)
+    yield from (row for row in ledger.rows if (row["relation"], row["reader"]) in own)
 
 
 def _heard(know: Know, one: Checkpoint | Served, ledger: keyed.Ledger) -> list[RelationReading]:

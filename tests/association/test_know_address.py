@@ -12,7 +12,15 @@ from support.judge_server import Answer
 from support.served_model import ServedModel
 
 import lensaudit as la
-from lensaudit.association.endpoint import ANSWER_TOKENS, calls_of, forms_of, log_shares, served_at
+from lensaudit.association.endpoint import (
+    ANSWER_TOKENS,
+    NotRead,
+    calls_of,
+    forms_of,
+    heard_from,
+    log_shares,
+    served_at,
+)
 from lensaudit.association.reading import prompts_of
 from lensaudit.association.replies import NotItsReply, check_echo
 from lensaudit.association.settings import KnowSettings
@@ -359,3 +367,31 @@ def test_a_value_that_shares_a_token_with_its_prompt_is_said():
         assert asked(stub, "--reader", "outputs") == 0
     assert any("differences of totals are read" in one for one in summary()["remarks"])
     assert summary()["p"] < 1e-3
+
+
+def test_facts_to_keep_that_are_no_reading_leave_the_facts_read(monkeypatch):
+    known = json.loads((EMBEDDED / "data" / "retain.json").read_text())
+    kept = [one for one in known if one.get("relation") == "birthplace"]
+    Path("kept.json").write_text(json.dumps(kept))
+    questions = {one["question"] for one in kept}
+
+    def heard(client, served, relation, *more):
+        if relation.facts[0].question in questions:
+            raise NotRead("127.0.0.1, birthplace: all 8 log-probs of values are -1")
+        return heard_from(client, served, relation, *more)
+
+    monkeypatch.setattr("lensaudit.association.run.heard_from", heard)
+    given = ["--reader", "outputs", "--retain-data", "kept.json"]
+    with ServedModel(EMBEDDED / "graddiff", can={"completions": ("echo",)}) as stub:
+        assert asked(stub, *given) == 0
+        found = summary()
+        shutil.rmtree("o")
+        assert asked(stub, *given) == 0  # from the ledger
+
+    assert found["p"] < 1e-3
+    assert [one["passed"] for one in found["controls"] if one["name"] == "kept"] == [False]
+    told = [one for one in found["remarks"] if one.startswith("facts to keep cannot be read")]
+    assert told == [
+        "facts to keep cannot be read: 127.0.0.1, birthplace: all 8 log-probs of values are -1"
+    ]
+    assert summary() == found
