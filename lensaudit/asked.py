@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from lensaudit.auditing.calls import answered, told
 from lensaudit.auditing.question import content_key
-from lensaudit.data.facts import hub_rows
+from lensaudit.data.facts import EMBEDDED, hub_rows
 from lensaudit.data.tofu import DEMO, TOFU_HUB, TOFU_PAIRS
 from lensaudit.errors import InputError
 from lensaudit.files import digest
@@ -30,6 +30,7 @@ from lensaudit.results.records import MANIFEST
 from lensaudit.settings import Option, option_in, several
 
 R = TypeVar("R")
+PACKAGE = Path(__file__).parent
 MOST_FILES = 256
 """Of a folder that is named: of one with more nobody knows what it is."""
 ANCHORS = ("--full", "--retain")
@@ -82,6 +83,7 @@ class Asked:
             kind=type(settings).__name__,
             names=self.names,
             files=files | {str(one): _held(one) for one in self.beside},
+            shipped=_shipped(),
             by=self.by,
         )
 
@@ -190,7 +192,7 @@ def _held(place: str | Path) -> Any:
     path, text = Path(place).expanduser(), str(place)
     if text in TOFU_PAIRS:
         return digest([_of_hub(one) for one in (text, f"{text}_perturbed", TOFU_PAIRS[text])])
-    if text == DEMO or not path.exists():  # what comes along is hashed with the code
+    if text == DEMO or not path.exists():  # what comes along is hashed by itself
         return None
     if path.is_file():
         return file_sha256(path)
@@ -198,6 +200,15 @@ def _held(place: str | Path) -> Any:
     if len(inside) > MOST_FILES:
         raise InputError(f"{path}: holds {len(inside)} files")
     return [[one.relative_to(path).as_posix(), file_sha256(one)] for one in inside]
+
+
+def _shipped() -> list[str]:
+    """Content hashes of the rows, traits and texts that come with the package."""
+    folders = [EMBEDDED, *(PACKAGE / room for room in ("data", "judge", "steer", "unlearn"))]
+    files = (
+        one for folder in folders for kind in ("json*", "txt") for one in folder.rglob(f"*.{kind}")
+    )
+    return [file_sha256(one) for one in sorted(files)]
 
 
 def _of_hub(config: str) -> Any:

@@ -140,7 +140,11 @@ def evaluate_command(
         found = library.doors_logs.aggregate_log(log, settings, out)
     else:
         found = library.auditing_calls.evaluated(
-            model or "", settings, out, notice=notice, progress=lambda one: notice(one.piece)
+            model or "",
+            settings,
+            out,
+            notice=notice,
+            progress=lambda one: notice(one.piece, again=True),
         ).checked()
     for note in found.notes:
         notice(note)

@@ -71,12 +71,12 @@ def is_quiet() -> bool:
     return context is not None and bool(context.find_root().params.get("quiet"))
 
 
-def notice(text: str) -> None:
-    """A remark that changes nothing of the result, on stderr."""
+def notice(text: str, *, again: bool = False) -> None:
+    """A remark that changes nothing of the result, on stderr; said once unless `again`."""
     context = click.get_current_context(silent=True)
     told = set() if context is None else context.find_root().meta.setdefault("told", set())
     # steps that open the same models remark the same
-    if not is_quiet() and text not in told:
+    if not is_quiet() and (again or text not in told):
         say(f"lensaudit: {text}", err=True)
     told.add(text)
 
