@@ -2,8 +2,10 @@ import csv
 import gzip
 import io
 import json
+import os
 import re
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -323,7 +325,9 @@ def test_what_is_said_of_another_encoding_makes_a_file_that_is_read(tmp_path, mo
     datasets.Dataset.from_list(western).to_parquet("a.parquet")
     for name, made in (("a.jsonl", "utf8.jsonl"), ("a.parquet", "rows.jsonl")):
         todo = re.split("(?:by|run): ", refusal(load_facts, Path(name)))[-1]
-        subprocess.run(todo, shell=True, check=True, capture_output=True)
+        where = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        env = os.environ | where  # where a user types it
+        subprocess.run(todo, shell=True, check=True, capture_output=True, env=env)
         assert load_facts(Path(made)) == validate(western, "rows")
 
 
