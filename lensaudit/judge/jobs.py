@@ -468,11 +468,16 @@ def summary_of(job: JudgeJob) -> dict[str, Any]:
     }
 
 
+MOST_VOID = 0.5
+"""Share of rows without a verdict beyond which the others are no reading."""
+
+
 def refuse_unfinished(job: JudgeJob) -> None:
-    """Raise if there is no score, or another run could give more.
+    """Raise if there is no score, if most rows have none, or another run could give more.
 
     Raises:
-        WorkError: no row has a score, whatever the reason, or the server refused half-way.
+        WorkError: no row has a score, whatever the reason, or more than half have none, or the
+            server refused half-way.
         PartialError: some have none for want of budget or of an answer.
     """
     rows, folder = job.rows, job.folder
@@ -481,6 +486,13 @@ def refuse_unfinished(job: JudgeJob) -> None:
         if not job.n_scored:
             raise WorkError(
                 f"none of {len(rows)} judged: {rows[0].reason}; what there is is in {folder}"
+            )
+        if len(rows) - job.n_scored > MOST_VOID * len(rows):
+            void = ", ".join(f"{n} {one}" for one, n in job.status.items() if one != "ok")
+            raise WorkError(
+                f"{job.n_scored} of {len(rows)} judged, {void}: where more than "
+                f"{MOST_VOID:.0%} have no verdict the mean of the others says nothing; what there "
+                f"is is in {folder}"
             )
         return
     fatal = job.client.fatal if job.client else ""

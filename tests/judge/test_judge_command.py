@@ -1,9 +1,13 @@
 import json
 import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
 from lensaudit.cli.main import run
+from lensaudit.errors import WorkError
+from lensaudit.judge.jobs import refuse_unfinished
 
 
 @pytest.fixture
@@ -275,3 +279,12 @@ def test_two_judges_of_one_run_share_its_caps(stub_of, tmp_path):
         assert first.client.budget is second.client.budget
         assert (first.name, second.name) == ("one", "two")
         assert first.client.budget.spent.calls == len(stub.chats) > 2
+
+
+@pytest.mark.parametrize(("n", "said"), [(4, ""), (3, ""), (2, "2 of 6 judged, 4 refusal: where")])
+def test_where_most_rows_have_no_verdict_the_others_are_no_reading(n, said):
+    rows = [SimpleNamespace(status="ok" if at < n else "refusal", reason="r") for at in range(6)]
+    status = {"ok": n, "refusal": 6 - n}
+    job = SimpleNamespace(rows=rows, folder="out", n_scored=n, status=status, client=None)
+    with pytest.raises(WorkError, match=said) if said else nullcontext():
+        refuse_unfinished(job)
