@@ -12,10 +12,10 @@ from typing import Any, TypeVar, get_type_hints
 
 from lensaudit.auditing.calls import answered, told
 from lensaudit.auditing.question import content_key
-from lensaudit.data.facts import EMBEDDED, hub_rows
+from lensaudit.data.facts import EMBEDDED, kept_of_hub
 from lensaudit.data.tofu import DEMO, TOFU_HUB, TOFU_PAIRS
 from lensaudit.errors import InputError
-from lensaudit.files import digest
+from lensaudit.files import digest, slug
 from lensaudit.models.hashing import file_sha256
 from lensaudit.models.registry import (
     default_anchor,
@@ -26,8 +26,8 @@ from lensaudit.models.registry import (
 )
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.keyed import Question, check_own, held
-from lensaudit.results.records import MANIFEST
-from lensaudit.settings import Option, option_in, several
+from lensaudit.results.records import MANIFEST, check_free
+from lensaudit.settings import Option, option_in, results_folder, several
 
 R = TypeVar("R")
 PACKAGE = Path(__file__).parent
@@ -64,8 +64,8 @@ class Asked:
         named = {flag: several(value) for _, flag, one, value in options if one.is_a == "model"}
         own = (*self.names, *named.get("--source", ()), *named.get("--model", ()))
         registry = load_registry(getattr(settings, "registry", None))
-        for flag in {*self.anchors} & named.keys():
-            if not named[flag]:
+        for flag in self.anchors:
+            if flag in named and not named[flag]:
                 usual = default_anchor(flag.removeprefix("--"), own)
                 if not_theirs(usual, own, registry):
                     raise InputError(f"{flag}: own folders have none that is usual")
@@ -137,6 +137,17 @@ def once(
     return answered(asked.key, found, make, notice, fresh=fresh)
 
 
+def usual_place(command: str, source: str, folder: Path | None) -> Path:
+    """Where the results of a command on one model go, unless others' are there.
+
+    Raises:
+        InputError: the folder was named, and is another command's.
+    """
+    if folder is not None:
+        check_free(folder, command)
+    return folder or results_folder() / f"{command}-{slug(source)}"
+
+
 GOES = "this run goes to"
 
 
@@ -188,10 +199,10 @@ def _content(name: str, option: Option, value: Any, models: Sequence[str]) -> An
 
 
 def _held(place: str | Path) -> Any:
-    """Content hash of a file, a folder or TOFU's rows of that name; None of what is none."""
+    """Content hash of a file or folder, revisions of TOFU's rows; None of what is none."""
     path, text = Path(place).expanduser(), str(place)
     if text in TOFU_PAIRS:
-        return digest([_of_hub(one) for one in (text, f"{text}_perturbed", TOFU_PAIRS[text])])
+        return _fetched(TOFU_HUB)
     if text == DEMO or not path.exists():  # what comes along is hashed by itself
         return None
     if path.is_file():
@@ -211,5 +222,13 @@ def _shipped() -> list[str]:
     return [file_sha256(one) for one in sorted(files)]
 
 
-def _of_hub(config: str) -> Any:
-    return list(hub_rows(TOFU_HUB, config, "train", instead="name a file"))
+def _fetched(repo: str) -> list[str]:
+    """Which revisions of a data set's configurations are here; nothing is fetched for a key.
+
+    Raises:
+        InputError: none is: the run fetches what it reads.
+    """
+    kept = kept_of_hub(repo)
+    if not (found := sorted(one.relative_to(kept).as_posix() for one in kept.glob("*/*/*/"))):
+        raise InputError(f"{repo}: is not here yet")
+    return found

@@ -190,3 +190,16 @@ def test_a_run_beside_its_usual_folder_is_found_there_again(tmp_path, monkeypatc
 
     with pytest.raises(ImportError):  # a folder that is named is not exchanged
         run([*lines[1], "--out", str(first)])
+
+
+def test_published_rows_count_by_revision_and_are_not_fetched_for_a_key(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
+    asked = Asked(settings=WorstSettings(data="forget10"), names=("demo/npo",))
+    with pytest.raises(InputError, match="is not here yet"):
+        asked.key()
+
+    keys = set()
+    for revision in ("a1", "b2"):
+        (tmp_path / "locuslab___tofu" / "forget10" / "0.0.0" / revision).mkdir(parents=True)
+        keys |= {asked.key(), asked.key()}
+    assert len(keys) == 2

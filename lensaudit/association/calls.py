@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lensaudit.asked import usual_place
 from lensaudit.association.question import asked_of_know, know_key
-from lensaudit.association.result import KnowResult, know_folder
+from lensaudit.association.result import COMMAND, KnowResult
 from lensaudit.association.settings import KnowSettings
 from lensaudit.auditing.calls import answered, door, notice, places_for, told
 from lensaudit.auditing.result import SUMMARY
@@ -71,7 +72,7 @@ def known(
     progress: Tell = unheard,
 ) -> KnowResult:
     """As `association.run.know_into`; one that is finished is read from its files."""
-    usual = know_folder(source, folder)
+    usual = usual_place(COMMAND, source, folder)
 
     def made(question: Question) -> tuple[KnowResult, list[Path]]:
         from lensaudit.association.run import know_into  # seconds to import

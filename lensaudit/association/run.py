@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lensaudit.asked import own_place
+from lensaudit.asked import own_place, usual_place
 from lensaudit.association.endpoint import (
     Heard,
     NotRead,
@@ -37,7 +37,7 @@ from lensaudit.association.reading import (
     said,
     upper_layers,
 )
-from lensaudit.association.result import COMMAND, KnowResult, know_folder
+from lensaudit.association.result import COMMAND, KnowResult
 from lensaudit.association.settings import KnowSettings
 from lensaudit.data.relations import Relation
 from lensaudit.files import digest
@@ -80,7 +80,7 @@ def know_into(
         TryAgainError: the server does not answer.
         WorkError: logits are not finite.
     """
-    know_folder(source, folder)
+    usual_place(COMMAND, source, folder)
     know = open_know(source, settings, notice=notice)
     if isinstance(know.source, Served):
         served, readers, remarks = reached(know.source, know.readers, know.asked, know.shots)
@@ -89,7 +89,7 @@ def know_into(
         remarks = (*know.remarks, *remarks)
         know = replace(know, source=served, readers=tuple(readers), remarks=remarks)
         source = served.spec.name
-    usual, named = know_folder(source, folder), folder is not None
+    usual, named = usual_place(COMMAND, source, folder), folder is not None
     out = own_place(usual, know.identity(), named=named, tell=notice)
     return _answered(know, out, notice, progress)
 
@@ -138,7 +138,7 @@ def plan_into(
     Raises:
         InputError: as `know_into`.
     """
-    usual, named = know_folder(source, folder), folder is not None
+    usual, named = usual_place(COMMAND, source, folder), folder is not None
     know = open_know(source, settings, notice=notice)
     if not isinstance(know.source, Served):
         out = own_place(usual, know.identity(), named=named, tell=notice)

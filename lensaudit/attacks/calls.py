@@ -3,16 +3,15 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from lensaudit.asked import ANCHORS, Asked, once
+from lensaudit.asked import ANCHORS, Asked, once, usual_place
 from lensaudit.attacks.result import (
     SAMPLE,
     WORST,
     EffortResult,
     WorstResult,
     effort_folders,
-    place_of,
     scored_in,
     study_folder,
 )
@@ -38,6 +37,8 @@ from lensaudit.results.records import MANIFEST, RunResult
 from lensaudit.unlearn.kept import STATE_FOLDER
 from lensaudit.unlearn.settings import UnlearnSettings
 
+One = TypeVar("One", bound=RunResult)
+
 
 def attacked(
     source: str,
@@ -48,26 +49,16 @@ def attacked(
     progress: Tell = unheard,
 ) -> WorstResult:
     """As `attacks.worst.worst_into`."""
-    usual = place_of(WORST, source, folder)
-
-    def read(places: Sequence[Path]) -> WorstResult:
-        (place,) = places
-        return WorstResult(source, place, read_as(WorstRecord, place / SUMMARY))
 
     def made(tell: Notice, opened: Callable[[], None]) -> WorstResult:
         from lensaudit.attacks.worst import worst_into  # seconds to import
 
         return worst_into(source, settings, folder, notice=tell, progress=progress, opened=opened)
 
-    return once(
-        Asked(settings=settings, names=(source,)),
-        [usual],
-        read,
-        made,
-        notice=notice,
-        named=folder is not None,
-        written=lambda found: [found.folder],
-    )
+    def read(place: Path) -> WorstResult:
+        return WorstResult(source, place, read_as(WorstRecord, place / SUMMARY))
+
+    return _of_one(WORST, source, settings, folder, read, made, notice)
 
 
 def sampled(
@@ -79,21 +70,32 @@ def sampled(
     progress: Tell = unheard,
 ) -> RunResult:
     """As `attacks.sampling.sample_into`."""
-    usual = place_of(SAMPLE, source, folder)
-
-    def read(places: Sequence[Path]) -> RunResult:
-        (place,) = places
-        return RunResult(source, place, read_as(SampleRecord, place / SUMMARY))
 
     def made(tell: Notice, opened: Callable[[], None]) -> RunResult:
         from lensaudit.attacks.sampling import sample_into  # seconds to import
 
         return sample_into(source, settings, folder, notice=tell, progress=progress, opened=opened)
 
+    def read(place: Path) -> RunResult:
+        return RunResult(source, place, read_as(SampleRecord, place / SUMMARY))
+
+    return _of_one(SAMPLE, source, settings, folder, read, made, notice)
+
+
+def _of_one(
+    command: str,
+    source: str,
+    settings: Any,
+    folder: Path | None,
+    read: Callable[[Path], One],
+    made: Callable[[Notice, Callable[[], None]], One],
+    notice: Notice,
+) -> One:
+    """The result of an attack on one model, in its usual folder, beside it, or in one named."""
     return once(
         Asked(settings=settings, names=(source,)),
-        [usual],
-        read,
+        [usual_place(command, source, folder)],
+        lambda places: read(*places),
         made,
         notice=notice,
         named=folder is not None,
@@ -194,15 +196,16 @@ def relearned(
 ) -> Trained:
     """As the job of `attacks.relearn.prepare` makes it in its folder."""
 
-    def job(tell: Notice) -> tuple[Any, Callable[[Any], str]]:
+    def job() -> Any:
         from lensaudit.attacks.relearn import prepare  # seconds to import
 
-        return prepare(
-            settings, settings.model
-        ), lambda job: f"{job.start.spec.name} relearned, {job.recipe.n_steps} steps"
+        return prepare(settings, settings.model)
+
+    def words(job: Any) -> str:
+        return f"{job.start.spec.name} relearned, {job.recipe.n_steps} steps"
 
     assert settings.out is not None
-    return _trained(settings, settings.out, job, notice, progress)
+    return _trained(settings, settings.out, job, words, notice, progress)
 
 
 def unlearned(
@@ -210,38 +213,43 @@ def unlearned(
 ) -> Trained:
     """As the job of `unlearn.job.prepare` makes it in its folder."""
 
-    def job(tell: Notice) -> tuple[Any, Callable[[Any], str]]:
+    def job() -> Any:
         from lensaudit.unlearn.job import prepare  # seconds to import
 
-        return prepare(
-            settings
-        ), lambda job: f"{job.method.name} from {job.start.spec.name}, {job.recipe.n_steps} steps"
+        return prepare(settings)
 
-    return _trained(settings, settings.out, job, notice, progress)
+    def words(job: Any) -> str:
+        return f"{job.method.name} from {job.start.spec.name}, {job.recipe.n_steps} steps"
+
+    return _trained(settings, settings.out, job, words, notice, progress)
 
 
 def quantized(settings: RoundSettings, *, notice: Notice = unheard) -> Trained:
     """As the job of `attacks.rounding.prepare` makes it in its folder."""
 
-    def job(tell: Notice) -> tuple[Any, Callable[[Any], str]]:
+    def job() -> Any:
         from lensaudit.attacks.rounding import prepare  # seconds to import
 
-        return prepare(settings), lambda job: f"{job.method} of {job.start.spec.name}"
+        return prepare(settings)
 
-    return _trained(settings, settings.out, job, notice, unheard)
+    def words(job: Any) -> str:
+        return f"{job.method} of {job.start.spec.name}"
+
+    return _trained(settings, settings.out, job, words, notice, unheard)
 
 
 def _trained(
     settings: Any,
     out: Path,
-    job: Callable[[Notice], tuple[Any, Callable[[Any], str]]],
+    job: Callable[[], Any],
+    words: Callable[[Any], str],
     notice: Notice,
     progress: Tell,
 ) -> Trained:
     """What a job makes, or made before; a folder with a state of the training is gone on with."""
 
-    def made(tell: Notice, opened: Callable[[], None]) -> Trained:
-        asked, words = job(tell)
+    def made(_: Notice, opened: Callable[[], None]) -> Trained:
+        asked = job()
         opened()
         new = asked.make(out, lambda at: progress(Progress("step", at.step, at.n_steps)))
         return Trained(out, new, words(asked))

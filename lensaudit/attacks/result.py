@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.files import read_json, read_text, slug
-from lensaudit.results.records import MANIFEST, RunResult, check_free, folders_for
+from lensaudit.results.records import MANIFEST, RunResult, folders_for
 from lensaudit.results.sentences import rows_relearned
 from lensaudit.settings import results_folder
 from lensaudit.unlearn.kept import kept_losses
@@ -40,17 +40,6 @@ class EffortResult(RunResult):
     def arms(self) -> Mapping[str, Mapping[str, Any]]:
         """Arm -> e50, e80, censored, lr, curve and more."""
         return self.summary["arms"]
-
-
-def place_of(command: str, source: str, folder: Path | None) -> Path:
-    """Where the results of `worst` or `sample` go, unless others' are there.
-
-    Raises:
-        InputError: the folder was named, and is another command's.
-    """
-    if folder is not None:
-        check_free(folder, command)
-    return folder or results_folder() / f"{command}-{slug(source)}"
 
 
 def effort_folders(names: Sequence[str], out: Path | None) -> dict[str, Path]:

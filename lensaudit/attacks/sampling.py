@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from lensaudit.asked import own_place
+from lensaudit.asked import own_place, usual_place
 from lensaudit.attacks.elicit import AttackedModel, chosen
 from lensaudit.attacks.result import SAMPLE as COMMAND
-from lensaudit.attacks.result import place_of
 from lensaudit.attacks.settings import SampleSettings
 from lensaudit.attacks.worst import Worst, arm_of, in_folder, open_worst
 from lensaudit.data.chat import Template, check_tokenizer
@@ -159,7 +158,7 @@ def sample_into(
         InputError: before any work.
         WorkError: logits are not finite.
     """
-    usual, named = place_of(COMMAND, source, folder), folder is not None
+    usual, named = usual_place(COMMAND, source, folder), folder is not None
     arms, errors = open_sample(source, settings, notice=notice)
     opened()
     identity = identity_of(arms, settings, errors)
@@ -193,7 +192,7 @@ def plan_sample(
     Raises:
         InputError: as the run would.
     """
-    usual, named = place_of(COMMAND, source, folder), folder is not None
+    usual, named = usual_place(COMMAND, source, folder), folder is not None
     opened, errors = open_sample(source, settings, notice=notice)
     identity = identity_of(opened, settings, errors)
     out = own_place(usual, identity, named=named, tell=notice)

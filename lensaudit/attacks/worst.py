@@ -26,7 +26,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lensaudit.asked import own_place
+from lensaudit.asked import own_place, usual_place
 from lensaudit.attacks.elicit import (
     LEAK_K,
     Attack,
@@ -38,7 +38,7 @@ from lensaudit.attacks.elicit import (
 )
 from lensaudit.attacks.relearn import relearning_for
 from lensaudit.attacks.result import WORST as COMMAND
-from lensaudit.attacks.result import WorstResult, place_of
+from lensaudit.attacks.result import WorstResult
 from lensaudit.attacks.settings import ControlArm, WorstSettings
 from lensaudit.data.candidates import Shots, facts_of, shots_of
 from lensaudit.data.chat import CannotRender, Template, thinks
@@ -623,7 +623,7 @@ def plan_worst(
     Raises:
         InputError: as the run would.
     """
-    usual, named = place_of(COMMAND, source, folder), folder is not None
+    usual, named = usual_place(COMMAND, source, folder), folder is not None
     worst = open_worst(source, settings, notice=notice)
     out = own_place(usual, worst.identity(), named=named, tell=notice)
     return keyed.planned(out, worst.identity(), lambda: plan_text(worst), fresh=settings.fresh)
@@ -652,7 +652,7 @@ def worst_into(
         InputError: before any work.
         WorkError: logits are not finite.
     """
-    usual, named = place_of(COMMAND, source, folder), folder is not None
+    usual, named = usual_place(COMMAND, source, folder), folder is not None
     worst = open_worst(source, settings, notice=notice)
     opened()
     out = own_place(usual, worst.identity(), named=named, tell=notice)

@@ -520,6 +520,14 @@ def _kind(value: Any) -> str:
     return names.get(type(value), f"{shown} ({_shown(value)})")
 
 
+def kept_of_hub(repo: str) -> Path:
+    """Where `datasets` keeps what it fetched of a data set: a folder a configuration."""
+    from huggingface_hub import constants  # a tenth of a second
+
+    kept = Path(os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME) / "datasets")
+    return kept / repo.replace("/", "___").lower()
+
+
 def hub_rows(repo: str, config: str, split: str, *, instead: str) -> list[dict[str, Any]]:
     """The rows of one split, from the Hub or the cache of `datasets`.
 
@@ -532,14 +540,12 @@ def hub_rows(repo: str, config: str, split: str, *, instead: str) -> list[dict[s
     Raises:
         InputError: no network and nothing cached, or no such data set, configuration or split.
     """
-    from huggingface_hub import constants  # a tenth of a second
     from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
 
     from lensaudit.hub import reachable
 
-    kept = Path(os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME) / "datasets")
     # datasets takes seconds to import, and tries for 23 before it notices that there is no network
-    if not (kept / repo.replace("/", "___").lower() / config).is_dir() and not reachable():
+    if not (kept_of_hub(repo) / config).is_dir() and not reachable():
         raise InputError(f"{repo} {config}: cannot be fetched (no network); {instead}")
     import datasets
 
