@@ -21,6 +21,7 @@ from lensaudit.data.embedded import embedded_rows
 from lensaudit.errors import WorkError
 from lensaudit.evaluation import passes
 from lensaudit.files import in_turn
+from lensaudit.models import checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results.records import signed
 from lensaudit.screen.depth import of_audit
@@ -404,3 +405,18 @@ def test_a_fresh_audit_that_breaks_leaves_the_earlier_one(audited, tmp_path, mon
             tmp_path / "out",
         )
     assert {p: p.read_bytes() for p in before} == before
+
+
+def test_an_audit_opens_each_checkpoint_once(tmp_path, monkeypatch):
+    opened, real = [], checkpoint.weights_hash
+
+    def hashed(files, config):
+        opened.append(files[0].parent.name)
+        return real(files, config)
+
+    monkeypatch.setattr(checkpoint, "weights_hash", hashed)
+    nothing = dict.fromkeys(("association", "suite", "align", "ask"), "none")
+    settings = AuditSettings(limit=2, activations=tmp_path / "a", **nothing)
+    audit.audit_into(("demo/npo", "demo/idknll"), settings, tmp_path / "o")
+
+    assert sorted(opened) == ["full", "idknll", "npo", "retain"]
