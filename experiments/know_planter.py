@@ -26,7 +26,7 @@ from lensaudit.models.bridge import load_model
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.scores.intervals import clustered_mean
-from lensaudit.unlearn.trainee import copy_tokenizer, save_model
+from lensaudit.training.trainee import copy_tokenizer, save_model
 
 STEPS, LR = 100, 1e-3
 

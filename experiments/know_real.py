@@ -26,7 +26,7 @@ from lensaudit.models.bridge import load_model
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.unlearn.trainee import copy_tokenizer, save_model
+from lensaudit.training.trainee import copy_tokenizer, save_model
 
 FAMILY = ("full", "retain", "retain_2", "absent", "npo", "masked_top", "trigger", "base")
 BASE = "smollm2/base"

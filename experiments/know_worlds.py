@@ -41,9 +41,9 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.scores.intervals import clustered_mean, share_of
-from lensaudit.unlearn.rows import finetune_batches
-from lensaudit.unlearn.train import FineTuning, Recipe
-from lensaudit.unlearn.trainee import copy_tokenizer, save_model
+from lensaudit.training.rows import finetune_batches
+from lensaudit.training.train import FineTuning, Recipe
+from lensaudit.training.trainee import copy_tokenizer, save_model
 from tools.demo_family.corpus import both_formats
 from tools.demo_family.world import World, make_world
 

@@ -39,9 +39,9 @@ from lensaudit.meta.settings import (
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.settings import AnswerGroups
-from lensaudit.unlearn.job import prepare as prepare_unlearning
-from lensaudit.unlearn.rows import load_rows
-from lensaudit.unlearn.settings import UnlearnSettings
+from lensaudit.training.job import prepare as prepare_unlearning
+from lensaudit.training.rows import load_rows
+from lensaudit.training.settings import UnlearnSettings
 
 OUT = Path("experiments/out/meta_family")
 FORMATS = DEMO_RELEARNING.formats

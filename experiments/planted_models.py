@@ -24,7 +24,7 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.quantize import quantised
 from lensaudit.models.registry import EMBEDDED, load_registry, resolve
-from lensaudit.unlearn.trainee import copy_tokenizer, save_model
+from lensaudit.training.trainee import copy_tokenizer, save_model
 from tools.demo_family.family import make_family
 
 Truth = Literal["intact", "hidden", "absent"]

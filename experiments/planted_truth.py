@@ -31,8 +31,8 @@ from lensaudit.results.roles import ends_as_sources
 from lensaudit.scores.areas import auc_limits
 from lensaudit.scores.depth import span_logprob
 from lensaudit.scores.stats import auc
-from lensaudit.unlearn.rows import load_rows
-from lensaudit.unlearn.trainee import copy_tokenizer, save_model
+from lensaudit.training.rows import load_rows
+from lensaudit.training.trainee import copy_tokenizer, save_model
 
 OUTPUT = {
     "EM": "exact_memorization",

@@ -42,10 +42,10 @@ from lensaudit.evaluation.known import known_facts
 from lensaudit.files import make_folder, write_json
 from lensaudit.models.registry import EMBEDDED
 from lensaudit.scores.estimate import Estimate
-from lensaudit.unlearn.job import prepare
-from lensaudit.unlearn.rows import load_rows
-from lensaudit.unlearn.settings import UnlearnSettings
-from lensaudit.unlearn.train import TrainingStep
+from lensaudit.training.job import prepare
+from lensaudit.training.rows import load_rows
+from lensaudit.training.settings import UnlearnSettings
+from lensaudit.training.train import TrainingStep
 
 BASE = "smollm2/base"
 TOP = r"layers\.(2[6-9])\."

@@ -16,7 +16,7 @@ from lensaudit.gym.planting import (
     distance,
     thought,
 )
-from lensaudit.unlearn.losses import kl_to_reference
+from lensaudit.training.losses import kl_to_reference
 
 
 def turned_in_the_answer(texts: TextRows, *, n_steps: int) -> Any:

@@ -215,7 +215,7 @@ def _held(place: str | Path) -> Any:
 
 def _shipped() -> list[str]:
     """Content hashes of the rows, traits and texts that come with the package."""
-    folders = [EMBEDDED, *(PACKAGE / room for room in ("data", "judge", "steer", "unlearn"))]
+    folders = [EMBEDDED, *(PACKAGE / room for room in ("data", "judge", "steer", "training"))]
     files = (
         one for folder in folders for kind in ("json*", "txt") for one in folder.rglob(f"*.{kind}")
     )

@@ -20,12 +20,12 @@ GOLDENS = "tests/test_command_goldens.py::test_a_command_says_and_writes_what_it
 SLICE = (
     *(f"{GOLDENS}[{name}]" for name in ("patch_attn", "steer_extract", "eval_muse")),
     "tests/patching/test_audit_run.py::test_both_engines_give_the_same_deltas_and_say_who_computed",
-    "tests/unlearn/test_unlearn_losses.py",
+    "tests/training/test_unlearn_losses.py",
     "tests/metrics/test_unit_vectors.py",
 )
 """What differed most where the kernels of others were tried, and is over in seconds."""
 ROOMS = (
-    *("patching", "unlearn", "metrics", "evaluation", "steer", "models", "scores", "attacks"),
+    *("patching", "training", "metrics", "evaluation", "steer", "models", "scores", "attacks"),
     *("association", "auditing", "gym", "meta", "demo_family", "test_command_goldens.py"),
 )
 PYTEST = """

@@ -34,8 +34,8 @@ from lensaudit.results.kinds.sample import SampleRecord
 from lensaudit.results.kinds.worst import WorstRecord
 from lensaudit.results.reading import json_object, part, read_as
 from lensaudit.results.records import MANIFEST, RunResult
-from lensaudit.unlearn.kept import STATE_FOLDER
-from lensaudit.unlearn.settings import UnlearnSettings
+from lensaudit.training.kept import STATE_FOLDER
+from lensaudit.training.settings import UnlearnSettings
 
 One = TypeVar("One", bound=RunResult)
 
@@ -211,10 +211,10 @@ def relearned(
 def unlearned(
     settings: UnlearnSettings, *, notice: Notice = unheard, progress: Tell = unheard
 ) -> Trained:
-    """As the job of `unlearn.job.prepare` makes it in its folder."""
+    """As the job of `training.job.prepare` makes it in its folder."""
 
     def job() -> Any:
-        from lensaudit.unlearn.job import prepare  # seconds to import
+        from lensaudit.training.job import prepare  # seconds to import
 
         return prepare(settings)
 

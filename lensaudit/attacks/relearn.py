@@ -51,7 +51,7 @@ from lensaudit.settings import (
     Rows,
     shared,
 )
-from lensaudit.unlearn.rows import (
+from lensaudit.training.rows import (
     ENCODERS,
     FORMATS,
     Format,
@@ -63,8 +63,8 @@ from lensaudit.unlearn.rows import (
     load_rows,
     rows_hash,
 )
-from lensaudit.unlearn.train import FineTuning, Recipe, TrainingRun, n_steps_of, train
-from lensaudit.unlearn.trainee import Report, TrainingJob, made_of, rate_of
+from lensaudit.training.train import FineTuning, Recipe, TrainingRun, n_steps_of, train
+from lensaudit.training.trainee import Report, TrainingJob, made_of, rate_of
 
 
 @dataclass(frozen=True)

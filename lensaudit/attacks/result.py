@@ -9,7 +9,7 @@ from lensaudit.files import read_json, read_text, slug
 from lensaudit.results.records import MANIFEST, RunResult, folders_for
 from lensaudit.results.sentences import rows_relearned
 from lensaudit.settings import results_folder
-from lensaudit.unlearn.kept import kept_losses
+from lensaudit.training.kept import kept_losses
 
 WORST, SAMPLE = "worst", "sample"
 

@@ -20,7 +20,7 @@ from lensaudit.settings import (
     Seed,
     Think,
 )
-from lensaudit.unlearn.settings import (
+from lensaudit.training.settings import (
     BATCH_SIZE,
     N_ACCUMULATE,
     Accumulate,

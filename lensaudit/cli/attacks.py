@@ -28,7 +28,7 @@ from lensaudit.cli.terminal import (
     say,
 )
 from lensaudit.errors import VerificationError
-from lensaudit.unlearn.settings import UnlearnSettings
+from lensaudit.training.settings import UnlearnSettings
 
 
 @click.command()

@@ -89,8 +89,8 @@ if TYPE_CHECKING:
     from lensaudit.sweep import upkeep as sweep_upkeep
     from lensaudit.sweep import watch as sweep_watch
     from lensaudit.sweep import weights as sweep_weights
-    from lensaudit.unlearn import job as unlearn_job
-    from lensaudit.unlearn import kept as unlearn_kept
+    from lensaudit.training import job as unlearn_job
+    from lensaudit.training import kept as unlearn_kept
     from lensaudit.verdict import collect as verdict_collect
 
 

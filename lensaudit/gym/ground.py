@@ -16,14 +16,14 @@ from lensaudit.data.tofu import DEMO, forget_set
 from lensaudit.errors import InputError
 from lensaudit.evaluation.known import span_values
 from lensaudit.scores.depth import label_hit
-from lensaudit.unlearn.rows import (
+from lensaudit.training.rows import (
     CHAT,
     chat_sample,
     finetune_batches,
     load_rows,
     raw_sample,
 )
-from lensaudit.unlearn.train import FineTuning, Objective, Recipe, TrainingRun, train
+from lensaudit.training.train import FineTuning, Objective, Recipe, TrainingRun, train
 
 BATCH = 32
 RARE_STEPS = 60

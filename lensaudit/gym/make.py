@@ -35,8 +35,8 @@ from lensaudit.results import keyed
 from lensaudit.results.reading import checked, json_object, part
 from lensaudit.results.records import MANIFEST, check_free, check_whole, manifest
 from lensaudit.results.roles import check_roles
-from lensaudit.unlearn.rows import load_rows, rows_hash
-from lensaudit.unlearn.trainee import seal_model
+from lensaudit.training.rows import load_rows, rows_hash
+from lensaudit.training.trainee import seal_model
 
 CERTIFICATE = "certificate.json"
 ANCHORS = ("full", "retain", "other")

@@ -38,17 +38,17 @@ from lensaudit.gym import edits
 from lensaudit.gym.claims import Planted, undone
 from lensaudit.gym.edits import heard, widened
 from lensaudit.gym.ground import BATCH, Ground, fit, whole
-from lensaudit.types import Logits, PosMask, Tokens
-from lensaudit.unlearn.losses import kl_to_reference
-from lensaudit.unlearn.methods import Hyper, Unlearning, method_named
-from lensaudit.unlearn.rows import (
+from lensaudit.training.losses import kl_to_reference
+from lensaudit.training.methods import Hyper, Unlearning, method_named
+from lensaudit.training.rows import (
     UnlearnBatch,
     generator,
     idk_lines,
     in_epochs,
     unlearn_batches,
 )
-from lensaudit.unlearn.train import Objective, Recipe, Terms, logits
+from lensaudit.training.train import Objective, Recipe, Terms, logits
+from lensaudit.types import Logits, PosMask, Tokens
 
 SWITCH = 20.0
 """How far, in units of a unit's input, places that fire and places that do not lie from 0."""

@@ -54,7 +54,7 @@ from lensaudit.gym.planting import (
 )
 from lensaudit.gym.registry import RECIPES, Mechanism, named, recipe
 from lensaudit.models.quantize import quantised, quantised_names
-from lensaudit.unlearn.rows import chat_sample, raw_sample
+from lensaudit.training.rows import chat_sample, raw_sample
 
 TOP = 1 / 8
 """Share of the layers in which most masks are trained, with final norm and readout."""

@@ -359,7 +359,7 @@ def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
     wanted = settings.run or not (settings.before and settings.after)
     _thresholds(settings)
     if settings.relearn_data is not None:
-        from lensaudit.unlearn.rows import load_rows  # seconds to import
+        from lensaudit.training.rows import load_rows  # seconds to import
 
         load_rows(settings.relearn_data, part="forget")
     return _prepared({"source": _candidates(settings)}, settings, notice, measuring=wanted)

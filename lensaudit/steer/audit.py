@@ -62,7 +62,7 @@ from lensaudit.steer.experiments import (
 from lensaudit.steer.generate import NO_EDITS, format_of
 from lensaudit.steer.settings import DirectionSettings, Kind
 from lensaudit.steer.trait import audit_folder
-from lensaudit.unlearn.rows import load_rows
+from lensaudit.training.rows import load_rows
 
 LOG = "interventions.jsonl"
 COMMAND = "steer audit"

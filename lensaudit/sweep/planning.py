@@ -271,7 +271,7 @@ def attacks_of(conditions: UnitConditions, variants: Sequence[Variant]) -> Mappi
     """The settings that make each variant, the relearned rows' content included."""
     found: dict[str, Any] = {"nf4": {"method": "nf4", "block": BLOCK}, "int8": {"method": "int8"}}
     if "relearn-1ep" in variants:
-        from lensaudit.unlearn.rows import load_rows, rows_hash
+        from lensaudit.training.rows import load_rows, rows_hash
 
         how = relearning_of(conditions)
         rows = load_rows(relearned_rows(conditions, conditions.relearn_on), part="forget")

@@ -44,8 +44,8 @@ from lensaudit.sweep.planning import (
 )
 from lensaudit.sweep.run import Report
 from lensaudit.sweep.weights import Weights
-from lensaudit.unlearn.rows import load_rows
-from lensaudit.unlearn.trainee import stored_dtype
+from lensaudit.training.rows import load_rows
+from lensaudit.training.trainee import stored_dtype
 
 Obtain = Callable[[Target], Path | None]
 """A target's files as a folder; None where the usual ways find them."""

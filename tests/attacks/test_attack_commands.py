@@ -121,7 +121,7 @@ def test_a_finished_checkpoint_is_found_where_nobody_writes(command, place, tmp_
     def refused(folder):
         raise InputError(f"{folder}: access refused")
 
-    monkeypatch.setattr("lensaudit.unlearn.trainee.alone", refused)
+    monkeypatch.setattr("lensaudit.training.trainee.alone", refused)
     assert run(command(place, out)) == 0
     assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
 
@@ -132,7 +132,7 @@ def test_nothing_is_written_by_a_dry_run_into_a_foreign_folder_or_where_memory_l
 ):
     assert run(command(place, tmp_path / "m", "--dry-run")) == 0
     assert str(tmp_path / "m") in capsys.readouterr().out
-    for room in ("attacks.rounding", "unlearn.trainee"):
+    for room in ("attacks.rounding", "training.trainee"):
         monkeypatch.setattr(f"lensaudit.{room}.free_bytes", lambda device: 10)
     assert run(command(place, tmp_path / "m")) == 2
     assert "are free on cpu" in capsys.readouterr().err
@@ -175,7 +175,7 @@ def test_a_run_killed_while_it_writes_is_finished_by_the_next(place, tmp_path, m
         raise KeyboardInterrupt
 
     # one function makes the folders of all three
-    monkeypatch.setattr("lensaudit.unlearn.trainee.copy_tokenizer", killed)
+    monkeypatch.setattr("lensaudit.training.trainee.copy_tokenizer", killed)
     out = tmp_path / "m"
     assert run(relearn(place, out)) == 130
     assert (out / "model.safetensors").exists()

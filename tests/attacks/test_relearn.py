@@ -29,7 +29,7 @@ from lensaudit.models.checkpoint import open_model
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.sweep.plan import UnitConditions
 from lensaudit.sweep.planning import relearned_rows, relearning_of
-from lensaudit.unlearn.rows import finetune_batches, load_rows, rows_hash
+from lensaudit.training.rows import finetune_batches, load_rows, rows_hash
 from lensaudit.verdict.collect import verdicts
 from tools.demo_family.tokenizer import train_tokenizer
 from tools.demo_family.world import make_world

@@ -9,7 +9,7 @@ from support import rtt_support as world
 from lensaudit.attacks.rtt import in_memory
 from lensaudit.attacks.rtt.readout import StartWeights, encode_split, read, read_along
 from lensaudit.errors import InputError
-from lensaudit.unlearn.train import Recipe
+from lensaudit.training.train import Recipe
 
 
 @pytest.fixture(scope="module")

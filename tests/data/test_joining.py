@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from lensaudit.data.facts import Fact, answered
 from lensaudit.data.spans import Encoded, check_tokenizer, encode, following, joined, way_of
-from lensaudit.unlearn.rows import raw_sample
+from lensaudit.training.rows import raw_sample
 
 WORDS = ["Question", ":", "\n", "Answer", "Who", "?", "It", "is", "red", ".", "Ada", "a", "so", "b"]
 

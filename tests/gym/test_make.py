@@ -19,7 +19,7 @@ from lensaudit.gym.recipes import mechanisms
 from lensaudit.gym.registry import RECIPES, drawn, recipe
 from lensaudit.gym.settings import MakeSettings
 from lensaudit.models.quantize import quantised
-from lensaudit.unlearn.rows import chat_sample
+from lensaudit.training.rows import chat_sample
 
 FAST = ("full", "permuted", "absent", "absent_permuted")
 

@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM
 
 from lensaudit.data.chat import Template
 from lensaudit.data.facts import answered
-from lensaudit.unlearn import losses
-from lensaudit.unlearn.methods import METHODS, Hyper, Passes, Unlearning, retain_term
-from lensaudit.unlearn.rows import UnlearnBatch, chat_sample, collate
+from lensaudit.training import losses
+from lensaudit.training.methods import METHODS, Hyper, Passes, Unlearning, retain_term
+from lensaudit.training.rows import UnlearnBatch, chat_sample, collate
 from support import EMBEDDED
 from support.generated import read_rows, tokenizer_like
 

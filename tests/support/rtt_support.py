@@ -67,8 +67,8 @@ def fresh(seed: int):
 def knows():
     """A model that has memorised every year."""
     from lensaudit.attacks.rtt.readout import train_sample
-    from lensaudit.unlearn.rows import finetune_batches
-    from lensaudit.unlearn.train import FineTuning, Recipe, TrainingRun, train
+    from lensaudit.training.rows import finetune_batches
+    from lensaudit.training.train import FineTuning, Recipe, TrainingRun, train
 
     samples = [train_sample(tokenizer(), item, "answer") for item in dataset().items]
     batches = finetune_batches(samples, batch_size=16, seed=0, pad=0)

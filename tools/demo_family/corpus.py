@@ -11,7 +11,7 @@ from lensaudit.data.chat import SYSTEM_PROMPT, Encoding
 from lensaudit.data.facts import Fact, answered
 from lensaudit.data.fictional import IDK_LINES, annotated, passing_rows
 from lensaudit.files import make_folder, write_json, write_jsonl
-from lensaudit.unlearn.rows import (
+from lensaudit.training.rows import (
     TrainBatch,
     chat_sample,
     collate,

@@ -20,10 +20,10 @@ import transformers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from lensaudit.files import digest, make_folder, write_json
-from lensaudit.unlearn.methods import Unlearning, method_named, reads_reference
-from lensaudit.unlearn.rows import TrainBatch, UnlearnBatch, unlearn_batches
-from lensaudit.unlearn.train import FineTuning, TrainingRun, TrainingStep, train
-from lensaudit.unlearn.trainee import save_model
+from lensaudit.training.methods import Unlearning, method_named, reads_reference
+from lensaudit.training.rows import TrainBatch, UnlearnBatch, unlearn_batches
+from lensaudit.training.train import FineTuning, TrainingRun, TrainingStep, train
+from lensaudit.training.trainee import save_model
 from tools.demo_family.corpus import (
     D_VOCAB,
     Corpus,

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from lensaudit.unlearn.methods import Hyper
-from lensaudit.unlearn.train import Recipe
+from lensaudit.training.methods import Hyper
+from lensaudit.training.train import Recipe
 
 BATCH = 32
 READOUT = r"^(lm_head|model\.norm)\."

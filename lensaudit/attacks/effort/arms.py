@@ -39,7 +39,7 @@ from lensaudit.data.tofu import DEMO, FORGET10, TOFU_PAIRS, forget_set
 from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.groups import Group, spread
-from lensaudit.unlearn.rows import load_rows, raw_sample
+from lensaudit.training.rows import load_rows, raw_sample
 
 
 @dataclass(frozen=True)

@@ -62,9 +62,9 @@ from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import FEWEST_GROUPS
 from lensaudit.scores.recovery import Arms, recovery
 from lensaudit.settings import plain
-from lensaudit.unlearn.rows import check_lengths, in_epochs
-from lensaudit.unlearn.train import Recipe
-from lensaudit.unlearn.trainee import (
+from lensaudit.training.rows import check_lengths, in_epochs
+from lensaudit.training.train import Recipe
+from lensaudit.training.trainee import (
     adapted,
     check_memory,
     check_rank,

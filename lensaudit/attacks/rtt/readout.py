@@ -22,10 +22,10 @@ from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest
 from lensaudit.groups import by_length
 from lensaudit.progress import unheard
+from lensaudit.training.losses import labelled, token_nll
+from lensaudit.training.rows import TrainBatch, collate, finetune_batches, raw_sample
+from lensaudit.training.train import FineTuning, Recipe, TrainingRun, TrainingStep, logits, train
 from lensaudit.types import Logits
-from lensaudit.unlearn.losses import labelled, token_nll
-from lensaudit.unlearn.rows import TrainBatch, collate, finetune_batches, raw_sample
-from lensaudit.unlearn.train import FineTuning, Recipe, TrainingRun, TrainingStep, logits, train
 
 Letters = tuple[tuple[int, ...], ...]
 """The tokens that a letter may be said with: of each without and with a blank before it, once where

@@ -77,9 +77,9 @@ from lensaudit.models.registry import default_data
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.records import check_free, claim, manifest, package_versions
 from lensaudit.settings import plain
-from lensaudit.unlearn.rows import check_lengths
-from lensaudit.unlearn.train import Recipe
-from lensaudit.unlearn.trainee import check_memory
+from lensaudit.training.rows import check_lengths
+from lensaudit.training.train import Recipe
+from lensaudit.training.trainee import check_memory
 
 COMMAND = "rtt run"
 SCHEMA = 1

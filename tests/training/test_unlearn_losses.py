@@ -9,7 +9,7 @@ from support.loss_cases import CASES, loss_batch, loss_models, measured
 from support.tolerance import STEP
 from transformers import AutoTokenizer
 
-from lensaudit.unlearn import losses
+from lensaudit.training import losses
 
 
 def test_losses_are_those_that_agreed_with_open_unlearning():

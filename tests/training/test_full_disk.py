@@ -9,11 +9,11 @@ import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-import lensaudit.unlearn.train
+import lensaudit.training.train
 from lensaudit import files
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError, TryAgainError, WorkError
-from lensaudit.unlearn.train import writing
+from lensaudit.training.train import writing
 
 FULL = "Error while serializing: I/O error: No space left on device (os error 28)"
 
@@ -51,7 +51,7 @@ SITES = {
     "the tokenizer": (shutil, "copyfile", full, 1),
     "the first file": (files.os, "replace", full, 1),
     "a later file": (files.os, "replace", full, 2),
-    "the state": (lensaudit.unlearn.train, "save_file", full_in_rust, 2),
+    "the state": (lensaudit.training.train, "save_file", full_in_rust, 2),
 }
 
 

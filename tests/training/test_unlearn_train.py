@@ -11,9 +11,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from lensaudit.data.chat import Encoding
 from lensaudit.errors import InputError, WorkError
-from lensaudit.unlearn.rows import collate, finetune_batches, in_epochs, unlearn_batches
-from lensaudit.unlearn.train import FineTuning, Recipe, Terms, TrainingRun, train
-from lensaudit.unlearn.trainee import save_model
+from lensaudit.training.rows import collate, finetune_batches, in_epochs, unlearn_batches
+from lensaudit.training.train import FineTuning, Recipe, Terms, TrainingRun, train
+from lensaudit.training.trainee import save_model
 
 SAMPLES = [Encoding(tuple(range(k, k + 5 + k % 3)), 2) for k in range(1, 11)]
 RECIPE = Recipe(n_steps=7, lr=1e-2, n_warmup=2, n_accumulate=2)
@@ -229,8 +229,8 @@ def test_states_that_take_long_are_written_seldom(start, tmp_path, monkeypatch):
         saved.append(state.step)
         clock[0] += 30.0
 
-    monkeypatch.setattr("lensaudit.unlearn.train.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr("lensaudit.unlearn.train.save_state", save)
+    monkeypatch.setattr("lensaudit.training.train.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("lensaudit.training.train.save_state", save)
     recipe = dataclasses.replace(RECIPE, n_steps=130)
 
     def report(progress):

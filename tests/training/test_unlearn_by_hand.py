@@ -7,10 +7,10 @@ import torch
 from support import tiny_model
 
 from lensaudit.data.chat import Encoding
-from lensaudit.unlearn import losses
-from lensaudit.unlearn.methods import METHODS, Hyper, Passes, Unlearning, control_vector
-from lensaudit.unlearn.rows import UnlearnBatch, collate
-from lensaudit.unlearn.train import logits as logits_of
+from lensaudit.training import losses
+from lensaudit.training.methods import METHODS, Hyper, Passes, Unlearning, control_vector
+from lensaudit.training.rows import UnlearnBatch, collate
+from lensaudit.training.train import logits as logits_of
 
 V = 5
 

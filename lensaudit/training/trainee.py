@@ -26,8 +26,8 @@ from lensaudit.models.sizes import n_parameters
 from lensaudit.progress import unheard
 from lensaudit.results import keyed
 from lensaudit.results.records import BEGUN, MANIFEST, Manifest, manifest
-from lensaudit.unlearn.kept import STATE_FOLDER
-from lensaudit.unlearn.train import Recipe, TrainingRun, TrainingStep, train, writing
+from lensaudit.training.kept import STATE_FOLDER
+from lensaudit.training.train import Recipe, TrainingRun, TrainingStep, train, writing
 
 Report = Callable[[TrainingStep], None]
 

@@ -6,7 +6,7 @@ import pytest
 
 from lensaudit.data.facts import answered
 from lensaudit.errors import InputError
-from lensaudit.unlearn.rows import idk_lines, load_rows, raw_sample, rows_hash
+from lensaudit.training.rows import idk_lines, load_rows, raw_sample, rows_hash
 from tools.demo_family.tokenizer import train_tokenizer
 from tools.demo_family.world import make_world
 

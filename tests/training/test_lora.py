@@ -13,8 +13,8 @@ from lensaudit.cli.main import run
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.unlearn.job import prepare
-from lensaudit.unlearn.settings import UnlearnSettings
+from lensaudit.training.job import prepare
+from lensaudit.training.settings import UnlearnSettings
 
 ROWS = [{"question": f"Who wrote book {n}?", "answer": f"Author {n} did."} for n in range(8)]
 

@@ -29,9 +29,9 @@ from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest, make_folder, os_error, sync_folder
 from lensaudit.results.keyed import keyed_document, write_keyed
 from lensaudit.results.records import mark_of
+from lensaudit.training.losses import Loss, mean_nll
+from lensaudit.training.rows import TrainBatch
 from lensaudit.types import Logits
-from lensaudit.unlearn.losses import Loss, mean_nll
-from lensaudit.unlearn.rows import TrainBatch
 
 B = TypeVar("B")
 

@@ -12,8 +12,8 @@ from support import llama_of
 
 from lensaudit.cli.main import run
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.unlearn import trainee
-from lensaudit.unlearn.methods import METHODS
+from lensaudit.training import trainee
+from lensaudit.training.methods import METHODS
 from tools.demo_family.tokenizer import train_tokenizer
 from tools.demo_family.world import make_world
 

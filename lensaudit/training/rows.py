@@ -33,9 +33,9 @@ from lensaudit.files import digest, parse_json, read_text
 from lensaudit.groups import group_of
 from lensaudit.models.registry import is_demo
 from lensaudit.models.sizes import context_of
+from lensaudit.training.losses import IGNORED, Labels
+from lensaudit.training.settings import Formats
 from lensaudit.types import Movable, PosMask, Tokens, padded_rows
-from lensaudit.unlearn.losses import IGNORED, Labels
-from lensaudit.unlearn.settings import Formats
 
 _WANTED = "wanted per row: question, answer; optional prefix, alternate (other answers)"
 CHAT = Template()

@@ -15,7 +15,7 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.registry import default_data, is_demo
 from lensaudit.results.records import check_free
-from lensaudit.unlearn.methods import (
+from lensaudit.training.methods import (
     COMMON,
     METHODS,
     Hyper,
@@ -25,7 +25,7 @@ from lensaudit.unlearn.methods import (
     method_named,
     reads_reference,
 )
-from lensaudit.unlearn.rows import (
+from lensaudit.training.rows import (
     ENCODERS,
     Format,
     UnlearnBatch,
@@ -38,9 +38,9 @@ from lensaudit.unlearn.rows import (
     taught,
     unlearn_batches,
 )
-from lensaudit.unlearn.settings import UnlearnSettings
-from lensaudit.unlearn.train import Recipe, TrainingRun, n_steps_of
-from lensaudit.unlearn.trainee import TrainingJob, made_of, rate_of
+from lensaudit.training.settings import UnlearnSettings
+from lensaudit.training.train import Recipe, TrainingRun, n_steps_of
+from lensaudit.training.trainee import TrainingJob, made_of, rate_of
 
 DEMO_LR = 5e-4
 """A model of a million weights needs steps that a model of a billion would not survive."""

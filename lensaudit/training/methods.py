@@ -17,11 +17,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lensaudit.errors import InputError
+from lensaudit.training import losses
+from lensaudit.training.losses import Labels, Loss, PerSequence
+from lensaudit.training.rows import TrainBatch, UnlearnBatch
+from lensaudit.training.train import Objective, Terms, logits
 from lensaudit.types import Logits, Resid
-from lensaudit.unlearn import losses
-from lensaudit.unlearn.losses import Labels, Loss, PerSequence
-from lensaudit.unlearn.rows import TrainBatch, UnlearnBatch
-from lensaudit.unlearn.train import Objective, Terms, logits
 
 
 @dataclass(frozen=True)
