@@ -34,7 +34,7 @@ from .scores.depth import depth_score as depth_score, span_logprob as span_logpr
 # what the commands do
 from .association.calls import know as know
 from .attacks.calls import effort as effort, worst as worst
-from .auditing.calls import evaluate as evaluate
+from .doors.python import evaluate as evaluate
 from .doors.python import audit as audit, patch as patch
 from .doors.cached import cache as cache
 from .doors.streams import lens as lens

@@ -62,7 +62,7 @@ CLAIMS = {
         "association/test_know_refusals.py::test_a_model_of_ones_own_needs_no_other_and_no_network"
     ),
     "keywords are the command's options": (
-        "auditing/test_doors.py::test_keywords_are_the_fields_of_the_settings"
+        "ask/test_door.py::test_keywords_are_the_fields_of_the_settings"
     ),
     "an intervention a pure function of the stream": (
         "patching/test_interventions.py::test_interventions_do_not_write_into_the_stream"

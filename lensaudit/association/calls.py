@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lensaudit.asked import usual_place
+from lensaudit.ask.again import usual_place
+from lensaudit.ask.door import door, notice, places_for
 from lensaudit.association.question import asked_of_know, know_key
 from lensaudit.association.result import COMMAND, KnowResult
 from lensaudit.association.settings import KnowSettings
-from lensaudit.auditing.calls import answered, door, notice, places_for, told
+from lensaudit.auditing.calls import answered, told
 from lensaudit.auditing.result import SUMMARY
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard

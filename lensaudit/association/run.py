@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lensaudit.asked import own_place, usual_place
+from lensaudit.ask.again import own_place, usual_place
 from lensaudit.association.endpoint import (
     Heard,
     NotRead,

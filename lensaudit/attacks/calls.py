@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lensaudit.asked import ANCHORS, Asked, once, usual_place
+from lensaudit.ask.again import ANCHORS, Asked, once, usual_place
+from lensaudit.ask.door import door, notice, places_for
 from lensaudit.attacks.result import (
     SAMPLE,
     WORST,
@@ -25,7 +26,6 @@ from lensaudit.attacks.settings import (
     StudySettings,
     WorstSettings,
 )
-from lensaudit.auditing.calls import door, notice, places_for
 from lensaudit.auditing.result import SUMMARY
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.kinds.effort import EffortRecord

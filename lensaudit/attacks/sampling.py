@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lensaudit.asked import own_place, usual_place
+from lensaudit.ask.again import own_place, usual_place
 from lensaudit.attacks.elicit import AttackedModel, chosen
 from lensaudit.attacks.result import SAMPLE as COMMAND
 from lensaudit.attacks.settings import SampleSettings

@@ -26,7 +26,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lensaudit.asked import own_place, usual_place
+from lensaudit.ask.again import own_place, usual_place
 from lensaudit.attacks.elicit import (
     LEAK_K,
     Attack,

@@ -1,10 +1,4 @@
-"""The application from Python: one typed call does what a command does; what is answered is read.
-
-    result = la.audit("demo/npo", out="npo", limit=8)
-    first, second = la.patch(["demo/npo", "demo/idknll"], out="both", tau=0.1)
-
-Keywords are the fields of a settings record. A file or folder is text or a `Path`. Several models
-give a list, in their order; one that is named twice stands in it twice and is computed once.
+"""The application: what was asked before is read from its files, anything else is made.
 
 A finished run says in its manifests what it was asked, as a hash (`question`). Whoever asks the
 same again is given what the files say, and no model library is imported for it; in any doubt the
@@ -12,22 +6,11 @@ run is made again.
 """
 
 import functools
-import inspect
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import (
-    Any,
-    ParamSpec,
-    Protocol,
-    TypeVar,
-    cast,
-    overload,
-    runtime_checkable,
-)
+from typing import Any, TypeVar
 
-from lensaudit.auditing.acting import acting
 from lensaudit.auditing.question import (
     audit_folder,
     audit_key,
@@ -52,85 +35,9 @@ from lensaudit.models.hashing import looking
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.keyed import Key, Question
-from lensaudit.results.reading import given_to, place_in
 from lensaudit.results.records import COMPARISON_MANIFEST, MANIFEST, folders_for
-from lensaudit.settings import Place, named, path_of
 
-P = ParamSpec("P")
-S = TypeVar("S")
 R = TypeVar("R")
-
-notice = logging.getLogger("lensaudit").warning
-"""Remarks on a result; without a handler Python prints them on stderr."""
-
-
-@runtime_checkable
-class Door(Protocol[P, R]):
-    """A call whose keywords are the fields of a settings record, which it holds as `settings`."""
-
-    @overload
-    def __call__(
-        self,
-        source: Place,
-        out: Place | None = None,
-        progress: Tell = unheard,
-        *args: P.args,
-        **settings: P.kwargs,
-    ) -> R: ...
-    @overload
-    def __call__(
-        self,
-        source: Sequence[Place],
-        out: Place | None = None,
-        progress: Tell = unheard,
-        *args: P.args,
-        **settings: P.kwargs,
-    ) -> list[R]: ...
-
-
-Work = Callable[[tuple[str, ...], S, Path | None, Tell], Sequence[R]]
-"""Names of models, settings, folder of results, who is told -> a result for each model."""
-
-
-_PLAIN = inspect.Parameter.POSITIONAL_OR_KEYWORD
-_FIRST = (
-    inspect.Parameter("source", _PLAIN, annotation=Place | Sequence[Place]),
-    inspect.Parameter("out", _PLAIN, annotation=Place | None, default=None),
-    inspect.Parameter("progress", _PLAIN, annotation=Tell, default=unheard),
-)
-
-
-def door(record: Callable[P, S]) -> Callable[[Work[S, R]], Door[P, R]]:
-    """Give a function the fields of `record` as keywords, and one model or several."""
-
-    def decorate(work: Work[S, R]) -> Door[P, R]:
-        make = cast(Callable[..., S], record)
-        keywords = inspect.signature(record).parameters
-
-        @functools.wraps(work, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
-        def called(
-            source: Place | Sequence[Place],
-            out: Place | None = None,
-            progress: Tell = unheard,
-            **settings: Any,
-        ) -> R | list[R]:
-            given = given_to(work.__name__, record, settings)
-            one = isinstance(source, str | Path)
-            listed = source if isinstance(source, Iterable) and not one else [source]
-            names = tuple(named(place_in(work.__name__, each)) for each in listed)
-            if not names:
-                raise InputError(f"{work.__name__}([]): no model; name one, or several in a list")
-            asked = tuple(dict.fromkeys(names))
-            chosen = acting(make(**given), {"source": names})
-            results = work(asked, chosen, path_of(out), progress)
-            found = dict(zip(asked, results, strict=True))
-            return found[names[0]] if one else [found[name] for name in names]
-
-        vars(called)["__signature__"] = inspect.Signature([*_FIRST, *keywords.values()])
-        vars(called)["settings"] = record
-        return cast(Door[P, R], called)
-
-    return decorate
 
 
 def patched(
@@ -305,26 +212,3 @@ def told(
                 notice(line)
             return found
     return None
-
-
-def places_for(names: tuple[str, ...], out: Path | None) -> dict[str, Path | None]:
-    """Folder of each model: `out` of the only one, one in it for several; None: the usual one."""
-    return {**folders_for(names, out)} if out is not None else dict.fromkeys(names)
-
-
-@door(EvaluateSettings)
-def evaluate(
-    source: tuple[str, ...], settings: EvaluateSettings, out: Path | None, progress: Tell
-) -> Sequence[EvaluationResult]:
-    """Compute the metrics of a suite: what models still say, and what their outputs betray.
-
-    As `lensaudit eval`: `out` is experiments/out/<source>-<suite>. UDS is among the metrics where
-    `retain` is named.
-
-    >>> la.evaluate("demo/npo", out="said", limit=8).summary["forget_Q_A_Prob"]  # doctest: +SKIP
-    0.04
-    """
-    return [
-        evaluated(one, settings, place, notice=notice, progress=progress)
-        for one, place in places_for(source, out).items()
-    ]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lensaudit.activations import inventory as activations_inventory
     from lensaudit.activations import naming as activations_naming
     from lensaudit.activations import upkeep as activations_upkeep
+    from lensaudit.ask import acting as ask_acting
     from lensaudit.association import calls as association_calls
     from lensaudit.association import canaries as association_canaries
     from lensaudit.association import demo as association_demo
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from lensaudit.attacks.effort import runs as effort_runs
     from lensaudit.attacks.rtt import study as rtt_study
     from lensaudit.attacks.rtt import summary as rtt_summary
-    from lensaudit.auditing import acting as auditing_acting
     from lensaudit.auditing import audit as auditing_audit
     from lensaudit.auditing import calls as auditing_calls
     from lensaudit.auditing import evaluate as auditing_evaluate

@@ -84,7 +84,7 @@ def _left_out(settings: Any, beside: Mapping[str, Any]) -> Collection[str]:
         InputError: an option that was typed cannot act.
     """
     running = click.get_current_context()
-    found = library.auditing_acting.idle(
+    found = library.ask_acting.idle(
         settings, {name: beside[name] for name in ("source",) if name in beside}
     )
     for name, line in found.items():

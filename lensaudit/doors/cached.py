@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lensaudit.auditing.calls import door, notice
+from lensaudit.ask.door import door, notice
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.progress import Tell
 from lensaudit.results.records import RunResult

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from lensaudit.asked import Asked, once
+from lensaudit.ask.again import Asked, once
 from lensaudit.evaluation.settings import HarnessSettings
 from lensaudit.files import slug
 from lensaudit.progress import Notice

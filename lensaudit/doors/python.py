@@ -1,6 +1,7 @@
-"""`la.patch` and `la.audit`: results that show themselves, as frames, pictures and in notebooks.
+"""`la.patch`, `la.audit` and `la.evaluate`.
 
-pandas and matplotlib are imported when they are asked for.
+Depths show themselves, as frames, as pictures and in notebooks; pandas and matplotlib are imported
+when they are asked for.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,10 +10,11 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lensaudit.ask.door import door, notice, places_for
 from lensaudit.association.calls import WHO_HAS_WHAT
-from lensaudit.auditing.calls import audited, door, notice, patched
-from lensaudit.auditing.result import AuditResult, PatchResult
-from lensaudit.auditing.settings import AuditSettings
+from lensaudit.auditing.calls import audited, evaluated, patched
+from lensaudit.auditing.result import AuditResult, EvaluationResult, PatchResult
+from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Tell
 from lensaudit.verdict.decide import said as sentence
@@ -143,3 +145,21 @@ def audit(
     """
     found = audited(source, settings, out, who=WHO_HAS_WHAT, notice=notice, progress=progress)
     return list(map(shown_audit, found.results))
+
+
+@door(EvaluateSettings)
+def evaluate(
+    source: tuple[str, ...], settings: EvaluateSettings, out: Path | None, progress: Tell
+) -> Sequence[EvaluationResult]:
+    """Compute the metrics of a suite: what models still say, and what their outputs betray.
+
+    As `lensaudit eval`: `out` is experiments/out/<source>-<suite>. UDS is among the metrics where
+    `retain` is named.
+
+    >>> la.evaluate("demo/npo", out="said", limit=8).summary["forget_Q_A_Prob"]  # doctest: +SKIP
+    0.04
+    """
+    return [
+        evaluated(one, settings, place, notice=notice, progress=progress)
+        for one, place in places_for(source, out).items()
+    ]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lensaudit.asked import Asked, once
+from lensaudit.ask.again import Asked, once
 from lensaudit.errors import WorkError
 from lensaudit.progress import Notice, Tell
 from lensaudit.results.kinds.directions import DirectionsRecord

@@ -23,11 +23,12 @@ from transformers import (
 )
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
+from lensaudit.ask.acting import acting
+from lensaudit.ask.door import notice
 from lensaudit.association.question import asked_of_know
 from lensaudit.association.result import KnowResult
 from lensaudit.association.run import know_into
-from lensaudit.auditing.acting import acting
-from lensaudit.auditing.calls import notice, patched
+from lensaudit.auditing.calls import patched
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.question import asked_of_patch, own_data
 from lensaudit.auditing.result import EvaluationResult, PatchResult

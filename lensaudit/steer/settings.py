@@ -62,7 +62,7 @@ class ExtractSettings(TraitSettings, Caches):
     needs: ClassVar = needing(JudgeAccess, Needs("filter_judge", none_of=("none", "idk")))
 
     def idle(self) -> Mapping[str, str]:
-        """Options that do nothing for answers that are written -> why; see `auditing.acting`."""
+        """Options that do nothing for answers that are written -> why; see `ask.acting`."""
         from lensaudit.steer.extract import idle  # seconds to import
 
         return idle(self)

@@ -30,7 +30,7 @@ from lensaudit.results.records import MANIFEST, check_free
 from lensaudit.settings import Option, option_in, results_folder, several
 
 R = TypeVar("R")
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parents[1]
 MOST_FILES = 256
 """Of a folder that is named: of one with more nobody knows what it is."""
 ANCHORS = ("--full", "--retain")

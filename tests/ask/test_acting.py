@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar
 import pytest
 
 import lensaudit as la
+from lensaudit.ask import acting
 from lensaudit.association.settings import KnowSettings
 from lensaudit.attacks.settings import EffortSettings, SampleSettings
-from lensaudit.auditing import acting
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
 from lensaudit.errors import InputError
 from lensaudit.judge.settings import LogSettings

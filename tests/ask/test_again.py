@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support import EMBEDDED
 
-from lensaudit.asked import Asked, once
+from lensaudit.ask.again import Asked, once
 from lensaudit.attacks.settings import RoundSettings, StudySettings, WorstSettings
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 import lensaudit as la
-from lensaudit.auditing.calls import named
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.settings import PatchSettings
+from lensaudit.settings import named
 
 FEW = {"limit": 5, "layers": "14,15", "align": "none"}
 """One question of each of five authors: the fewest that have an interval."""
