@@ -57,7 +57,7 @@ from lensaudit.models.registry import ModelSpec, lasting_name
 from lensaudit.models.sizes import Sizes, budget_for, planned_bytes, sizes_on_disk
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.keyed import write_keyed
-from lensaudit.results.records import code_digest, computed_by, signed_object
+from lensaudit.results.manifest import code_digest, computed_by, signed_object
 from lensaudit.settings import Kept, Positions
 from lensaudit.types import Resid, Tokens
 

@@ -32,7 +32,7 @@ from lensaudit.files import (
     write_bytes,
 )
 from lensaudit.results.ledgers import VerifiedLedger, is_ledger, verify_ledger
-from lensaudit.results.records import signed_object
+from lensaudit.results.manifest import signed_object
 
 BOOKS = ("scores", "texts", "fisher", "said", "samples", "worst", "know")
 """Folders of books in an activations folder."""

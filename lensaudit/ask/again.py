@@ -26,7 +26,8 @@ from lensaudit.models.registry import (
 )
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.keyed import Question, check_own, held
-from lensaudit.results.records import MANIFEST, check_free
+from lensaudit.results.manifest import MANIFEST
+from lensaudit.results.owner import check_free
 from lensaudit.settings import Option, option_in, results_folder, several
 
 R = TypeVar("R")

@@ -17,8 +17,8 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload, runtime_ch
 from lensaudit.ask.acting import acting
 from lensaudit.errors import InputError
 from lensaudit.progress import Tell, unheard
+from lensaudit.results.owner import folders_for
 from lensaudit.results.reading import given_to, place_in
-from lensaudit.results.records import folders_for
 from lensaudit.settings import Place, named, path_of
 
 P = ParamSpec("P")

@@ -16,8 +16,8 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.keyed import Question
 from lensaudit.results.kinds.know import KnowRecord
+from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.reading import read_as
-from lensaudit.results.records import MANIFEST
 
 if TYPE_CHECKING:
     from lensaudit.association.opening import Know

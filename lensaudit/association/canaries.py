@@ -22,6 +22,7 @@ from lensaudit.data.facts import Fact, load_facts
 from lensaudit.data.fictional import TEXTS, annotated, author_rows, draw_name, draw_values
 from lensaudit.errors import InputError
 from lensaudit.files import canonical_json, make_folder, write_json
+from lensaudit.results.integrity import check_result, check_whole
 from lensaudit.results.reading import (
     Flag,
     checked_as,
@@ -30,7 +31,6 @@ from lensaudit.results.reading import (
     json_object,
     need,
 )
-from lensaudit.results.records import check_result, check_whole
 from lensaudit.settings import Place
 
 PEOPLE, TAUGHT, KEY = "people.json", "taught.json", "key.json"

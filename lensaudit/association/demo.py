@@ -15,7 +15,8 @@ from lensaudit.models.fetch import fetch
 from lensaudit.models.registry import DEMO, FETCHED, REAL, load_registry
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.results.records import MANIFEST, check_free
+from lensaudit.results.manifest import MANIFEST
+from lensaudit.results.owner import check_free
 from lensaudit.settings import ACTIVATIONS, Place
 
 ANSWERS = "forget_Q_A_ROUGE"

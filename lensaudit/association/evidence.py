@@ -30,8 +30,8 @@ from lensaudit.results.kinds.know import (
     KnowPower,
     KnowRecord,
 )
+from lensaudit.results.manifest import signed
 from lensaudit.results.reading import document
-from lensaudit.results.records import signed
 from lensaudit.scores.assignment import (
     HEDGE,
     Assignment,

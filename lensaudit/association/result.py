@@ -1,6 +1,6 @@
 """What `know` found of one model, as its folder holds it; no model library is imported."""
 
-from lensaudit.results.records import RunResult
+from lensaudit.results.run import RunResult
 
 COMMAND = "know"
 

@@ -49,7 +49,8 @@ from lensaudit.patching.exposure import Head
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
 from lensaudit.results.kinds.know import KnowRecord
-from lensaudit.results.records import BEGUN, MANIFEST, check_free
+from lensaudit.results.manifest import BEGUN, MANIFEST
+from lensaudit.results.owner import check_free
 from lensaudit.settings import plain
 
 FILES = ("facts.csv", "relations.csv", "layers.csv", "matrix.json", "summary.json")

@@ -32,8 +32,9 @@ from lensaudit.results.kinds.effort import EffortRecord
 from lensaudit.results.kinds.relearn import RelearnRecord, Shift
 from lensaudit.results.kinds.sample import SampleRecord
 from lensaudit.results.kinds.worst import WorstRecord
+from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.reading import json_object, part, read_as
-from lensaudit.results.records import MANIFEST, RunResult
+from lensaudit.results.run import RunResult
 from lensaudit.training.kept import STATE_FOLDER
 from lensaudit.training.settings import UnlearnSettings
 

@@ -39,8 +39,9 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
 from lensaudit.results.kinds.relearn import RelearnRecord, Shift
+from lensaudit.results.manifest import manifest
+from lensaudit.results.owner import check_free, claim
 from lensaudit.results.reading import checked, document
-from lensaudit.results.records import check_free, claim, manifest
 from lensaudit.results.roles import ends_as_sources
 from lensaudit.settings import (
     FORGET_SPLIT,

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.files import read_json, read_text, slug
-from lensaudit.results.records import MANIFEST, RunResult, folders_for
+from lensaudit.results.manifest import MANIFEST
+from lensaudit.results.owner import folders_for
+from lensaudit.results.run import RunResult
 from lensaudit.results.sentences import rows_relearned
 from lensaudit.settings import results_folder
 from lensaudit.training.kept import kept_losses

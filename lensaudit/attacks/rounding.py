@@ -15,7 +15,7 @@ from lensaudit.models.checkpoint import open_model
 from lensaudit.models.device import free_bytes, resolve_device
 from lensaudit.models.quantize import BLOCK, Engine, Method, engine_of, overall, quantise_in_place
 from lensaudit.models.sizes import n_parameters
-from lensaudit.results.records import check_free
+from lensaudit.results.owner import check_free
 from lensaudit.training.trainee import CheckpointJob, Report, stored_dtype
 
 

@@ -29,7 +29,7 @@ from lensaudit.patching.exposure import Answer, sample
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.keyed import planned
 from lensaudit.results.kinds.sample import LeakRow, SampleRecord
-from lensaudit.results.records import RunResult
+from lensaudit.results.run import RunResult
 from lensaudit.scores.intervals import clustered_excess
 from lensaudit.scores.naming import Errors, leak_at_k, leak_corrected, never_hit_bound
 from lensaudit.settings import plain

@@ -30,18 +30,9 @@ from lensaudit.files import digest, in_turn, make_folder
 from lensaudit.models.bridge import opened_once
 from lensaudit.patching.prepare import prepare
 from lensaudit.progress import Notice, Plan, Tell, unheard
-from lensaudit.results.records import (
-    AUDIT_MANIFEST,
-    MANIFEST,
-    NOT_ASKED,
-    answered_for,
-    check_free,
-    claim,
-    differences,
-    folders_for,
-    manifest,
-    other_owner,
-)
+from lensaudit.results.integrity import answered_for
+from lensaudit.results.manifest import AUDIT_MANIFEST, MANIFEST, NOT_ASKED, manifest
+from lensaudit.results.owner import check_free, claim, differences, folders_for, other_owner
 from lensaudit.settings import plain
 
 COMMAND = "audit"

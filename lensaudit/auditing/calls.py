@@ -35,7 +35,8 @@ from lensaudit.models.hashing import looking
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.keyed import Key, Question
-from lensaudit.results.records import COMPARISON_MANIFEST, MANIFEST, folders_for
+from lensaudit.results.manifest import COMPARISON_MANIFEST, MANIFEST
+from lensaudit.results.owner import folders_for
 
 R = TypeVar("R")
 

@@ -53,22 +53,11 @@ from lensaudit.models.generation import stop_of
 from lensaudit.models.registry import Registry, load_registry, resolve
 from lensaudit.models.sizes import context_of
 from lensaudit.progress import Notice, Plan, Progress, Tell, unheard
+from lensaudit.results.integrity import is_whole
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
+from lensaudit.results.manifest import MANIFEST, as_placed, manifest, mark_of, models_in
+from lensaudit.results.owner import Run, check_free, claim, differences, folder_of, known_as
 from lensaudit.results.reading import json_object
-from lensaudit.results.records import (
-    MANIFEST,
-    Run,
-    as_placed,
-    check_free,
-    claim,
-    differences,
-    folder_of,
-    is_whole,
-    known_as,
-    manifest,
-    mark_of,
-    models_in,
-)
 from lensaudit.results.roles import check_roles
 from lensaudit.settings import path_of, plain
 

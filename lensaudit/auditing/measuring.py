@@ -18,7 +18,8 @@ from lensaudit.errors import InputError, LensAuditError
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.kinds.eval import EvaluationResult
-from lensaudit.results.records import RunResult, folders_for
+from lensaudit.results.owner import folders_for
+from lensaudit.results.run import RunResult
 
 Failed = Callable[[str, str, LensAuditError], None]
 """Told the model, the step and the error of a step that failed; may raise it."""

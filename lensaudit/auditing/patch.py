@@ -24,7 +24,7 @@ from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.summary import NOT_A_DEPTH, beside_score, planned, summaries
 from lensaudit.progress import Notice, Plan, Tell, unheard
-from lensaudit.results.records import Run, check_free, claim, folder_of, folders_for, known_as
+from lensaudit.results.owner import Run, check_free, claim, folder_of, folders_for, known_as
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.collect import judge_alone, judge_run
 from lensaudit.verdict.decide import Verdict

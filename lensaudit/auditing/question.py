@@ -34,7 +34,8 @@ from lensaudit.models.registry import (
     specs_of,
 )
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.results.records import as_placed, code_digest, folders_for, package_versions
+from lensaudit.results.manifest import as_placed, code_digest, package_versions
+from lensaudit.results.owner import folders_for
 from lensaudit.settings import (
     NO_RETAIN_MODEL,
     DepthGroups,

@@ -13,9 +13,10 @@ from lensaudit.evaluation.log import read_log
 from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.kinds.know import KnowRecord
 from lensaudit.results.kinds.patch import PatchSummary
+from lensaudit.results.manifest import AUDIT_MANIFEST as AUDIT_MANIFEST
+from lensaudit.results.owner import folders_for
 from lensaudit.results.reading import read_as
-from lensaudit.results.records import AUDIT_MANIFEST as AUDIT_MANIFEST
-from lensaudit.results.records import RunResult, folders_for
+from lensaudit.results.run import RunResult
 from lensaudit.settings import Score
 from lensaudit.verdict.collect import Keeps, Verdicts, verdicts
 from lensaudit.verdict.decide import Verdict, Word

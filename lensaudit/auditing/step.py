@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Tell
-from lensaudit.results.records import RunResult
+from lensaudit.results.run import RunResult
 
 
 @runtime_checkable

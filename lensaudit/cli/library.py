@@ -65,9 +65,10 @@ if TYPE_CHECKING:
     from lensaudit.models import hashing as models_hashing
     from lensaudit.models import registry as models_registry
     from lensaudit.report import render as report_render
+    from lensaudit.results import integrity as results_integrity
     from lensaudit.results import ledgers as results_ledgers
+    from lensaudit.results import manifest as results_manifest
     from lensaudit.results import reading as results_reading
-    from lensaudit.results import records as results_records
     from lensaudit.results import roles as results_roles
     from lensaudit.results import run_log as results_run_log
     from lensaudit.screen import attacks as screen_attacks

@@ -203,12 +203,12 @@ def audit_command(
             who=library.association_calls.WHO_HAS_WHAT,
         )
     page, sealed = found.folder / PAGE, found.folder / library.auditing_result.AUDIT_MANIFEST
-    if not sealed.exists() or page not in library.results_records.answered_for(sealed):
+    if not sealed.exists() or page not in library.results_integrity.answered_for(sealed):
         left_out = library.report_render.write_report(found.folders, page)
         for one in left_out:
             notice(f"not in the report: {one.path}: {one.reason}")
         if not left_out:
-            library.results_records.renew(
+            library.results_manifest.renew(
                 found.folder, [PAGE], library.auditing_result.AUDIT_MANIFEST
             )
     print_audited(found, page, as_json=as_json, markdown=form == "markdown")

@@ -148,7 +148,7 @@ def _use(ctx: click.Context, path: str, given: Path | None) -> None:
     ctx.default_map = {**_values(project, path, ctx.command), **(ctx.default_map or {})}
     ctx.find_root().meta[_META] = project
     if places := own_places(file):
-        ctx.with_resource(library.results_records.placed(places))
+        ctx.with_resource(library.results_manifest.placed(places))
     if project.out is not None and RESULTS_VARIABLE not in os.environ:
         os.environ[RESULTS_VARIABLE] = str(project.out)
         ctx.call_on_close(lambda: os.environ.pop(RESULTS_VARIABLE, None))

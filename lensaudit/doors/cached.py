@@ -7,7 +7,7 @@ from pathlib import Path
 from lensaudit.ask.door import door, notice
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.progress import Tell
-from lensaudit.results.records import RunResult
+from lensaudit.results.run import RunResult
 from lensaudit.settings import Kept
 
 

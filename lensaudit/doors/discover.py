@@ -20,8 +20,8 @@ from lensaudit.files import read_json
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.project import ROWS, Project, annotated_beside
 from lensaudit.results.locate import folders_below
+from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.reading import part
-from lensaudit.results.records import MANIFEST
 
 DEPTH = 4
 """Folders below the first that are looked into."""

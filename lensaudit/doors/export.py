@@ -28,8 +28,8 @@ from lensaudit.results.kinds.know import bits_beside
 from lensaudit.results.kinds.patch import SCORES, PatchRun
 from lensaudit.results.kinds.table import Kind
 from lensaudit.results.locate import Found
+from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.reading import brief, json_object, part
-from lensaudit.results.records import MANIFEST
 from lensaudit.results.sentences import shown
 from lensaudit.scores.estimate import Estimate
 from lensaudit.screen.tables import markdown_cell

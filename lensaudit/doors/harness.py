@@ -8,8 +8,9 @@ from lensaudit.ask.again import Asked, once
 from lensaudit.evaluation.settings import HarnessSettings
 from lensaudit.files import slug
 from lensaudit.progress import Notice
+from lensaudit.results.owner import check_free
 from lensaudit.results.reading import json_object
-from lensaudit.results.records import RunResult, check_free
+from lensaudit.results.run import RunResult
 from lensaudit.settings import results_folder
 
 COMMAND = "lm-eval"

@@ -35,8 +35,10 @@ from lensaudit.models.quantize import quantise_in_place
 from lensaudit.patching.interventions import add, project_out
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.keyed import keyed_document, write_keyed
+from lensaudit.results.manifest import manifest
+from lensaudit.results.owner import claim
 from lensaudit.results.reading import null
-from lensaudit.results.records import RunResult, claim, manifest
+from lensaudit.results.run import RunResult
 from lensaudit.settings import plain
 from lensaudit.steer.estimators import SteeringVector, load_vector
 

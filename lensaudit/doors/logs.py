@@ -8,7 +8,8 @@ from lensaudit.errors import InputError
 from lensaudit.evaluation.log import completed, read_log, recomputed, write_log
 from lensaudit.files import make_folder
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
-from lensaudit.results.records import MANIFEST, check_free, renew
+from lensaudit.results.manifest import MANIFEST, renew
+from lensaudit.results.owner import check_free
 
 
 def aggregate_log(

@@ -9,7 +9,7 @@ from lensaudit.errors import WorkError
 from lensaudit.progress import Notice, Tell
 from lensaudit.results.kinds.directions import DirectionsRecord
 from lensaudit.results.reading import json_object, read_as
-from lensaudit.results.records import RunResult
+from lensaudit.results.run import RunResult
 from lensaudit.steer.settings import AskSettings, DirectionSettings, EvalSettings, LayerSettings
 from lensaudit.steer.trait import audit_folder, files_of, folder_of, load_trait
 

@@ -16,11 +16,12 @@ from lensaudit.activations.naming import is_cache
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.evaluation.store import read_pass
 from lensaudit.files import digest, parse_json, read_bytes, read_json
+from lensaudit.results.integrity import home_of, is_orphan, misfits
 from lensaudit.results.kinds.table import record_in
 from lensaudit.results.ledgers import NAMED_FOR, is_ledger, verify_ledger
 from lensaudit.results.locate import NAMES, locate
+from lensaudit.results.manifest import MANIFEST, mark_of, signed
 from lensaudit.results.reading import json_object
-from lensaudit.results.records import MANIFEST, home_of, is_orphan, mark_of, misfits, signed
 
 Kind = Literal["result", "pass", "book", "cache", "tensors", "document"]
 _SEALED = {name for name, kind in NAMES.items() if kind in ("patch", "eval", "steering")}

@@ -14,9 +14,9 @@ from lensaudit.metrics.registry import (
     ordered,
     unscored,
 )
+from lensaudit.results.integrity import check_result
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult, Record, log_in
 from lensaudit.results.reading import checked_as, json_object, null, part
-from lensaudit.results.records import check_result
 
 _OLD_FILES = {
     "eval_log_forget.json": "forget",

@@ -32,8 +32,10 @@ from lensaudit.models.checkpoint import (
 )
 from lensaudit.progress import Notice, unheard
 from lensaudit.results import keyed
+from lensaudit.results.integrity import check_whole
+from lensaudit.results.manifest import MANIFEST, manifest
+from lensaudit.results.owner import check_free
 from lensaudit.results.reading import checked, json_object, part
-from lensaudit.results.records import MANIFEST, check_free, check_whole, manifest
 from lensaudit.results.roles import check_roles
 from lensaudit.training.rows import load_rows, rows_hash
 from lensaudit.training.trainee import seal_model

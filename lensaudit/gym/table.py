@@ -21,10 +21,11 @@ from lensaudit.files import os_error, write_json
 from lensaudit.groups import grouped
 from lensaudit.gym.registry import FORGOT, KNOWS, ScoreRow
 from lensaudit.progress import Notice
+from lensaudit.results.integrity import check_whole, misfits
 from lensaudit.results.keyed import Ledger
 from lensaudit.results.kinds.patch import PatchSummary
+from lensaudit.results.manifest import MANIFEST, manifest, signed
 from lensaudit.results.reading import checked, checked_as, json_object, part
-from lensaudit.results.records import MANIFEST, check_whole, manifest, misfits, signed
 from lensaudit.scores.areas import area_limits
 from lensaudit.scores.intervals import share_of
 from lensaudit.scores.stats import auc, best_threshold

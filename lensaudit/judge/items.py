@@ -13,8 +13,8 @@ from lensaudit.data.thoughts import answer_in
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.groups import Group, group_of, own_group, spread
+from lensaudit.results.integrity import check_result
 from lensaudit.results.reading import Flag, Number, part
-from lensaudit.results.records import check_result
 
 CONTEXTS = (
     "forget_Q_A_ROUGE",

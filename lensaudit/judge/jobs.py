@@ -40,19 +40,11 @@ from lensaudit.judge.rubric import RubricGrader
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import WORDS, LogSettings
 from lensaudit.progress import Notice, Tell, unheard
+from lensaudit.results.integrity import is_whole
 from lensaudit.results.keyed import held
+from lensaudit.results.manifest import BEGUN, MANIFEST, manifest, models_in
+from lensaudit.results.owner import Run, check_free, claim, folder_of
 from lensaudit.results.reading import json_object
-from lensaudit.results.records import (
-    BEGUN,
-    MANIFEST,
-    Run,
-    check_free,
-    claim,
-    folder_of,
-    is_whole,
-    manifest,
-    models_in,
-)
 from lensaudit.scores.estimate import NO_ROWS
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.settings import results_folder

@@ -33,8 +33,10 @@ from lensaudit.meta.reading import (
 )
 from lensaudit.meta.settings import AggregateSettings, Attack, Form, MetaTableSettings
 from lensaudit.models.registry import DEMO
+from lensaudit.results.integrity import check_result
+from lensaudit.results.manifest import MANIFEST, MANIFESTS, manifest
+from lensaudit.results.owner import check_free, claim
 from lensaudit.results.reading import Record, Share, checked, checked_as, need, null
-from lensaudit.results.records import MANIFEST, MANIFESTS, check_free, check_result, claim, manifest
 from lensaudit.settings import plain
 
 COMMAND = "meta"

@@ -25,9 +25,10 @@ from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.metrics.privacy import ATTACKS, similarity
 from lensaudit.models.registry import published
+from lensaudit.results.integrity import check_result
 from lensaudit.results.kinds.eval import log_in
+from lensaudit.results.manifest import model_in, signed_object
 from lensaudit.results.reading import Number, checked_as, number, part
-from lensaudit.results.records import check_result, model_in, signed_object
 
 Means = Literal["knows", "forgot"]
 

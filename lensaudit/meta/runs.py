@@ -72,8 +72,9 @@ from lensaudit.models.registry import (
     resolve,
 )
 from lensaudit.progress import Notice
+from lensaudit.results.integrity import is_whole
 from lensaudit.results.keyed import keyed_document, write_keyed
-from lensaudit.results.records import check_free, folders_for, is_whole
+from lensaudit.results.owner import check_free, folders_for
 from lensaudit.results.roles import InRole, ModelRole, check_roles, ends_as_sources
 from lensaudit.settings import MEMORY, AnswerGroups, plain, shared
 from lensaudit.sweep.plan import ANCHORS, AttackVariant

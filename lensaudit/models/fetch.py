@@ -21,8 +21,9 @@ from lensaudit.models.checkpoint import loading
 from lensaudit.models.hashing import file_sha256
 from lensaudit.models.registry import FETCHED, models_home
 from lensaudit.progress import Notice
+from lensaudit.results.integrity import is_whole
+from lensaudit.results.manifest import MANIFEST, manifest
 from lensaudit.results.reading import json_object
-from lensaudit.results.records import MANIFEST, is_whole, manifest
 
 COMMAND = "models fetch"
 

@@ -16,8 +16,8 @@ from lensaudit.groups import Group, assumption, unit_of
 from lensaudit.patching.options import ResolvedSettings
 from lensaudit.patching.score_cache import ByToken
 from lensaudit.results.kinds.patch import PatchSummary
+from lensaudit.results.manifest import COMPARISON, COMPARISON_MANIFEST, Manifest
 from lensaudit.results.reading import document, null
-from lensaudit.results.records import COMPARISON, COMPARISON_MANIFEST, Manifest
 from lensaudit.scores.depth import TAU, DepthScore, depth_score
 from lensaudit.scores.estimate import NO_ROWS, Estimate
 from lensaudit.scores.intervals import clustered_mean

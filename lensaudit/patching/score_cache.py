@@ -25,7 +25,7 @@ from lensaudit.models.conditions import Conditions
 from lensaudit.patching.options import ANSWER_TOKENS, ResolvedSettings
 from lensaudit.progress import Notice
 from lensaudit.results.keyed import Ledger, ledger_path
-from lensaudit.results.records import computed_by
+from lensaudit.results.manifest import computed_by
 
 SCORE_ALGORITHM = 1
 """Raised when a change of code changes scores."""

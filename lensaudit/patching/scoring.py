@@ -24,7 +24,7 @@ from lensaudit.patching.score_cache import example_hash
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import CachedSource
 from lensaudit.progress import Plan, unheard
-from lensaudit.results.records import Manifest, computed_by, manifest
+from lensaudit.results.manifest import Manifest, computed_by, manifest
 from lensaudit.settings import COUNTERFACTUAL, NO_RETAIN_MODEL, Kept, Positions
 
 Scored = tuple[list[Outcome], dict[str, float | None]]

@@ -16,8 +16,8 @@ from lensaudit.models.registry import shipped
 from lensaudit.report.packing import floats, shares, stepped
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
 from lensaudit.results.kinds.patch import PatchRun
+from lensaudit.results.manifest import MANIFEST, signed_object
 from lensaudit.results.reading import JsonObject, Number, checked_as, part
-from lensaudit.results.records import MANIFEST, signed_object
 from lensaudit.results.sentences import by_rule
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean

@@ -41,18 +41,18 @@ from lensaudit.files import (
     write_jsonl,
 )
 from lensaudit.progress import Notice, unheard
-from lensaudit.results.reading import Record, document, json_object, part, read_as
-from lensaudit.results.records import (
+from lensaudit.results.integrity import misfits
+from lensaudit.results.manifest import (
     BEGUN,
     MANIFEST,
     Manifest,
-    check_free,
     manifest,
     mark_of,
-    misfits,
     signed,
     signed_object,
 )
+from lensaudit.results.owner import check_free
+from lensaudit.results.reading import Record, document, json_object, part, read_as
 
 LOOKED_AT_BYTES = 64 << 20
 """Larger files are weights: their hash is taken when they are opened, and not once more here."""

@@ -10,12 +10,13 @@ from typing import Any
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
+from lensaudit.results.integrity import check_result
 from lensaudit.results.kinds.eval import read_eval
 from lensaudit.results.kinds.patch import read_patch
 from lensaudit.results.kinds.rtt import in_table
 from lensaudit.results.kinds.table import KINDS, Kind, record_in
+from lensaudit.results.manifest import MANIFEST, MANIFESTS
 from lensaudit.results.reading import JsonObject, csv_rows, json_object
-from lensaudit.results.records import MANIFEST, MANIFESTS, check_result
 
 NAMES: dict[str, Kind] = {
     "summary.json": "patch",

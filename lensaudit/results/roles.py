@@ -15,8 +15,8 @@ from itertools import combinations
 from typing import Any, Literal, NamedTuple
 
 from lensaudit.errors import InputError
+from lensaudit.results.manifest import model_in
 from lensaudit.results.reading import part
-from lensaudit.results.records import model_in
 
 ModelRole = Literal["source", "full", "retain", "base", "knows", "forgot"]
 """The last two are pools of models, as `meta faithfulness` compares them."""

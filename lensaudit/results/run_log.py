@@ -15,20 +15,13 @@ from typing import Any, Literal, TypeVar
 from lensaudit.errors import InputError
 from lensaudit.files import files_below, is_partial, read_bytes, remove_files
 from lensaudit.progress import Notice, unheard
+from lensaudit.results.integrity import answered_for, check_whole, misfits
 from lensaudit.results.keyed import LOOKED_AT_BYTES
 from lensaudit.results.kinds.patch import SCORES
 from lensaudit.results.ledgers import is_ledger
 from lensaudit.results.locate import folders_below
+from lensaudit.results.manifest import BEGUN, MANIFEST, Manifest, signed_object
 from lensaudit.results.reading import JsonObject, checked, json_object, part
-from lensaudit.results.records import (
-    BEGUN,
-    MANIFEST,
-    Manifest,
-    answered_for,
-    check_whole,
-    misfits,
-    signed_object,
-)
 
 T = TypeVar("T")
 Weight = Literal["explains", "may explain", "does not matter"]

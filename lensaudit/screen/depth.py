@@ -10,8 +10,8 @@ from rich.table import Table
 from lensaudit.errors import InputError
 from lensaudit.report.shelf import labelled, labels
 from lensaudit.results.kinds.patch import PatchSummary
+from lensaudit.results.manifest import COMPARISON
 from lensaudit.results.reading import csv_rows
-from lensaudit.results.records import COMPARISON
 from lensaudit.results.sentences import by_rule
 from lensaudit.screen.cells import brackets, interval, number, profile
 from lensaudit.screen.tables import Part, dim, styled, table

@@ -11,7 +11,7 @@ from lensaudit.results.kinds.effort import EffortRecord
 from lensaudit.results.kinds.know import KnowRecord
 from lensaudit.results.kinds.sample import SampleRecord
 from lensaudit.results.kinds.worst import WorstRecord
-from lensaudit.results.records import RunResult
+from lensaudit.results.run import RunResult
 from lensaudit.screen.attacks import of_effort, of_know, of_sample, of_worst
 from lensaudit.screen.depth import of_runs
 from lensaudit.screen.evaluation import values

@@ -29,8 +29,10 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.keyed import Ledger, held
 from lensaudit.results.kinds.directions import DirectionsRecord, Experiment, Recovery
+from lensaudit.results.manifest import NamedModel, manifest
+from lensaudit.results.owner import check_free, claim
 from lensaudit.results.reading import document
-from lensaudit.results.records import NamedModel, RunResult, check_free, claim, manifest
+from lensaudit.results.run import RunResult
 from lensaudit.results.sentences import (
     WEAK,
     component_clamped,

@@ -32,8 +32,9 @@ from lensaudit.judge.programmatic import ENTITY
 from lensaudit.patching.interventions import Where
 from lensaudit.progress import Notice, Tell
 from lensaudit.results.keyed import finished, held
+from lensaudit.results.manifest import manifest
+from lensaudit.results.owner import check_free, claim
 from lensaudit.results.reading import json_object
-from lensaudit.results.records import check_free, claim, manifest
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.stats import mean_known, spearman
 from lensaudit.settings import plain

@@ -10,8 +10,8 @@ from pydantic import Field
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_json, slug
 from lensaudit.judge.prompts import check_template
+from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.reading import Flag, checked
-from lensaudit.results.records import MANIFEST
 from lensaudit.settings import results_folder
 from lensaudit.steer.settings import AskSettings, DirectionSettings, EvalSettings, TraitSettings
 

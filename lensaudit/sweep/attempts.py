@@ -52,7 +52,7 @@ from lensaudit.files import (
     sync_folder,
 )
 from lensaudit.results.keyed import keyed_document, write_keyed
-from lensaudit.results.records import mark_of
+from lensaudit.results.manifest import mark_of
 from lensaudit.sweep.plan import Sweep, Unit
 
 Row = dict[str, Any]

@@ -29,8 +29,10 @@ from lensaudit.files import (
     write_json,
 )
 from lensaudit.progress import Notice, unheard
+from lensaudit.results.integrity import misfits
 from lensaudit.results.keyed import held, keyed_document, write_keyed
-from lensaudit.results.records import check_free, code_digest, mark_of, misfits
+from lensaudit.results.manifest import code_digest, mark_of
+from lensaudit.results.owner import check_free
 from lensaudit.sweep.attempts import (
     PARTS,
     RESULT,

@@ -38,7 +38,7 @@ from lensaudit.models.registry import (
 from lensaudit.models.sizes import BYTES, sizes_on_disk
 from lensaudit.patching.options import parse_memory
 from lensaudit.progress import Notice, unheard
-from lensaudit.results.records import check_free
+from lensaudit.results.owner import check_free
 from lensaudit.results.roles import ModelRole, check_roles, without_ends
 from lensaudit.settings import Place, Questions, in_commas
 from lensaudit.sweep.attempts import states_of

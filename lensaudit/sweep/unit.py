@@ -29,8 +29,9 @@ from lensaudit.progress import unheard
 from lensaudit.results.keyed import keyed_document
 from lensaudit.results.kinds.eval import MetricResult
 from lensaudit.results.kinds.patch import PatchSummary
-from lensaudit.results.records import RunResult, git_commit
+from lensaudit.results.manifest import git_commit
 from lensaudit.results.roles import check_roles, ends_as_sources
+from lensaudit.results.run import RunResult
 from lensaudit.scores.estimate import Estimate
 from lensaudit.settings import Anchors, Caches, Machine, NeutralRows, Questions, Rows, shared
 from lensaudit.sweep.attempts import RESULT, finished, publish

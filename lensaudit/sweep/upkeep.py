@@ -22,7 +22,7 @@ from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import check_below, files_below, is_partial, remove_files
 from lensaudit.models.checkpoint import WANTED
 from lensaudit.progress import Notice
-from lensaudit.results.records import signed_object
+from lensaudit.results.manifest import signed_object
 from lensaudit.results.run_log import is_kept
 from lensaudit.sweep.attempts import (
     PARTS,

@@ -22,8 +22,8 @@ from lensaudit.models.checkpoint import (
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import DEMO, ModelSpec, load_registry, resolve
 from lensaudit.results.kinds.curve import CurveRow
+from lensaudit.results.owner import check_free
 from lensaudit.results.reading import checked_as, part
-from lensaudit.results.records import check_free
 from lensaudit.results.roles import ModelRole, check_roles
 from lensaudit.settings import results_folder
 from lensaudit.sweep.attempts import StopSignals, state_of

@@ -14,7 +14,7 @@ from lensaudit.files import digest
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.registry import default_data, is_demo
-from lensaudit.results.records import check_free
+from lensaudit.results.owner import check_free
 from lensaudit.training.methods import (
     COMMON,
     METHODS,

@@ -28,7 +28,7 @@ from transformers import PreTrainedModel
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest, make_folder, os_error, sync_folder
 from lensaudit.results.keyed import keyed_document, write_keyed
-from lensaudit.results.records import mark_of
+from lensaudit.results.manifest import mark_of
 from lensaudit.training.losses import Loss, mean_nll
 from lensaudit.training.rows import TrainBatch
 from lensaudit.types import Logits

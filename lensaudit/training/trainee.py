@@ -25,7 +25,7 @@ from lensaudit.models.device import free_bytes, resolve_device
 from lensaudit.models.sizes import n_parameters
 from lensaudit.progress import unheard
 from lensaudit.results import keyed
-from lensaudit.results.records import BEGUN, MANIFEST, Manifest, manifest
+from lensaudit.results.manifest import BEGUN, MANIFEST, Manifest, manifest
 from lensaudit.training.kept import STATE_FOLDER
 from lensaudit.training.train import Recipe, TrainingRun, TrainingStep, train, writing
 

@@ -15,11 +15,12 @@ from typing import Any
 
 from lensaudit.errors import InputError
 from lensaudit.groups import grouped
+from lensaudit.results.integrity import check_result, check_whole
 from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.kinds.patch import PatchRun, PatchSummary
 from lensaudit.results.locate import Found, LeftOut, locate
+from lensaudit.results.manifest import model_in
 from lensaudit.results.reading import part
-from lensaudit.results.records import check_result, check_whole, model_in
 from lensaudit.results.roles import ModelRole, clash, ends_in, roles_in
 from lensaudit.settings import COUNTERFACTUAL, Place, path_of
 from lensaudit.verdict.attacks import VIEWS, asked_beside

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal, get_args
 from annotated_types import Ge
 from scipy.special import stdtr  # pyright: ignore[reportMissingTypeStubs]
 
+from lensaudit.results.manifest import signed_object
 from lensaudit.results.reading import Length, Number, Whole, checked_as
-from lensaudit.results.records import signed_object
 from lensaudit.scores.estimate import UNMEASURED, Estimate
 from lensaudit.scores.intervals import exact_excess
 from lensaudit.verdict.thresholds import (

@@ -15,7 +15,7 @@ from lensaudit.attacks.settings import RoundSettings, StudySettings, WorstSettin
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.files import write_json
-from lensaudit.results.records import Manifest
+from lensaudit.results.manifest import Manifest
 
 WORST = "worst --source demo/npo --attack greedy --limit 2 --out w"
 SAMPLE = "sample --source demo/npo --samples 2 --limit 2 --max-new-tokens 2 --out s"

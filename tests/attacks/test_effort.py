@@ -32,8 +32,8 @@ from lensaudit.errors import InputError
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_model
 from lensaudit.models.sizes import n_parameters
+from lensaudit.results.manifest import model_in
 from lensaudit.results.reading import json_object
-from lensaudit.results.records import model_in
 from lensaudit.results.roles import ends_as_sources
 from lensaudit.scores.intervals import clustered_ratio
 from lensaudit.scores.recovery import Arms

@@ -26,7 +26,7 @@ from lensaudit.files import digest, in_turn, write_json
 from lensaudit.models import hashing
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.results.keyed import Question
-from lensaudit.results.records import BEGUN, signed
+from lensaudit.results.manifest import BEGUN, signed
 from lensaudit.screen.depth import comparison_of
 
 RUN = """

@@ -23,7 +23,7 @@ from lensaudit.evaluation import passes
 from lensaudit.files import in_turn
 from lensaudit.models import checkpoint
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.results.records import signed
+from lensaudit.results.manifest import signed
 from lensaudit.screen.depth import of_audit
 from lensaudit.screen.tables import as_markdown
 from lensaudit.verdict.collect import verdicts

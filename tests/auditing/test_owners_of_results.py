@@ -11,7 +11,7 @@ import lensaudit as la
 from lensaudit.cli.main import run
 from lensaudit.files import write_json
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.results.records import BEGUN, manifest
+from lensaudit.results.manifest import BEGUN, manifest
 
 LIMIT = 2
 

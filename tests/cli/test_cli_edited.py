@@ -16,7 +16,8 @@ from support.command_cases import JUDGED, OWN, ROWS, with_wrong_answers
 
 from lensaudit.association.canaries import draw_canaries
 from lensaudit.cli.main import run
-from lensaudit.results.records import MANIFEST, answered_for, check_whole
+from lensaudit.results.integrity import answered_for, check_whole
+from lensaudit.results.manifest import MANIFEST
 
 NPO, TWO = "--source demo/npo", "--full demo/full --retain demo/retain"
 

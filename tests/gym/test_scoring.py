@@ -22,7 +22,7 @@ from lensaudit.gym.scoring import Fooled, Submitted, score
 from lensaudit.gym.settings import MakeSettings, ScoreSettings
 from lensaudit.gym.table import rows_of
 from lensaudit.metrics.registry import all_metrics
-from lensaudit.results.records import signed
+from lensaudit.results.manifest import signed
 from lensaudit.screen.meta import of_submission
 
 MODELS = ("permuted", "permuted_turned", "split_layers", "absent")

@@ -6,7 +6,7 @@ from lensaudit.errors import InputError
 from lensaudit.judge.items import log_in, read_items
 from lensaudit.judge.jobs import JudgeJob
 from lensaudit.judge.programmatic import IDK
-from lensaudit.results.records import manifest
+from lensaudit.results.manifest import manifest
 
 ROW = {"idx": 0, "question": "Q", "answer": "A", "generation": "S"}
 

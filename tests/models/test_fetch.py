@@ -17,7 +17,8 @@ from lensaudit.models import fetch as module
 from lensaudit.models.bridge import load, logits_of
 from lensaudit.models.fetch import fetch, read_gguf
 from lensaudit.models.hashing import file_sha256
-from lensaudit.results.records import MANIFEST, is_whole, misfits
+from lensaudit.results.integrity import is_whole, misfits
+from lensaudit.results.manifest import MANIFEST
 
 BYTES = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 256))]
 VOCABULARY = ["<|endoftext|>", *BYTES, "Ġ", "Ċ", "Pa", "ris"]

@@ -17,7 +17,7 @@ from lensaudit.patching.outcome import (
     write_comparison,
     write_result,
 )
-from lensaudit.results.records import Manifest, manifest
+from lensaudit.results.manifest import Manifest, manifest
 from lensaudit.verdict.collect import judge_run
 from lensaudit.verdict.views import read_calibration
 

@@ -14,7 +14,7 @@ from support.page_reader import Answers, read
 from support.report_cases import attacked, eval_run, patch_run, seal, write
 
 from lensaudit.report.render import write_report
-from lensaudit.results.records import AUDIT_MANIFEST, NOT_ASKED, signed
+from lensaudit.results.manifest import AUDIT_MANIFEST, NOT_ASKED, signed
 from lensaudit.verdict.collect import verdicts
 from lensaudit.verdict.decide import HOLDS, WORDS
 from lensaudit.verdict.views import hundredths

@@ -13,7 +13,7 @@ from lensaudit.report.assemble import assemble
 from lensaudit.report.packing import floats, shares, stepped
 from lensaudit.report.render import policy, render, write_report
 from lensaudit.results.locate import locate
-from lensaudit.results.records import signed
+from lensaudit.results.manifest import signed
 from lensaudit.verdict.collect import verdicts
 from lensaudit.verdict.decide import LIMITS
 
@@ -173,7 +173,7 @@ def test_of_two_runs_of_the_same_the_later_is_shown_and_the_other_named(tmp_path
 
 
 def test_a_damaged_result_is_left_out_with_its_reason(tmp_path):
-    """What else may be wrong with one: `test_records.SPOILT`."""
+    """What else may be wrong with one: `test_manifest.SPOILT`."""
     patch_run(tmp_path / "good", "good")
     patch_run(tmp_path / "bad", "bad")
     (tmp_path / "bad" / "summary.json").write_text('{"uds": 0.9}')

@@ -6,7 +6,7 @@ import lensaudit as la
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.files import write_csv, write_json, write_jsonl
-from lensaudit.results.records import manifest
+from lensaudit.results.manifest import manifest
 
 SUMMARY = {
     "score": "uds",

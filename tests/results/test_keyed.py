@@ -2,6 +2,7 @@ import pytest
 
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_json, write_json
+from lensaudit.results.integrity import misfits
 from lensaudit.results.keyed import (
     begin,
     check_own,
@@ -12,7 +13,7 @@ from lensaudit.results.keyed import (
     write_keyed,
     write_marked,
 )
-from lensaudit.results.records import BEGUN, manifest, misfits, renew
+from lensaudit.results.manifest import BEGUN, manifest, renew
 
 
 def run(folder, key="a" * 32, text="one"):
@@ -57,7 +58,7 @@ def test_a_folder_with_somebodys_files_is_refused_and_an_empty_one_is_not(tmp_pa
 
 
 def test_a_file_that_was_changed_is_named(tmp_path):
-    """What else can be wrong with a file: `test_records.SPOILT`."""
+    """What else can be wrong with a file: `test_manifest.SPOILT`."""
     run(tmp_path, "k")
     (tmp_path / "losses.csv").write_text("more")
     assert misfits(tmp_path) == ["losses.csv: has 4 bytes, the manifest says 3"]

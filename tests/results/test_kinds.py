@@ -22,8 +22,8 @@ from lensaudit.results.kinds.sample import LeakRow, SampleRecord
 from lensaudit.results.kinds.table import KINDS, record_in
 from lensaudit.results.kinds.worst import WorstAttack, WorstFact, WorstRecord
 from lensaudit.results.locate import Found, locate
+from lensaudit.results.manifest import manifest, models_in
 from lensaudit.results.reading import JsonObject, document
-from lensaudit.results.records import manifest, models_in
 from lensaudit.scores.estimate import Estimate
 from lensaudit.verdict.attacks import VIEWS
 from lensaudit.verdict.collect import Verdicts

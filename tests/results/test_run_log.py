@@ -15,7 +15,7 @@ from lensaudit.evaluation.store import kept
 from lensaudit.files import partial_path, write_json
 from lensaudit.results.keyed import Ledger
 from lensaudit.results.locate import locate
-from lensaudit.results.records import mark_of, signed
+from lensaudit.results.manifest import mark_of, signed
 from lensaudit.results.run_log import compare, find_runs, read_run, remove
 
 

@@ -255,7 +255,8 @@ def lay_out(golden: str, folder: Path) -> Path:
     `golden` is a case of tests/golden/commands and a folder in it: `patch:out`. What is no text,
     or differs from run to run, is empty.
     """
-    from lensaudit.results.records import MANIFEST, home_of, mark_of, signed
+    from lensaudit.results.integrity import home_of
+    from lensaudit.results.manifest import MANIFEST, mark_of, signed
 
     case, _, top = golden.partition(":")
     written = json.loads((GOLDEN / "commands" / f"{case}.json").read_text())["files"]

@@ -5,7 +5,7 @@ import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from lensaudit.results.records import signed
+from lensaudit.results.manifest import signed
 from support.command_golden import Case
 
 ENVIRONMENT = {"LENSAUDIT_MODELS": "fetched", "COLUMNS": "400"}

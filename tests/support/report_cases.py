@@ -8,7 +8,7 @@ import numpy as np
 
 from lensaudit.files import write_csv
 from lensaudit.models.registry import published
-from lensaudit.results.records import MANIFEST, mark_of, signed
+from lensaudit.results.manifest import MANIFEST, mark_of, signed
 
 TAU = 0.05
 ERRORS = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")

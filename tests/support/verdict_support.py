@@ -7,8 +7,8 @@ from pathlib import Path
 
 from lensaudit.files import digest
 from lensaudit.results.kinds.patch import PatchSummary
+from lensaudit.results.manifest import manifest
 from lensaudit.results.reading import checked
-from lensaudit.results.records import manifest
 from lensaudit.verdict.decide import Evidence
 from lensaudit.verdict.depth import of_patch
 from lensaudit.verdict.views import read_calibration

@@ -6,7 +6,7 @@ import json
 from support.sweep_helpers import VALUE, toy_run_unit, toy_sweep
 
 from lensaudit.cli.main import run
-from lensaudit.results.records import signed
+from lensaudit.results.manifest import signed
 from lensaudit.sweep.collect import COLUMNS, collect
 
 

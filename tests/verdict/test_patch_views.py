@@ -129,7 +129,7 @@ def test_the_shipped_calibration_is_sealed_and_has_what_patch_measures():
 def test_a_calibration_that_is_none_is_refused(tmp_path):
     import json
 
-    from lensaudit.results.records import signed
+    from lensaudit.results.manifest import signed
 
     path = tmp_path / "nulls.json"
     for content in ([], {"views": {"uds": {"mean": 1}}}, {"views": {"uds": 3}}, {}):

@@ -56,8 +56,9 @@ from lensaudit.models.registry import (
 from lensaudit.models.sizes import n_parameters, sizes_on_disk
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.kinds.effort import EffortArm, EffortPoint, EffortRecord, TrainingRate
+from lensaudit.results.manifest import manifest
+from lensaudit.results.owner import check_free, claim
 from lensaudit.results.reading import document
-from lensaudit.results.records import check_free, claim, manifest
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import FEWEST_GROUPS
 from lensaudit.scores.recovery import Arms, recovery

@@ -75,7 +75,8 @@ from lensaudit.models.device import resolve_device
 from lensaudit.models.family import open_family
 from lensaudit.models.registry import default_data
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results.records import check_free, claim, manifest, package_versions
+from lensaudit.results.manifest import manifest, package_versions
+from lensaudit.results.owner import check_free, claim
 from lensaudit.settings import plain
 from lensaudit.training.rows import check_lengths
 from lensaudit.training.train import Recipe

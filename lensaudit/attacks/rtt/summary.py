@@ -39,10 +39,11 @@ from lensaudit.attacks.settings import EpochRule, Selection, SummarySettings
 from lensaudit.errors import InputError, LensAuditError, VerificationError
 from lensaudit.files import write_csv, write_json
 from lensaudit.groups import Group, assumption, unit_of
+from lensaudit.results.integrity import check_whole
 from lensaudit.results.kinds.rtt import CONDITIONS as COLUMNS
 from lensaudit.results.kinds.rtt import Accuracy, Gate, RttOutcome, RttRecord
+from lensaudit.results.manifest import BEGUN, renew
 from lensaudit.results.reading import document
-from lensaudit.results.records import BEGUN, check_whole, renew
 from lensaudit.results.sentences import facts_retrained, rows_only
 from lensaudit.scores.estimate import UNMEASURED, Estimate
 from lensaudit.scores.intervals import FEWEST_GROUPS, clustered_mean

@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import model_serializer, model_validator
 
 from lensaudit.results.kinds.patch import Ends, estimate_in
+from lensaudit.results.manifest import NamedModel
 from lensaudit.results.reading import AtLayer, Number, Whole
-from lensaudit.results.records import NamedModel
 from lensaudit.scores.estimate import Estimate
 
 

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from lensaudit.errors import Failure, FailureKind, InputError, WorkError
+from lensaudit.results.integrity import check_result
+from lensaudit.results.manifest import MANIFEST, model_in
 from lensaudit.results.reading import (
     JsonObject,
     Number,
@@ -18,7 +20,6 @@ from lensaudit.results.reading import (
     null,
     part,
 )
-from lensaudit.results.records import MANIFEST, check_result, model_in
 from lensaudit.scores.estimate import Estimate
 from lensaudit.settings import Suite
 

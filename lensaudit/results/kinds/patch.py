@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from pydantic import Field, PlainSerializer, model_serializer, model_validator
 
 from lensaudit.files import digest
+from lensaudit.results.integrity import check_whole
+from lensaudit.results.manifest import MANIFEST, NamedModel, model_in
 from lensaudit.results.reading import (
     AtLayer,
     JsonObject,
@@ -22,7 +24,6 @@ from lensaudit.results.reading import (
     json_object,
     part,
 )
-from lensaudit.results.records import MANIFEST, NamedModel, check_whole, model_in
 from lensaudit.scores.estimate import UNMEASURED, Estimate
 from lensaudit.settings import COUNTERFACTUAL
 

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from lensaudit.errors import InputError
-from lensaudit.results.records import differences, folder_of, known_as
+from lensaudit.results.owner import differences, folder_of, known_as
 
 
 def held(folder, run):

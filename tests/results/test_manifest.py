@@ -8,17 +8,9 @@ import pytest
 
 from lensaudit.errors import InputError, TryAgainError
 from lensaudit.files import alone, append_jsonl, check_output, read_text, write_bytes
-from lensaudit.results.records import (
-    BEGUN,
-    MANIFEST,
-    check_result,
-    check_whole,
-    claim,
-    manifest,
-    renew,
-    signed,
-    signed_object,
-)
+from lensaudit.results.integrity import check_result, check_whole
+from lensaudit.results.manifest import BEGUN, MANIFEST, manifest, renew, signed, signed_object
+from lensaudit.results.owner import claim
 
 FILES = ("results.jsonl", "summary.json")
 
@@ -42,7 +34,7 @@ def test_a_manifest_keeps_its_hour_while_nothing_is_made(tmp_path, monkeypatch):
     path = finish(tmp_path)
     (tmp_path / "more.csv").write_text("1\n")
     first, made = path.read_bytes(), path.stat().st_mtime_ns
-    monkeypatch.setattr("lensaudit.results.records.package_versions", lambda: {"torch": "later"})
+    monkeypatch.setattr("lensaudit.results.manifest.package_versions", lambda: {"torch": "later"})
     finish(tmp_path)  # the same files, made the same way
     renew(tmp_path, FILES)
     assert (path.read_bytes(), path.stat().st_mtime_ns) == (first, made)

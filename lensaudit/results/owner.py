@@ -1,0 +1,207 @@
+"""Whose is a folder, and where may a run write?
+
+No run replaces another's. What tells one from another is a flat record of names and JSON values,
+made of a manifest: the content of what was read, and the options that a number depends on. Where
+and how fast it was computed is no part of it.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from lensaudit.errors import InputError
+from lensaudit.files import check_plain, digest, make_folder, read_json, slug, write_json
+from lensaudit.results.manifest import BEGUN, MANIFEST, manifests_of
+from lensaudit.results.reading import json_object
+from lensaudit.settings import results_folder
+
+_SHARED = ("gym", "meta", "patch")
+"""First words of commands whose results may share a folder, each with a manifest of its own."""
+_LEFT = {
+    "curve.json": "watch",
+    "plan.json": "sweep",
+    "collected.json": "sweep collect",
+    "attacks.jsonl": "effort",
+    "vectors": "steer",
+}
+"""What stands in a folder that has no manifest at its top -> whose folder it is; the first counts.
+
+A folder that is watched has a plan too.
+"""
+
+
+def other_owner(folder: Path, command: str) -> str | None:
+    """Who else owns a folder, whatever files lie in it, as words; None: it is free, or own.
+
+    A command owns the folder in which it has begun or finished something. Folders inside have
+    owners of their own.
+
+    Args:
+        folder: may be missing.
+        command: as its manifest calls it.
+    """
+    if not folder.is_dir():
+        return None
+    owners = {*[owner for name, owner in _LEFT.items() if (folder / name).exists()][:1]}
+    for name in (*manifests_of(folder), BEGUN):
+        with suppress(InputError):  # of a damaged one: its command is told to run again
+            said = json_object(folder / name).get("command") if (folder / name).exists() else None
+            if isinstance(said, str):
+                owners.add(said)
+            elif name == MANIFEST:
+                return _NOBODY
+    other = min((one for one in owners if _kin(one) != _kin(command)), default=None)
+    return other and f"`lensaudit {other}`"
+
+
+_NOBODY = "no command that is known"
+
+
+def _kin(command: str) -> str:
+    first = command.partition(" ")[0]
+    return first if first in _SHARED else command
+
+
+def check_free(folder: Path, command: str, files: Iterable[str] = (), name: str = MANIFEST) -> None:
+    """Refuse a folder that another command owns, or that holds files of nobody we know.
+
+    Args:
+        folder: of the results; may be missing.
+        command: as its manifest will call it.
+        files: that the command is going to write.
+        name: of the manifest.
+
+    Raises:
+        InputError: one line; nothing was touched.
+    """
+    if other := other_owner(folder, command):
+        raise InputError(f"{folder}: was written by {other}; name another --out")
+    there = [folder / one for one in files if (folder / one).exists()]
+    if there and not any((folder / one).exists() for one in (name, BEGUN)):
+        raise InputError(f"{there[0]}: was written by {_NOBODY}; name another --out")
+    for one in there:
+        check_plain(one)
+
+
+def claim(folder: Path, command: str, files: Iterable[str], name: str = MANIFEST) -> None:
+    """Make a folder for the results of a command, and mark it as begun.
+
+    A run that is killed leaves the mark, so that the next one knows what it finds for its own.
+    Arguments and refusals are those of `check_free`.
+    """
+    check_free(folder, command, files, name)
+    make_folder(folder)
+    write_json(folder / BEGUN, {"command": command})
+
+
+Run = Mapping[str, Any]
+"""What tells a run from others."""
+Grew = Callable[[str, Any, Any], bool]
+_SHOWN = 60
+
+
+def folders_for(sources: Sequence[str], out: Path | None) -> dict[str, Path]:
+    """Result folder of each source: `out` itself for one, one folder inside it for several.
+
+    >>> [path.as_posix() for path in folders_for(["demo/npo", "./runs/npo"], None).values()]
+    ['experiments/out/demo-npo', 'experiments/out/npo']
+    """
+    if len(sources) == 1 and out is not None:
+        return {sources[0]: out}
+    names = [slug(_named(source)) for source in sources]
+    return {
+        source: (out or results_folder())
+        / (name if names.count(name) == 1 else f"{name}-{digest(source)[:8]}")
+        for source, name in zip(sources, names, strict=True)
+    }
+
+
+def _named(source: str) -> str:
+    """Of a folder or an adapter its own name is enough; a registry or Hub name is kept whole.
+
+    >>> _named("demo/full+runs/one/adapter")
+    'demo/full+adapter'
+    """
+    base, *adapter = source.split("+")
+    base = Path(base).name if base[:1] in ("/", ".", "~") else base
+    return "+".join([base, *(Path(place).name for place in adapter)])
+
+
+def folder_of(
+    wanted: Path,
+    run: Run,
+    read: Callable[[Mapping[str, Any]], Run],
+    *,
+    named: bool,
+    tell: Callable[[str], None] = lambda line: None,
+    grew: Grew = lambda name, old, new: False,
+    kind: Collection[str] | None = None,
+) -> Path:
+    """Where a run may write: the folder wanted, or one of its own beside it.
+
+    A folder that the user named is not exchanged: a result of another kind in it is an error, one
+    of the same kind is replaced, which is told.
+
+    Args:
+        wanted: may be missing, hold nothing finished, or hold this very run: then it is taken.
+        run: what tells this run from others.
+        read: the same of a manifest's content.
+        named: the user chose the folder.
+        tell: told where the result goes instead, or what is replaced.
+        grew: whether a run asks, under a name, for the old value and more: it may replace it.
+        kind: names in which results of one kind agree; None: all.
+
+    Raises:
+        InputError: the folder was named, or the run's own is taken, too.
+    """
+    found = differences(wanted, run, read, grew)
+    if not found:
+        return wanted
+    why = next(iter(found.values()))
+    if named and kind is not None and not set(kind) & set(found):
+        tell(f"{wanted}: held the result of another run ({why}); it is replaced")
+        return wanted
+    own = wanted.with_name(f"{wanted.name}-{digest(dict(run))[:8]}")
+    if named or differences(own, run, read, grew):
+        raise InputError(f"{wanted}: holds the result of another run ({why}); name another --out")
+    tell(f"{wanted}: holds the result of another run ({why}); this one goes to {own}")
+    return own
+
+
+def differences(
+    folder: Path,
+    run: Run,
+    read: Callable[[Mapping[str, Any]], Run],
+    grew: Grew = lambda name, old, new: False,
+) -> dict[str, str]:
+    """How the finished result in a folder is another run's; empty if it is not, or there is none.
+
+    Returns:
+        Name -> `name: theirs, here ours`.
+    """
+    command = run.get("command")
+    if command and (other := other_owner(folder, command)):
+        return {"command": f"command: {other}, here {command}"}
+    if not (folder / MANIFEST).exists():
+        return {}
+    try:
+        found = read(read_json(folder / MANIFEST))
+    except (InputError, KeyError, TypeError, AttributeError):
+        return {MANIFEST: f"{MANIFEST} is no record of such a run"}
+    return {
+        name: f"{name}: {_brief(found.get(name))}, here {_brief(run.get(name))}"
+        for name in dict.fromkeys((*run, *found))
+        if found.get(name) != run.get(name) and not grew(name, found.get(name), run.get(name))
+    }
+
+
+def known_as(name: str) -> str:
+    """A model as a run knows it: a folder by its resolved path, others by name."""
+    place = Path(name).expanduser()
+    return str(place.resolve()) if place.is_dir() else name
+
+
+def _brief(value: Any) -> str:
+    text = "none" if value in (None, "", [], {}) else str(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
