@@ -1,10 +1,10 @@
 """Many models: `sweep`, `watch`, and what judges metrics and auditors by them, `meta` and `gym`."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.filesize import decimal as size
@@ -28,6 +28,9 @@ from lensaudit.meta.settings import (
 )
 from lensaudit.screen.cells import number
 from lensaudit.sweep.settings import CheckSettings, PlanSettings, RunSettings, WatchSettings
+
+if TYPE_CHECKING:
+    from lensaudit.results.kinds.curve import CurveRow
 
 RESULTS = click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
 
@@ -355,12 +358,12 @@ def watch_command(settings: WatchSettings, as_json: bool) -> None:
     again to go on; what is audited is not audited again.
     """
     rows, folder = library.sweep_watch.follow_run(settings, notice)
-    answer(rows, map(_step, rows), folder, as_json=as_json)
+    said = list(map(library.results_reading.document, rows))
+    answer(said, map(_step, rows), folder, as_json=as_json)
 
 
-def _step(row: Mapping[str, Any]) -> str:
+def _step(row: "CurveRow") -> str:
     """A checkpoint of a watched run, in a line."""
-    known = [
-        f"{key} {number(row[key])}" for key in library.sweep_watch.CURVE if row.get(key) is not None
-    ]
-    return f"step {row['step']}: {row['failure'] or ', '.join(known)}"
+    values = ((key, row.metrics.get(key)) for key in library.sweep_watch.CURVE)
+    known = [f"{key} {number(value)}" for key, value in values if value is not None]
+    return f"step {row.step}: {row.failure or ', '.join(known)}"

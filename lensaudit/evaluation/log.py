@@ -16,7 +16,7 @@ from lensaudit.metrics.registry import (
 )
 from lensaudit.results.integrity import check_result
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult, Record, log_in
-from lensaudit.results.reading import checked_as, json_object, null, part
+from lensaudit.results.reading import checked_as, document, json_object, part
 
 _OLD_FILES = {
     "eval_log_forget.json": "forget",
@@ -53,7 +53,7 @@ def completed(log: EvaluationResult) -> Mapping[str, MetricResult]:
 
 def write_log(folder: Path, suite: Suite, entries: Mapping[str, MetricResult]) -> Path:
     """Write `<SUITE>_EVAL.json` and `<SUITE>_SUMMARY.json`, which holds what has a value."""
-    content = {name: _json(entries[name]) for name in sorted(entries)}
+    content = {name: document(entries[name]) for name in sorted(entries)}
     summary = {n: entry.value for n, entry in entries.items() if entry.value is not None}
     write_json(folder / f"{suite.upper()}_SUMMARY.json", summary)
     return write_json(folder / f"{suite.upper()}_EVAL.json", content)
@@ -85,29 +85,6 @@ def recomputed(
         elif metric.name in names:
             done[metric.name] = unscored(f"{log.path.name} has no rows it could be computed from")
     return done
-
-
-def _json(entry: MetricResult) -> dict[str, Any]:
-    """An entry in open-unlearning's layout, with reasons where it has gaps."""
-    rows = {str(idx): null(record) for idx, record in entry.records.items()}
-    fields = next(iter(rows.values()), {"score": None})
-    headline = {key: None for key in fields if key not in ("input", "ground_truth", "generation")}
-    gaps = {str(idx): headline for idx in entry.unscored if str(idx) not in rows}
-    out: dict[str, Any] = {name: _json(part) for name, part in entry.parts.items()}
-    out |= {name: null(value) for name, value in entry.details.items()}
-    out["agg_value"] = null(entry.value)
-    if rows or (gaps and not entry.parts):
-        out["value_by_index"] = dict(sorted((rows | gaps).items(), key=lambda row: int(row[0])))
-    if entry.unscored:
-        out["unscored"] = {str(idx): reason for idx, reason in sorted(entry.unscored.items())}
-    out |= {name: one for name in ("reason", "failed") if (one := getattr(entry, name))}
-    if entry.ends:
-        out["interval_95"] = list(entry.ends)
-    elif entry.value is not None and entry.why:
-        out |= entry.limits("interval_95")
-    if entry.assumes:
-        out["interval_95_assumes"] = entry.assumes
-    return out
 
 
 def _old_entries(content: Mapping[str, Any], path: Path) -> dict[str, MetricResult]:

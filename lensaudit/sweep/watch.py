@@ -23,7 +23,7 @@ from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import DEMO, ModelSpec, load_registry, resolve
 from lensaudit.results.kinds.curve import CurveRow
 from lensaudit.results.owner import check_free
-from lensaudit.results.reading import checked_as, part
+from lensaudit.results.reading import checked_as, document, part
 from lensaudit.results.roles import ModelRole, check_roles
 from lensaudit.settings import results_folder
 from lensaudit.sweep.attempts import StopSignals, state_of
@@ -59,7 +59,7 @@ _TARGET = "step-"
 
 def follow_run(
     settings: WatchSettings, report: Callable[[str], None]
-) -> tuple[list[dict[str, Any]], Path]:
+) -> tuple[list[CurveRow], Path]:
     """Audit what is there and, unless `once`, what comes until the time is over.
 
     Returns:
@@ -242,7 +242,7 @@ def _audited(
     return sweep
 
 
-def write_curve(sweep: Sweep, epochs: Mapping[int, float | None]) -> list[dict[str, Any]]:
+def write_curve(sweep: Sweep, epochs: Mapping[int, float | None]) -> list[CurveRow]:
     """`curve.csv` and `curve.json`: one row per step, one column per metric."""
     path, before = sweep.root / CURVE_FILE, []
     with contextlib.suppress(InputError):  # it is written anew
@@ -257,14 +257,19 @@ def write_curve(sweep: Sweep, epochs: Mapping[int, float | None]) -> list[dict[s
     values = {step: (one.result or {}).get("values", {}) for step, one in states.items()}
     found = dict.fromkeys(key for row in values.values() for key in row)
     metrics = [key for key in CURVE if key in found] + [k for k in found if k not in CURVE]
-    known = any(epochs.get(step) is not None for step in states)
+    rows = [
+        CurveRow(
+            step,
+            epochs.get(step),
+            {key: values[step].get(key, {}).get("value") for key in metrics},
+            one.failure.reason if one.failure else None,
+        )
+        for step, one in states.items()
+    ]
+    known = any(row.epoch is not None for row in rows)
     header = ("step", *(["epoch"] if known else []), *metrics, "failure")
-    table = []
-    for step, one in states.items():
-        row = {"step": step, "epoch": epochs.get(step)}
-        row |= {key: values[step].get(key, {}).get("value") for key in metrics}
-        row |= {"failure": one.failure.reason if one.failure else None}
-        table.append({key: row[key] for key in header})
-    write_csv(sweep.root / "curve.csv", header, [[*row.values()] for row in table])
-    write_json(path, table)
-    return table
+    written = list(map(document, rows))
+    lines = [[row.get(name) for name in header] for row in written]
+    write_csv(sweep.root / "curve.csv", header, lines)
+    write_json(path, written)
+    return rows

@@ -249,6 +249,14 @@ def without(monkeypatch, *packages: str) -> None:
     monkeypatch.setattr("importlib.util.find_spec", found)
 
 
+def as_written(lines: str | list[str]) -> str:
+    """A file of a golden that can be read; what differs from run to run is null or nothing."""
+    if isinstance(lines, str):
+        return ""
+    text = re.sub("{…}", "{}", "\n".join(lines).replace('"seconds": …', '"seconds": 0.0'))
+    return re.sub(r"(?m)(?<= )(…|<\w+>)(?=,?$)", "null", text)
+
+
 def lay_out(golden: str, folder: Path) -> Path:
     """The folder of a run as the golden of its command tells it, sealed over what lies there.
 
@@ -264,11 +272,7 @@ def lay_out(golden: str, folder: Path) -> Path:
         if name.startswith(f"{top}/"):
             place = folder / Path(name).relative_to(top)
             place.parent.mkdir(parents=True, exist_ok=True)
-            text = "" if isinstance(lines, str) else "\n".join(lines)
-            told = place.name.endswith(MANIFEST)
-            place.write_text(
-                re.sub(r"(?m)(?<= )(…|\{…\}|<\w+>)(?=,?$)", "null", text) if told else text
-            )
+            place.write_text(as_written(lines))
     # those of the parts before that of the whole
     for place in sorted(folder.rglob(f"*{MANIFEST}"), key=lambda path: -len(path.parts)):
         content, home = json.loads(place.read_text()), home_of(place)

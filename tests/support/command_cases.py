@@ -271,6 +271,7 @@ _CASES = (
         "patch_reference", f"patch {NPO} --limit 8 --out out --last-layer reference --layers 14,15"
     ),
     Case("patch_ke", f"patch {NPO} --limit 16 --out out --profile ke --tau 0.5", after=("patch",)),
+    Case("patch_alone", f"patch {NPO} --retain none --limit 16 --out out", slow=True),
     Case("patch_oracle", f"patch {NPO} --limit 4 --out out --engine oracle --layers 2,15"),
     Case(
         "audit",
@@ -365,6 +366,23 @@ _CASES = (
         files=OWN,
         rules=KEYS,
         slow=True,
+    ),
+    # attacks
+    Case(
+        "worst",
+        f"worst {NPO} --limit 3 --attack greedy --attack prefix --attack leak64 --out out",
+        rules=(*KEYS, (r" \d+\.\d │$", " … │"), (r",\d+\.\d{1,3}(?=,\d+,\d+$)", ",…")),
+        slow=True,
+    ),
+    Case(
+        "sample",
+        f"sample {NPO} --limit 2 --samples 2 --k 1 --max-new-tokens 4 --out out",
+        rules=KEYS,
+    ),
+    Case(
+        "effort",
+        f"effort {NPO} --arm T --limit 16 --steps 2 --lr 1e-3 --workers 1 --out out",
+        rules=KEYS,
     ),
     Case("quantize", "quantize --source demo/npo --engine torch --out q"),
     Case(

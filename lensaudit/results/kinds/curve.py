@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import model_validator
+from pydantic import model_serializer, model_validator
 
 from lensaudit.results.kinds.effort import EffortRecord
 from lensaudit.results.reading import Number, Whole
@@ -44,6 +44,11 @@ class CurveRow:
             return row
         own = {name: row[name] for name in ("step", "epoch", "failure") if name in row}
         return {**own, "metrics": {name: one for name, one in row.items() if name not in own}}
+
+    @model_serializer
+    def _written(self) -> dict[str, Any]:
+        epoch = {} if self.epoch is None else {"epoch": self.epoch}
+        return {"step": self.step, **epoch, **self.metrics, "failure": self.failure}
 
 
 def points_of(rows: Sequence[CurveRow], source: str) -> list[CurvePoint]:

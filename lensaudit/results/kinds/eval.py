@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, model_serializer, model_validator
 
 from lensaudit.errors import Failure, FailureKind, InputError, WorkError
 from lensaudit.results.integrity import check_result
@@ -16,6 +16,7 @@ from lensaudit.results.reading import (
     Number,
     check_inside,
     checked,
+    document,
     json_object,
     null,
     part,
@@ -34,6 +35,12 @@ Record = Mapping[str, Any]
 """The scores of one row under open-unlearning's names; lists where a row has alternatives."""
 _SIDES = ("forget", "holdout")
 """Of a membership attack: rows that were trained on, and others."""
+_OWN = {
+    *("agg_value", "value_by_index", "unscored", "reason", "failed"),
+    *("interval_95", "interval_95_why", "interval_95_assumes", *_SIDES),
+}
+"""Fields of an entry of a log; others are `details`."""
+_TEXTS = ("input", "ground_truth", "generation")
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,32 @@ class MetricResult(Estimate):
             "unscored": gaps | part(entry, "unscored"),
             "parts": sides if len(sides) == len(_SIDES) else {},
             "failed": entry.get("failed"),
+            "assumes": entry.get("interval_95_assumes"),
+            "details": {name: one for name, one in entry.items() if name not in _OWN},
         }
+
+    @model_serializer
+    def _written(self) -> dict[str, Any]:
+        """An entry in open-unlearning's layout, with reasons where it has gaps."""
+        rows = {str(idx): null(record) for idx, record in self.records.items()}
+        fields = next(iter(rows.values()), {"score": None})
+        headline = {key: None for key in fields if key not in _TEXTS}
+        gaps = {str(idx): headline for idx in self.unscored if str(idx) not in rows}
+        out: dict[str, Any] = {name: document(part) for name, part in self.parts.items()}
+        out |= {name: null(value) for name, value in self.details.items()}
+        out["agg_value"] = null(self.value)
+        if rows or (gaps and not self.parts):
+            out["value_by_index"] = dict(sorted((rows | gaps).items(), key=lambda row: int(row[0])))
+        if self.unscored:
+            out["unscored"] = {str(idx): reason for idx, reason in sorted(self.unscored.items())}
+        out |= {name: one for name in ("reason", "failed") if (one := getattr(self, name))}
+        if self.ends:
+            out["interval_95"] = list(self.ends)
+        elif self.value is not None and self.why:
+            out |= self.limits("interval_95")
+        if self.assumes:
+            out["interval_95_assumes"] = self.assumes
+        return out
 
     @property
     def reason(self) -> str | None:
