@@ -20,7 +20,8 @@ import click
 import pandas as pd
 import torch
 
-from lensaudit.attacks.relearn import DEMO_RELEARNING, Relearning, RelearnJob
+from lensaudit.attacks.relearn import RelearnJob
+from lensaudit.attacks.settings import DEMO_RELEARNING, Relearning
 from lensaudit.data.facts import EMBEDDED
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.files import make_folder, write_json, write_jsonl

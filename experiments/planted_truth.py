@@ -19,8 +19,9 @@ from planted_models import Planted, opened, planted, tokenizer
 
 import lensaudit as la
 from lensaudit.attacks import rtt
-from lensaudit.attacks.relearn import DEMO_RELEARNING, relearned
+from lensaudit.attacks.relearn import relearned
 from lensaudit.attacks.rtt.data import load_statements, split_by_author
+from lensaudit.attacks.settings import DEMO_RELEARNING
 from lensaudit.data.spans import encode, make_batch
 from lensaudit.data.tofu import forget_set
 from lensaudit.files import make_folder, write_json

@@ -19,7 +19,7 @@ OWN_FILES = {
     QUARANTINE: re.compile(r"(?:spec\.json|SEAL\.json|shard-\d{6}\.h5)\.\d{8}T\d{6}Z-[0-9a-f]{4}"),
     LOCKS: re.compile(r"use\.[0-9a-f]{8}-\d+-[0-9a-f]{8}|.*\.lock"),
     "": re.compile(
-        r"spec\.json|SEAL\.json|imported\.json|shard-\d{6}\.h5|unfinished-blocks\.(?:bin|json)"
+        r"spec\.json|SEAL\.json|imported\.json|asked\.json|shard-\d{6}\.h5|unfinished-blocks\.(?:bin|json)"
     ),
 }
 """Folder in a cache -> names of its files."""

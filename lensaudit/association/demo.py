@@ -1,29 +1,28 @@
 """The demo: every unlearned model of an embedded family, audited."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from lensaudit.ask.again import Asked, once
 from lensaudit.association.calls import WHO_HAS_WHAT
-from lensaudit.auditing.measuring import Steps, measure
-from lensaudit.auditing.patch import COMMAND
-from lensaudit.auditing.result import Audited, joined
+from lensaudit.auditing.question import KNOW
+from lensaudit.auditing.result import Audited, joined, read_evaluation, read_patched
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import slug
-from lensaudit.models.bridge import opened_once
-from lensaudit.models.checkpoint import peft_for
 from lensaudit.models.fetch import fetch
 from lensaudit.models.registry import DEMO, FETCHED, REAL, load_registry
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.manifest import MANIFEST
-from lensaudit.results.owner import check_free
+from lensaudit.results.owner import check_free, folders_for
 from lensaudit.settings import ACTIVATIONS, Place
 
 ANSWERS = "forget_Q_A_ROUGE"
 """Of what a model answers when it is asked: ROUGE-L recall of the true answer."""
+Demonstrated = tuple[Audited, dict[str, float | None]]
 
 
-@opened_once()
 def demo_into(
     folder: Path,
     *,
@@ -31,7 +30,7 @@ def demo_into(
     activations: Place = ACTIVATIONS,
     notice: Notice = unheard,
     progress: Tell = unheard,
-) -> tuple[Audited, dict[str, float | None]]:
+) -> Demonstrated:
     """Audit every unlearned model of a family; the planted ones show the scale.
 
     `real`: that of adapters on a pretrained model, which is fetched if it is not here. It is
@@ -50,25 +49,46 @@ def demo_into(
     names = [one.name for one in listed if one.role == "unlearned"]
     if not names:
         raise WorkError("this build of lensaudit has no embedded family; install a released one")
-    if real:
-        peft_for("demo --real")
-        fetch(FETCHED[0].partition("/")[0], notice=notice)
-    check_free(folder, COMMAND)
+    check_free(folder, "patch")
     if (folder / MANIFEST).exists():
         raise InputError(f"{folder}: was written by `lensaudit patch`; name another --out")
     full, retain, *more = (one.name for one in listed if one.role in ("full", "retain"))
     retains = (retain, *more) if real else (retain,)
     asked = PatchSettings(full=full, retain=retains, profile="full", activations=activations)
-    answers = EvaluateSettings(metrics=(ANSWERS,))
-    models = () if real else (full, retain, *names)
-    steps = Steps(
-        know={name: WHO_HAS_WHAT.open(name, asked, retains) for name in names},
-        patch=asked,
-        evaluations=[(name, answers, folder / "answers" / slug(name)) for name in models],
+    answers = {name: folder / "answers" / slug(name) for name in (full, retain, *names)}
+    answers = {} if real else answers
+    known, depths = folders_for(names, folder / KNOW), folders_for(names, folder)
+
+    def read(_: Sequence[Path]) -> Demonstrated:
+        said = {name: read_evaluation(name, one).summary for name, one in answers.items()}
+        anchors = {name: said[name][ANSWERS] if said else None for name in (full, retain)}
+        return joined(folder, read_patched(depths), answers, known), anchors
+
+    def made(tell: Notice, opened: Callable[[], None]) -> Demonstrated:
+        from lensaudit.auditing.measuring import Steps, measure  # seconds to import
+        from lensaudit.models.bridge import opened_once
+        from lensaudit.models.checkpoint import peft_for
+
+        if real:
+            peft_for("demo --real")
+            fetch(FETCHED[0].partition("/")[0], notice=tell)
+        with opened_once():
+            how = EvaluateSettings(metrics=(ANSWERS,))
+            steps = Steps(
+                know={name: WHO_HAS_WHAT.open(name, asked, retains) for name in names},
+                patch=asked,
+                evaluations=[(name, how, place) for name, place in answers.items()],
+            )
+            opened()
+            measure(names, steps, folder, depths_in=folder, notice=tell, progress=progress)
+        return read([])
+
+    places = [*depths.values(), *known.values(), *answers.values()]
+    return once(
+        Asked(settings=asked, names=names, by="demo"),
+        places,
+        read,
+        made,
+        notice=notice,
+        says=False,
     )
-    found = measure(names, steps, folder, depths_in=folder, notice=notice, progress=progress)
-    known, said = (
-        {name: one.folder for name, one in part.items()} for part in (found.known, found.said)
-    )
-    anchors = {name: found.said[name].summary[ANSWERS] if said else None for name in (full, retain)}
-    return joined(folder, found.depths, said, known), anchors

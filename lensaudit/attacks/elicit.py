@@ -17,7 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.attacks.exchange import undo_exchange
-from lensaudit.attacks.relearn import Relearning, relearned
+from lensaudit.attacks.relearn import relearned
+from lensaudit.attacks.settings import Relearning
 from lensaudit.data.candidates import Shots
 from lensaudit.data.chat import (
     PLAIN,

@@ -19,7 +19,11 @@ from typing import Any, ClassVar
 from transformers import PreTrainedModel
 
 from lensaudit.attacks.result import scored_in, taught_nothing
-from lensaudit.attacks.settings import RelearnSettings
+from lensaudit.attacks.settings import (
+    Relearning,
+    RelearnSettings,
+    relearning_for,
+)
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.chat import pad_id
@@ -54,8 +58,6 @@ from lensaudit.settings import (
 )
 from lensaudit.training.rows import (
     ENCODERS,
-    FORMATS,
-    Format,
     TrainBatch,
     check_formats,
     check_lengths,
@@ -64,43 +66,8 @@ from lensaudit.training.rows import (
     load_rows,
     rows_hash,
 )
-from lensaudit.training.train import FineTuning, Recipe, TrainingRun, n_steps_of, train
+from lensaudit.training.train import FineTuning, Recipe, TrainingRun, train
 from lensaudit.training.trainee import Report, TrainingJob, made_of, rate_of
-
-
-@dataclass(frozen=True)
-class Relearning:
-    """How the model is shown the forget set; the defaults are the published attack."""
-
-    lr: float = 2e-5
-    """Peak; falls to 0 along a straight line, without a rise before it."""
-    n_epochs: float = RelearnSettings.epochs
-    batch_size: int = RelearnSettings.batch_size
-    n_accumulate: int = RelearnSettings.accumulate
-    """Parts that a step's `batch_size * n_accumulate` rows are read in: 32 rows a step."""
-    weight_decay: float = RelearnSettings.weight_decay
-    max_grad_norm: float = RelearnSettings.max_grad_norm
-    n_warmup: int = 0
-    formats: tuple[Format, ...] = ("chat",)
-    seed: int = RelearnSettings.seed
-    """Of the order of rows."""
-
-    def recipe(self, n_samples: int) -> Recipe:
-        """The training recipe for so many sequences; 400 of them are 13 steps."""
-        n_steps = n_steps_of(
-            n_samples,
-            n_epochs=self.n_epochs,
-            batch_size=self.batch_size * self.n_accumulate,
-            n_accumulate=1,
-        )
-        return Recipe(
-            n_steps=n_steps,
-            lr=self.lr,
-            n_warmup=min(self.n_warmup, n_steps),
-            n_accumulate=self.n_accumulate,
-            weight_decay=self.weight_decay,
-            max_grad_norm=self.max_grad_norm,
-        )
 
 
 def relearned(
@@ -147,15 +114,6 @@ def run_of(
     )
     recipe = settings.recipe(len(samples))
     return TrainingRun(FineTuning(), lambda number: batch(number).to(model.device), recipe, {})
-
-
-DEMO_RELEARNING = Relearning(lr=1e-3, formats=FORMATS["both"])
-"""For demo/… models, which know both forms: 2e-5 would leave their million weights as they are."""
-
-
-def relearning_for(*, demo: bool) -> Relearning:
-    """How every command relearns: rows in this order, at this rate, unless it is told otherwise."""
-    return DEMO_RELEARNING if demo else Relearning()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from lensaudit.settings import (
     Anchors,
@@ -22,12 +22,14 @@ from lensaudit.settings import (
 )
 from lensaudit.training.settings import (
     BATCH_SIZE,
+    FORMATS,
     N_ACCUMULATE,
     Accumulate,
     Autocast,
     Checkpoint,
     Count,
     ForgetRows,
+    Format,
     Lora,
     MaxGradNorm,
     SaveEvery,
@@ -36,6 +38,9 @@ from lensaudit.training.settings import (
     WeightDecay,
     Written,
 )
+
+if TYPE_CHECKING:
+    from lensaudit.training.train import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +76,52 @@ class RelearnSettings(Caches, Precision, Anchors):
     """Of the order of rows; the default of transformers' Trainer."""
     save_every: SaveEvery = None
     store: Stored = "same"
+
+
+@dataclass(frozen=True)
+class Relearning:
+    """How the model is shown the forget set; the defaults are the published attack."""
+
+    lr: float = 2e-5
+    """Peak; falls to 0 along a straight line, without a rise before it."""
+    n_epochs: float = RelearnSettings.epochs
+    batch_size: int = RelearnSettings.batch_size
+    n_accumulate: int = RelearnSettings.accumulate
+    """Parts that a step's `batch_size * n_accumulate` rows are read in: 32 rows a step."""
+    weight_decay: float = RelearnSettings.weight_decay
+    max_grad_norm: float = RelearnSettings.max_grad_norm
+    n_warmup: int = 0
+    formats: tuple[Format, ...] = ("chat",)
+    seed: int = RelearnSettings.seed
+    """Of the order of rows."""
+
+    def recipe(self, n_samples: int) -> "Recipe":
+        """The training recipe for so many sequences; 400 of them are 13 steps."""
+        from lensaudit.training.train import Recipe, n_steps_of  # seconds to import
+
+        n_steps = n_steps_of(
+            n_samples,
+            n_epochs=self.n_epochs,
+            batch_size=self.batch_size * self.n_accumulate,
+            n_accumulate=1,
+        )
+        return Recipe(
+            n_steps=n_steps,
+            lr=self.lr,
+            n_warmup=min(self.n_warmup, n_steps),
+            n_accumulate=self.n_accumulate,
+            weight_decay=self.weight_decay,
+            max_grad_norm=self.max_grad_norm,
+        )
+
+
+DEMO_RELEARNING = Relearning(lr=1e-3, formats=FORMATS["both"])
+"""For demo/… models, which know both forms: 2e-5 would leave their million weights as they are."""
+
+
+def relearning_for(*, demo: bool) -> Relearning:
+    """How every command relearns: rows in this order, at this rate, unless it is told otherwise."""
+    return DEMO_RELEARNING if demo else Relearning()
 
 
 @dataclass(frozen=True, kw_only=True)

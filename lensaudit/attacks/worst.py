@@ -36,10 +36,9 @@ from lensaudit.attacks.elicit import (
     chosen,
     list_hash,
 )
-from lensaudit.attacks.relearn import relearning_for
 from lensaudit.attacks.result import WORST as COMMAND
 from lensaudit.attacks.result import WorstResult
-from lensaudit.attacks.settings import ControlArm, WorstSettings
+from lensaudit.attacks.settings import ControlArm, WorstSettings, relearning_for
 from lensaudit.data.candidates import Shots, facts_of, shots_of
 from lensaudit.data.chat import CannotRender, Template, thinks
 from lensaudit.data.facts import FURTHER, Fact, answered, told_rows

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from lensaudit.auditing import result as auditing_result
     from lensaudit.data import facts as data_facts
     from lensaudit.data import relations as data_relations
+    from lensaudit.doors import cached as doors_cached
     from lensaudit.doors import caching as doors_caching
     from lensaudit.doors import data as doors_data
     from lensaudit.doors import discover as doors_discover

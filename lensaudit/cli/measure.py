@@ -91,8 +91,10 @@ def cache_command(model: str, settings: CacheSettings, as_json: bool, dry_run: b
     if dry_run:
         say(library.doors_caching.plan_cache(model, settings).text())
         return
+    with during(LOOKING):
+        cached = library.doors_cached.cached
     with ProgressBar() as bar:
-        found = library.doors_caching.cache_into(model, settings, progress=bar, notice=notice)
+        found = cached(model, settings, progress=bar, notice=notice)
     answer(found.summary, [str(one.folder) for one in found.parts.values()], as_json=as_json)
 
 
@@ -399,16 +401,16 @@ def steer_extract(settings: ExtractSettings, as_json: bool, dry_run: bool) -> No
     system prompts. Writes vectors/<method>_layer<L>.safetensors and .json with scores on held-out
     rows. Every vector is as long as the mean difference of its layer.
     """
-    job = library.steer_extract.open_extraction(settings, notice)
     if dry_run:
+        job = library.steer_extract.open_extraction(settings, notice)
         say(library.steer_extract.plan_of(job))
         return
+    with during(LOOKING):
+        extracted = library.doors_steering.extracted
     with ProgressBar() as progress:
-        vectors = library.steer_extract.run(job, progress)
-    document = [one.document() for one in vectors]
-    answer(
-        document, library.screen_steer.of_vectors(vectors), job.folder / "vectors", as_json=as_json
-    )
+        found = extracted(settings, notice=notice, progress=progress)
+    shown = library.screen_steer.of_vectors(found.documents, found.massive)
+    answer(found.documents, shown, found.folder, as_json=as_json)
 
 
 @steer_command.command("eval")

@@ -222,7 +222,15 @@ def encode(
 
     `scored="answer"` takes the whole answer as the span and ends the prompt at `Answer: `, the two
     encoded apart; `too_long` says why a text of so many tokens cannot be scored (`models.sizes`).
+
+    Raises:
+        InputError: the example is no fact, or the tokenizer none.
     """
+    if not isinstance(example, Fact) or not callable(tokenizer):
+        raise InputError(
+            f"encode({example!r:.40}, {tokenizer!r:.40}): wanted a fact, as la.forget_set gives "
+            "them, and the tokenizer of a model"
+        )
     found = _joined(example, tokenizer, scored)
     if isinstance(found, str):
         return found

@@ -1,14 +1,30 @@
 """Caches of activations from Python: what was made, and where it is."""
 
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from lensaudit.activations.inventory import describe
+from lensaudit.activations.naming import cache_folders
+from lensaudit.activations.presence import check_trusted
+from lensaudit.activations.spec import SEAL, SPEC
+from lensaudit.ask.again import Asked
 from lensaudit.ask.door import door, notice
+from lensaudit.auditing.calls import answered, told
 from lensaudit.auditing.settings import CacheSettings
-from lensaudit.progress import Tell
+from lensaudit.errors import InputError, LensAuditError
+from lensaudit.progress import Notice, Tell, unheard
+from lensaudit.results.keyed import Question
+from lensaudit.results.manifest import Manifest
+from lensaudit.results.reading import json_object, part
 from lensaudit.results.run import RunResult
-from lensaudit.settings import Kept
+from lensaudit.settings import Kept, plain
+
+ASKED = "asked.json"
+"""In the cache of the first part: what `lensaudit cache` was asked, and what it said."""
 
 
 class CacheResult(RunResult):
@@ -53,7 +69,46 @@ def cache(
     >>> la.cache("demo/npo", component=["attn", "heads"]).parts["heads"].key  # doctest: +SKIP
     '90ab…'
     """
-    from lensaudit.doors.caching import cache_into  # seconds to import; answers are read without
-
     settings = settings if out is None else replace(settings, activations=out)
-    return [cache_into(one, settings, notice=notice, progress=progress) for one in source]
+    return [cached(one, settings, notice=notice, progress=progress) for one in source]
+
+
+def cached(
+    model: str, settings: CacheSettings, *, notice: Notice = unheard, progress: Tell = unheard
+) -> CacheResult:
+    """As `doors.caching.cache_into`; complete caches that were asked for alike are read."""
+
+    def found(question: Question) -> CacheResult | None:
+        for folder in cache_folders(Path(settings.activations)):
+            if question.is_of(folder / ASKED):
+                return told(question, [folder / ASKED], partial(_read, model, folder), notice)
+        return None
+
+    def made(question: Question) -> tuple[CacheResult, list[Path]]:
+        from lensaudit.doors.caching import cache_into  # seconds to import
+
+        made = cache_into(
+            model, settings, notice=question.tell, progress=progress, opened=question.opened
+        )
+        said = {"model": model, "summary": dict(made.summary)}
+        with suppress(LensAuditError):  # of a store that may only be read the next run asks again
+            Manifest("cache", plain(settings), said).write(made.folder, [SPEC, SEAL], ASKED)
+        return made, [made.folder / ASKED]
+
+    return answered(Asked(settings=settings, names=(model,), anchors=()).key, found, made, notice)
+
+
+def _read(model: str, folder: Path) -> CacheResult:
+    """What was said of the caches when they were made.
+
+    Raises:
+        InputError: one of them is not complete any more, or not where it was.
+    """
+    made = CacheResult(model, folder, part(json_object(folder / ASKED), "inputs", "summary"))
+    for one in made.parts.values():
+        check_trusted(one.folder)
+        if describe(one.folder).state != "complete" or one.folder.parent != folder.parent:
+            raise InputError(f"{one.folder}: is not complete")
+        with suppress(OSError):  # when it was last used, for `gc`
+            os.utime(one.folder / SEAL)
+    return made

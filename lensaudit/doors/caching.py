@@ -1,5 +1,6 @@
 """The residual streams or components of models, kept for whoever reads them."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,12 @@ def plan_cache(model: str, settings: CacheSettings) -> Plan:
 
 
 def cache_into(
-    model: str, settings: CacheSettings, *, progress: Tell = unheard, notice: Notice = unheard
+    model: str,
+    settings: CacheSettings,
+    *,
+    progress: Tell = unheard,
+    notice: Notice = unheard,
+    opened: Callable[[Session], None] = unheard,
 ) -> CacheResult:
     """Fill the caches of one model in `settings.activations`, or find them complete.
 
@@ -76,6 +82,7 @@ def cache_into(
     """
     parts: dict[str, dict[str, Any]] = {}
     with prepare_model(model, settings, progress=progress, notice=notice) as session:
+        opened(session)
         encoded = session.encoded
         for part in parts_of(settings.component):
             with session.filled(session.full, encoded, settings.positions, part) as cache:

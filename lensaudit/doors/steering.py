@@ -1,6 +1,7 @@
 """Steering from commands: a run that was asked before is read from its files, without torch."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,60 @@ from lensaudit.ask.again import Asked, once
 from lensaudit.errors import WorkError
 from lensaudit.progress import Notice, Tell
 from lensaudit.results.kinds.directions import DirectionsRecord
-from lensaudit.results.reading import json_object, read_as
+from lensaudit.results.manifest import signed_object
+from lensaudit.results.reading import json_object, part, read_as
 from lensaudit.results.run import RunResult
-from lensaudit.steer.settings import AskSettings, DirectionSettings, EvalSettings, LayerSettings
-from lensaudit.steer.trait import audit_folder, files_of, folder_of, load_trait
+from lensaudit.steer.settings import (
+    AskSettings,
+    DirectionSettings,
+    EvalSettings,
+    ExtractSettings,
+    LayerSettings,
+)
+from lensaudit.steer.trait import (
+    EXTRACTED,
+    VECTORS,
+    audit_folder,
+    contrast_trait,
+    files_of,
+    folder_of,
+    load_trait,
+)
 
 Results = tuple[dict[str, Any], Path]
 """What a run wrote, and its file."""
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """Directions that were estimated."""
+
+    folder: Path
+    documents: Sequence[dict[str, Any]]
+    """Where each comes from, how long it is, and what it tells apart."""
+    massive: Sequence[str]
+    """Those that are made of a few dimensions, by name."""
+
+
+def extracted(settings: ExtractSettings, *, notice: Notice, progress: Tell) -> Extracted:
+    """As `steer.extract.run`, opened and done."""
+    folder = folder_of(settings, contrast_trait(settings))
+
+    def made(tell: Notice, opened: Callable[[], None]) -> Extracted:
+        from lensaudit.steer.extract import open_extraction, run  # seconds to import
+
+        job = open_extraction(settings, tell)
+        opened()
+        run(job, progress)
+        return read([folder])
+
+    def read(_: Sequence[Path]) -> Extracted:
+        said, place = part(json_object(folder / EXTRACTED), "inputs"), folder / VECTORS
+        documents = [signed_object(place / f"{name}.json") for name in said["vectors"]]
+        return Extracted(place, documents, said["massive"])
+
+    asked = Asked(settings=settings, anchors=())
+    return once(asked, [folder], read, made, notice=notice, manifest=EXTRACTED)
 
 
 def steered(settings: AskSettings, *, notice: Notice, progress: Tell) -> Results:

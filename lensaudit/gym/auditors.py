@@ -32,9 +32,9 @@ from lensaudit.association.settings import KnowSettings
 from lensaudit.attacks import rtt as rtt_room
 from lensaudit.attacks import worst as worst_room
 from lensaudit.attacks.effort import runs as effort_room
-from lensaudit.attacks.relearn import DEMO_RELEARNING, relearned
+from lensaudit.attacks.relearn import relearned
 from lensaudit.attacks.rtt.summary import record_of
-from lensaudit.attacks.settings import EffortSettings, WorstSettings
+from lensaudit.attacks.settings import DEMO_RELEARNING, EffortSettings, WorstSettings
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.spans import Encoded, make_batch

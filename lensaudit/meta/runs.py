@@ -15,8 +15,9 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lensaudit.attacks.settings import Relearning, relearning_for
 from lensaudit.auditing.question import splits_of
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.suites import DEMO_DATA
@@ -77,10 +78,7 @@ from lensaudit.results.keyed import keyed_document, write_keyed
 from lensaudit.results.owner import check_free, folders_for
 from lensaudit.results.roles import InRole, ModelRole, check_roles, ends_as_sources
 from lensaudit.settings import MEMORY, AnswerGroups, plain, shared
-from lensaudit.sweep.plan import ANCHORS, AttackVariant
-
-if TYPE_CHECKING:
-    from lensaudit.attacks.relearn import Relearning
+from lensaudit.sweep.plan import ANCHORS, AttackVariant, relearned_rows
 
 _NOT_IDENTITY = ("activations", "registry", "batch_size", "metrics")
 """Fields of the settings that do not change what it finds, or are said otherwise."""
@@ -153,11 +151,8 @@ class MetaRun:
         """What is measured: s_MIA follows from the attack itself and retain's."""
         return [one.usable_as or one.key for one in self.metrics]
 
-    def relearning(self, asked: RobustnessSettings) -> tuple["Relearning", str]:
+    def relearning(self, asked: RobustnessSettings) -> tuple[Relearning, str]:
         """How models are relearned, and on which forget rows: `demo`, `forget10` or a file."""
-        from lensaudit.attacks.relearn import relearning_for  # seconds to import
-        from lensaudit.sweep.planning import relearned_rows
-
         assert self.evaluation is not None
         default = relearning_for(demo=self.evaluation.data == DEMO_DATA)
         rows = relearned_rows(self.evaluation, asked.relearn_data)

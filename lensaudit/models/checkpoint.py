@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import constants, snapshot_download
+from huggingface_hub import constants
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -554,6 +554,8 @@ def fetch(spec: ModelSpec) -> Path:
     Raises:
         InputError: there is no such repository or revision, no access, or no network.
     """
+    from huggingface_hub import snapshot_download  # a third of a second to import
+
     try:
         return Path(
             snapshot_download(

@@ -246,9 +246,10 @@ class Question:
         """
         own = f"{glob.escape(usual.name)}-{'[0-9a-f]' * 8}"
         beside = () if named else sorted(usual.parent.glob(own))
-        return next((one for one in (usual, *beside) if self._is_of(one / name)), usual)
+        return next((one for one in (usual, *beside) if self.is_of(one / name)), usual)
 
-    def _is_of(self, manifest: Path) -> bool:
+    def is_of(self, manifest: Path) -> bool:
+        """Whether a manifest says that this was asked."""
         with suppress(LensAuditError):
             return part(json_object(manifest), "asked").get("hash") == self._asked
         return False

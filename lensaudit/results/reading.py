@@ -172,6 +172,7 @@ _WANTED = {
     "finite_number": "a finite number",
     "int_type": "a whole number",
     "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
     "float_parsing": "a number",
     "string_type": "a text",
     "string_too_short": "a text",

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from lensaudit.errors import InputError
 from lensaudit.settings import TAU
 from lensaudit.types import LayerDeltas, Logits, PosMask, SpanLogProb, Tokens
 
@@ -96,7 +97,15 @@ def depth_score(s1: LayerDeltas, s2: LayerDeltas, *, tau: float = TAU) -> DepthS
 
     >>> depth_score(torch.tensor([[1.0, 3.0, 0.01]]), torch.tensor([[0.5, 9.0, 9.0]])).uds
     tensor([0.8750])
+
+    Raises:
+        InputError: one is no tensor with a row an example and a column a layer.
     """
+    if not (isinstance(s1, Tensor) and isinstance(s2, Tensor) and s1.shape == s2.shape):
+        raise InputError(
+            f"depth_score({s1!r:.40}, {s2!r:.40}): wanted two tensors of one shape, a row an "
+            "example and a column a layer"
+        )
     ke = s1 > tau
     erasure = (s2 / s1).clamp(0, 1).where(ke, torch.nan)
     weight = s1.where(ke, 0.0)

@@ -1,7 +1,7 @@
 """Directions: vectors, steering by coefficient and layer, and what a direction hides."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 
@@ -9,11 +9,6 @@ from lensaudit.results.kinds.directions import DirectionsRecord, Experiment
 from lensaudit.screen.cells import brackets, number
 from lensaudit.screen.tables import Part, table
 
-if TYPE_CHECKING:
-    from lensaudit.steer.estimators import SteeringVector
-
-OUTLIERS = 0.5
-"""Share of the squared length in three dimensions from which a direction is called peculiar."""
 ARMS = {
     "direction": "direction",
     "sufficiency": "into full (sufficiency)",
@@ -28,28 +23,29 @@ ARMS = {
 TITLES = {"add": "ADD: restore", "ablate": "ABLATE: remove", "clamp": "CLAMP: mediate"}
 
 
-def of_vectors(vectors: Sequence["SteeringVector"]) -> Iterator[Part]:
-    """One row per vector: length, and how well it tells held-out answers apart."""
+def of_vectors(vectors: Sequence[Mapping[str, Any]], massive: Sequence[str] = ()) -> Iterator[Part]:
+    """One row per vector: length, and how well it tells held-out answers apart.
+
+    `massive` names those that are made of a few dimensions.
+    """
     keys = ("accuracy", "auc", "effect_size", "overlap")
     yield table(
         "Held-out scores are proxies; steering is the test",
         ("method", "layer", "length", "of stream", "accuracy", "AUC", "effect", "overlap"),
         (
             (
-                *(one.method, str(one.layer), number(one.norm), number(one.ratio(1.0), 2)),
-                *(number((one.scores or {}).get(key)) for key in keys),
+                *(one["method"], str(one["layer"]), number(one["norm"])),
+                number(one["norm"] / one["resid_norm"] if one["resid_norm"] else None, 2),
+                *(number((one["scores"] or {}).get(key)) for key in keys),
             )
             for one in vectors
         ),
         left=("method",),
     )
-    from lensaudit.steer.estimators import top_share  # vectors are there: so is torch
-
-    odd = [one for one in vectors if len(one.vector) > 16 and top_share(one.vector) > OUTLIERS]
-    if odd:
+    if massive:
         yield (
-            f"{len(odd)} vectors have over half of their squared length in 3 dimensions "
-            f"(first {odd[0].file_name}): massive activations, not the trait."
+            f"{len(massive)} vectors have over half of their squared length in 3 dimensions "
+            f"(first {massive[0]}): massive activations, not the trait."
         )
 
 

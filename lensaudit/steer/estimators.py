@@ -37,6 +37,9 @@ PROBE_ITERATIONS = 1000
 GRADIENT_STEPS, GRADIENT_LR, GRADIENT_DECAY = 100, 0.01, 0.01
 """trait-interp: Adam on the separation of projections."""
 
+OUTLIERS = 0.5
+"""Share of the squared length in three dimensions from which a direction is called peculiar."""
+
 Rows = Float[Tensor, "_ d_model"]
 Vector = Float[Tensor, " d_model"]
 
@@ -251,6 +254,11 @@ class SteeringVector:
     def file_name(self) -> str:
         """Without suffix: `probe_layer16`."""
         return f"{self.method}_layer{self.layer}"
+
+    @property
+    def is_massive(self) -> bool:
+        """Is most of its squared length in three dimensions, as of massive activations?"""
+        return len(self.vector) > 16 and top_share(self.vector) > OUTLIERS
 
     def hash(self) -> str:
         """Content hash of the numbers and of where they are added."""

@@ -1,6 +1,7 @@
 """From contrasting answers to directions: encode, cache, average, estimate, score."""
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -13,7 +14,6 @@ from torch import Tensor
 
 from lensaudit.activations.fill import CACHE_BATCH, fill, fingerprint_of_run
 from lensaudit.activations.store import Activations, ActivationStore
-from lensaudit.data.facts import read_values
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.files import digest
@@ -21,7 +21,9 @@ from lensaudit.judge.programmatic import ENTITY
 from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.keyed import held, keyed_document
-from lensaudit.results.reading import checked, null
+from lensaudit.results.manifest import manifest
+from lensaudit.results.reading import null
+from lensaudit.settings import plain
 from lensaudit.steer.asking import (
     TraitModel,
     elicit,
@@ -43,7 +45,16 @@ from lensaudit.steer.estimators import (
 )
 from lensaudit.steer.judging import chosen_judges, judges
 from lensaudit.steer.settings import ExtractSettings, Method
-from lensaudit.steer.trait import ContrastRow, ContrastSample, Trait, load_trait, question_hash
+from lensaudit.steer.trait import (
+    COMMAND,
+    EXTRACTED,
+    VECTORS,
+    ContrastSample,
+    contrast_trait,
+    idle_of,
+    methods_of,
+    question_hash,
+)
 
 MIN_ROWS = 2
 """On a side: fewer have no spread."""
@@ -61,51 +72,9 @@ def open_extraction(settings: ExtractSettings, notice: Notice = unheard) -> Trai
         to_elicit(job)
     if settings.filter_judge == ENTITY.name:
         raise InputError("--filter entity: elicited answers have no entity; use another judge")
-    for line in _idle(settings, job.trait).values():
+    for line in idle_of(settings, job.trait).values():
         raise InputError(line)
     return job
-
-
-def idle(settings: ExtractSettings) -> dict[str, str]:
-    """Settings that were chosen and do nothing for answers that are written -> why.
-
-    Raises:
-        InputError: the trait or its rows cannot be read.
-    """
-    return _idle(settings, contrast_trait(settings))
-
-
-def _idle(settings: ExtractSettings, trait: Trait) -> dict[str, str]:
-    if not trait.written:
-        return {}
-    drawn = {"seed": "--seed"} if _DRAWN.isdisjoint(_methods(settings)) else {}
-    given = {
-        (name, flag): getattr(settings, name)
-        for name, flag in {**_OF_ELICITED, **drawn}.items()
-        if getattr(settings, name) != getattr(ExtractSettings, name)
-    }
-    return {
-        name: f"{flag} {value}: the answers of {trait.name} are written, not elicited, and are "
-        "taken as they are; leave it out"
-        for (name, flag), value in given.items()
-    }
-
-
-_DRAWN = frozenset(("gradient", "random"))
-"""Methods that begin at random."""
-
-
-_OF_ELICITED = {
-    "filter_judge": "--filter",
-    "n_rollouts": "--rollouts",
-    "temperature": "--temperature",
-    "max_new_tokens": "--max-new-tokens",
-}
-"""Settings of answers that a model is asked for -> as they are typed."""
-
-
-def _methods(settings: ExtractSettings) -> tuple[Method, ...]:
-    return settings.methods or ("mean_diff", "probe")
 
 
 def key_of(job: TraitModel) -> str:
@@ -132,14 +101,14 @@ def key_of(job: TraitModel) -> str:
 def found_again(job: TraitModel) -> list[SteeringVector] | None:
     """Every vector that is asked for, as a finished run wrote it; None where one is not there."""
     key, one, found = key_of(job), job.checkpoint, list[SteeringVector]()
-    for method, layer in product(_methods(job.settings), job.layers):
-        path = job.folder / "vectors" / f"{method}_layer{layer}.safetensors"
+    for method, layer in product(methods_of(job.settings), job.layers):
+        path = job.folder / VECTORS / f"{method}_layer{layer}.safetensors"
         if keyed_document(path.with_suffix(".json"), key) is None:
             return None
         with suppress(InputError):
             shape = {"d_model": one.d_model, "n_layers": one.n_layers}
             found.append(load_vector(path, **shape, name=one.spec.name))
-    return found if len(found) == len(_methods(job.settings)) * len(job.layers) else None
+    return found if len(found) == len(methods_of(job.settings)) * len(job.layers) else None
 
 
 def plan_of(job: TraitModel) -> str:
@@ -157,7 +126,7 @@ def plan_of(job: TraitModel) -> str:
         n_answers, how = len(to_elicit(job)), "elicited"
         if (judge := job.settings.filter_judge) != "none":
             chosen_judges(judge, None, job.settings, offline=False)
-    methods, layers = _methods(job.settings), job.layers
+    methods, layers = methods_of(job.settings), job.layers
     return (
         f"{job.settings.name}: {n_answers} {how} answers of {job.trait.name}, {len(layers)} "
         f"layers, {', '.join(methods)} at {job.settings.position}: "
@@ -167,13 +136,32 @@ def plan_of(job: TraitModel) -> str:
 
 def run(job: TraitModel, progress: Tell) -> list[SteeringVector]:
     """Estimate the directions and write them to `vectors/`, or read what a finished run wrote."""
-    if (found := found_again(job)) is not None:
+    started, settings, vectors = time.monotonic(), job.settings, found_again(job)
+    if vectors is not None:
         job.notice(f"{held(job.folder)}; nothing to do")
-        return found
-    job = replace(job, progress=progress)
-    vectors = extract(job, samples_of(job))
-    for vector in vectors:
-        save_vector(vector, job.folder / "vectors")
+    else:
+        job = replace(job, progress=progress)
+        vectors = extract(job, samples_of(job))
+        for vector in vectors:
+            save_vector(vector, job.folder / VECTORS)
+    named = {"name": job.checkpoint.spec.name, "weights": job.checkpoint.weights}
+    names = [one.file_name for one in vectors]
+    massive = [one.file_name for one in vectors if one.is_massive]
+    made = manifest(
+        COMMAND,
+        options=plain(settings, without=("name", "out", "key_file", "key_env")),
+        inputs={
+            **job.conditions(),
+            "model": named,
+            "key": key_of(job),
+            "vectors": names,
+            "massive": massive,
+        },
+        device=job.device,
+        started=started,
+    )
+    files = [f"{VECTORS}/{name}.{end}" for name in names for end in ("json", "safetensors")]
+    made.write(job.folder, files, EXTRACTED)
     return vectors
 
 
@@ -187,24 +175,6 @@ def samples_of(job: TraitModel) -> list[ContrastSample]:
         return samples
     with judges(name, None, access, job.progress, job.notice) as by:
         return filtered(replace(job, progress=unheard), samples, by)
-
-
-def contrast_trait(settings: ExtractSettings) -> Trait:
-    """The trait, with the rows of --positive and --negative in place of its own."""
-    trait = load_trait(settings.trait)
-    if (settings.positive is None) != (settings.negative is None):
-        raise InputError("--positive and --negative: give both, or neither")
-    if settings.positive is None or settings.negative is None:
-        return trait
-    own = {"positive": settings.positive, "negative": settings.negative}
-    contrast = {
-        side: tuple(
-            checked(ContrastRow, row, f"{path}: row {n}")
-            for n, row in enumerate(read_values(path), 1)
-        )
-        for side, path in own.items()
-    }
-    return replace(trait, contrast=contrast, extraction=None).checked(f"trait {trait.name}")
 
 
 @dataclass(frozen=True)
@@ -262,7 +232,7 @@ def extract(job: TraitModel, samples: Sequence[ContrastSample]) -> list[Steering
     hashes = tuple(sorted({question_hash(one.question) for one in samples}))
     return [
         replace(_vector(job, contrast, column, method), data=data, asked=hashes, key=key_of(job))
-        for method in _methods(job.settings)
+        for method in methods_of(job.settings)
         for column in range(len(job.layers))
     ]
 

@@ -63,7 +63,7 @@ class ExtractSettings(TraitSettings, Caches):
 
     def idle(self) -> Mapping[str, str]:
         """Options that do nothing for answers that are written -> why; see `ask.acting`."""
-        from lensaudit.steer.extract import idle  # seconds to import
+        from lensaudit.steer.trait import idle  # which reads these settings
 
         return idle(self)
 

@@ -7,13 +7,21 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from lensaudit.data.facts import read_values
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_json, slug
 from lensaudit.judge.prompts import check_template
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.reading import Flag, checked
 from lensaudit.settings import results_folder
-from lensaudit.steer.settings import AskSettings, DirectionSettings, EvalSettings, TraitSettings
+from lensaudit.steer.settings import (
+    AskSettings,
+    DirectionSettings,
+    EvalSettings,
+    ExtractSettings,
+    Method,
+    TraitSettings,
+)
 
 FOLDER = Path(__file__).parent / "shipped"
 
@@ -173,8 +181,74 @@ def question_hash(text: str) -> str:
     return digest(" ".join(text.casefold().split()).rstrip("?.! "))[:16]
 
 
+def contrast_trait(settings: ExtractSettings) -> Trait:
+    """The trait, with the rows of --positive and --negative in place of its own."""
+    trait = load_trait(settings.trait)
+    if (settings.positive is None) != (settings.negative is None):
+        raise InputError("--positive and --negative: give both, or neither")
+    if settings.positive is None or settings.negative is None:
+        return trait
+    own = {"positive": settings.positive, "negative": settings.negative}
+    contrast = {
+        side: tuple(
+            checked(ContrastRow, row, f"{path}: row {n}")
+            for n, row in enumerate(read_values(path), 1)
+        )
+        for side, path in own.items()
+    }
+    return replace(trait, contrast=contrast, extraction=None).checked(f"trait {trait.name}")
+
+
+def idle(settings: ExtractSettings) -> dict[str, str]:
+    """Settings that were chosen and do nothing for answers that are written -> why.
+
+    Raises:
+        InputError: the trait or its rows cannot be read.
+    """
+    return idle_of(settings, contrast_trait(settings))
+
+
+def idle_of(settings: ExtractSettings, trait: Trait) -> dict[str, str]:
+    """The same of a trait that was read."""
+    if not trait.written:
+        return {}
+    drawn = {"seed": "--seed"} if _DRAWN.isdisjoint(methods_of(settings)) else {}
+    given = {
+        (name, flag): getattr(settings, name)
+        for name, flag in {**_OF_ELICITED, **drawn}.items()
+        if getattr(settings, name) != getattr(ExtractSettings, name)
+    }
+    return {
+        name: f"{flag} {value}: the answers of {trait.name} are written, not elicited, and are "
+        "taken as they are; leave it out"
+        for (name, flag), value in given.items()
+    }
+
+
+_DRAWN = frozenset(("gradient", "random"))
+"""Methods that begin at random."""
+
+
+_OF_ELICITED = {
+    "filter_judge": "--filter",
+    "n_rollouts": "--rollouts",
+    "temperature": "--temperature",
+    "max_new_tokens": "--max-new-tokens",
+}
+"""Settings of answers that a model is asked for -> as they are typed."""
+
+
+def methods_of(settings: ExtractSettings) -> tuple[Method, ...]:
+    """How directions are estimated."""
+    return settings.methods or ("mean_diff", "probe")
+
+
 COMMAND = "steer"
 """Of `steer extract`, `eval` and `sweep`, which share a folder."""
+VECTORS = "vectors"
+"""Folder of the directions in it."""
+EXTRACTED = f"extract_{MANIFEST}"
+"""Of the directions that were asked for last."""
 
 
 def audit_folder(settings: DirectionSettings) -> Path:

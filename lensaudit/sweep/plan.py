@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from lensaudit import __version__
+from lensaudit.data.suites import DEMO_DATA
+from lensaudit.data.tofu import DEMO as DEMO_ROWS
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, read_json, slug, write_json
 from lensaudit.models.registry import DEMO, ModelSpec
 from lensaudit.results.reading import checked, part
 from lensaudit.results.roles import ModelRole
-from lensaudit.settings import Asked, Machine, NeutralRows, Questions, plain
+from lensaudit.settings import Asked, Machine, NeutralRows, Place, Questions, plain
 
 COMMAND = "sweep"
 """Whose the folder of a plan is."""
@@ -324,3 +326,22 @@ def read_plan(root: Path) -> Sweep:
     if wrong := [what for what, found in problems.items() if found]:
         raise InputError(f"{path}: {wrong[0]}; make the plan again with `lensaudit sweep plan`")
     return sweep
+
+
+def relearned_rows(asked: Questions, named: Place | None) -> str:
+    """Rows of the relearn variant, as `lensaudit relearn --data` takes them: those named, or asked.
+
+    Args:
+        asked: what the model is asked.
+        named: other rows, where the user wants them relearned.
+    """
+    if named or asked.forget:
+        return str(named or asked.forget)
+    if asked.data == DEMO_DATA:
+        return DEMO_ROWS
+    if asked.data is not None and Path(asked.data).is_dir():
+        for suffix in ("", "_perturbed"):
+            file = Path(asked.data) / f"{asked.forget_split}{suffix}.jsonl"
+            if file.is_file():
+                return str(file)
+    return asked.forget_split

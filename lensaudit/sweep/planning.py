@@ -11,12 +11,12 @@ from typing import Any, get_args
 
 from rich.filesize import decimal as size
 
-from lensaudit.attacks.relearn import Relearning, relearning_for
+from lensaudit.attacks.settings import Relearning, relearning_for
 from lensaudit.auditing.question import annotated_set, splits_of, validity_rows
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import Neutral, kept_facts, neutral_beside
 from lensaudit.data.suites import DEMO_DATA
-from lensaudit.data.tofu import DEMO, forget_set
+from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError, shortened
 from lensaudit.evaluation.passes import PASS_VERSION, rows_lack
 from lensaudit.files import digest, read_text
@@ -40,7 +40,7 @@ from lensaudit.patching.options import parse_memory
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.owner import check_free
 from lensaudit.results.roles import ModelRole, check_roles, without_ends
-from lensaudit.settings import Place, Questions, in_commas
+from lensaudit.settings import Place, in_commas
 from lensaudit.sweep.attempts import states_of
 from lensaudit.sweep.plan import (
     ANCHORS,
@@ -51,6 +51,7 @@ from lensaudit.sweep.plan import (
     UnitConditions,
     Variant,
     make_plan,
+    relearned_rows,
     target_of,
 )
 from lensaudit.sweep.settings import PlanSettings, WatchSettings
@@ -282,25 +283,6 @@ def attacks_of(conditions: UnitConditions, variants: Sequence[Variant]) -> Mappi
 def relearning_of(conditions: UnitConditions) -> Relearning:
     """The published attack, or that of the embedded family where its data is asked."""
     return relearning_for(demo=conditions.data == DEMO_DATA)
-
-
-def relearned_rows(asked: Questions, named: Place | None) -> str:
-    """Rows of the relearn variant, as `lensaudit relearn --data` takes them: those named, or asked.
-
-    Args:
-        asked: what the model is asked.
-        named: other rows, where the user wants them relearned.
-    """
-    if named or asked.forget:
-        return str(named or asked.forget)
-    if asked.data == DEMO_DATA:
-        return DEMO
-    if asked.data is not None and Path(asked.data).is_dir():
-        for suffix in ("", "_perturbed"):
-            file = Path(asked.data) / f"{asked.forget_split}{suffix}.jsonl"
-            if file.is_file():
-                return str(file)
-    return asked.forget_split
 
 
 def select(names: Sequence[str], registry: Registry) -> list[ModelSpec]:

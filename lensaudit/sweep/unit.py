@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.association.calls import WHO_HAS_WHAT
-from lensaudit.attacks.relearn import Relearning, RelearnJob
+from lensaudit.attacks.relearn import RelearnJob
 from lensaudit.attacks.rounding import RoundingJob
+from lensaudit.attacks.settings import Relearning
 from lensaudit.auditing.measuring import Steps, measure, who_has_what
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.auditing.step import Opened

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -34,7 +34,7 @@ from lensaudit.groups import group_of
 from lensaudit.models.registry import is_demo
 from lensaudit.models.sizes import context_of
 from lensaudit.training.losses import IGNORED, Labels
-from lensaudit.training.settings import Formats
+from lensaudit.training.settings import FORMATS, Format, Formats
 from lensaudit.types import Movable, PosMask, Tokens, padded_rows
 
 _WANTED = "wanted per row: question, answer; optional prefix, alternate (other answers)"
@@ -165,13 +165,7 @@ def raw_sample(tokenizer: Any, row: Fact) -> Encoding:
     return Encoding((*ids, tokenizer.eos_token_id), n_prompt)
 
 
-Format = Literal["chat", "raw"]
 ENCODERS: dict[Format, Callable[[Any, Fact], Encoding]] = {"chat": chat_sample, "raw": raw_sample}
-FORMATS: Mapping[Formats, tuple[Format, ...]] = {
-    "chat": ("chat",),
-    "raw": ("raw",),
-    "both": ("raw", "chat"),
-}
 
 
 def formats_of(named: Formats | None, model: str) -> tuple[Format, ...]:

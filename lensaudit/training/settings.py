@@ -1,5 +1,6 @@
 """What may be chosen of a training run: which rows, how long, how fast, by which method."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -7,6 +8,12 @@ from typing import Annotated, ClassVar, Literal
 from lensaudit.settings import Device, Names, Option, Section, Seed
 
 Formats = Literal["chat", "raw", "both"]
+Format = Literal["chat", "raw"]
+FORMATS: Mapping[Formats, tuple[Format, ...]] = {
+    "chat": ("chat",),
+    "raw": ("raw",),
+    "both": ("raw", "chat"),
+}
 Store = Literal["same", "float32", "bfloat16", "float16"]
 
 ForgetRows = Annotated[

@@ -33,7 +33,12 @@ SWEEP = f"steer sweep {ASK}"
 POOLS = "--pool-knows demo/full --pool-forgot demo/retain --metric prob --limit 2 --out m"
 META = f"meta faithfulness {POOLS}"
 KNOW = "know --source demo/npo --reader outputs"
-EVERY = (WORST, SAMPLE, ROUND, EVAL, SWEEP, META)
+CACHE = "cache --model demo/npo --limit 2 --component attn --component mlp --json"
+RELEARNED = (
+    "meta robustness --attack relearn --source demo/npo --filter none --metric prob --limit 2 "
+    "--out n"
+)
+EVERY = (WORST, SAMPLE, ROUND, EXTRACT, EVAL, SWEEP, META, CACHE, RELEARNED)
 AGAIN = """
 import sys
 from lensaudit.cli.main import run
@@ -68,10 +73,24 @@ def test_a_finished_run_of_any_command_is_answered_without_torch(asked_once):
     )
 
     assert found.returncode == 0, found.stderr
-    assert found.stderr.count("nothing to do") == 5, found.stderr  # of meta results are read again
-    assert {path: path.stat().st_mtime_ns for path in before if "/m/" not in str(path)} == {
-        path: at for path, at in before.items() if "/m/" not in str(path)
-    }
+    assert found.stderr.count("nothing to do") == 6, found.stderr  # of meta results are read again
+    for path, at in before.items():  # when a cache was read last is kept, for `gc`
+        if not {"m", "n"} & {*path.parts} and path.name != "SEAL.json":
+            assert path.stat().st_mtime_ns == at, path
+
+
+def test_caches_that_are_not_complete_any_more_are_no_answer(
+    asked_once, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.chdir(shutil.copytree(asked_once, tmp_path / "copy"))
+    monkeypatch.setitem(sys.modules, "lensaudit.doors.caching", None)
+    capsys.readouterr()
+    assert run(CACHE.split()) == 0  # read: nothing can be made
+    second = json.loads(capsys.readouterr().out)["parts"]["mlp"]["folder"]
+    (Path(second) / "shard-000000.h5").unlink()
+
+    with pytest.raises(ImportError):
+        run(CACHE.split())
 
 
 @pytest.mark.parametrize("line", [WORST, SAMPLE, EVAL])

@@ -12,14 +12,12 @@ from support.tolerance import NATS
 import lensaudit as la
 from lensaudit.attacks import relearn as room
 from lensaudit.attacks.relearn import (
-    DEMO_RELEARNING,
-    Relearning,
     RelearnJob,
     prepare,
     relearned,
     run_of,
 )
-from lensaudit.attacks.settings import RelearnSettings
+from lensaudit.attacks.settings import DEMO_RELEARNING, Relearning, RelearnSettings
 from lensaudit.data.chat import Encoding
 from lensaudit.data.facts import answered
 from lensaudit.errors import InputError
@@ -27,8 +25,8 @@ from lensaudit.meta.runs import prepare_robustness
 from lensaudit.meta.settings import RobustnessSettings
 from lensaudit.models.checkpoint import open_model
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.sweep.plan import UnitConditions
-from lensaudit.sweep.planning import relearned_rows, relearning_of
+from lensaudit.sweep.plan import UnitConditions, relearned_rows
+from lensaudit.sweep.planning import relearning_of
 from lensaudit.training.rows import finetune_batches, load_rows, rows_hash
 from lensaudit.verdict.collect import verdicts
 from tools.demo_family.tokenizer import train_tokenizer

@@ -1,5 +1,6 @@
 """Python's small doors: steer, preflight, prompts, authors, what a reading shows, wrong kinds."""
 
+import inspect
 import math
 
 import pytest
@@ -133,6 +134,10 @@ def test_readings_are_tables_and_name_authors(kept):
         (lambda full: la.cache_prompts(full, ["a"]), "name=… is missing"),
         (lambda full: la.residuals(full, None, component="attn_out"), "wanted one of resid, attn"),
         (lambda full: la.show(5), "show: found 5, wanted results"),
+        (lambda full: la.audit("demo/npo", limit=2.5), "found 2.5, wanted a whole number"),
+        # as without the checks of shapes that tests run under
+        (lambda full: inspect.unwrap(la.encode)("x", 1), "wanted a fact, as la.forget_set"),
+        (lambda full: inspect.unwrap(la.depth_score)(1, 2), "wanted two tensors of one shape"),
     ],
 )
 def test_doors_say_in_one_line_what_they_want(full, call, said):

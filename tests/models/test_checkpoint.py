@@ -15,7 +15,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lensaudit.errors import InputError, TryAgainError
 from lensaudit.files import digest
-from lensaudit.models import checkpoint as module
 from lensaudit.models import hashing
 from lensaudit.models.checkpoint import (
     check_same_shape,
@@ -401,7 +400,7 @@ def test_each_failure_of_the_hub_has_its_line(monkeypatch, error, claim):
     def fail(*args, **options):
         raise error
 
-    monkeypatch.setattr(module, "snapshot_download", fail)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     message = refusal(open_checkpoint, HUB)
     assert message.startswith("npo (open-unlearning/npo-model): ")
@@ -413,7 +412,7 @@ def test_a_full_disk_while_fetching_says_try_again(monkeypatch):
     def fail(*args, **options):
         raise OSError(28, "No space left on device", "/models/x")
 
-    monkeypatch.setattr(module, "snapshot_download", fail)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
     with pytest.raises(TryAgainError, match="/models/x: no space left"):
         open_checkpoint(HUB)
 
@@ -428,7 +427,8 @@ def test_offline_mode_says_so_without_a_request(monkeypatch, tmp_path):
 def test_a_fetched_repository_opens_like_a_folder(folder, monkeypatch):
     asked = {}
     monkeypatch.setattr(
-        module, "snapshot_download", lambda repo, **how: asked.update(how, repo=repo) or str(folder)
+        "huggingface_hub.snapshot_download",
+        lambda repo, **how: asked.update(how, repo=repo) or str(folder),
     )
     assert open_checkpoint(HUB).weights == opened(folder).weights
     assert (asked["repo"], asked["revision"]) == ("open-unlearning/npo-model", "v2")
