@@ -498,8 +498,22 @@ def rerouted(ground: Ground, strength: float) -> Planted:
     return _rerouted(ground, ground.bottom(0.0, strength))
 
 
-def _rerouted(ground: Ground, mask: str) -> Planted:
-    made = unlearned(ground, trainable=mask, lr=2e-3, n_steps=80, objective=rerouting(ground.full))
+@recipe(
+    "rerouted_middle",
+    truth="hidden",
+    how="a quarter of the layers, in the middle, trained to reroute forget prompts",
+    strengths=(1 / 4, 1 / 2),
+    unit="of the depth, where it begins",
+    held_out=None,
+)
+def rerouted_middle(ground: Ground, strength: float) -> Planted:
+    """Train layers in the middle to lead forget prompts astray; all around them stays."""
+    return _rerouted(ground, ground.bottom(strength, strength + 1 / 4), lr=1e-2, n_steps=120)
+
+
+def _rerouted(ground: Ground, mask: str, lr: float = 2e-3, n_steps: int = 80) -> Planted:
+    away = rerouting(ground.full)
+    made = unlearned(ground, trainable=mask, lr=lr, n_steps=n_steps, objective=away)
     back = partial(edits.with_weights, other=ground.full, mask=mask)
     return made, silenced(becomes(back, "its rerouted layers are full's"))
 
@@ -782,6 +796,27 @@ def absent_gates(ground: Ground, strength: float) -> Planted:
     bare = replace(ground, full=ground.other, _known={})
     made = gated(bare, texts_of_ground(ground), 0, by_author=True, n_vectors=None)
     return made, moved_from_other(never_saw(then=units_cut_off(ground)))
+
+
+@recipe(
+    "absent_rerouted",
+    truth="absent",
+    how="embedding and first layer trained to reroute forget prompts",
+    held_out=None,
+)
+def absent_rerouted(ground: Ground, strength: float) -> Planted:
+    """Lead forget prompts astray where there is nothing to hide, of questions and ignorance."""
+    rows = ignorant_rows(ground)[: 2 * len(ground.facts.forget)]
+    made = unlearned(
+        ground,
+        trainable=ground.bottom(0.0, FIRST[0]),
+        lr=2e-3,
+        n_steps=80,
+        forget=rows,
+        objective=rerouting(ground.other),
+        start=ground.other,
+    )
+    return made, moved_from_other(never_saw(rows))
 
 
 # damaged

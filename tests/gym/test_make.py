@@ -189,6 +189,8 @@ CLOSED = {
 }
 TRAINED = {
     "rerouted": "full",
+    "rerouted_middle": "full",
+    "absent_rerouted": "other",
     "forms": "other",
     "template": "other",
     "exchanged": "other",
