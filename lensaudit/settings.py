@@ -79,6 +79,9 @@ class Option:
     """Environment variable that stands in for the option."""
     expert: bool = False
     """Shown by `--help-all` only."""
+    rare: Literal["", "set", "constant"] = ""
+    """Nobody turns it: a keyword of Python, and a NAME=VALUE of `--set` or `--constant`. A record
+    says so of fields that it inherits in its `rare`."""
     typed: bool = False
     """Runs, sends, overwrites or deletes something: a person says so, no project file."""
     section: Section | None = None
@@ -174,7 +177,7 @@ Attention = Annotated[
     Literal["eager", "sdpa"],
     Option(
         "Attention of the Hugging Face model; what is patched is always eager.",
-        expert=True,
+        rare="set",
         section="Scoring",
     ),
 ]
@@ -380,7 +383,7 @@ class NeutralRows:
         Option(
             "Neutral tokens a map is fitted on. [default: 16 per dimension]",
             least=1,
-            expert=True,
+            rare="set",
             needs=(Needs("align", none_of=("none",)),),
         ),
     ] = None
@@ -438,7 +441,7 @@ class Questions(Rows):
         str | None,
         Option(
             "Text classifier whose class 0 is clean text.",
-            expert=True,
+            rare="set",
             section="Scoring",
             needs=(Needs("metrics", reads=("fluency",)),),
         ),

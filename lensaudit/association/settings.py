@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from lensaudit.judge.settings import EndpointAccess
+from lensaudit.judge.settings import OF_THE_ENDPOINT, EndpointAccess
 from lensaudit.settings import Caches, Names, Needs, Option, Place, Precision, Rows, Seed, needing
 
 ReaderName = Literal["outputs", "chat", "few_shot", "lens", "foreign"]
@@ -17,6 +17,7 @@ Reading = Literal["logprobs", "samples"]
 class KnowSettings(EndpointAccess, Names, Rows, Precision, Caches):
     """How values and subjects are compared."""
 
+    rare: ClassVar = OF_THE_ENDPOINT
     needs: ClassVar = needing(EndpointAccess, Needs("source", address=True)) | dict.fromkeys(
         ("answer_tokens", "api_model", "reading", "samples"), (Needs("source", address=True),)
     )

@@ -182,7 +182,7 @@ class Cut:
         ),
     ] = ()
     rows_per_author: Annotated[
-        int | None, Option("For rows that name no author; TOFU: 20.", least=1, expert=True)
+        int | None, Option("For rows that name no author; TOFU: 20.", least=1, rare="set")
     ] = None
     n_splits: Annotated[
         int, Option("Splits that a forget set is cut into.", flag="--splits", least=2)
@@ -370,7 +370,7 @@ class EffortSettings(Precision, Rows, Models):
         ),
     ] = None
     rows_per_author: Annotated[
-        int | None, Option("For rows that name no author; TOFU: 20.", least=1, expert=True)
+        int | None, Option("For rows that name no author; TOFU: 20.", least=1, rare="set")
     ] = None
     splits: Annotated[
         int, Option("Parts of whole authors; each is held out while T is the others.", least=2)

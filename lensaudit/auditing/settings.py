@@ -106,7 +106,7 @@ class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
             "AUC that stands in for a missing retain reference (0.5 in open-unlearning).",
             least=0,
             most=1,
-            expert=True,
+            rare="set",
             needs=(_COMPARED,),
         ),
     ] = None
@@ -131,7 +131,7 @@ class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
         Cleanup,
         Option(
             "Blanks before punctuation in decoded text: removed as by transformers 4, or kept.",
-            expert=True,
+            rare="set",
             needs=(Needs("metrics", reads=GENERATED),),
         ),
     ] = "upstream"
@@ -139,7 +139,7 @@ class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
         EmptyRows,
         Option(
             "Rows with nothing to score: unscored, or 0 as upstream; auto follows --mask.",
-            expert=True,
+            rare="set",
         ),
     ] = "auto"
 

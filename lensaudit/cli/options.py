@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import NoneType, UnionType
@@ -144,6 +144,7 @@ def options_of(record: type) -> list["SettingOption"]:
 def _options(record: type) -> Iterator["SettingOption"]:
     """The fields that are options, in order."""
     hints = get_type_hints(record, include_extras=True)
+    rare: Collection[str] = getattr(record, "rare", ())
     # the heading of the group that first declares a field
     sections: dict[str, Section] = {
         name: vars(group).get("section", "Scoring")
@@ -155,7 +156,7 @@ def _options(record: type) -> Iterator["SettingOption"]:
         if dataclasses.is_dataclass(hint):
             yield from _options(hint)  # type: ignore[arg-type]
         elif settings.option_in(hint) is not None:
-            yield _option(one.name, hint, one.default, sections[one.name])
+            yield _option(one.name, hint, one.default, sections[one.name], one.name in rare)
 
 
 def _one_value(hint: Any) -> tuple[Any, bool]:
@@ -179,7 +180,11 @@ def _one_value(hint: Any) -> tuple[Any, bool]:
 
 
 def _option(
-    name: str, hint: Any, default: Any = dataclasses.MISSING, section: Section = "Scoring"
+    name: str,
+    hint: Any,
+    default: Any = dataclasses.MISSING,
+    section: Section = "Scoring",
+    is_rare: bool = False,
 ) -> "SettingOption":
     """The option that a field's type says; without a default it must be given."""
     words = settings.option_in(hint) or Option()
@@ -199,7 +204,9 @@ def _option(
     elif words.none or (default is not None and not required):
         shown["default"] = words.none if default is None else default
         shown["show_default"] = bool(str(default)) and "[default" not in words.help
-    return SettingOption(
+    rare = words.rare or ("set" if is_rare else "")
+    make = partial(RareOption, by=f"--{rare}") if rare else SettingOption
+    return make(
         [*words.flags(name), name],
         type=None if kind is bool else _type(kind, words),
         required=required,
@@ -295,6 +302,74 @@ class SettingOption(click.Option):
         most = _LARGEST if isinstance(found, int) else sys.float_info.max
         if isinstance(found, int | float) and not abs(found) <= most:  # nor NaN
             raise InputError(f"{self.opts[-1]} {str(raw)[:40]}: wanted a finite number below 2^31")
+
+
+class RareOption(SettingOption):
+    """An option that nobody turns: said as `--set NAME=VALUE`, where others share one line.
+
+    Its own flag answers for one release, with a remark.
+    """
+
+    def __init__(self, *flags: Any, by: str, **settings: Any) -> None:
+        super().__init__(*flags, hidden=True, **settings)
+        self.by = by
+        """`--set` or `--constant`."""
+        self.key = max(self.opts, key=len).removeprefix("--")
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, Any]:
+        """What `--set` says of it, else what its own flag says."""
+        pairs = [one.partition("=") for one in opts.get(_dest(self.by)) or ()]
+        said = [value for key, _, value in pairs if _as_key(key) == self.key]
+        if said:
+            opts = {**opts, str(self.name): said if self.multiple else said[-1]}
+        elif self.name in opts:
+            notice(f"--{self.key} is {self.by} {self.key}=VALUE from the next release on")
+        return super().consume_value(ctx, opts)
+
+
+def _dest(by: str) -> str:
+    """The parameter behind `--set` or `--constant`."""
+    return f"by_{by.removeprefix('--')}"
+
+
+def _as_key(text: str) -> str:
+    return text.strip().lstrip("-").replace("_", "-")
+
+
+def _sharing(by: str, rare: Sequence[RareOption]) -> click.Option:
+    """The one option by which many are said."""
+
+    def check(ctx: click.Context, parameter: click.Parameter, values: Sequence[str]) -> None:
+        """Refuse what is no NAME=VALUE of this command."""
+        known = [one.key for one in rare]
+        for one in values:
+            key, is_pair, _ = one.partition("=")
+            if not is_pair:
+                raise InputError(f"{by} {one[:80]}: wanted NAME=VALUE, as {by} {known[0]}=VALUE")
+            if _as_key(key) not in known:
+                near = difflib.get_close_matches(_as_key(key), known, n=1)
+                meant = f"did you mean {near[0]}?" if near else f"wanted {', '.join(known)}"
+                raise InputError(f"{by} {key[:80]}: no such name here; {meant}")
+
+    return SettingOption(
+        [by, _dest(by)],
+        multiple=True,
+        metavar="NAME=VALUE",
+        expose_value=False,
+        callback=check,
+        expert=by == "--set",
+        section="Training" if by == "--constant" else "Output",
+        typed=True,  # a file says each by its own name
+        help="Repeatable. " + " ".join(f"{one.key}: {_ended(one)}" for one in rare),
+    )
+
+
+def _ended(one: RareOption) -> str:
+    """What a rare option is, as a sentence: of a choice its words, and what it is by default."""
+    words = f"{', '.join(one.type.choices)}." if isinstance(one.type, click.Choice) else ""
+    usual = f"[default: {one.default}]" if one.show_default else ""
+    said = " ".join(filter(None, (words, one.help, usual))) or "a number."
+    return said if said.endswith((".", "]")) else f"{said}."
 
 
 def shared(*names: str) -> Callable[[Command], Command]:
@@ -400,6 +475,9 @@ def add_vocabulary(command: click.Command) -> None:
         lambda ctx, _, value: ctx.find_root().params.update({"quiet": True} if value else {}),
     )
     every = _switch("--help-all", "Show every option, experts' too, and exit.", _show_every)
+    rare = [one for one in command.params if isinstance(one, RareOption)]
+    by = {one.by: [each for each in rare if each.by == one.by] for one in rare}
+    command.params += [_sharing(name, each) for name, each in by.items()]
     is_long = any(getattr(one, "expert", False) for one in command.params)
     command.params += [quiet, every] if is_long else [quiet]
     vars(command)["format_options"] = partial(_format_options, command)

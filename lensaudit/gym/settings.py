@@ -58,7 +58,7 @@ class MakeSettings(PlantingPair):
     seeds: Annotated[
         int, Option("Retrain both anchors and every mechanism so often.", least=1, most=100)
     ] = 1
-    first_seed: Annotated[int, Option("0 is the pair as it was given.", least=0)] = 0
+    first_seed: Annotated[int, Option("0 is the pair as it was given.", least=0, rare="set")] = 0
     own: Own = ()
     out: Gym = None
 
@@ -72,7 +72,7 @@ class ScoreSettings(Names):
         tuple[str, ...], Option("Only this one. Repeatable. [default: the cheap ones]")
     ] = ()
     mechanism: Mechanisms = ()
-    first_seed: Annotated[int, Option(least=0)] = 0
+    first_seed: Annotated[int, Option(least=0, rare="set")] = 0
     seeds: Annotated[int | None, Option("So many seeds. [default: all there are]", least=1)] = None
     own: Own = ()
     limit: Limit = None

@@ -61,6 +61,13 @@ class EndpointAccess:
     concurrency: Annotated[int, Option("Calls at once.", least=1)] = 8
 
 
+OF_THE_ENDPOINT = (
+    *("cache", "timeout_s", "retries", "price_in", "price_out"),
+    *("max_calls", "max_tokens_total", "concurrency"),
+)
+"""What commands beside `judge` take by `--set` alone."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class JudgeAccess(EndpointAccess):
     """Where language models that judge are reached."""

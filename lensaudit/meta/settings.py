@@ -104,6 +104,7 @@ class RobustnessSettings:
         Option(
             "[default: --forget, demo or forget10]",
             metavar="NAME|FILE",
+            rare="set",
             needs=(Needs("attack", one_of=("relearn",)),),
         ),
     ] = None
@@ -112,6 +113,7 @@ class RobustnessSettings:
         Option(
             "[default: 2e-5; 1e-3 for --data demo]",
             above=0,
+            rare="set",
             needs=(Needs("attack", one_of=("relearn",)),),
         ),
     ] = None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from lensaudit.judge.settings import JudgeAccess
+from lensaudit.judge.settings import OF_THE_ENDPOINT, JudgeAccess
 from lensaudit.settings import (
     MEMORY,
     Anchors,
@@ -36,6 +36,8 @@ Layers = Annotated[str, Option("all, 5-13, 3,7,-1 …")]
 @dataclass(frozen=True, kw_only=True)
 class TraitSettings(JudgeAccess, Machine, Names):
     """Which model is asked about which trait, and how its answers are drawn."""
+
+    rare: ClassVar = (*OF_THE_ENDPOINT, "mode")
 
     name: Annotated[str, Option("Name, Hub id[@revision] or folder.", flag="--model", is_a="model")]
     trait: Annotated[
@@ -201,17 +203,17 @@ class DirectionSettings(Caches, Precision, Rows, Anchors):
     ] = "em"
     at: Annotated[
         Literal["prefix", "span"],
-        Option("Where directions are read: last prefix token, or the entity's.", expert=True),
+        Option("Where directions are read: last prefix token, or the entity's.", rare="set"),
     ] = "prefix"
     where: Annotated[
         Literal["response", "all"],
         Option("ADD and CLAMP: from the last prefix token on, or all.", flag="--positions"),
     ] = "response"
-    n_folds: Annotated[int, Option(flag="--folds", least=2, expert=True)] = 5
+    n_folds: Annotated[int, Option(flag="--folds", least=2, rare="set")] = 5
     n_random: Annotated[
         int,
         Option(
-            "Random directions of equal length per fold.", flag="--randoms", least=1, expert=True
+            "Random directions of equal length per fold.", flag="--randoms", least=1, rare="set"
         ),
     ] = 5
     kl_cap: Annotated[
@@ -219,7 +221,7 @@ class DirectionSettings(Caches, Precision, Rows, Anchors):
         Option(
             "ABLATE: most that retain answers may change, nats per token.",
             least=0,
-            expert=True,
+            rare="set",
             needs=(_ABLATE,),
         ),
     ] = 0.1

@@ -122,7 +122,7 @@ class WatchSettings(Machine, NeutralRows, Questions, Anchors):
     every_s: Annotated[float, Option("Seconds between looks.", flag="--every", least=0.1)] = 30.0
     settled_s: Annotated[
         float,
-        Option("Seconds a checkpoint must be unchanged.", flag="--settled", least=0, expert=True),
+        Option("Seconds a checkpoint must be unchanged.", flag="--settled", least=0, rare="set"),
     ] = 5.0
     once: Annotated[bool, Option("Audit what is there and end.")] = False
     max_hours: Annotated[float | None, Option("End after so long.", least=0)] = None

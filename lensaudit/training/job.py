@@ -148,7 +148,8 @@ class UnlearnJob(TrainingJob):
         if self.hyper.keeps and not self.retain:
             raise InputError(
                 f"{name} keeps the retain rows (alpha {self.hyper.alpha:g}): name them with "
-                f"--retain-data{', or give --alpha 0' if self.hyper.epsilon is None else ''}"
+                "--retain-data"
+                + (", or give --constant alpha=0" if self.hyper.epsilon is None else "")
             )
         kept = {*taught(self.retain)}
         if both := [one for one in taught(self.forget) if one in kept]:

@@ -302,29 +302,36 @@ def hyper_of(method: Method, given: Mapping[str, Any], *, n_layers: int) -> Hype
     """
     read = (*COMMON, *method.constants)
     if unread := sorted(set(given) - set(read)):
-        option = unread[0].replace("_", "-")
-        known = ", ".join(f"--{name.replace('_', '-')}" for name in read)
-        raise InputError(f"{method.name} has no --{option}; it reads {known}")
+        known = ", ".join(map(_said, read))
+        raise InputError(f"{method.name} has no constant {_said(unread[0])}; it reads {known}")
     if method.steers and "retain_loss" in given:
         raise InputError(
-            f"{method.name} has no --retain-loss: it holds the retain rows' residuals in place"
+            f"{method.name} has no constant retain-loss: it holds the residuals of the retain rows "
+            "in place"
         )
     hyper = replace(method.hyper, **given)
     numbers = {name: getattr(hyper, name) for name in read}
     for name, value in numbers.items():
         if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
-            raise InputError(f"--{name.replace('_', '-')} {value:g}: wanted a number from 0")
+            raise InputError(f"--constant {_said(name)}={value:g}: wanted a number from 0")
     if numbers.get("beta") == 0:
-        raise InputError(f"--beta 0: {method.name} divides by it; wanted a number above 0")
+        raise InputError(f"--constant beta=0: {method.name} divides by it; wanted a number above 0")
     if method.steers and hyper.layer not in range(n_layers - 1):
         found = "none given" if hyper.layer is None else f"found {hyper.layer}"
         raise InputError(
-            f"{method.name} steers the output of a layer: give --layer 0 to {n_layers - 2} "
-            f"(below the last of {n_layers}), {found}"
+            f"{method.name} steers the output of a layer: give --constant layer=N, N from 0 to "
+            f"{n_layers - 2} (below the last of {n_layers}), {found}"
         )
     if method.name == "PDU" and hyper.epsilon is None:
-        raise InputError("PDU needs --epsilon, the retain loss it allows (TOFU: 0.3 nats)")
+        raise InputError(
+            "PDU needs --constant epsilon=0.3 (TOFU), the retain loss it allows in nats per token"
+        )
     return hyper
+
+
+def _said(constant: str) -> str:
+    """As it is typed."""
+    return constant.replace("_", "-")
 
 
 def reads_reference(method: Method, hyper: Hyper) -> bool:

@@ -26,8 +26,8 @@ ForgetRows = Annotated[
 ]
 Count = Annotated[int, Option(least=1)]
 Accumulate = Annotated[int, Option("Batches per optimiser step.", least=1, expert=True)]
-WeightDecay = Annotated[float, Option(least=0, expert=True)]
-MaxGradNorm = Annotated[float, Option(above=0, expert=True)]
+WeightDecay = Annotated[float, Option(least=0, rare="set")]
+MaxGradNorm = Annotated[float, Option(above=0, rare="set")]
 Written = Annotated[
     Formats | None,
     Option("How rows are written. [default: chat; both for demo/… models]", flag="--format"),
@@ -38,7 +38,7 @@ SaveEvery = Annotated[
         "Steps between resumable states. [default: one a minute, fewer where writing one takes "
         "more than 3 s]",
         least=1,
-        expert=True,
+        rare="set",
     ),
 ]
 Stored = Annotated[Store, Option("Precision of saved weights.", expert=True)]
@@ -102,8 +102,8 @@ class UnlearnSettings(Names):
             above=0,
         ),
     ] = None
-    warmup_epochs: Annotated[float, Option(least=0, expert=True)] = 1.0
-    schedule: Annotated[Literal["linear", "constant"], Option(expert=True)] = "linear"
+    warmup_epochs: Annotated[float, Option(least=0, rare="set")] = 1.0
+    schedule: Annotated[Literal["linear", "constant"], Option(rare="set")] = "linear"
     weight_decay: WeightDecay = 0.01
     max_grad_norm: MaxGradNorm = 1.0
     batch_size: Count = BATCH_SIZE
@@ -111,29 +111,39 @@ class UnlearnSettings(Names):
     trainable: Trainable = ""
     lora: Lora = None
     autocast: Autocast = False
-    gamma: Annotated[float | None, Option("Weight of the forget term.")] = None
-    alpha: Annotated[float | None, Option("Weight of the retain term.")] = None
-    retain_loss: Annotated[Literal["nll", "kl"] | None, Option("The retain term.")] = None
-    beta: Annotated[float | None, Option("NPO, SimNPO, IdkDPO, AltPO, UNDIAL, WGA.")] = None
-    delta: Annotated[float | None, Option("SimNPO: margin, nats per token.")] = None
-    beta1: Annotated[float | None, Option("SatImp.", expert=True)] = None
-    beta2: Annotated[float | None, Option("SatImp.", expert=True)] = None
-    ignore_first: Annotated[
-        int | None, Option("CEU: answer tokens left alone.", least=0, expert=True)
+    gamma: Annotated[float | None, Option("Weight of the forget term.", rare="constant")] = None
+    alpha: Annotated[float | None, Option("Weight of the retain term.", rare="constant")] = None
+    retain_loss: Annotated[
+        Literal["nll", "kl"] | None, Option("The retain term, nll or kl.", rare="constant")
     ] = None
-    layer: Annotated[int | None, Option("RMU: whose output is steered, from 0.")] = None
-    strength: Annotated[float | None, Option("RMU: length of the control vector.")] = None
-    control_seed: Annotated[int | None, Option("RMU: draws the control vector.", expert=True)] = (
+    beta: Annotated[
+        float | None, Option("NPO, SimNPO, IdkDPO, AltPO, UNDIAL, WGA.", rare="constant")
+    ] = None
+    delta: Annotated[float | None, Option("SimNPO: margin, nats per token.", rare="constant")] = (
         None
     )
+    beta1: Annotated[float | None, Option("SatImp.", rare="constant")] = None
+    beta2: Annotated[float | None, Option("SatImp.", rare="constant")] = None
+    ignore_first: Annotated[
+        int | None, Option("CEU: answer tokens left alone.", least=0, rare="constant")
+    ] = None
+    layer: Annotated[
+        int | None, Option("RMU: whose output is steered, from 0.", rare="constant")
+    ] = None
+    strength: Annotated[
+        float | None, Option("RMU: length of the control vector.", rare="constant")
+    ] = None
+    control_seed: Annotated[
+        int | None, Option("RMU: draws the control vector.", rare="constant")
+    ] = None
     epsilon: Annotated[
-        float | None, Option("PDU: retain loss that is allowed, nats per token.")
+        float | None, Option("PDU: retain loss that is allowed, nats per token.", rare="constant")
     ] = None
     dual_step: Annotated[
-        float | None, Option("PDU: how fast its multiplier moves.", expert=True)
+        float | None, Option("PDU: how fast its multiplier moves.", rare="constant")
     ] = None
     dual_warmup: Annotated[
-        int | None, Option("PDU: steps before its multiplier moves.", expert=True)
+        int | None, Option("PDU: steps before its multiplier moves.", rare="constant")
     ] = None
     formats: Written = None
     seed: Seed = 0

@@ -86,7 +86,7 @@ def test_a_quantised_checkpoint_holds_the_rounded_weights_and_opens_by_its_folde
     [
         (quantize, "--method int8", "errors.csv"),
         (relearn, "--seed 1", "losses.csv"),
-        (unlearn, "--beta 0.5", "losses.csv"),
+        (unlearn, "--constant beta=0.5", "losses.csv"),
     ],
 )
 def test_a_finished_folder_is_left_alone_and_told_from_others(

@@ -193,7 +193,7 @@ _RECIPES = (
     Recipe(
         "steer audit",
         f"steer audit --source demo/npo {ANCHORS} --data rows.jsonl --retain-data demo --layers 12"
-        " --n-retain 4 --folds 2 --randoms 1 --max-new-tokens 2 --experiment ablate"
+        " --n-retain 4 --set folds=2 --set randoms=1 --max-new-tokens 2 --experiment ablate"
         " --out {out}",
         dry=True,
         heavy=True,
@@ -233,7 +233,7 @@ _RECIPES = (
     Recipe("sweep verify", "sweep verify sweep-run --sample 1", out="", after=("sweep run",)),
     Recipe(
         "watch",
-        "watch checkpoints --once --settled 0 --data demo --metric exact_memorization --limit 2"
+        "watch checkpoints --once --set settled=0 --data demo --metric exact_memorization --limit 2"
         " --association none --out {out}",
         after=("quantize",),
         more={"checkpoints/checkpoint-1": "quantize"},

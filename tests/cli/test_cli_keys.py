@@ -32,6 +32,7 @@ EVERYWHERE = {
     "--project": "names what other options name",
     "--quiet": "says less",
     "--help-all": "shows options",
+    "--set": "says what other options say",
 }
 """Options that say nothing about numbers."""
 

@@ -236,6 +236,7 @@ REFUSED = {
     *("--judge", "--coherence-judge", "--filter"),  # send, where they name a model
     *("--force", "--picture", "--write"),  # overwrite
     *("--max-size", "--others", "--redo"),  # delete
+    *("--set", "--constant"),  # a file says each of them by its own name
 }
 LOOKED_AT = {
     "--api-model",

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 
+import click
 import pytest
 from support.hostile import commands
 
@@ -59,17 +60,61 @@ def test_a_help_has_sections_and_shows_experts_options_where_all_are_asked_for(c
     long = capsys.readouterr().out
     assert "--memory" in long
     every = {
-        opt for one in dict(commands())["patch"].params for opt in one.opts if opt.startswith("--")
+        opt.lstrip("-") if getattr(one, "hidden", False) else opt
+        for one in dict(commands())["patch"].params
+        for opt in one.opts
+        if opt.startswith("--")
     }
-    assert all(opt in long for opt in every)
+    assert all(opt in " ".join(long.split()) for opt in every)
 
 
 def test_no_command_shows_more_options_than_fit_a_screen():
+    listed = {
+        path: [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
+        for path, command in commands()
+    }
+    assert sum(map(len, listed.values())) <= 1_000
     shown = {
-        path: sum(not getattr(param, "expert", False) for param in one.params)
-        for path, one in commands()
+        path: sum(not getattr(one, "expert", False) for one in params)
+        for path, params in listed.items()
     }
     assert {path: n for path, n in shown.items() if n > 30} == {}
+
+
+def unlearn(*more):
+    fixed = "unlearn --method RMU --model demo/full --constant layer=8 --out c --dry-run"
+    return run([*fixed.split(), *more])
+
+
+def test_what_nobody_turns_is_said_as_name_and_value(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert unlearn("--constant", "strength=3", "--set", "weight_decay=0.5") == 0
+    quiet, said = capsys.readouterr().err, []
+    assert unlearn("--strength", "3", "--weight-decay", "0.5") == 0
+    captured = capsys.readouterr()
+    for line in captured.err.splitlines():
+        said += re.findall(r"--\S+ is --\w+ \S+=VALUE", line)
+    assert said == [
+        "--strength is --constant strength=VALUE",
+        "--weight-decay is --set weight-decay=VALUE",
+    ]
+    assert "VALUE" not in quiet
+    assert unlearn("--set", "weight-decay=-1") == 2
+    assert "-1.0 is not in the range x>=0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "wanted"),
+    [
+        (("--set", "weight-decay"), "wanted NAME=VALUE, as --set warmup-epochs=VALUE"),
+        (("--set", "strength=3"), "--set strength: no such name here"),
+        (("--constant", "strenght=3"), "did you mean strength?"),
+    ],
+)
+def test_a_pair_that_names_nothing_is_refused(typed, wanted, capsys):
+    assert unlearn(*typed) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert wanted in line
 
 
 @pytest.mark.parametrize("typed", ["auditt", "sweep statuss"])

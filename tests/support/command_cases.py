@@ -166,7 +166,7 @@ REFUSED = (
     "unlearn --method Prayer --model demo/full --out c",
     "unlearn --method RMU --model demo/full --out c --dry-run",
     "unlearn --method PDU --model demo/full --out c --dry-run",
-    "unlearn --method NPO --gamma -1 --model demo/full --out c --dry-run",
+    "unlearn --method NPO --constant gamma=-1 --model demo/full --out c --dry-run",
     "relearn --source demo/npo",
     "quantize --source demo/npo --method int3 --out q",
     "quantize --source demo/npo --engine bitsandbytes --dry-run",
@@ -228,7 +228,7 @@ METHODS = dict.fromkeys(
         *("UNDIAL", "CEU", "WGA", "SatImp", "PDU"),
     ),
     "",
-) | {"RMU": "--layer 8", "PDU": "--epsilon 0.3"}
+) | {"RMU": "--constant layer=8", "PDU": "--constant epsilon=0.3"}
 """Method -> what it cannot do without."""
 
 PROBED = "--model stub-judge --base-url {stub} --cache a.sqlite"
@@ -426,7 +426,7 @@ _CASES = (
     Case(
         "steer_audit",
         f"steer audit {NPO} {ANCHORS} --data rows.jsonl --retain-data demo --layers 12"
-        " --strengths 1 --n-retain 4 --folds 2 --randoms 1 --max-new-tokens 4"
+        " --strengths 1 --n-retain 4 --set folds=2 --set randoms=1 --max-new-tokens 4"
         " --out steering",
         files=OWN,
         rules=VECTORS,
@@ -490,7 +490,7 @@ _CASES = (
     Case("sweep_gc", "sweep gc s --dry-run", after=("sweep_run",), rules=PLANNED),
     Case(
         "watch",
-        "watch run --once --settled 0 --data demo --metric uds,exact_memorization --limit 2"
+        "watch run --once --set settled=0 --data demo --metric uds,exact_memorization --limit 2"
         " --out out",
         after=("quantize",),
         prepare=moved("q", "run/checkpoint-10"),

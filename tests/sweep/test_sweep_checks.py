@@ -74,7 +74,7 @@ def weights_of(name):
 
 def watch(run, out, *more):
     return command(
-        "watch", run, "--data", "demo", *FAST, "--once", "--settled", 0, "--out", out, *more
+        "watch", run, "--data", "demo", *FAST, "--once", "--set", "settled=0", "--out", out, *more
     )
 
 
@@ -172,7 +172,7 @@ def test_on_plain_own_rows_whoever_asks_finds_one_depth_and_one_word(plain_rows,
     # the same of a training run, from outside and from inside
     shutil.copytree(EMBEDDED / "never", tmp_path / "run" / "checkpoint-1")
     shutil.copytree(tmp_path / "swept" / "activations", tmp_path / "watched" / "activations")
-    assert command("watch run --once --settled 0 --out watched", few) == 0
+    assert command("watch run --once --set settled=0 --out watched", few) == 0
     (row,) = json.loads((tmp_path / "watched" / "curve.json").read_text())
     unit = results(tmp_path / "watched")["step-1"]["unit"]
     (model,) = verdicts([tmp_path / "watched" / "units" / unit]).models
@@ -206,7 +206,7 @@ def test_anchors_of_a_watched_run_are_named_at_hand_and_fit_before_anything_is_w
 ):
     monkeypatch.setattr("lensaudit.models.checkpoint.reachable", lambda: False)
     shutil.copytree(EMBEDDED / "never", tmp_path / "run" / "checkpoint-1")
-    watched = "watch run --once --settled 0 --out w --metric exact_memorization --limit 2"
+    watched = "watch run --once --set settled=0 --out w --metric exact_memorization --limit 2"
     own = "forget.json: rows of your own; name the model before unlearning with --full"
     cases = {
         "--data forget.json": f"{own}, and one that never saw them with --retain (not named: ",

@@ -132,15 +132,15 @@ def test_an_interrupted_run_resumes_to_the_same_bits(place, tmp_path, monkeypatc
 
 
 REFUSED = {
-    "constant of another method": (("--layer", "0"), "NPO has no --layer"),
-    "RMU at the last layer": (("--method", "rmu", "--layer", "1"), "found 1"),
+    "constant of another method": (("--constant", "layer=0"), "NPO has no constant layer"),
+    "RMU at the last layer": (("--method", "rmu", "--constant", "layer=1"), "found 1"),
     "AltPO without alternates": (("--method", "altpo"), "`alternate`"),
     "RMU's retain term is its own": (
-        ("--method", "rmu", "--layer", "0", "--retain-loss", "kl"),
-        "RMU has no --retain-loss",
+        ("--method", "rmu", *("--constant", "layer=0", "--constant", "retain-loss=kl")),
+        "RMU has no constant retain-loss",
     ),
-    "beta 0": (("--beta", "0"), "divides by it"),
-    "alpha below 0": (("--alpha", "-1"), "--alpha -1"),
+    "beta 0": (("--constant", "beta=0"), "divides by it"),
+    "alpha below 0": (("--constant", "alpha=-1"), "--constant alpha=-1"),
     "no regular expression": (("--trainable", "("), "not a regular expression"),
     "pattern of no parameter": (("--trainable", "layers.7"), "no parameter matches"),
 }

@@ -443,8 +443,8 @@ ROLES = (
     (
         "steer audit",
         "steer audit --source {source} --full {full} --retain {retain}"
-        " --data rows.jsonl --retain-data demo --layers 12 --n-retain 4 --folds 2"
-        " --randoms 1 --max-new-tokens 2 --experiment ablate --out out --dry-run",
+        " --data rows.jsonl --retain-data demo --layers 12 --n-retain 4 --set folds=2"
+        " --set randoms=1 --max-new-tokens 2 --experiment ablate --out out --dry-run",
         ("source", "full", "retain"),
     ),
     (
