@@ -31,7 +31,7 @@ from lensaudit.patching.scoring import score_lens
 from lensaudit.results.roles import ends_as_sources
 from lensaudit.scores.areas import auc_limits
 from lensaudit.scores.depth import span_logprob
-from lensaudit.scores.stats import auc
+from lensaudit.scores.separation import auc
 from lensaudit.training.rows import load_rows
 from lensaudit.training.trainee import copy_tokenizer, save_model
 

@@ -44,7 +44,7 @@ from lensaudit.attacks.effort.runs import LEAST_GAP
 from lensaudit.files import write_json
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import share_of
-from lensaudit.scores.stats import auc
+from lensaudit.scores.separation import auc
 
 FEWEST_PAIRS = 30
 """Pairs of facts below which no area is given."""

@@ -9,9 +9,11 @@ from lensaudit.files import read_json, read_text, slug
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.owner import folders_for
 from lensaudit.results.run import RunResult
-from lensaudit.results.sentences import rows_relearned
 from lensaudit.settings import results_folder
 from lensaudit.training.kept import kept_losses
+
+TAUGHT = 0.1
+"""Share by which the loss of the taught rows must fall, or the attack did next to nothing."""
 
 WORST, SAMPLE = "worst", "sample"
 
@@ -82,3 +84,18 @@ def rounded(method: str, out: Path) -> dict[str, Any]:
         "relative_error": options["relative_error"],
         "worst": {"matrix": worst, "relative_error": errors[worst]},
     }
+
+
+def rows_relearned(first: float, last: float, n_steps: int) -> str | None:
+    """What to know of an attack that taught nothing; None where it taught something.
+
+    >>> rows_relearned(0.5314, 0.5241, 8)
+    'The attack did next to nothing: the loss of its rows went from 0.5314 to 0.5241 over 8 steps; raise --lr or --epochs.'
+    >>> rows_relearned(1.2, 0.3, 8)
+    """  # noqa: E501
+    if n_steps < 2 or last < (1 - TAUGHT) * first:  # of one step there is no later loss
+        return None
+    return (
+        f"The attack did next to nothing: the loss of its rows went from {first:.4f} to "
+        f"{last:.4f} over {n_steps} steps; raise --lr or --epochs."
+    )

@@ -28,7 +28,7 @@ from lensaudit.results.manifest import MANIFEST, manifest, signed
 from lensaudit.results.reading import checked, checked_as, json_object, part
 from lensaudit.scores.areas import area_limits
 from lensaudit.scores.intervals import share_of
-from lensaudit.scores.stats import auc, best_threshold
+from lensaudit.scores.separation import auc, best_threshold
 from lensaudit.verdict.attacks import views_in
 from lensaudit.verdict.decide import HOLDS, Code, Evidence, Word
 from lensaudit.verdict.depth import of_patch

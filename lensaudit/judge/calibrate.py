@@ -1,5 +1,6 @@
 """Is the judge any good? Its scores beside labels that were set by hand."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +20,8 @@ from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import CalibrationSettings
 from lensaudit.progress import Tell, unheard
 from lensaudit.results.reading import Number, Text, Whole, checked
-from lensaudit.results.sentences import labels_agreed
+from lensaudit.results.sentences import shown
+from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.stats import mean_known, spearman
 
 FOLDER = Path(__file__).parent / "calibration"
@@ -27,6 +29,7 @@ KIND = "calibration"
 CLOSE = 20
 """Points within which a score counts as that of the label."""
 _FEWEST = 3
+_FEWEST_LABELS = 4
 
 
 @dataclass(frozen=True)
@@ -171,3 +174,26 @@ def agreement(
         pair_gap=mean_known(abs(one[0] - one[1]) for one in pairs.values() if len(one) == 2),
         first_problem=next((v.reason for v in verdicts if v.score is None), ""),
     )
+
+
+def labels_agreed(correlation: float | None, n: int) -> str | None:
+    """What to know of a judge's rank correlation with labels; None where it is shown to agree.
+
+    The interval is Fisher's, with the variance 1.06 / (n - 3) of ranks.
+
+    >>> labels_agreed(0.3, 20)
+    'not shown to agree with the labels: Spearman 0.30 [-0.18, 0.66] holds 0'
+    >>> labels_agreed(0.8, 20)
+    """
+    if correlation is None or n < _FEWEST_LABELS:
+        return f"not shown to agree with the labels: {n} scored"
+    if abs(correlation) == 1:
+        return None if correlation == 1 else "ranks the answers the other way round"
+    half = 1.959964 * math.sqrt(1.06 / (n - 3))
+    low, high = (math.tanh(math.atanh(correlation) + end) for end in (-half, half))
+    if low > 0:
+        return None
+    if high < 0:
+        return f"ranks the answers the other way round: Spearman {correlation:.2f}"
+    rho = shown(Estimate(correlation, low, high))
+    return f"not shown to agree with the labels: Spearman {rho} holds 0"

@@ -28,10 +28,10 @@ from lensaudit.errors import InputError
 from lensaudit.meta.reading import CATALOGUE, JudgedMetric, Values
 from lensaudit.meta.settings import Attack, Filter, Form
 from lensaudit.results.reading import Number, Share, Whole
-from lensaudit.results.sentences import pools_told_apart
 from lensaudit.scores.areas import auc_limits
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.stats import auc, best_threshold, harmonic_mean
+from lensaudit.scores.separation import auc, best_threshold
+from lensaudit.scores.stats import harmonic_mean
 
 EPS = 1e-6
 """Of the symmetric forms; gnueaj/unlearning-depth-score plot_quant_symmetric.py."""
@@ -397,3 +397,17 @@ def _histogram(knows: Sequence[float], forgot: Sequence[float]) -> Mapping[str, 
     counts = {"knows": knows, "forgot": forgot}
     counted = {side: np.histogram(pool, bins=edges)[0] for side, pool in counts.items()}
     return {key: tuple(one.tolist()) for key, one in {"edges": edges, **counted}.items()}
+
+
+def pools_told_apart(area: Estimate) -> str | None:
+    """What to know of a metric's AUC; None where it is shown to tell the pools apart.
+
+    >>> pools_told_apart(Estimate(0.6, 0.31, 0.85))
+    'not shown to tell the pools apart: the interval holds .5'
+    >>> pools_told_apart(Estimate(0.9, 0.7, 0.97))
+    """
+    if area.least > 0.5:
+        return None
+    if area.most < 0.5:
+        return "points the wrong way: the pool that forgot scores higher"
+    return "not shown to tell the pools apart: the interval holds .5"

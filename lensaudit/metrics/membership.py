@@ -30,7 +30,7 @@ from lensaudit.metrics.registry import (
     with_limits,
 )
 from lensaudit.scores.areas import clustered_auc_limits
-from lensaudit.scores.stats import auc
+from lensaudit.scores.separation import auc
 
 UPSTREAM = "open-unlearning d3d7cf9 evals/metrics/mia/"
 MIN_K = 0.4

@@ -9,7 +9,8 @@ from scipy.special import ndtri, stdtrit
 
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import A_NAN, END_CORRELATION, TINY, column, moments
-from lensaudit.scores.stats import Values, auc
+from lensaudit.scores.separation import auc
+from lensaudit.scores.stats import Values
 
 
 def auc_limits(knows: Values, forgot: Values) -> Estimate:

@@ -1,12 +1,12 @@
-"""Means, areas, distances and thresholds: the statistics every table is made of."""
+"""Means and rank correlation: the statistics every table is made of."""
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
+
+from lensaudit.scores.separation import joined
 
 ENOUGH = 99
 """Placebos from which a fact has a p-value of its own: the smallest is .01."""
@@ -52,25 +52,6 @@ def harmonic_mean(values: Values, *, eps: float = 0.0) -> float:
     return len(terms) / sum(1 / term for term in terms)
 
 
-def auc(knows: Values, forgot: Values) -> float:
-    """P(knows > forgot) + P(knows = forgot) / 2 over all pairs; NaN if any score is NaN.
-
-    >>> auc([3.0, 2.0], [1.0, 2.0])
-    0.875
-
-    Raises:
-        ValueError: an empty pool.
-    """
-    from scipy.stats import rankdata  # half a second to import
-
-    scores = joined("auc", knows, forgot)
-    if scores is None:
-        return math.nan
-    n_knows, n_forgot = len(knows), len(forgot)
-    rank_sum = float(rankdata(scores)[:n_knows].sum())
-    return (rank_sum - n_knows * (n_knows + 1) / 2) / (n_knows * n_forgot)
-
-
 def spearman(a: Values, b: Values) -> float | None:
     """Rank correlation; None where either side is one number, or one is NaN.
 
@@ -84,44 +65,3 @@ def spearman(a: Values, b: Values) -> float | None:
         return None
     found: Any = spearmanr(a, b)
     return float(found.statistic)
-
-
-def joined(what: str, a: Values, b: Values) -> NDArray[np.float64] | None:
-    """Both samples in one array, or None when either holds a NaN."""
-    if not len(a) or not len(b):
-        raise ValueError(f"{what}: found samples of {len(a)} and {len(b)} rows, wanted >= 1 each")
-    both = np.concatenate([np.asarray(a, dtype=float), np.asarray(b, dtype=float)])
-    return None if np.isnan(both).any() else both
-
-
-@dataclass(frozen=True)
-class Threshold:
-    """Where two pools are told apart best."""
-
-    at: float
-    accuracy: float
-    """Share of members on their own side: `knows` at or above, `forgot` below."""
-
-
-def best_threshold(knows: Values, forgot: Values) -> Threshold | None:
-    """The lowest midpoint of consecutive distinct scores with the highest accuracy.
-
-    None where all scores are one number, or one is NaN.
-
-    >>> best_threshold([0.5, 0.9], [0.1, 0.7])
-    Threshold(at=0.3, accuracy=0.75)
-
-    Raises:
-        ValueError: an empty pool.
-    """
-    both = joined("threshold", knows, forgot)
-    if both is None:
-        return None
-    distinct = np.unique(both)
-    if len(distinct) < 2:
-        return None
-    midpoints = (distinct[:-1] + distinct[1:]) / 2
-    above, below = both[: len(knows), None] >= midpoints, both[len(knows) :, None] < midpoints
-    right = above.sum(0) + below.sum(0)  # whole numbers: equal accuracies compare equal
-    best = int(right.argmax())
-    return Threshold(float(midpoints[best]), float(right[best] / len(both)))

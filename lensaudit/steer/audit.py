@@ -33,11 +33,7 @@ from lensaudit.results.manifest import NamedModel, manifest
 from lensaudit.results.owner import check_free, claim
 from lensaudit.results.reading import document
 from lensaudit.results.run import RunResult
-from lensaudit.results.sentences import (
-    WEAK,
-    component_clamped,
-    direction_edited,
-)
+from lensaudit.results.sentences import WEAK
 from lensaudit.scores.estimate import UNMEASURED
 from lensaudit.scores.recovery import recovery
 from lensaudit.scores.stats import mean_known
@@ -62,6 +58,7 @@ from lensaudit.steer.experiments import (
     source_of,
 )
 from lensaudit.steer.generate import NO_EDITS, format_of
+from lensaudit.steer.sentences import component_clamped, direction_edited
 from lensaudit.steer.settings import DirectionSettings, Kind
 from lensaudit.steer.trait import audit_folder
 from lensaudit.training.rows import load_rows

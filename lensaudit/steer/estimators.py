@@ -28,7 +28,7 @@ from lensaudit.files import digest, make_folder, read_json, write_bytes
 from lensaudit.patching.interventions import strength_of
 from lensaudit.results.keyed import write_keyed
 from lensaudit.results.reading import Length, Number, Whole, checked
-from lensaudit.scores.stats import auc
+from lensaudit.scores.separation import auc
 from lensaudit.steer.settings import Method
 
 PROBE_C = 1.0

@@ -2,15 +2,12 @@
 
 import pytest
 
-from lensaudit.results.sentences import (
-    component_clamped,
-    direction_edited,
-    facts_retrained,
-    labels_agreed,
-    pools_told_apart,
-    rows_relearned,
-)
+from lensaudit.attacks.result import rows_relearned
+from lensaudit.attacks.rtt.sentences import facts_retrained
+from lensaudit.judge.calibrate import labels_agreed
+from lensaudit.meta.judging import pools_told_apart
 from lensaudit.scores.estimate import Estimate
+from lensaudit.steer.sentences import component_clamped, direction_edited
 
 FEW = "3 authors: no interval"
 KEPT = "a direction from retain questions"

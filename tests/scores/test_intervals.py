@@ -13,7 +13,7 @@ from lensaudit.scores.intervals import (
     clustered_mean,
     clustered_ratio,
 )
-from lensaudit.scores.stats import auc
+from lensaudit.scores.separation import auc
 
 
 def interval(found) -> Estimate:

@@ -35,6 +35,7 @@ from lensaudit.attacks.rtt.log import (
     StudyRecord,
     read_log,
 )
+from lensaudit.attacks.rtt.sentences import facts_retrained
 from lensaudit.attacks.settings import EpochRule, Selection, SummarySettings
 from lensaudit.errors import InputError, LensAuditError, VerificationError
 from lensaudit.files import write_csv, write_json
@@ -44,7 +45,7 @@ from lensaudit.results.kinds.rtt import CONDITIONS as COLUMNS
 from lensaudit.results.kinds.rtt import Accuracy, Gate, RttOutcome, RttRecord
 from lensaudit.results.manifest import BEGUN, renew
 from lensaudit.results.reading import document
-from lensaudit.results.sentences import facts_retrained, rows_only
+from lensaudit.results.sentences import rows_only
 from lensaudit.scores.estimate import UNMEASURED, Estimate
 from lensaudit.scores.intervals import FEWEST_GROUPS, clustered_mean
 from lensaudit.scores.recovery import recovery
