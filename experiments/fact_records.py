@@ -14,12 +14,13 @@ from typing import Any, cast
 import pandas as pd
 
 import lensaudit as la
+from lensaudit.attacks.comparison import Findings
 from lensaudit.attacks.effort.runs import PreparedEffort
 from lensaudit.attacks.effort.runs import prepare as prepare_effort
 from lensaudit.attacks.effort.runs import run as run_effort
 from lensaudit.attacks.rtt.log import read_log
 from lensaudit.attacks.settings import Arm, EffortSettings, WorstSettings
-from lensaudit.attacks.worst import Findings, open_worst, run_all
+from lensaudit.attacks.worst import open_worst, run_all
 from lensaudit.data.facts import Fact
 from lensaudit.models.bridge import TransformerBridge, device_of
 from lensaudit.models.checkpoint import Checkpoint

@@ -20,7 +20,7 @@ from planted_models import Planted, opened, planted, tokenizer
 import lensaudit as la
 from lensaudit.attacks import rtt
 from lensaudit.attacks.relearn import relearned
-from lensaudit.attacks.rtt.data import load_statements, split_by_author
+from lensaudit.attacks.rtt.splits import load_statements, split_by_author
 from lensaudit.attacks.settings import DEMO_RELEARNING
 from lensaudit.data.spans import encode, make_batch
 from lensaudit.data.tofu import forget_set

@@ -40,7 +40,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from lensaudit.attacks.effort.runs import LEAST_GAP
+from lensaudit.attacks.effort.curve import LEAST_GAP
 from lensaudit.files import write_json
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import share_of

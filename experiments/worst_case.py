@@ -19,16 +19,10 @@ import numpy as np
 import torch
 from planted_models import Planted, folder_of, ground, planted, seeds_of_never
 
+from lensaudit.attacks.comparison import Findings, gaps_of
 from lensaudit.attacks.elicit import list_hash
 from lensaudit.attacks.settings import WorstSettings
-from lensaudit.attacks.worst import (
-    Findings,
-    Worst,
-    gaps_of,
-    open_worst,
-    run_all,
-    summary_of,
-)
+from lensaudit.attacks.worst import Worst, open_worst, run_all, summary_of
 from lensaudit.data.tofu import forget_set
 from lensaudit.files import digest, make_folder, write_json
 from lensaudit.gym import edits

@@ -52,7 +52,7 @@ def attacked(
     """As `attacks.worst.worst_into`."""
 
     def made(tell: Notice, opened: Callable[[], None]) -> WorstResult:
-        from lensaudit.attacks.worst import worst_into  # seconds to import
+        from lensaudit.attacks.worst import worst_into
 
         return worst_into(source, settings, folder, notice=tell, progress=progress, opened=opened)
 
@@ -133,11 +133,11 @@ def brought_back(
         ]
 
     def made(tell: Notice, opened: Callable[[], None]) -> list[EffortResult]:
-        from lensaudit.attacks.effort import runs  # seconds to import
+        from lensaudit.attacks.effort import job, runs  # seconds to import
 
         ready = runs.prepare(names, settings, out, tell)
         opened()
-        fitting = runs.fitting_workers(ready.anchors[0], ready.device) if many else 1
+        fitting = job.fitting_workers(ready.anchors[0], ready.device) if many else 1
         return runs.run(ready, workers=settings.workers or fitting, progress=progress)
 
     asked = Asked(settings=settings, names=names)
@@ -147,7 +147,7 @@ def brought_back(
 def studied(
     settings: StudySettings, *, notice: Notice = unheard, progress: Tell = unheard
 ) -> Summarized:
-    """As `attacks.rtt.study.run_studies`, opened and done."""
+    """As `attacks.rtt.execution.run_studies`, opened and done."""
     folder = study_folder(settings.out)
 
     def read(_: Sequence[Path]) -> Summarized:
@@ -159,7 +159,7 @@ def studied(
         return Summarized(own, folder, 0, len(jobs))
 
     def made(tell: Notice, opened: Callable[[], None]) -> Summarized:
-        from lensaudit.attacks.rtt.study import prepare, run_studies  # seconds to import
+        from lensaudit.attacks.rtt.execution import prepare, run_studies
 
         studies, log = prepare(settings, tell)
         opened()

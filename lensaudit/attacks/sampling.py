@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from lensaudit.ask.again import own_place, usual_place
-from lensaudit.attacks.elicit import AttackedModel, chosen
+from lensaudit.attacks.arm import AttackedModel
+from lensaudit.attacks.elicit import chosen
 from lensaudit.attacks.result import SAMPLE as COMMAND
 from lensaudit.attacks.settings import SampleSettings
 from lensaudit.attacks.worst import Worst, arm_of, in_folder, open_worst

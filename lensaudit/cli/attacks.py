@@ -193,9 +193,9 @@ def run(settings: StudySettings, as_json: bool, dry_run: bool) -> None:
     Writes jobs.jsonl (append-only), summary.csv, summary.json and manifest.json.
     """
     if dry_run:
-        studies, log = library.rtt_study.prepare(settings, notice)
+        studies, log = library.rtt_execution.prepare(settings, notice)
         for study in studies:
-            say("\n".join(library.rtt_study.plan_lines(study, log)))
+            say("\n".join(library.rtt_execution.plan_lines(study, log)))
         return
     with during(LOOKING):
         studied = library.attacks_calls.studied
@@ -225,7 +225,7 @@ def validate(settings: ValidationSettings, as_json: bool) -> None:
 
     DATA is a folder of splits, a forget set's name, or a file, as for `rtt run --data`.
     """
-    seen = library.rtt_study.validate(settings)
+    seen = library.rtt_execution.validate(settings)
     answer(seen.document(), library.screen_attacks.of_data(seen), as_json=as_json)
     if settings.write:
         say(f"written: {settings.write}", err=as_json)

@@ -15,15 +15,8 @@ from support import EMBEDDED
 
 import lensaudit as la
 from lensaudit.attacks.effort.arms import held_out
-from lensaudit.attacks.effort.runs import (
-    chosen,
-    effort_at,
-    flop_per_token,
-    judged_by,
-    prepare,
-    readings,
-    tokens_at,
-)
+from lensaudit.attacks.effort.curve import chosen, effort_at, judged_by, readings
+from lensaudit.attacks.effort.runs import flop_per_token, prepare, tokens_at
 from lensaudit.attacks.rtt.readout import read
 from lensaudit.attacks.settings import EffortSettings
 from lensaudit.cli.main import run as lensaudit
@@ -236,7 +229,7 @@ def test_what_is_in_the_log_is_not_done_again(finished, monkeypatch):
     log = (out / "attacks.jsonl").read_text()
     # two models, two folds, one rate; the anchors are the sources
     assert log.count('"job_id"') == 4
-    monkeypatch.setattr("lensaudit.attacks.effort.runs.do", None)
+    monkeypatch.setattr("lensaudit.attacks.effort.job.do", None)
     again = la.effort(["demo/full", "demo/retain"], out, arms=("T",), **SHORT)
     assert [one.summary for one in again] == [full.summary, retain.summary]
     assert (out / "attacks.jsonl").read_text() == log
@@ -244,7 +237,7 @@ def test_what_is_in_the_log_is_not_done_again(finished, monkeypatch):
 
 @pytest.mark.usefixtures("ends")
 def test_an_interrupted_run_keeps_the_attacks_that_ended(tmp_path, monkeypatch, finished):
-    from lensaudit.attacks.effort import runs as work
+    from lensaudit.attacks.effort import job as work
 
     do, done = work.do, []
 
@@ -308,7 +301,7 @@ def test_entities_that_t_and_v_share_are_refused_or_dropped(tmp_path, capsys):
 
 WAITING = """
 import time
-from lensaudit.attacks.effort.runs import pool_of
+from lensaudit.attacks.effort.job import pool_of
 pool = pool_of(2)
 for _ in range(2):
     pool.submit(time.sleep, 100)

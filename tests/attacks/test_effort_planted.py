@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import lensaudit as la
-from lensaudit.attacks.effort.runs import effort_at, readings
+from lensaudit.attacks.effort.curve import effort_at, readings
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_model
 from lensaudit.scores.recovery import Arms

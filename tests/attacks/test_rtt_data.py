@@ -9,8 +9,8 @@ from support.generated import save_birthdays, save_years
 
 from lensaudit.attacks.rtt import McqItem, handled, load_mcq, make_dataset, save_mcq
 from lensaudit.attacks.rtt import study as study_room
-from lensaudit.attacks.rtt.data import load_statements, split_by_author
-from lensaudit.attacks.rtt.study import DEMO_LRS, prepare
+from lensaudit.attacks.rtt.execution import DEMO_LRS, prepare
+from lensaudit.attacks.rtt.splits import load_statements, split_by_author
 from lensaudit.attacks.settings import StudySettings
 from lensaudit.errors import InputError
 

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lensaudit.attacks.rtt.log import HeldSplit
-from lensaudit.attacks.rtt.summary import GridCell, halves, select
+from lensaudit.attacks.rtt.marks import GridCell
+from lensaudit.attacks.rtt.selection import halves, select
 
 N_EPOCHS = 3
 quick = settings(deadline=None, derandomize=True, max_examples=60)

@@ -9,8 +9,9 @@ from support import lines_of
 
 import lensaudit as la
 from lensaudit.attacks import worst
+from lensaudit.attacks.comparison import FACTS
 from lensaudit.attacks.settings import WorstSettings
-from lensaudit.attacks.worst import FACTS, open_worst
+from lensaudit.attacks.worst import open_worst
 from lensaudit.cli.main import run
 from lensaudit.doors.export import export
 from lensaudit.doors.settings import ExportSettings

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lensaudit.attacks.elicit import AttackFindings, Hit, chosen, list_hash
-from lensaudit.attacks.worst import compare
+from lensaudit.attacks.arm import AttackFindings, Hit
+from lensaudit.attacks.comparison import compare
+from lensaudit.attacks.elicit import chosen, list_hash
 from lensaudit.data.candidates import facts_of, kind_of, shots_of
 from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError

@@ -12,16 +12,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from lensaudit.attacks.rtt.data import (
-    Dataset,
-    Defect,
-    handled,
-    load_mcq,
-    load_statements,
-    normalised,
-    split_by_author,
-)
+from lensaudit.attacks.rtt.data import Dataset, Defect, handled, load_mcq
 from lensaudit.attacks.rtt.readout import EncodedItem, EncodedSplit, encode_split, others_than
+from lensaudit.attacks.rtt.splits import load_statements, split_by_author
 from lensaudit.attacks.settings import Arm, EffortSettings, FactReadout
 from lensaudit.data.chat import Encoding
 from lensaudit.data.facts import Fact, answered
@@ -38,7 +31,7 @@ from lensaudit.data.spans import Encoded, encode
 from lensaudit.data.tofu import DEMO, FORGET10, TOFU_PAIRS, forget_set
 from lensaudit.errors import InputError
 from lensaudit.files import digest
-from lensaudit.groups import Group, spread
+from lensaudit.groups import Group, normalised, spread
 from lensaudit.training.rows import load_rows, raw_sample
 
 

@@ -1,4 +1,4 @@
-r"""From names of models to effort curves in folders: how many steps bring the facts back?
+"""From names of models to effort curves in folders: how many steps bring the facts back?
 
     rho(c) = (R_M(c) - R_R(c)) / (R_F(c) - R_R(c))
 
@@ -8,138 +8,61 @@ the rows teach by themselves, and what an attack breaks.
 
     E_x = smallest c at which rho(c) >= x
 
-by the lower confidence limit where there is one. The limits hold together over all c: each is a
-one-sided limit at 1 - 0.05 / K for K readings (Bonferroni), so that the chance that *any* of them
-is above its rho is at most 5 %; the first passing of K limits taken one by one would be too early.
-If none passes, E_x is right-censored: more than the longest attack.
+See `curve.py`.
 """
 
 import math
-import multiprocessing
-import os
-import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import accumulate, chain, product
 from pathlib import Path
-from typing import Any, Literal, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from lensaudit.attacks.effort.arms import HeldOut, held_out
+from lensaudit.attacks.effort.curve import Marks, chosen, effort_at, judged_by, readings
+from lensaudit.attacks.effort.job import BATCHES, FILE, EffortJob, fill, grid
 from lensaudit.attacks.result import EffortResult, effort_folders
-from lensaudit.attacks.rtt.log import Finished, Log, Point, Reading, read_log
-from lensaudit.attacks.rtt.readout import EncodedSplit, StartWeights, read, read_along
+from lensaudit.attacks.rtt.log import Log, read_log
+from lensaudit.attacks.rtt.selection import halves
 from lensaudit.attacks.rtt.study import LRS
-from lensaudit.attacks.rtt.summary import halves
-from lensaudit.attacks.settings import ARMS, Arm, EffortSettings, FactReadout
+from lensaudit.attacks.settings import ARMS, Arm, EffortSettings
 from lensaudit.errors import InputError
-from lensaudit.files import alone, digest, write_json
-from lensaudit.models.causal import load_causal
+from lensaudit.files import alone, write_json
 from lensaudit.models.checkpoint import (
     Checkpoint,
     check_same_shape,
     config_of,
     load_tokenizer,
 )
-from lensaudit.models.device import free_bytes, resolve_device, resolve_dtype
+from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.family import open_family
 from lensaudit.models.registry import (
     default_data,
     is_demo,
 )
-from lensaudit.models.sizes import n_parameters, sizes_on_disk
-from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results.kinds.effort import EffortArm, EffortPoint, EffortRecord, TrainingRate
+from lensaudit.models.sizes import sizes_on_disk
+from lensaudit.progress import Notice, Tell, unheard
+from lensaudit.results.kinds.effort import EffortArm, EffortRecord, TrainingRate
 from lensaudit.results.manifest import manifest
 from lensaudit.results.owner import check_free, claim
 from lensaudit.results.reading import document
-from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import FEWEST_GROUPS
-from lensaudit.scores.recovery import Arms, recovery
+from lensaudit.scores.recovery import Arms
 from lensaudit.settings import plain
 from lensaudit.training.rows import check_lengths, in_epochs
-from lensaudit.training.train import Recipe
 from lensaudit.training.trainee import (
-    adapted,
     check_memory,
     check_rank,
     rate_of,
-    training_bytes,
 )
 
 DEMO_LRS = (3e-4, 1e-3)
 """Of `rtt`'s for the embedded family; 3e-3 breaks `full` before it brings anything back."""
 COMMAND = "effort"
-FILE = "attacks.jsonl"
 FILES = ("summary.json",)
 SHARES = {"e50": 0.5, "e80": 0.8}
-Marks = NDArray[np.float64]
-"""Reading by fact: 1 answered rightly, 0 not, NaN not read because the attack diverged before."""
-Rate = TypeVar("Rate")
-LEAST_GAP = 0.2
-"""Share of facts by which `full` must be ahead of `retain` for rho to mean anything."""
-MISS = 0.05
-"""Chance that any lower limit of a curve is above its rho."""
-
-
-SCHEMA = 1
-"""Of an attack's identity: raised when equal settings would give other numbers."""
-SCORE_BATCH = 64
-"""Sequences per forward pass of a reading; changes rounding only."""
-BATCHES = 3
-"""A training step is three forward passes' arithmetic; two where weights are frozen, because
-their gradients are not taken (Kaplan et al. 2020, arXiv:2001.08361, section 2.1)."""
-
-
-@dataclass(frozen=True)
-class EffortJob:
-    """One run; equal attacks give equal curves."""
-
-    model: Checkpoint
-    fold: EncodedSplit
-    readout: FactReadout
-    rate: TrainingRate
-    settings: EffortSettings
-    dtype: str
-    device: str
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What tells this attack from others."""
-        return {
-            "schema": SCHEMA,
-            "weights": self.model.weights,
-            "trained": self.fold.trained_digest,
-            "v": self.fold.scored_digest,
-            "lr": self.rate.lr,
-            "rank": self.rate.rank,
-            "n_steps": self.settings.steps,
-            "batch_size": self.settings.rows,
-            "seed": self.settings.seed,
-            "dtype": self.dtype,
-            "optimizer": "adamw",
-        }
-
-    @cached_property
-    def job_id(self) -> str:
-        """Content hash of the job."""
-        return digest(self.identity)[:16]
-
-
-def grid(n_steps: int) -> tuple[int, ...]:
-    """Steps after which the facts are read.
-
-    >>> grid(6), grid(8)
-    ((0, 1, 2, 4, 6), (0, 1, 2, 4, 8))
-    """
-    powers = (2**power for power in range(n_steps.bit_length()))
-    return tuple(dict.fromkeys((0, *(one for one in powers if one <= n_steps), n_steps)))
 
 
 def tokens_at(attack: EffortJob) -> tuple[int, ...]:
@@ -156,209 +79,6 @@ def flop_per_token(model: Checkpoint, *, frozen: bool) -> int:
     sizes = sizes_on_disk(model, "float32")
     forward = sizes.per_token_flop + 2 * sizes.d_model * sizes.d_vocab
     return forward * (BATCHES - 1 if frozen else BATCHES)
-
-
-def do(attack: EffortJob, report: Callable[[int], None] = unheard) -> Finished:
-    """Run one attack. The facts are read before it, and after the steps of the grid."""
-    began = time.monotonic()
-    model, start = _loaded(attack)
-    start.restore(model)
-    how, rank = attack.settings, attack.rate.rank
-    adapter = adapted(model, rank=rank, seed=how.seed).eval() if rank else None
-
-    def read_v() -> tuple[Reading, ...]:
-        return read(model, attack.fold.items, readouts=(attack.readout,), batch_size=SCORE_BATCH)
-
-    try:
-        first = Point(0, read_v())
-        made = read_along(
-            model,
-            attack.fold.samples,
-            recipe=Recipe(
-                n_steps=how.steps,
-                lr=attack.rate.lr,
-                schedule="constant",
-                weight_decay=0.0,
-                trainable=r"lora_" if rank else "",
-            ),
-            batch_size=how.rows,
-            seed=how.seed,
-            at=grid(how.steps)[1:],
-            read_v=read_v,
-            report=report,
-        )
-    finally:
-        if adapter is not None:
-            adapter.unload()
-            model.requires_grad_(True)
-    seconds = round(time.monotonic() - began, 3)
-    return replace(made, job_id=attack.job_id, curve=(first, *made.curve), seconds=seconds)
-
-
-_START: dict[tuple[str, str, str], tuple[Any, StartWeights]] = {}
-"""The model that attacks start from, by content, dtype and device; one at a time."""
-
-
-def _loaded(job: EffortJob) -> tuple[Any, StartWeights]:
-    key = (job.model.weights, job.dtype, job.device)
-    if key not in _START:
-        _START.clear()
-        model = load_causal(job.model, dtype=getattr(torch, job.dtype), device=job.device)
-        _START[key] = model, StartWeights(model)
-    return _START[key]
-
-
-def fitting_workers(model: Checkpoint, device: str) -> int:
-    """Processes that this machine has cores and memory for; one on an accelerator."""
-    if device != "cpu":
-        return 1
-    # weights, gradients and moments, and the start weights beside them
-    needed = training_bytes(n_parameters(model.folder), copies=2)
-    free = free_bytes(device)
-    fitting = 1 if free is None else max(1, free // (2 * needed))
-    # what this process may use, where the system tells; else what there is
-    cores = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)
-    return min(len(cores), fitting)
-
-
-def fill(log: Log, attacks: Sequence[EffortJob], *, workers: int, report: Tell) -> None:
-    """Do the attacks that the log lacks, each once; a kill loses those that are running."""
-    left = {one.job_id: one for one in attacks if one.job_id not in log.finished}
-    # one model after the other: each is loaded once
-    jobs = sorted(left.values(), key=lambda one: one.model.weights)
-    for attack, done in _done(jobs, min(workers, len(jobs)), report):
-        log.add(done, attack.identity)
-
-
-def _done(
-    attacks: Sequence[EffortJob], workers: int, report: Tell
-) -> Iterator[tuple[EffortJob, Finished]]:
-    if workers < 2:
-        for number, attack in enumerate(attacks):
-            n_steps = attack.settings.steps
-            before, total = number * n_steps, len(attacks) * n_steps
-
-            def tell(step: int, before: int = before, total: int = total) -> None:
-                report(Progress("attack steps", before + step, total))
-
-            yield attack, do(attack, tell)
-        _START.clear()
-        return
-    with pool_of(workers) as pool:
-        futures = {pool.submit(do, attack): attack for attack in attacks}
-        try:
-            for number, future in enumerate(as_completed(futures), 1):
-                report(Progress("attacks", number, len(attacks)))
-                yield futures[future], future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def pool_of(workers: int) -> ProcessPoolExecutor:
-    """Processes that end with this one, however it ends."""
-    # forked by a server without threads, as the sweep's workers are
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    return ProcessPoolExecutor(workers, context, _begin)
-
-
-def _begin() -> None:
-    torch.set_num_threads(1)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """An attack whose result nobody takes is given up: the log has no line of it."""
-    if (parent := multiprocessing.parent_process()) is not None:
-        parent.join()
-        os._exit(1)
-
-
-def readings(
-    costs: Mapping[int, Mapping[str, int]], marks: Arms[Marks], groups: Sequence[Hashable]
-) -> list[EffortPoint]:
-    """Points of the curve of one arm; their lower limits hold together.
-
-    Args:
-        costs: steps of the readings, from 0 -> what an attack so long takes, as `steps`, `tokens`
-            and `flop`.
-        marks: of every model.
-        groups: the author of each fact.
-    """
-    level = 1 - 2 * MISS / len(costs)
-    floor, found = np.mean(marks.never, axis=0), []
-    for place, step in enumerate(costs):
-        at = Arms(marks.source[place], marks.full[place], (floor[place],))
-        shares = at.each(lambda one: None if np.isnan(one).any() else float(one.mean()))
-        rho = _rho(at, shares, groups, level)
-        found.append(
-            EffortPoint(
-                c=step,
-                **costs[step],
-                source=shares.source,
-                full=shares.full,
-                retain=shares.never[0],
-                rho=rho.value,
-                low=rho.low,
-                reason=rho.why or "",
-            )
-        )
-    return found
-
-
-def _rho(
-    marks: Arms[Marks], shares: Arms[float | None], groups: Sequence[Hashable], level: float
-) -> Estimate:
-    known = {"the model": shares.source, "full": shares.full, "retain": shares.never[0]}
-    if lost := [name for name, one in known.items() if one is None]:
-        return Estimate(None, why=f"the attack diverges on {' and '.join(lost)}")
-    floor = marks.never[0]
-    gap = float(marks.full.mean() - floor.mean())
-    if gap < LEAST_GAP - 1e-9:  # 13/20 - 9/20 is a little less than 0.2 in floating point
-        why = f"full is {gap:.2f} ahead of retain, wanted {LEAST_GAP:g}: nothing to measure by"
-        return Estimate(None, why=why)
-    rho = recovery(marks.source, marks.full, floor, groups, level=level)
-    if rho.low is None and np.array_equal(marks.source, marks.full):
-        # a model that answers every fact as full does has no spread to see: its estimate counts
-        rho = replace(rho, low=rho.value)
-    return rho
-
-
-def judged_by(groups: Sequence[Hashable]) -> Literal["lower limit", "estimate"]:
-    """What E_x is read from: estimates alone where authors are too few for an interval."""
-    return "lower limit" if len(set(groups)) >= FEWEST_GROUPS else "estimate"
-
-
-def effort_at(
-    curve: Sequence[EffortPoint], share: float, by: Literal["lower limit", "estimate"]
-) -> tuple[int | None, bool]:
-    """Steps until a curve reaches a share, E_x; and whether it is censored.
-
-    Censored is an attack that takes more than the longest one, whose steps stand for it. There are
-    no steps where there is no rho at all.
-    """
-    if all(one.rho is None for one in curve):
-        return None, False
-    for one in curve:
-        value = one.rho if by == "estimate" else one.low
-        if value is not None and value >= share:
-            return one.c, False
-    return curve[-1].c, True
-
-
-def chosen(runs: Mapping[Rate, Marks], half: NDArray[np.bool_]) -> Rate:
-    """The rate under which most of these facts are answered rightly, on average over the attack.
-
-    Readings are at 1, 2, 4 … steps, so a rate that recovers early is preferred. The reading before
-    the attack takes no part; what was not read because an attack diverged counts as wrong. Of
-    equals the first.
-
-    >>> early, late = np.array([[0.0], [1], [1]]), np.array([[0.0], [0], [1]])
-    >>> chosen({0.1: late, 0.2: early}, np.array([True]))
-    0.2
-    """
-    return max(runs, key=lambda rate: float(np.nan_to_num(runs[rate][1:, half]).mean()))
 
 
 @dataclass(frozen=True)
