@@ -34,9 +34,10 @@ from predict import cell, recovery
 import lensaudit as la
 from lensaudit.attacks import relearn
 from lensaudit.attacks.settings import RelearnSettings
-from lensaudit.data.facts import Fact, read_values
+from lensaudit.data.facts import Fact
 from lensaudit.data.fictional import IDK_LINES
 from lensaudit.data.neutral import neutral_of, read_neutral
+from lensaudit.data.rows import read_values
 from lensaudit.data.tofu import forget_set
 from lensaudit.evaluation.known import known_facts
 from lensaudit.files import make_folder, write_json

@@ -12,7 +12,8 @@ from typing import Any, TypeVar, get_type_hints
 
 from lensaudit.auditing.calls import answered, told
 from lensaudit.auditing.question import content_key
-from lensaudit.data.facts import EMBEDDED, kept_of_hub
+from lensaudit.data.facts import EMBEDDED
+from lensaudit.data.rows import kept_of_hub
 from lensaudit.data.tofu import DEMO, TOFU_HUB, TOFU_PAIRS
 from lensaudit.errors import InputError
 from lensaudit.files import digest, slug

@@ -10,21 +10,14 @@ from typing import Any
 import torch
 
 from lensaudit.ask.again import own_place, usual_place
-from lensaudit.association.endpoint import (
-    Heard,
-    NotRead,
-    Served,
-    expected,
-    heard_from,
-    heard_line,
-    reached,
-)
+from lensaudit.association.endpoint import expected, reached
 from lensaudit.association.evidence import (
     KnowOutcome,
     RelationReading,
     outcome_of,
     write_outcome,
 )
+from lensaudit.association.exchange import Heard, NotRead, heard_from, heard_line
 from lensaudit.association.opening import ALGORITHM, Know, asked_hash, open_know
 from lensaudit.association.reading import (
     FEW_SHOT,
@@ -38,6 +31,7 @@ from lensaudit.association.reading import (
     upper_layers,
 )
 from lensaudit.association.result import COMMAND, KnowResult
+from lensaudit.association.served import Served
 from lensaudit.association.settings import KnowSettings
 from lensaudit.data.relations import Relation
 from lensaudit.files import digest

@@ -14,17 +14,10 @@ from lensaudit.attacks.exchange import undo_exchange
 from lensaudit.attacks.relearn import relearned
 from lensaudit.attacks.settings import Relearning
 from lensaudit.data.candidates import Shots
-from lensaudit.data.chat import (
-    PLAIN,
-    CannotRender,
-    Encoding,
-    Template,
-    answer_of,
-    encode_qa,
-    thinks,
-)
+from lensaudit.data.chat import PLAIN, Encoding, Template, answer_of, encode_qa, thinks
 from lensaudit.data.facts import Fact
 from lensaudit.data.matching import gives_away
+from lensaudit.data.rendering import CannotRender
 from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.models.bridge import TransformerBridge, bridge_from, n_layers
 from lensaudit.models.causal import readout_rows

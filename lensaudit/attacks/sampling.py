@@ -19,8 +19,9 @@ from lensaudit.attacks.result import SAMPLE as COMMAND
 from lensaudit.attacks.settings import SampleSettings
 from lensaudit.attacks.worst import Worst, arm_of, in_folder, open_worst
 from lensaudit.data.chat import Template, check_tokenizer
-from lensaudit.data.facts import Fact, read_rows, row_problems, sound_rows
+from lensaudit.data.facts import Fact
 from lensaudit.data.matching import gives_away, mentions
+from lensaudit.data.rows import read_rows, row_problems, sound_rows
 from lensaudit.errors import InputError
 from lensaudit.files import write_csv, write_jsonl
 from lensaudit.groups import grouped

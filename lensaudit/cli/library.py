@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from lensaudit.doors import caching as doors_caching
     from lensaudit.doors import data as doors_data
     from lensaudit.doors import discover as doors_discover
-    from lensaudit.doors import export as doors_export
     from lensaudit.doors import figures as doors_figures
     from lensaudit.doors import gate as doors_gate
     from lensaudit.doors import gate_formats as doors_gate_formats
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from lensaudit.doors import spans as doors_spans
     from lensaudit.doors import steering as doors_steering
     from lensaudit.doors import verify as doors_verify
+    from lensaudit.doors.export import files as export_files
     from lensaudit.evaluation import annotation as evaluation_annotation
     from lensaudit.gym import make as gym_make
     from lensaudit.gym import scoring as gym_scoring

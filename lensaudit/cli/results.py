@@ -213,7 +213,7 @@ def export_command(runs: tuple[Path, ...], settings: ExportSettings, force: bool
     RUNS: folders of results, looked into to any depth. Intervals, content hashes and what has no
     score, with the reason, go along.
     """
-    for path in library.doors_export.export(runs, settings, force=force):
+    for path in library.export_files.export(runs, settings, force=force):
         written(path)
 
 

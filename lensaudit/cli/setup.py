@@ -13,8 +13,10 @@ from lensaudit.cli import library
 from lensaudit.cli.options import SettingOption, options, shared
 from lensaudit.cli.project import current_project, is_typed
 from lensaudit.cli.terminal import answer, emit, listing, notice, say, tell
-from lensaudit.data.facts import spans_of, together
-from lensaudit.doors.data import ConvertSettings, SetName
+from lensaudit.data.facts import spans_of
+from lensaudit.data.rows import together
+from lensaudit.doors.data import ConvertSettings
+from lensaudit.doors.sets import SetName
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.evaluation.settings import AnnotationSettings
 from lensaudit.files import write_bytes

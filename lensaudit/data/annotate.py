@@ -12,15 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lensaudit.data.facts import (
-    Fact,
-    Origin,
-    answered,
-    read_rows,
-    relation_problems,
-    row_problems,
-    sound_rows,
-)
+from lensaudit.data.facts import Fact, Origin, answered, relation_problems
+from lensaudit.data.rows import read_rows, row_problems, sound_rows
 from lensaudit.data.rules import FUNCTION, RULES, WORD, folded, stem
 from lensaudit.errors import InputError, shortened
 from lensaudit.files import read_text, write_bytes

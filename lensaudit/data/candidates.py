@@ -7,15 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from lensaudit.data.facts import (
-    EMBEDDED,
-    Fact,
-    load_facts,
-    read_rows,
-    texts_of,
-)
+from lensaudit.data.facts import EMBEDDED, Fact, load_facts
 from lensaudit.data.matching import WORD, gives_away, is_closed, mentions, why_not
 from lensaudit.data.neutral import likeness
+from lensaudit.data.rows import read_rows, texts_of
 from lensaudit.data.tofu import DEMO, FORGET10, tofu_rows
 from lensaudit.errors import InputError
 from lensaudit.files import digest

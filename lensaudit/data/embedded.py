@@ -2,7 +2,8 @@
 
 from typing import Any, Literal
 
-from lensaudit.data.facts import EMBEDDED, read_values
+from lensaudit.data.facts import EMBEDDED
+from lensaudit.data.rows import read_values
 from lensaudit.files import read_json
 
 

@@ -14,16 +14,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
-from lensaudit.data.facts import (
-    EMBEDDED,
-    Fact,
-    load_facts,
-    numbered,
-    read_values,
-    row_problems,
-    sound_rows,
-    validate,
-)
+from lensaudit.data.facts import EMBEDDED, Fact, load_facts, validate
+from lensaudit.data.rows import numbered, read_values, row_problems, sound_rows
 from lensaudit.data.tofu import DEMO, FORGET10, RETAIN, author_of, tofu_rows, validity_set
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_text

@@ -6,19 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from lensaudit.data.facts import (
-    EMBEDDED,
-    LISTS,
-    Fact,
-    candidate_problems,
-    hub_rows,
-    list_problems,
-    numbered,
-    read_values,
-    row_problems,
-    sound_rows,
-    texts_of,
-)
+from lensaudit.data.facts import EMBEDDED, LISTS, Fact, candidate_problems, list_problems
+from lensaudit.data.rows import hub_rows, numbered, read_values, row_problems, sound_rows, texts_of
 from lensaudit.data.tofu import TOFU_HUB, with_authors
 from lensaudit.errors import InputError
 from lensaudit.files import digest, once

@@ -13,16 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import lensaudit
-from lensaudit.data.facts import (
-    EMBEDDED,
-    Fact,
-    hub_rows,
-    load_facts,
-    numbered,
-    read_values,
-    row_problems,
-    sound_rows,
-)
+from lensaudit.data.facts import EMBEDDED, Fact, load_facts
+from lensaudit.data.rows import hub_rows, numbered, read_values, row_problems, sound_rows
 from lensaudit.errors import InputError
 from lensaudit.files import once, read_json
 from lensaudit.groups import Group, named_group, own_group, spread

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from lensaudit.data.chat import TODAY, rendered
+from lensaudit.data.rendering import TODAY, rendered
 from lensaudit.doors.harness import COMMAND, SUMMARY, harness_folder
 from lensaudit.errors import InputError, WorkError, need, told_by
 from lensaudit.evaluation.settings import HarnessSettings

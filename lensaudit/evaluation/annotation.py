@@ -19,8 +19,9 @@ from lensaudit.data.annotate import (
     read_review,
     write_review,
 )
-from lensaudit.data.facts import CARRIED, Fact, read_rows, row_idx, texts_of, validate
+from lensaudit.data.facts import CARRIED, Fact, validate
 from lensaudit.data.relations import Relation, labelled, relations_of
+from lensaudit.data.rows import read_rows, row_idx, texts_of
 from lensaudit.errors import InputError
 from lensaudit.evaluation.settings import AnnotationSettings
 from lensaudit.files import (

@@ -12,9 +12,7 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerBase
 
 from lensaudit.data.chat import (
-    Cleanup,
     Encoding,
-    MaskConvention,
     Template,
     answer_of,
     attended,
@@ -28,6 +26,7 @@ from lensaudit.groups import batched, by_length
 from lensaudit.metrics.registry import Measured, Trace, alternatives
 from lensaudit.models.generation import stop_ids
 from lensaudit.models.sizes import ContextWindow
+from lensaudit.settings import Cleanup, MaskConvention
 from lensaudit.types import PosMask, Resid, Tokens, padded_rows
 
 CHUNK_BYTES = 16 * 2**20

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 
-from lensaudit.data.chat import Cleanup, Encoding, answer_of, decode
+from lensaudit.data.chat import Encoding, answer_of, decode
 from lensaudit.data.suites import Split
 from lensaudit.errors import Failure, InputError, VerificationError, WorkError, failure_in
 from lensaudit.evaluation.forward import (
@@ -42,6 +42,7 @@ from lensaudit.models.device import one_memory_error, resolve_device, resolve_dt
 from lensaudit.models.large.placement import where_spread
 from lensaudit.models.sizes import Sizes, planned_bytes, sizes_on_disk
 from lensaudit.progress import Notice, unheard
+from lensaudit.settings import Cleanup
 
 if TYPE_CHECKING:
     from lensaudit.patching.session import Session

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from lensaudit.data.facts import read_rows
+from lensaudit.data.rows import read_rows
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest
 from lensaudit.groups import grouped

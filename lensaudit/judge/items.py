@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from lensaudit.data.facts import numbered, read_values, row_problems, spelled_apart
+from lensaudit.data.rows import numbered, read_values, row_problems, spelled_apart
 from lensaudit.data.thoughts import answer_in
 from lensaudit.errors import InputError
 from lensaudit.files import read_json

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.special import gammaln
 
-from lensaudit.scores.separation import joined
-from lensaudit.scores.stats import SMALLEST_P, Values
+from lensaudit.scores.stats import SMALLEST_P, Values, joined
 
 
 @dataclass(frozen=True)

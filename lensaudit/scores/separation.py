@@ -4,9 +4,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lensaudit.scores.stats import Values
+from lensaudit.scores.stats import Values, joined
 
 
 def auc(knows: Values, forgot: Values) -> float:
@@ -26,14 +25,6 @@ def auc(knows: Values, forgot: Values) -> float:
     n_knows, n_forgot = len(knows), len(forgot)
     rank_sum = float(rankdata(scores)[:n_knows].sum())
     return (rank_sum - n_knows * (n_knows + 1) / 2) / (n_knows * n_forgot)
-
-
-def joined(what: str, a: Values, b: Values) -> NDArray[np.float64] | None:
-    """Both samples in one array, or None when either holds a NaN."""
-    if not len(a) or not len(b):
-        raise ValueError(f"{what}: found samples of {len(a)} and {len(b)} rows, wanted >= 1 each")
-    both = np.concatenate([np.asarray(a, dtype=float), np.asarray(b, dtype=float)])
-    return None if np.isnan(both).any() else both
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
-
-from lensaudit.scores.separation import joined
 
 ENOUGH = 99
 """Placebos from which a fact has a p-value of its own: the smallest is .01."""
@@ -65,3 +64,11 @@ def spearman(a: Values, b: Values) -> float | None:
         return None
     found: Any = spearmanr(a, b)
     return float(found.statistic)
+
+
+def joined(what: str, a: Values, b: Values) -> NDArray[np.float64] | None:
+    """Both samples in one array, or None when either holds a NaN."""
+    if not len(a) or not len(b):
+        raise ValueError(f"{what}: found samples of {len(a)} and {len(b)} rows, wanted >= 1 each")
+    both = np.concatenate([np.asarray(a, dtype=float), np.asarray(b, dtype=float)])
+    return None if np.isnan(both).any() else both

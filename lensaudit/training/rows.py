@@ -14,18 +14,9 @@ import torch
 
 from lensaudit.data.candidates import variants_of
 from lensaudit.data.chat import PLAIN, Encoding, Template, check_tokenizer, encode_qa
-from lensaudit.data.facts import (
-    EMBEDDED,
-    Fact,
-    hub_rows,
-    load_facts,
-    numbered,
-    read_rows,
-    row_problems,
-    sound_rows,
-    texts_of,
-)
+from lensaudit.data.facts import EMBEDDED, Fact, load_facts
 from lensaudit.data.fictional import IDK_LINES
+from lensaudit.data.rows import hub_rows, numbered, read_rows, row_problems, sound_rows, texts_of
 from lensaudit.data.spans import PROMPT_TEMPLATE, joined
 from lensaudit.data.tofu import DEMO, TOFU_HUB, TOFU_PAIRS
 from lensaudit.errors import InputError

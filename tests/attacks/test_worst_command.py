@@ -13,7 +13,7 @@ from lensaudit.attacks.comparison import FACTS
 from lensaudit.attacks.settings import WorstSettings
 from lensaudit.attacks.worst import open_worst
 from lensaudit.cli.main import run
-from lensaudit.doors.export import export
+from lensaudit.doors.export.files import export
 from lensaudit.doors.settings import ExportSettings
 from lensaudit.report.assemble import assemble
 from lensaudit.results.roles import ends_as_sources

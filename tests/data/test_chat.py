@@ -6,7 +6,7 @@ from support.frozen import embedded_tokenizer, encodings, frozen
 from support.generated import tokenizer_like
 from transformers import AutoTokenizer
 
-from lensaudit.data import chat
+from lensaudit.data import rendering
 from lensaudit.data.chat import (
     DATE,
     PLAIN,
@@ -184,7 +184,7 @@ def test_a_template_that_takes_too_much_is_one_line(name):
 
 def test_a_template_that_does_not_end_is_ended(monkeypatch):
     spin = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-    monkeypatch.setattr(chat, "_RENDERER", chat._Renderer(seconds=1))
+    monkeypatch.setattr(rendering, "_RENDERER", rendering._Renderer(seconds=1))
     with pytest.raises(InputError, match="takes more than 1 s"):
         check_tokenizer(with_template(spin), Template(), "m")
 
@@ -213,7 +213,7 @@ def test_what_is_rendered_apart_is_what_transformers_renders():
         tokenizer = tokenizer_like(kind)
         for more in ({"add_generation_prompt": True}, {"continue_final_message": True}):
             wanted = tokenizer.apply_chat_template(turns, tokenize=False, **more)
-            assert chat.rendered(tokenizer, turns, **more) == wanted
+            assert rendering.rendered(tokenizer, turns, **more) == wanted
 
 
 def test_a_long_plain_text_is_cut_and_says_so():

@@ -16,14 +16,8 @@ from hypothesis import strategies as st
 from support import refusal
 
 from lensaudit.data.candidates import variants_of
-from lensaudit.data.facts import (
-    Fact,
-    examples_hash,
-    load_facts,
-    read_values,
-    spans_of,
-    validate,
-)
+from lensaudit.data.facts import Fact, examples_hash, load_facts, spans_of, validate
+from lensaudit.data.rows import read_values
 from lensaudit.data.suites import load_suite
 from lensaudit.errors import InputError
 

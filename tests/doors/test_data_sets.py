@@ -11,7 +11,8 @@ from lensaudit.data.candidates import facts_of
 from lensaudit.data.embedded import embedded_rows
 from lensaudit.data.facts import load_facts
 from lensaudit.data.neutral import read_neutral
-from lensaudit.doors.data import MOST_BYTES, SETS
+from lensaudit.doors.data import MOST_BYTES
+from lensaudit.doors.sets import SETS
 
 FORGET, KEPT = embedded_rows("forget"), embedded_rows("retain")
 IDS = ["7c1b-90", "7c1b-91", "8aa0-17", "9f00-02", "a1a1-33", "b2b2-44", "c3c3-55", "d4d4-66"]

@@ -16,7 +16,7 @@ from jsonschema import Draft7Validator
 from support import report_cases as cases
 from support import verdict_support as made
 
-from lensaudit.doors.export import WRITERS, export
+from lensaudit.doors.export.files import WRITERS, export
 from lensaudit.doors.settings import ExportSettings
 from lensaudit.errors import InputError
 from lensaudit.verdict.collect import verdicts
@@ -300,8 +300,8 @@ def test_inspect_reads_its_log_back(audited, tmp_path):
 
 
 def test_another_version_of_inspect_is_one_line(audited, tmp_path, monkeypatch):
-    monkeypatch.setattr("lensaudit.doors.export.need", lambda *args, **more: None)
-    monkeypatch.setattr("lensaudit.doors.export.metadata.version", lambda name: "9.9")
+    monkeypatch.setattr("lensaudit.doors.export.inspect_log.need", lambda *args, **more: None)
+    monkeypatch.setattr("lensaudit.doors.export.inspect_log.metadata.version", lambda name: "9.9")
     monkeypatch.setitem(sys.modules, "inspect_ai", types.ModuleType("inspect_ai"))
     monkeypatch.setitem(sys.modules, "inspect_ai.log", types.ModuleType("inspect_ai.log"))
     with pytest.raises(InputError, match=r"inspect-ai 9.9: .*0\.3\.285 was tried"):

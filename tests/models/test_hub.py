@@ -13,7 +13,7 @@ from huggingface_hub import constants
 
 from lensaudit import hub
 from lensaudit.cli.main import run
-from lensaudit.data.facts import hub_rows
+from lensaudit.data.rows import hub_rows
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import fetch
 from lensaudit.models.registry import load_registry, resolve

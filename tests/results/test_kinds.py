@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 from support import GOLDEN, as_written
 
-from lensaudit.doors.export import FACTS
+from lensaudit.doors.export.model import FACTS
 from lensaudit.doors.frames import POINTS
 from lensaudit.errors import InputError
 from lensaudit.report.assemble import Document

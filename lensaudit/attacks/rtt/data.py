@@ -16,10 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lensaudit.attacks.settings import Policy
-from lensaudit.data.facts import (
-    read_rows,
-    sound_rows,
-)
+from lensaudit.data.rows import read_rows, sound_rows
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, write_jsonl
 from lensaudit.groups import (

@@ -15,15 +15,9 @@ from typing import Any
 from lensaudit.attacks.rtt.data import Dataset, McqItem, make_dataset
 from lensaudit.attacks.settings import SPLITS
 from lensaudit.data.embedded import embedded_rows
-from lensaudit.data.facts import (
-    Fact,
-    SourceRow,
-    hub_rows,
-    numbered,
-    read_rows,
-    sound_rows,
-)
+from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import likeness
+from lensaudit.data.rows import SourceRow, hub_rows, numbered, read_rows, sound_rows
 from lensaudit.data.tofu import AUTHOR_ROWS, DEMO, TOFU_HUB, TOFU_PAIRS
 from lensaudit.errors import InputError
 from lensaudit.groups import (

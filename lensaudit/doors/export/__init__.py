@@ -1,0 +1,1 @@
+"""What was found of a model, in files of other tools."""
