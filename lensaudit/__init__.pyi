@@ -16,8 +16,8 @@ from .activations.store import ActivationStore as ActivationStore
 from .activations.store import open_activations as open_activations
 
 # doors
-from .doors.caches import cache_prompts as cache_prompts
-from .doors.caches import export_safetensors as export_safetensors
+from .doors.prompt_cache import cache_prompts as cache_prompts
+from .doors.prompt_cache import export_safetensors as export_safetensors
 
 # interventions
 from .patching.interventions import add as add, clamp as clamp
@@ -36,7 +36,7 @@ from .association.calls import know as know
 from .attacks.calls import effort as effort, worst as worst
 from .doors.python import evaluate as evaluate
 from .doors.python import audit as audit, patch as patch
-from .doors.cached import cache as cache
+from .doors.cache import cache as cache
 from .doors.streams import lens as lens
 from .doors.streams import last_prompt as last_prompt, preflight as preflight
 from .screen.show import show as show

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from lensaudit.auditing import result as auditing_result
     from lensaudit.data import facts as data_facts
     from lensaudit.data import relations as data_relations
-    from lensaudit.doors import cached as doors_cached
-    from lensaudit.doors import caching as doors_caching
+    from lensaudit.doors import cache as doors_cache
+    from lensaudit.doors import cache_fill as doors_cache_fill
     from lensaudit.doors import data as doors_data
     from lensaudit.doors import discover as doors_discover
     from lensaudit.doors import figures as doors_figures

@@ -89,10 +89,10 @@ def cache_command(model: str, settings: CacheSettings, as_json: bool, dry_run: b
     where it is not there. `heads` serves every `head:N`.
     """
     if dry_run:
-        say(library.doors_caching.plan_cache(model, settings).text())
+        say(library.doors_cache_fill.plan_cache(model, settings).text())
         return
     with during(LOOKING):
-        cached = library.doors_cached.cached
+        cached = library.doors_cache.cached
     with ProgressBar() as bar:
         found = cached(model, settings, progress=bar, notice=notice)
     answer(found.summary, [str(one.folder) for one in found.parts.values()], as_json=as_json)

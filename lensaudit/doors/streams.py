@@ -22,7 +22,7 @@ from lensaudit.auditing.settings import CacheSettings
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, Tokenizer, make_batch, prompt_of
 from lensaudit.data.tofu import DEMO
-from lensaudit.doors.caching import prepare_model
+from lensaudit.doors.cache_fill import prepare_model
 from lensaudit.errors import InputError
 from lensaudit.models.bridge import TransformerBridge, device_of, residuals, unembedded
 from lensaudit.models.checkpoint import check_same_shape, open_model

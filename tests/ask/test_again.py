@@ -83,7 +83,7 @@ def test_caches_that_are_not_complete_any_more_are_no_answer(
     asked_once, monkeypatch, tmp_path, capsys
 ):
     monkeypatch.chdir(shutil.copytree(asked_once, tmp_path / "copy"))
-    monkeypatch.setitem(sys.modules, "lensaudit.doors.caching", None)
+    monkeypatch.setitem(sys.modules, "lensaudit.doors.cache_fill", None)
     capsys.readouterr()
     assert run(CACHE.split()) == 0  # read: nothing can be made
     second = json.loads(capsys.readouterr().out)["parts"]["mlp"]["folder"]

@@ -16,7 +16,7 @@ from lensaudit.activations.fill import DONE, NUMBERS, forget_blocks
 from lensaudit.activations.store import CacheWriter, open_activations
 from lensaudit.activations.upkeep import collect
 from lensaudit.auditing.settings import CacheSettings
-from lensaudit.doors.caching import cache_into
+from lensaudit.doors.cache_fill import cache_into
 from lensaudit.models.large import placement
 from lensaudit.models.large.placement import all_on, stored_tensors
 

@@ -15,7 +15,7 @@ from lensaudit.models.sizes import n_parameters
 
 LIMITED = """
 import resource, sys
-import lensaudit.auditing.patch, lensaudit.doors.caching
+import lensaudit.auditing.patch, lensaudit.doors.cache_fill
 from lensaudit.cli.main import main
 from lensaudit.models.large import placement
 mb, unchecked = int(sys.argv[1]), sys.argv[2] == "unchecked"

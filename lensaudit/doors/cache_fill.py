@@ -10,7 +10,7 @@ from lensaudit.activations.spec import parts_of
 from lensaudit.activations.store import ActivationStore
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.data.tofu import forget_set
-from lensaudit.doors.cached import CacheResult
+from lensaudit.doors.cache import CacheResult
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.large.placement import planned_text
 from lensaudit.patching.prepare import resolved_settings, session_of

@@ -76,7 +76,7 @@ def cache(
 def cached(
     model: str, settings: CacheSettings, *, notice: Notice = unheard, progress: Tell = unheard
 ) -> CacheResult:
-    """As `doors.caching.cache_into`; complete caches that were asked for alike are read."""
+    """As `doors.cache_fill.cache_into`; complete caches that were asked for alike are read."""
 
     def found(question: Question) -> CacheResult | None:
         for folder in cache_folders(Path(settings.activations)):
@@ -85,7 +85,7 @@ def cached(
         return None
 
     def made(question: Question) -> tuple[CacheResult, list[Path]]:
-        from lensaudit.doors.caching import cache_into  # seconds to import
+        from lensaudit.doors.cache_fill import cache_into  # seconds to import
 
         made = cache_into(
             model, settings, notice=question.tell, progress=progress, opened=question.opened
