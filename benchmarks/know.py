@@ -25,7 +25,8 @@ from lensaudit.association.settings import KnowSettings
 from lensaudit.groups import batched
 from lensaudit.models.bridge import TransformerBridge, load_model
 from lensaudit.models.generation import started
-from lensaudit.patching.exposure import Reader, exposures
+from lensaudit.patching.exposure import exposures
+from lensaudit.patching.reader import Reader
 
 BATCH = 32
 

@@ -35,11 +35,7 @@ from benchmarks.shapes import (
     whole_batches,
 )
 from benchmarks.work import all_read, share_of_peak
-from lensaudit.activations.fill import (
-    cache_batch_that_fits,
-    fill,
-    fingerprint_of_run,
-)
+from lensaudit.activations.fill import cache_batch_that_fits, fill, fingerprint_of_run
 from lensaudit.activations.spec import SHARD_EXAMPLES
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.spans import Encoded, buckets, by_length, make_batch

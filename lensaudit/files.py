@@ -1,7 +1,4 @@
-"""The one way files are written: complete or not there. And the one way names become paths.
-
-Also who made a temporary file or a mark, and whether it may go.
-"""
+"""The one way files are written: complete or not there. And the one way names become paths."""
 
 import csv
 import errno
@@ -11,12 +8,9 @@ import hashlib
 import io
 import json
 import os
-import platform
 import re
-import secrets
 import shutil
 import stat
-import time
 import unicodedata
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 from lensaudit.errors import InputError, TryAgainError, WorkError
+from lensaudit.partials import partial_path, sweep_partials
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -596,74 +591,3 @@ def escaped(json_text: str) -> str:
     '"a\\u009bb"'
     """
     return _utf8(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", json_text)).decode()
-
-
-PARTIAL_AGE_S = 6 * 3600.0
-"""A temporary file of another machine is taken for dead after this: none takes hours to write."""
-_LONGEST_STEM_BYTES = 200
-"""Of the 255 that file systems allow."""
-_PARTIAL = re.compile(r".*\.([0-9a-f]{8}-\d+)-[0-9a-f]{8}\.partial", re.DOTALL)
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
-
-
-def process_name(pid: int | None = None) -> str:
-    """`<machine>-<pid>` of a process here: who made a temporary file, and is it still alive?
-
-    The machine is a hash of the host's name, its boot and its process namespace, so a container
-    that shares the name but not the processes counts as another machine.
-    """
-    try:
-        space = f"{_BOOT.read_text()}{os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:  # not Linux
-        space = ""
-    machine = hashlib.blake2b(f"{platform.node()}{space}".encode(), digest_size=4).hexdigest()
-    return f"{machine}-{os.getpid() if pid is None else pid}"
-
-
-def is_running(process: str) -> bool | None:
-    """Is the process of that name alive? None where it is of another machine."""
-    try:
-        pid = int(process.rpartition("-")[2])
-    except ValueError:  # nobody's name
-        return False
-    if process != process_name(pid):
-        return None
-    import psutil  # takes a tenth of a second
-
-    try:
-        state = psutil.Process(pid).status()
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.AccessDenied:
-        return True
-    # one whose parent never asked how it ended writes nothing any more
-    return state not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-
-
-def partial_path(path: Path) -> Path:
-    """Where `path` is written before it gets its name: tells who writes it, never ends in `.h5`."""
-    stem = os.fsencode(path.name)[:_LONGEST_STEM_BYTES].decode("utf-8", "ignore")
-    return path.with_name(f"{stem}.{process_name()}-{secrets.token_hex(4)}.partial")
-
-
-def is_partial(path: Path) -> bool:
-    """Is it named as files are that somebody writes, or was killed over?"""
-    return _PARTIAL.fullmatch(path.name) is not None
-
-
-def works_on(process: str, path: Path, age_s: float) -> bool:
-    """Whether a process still works on `path`; of another machine, whether `path` is younger."""
-    running = is_running(process)
-    return time.time() - path.stat().st_mtime < age_s if running is None else running
-
-
-def sweep_partials(folder: Path) -> list[Path]:
-    """Remove what killed writers left in `folder`; files of living writers stay."""
-    swept = []
-    for path in folder.glob("*.partial"):
-        match = _PARTIAL.fullmatch(path.name)
-        with suppress(OSError):  # another process swept it first, or may and we may not
-            if match and not works_on(match[1], path, PARTIAL_AGE_S):
-                path.unlink()
-                swept.append(path)
-    return swept

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lensaudit import files
+from lensaudit import files, partials
 from lensaudit.errors import InputError, TryAgainError, WorkError
 from lensaudit.files import once, read_once
 
@@ -93,18 +93,18 @@ def test_a_writer_killed_in_a_loop_leaves_whole_json(tmp_path):
 
 
 def test_sweeping_spares_living_writers_and_strangers(tmp_path):
-    mine = files.partial_path(tmp_path / "a.json")
+    mine = partials.partial_path(tmp_path / "a.json")
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    killed = tmp_path / f"b.json.{files.process_name(dead.pid)}-0123abcd.partial"
+    killed = tmp_path / f"b.json.{partials.process_name(dead.pid)}-0123abcd.partial"
     elsewhere = tmp_path / "c.json.ffffffff-1-0123abcd.partial"
     old = tmp_path / "d.json.ffffffff-1-0123abcd.partial"
     users_own = tmp_path / "notes.partial"
     for path in (mine, killed, elsewhere, old, users_own):
         path.touch()
-    long_ago = time.time() - files.PARTIAL_AGE_S - 60
+    long_ago = time.time() - partials.PARTIAL_AGE_S - 60
     os.utime(old, (long_ago, long_ago))
-    assert sorted(files.sweep_partials(tmp_path)) == [killed, old]
+    assert sorted(partials.sweep_partials(tmp_path)) == [killed, old]
     assert sorted(tmp_path.iterdir()) == sorted([mine, elsewhere, users_own])
 
 

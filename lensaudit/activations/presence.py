@@ -19,7 +19,8 @@ from filelock import FileLock, Timeout
 
 from lensaudit.activations.shard import hash_rest
 from lensaudit.errors import InputError, TryAgainError, WorkError
-from lensaudit.files import appear, os_errors, process_name, works_on
+from lensaudit.files import appear, os_errors
+from lensaudit.partials import process_name, works_on
 
 LOCKS = ".locks"
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from lensaudit.activations.presence import LOCKS, users
 from lensaudit.activations.spec import SPEC, read_spec
-from lensaudit.files import files_below, in_turn, is_partial, os_errors, process_name, remove_files
+from lensaudit.files import files_below, in_turn, os_errors, remove_files
+from lensaudit.partials import is_partial, process_name
 
 QUARANTINE = "quarantine"
 """Where `repair` moves damaged files."""

@@ -36,13 +36,8 @@ from lensaudit.activations.presence import (
     claim,
     publish,
 )
-from lensaudit.activations.shard import (
-    ShardFile,
-    Slabs,
-    build,
-    check_bytes,
-    check_shard,
-)
+from lensaudit.activations.shard import ShardFile, Slabs, check_bytes, check_shard
+from lensaudit.activations.shard_image import build
 from lensaudit.activations.spec import (
     REPAIR,
     SEAL,
@@ -58,15 +53,8 @@ from lensaudit.activations.spec import (
 )
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError, VerificationError, WorkError
-from lensaudit.files import (
-    in_turn,
-    make_folder,
-    os_errors,
-    reading,
-    sweep_partials,
-    sync_folder,
-    write_bytes,
-)
+from lensaudit.files import in_turn, make_folder, os_errors, reading, sync_folder, write_bytes
+from lensaudit.partials import sweep_partials
 from lensaudit.results.reading import place_in
 from lensaudit.settings import ACTIVATIONS, Kept, Place, Positions
 

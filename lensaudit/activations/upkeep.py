@@ -22,16 +22,9 @@ from lensaudit.activations.removal import OWN_FILES, QUARANTINE, STAGED, cache_f
 from lensaudit.activations.shard import BYTE, SHARD_ERRORS, check_array, check_bytes
 from lensaudit.activations.spec import MAPS, SEAL, SPEC, Spec, parse_spec, read_spec
 from lensaudit.errors import InputError, LensAuditError, VerificationError
-from lensaudit.files import (
-    os_errors,
-    read_bytes,
-    remove_files,
-    sweep_partials,
-    sync_folder,
-    works_on,
-    write_bytes,
-)
-from lensaudit.results.ledgers import VerifiedLedger, is_ledger, verify_ledger
+from lensaudit.files import os_errors, read_bytes, remove_files, sync_folder, write_bytes
+from lensaudit.partials import sweep_partials, works_on
+from lensaudit.results.ledger_check import VerifiedLedger, is_ledger, verify_ledger
 from lensaudit.results.manifest import signed_object
 
 BOOKS = ("scores", "texts", "fisher", "said", "samples", "worst", "know")

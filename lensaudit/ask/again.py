@@ -26,9 +26,10 @@ from lensaudit.models.registry import (
     resolve,
 )
 from lensaudit.progress import Notice, unheard
-from lensaudit.results.keyed import Question, check_own, held
+from lensaudit.results.keyed import check_own, held
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.owner import check_free
+from lensaudit.results.question import Question
 from lensaudit.settings import Option, option_in, results_folder, several
 
 R = TypeVar("R")

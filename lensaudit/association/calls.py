@@ -14,9 +14,9 @@ from lensaudit.auditing.calls import answered, told
 from lensaudit.auditing.result import SUMMARY
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.results.keyed import Question
 from lensaudit.results.kinds.know import KnowRecord
 from lensaudit.results.manifest import MANIFEST
+from lensaudit.results.question import Question
 from lensaudit.results.reading import read_as
 
 if TYPE_CHECKING:

@@ -66,8 +66,8 @@ def demo_into(
 
     def made(tell: Notice, opened: Callable[[], None]) -> Demonstrated:
         from lensaudit.auditing.measuring import Steps, measure  # seconds to import
+        from lensaudit.models.adapter import peft_for
         from lensaudit.models.bridge import opened_once
-        from lensaudit.models.checkpoint import peft_for
 
         if real:
             peft_for("demo --real")

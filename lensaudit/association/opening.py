@@ -28,9 +28,9 @@ from lensaudit.models.checkpoint import (
     in_role,
     load_tokenizer,
     open_checkpoint,
-    other_tokenizer,
 )
 from lensaudit.models.device import resolve_device, resolve_dtype
+from lensaudit.models.likeness import other_tokenizer
 from lensaudit.models.registry import (
     Registry,
     base_spec,

@@ -23,7 +23,8 @@ from lensaudit.data.scripts import letter_of
 from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.groups import batched
 from lensaudit.models.bridge import TransformerBridge, captured, device_of, hook_name, n_layers
-from lensaudit.patching.exposure import Head, Reader, exposures, layered_exposures
+from lensaudit.patching.exposure import Head, exposures, layered_exposures
+from lensaudit.patching.reader import Reader
 from lensaudit.scores.alignment import LinearMap, Moments, fitted
 from lensaudit.types import padded_rows
 

@@ -43,6 +43,7 @@ from lensaudit.patching.exposure import Head
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
 from lensaudit.results.kinds.know import KnowRecord
+from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.manifest import BEGUN, MANIFEST
 from lensaudit.results.owner import check_free
 from lensaudit.settings import plain
@@ -164,7 +165,7 @@ Asked = list[tuple[Relation, list[str]]]
 """Relations, and of each the readers."""
 
 
-def _todo(know: Know) -> Iterator[tuple[Checkpoint | Served, keyed.Ledger, Asked]]:
+def _todo(know: Know) -> Iterator[tuple[Checkpoint | Served, Ledger, Asked]]:
     """By model its ledger, and what that lacks."""
     for one in (know.source, *know.ignorant):
         ledger, missing = _ledger(know, one), []
@@ -287,7 +288,7 @@ def _read(
     return {name: Heard(found[name]) for name in found if name.split()[0] in readers}
 
 
-def _ledger(know: Know, one: Checkpoint | Served) -> keyed.Ledger:
+def _ledger(know: Know, one: Checkpoint | Served) -> Ledger:
     if isinstance(one, Served):
         how = one.identity
     else:
@@ -301,30 +302,28 @@ def _ledger(know: Know, one: Checkpoint | Served) -> keyed.Ledger:
         "shots": [row.question for row in know.shots],
         "texts": digest(know.texts),
     }
-    path = keyed.ledger_path(Path(know.settings.activations) / "know", one.spec.name, key)
-    return keyed.Ledger(path, "know", key)
+    path = ledger_path(Path(know.settings.activations) / "know", one.spec.name, key)
+    return Ledger(path, "know", key)
 
 
-def _counts(
-    know: Know, one: Checkpoint | Served, ledger: keyed.Ledger
-) -> Iterator[Mapping[str, int]]:
+def _counts(know: Know, one: Checkpoint | Served, ledger: Ledger) -> Iterator[Mapping[str, int]]:
     """How many samples of each reading of this run hold no answer, by kind."""
     yield from (row["samples"] for row in _own(know, one, ledger) if "samples" in row)
 
 
-def _unread(know: Know, one: Checkpoint | Served, ledger: keyed.Ledger) -> Iterator[str]:
+def _unread(know: Know, one: Checkpoint | Served, ledger: Ledger) -> Iterator[str]:
     """Why what is said of facts to keep is no reading."""
     told = dict.fromkeys(row["why"] for row in _own(know, one, ledger) if "why" in row)
     yield from (f"facts to keep cannot be read: {why}" for why in told)
 
 
-def _own(know: Know, one: Checkpoint | Served, ledger: keyed.Ledger) -> Iterator[Mapping[str, Any]]:
+def _own(know: Know, one: Checkpoint | Served, ledger: Ledger) -> Iterator[Mapping[str, Any]]:
     """The lines of a ledger that are read in this run."""
     own = {(asked_hash([asked]), name) for asked, names in _wanted(know, one) for name in names}
     yield from (row for row in ledger.rows if (row["relation"], row["reader"]) in own)
 
 
-def _heard(know: Know, one: Checkpoint | Served, ledger: keyed.Ledger) -> list[RelationReading]:
+def _heard(know: Know, one: Checkpoint | Served, ledger: Ledger) -> list[RelationReading]:
     """What a ledger holds of the facts, then of those to keep, in the order of the readers."""
     rows = {(row["relation"], row["reader"]): row["rows"] for row in ledger.rows}
     found = []

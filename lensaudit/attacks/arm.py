@@ -22,12 +22,9 @@ from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.models.bridge import TransformerBridge, bridge_from, n_layers
 from lensaudit.models.causal import readout_rows
 from lensaudit.models.quantize import Method, quantise_in_place
-from lensaudit.patching.exposure import (
-    Hearing,
-    Reader,
-    exposures,
-    say,
-)
+from lensaudit.patching.exposure import exposures
+from lensaudit.patching.reader import Reader
+from lensaudit.patching.speech import Hearing, say
 from lensaudit.scores.naming import strongest
 from lensaudit.settings import Think
 

@@ -29,16 +29,10 @@ from lensaudit.errors import InputError, WorkError
 from lensaudit.evaluation.forward import JAILBREAK
 from lensaudit.files import digest
 from lensaudit.models.bridge import DTYPES, bridge_from
-from lensaudit.patching.exposure import (
-    Head,
-    Reader,
-    exposures,
-    layered_exposures,
-    steered,
-    stream_after,
-)
+from lensaudit.patching.exposure import Head, exposures, layered_exposures, stream_after
 from lensaudit.patching.options import ANSWER_TOKENS
 from lensaudit.patching.probes import ProbeKind, probe_of, share_of, statement
+from lensaudit.patching.reader import Reader, steered
 from lensaudit.scores.naming import leak_exact
 from lensaudit.steer.estimators import mean_difference
 

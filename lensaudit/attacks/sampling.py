@@ -27,7 +27,7 @@ from lensaudit.files import write_csv, write_jsonl
 from lensaudit.groups import grouped
 from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.models.generation import Choose
-from lensaudit.patching.exposure import Answer, sample
+from lensaudit.patching.speech import Answer, sample
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.keyed import planned
 from lensaudit.results.kinds.sample import LeakRow, SampleRecord

@@ -42,6 +42,7 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
 from lensaudit.results.kinds.worst import WorstAttack, WorstRecord
+from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.reading import Record
 from lensaudit.scores.recovery import Arms
 from lensaudit.settings import (
@@ -147,7 +148,7 @@ class Worst:
             "dtype": self.audit.settings.dtype,
         }
 
-    def ledger(self, kind: str, arm: Checkpoint, **asked: Any) -> keyed.Ledger:
+    def ledger(self, kind: str, arm: Checkpoint, **asked: Any) -> Ledger:
         """What is kept of an arm: of the facts that are asked, and of `asked`."""
         conditions = self.audit.conditions(arm)
         key = {
@@ -158,8 +159,8 @@ class Worst:
             "device": conditions.device_class,
             **asked,
         }
-        path = keyed.ledger_path(self.audit.root / kind, arm.spec.name, key)
-        return keyed.Ledger(path, kind, key, notice=self.audit.notice)
+        path = ledger_path(self.audit.root / kind, arm.spec.name, key)
+        return Ledger(path, kind, key, notice=self.audit.notice)
 
 
 def open_worst(
@@ -350,7 +351,7 @@ def _made_of(worst: Worst, attack: Attack) -> str:
     return digest([attack.hash, [[one.question, one.answer] for one in worst.neutral]])
 
 
-def _ledger(worst: Worst, arm: Checkpoint) -> keyed.Ledger:
+def _ledger(worst: Worst, arm: Checkpoint) -> Ledger:
     """What attacks found on a model of the run."""
     own = {"full": worst.models.full.weights, "exposed": worst.named(arm)}
     return worst.ledger("worst", arm, algorithm=ALGORITHM, **own)

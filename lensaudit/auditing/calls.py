@@ -34,9 +34,9 @@ from lensaudit.errors import InputError
 from lensaudit.models.hashing import looking
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.results.keyed import Key, Question
 from lensaudit.results.manifest import COMPARISON_MANIFEST, MANIFEST
 from lensaudit.results.owner import folders_for
+from lensaudit.results.question import Key, Question
 
 R = TypeVar("R")
 

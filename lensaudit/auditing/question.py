@@ -18,8 +18,8 @@ from lensaudit.data.suites import DEMO_DATA, Split, load_suite
 from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB, forget_set
 from lensaudit.errors import InputError
 from lensaudit.files import digest, slug
-from lensaudit.models.checkpoint import fetch
 from lensaudit.models.hashing import file_sha256
+from lensaudit.models.hub_files import fetch
 from lensaudit.models.registry import DEMO as DEMO_NAMES
 from lensaudit.models.registry import (
     ModelSpec,

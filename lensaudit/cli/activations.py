@@ -166,7 +166,7 @@ def _folders(caches: Sequence[str], root: Path) -> list[Path]:
 
 def _damage(
     found: "Sequence[library.activations_inventory.VerifiedCache]",
-    books: "Sequence[library.results_ledgers.VerifiedLedger]",
+    books: "Sequence[library.results_ledger_check.VerifiedLedger]",
     root: Path,
 ) -> Iterator[str]:
     """What is not as it was written, and what to do about it."""

@@ -60,14 +60,14 @@ if TYPE_CHECKING:
     from lensaudit.judge import jobs as judge_jobs
     from lensaudit.meta import documents as meta_documents
     from lensaudit.meta import runs as meta_runs
-    from lensaudit.models import checkpoint as models_checkpoint
     from lensaudit.models import family as models_family
     from lensaudit.models import fetch as models_fetch
     from lensaudit.models import hashing as models_hashing
+    from lensaudit.models import hub_files as models_hub_files
     from lensaudit.models import registry as models_registry
     from lensaudit.report import render as report_render
     from lensaudit.results import integrity as results_integrity
-    from lensaudit.results import ledgers as results_ledgers
+    from lensaudit.results import ledger_check as results_ledger_check
     from lensaudit.results import manifest as results_manifest
     from lensaudit.results import reading as results_reading
     from lensaudit.results import roles as results_roles

@@ -118,7 +118,7 @@ def _check_models(file: Place | None) -> None:
                 if not served and (one.name, name) != ("retain", NO_RETAIN_MODEL):
                     spec = library.models_registry.resolve(name, known)
                     if spec.local is None and not plans:
-                        library.models_checkpoint.check_at_hand(spec)
+                        library.models_hub_files.check_at_hand(spec)
 
 
 @functools.cache

@@ -17,8 +17,8 @@ from lensaudit.auditing.calls import answered, told
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.results.keyed import Question
 from lensaudit.results.manifest import Manifest
+from lensaudit.results.question import Question
 from lensaudit.results.reading import json_object, part
 from lensaudit.results.run import RunResult
 from lensaudit.settings import Kept, plain

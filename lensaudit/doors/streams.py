@@ -25,7 +25,8 @@ from lensaudit.data.tofu import DEMO
 from lensaudit.doors.cache_fill import prepare_model
 from lensaudit.errors import InputError
 from lensaudit.models.bridge import TransformerBridge, device_of, residuals, unembedded
-from lensaudit.models.checkpoint import check_same_shape, open_model
+from lensaudit.models.checkpoint import open_model
+from lensaudit.models.likeness import check_same_shape
 from lensaudit.models.registry import default_anchor
 from lensaudit.patching import oracle
 from lensaudit.patching.preflight import (

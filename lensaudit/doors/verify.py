@@ -18,7 +18,7 @@ from lensaudit.evaluation.store import read_pass
 from lensaudit.files import digest, parse_json, read_bytes, read_json
 from lensaudit.results.integrity import home_of, is_orphan, misfits
 from lensaudit.results.kinds.table import record_in
-from lensaudit.results.ledgers import NAMED_FOR, is_ledger, verify_ledger
+from lensaudit.results.ledger_check import NAMED_FOR, is_ledger, verify_ledger
 from lensaudit.results.locate import NAMES, locate
 from lensaudit.results.manifest import MANIFEST, mark_of, signed
 from lensaudit.results.reading import json_object

@@ -29,8 +29,9 @@ from lensaudit.patching.session import Session
 from lensaudit.patching.sources import CachedSource
 from lensaudit.patching.summary import kept_beside, summaries
 from lensaudit.progress import Progress
-from lensaudit.results.keyed import Ledger, read_marked, write_marked
+from lensaudit.results.keyed import read_marked, write_marked
 from lensaudit.results.kinds.patch import PatchSummary
+from lensaudit.results.ledger import Ledger
 from lensaudit.results.reading import null
 from lensaudit.scores.depth import label_logprob
 from lensaudit.scores.estimate import UNMEASURED

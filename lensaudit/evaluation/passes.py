@@ -31,14 +31,10 @@ from lensaudit.evaluation.store import Arrays, kept
 from lensaudit.files import digest
 from lensaudit.metrics.registry import ANNOTATED, Measured, Read, Record, Trace
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import (
-    Checkpoint,
-    load_tokenizer,
-    obeyed,
-    open_model,
-)
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.models.conditions import Conditions, conditions_of
 from lensaudit.models.device import one_memory_error, resolve_device, resolve_dtype
+from lensaudit.models.generation_settings import obeyed
 from lensaudit.models.large.placement import where_spread
 from lensaudit.models.sizes import Sizes, planned_bytes, sizes_on_disk
 from lensaudit.progress import Notice, unheard

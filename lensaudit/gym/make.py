@@ -23,13 +23,8 @@ from lensaudit.gym.recipes import mechanisms
 from lensaudit.gym.registry import Mechanism, Truth, code_hash, load_own
 from lensaudit.gym.settings import MakeSettings, gym_folder
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import (
-    Checkpoint,
-    check_same_shape,
-    in_role,
-    load_tokenizer,
-    open_model,
-)
+from lensaudit.models.checkpoint import Checkpoint, in_role, load_tokenizer, open_model
+from lensaudit.models.likeness import check_same_shape
 from lensaudit.progress import Notice, unheard
 from lensaudit.results import keyed
 from lensaudit.results.integrity import check_whole

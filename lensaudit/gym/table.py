@@ -22,8 +22,8 @@ from lensaudit.groups import grouped
 from lensaudit.gym.registry import FORGOT, KNOWS, ScoreRow
 from lensaudit.progress import Notice
 from lensaudit.results.integrity import check_whole, misfits
-from lensaudit.results.keyed import Ledger
 from lensaudit.results.kinds.patch import PatchSummary
+from lensaudit.results.ledger import Ledger
 from lensaudit.results.manifest import MANIFEST, manifest, signed
 from lensaudit.results.reading import checked, checked_as, json_object, part
 from lensaudit.scores.areas import area_limits

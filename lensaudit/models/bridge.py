@@ -21,12 +21,7 @@ from transformers.initialization import no_init_weights
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import read_once
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import (
-    Checkpoint,
-    load_tokenizer,
-    loading,
-    open_model,
-)
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, loading, open_model
 from lensaudit.models.conditions import EAGER
 from lensaudit.models.device import one_memory_error
 from lensaudit.models.large.streaming import Streamed, streamed

@@ -12,19 +12,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.errors import InputError
-from lensaudit.models.checkpoint import (
-    HARMLESS,
-    WEIGHTS,
-    Checkpoint,
-    header_of,
-    loading,
-    peft_for,
-    trained_on,
-)
+from lensaudit.models.adapter import WEIGHTS, peft_for, trained_on
+from lensaudit.models.checkpoint import Checkpoint, loading
 from lensaudit.models.device import one_memory_error
 from lensaudit.models.large.placement import check_fits, where_spread, whole_placement
 from lensaudit.models.large.streaming import first_block_alone, load_placed
 from lensaudit.models.linear import with_fast_layers
+from lensaudit.models.weight_files import HARMLESS, header_of
 
 NOT_CAUSAL = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.05}
 """Change of a logit by a later token, over the largest one, that is no rounding. One batch has one

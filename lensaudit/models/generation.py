@@ -13,7 +13,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lensaudit.errors import WorkError
-from lensaudit.models.checkpoint import Checkpoint, generation_config_of
+from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.generation_settings import generation_config_of
 from lensaudit.types import padded_rows
 
 COMPACT_ABOVE = 0.25

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lensaudit.models.checkpoint import Checkpoint, config_of, header_of, weight_files
+from lensaudit.models.checkpoint import Checkpoint, config_of
+from lensaudit.models.weight_files import header_of, weight_files
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 

@@ -1,7 +1,6 @@
-"""How is a model read: by itself, under an edit, or with its lower layers before those of `full`?
+"""How likely is each of some candidates after a prompt, to a reader or to heads on its streams?
 
-Both things that attacks need are here: what is said after a prompt, and the log-probs of candidates
-after it. A prompt is read once, whatever continues it.
+A prompt is read once, whatever continues it.
 """
 
 import copy
@@ -15,200 +14,29 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lensaudit.data.chat import answer_of
 from lensaudit.errors import WorkError
-from lensaudit.groups import batched, by_length
+from lensaudit.groups import batched
 from lensaudit.models.bridge import (
     TransformerBridge,
-    cached_logits,
     captured,
     device_of,
     hook_name,
-    intervening,
     n_layers,
     passing,
     unembedded,
 )
 from lensaudit.models.decoder import FAMILIES
-from lensaudit.models.generation import Choose, Running, continued, likeliest, started
+from lensaudit.models.generation import started
 from lensaudit.models.sizes import rows_at_once
-from lensaudit.patching.generation import ends_of, shared_out
-from lensaudit.types import Intervention, Logits, Resid, Tokens, padded_rows
+from lensaudit.patching.reader import BothPasts, Ids, Reader, Rows, keeping
+from lensaudit.patching.speech import SAID_ROWS
+from lensaudit.types import Logits, Resid, Tokens, padded_rows
 
-Ids = Sequence[int]
-Kept = Float[Tensor, "batch kept d_vocab"]
-"""Logits after the last tokens of each row."""
-Seen = Int[Tensor, "batch seen"] | Float[Tensor, "batch 1 pos seen"]
-Rows = Int[Tensor, " batch"]
-"""Which prompt each row of a batch continues."""
-SAID_ROWS = 64
-"""Prompts continued at once."""
 READ_TOKENS = 8192
 """Tokens of candidates after their prompts whose keys and values are held at once; of prompts that
 wait for their candidates a quarter."""
 BRANCHES = 64
 """Beginnings of candidates side by side after one prompt: attention grows with their square."""
-
-
-@dataclass(frozen=True)
-class _Both:
-    """Keys and values of two models, cut together."""
-
-    own: Any = None
-    below: Any = None
-
-    def batch_select_indices(self, chosen: Tensor) -> None:
-        """Keep these rows of the cache."""
-        for one in (self.own, self.below):
-            one.batch_select_indices(chosen)
-
-
-@dataclass
-class Reader:
-    """Reads tokens and keeps their keys and values; `model` is whose logits are read.
-
-    A model by itself, under edits of its residual stream in every step, or from a layer on fed with
-    the stream of a source at every token and in every step: what it computes below that layer is
-    then overwritten at all positions, so that only what the source hands over, and what the upper
-    layers make of it, can be heard.
-    """
-
-    model: TransformerBridge
-    edits: Callable[[Rows], Mapping[int, Intervention]] | None = None
-    """Layer -> what is done to its stream, for a batch of these rows."""
-    work: Counter[str] = field(default_factory=Counter)
-    """What was computed: `forwards`, of a batch each, and `tokens` read in them, with padding."""
-    alike: bool = False
-    """The edits are the same for every row."""
-    source: TransformerBridge | None = None
-    layer: int = 0
-    """After which the source's stream is handed over."""
-
-    def read(
-        self,
-        tokens: Tokens,
-        *,
-        mask: Seen,
-        positions: Tokens,
-        past: Any,
-        n_logits: int,
-        rows: Rows,
-    ) -> tuple[Kept, Any]:
-        """Logits after the last `n_logits` tokens, and the grown past.
-
-        Args:
-            tokens: what is read next.
-            mask: over all tokens so far, padding 0; or what is added to the attention scores.
-            positions: of `tokens`.
-            past: keys and values before them; None at the start.
-            n_logits: how many positions are unembedded.
-            rows: which prompt each row continues.
-        """
-        n_models = 1 if self.source is None else 2
-        self.work["forwards"] += n_models
-        self.work["tokens"] += n_models * tokens.numel()
-        where = {"mask": mask, "positions": positions}
-        if self.source is None:
-            with intervening(self.model, self.edits(rows) if self.edits else {}):
-                return cached_logits(self.model, tokens, **where, past=past, n_logits=n_logits)
-        before, streams = past or _Both(), dict[int, Resid]()
-        with intervening(self.source, {self.layer: _keeping(streams, self.layer)}):
-            _, below = cached_logits(self.source, tokens, **where, past=before.below, n_logits=1)
-        handed = {self.layer: lambda resid: streams[self.layer].to(resid)}
-        with intervening(self.model, handed):
-            grown = cached_logits(self.model, tokens, **where, past=before.own, n_logits=n_logits)
-        return grown[0], _Both(grown[1], below)
-
-
-def _keeping(streams: dict[int, Resid], layer: int) -> Intervention:
-    """Lets a stream pass, and puts it by its layer."""
-
-    def intervention(resid: Resid) -> Resid:
-        streams[layer] = resid
-        return resid
-
-    return intervention
-
-
-def steered(
-    model: TransformerBridge,
-    layer: int,
-    towards: Float[Tensor, "prompt d_model"],
-    work: Counter[str],
-) -> Reader:
-    """A model with a vector of each prompt's own added after `layer`, at every token.
-
-    Args:
-        model: who is read.
-        layer: after which the stream is moved.
-        towards: in the order of the prompts that the reader is given.
-        work: where it is counted.
-    """
-
-    def edits(rows: Rows) -> Mapping[int, Intervention]:
-        moved = towards[rows.to(towards.device)].unsqueeze(1)
-        return {layer: lambda resid: resid + moved.to(resid)}
-
-    return Reader(model, edits, work)
-
-
-Answer = str | None
-"""What is said after a prompt, without its thought; None: the thought was cut at the limit."""
-Hearing = Callable[[Any, Ids, Ids], Answer]
-
-
-def say(
-    reader: Reader, prompts: Sequence[Ids], *, max_new_tokens: int, hear: Hearing = answer_of
-) -> list[Answer]:
-    """The likeliest continuation of each prompt, as text without special tokens.
-
-    Args:
-        reader: of the prompts.
-        prompts: token ids.
-        max_new_tokens: longest continuation.
-        hear: what of it is heard, of a tokenizer, a prompt and new tokens.
-
-    Raises:
-        WorkError: logits are not finite.
-    """
-    said: dict[int, Answer] = {}
-    for places in by_length(prompts, SAID_ROWS):
-        running = started([prompts[at] for at in places], device_of(reader.model))
-        found = _continued(reader, running, likeliest, max_new_tokens, places)
-        for at, ids in zip(places, found, strict=True):
-            said[at] = hear(reader.model.tokenizer, prompts[at], ids)
-    return [said[at] for at in range(len(prompts))]
-
-
-def sample(
-    reader: Reader, prompt: Ids, n_rows: int, choose: Choose, *, max_new_tokens: int
-) -> list[Answer]:
-    """Continuations of one prompt, which is read once; `choose` draws their tokens."""
-    one = torch.zeros(n_rows, dtype=torch.long, device=device_of(reader.model))
-
-    def read(before: Running) -> Any:
-        where = {"mask": before.mask, "positions": before.positions}
-        return reader.read(before.tokens, **where, past=None, n_logits=1, rows=one[:1])[1]
-
-    running = shared_out([prompt], one, read)
-    found = _continued(reader, running, choose, max_new_tokens, [0] * n_rows)
-    return [answer_of(reader.model.tokenizer, prompt, ids) for ids in found]
-
-
-def _continued(
-    reader: Reader, running: Running, choose: Choose, max_new_tokens: int, places: Sequence[int]
-) -> list[tuple[int, ...]]:
-    """New tokens of each row of `running`; `places`: which prompt it continues."""
-    prompt = torch.tensor(places, device=running.row.device)
-
-    def read(now: Running, step: int) -> tuple[Any, Any]:
-        where = {"mask": now.mask, "positions": now.positions.clamp(min=0)}
-        rows = prompt[now.row]
-        logits, past = reader.read(now.tokens, **where, past=now.past, n_logits=1, rows=rows)
-        return logits[:, -1], past
-
-    stop = ends_of(reader.model)
-    return continued(running, read, choose, max_new_tokens=max_new_tokens, stop=stop)
 
 
 def exposures(
@@ -367,7 +195,7 @@ def _read_as_tree(reader: Reader, prompts: Sequence[tuple[int, ...]], rows: Rows
     where = {"mask": _added(reader.model, below), "positions": depth}
     stream, past = _streamed(reader, tokens, 1, **where, past=None, rows=rows[:1])
     own = started(paths, rows.device)
-    for one in (past.own, past.below) if isinstance(past, _Both) else (past,):
+    for one in (past.own, past.below) if isinstance(past, BothPasts) else (past,):
         for layer in one.layers:
             both = (part[0][:, own.tokens].transpose(0, 1) for part in (layer.keys, layer.values))
             layer.keys, layer.values = both
@@ -509,7 +337,7 @@ def layered_exposures(
         WorkError: logits are not finite.
     """
     streams: dict[int, Resid] = {}
-    edits, top = {layer: _keeping(streams, layer) for layer in layers}, n_layers(source) - 1
+    edits, top = {layer: keeping(streams, layer) for layer in layers}, n_layers(source) - 1
     reader = Reader(source, lambda rows: edits, Counter() if work is None else work, alike=True)
 
     def readings(said: Tensor, summed: Summed, last: Tensor) -> list[Tensor]:

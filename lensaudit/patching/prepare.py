@@ -13,15 +13,13 @@ from lensaudit.errors import InputError
 from lensaudit.groups import assumption
 from lensaudit.models.checkpoint import (
     Checkpoint,
-    check_same_shape,
     config_of,
     in_role,
     load_tokenizer,
-    misfit,
     open_checkpoint,
-    other_tokenizer,
 )
 from lensaudit.models.device import resolve_device, resolve_dtype
+from lensaudit.models.likeness import check_same_shape, misfit, other_tokenizer
 from lensaudit.models.registry import default_data, specs_of
 from lensaudit.models.sizes import context_of, sizes_on_disk
 from lensaudit.patching.exact_match import check_em

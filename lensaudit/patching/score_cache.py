@@ -24,7 +24,7 @@ from lensaudit.files import digest
 from lensaudit.models.conditions import Conditions
 from lensaudit.patching.options import ANSWER_TOKENS, ResolvedSettings
 from lensaudit.progress import Notice
-from lensaudit.results.keyed import Ledger, ledger_path
+from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.manifest import computed_by
 
 SCORE_ALGORITHM = 1

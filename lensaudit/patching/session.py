@@ -30,8 +30,9 @@ from lensaudit.models.bridge import (
     opened_models,
     unembedded,
 )
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, misfit
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
 from lensaudit.models.conditions import Conditions, Padding, conditions_of
+from lensaudit.models.likeness import misfit
 from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.patching.alignment import TokenMatch, token_match
 from lensaudit.patching.budget import MemoryBudget

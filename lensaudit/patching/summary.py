@@ -18,7 +18,8 @@ from lensaudit.data.neutral import Kept, Neutral, kept_facts, strata_of
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.groups import unit_of
-from lensaudit.models.checkpoint import Checkpoint, check_same_shape, in_role, open_checkpoint
+from lensaudit.models.checkpoint import Checkpoint, in_role, open_checkpoint
+from lensaudit.models.likeness import check_same_shape
 from lensaudit.models.registry import base_spec, load_registry
 from lensaudit.patching.asking import questions_of
 from lensaudit.patching.controls import Drops, controls_of, examined, planned_controls, unexamined

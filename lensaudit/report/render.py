@@ -12,8 +12,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from lensaudit.data.facts import Fact
-from lensaudit.files import check_output, sweep_partials, write_bytes
+from lensaudit.files import check_output, write_bytes
 from lensaudit.groups import assumption
+from lensaudit.partials import sweep_partials
 from lensaudit.progress import Notice
 from lensaudit.report.assemble import Document, assemble, refused
 from lensaudit.report.evidence import columns_of, empty_of, missing_of

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from lensaudit.errors import InputError
-from lensaudit.files import files_below, is_partial, read_bytes, remove_files
+from lensaudit.files import files_below, read_bytes, remove_files
+from lensaudit.partials import is_partial
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.integrity import answered_for, check_whole, misfits
-from lensaudit.results.keyed import LOOKED_AT_BYTES
 from lensaudit.results.kinds.patch import SCORES
-from lensaudit.results.ledgers import is_ledger
+from lensaudit.results.ledger_check import is_ledger
 from lensaudit.results.locate import folders_below
 from lensaudit.results.manifest import BEGUN, MANIFEST, Manifest, signed_object
+from lensaudit.results.question import LOOKED_AT_BYTES
 from lensaudit.results.reading import JsonObject, checked, json_object, part
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from lensaudit.settings import results_folder
 if TYPE_CHECKING:
     from lensaudit.activations.inventory import CacheInfo, VerifiedCache
     from lensaudit.activations.upkeep import Collected, Repaired
-    from lensaudit.results.ledgers import VerifiedLedger
+    from lensaudit.results.ledger_check import VerifiedLedger
     from lensaudit.results.run_log import Comparison, Run
 
 COLUMNS = ("RUN", "COMMAND", "MODEL", "DATA", "SCORE", "FINISHED")

@@ -23,7 +23,7 @@ from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.patching.generation import ends_of, rows_that_fit
 from lensaudit.patching.options import parse_layers, parse_memory
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results.keyed import Ledger
+from lensaudit.results.ledger import Ledger
 from lensaudit.results.owner import check_free
 from lensaudit.steer.draws import draws_of
 from lensaudit.steer.generate import (

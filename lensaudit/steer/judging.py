@@ -15,7 +15,7 @@ from lensaudit.judge.prompts import COHERENCE
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import JudgeAccess
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results.keyed import Ledger
+from lensaudit.results.ledger import Ledger
 
 JUDGEMENTS = "judgements.jsonl"
 JUDGED_AT_ONCE = 64

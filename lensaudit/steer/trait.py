@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from lensaudit.data.facts import read_values
+from lensaudit.data.rows import read_values
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_json, slug
 from lensaudit.judge.prompts import check_template

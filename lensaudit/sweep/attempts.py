@@ -40,17 +40,16 @@ from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, Offl
 from lensaudit.errors import LensAuditError, TryAgainError, WorkError, told_by
 from lensaudit.files import (
     append_jsonl,
-    is_running,
     make_folder,
     os_error,
     parse_json,
     printable,
-    process_name,
     read_appended,
     read_bytes,
     remove_below,
     sync_folder,
 )
+from lensaudit.partials import is_running, process_name
 from lensaudit.results.keyed import keyed_document, write_keyed
 from lensaudit.results.manifest import mark_of
 from lensaudit.sweep.plan import Sweep, Unit

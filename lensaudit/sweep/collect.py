@@ -19,15 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import PartialError, VerificationError, shortened
-from lensaudit.files import (
-    digest,
-    make_folder,
-    os_error,
-    remove_below,
-    slug,
-    write_csv,
-    write_json,
-)
+from lensaudit.files import digest, make_folder, os_error, remove_below, slug, write_csv, write_json
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.integrity import misfits
 from lensaudit.results.keyed import held, keyed_document, write_keyed

@@ -21,8 +21,9 @@ from lensaudit.errors import InputError, shortened
 from lensaudit.evaluation.passes import PASS_VERSION, rows_lack
 from lensaudit.files import digest, read_text
 from lensaudit.metrics.registry import ANNOTATED, ordered
-from lensaudit.models.checkpoint import check_same_shape, open_checkpoint, place_of
+from lensaudit.models.checkpoint import open_checkpoint, place_of
 from lensaudit.models.device import resolve_device
+from lensaudit.models.likeness import check_same_shape
 from lensaudit.models.quantize import BLOCK
 from lensaudit.models.registry import DEMO as DEMO_NAMES
 from lensaudit.models.registry import (

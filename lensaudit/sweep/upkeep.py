@@ -19,8 +19,9 @@ from typing import Any
 from rich.filesize import decimal as size
 
 from lensaudit.errors import InputError, LensAuditError
-from lensaudit.files import check_below, files_below, is_partial, remove_files
-from lensaudit.models.checkpoint import WANTED
+from lensaudit.files import check_below, files_below, remove_files
+from lensaudit.models.hub_files import WANTED
+from lensaudit.partials import is_partial
 from lensaudit.progress import Notice
 from lensaudit.results.manifest import signed_object
 from lensaudit.results.run_log import is_kept

@@ -12,14 +12,10 @@ from typing import Any
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import alone, digest, read_json, slug, write_csv, write_json
-from lensaudit.models.checkpoint import (
-    Checkpoint,
-    check_at_hand,
-    check_same_shape,
-    open_checkpoint,
-    place_of,
-)
+from lensaudit.models.checkpoint import Checkpoint, open_checkpoint, place_of
 from lensaudit.models.device import resolve_device
+from lensaudit.models.hub_files import check_at_hand
+from lensaudit.models.likeness import check_same_shape
 from lensaudit.models.registry import DEMO, ModelSpec, load_registry, resolve
 from lensaudit.results.kinds.curve import CurveRow
 from lensaudit.results.owner import check_free

@@ -23,17 +23,11 @@ from huggingface_hub.utils import filter_repo_objects
 from rich.filesize import decimal as size
 
 from lensaudit.errors import InputError, LensAuditError, PartialError, TryAgainError, WorkError
-from lensaudit.files import (
-    is_running,
-    make_folder,
-    os_error,
-    process_name,
-    read_json,
-    slug,
-    write_json,
-)
-from lensaudit.models.checkpoint import UNWANTED, WANTED, explained, open_checkpoint
+from lensaudit.files import make_folder, os_error, read_json, slug, write_json
+from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.hub_files import UNWANTED, WANTED, explained
 from lensaudit.models.registry import ModelSpec, resolve
+from lensaudit.partials import is_running, process_name
 from lensaudit.results.reading import Whole, checked_as
 from lensaudit.sweep.attempts import state_of
 from lensaudit.sweep.plan import Sweep, Target

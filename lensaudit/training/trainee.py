@@ -19,8 +19,9 @@ from safetensors.torch import save_file
 
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import alone, digest, read_json, write_csv
+from lensaudit.models.adapter import CONFIG, WEIGHTS, peft_for
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import CONFIG, WEIGHTS, Checkpoint, load_tokenizer, peft_for
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
 from lensaudit.models.device import free_bytes, resolve_device
 from lensaudit.models.sizes import n_parameters
 from lensaudit.progress import unheard

@@ -8,7 +8,7 @@ from support.store_cases import BASE, fill, flip
 from lensaudit.cli.main import run
 from lensaudit.cli.options import ByteSize
 from lensaudit.files import digest, write_jsonl
-from lensaudit.results.keyed import Ledger
+from lensaudit.results.ledger import Ledger
 
 
 @pytest.fixture

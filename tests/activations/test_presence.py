@@ -14,7 +14,7 @@ from support.store_cases import BASE, fill, make_example, writer
 from lensaudit.activations import presence
 from lensaudit.activations.store import ActivationStore
 from lensaudit.errors import InputError, LensAuditError
-from lensaudit.files import partial_path
+from lensaudit.partials import partial_path
 
 FORK = multiprocessing.get_context("fork")
 

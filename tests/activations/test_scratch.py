@@ -8,7 +8,7 @@ import torch
 from filelock import FileLock
 
 from lensaudit.activations import presence
-from lensaudit.activations.fill import DONE, NUMBERS, Scratch, forget_blocks
+from lensaudit.activations.scratch import DONE, NUMBERS, Scratch, forget_blocks
 
 SHAPES = [(4, 6, 8), (6, 8), (2, 5, 8), (1, 3, 8)]
 

@@ -14,7 +14,8 @@ from lensaudit.attacks.worst import arm_of, open_worst
 from lensaudit.models.bridge import DTYPES, bridge_from, residuals
 from lensaudit.models.causal import load_causal
 from lensaudit.models.conditions import EAGER
-from lensaudit.patching.exposure import steered, stream_after
+from lensaudit.patching.exposure import stream_after
+from lensaudit.patching.reader import steered
 
 ATTACKS = {one.name: one for one in chosen("full")}
 

@@ -27,7 +27,8 @@ from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
 from lensaudit.models.bridge import logits_of
 from lensaudit.models.registry import EMBEDDED
-from lensaudit.patching.exposure import Reader, sample
+from lensaudit.patching.reader import Reader
+from lensaudit.patching.speech import sample
 from lensaudit.scores.naming import Errors
 
 PROMPT = [1, 8, 15, 22, 9]

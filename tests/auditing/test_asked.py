@@ -25,8 +25,8 @@ from lensaudit.errors import InputError
 from lensaudit.files import digest, in_turn, write_json
 from lensaudit.models import hashing
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.results.keyed import Question
 from lensaudit.results.manifest import BEGUN, signed
+from lensaudit.results.question import Question
 from lensaudit.screen.depth import comparison_of
 
 RUN = """

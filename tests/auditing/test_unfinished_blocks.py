@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from support import checkpoint_of
 
 from lensaudit.activations import fill
-from lensaudit.activations.fill import DONE, NUMBERS, forget_blocks
+from lensaudit.activations.scratch import DONE, NUMBERS, forget_blocks
 from lensaudit.activations.store import CacheWriter, open_activations
 from lensaudit.activations.upkeep import collect
 from lensaudit.auditing.settings import CacheSettings

@@ -16,14 +16,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from lensaudit.errors import InputError, TryAgainError
 from lensaudit.files import digest
 from lensaudit.models import hashing
-from lensaudit.models.checkpoint import (
-    check_same_shape,
-    differing_settings,
-    load_tokenizer,
-    open_checkpoint,
-    other_tokenizer,
-    tell_stored_twice,
-)
+from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint, tell_stored_twice
+from lensaudit.models.likeness import check_same_shape, differing_settings, other_tokenizer
 from lensaudit.models.registry import ModelSpec
 
 VOCAB = {"<s>": 0, "</s>": 1, "a": 2, "b": 3, "ab": 4, "Ġ": 5}

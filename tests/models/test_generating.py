@@ -6,7 +6,8 @@ import shutil
 import pytest
 from support import EMBEDDED, checkpoint_of, refusal
 
-from lensaudit.models.checkpoint import generation_config_of, obeyed, open_model
+from lensaudit.models.checkpoint import open_model
+from lensaudit.models.generation_settings import generation_config_of, obeyed
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from lensaudit import hub
 from lensaudit.cli.main import run
 from lensaudit.data.rows import hub_rows
 from lensaudit.errors import InputError
-from lensaudit.models.checkpoint import fetch
+from lensaudit.models.hub_files import fetch
 from lensaudit.models.registry import load_registry, resolve
 
 LIMIT_S = 2.0

@@ -7,7 +7,9 @@ import torch
 
 from lensaudit.models.bridge import logits_of, residuals, unembedded
 from lensaudit.patching import exposure as reading
-from lensaudit.patching.exposure import Head, Reader, exposures, layered_exposures, say
+from lensaudit.patching.exposure import Head, exposures, layered_exposures
+from lensaudit.patching.reader import Reader, steered
+from lensaudit.patching.speech import say
 
 PROMPT = [1, 8, 15, 22, 9]
 CANDIDATES = [[7, 12, 30], [44], [5, 6]]
@@ -105,11 +107,11 @@ def test_a_vector_of_its_own_moves_each_prompt(tiny):
     prompts, candidates = [PROMPT[:2], PROMPT * 2], [MORE, CANDIDATES]
     d_model = model.original_model.config.hidden_size
     towards = torch.stack([torch.zeros(d_model), torch.ones(d_model)])
-    reader = reading.steered(model, 1, towards, Counter())
+    reader = steered(model, 1, towards, Counter())
     still, moved = exposures(reader, prompts, candidates)
     plain = exposures(Reader(model), prompts, candidates)
     assert torch.allclose(still, plain[0], atol=1e-5)
-    alone = reading.steered(model, 1, towards[1:], Counter())
+    alone = steered(model, 1, towards[1:], Counter())
     assert torch.allclose(moved, exposures(alone, prompts[1:], candidates[1:])[0], atol=1e-5)
     assert not torch.allclose(moved, plain[1], atol=1e-2)
 

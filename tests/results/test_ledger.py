@@ -7,8 +7,8 @@ import pytest
 
 from lensaudit.errors import InputError, TryAgainError
 from lensaudit.files import append_jsonl, write_jsonl
-from lensaudit.results.keyed import Ledger
-from lensaudit.results.ledgers import verify_ledger
+from lensaudit.results.ledger import Ledger
+from lensaudit.results.ledger_check import verify_ledger
 
 KEY = {"weights": "a", "stop": (1, 2)}
 ROWS = [{"example": "x", "value": 0.25}, {"example": "y", "value": -1.5, "text": "é\ud800"}]
@@ -138,7 +138,7 @@ def test_a_line_that_another_adds_while_the_ledger_is_replaced_stays(
         time.sleep(0.2)
         append_jsonl(path, rows)
 
-    monkeypatch.setattr("lensaudit.results.keyed.append_jsonl", slowly)
+    monkeypatch.setattr("lensaudit.results.ledger.append_jsonl", slowly)
     header, first, second = lines(written)
     content = [header, first, second, first, b"" if is_sound else b"{}\n"]
     (written / "one.jsonl").write_bytes(b"".join(content))
@@ -174,7 +174,7 @@ def test_a_full_disk_keeps_the_lines_there_are(written, monkeypatch):
     def full(path, rows):
         raise TryAgainError("no space left")
 
-    monkeypatch.setattr("lensaudit.results.keyed.append_jsonl", full)
+    monkeypatch.setattr("lensaudit.results.ledger.append_jsonl", full)
     found, _ = ledger(written)
     with pytest.raises(TryAgainError):
         found.append([{"example": "z"}])

@@ -12,8 +12,9 @@ import pytest
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.evaluation.store import kept
-from lensaudit.files import partial_path, write_json
-from lensaudit.results.keyed import Ledger
+from lensaudit.files import write_json
+from lensaudit.partials import partial_path
+from lensaudit.results.ledger import Ledger
 from lensaudit.results.locate import locate
 from lensaudit.results.manifest import mark_of, signed
 from lensaudit.results.run_log import compare, find_runs, read_run, remove

@@ -17,7 +17,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import write_json
 from lensaudit.patching import session
 from lensaudit.progress import unheard
-from lensaudit.results.keyed import Ledger
+from lensaudit.results.ledger import Ledger
 from lensaudit.steer import audit as auditing
 from lensaudit.steer.audit import LOG, open_audit
 from lensaudit.steer.directions import ROLES, DirectionsAudit, Scores, author_folds

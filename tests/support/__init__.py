@@ -38,7 +38,7 @@ def golden_values(name: str) -> Any:
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
     """The lines of a ledger that count under its own header."""
-    from lensaudit.results.keyed import Ledger
+    from lensaudit.results.ledger import Ledger
 
     header = json.loads(path.read_bytes().splitlines()[0])
     return Ledger(path, header["ledger"], header["key"]).rows

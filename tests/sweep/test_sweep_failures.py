@@ -22,7 +22,7 @@ from support.sweep_helpers import (
 )
 
 from lensaudit.errors import InputError, PartialError, TryAgainError, WorkError
-from lensaudit.files import process_name
+from lensaudit.partials import process_name
 from lensaudit.sweep import attempts
 from lensaudit.sweep.attempts import (
     MAX_KILLS,

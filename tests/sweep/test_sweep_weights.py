@@ -14,7 +14,7 @@ from support.sweep_helpers import targets, toy_run_unit, toy_sweep
 from support.toy_hub import ToyHub
 
 from lensaudit.errors import InputError, TryAgainError
-from lensaudit.files import process_name
+from lensaudit.partials import process_name
 from lensaudit.sweep import weights
 from lensaudit.sweep.attempts import failure_of
 from lensaudit.sweep.weights import Weights, bytes_to_fetch, fetch_ahead, folder_name

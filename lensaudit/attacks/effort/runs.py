@@ -31,14 +31,10 @@ from lensaudit.attacks.rtt.study import LRS
 from lensaudit.attacks.settings import ARMS, Arm, EffortSettings
 from lensaudit.errors import InputError
 from lensaudit.files import alone, write_json
-from lensaudit.models.checkpoint import (
-    Checkpoint,
-    check_same_shape,
-    config_of,
-    load_tokenizer,
-)
+from lensaudit.models.checkpoint import Checkpoint, config_of, load_tokenizer
 from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.family import open_family
+from lensaudit.models.likeness import check_same_shape
 from lensaudit.models.registry import (
     default_data,
     is_demo,

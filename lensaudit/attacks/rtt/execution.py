@@ -52,14 +52,10 @@ from lensaudit.attacks.settings import (
 from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError, PartialError, VerificationError
 from lensaudit.files import alone, make_folder
-from lensaudit.models.checkpoint import (
-    load_tokenizer,
-    of_embedded_family,
-    open_model,
-    other_tokenizer,
-)
+from lensaudit.models.checkpoint import load_tokenizer, of_embedded_family, open_model
 from lensaudit.models.device import resolve_device
 from lensaudit.models.family import open_family
+from lensaudit.models.likeness import other_tokenizer
 from lensaudit.models.registry import default_data
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.manifest import manifest, package_versions

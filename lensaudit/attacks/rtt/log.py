@@ -8,7 +8,7 @@ from typing import Any, Literal
 from lensaudit.attacks.settings import Readout
 from lensaudit.errors import InputError
 from lensaudit.progress import Notice
-from lensaudit.results.keyed import Ledger
+from lensaudit.results.ledger import Ledger
 from lensaudit.results.reading import Length, Number, Share, Whole, checked
 
 FILE = "jobs.jsonl"

@@ -39,9 +39,7 @@ from lensaudit.attacks.settings import (
 from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.models.causal import load_causal, memory_hash, readout_rows
-from lensaudit.models.checkpoint import (
-    Checkpoint,
-)
+from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.training.train import Recipe
 
 COMMAND = "rtt run"

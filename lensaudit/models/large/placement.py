@@ -29,10 +29,11 @@ from rich.filesize import decimal as size
 from torch import Tensor
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.models.checkpoint import DTYPES, Checkpoint, header_of, weight_files
+from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.device import free_bytes
 from lensaudit.models.quantize import from_codes
 from lensaudit.models.sizes import LEAST_BUDGET, planned_bytes
+from lensaudit.models.weight_files import DTYPES, header_of, weight_files
 
 _BLOCK = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 

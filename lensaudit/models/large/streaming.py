@@ -30,7 +30,7 @@ from transformers.core_model_loading import (
     rename_source_key,
 )
 
-from lensaudit.models.checkpoint import HARMLESS, Checkpoint, config_of
+from lensaudit.models.checkpoint import Checkpoint, config_of
 from lensaudit.models.large.placement import (
     DISK,
     Placement,
@@ -39,6 +39,7 @@ from lensaudit.models.large.placement import (
     block_of,
     weights_of,
 )
+from lensaudit.models.weight_files import HARMLESS
 
 Found = dict[str, Any]
 """What transformers says of loading: missing, unexpected and mismatched tensors."""
