@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload, runtime_checkable
 
 from lensaudit.ask.acting import acting
+from lensaudit.ask.keywords import given_to
 from lensaudit.errors import InputError
 from lensaudit.progress import Tell, unheard
 from lensaudit.results.owner import folders_for
-from lensaudit.results.reading import given_to, place_in
+from lensaudit.results.reading import place_in
 from lensaudit.settings import Place, named, path_of
 
 P = ParamSpec("P")

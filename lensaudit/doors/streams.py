@@ -18,6 +18,7 @@ from torch import Tensor
 
 from lensaudit.activations.spec import parts_of
 from lensaudit.activations.store import Activations
+from lensaudit.ask.keywords import given_to
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, Tokenizer, make_batch, prompt_of
@@ -39,7 +40,6 @@ from lensaudit.patching.preflight import (
 )
 from lensaudit.patching.session import Session
 from lensaudit.progress import Tell, unheard
-from lensaudit.results.reading import given_to
 from lensaudit.scores.depth import label_logprob, label_rank
 from lensaudit.settings import (
     DtypeName,

@@ -25,6 +25,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from lensaudit.ask.acting import acting
 from lensaudit.ask.door import notice
+from lensaudit.ask.keywords import given_to
 from lensaudit.association.question import asked_of_know
 from lensaudit.association.result import KnowResult
 from lensaudit.association.run import know_into
@@ -37,7 +38,6 @@ from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError, PartialError
 from lensaudit.files import read_json
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.results.reading import given_to
 from lensaudit.results.roles import ends_as_sources
 from lensaudit.settings import (
     NO_RETAIN_MODEL,
