@@ -7,7 +7,7 @@ import pytest
 from support import EMBEDDED
 from support.generated import save_birthdays, save_years
 
-from lensaudit.attacks.rtt import McqItem, handled, load_mcq, make_dataset, save_mcq
+from lensaudit.attacks.rtt import McqItem, execution, handled, load_mcq, make_dataset, save_mcq
 from lensaudit.attacks.rtt import study as study_room
 from lensaudit.attacks.rtt.execution import DEMO_LRS, prepare
 from lensaudit.attacks.rtt.splits import load_statements, split_by_author
@@ -281,7 +281,7 @@ def test_where_letters_are_no_single_tokens_answers_are_read(tmp_path, monkeypat
         raise InputError("option letter 'A' is 2 tokens of this tokenizer, wanted 1; take another")
 
     monkeypatch.setattr(study_room, "letters_of", none)
-    monkeypatch.setattr(study_room, "of_embedded_family", lambda one: False)
+    monkeypatch.setattr(execution, "of_embedded_family", lambda one: False)
     said = []
     assert prepared(tmp_path, notice=said.append, data="demo").readouts == ("answer",)
     assert said == [
