@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PIP = $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check
 INSTALL = $(PIP) -c constraints.txt -e
 
-.PHONY: demo test suite style types shapes lint mutants campaign bench gpu slow family docs site clean
+.PHONY: demo test suite style types shapes lint mutants campaign bench gpu slow family site clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -68,10 +68,7 @@ gpu: $(TOOLS)             ## on a CUDA device: the processor's numbers? how fast
 family: $(READY)          ## train the embedded family again, into build/family
 	$(BIN)/python -m tools.demo_family.family --out build/family
 
-docs: $(TOOLS)            ## write docs/reference/ again
-	$(BIN)/python docs/make_reference.py
-
-site: $(TOOLS)            ## the documentation as a site, into build/site; `make test` builds it too
+site: $(TOOLS)            ## the documentation as a site, with every command and name, into build/site; `make test` builds it too
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
 
 clean:

@@ -1,14 +1,9 @@
-"""Write docs/reference/ from the commands' help and the docstrings.
-
-Command: python docs/make_reference.py
-
-With `--check` nothing is written; the exit code is 1 if a page is not current.
-"""
+"""Pages of the site on every command and every public name, from help and docstrings."""
 
 import ast
+import functools
 import importlib
 import inspect
-import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,20 +15,19 @@ import lensaudit
 from lensaudit.cli.main import COMMANDS, cli
 from lensaudit.cli.options import EVERY
 
-FOLDER = Path(__file__).resolve().parent / "reference"
 WIDTH = 100
-NOTE = "Made by `python docs/make_reference.py`; do not edit.\n"
 MODULES = ("lensaudit.doors.frames", "lensaudit.doors.plot")
 """Modules whose functions are public as they are."""
 
 
+@functools.cache
 def pages() -> dict[str, str]:
-    """Content of every page, by file name."""
-    return {"commands.md": commands_page(), "python.md": python_page()}
+    """Content of every page, by its place in the site."""
+    return {"reference/commands.md": commands_page(), "reference/python.md": python_page()}
 
 
 def commands_page() -> str:
-    parts = ["# Commands", NOTE, _help(cli, "lensaudit")]
+    parts = ["# Commands\n", _help(cli, "lensaudit")]
     for name in COMMANDS:
         command = cli.get_command(click.Context(cli), name)
         if command is not None:
@@ -88,7 +82,7 @@ def python_page() -> str:
             if inspect.isfunction(value) and value.__module__ == module and name[:1] != "_"
         ]
         by_module[module] = own
-    parts = ["# Python", NOTE, "`import lensaudit as la`; each name is loaded when it is used.\n"]
+    parts = ["# Python\n", "`import lensaudit as la`; each name is loaded when it is used.\n"]
     for module, names in by_module.items():
         loaded = importlib.import_module(module)
         parts.append(f"## {module}\n\n{_first_line(loaded)}\n")
@@ -129,22 +123,3 @@ def _fields_of(record: type) -> list[str]:
 
 def _fields(node: ast.stmt) -> list[str]:
     return [ast.unparse(one) for one in getattr(node, "body", []) if isinstance(one, ast.AnnAssign)]
-
-
-def main() -> None:
-    stale = [
-        name
-        for name, text in pages().items()
-        if not (FOLDER / name).exists() or (FOLDER / name).read_text(encoding="utf-8") != text
-    ]
-    if "--check" in sys.argv:
-        print("\n".join(f"not current: docs/reference/{name}" for name in stale))
-        sys.exit(1 if stale else 0)
-    FOLDER.mkdir(exist_ok=True)
-    for name in stale:
-        (FOLDER / name).write_text(pages()[name], encoding="utf-8")
-        print(f"written: docs/reference/{name}")
-
-
-if __name__ == "__main__":
-    main()

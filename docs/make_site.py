@@ -1,8 +1,9 @@
 """Hooks of mkdocs.yml: what the site needs beside the pages of docs/.
 
 The navigation and `llms.txt` come from the tables of docs/README.md. Files of the repository that a
-page links to become pages too: Markdown as it is, code as a listing. Each page's Markdown lies
-beside it, for readers that are programs. Command: make site
+page links to become pages too: Markdown as it is, code as a listing. Pages on every command and
+every public name are made by `make_reference.py`. Each page's Markdown lies beside it, for readers
+that are programs. Command: make site
 """
 
 import os
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from make_reference import pages
 from mkdocs.structure.files import File, Files
 
 DOCS = Path(__file__).resolve().parent
@@ -40,6 +42,7 @@ def on_config(config: Any) -> Any:
     config.nav = [
         {"Overview": "README.md"},
         *({name: [placed(at) for at, _ in rows]} for name, rows in groups().items()),
+        {"Commands and names": [*pages()]},
     ]
     return config
 
@@ -49,6 +52,8 @@ def on_files(files: Files, config: Any) -> Files:
         files.append(
             File.generated(config, placed(os.path.relpath(path, DOCS)), content=shown(path))
         )
+    for path, text in pages().items():
+        files.append(File.generated(config, path, content=text))
     return files
 
 
@@ -109,7 +114,11 @@ def on_post_build(config: Any) -> None:
     for name, rows in groups().items():
         lines.append(f"\n## {name}\n")
         lines += [f"- [{title(DOCS / path)}]({placed(path)}): {text}" for path, text in rows]
+    lines.append("\n## Commands and names\n")
+    lines += [f"- [{text.splitlines()[0][2:]}]({path}): all" for path, text in pages().items()]
     (site / "llms.txt").write_text("\n".join(lines) + "\n")
+    for path, text in pages().items():
+        (site / path).write_text(text)
     for path in sources():
         copy = site / placed(os.path.relpath(path, DOCS))
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -7,16 +7,13 @@ that later commands read.
 """
 
 import re
-import runpy
 import shlex
-import sys
 from pathlib import Path
 
 import click
 import pytest
 from support.pages import DOCS, ROOT, blocks, commands, page, sections
 
-import lensaudit
 from lensaudit.cli.main import cli, run
 from lensaudit.models.registry import load_registry, resolve
 
@@ -247,14 +244,3 @@ def test_the_registry_example_is_read_as_the_text_says(tmp_path):
     registry = load_registry(tmp_path / "names.toml")
     assert resolve("idknll", registry).local == tmp_path / "runs" / "my-idknll"
     assert resolve("mine", registry).repo == "lab/tofu-npo"
-
-
-def test_the_reference_is_current(monkeypatch, capsys):
-    # the commands anew: click keeps the help option a command was first called with
-    for module in [one for one in sys.modules if f"{one}.".startswith("lensaudit.cli.")]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setattr(lensaudit, "cli", lensaudit.cli)
-    monkeypatch.setattr(sys, "argv", ["make_reference.py", "--check"])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(DOCS / "make_reference.py"), run_name="__main__")
-    assert ended.value.code == 0, capsys.readouterr().out

@@ -6,8 +6,12 @@ import re
 import subprocess
 import sys
 
+import click
 import pytest
+from support.hostile import commands
 from support.pages import DOCS, ROOT
+
+import lensaudit as la
 
 PAGES = sorted(path.relative_to(DOCS).with_suffix("") for path in DOCS.rglob("*.md"))
 
@@ -76,3 +80,21 @@ def test_nothing_is_fetched_from_elsewhere(site):
         one for path in site.rglob("*.html") for one in re.findall(sources, path.read_text())
     ]
     assert fetched == []
+
+
+def test_every_option_and_every_public_name_has_its_place(site):
+    """Of the pages that are made with the site."""
+    text = (site / "reference" / "commands.md").read_text()
+    parts = re.split(r"^#{1,3} (.+)$", text, flags=re.M)[1:]
+    shown = dict(zip(parts[::2], parts[1::2], strict=True))
+    for path, command in commands():
+        options = [one for one in command.params if isinstance(one, click.Option)]
+        named = {one.opts[-1] for one in options if not one.hidden}
+        said = shown[f"lensaudit {path}"]
+        assert [one for one in named if not re.search(rf"{one}\b", said)] == [], path
+    names = set(
+        re.findall(r"^### la\.(\w+)$", (site / "reference" / "python.md").read_text(), re.M)
+    )
+    assert [one for one in la.__all__ if one not in names and callable(getattr(la, one))] == []
+    index = (site / "index.html").read_text()
+    assert all(f'href="reference/{one}.html"' in index for one in ("commands", "python"))
