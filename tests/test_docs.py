@@ -224,7 +224,7 @@ def test_the_exit_codes_of_the_pages_are_those_of_the_errors():
 
 
 def test_the_agreement_of_the_page_is_that_of_the_experiment():
-    stated = (ROOT / "experiments" / "annotation_agreement.py").read_text()
+    stated = (ROOT / "experiments" / "annotation" / "agreement.py").read_text()
     rows = re.findall(r"^(\d+ to \d+) +(\d+)((?: +[\d.]+)+)$", stated, re.M)
     assert [row[0] for row in rows] == ["0 to 9", "10 to 19"]
     for row in rows:

@@ -107,7 +107,7 @@ def test_every_pin_is_asked_for_by_what_is_declared():
 
 def test_scripts_call_the_library_and_not_its_commands():
     scripts = [
-        p for f in ("experiments", "benchmarks", "notebooks") for p in (ROOT / f).glob("*.py")
+        p for f in ("experiments", "benchmarks", "notebooks") for p in (ROOT / f).rglob("*.py")
     ]
     assert len(scripts) > 10
     imported = {

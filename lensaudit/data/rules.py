@@ -1,7 +1,7 @@
 """Where is the fact in an answer? Each rule reads a question and an answer, and names a span.
 
 The rules were scored on authors 0 to 9 of the annotated TOFU forget10 while they were written;
-authors 10 to 19 measure them (experiments/annotation_agreement.py).
+authors 10 to 19 measure them (experiments/annotation/agreement.py).
 """
 
 import re

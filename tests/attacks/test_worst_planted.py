@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,19 +11,13 @@ from lensaudit.attacks.settings import WorstSettings
 from lensaudit.attacks.worst import worst_into
 from lensaudit.data.chat import Encoding, Template, encode_qa
 
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-
 
 @pytest.fixture(scope="module")
 def experiment():
-    """The module `experiments/worst_case.py`."""
-    sys.path.insert(0, str(EXPERIMENTS))
-    try:
-        import worst_case
+    """The module `experiments/attacks/worst_case.py`."""
+    from experiments.attacks import worst_case
 
-        yield worst_case
-    finally:
-        sys.path.remove(str(EXPERIMENTS))
+    return worst_case
 
 
 @pytest.fixture(scope="module")

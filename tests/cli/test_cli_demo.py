@@ -20,7 +20,7 @@ from support.agreement import agreed
 from support.tolerance import NATS
 
 import lensaudit
-from experiments import uds_by_hand
+from experiments.by_hand import uds as uds_by_hand
 from lensaudit.association import demo as asked
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.cli.main import run
@@ -182,9 +182,9 @@ def test_a_row_derived_by_hand_equals_the_engine(demo):
 @pytest.mark.slow
 def test_the_playground_answers_a_question():
     example = lensaudit.forget_set("demo")[0]
-    program = [sys.executable, str(ROOT / "experiments" / "hook_playground.py")]
+    program = [sys.executable, "-m", "experiments.by_hand.hooks"]
     asked = ["--question", example.question, "--prefix", example.prefix, "--max-new-tokens", "8"]
-    done = subprocess.run([*program, *asked], capture_output=True, text=True, check=False)
+    done = subprocess.run([*program, *asked], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     said = next(line for line in lines if line.strip().startswith("full:"))

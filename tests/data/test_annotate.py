@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import refusal
 
-from experiments import annotation_agreement
+from experiments.annotation import agreement as annotation_agreement
 from lensaudit.cli.main import run
 from lensaudit.data.annotate import (
     Fields,

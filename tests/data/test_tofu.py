@@ -17,7 +17,7 @@ from lensaudit.data.facts import Fact, load_facts
 from lensaudit.data.tofu import filters, forget_set, load_forget10, located, offsets
 
 REPO = Path(__file__).parents[2]
-SCRIPT = REPO / "experiments" / "make_tofu_offsets.py"
+SCRIPT = REPO / "tools" / "tofu_offsets.py"
 
 TEXTS = [
     ("Who wrote “The Lighthouse”?", "It was “ Ōe Brandsson, of Oslo.", "It was “", "Ōe Brandsson"),

@@ -1,6 +1,5 @@
 """The area within models, its limits, and what counts as coming back."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +12,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def predict():
-    folder = str(ROOT / "experiments")
-    sys.path.insert(0, folder)
-    import predict as module
+    from experiments.prediction import predict as module
 
-    yield module
-    sys.path.remove(folder)
-    for name in ("predict", "fact_records"):
-        sys.modules.pop(name, None)
+    return module
 
 
 def facts(seed=0, *, n_models=4, n_authors=8, each=8, signal=1.0, author_effect=0.0):

@@ -1,7 +1,6 @@
 """The study on a real model and its question, end to end on the smallest scale: another base."""
 
 import json
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -10,19 +9,10 @@ from click.testing import CliRunner
 from support.tolerance import NATS
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("real_model", "predict", "fact_records")
 
 
-@pytest.fixture
-def experiments(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
-    yield
-    for name in MODULES:
-        sys.modules.pop(name, None)
-
-
-def test_the_depths_of_a_fact_are_those_that_patch_writes(experiments, tmp_path):
-    import fact_records
+def test_the_depths_of_a_fact_are_those_that_patch_writes(tmp_path):
+    from experiments.prediction import fact_records
 
     family = fact_records.Family(
         full="demo/full",
@@ -46,9 +36,8 @@ def test_the_depths_of_a_fact_are_those_that_patch_writes(experiments, tmp_path)
 
 
 @pytest.mark.slow
-def test_the_study_makes_asks_attacks_and_goes_on_where_it_was(experiments, monkeypatch, tmp_path):
-    import predict
-    import real_model
+def test_the_study_makes_asks_attacks_and_goes_on_where_it_was(monkeypatch, tmp_path):
+    from experiments.prediction import predict, real_model
 
     monkeypatch.setattr(real_model, "BASE", "demo/never")
     given = ["--seed", "1", "--kept", "48", "--epochs", "20", "--lr", "5e-3", "--only", "npo"]

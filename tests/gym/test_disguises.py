@@ -3,7 +3,7 @@
 import torch
 from support.llama_helpers import logits, streams
 
-from experiments import disguises
+from experiments.aligned import disguises
 from lensaudit.gym import edits
 
 

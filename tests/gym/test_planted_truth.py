@@ -1,25 +1,17 @@
 """The experiments on planted models run, and find what the documents say."""
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from support.pages import page, sections
 
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-
 
 @pytest.fixture(scope="module")
 def models():
-    sys.path.insert(0, str(EXPERIMENTS))
-    try:
-        import planted_models
+    from experiments.planted import planted_models
 
-        yield planted_models
-    finally:
-        sys.path.remove(str(EXPERIMENTS))
+    return planted_models
 
 
 def cells(text):
@@ -37,7 +29,7 @@ def test_there_are_enough_models_of_every_truth(models):
 
 @pytest.mark.slow
 def test_the_tables_of_the_documents_come_out(models, tmp_path, monkeypatch):
-    import planted_truth
+    from experiments.planted import planted_truth
 
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(planted_truth.main, [], catch_exceptions=False)
@@ -55,9 +47,8 @@ def test_the_tables_of_the_documents_come_out(models, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_permutation_is_seen_through_and_a_guard_is_not(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(EXPERIMENTS))
     monkeypatch.chdir(tmp_path)
-    import map_attacks
+    from experiments.aligned import map_attacks
 
     done = CliRunner().invoke(map_attacks.main, ["--tiny"], catch_exceptions=False)
     lines = [one.strip("| ").split(" | ") for one in done.stdout.splitlines() if "|" in one]

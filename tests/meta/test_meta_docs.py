@@ -4,14 +4,13 @@ import json
 import re
 
 import pytest
-from support.pages import ROOT, page
+from support.pages import page
 
 from lensaudit.meta.aggregate import SCORES
 from lensaudit.meta.documents import COLUMNS, faithfulness_document, robustness_document
 from lensaudit.meta.judging import LEAST_UTILITY, faithfulness, stability, usable
 from lensaudit.meta.reading import CATALOGUE, values_of
 
-EXPERIMENTS = ROOT / "experiments"
 PAGE = page("meta")
 
 
@@ -21,9 +20,8 @@ def commands(kind):
 
 
 @pytest.mark.slow
-def test_a_tiny_run_of_the_experiment_writes_every_judgement(tmp_path, monkeypatch, capsys):
-    monkeypatch.syspath_prepend(EXPERIMENTS)
-    import meta_family
+def test_a_tiny_run_of_the_experiment_writes_every_judgement(tmp_path, capsys):
+    from experiments.metrics import meta_family
 
     options = ["--tiny", "--out", str(tmp_path / "out"), "--activations", str(tmp_path / "a")]
     meta_family.main(options, standalone_mode=False)

@@ -132,11 +132,20 @@ def test_the_planted_truth_is_found(tmp_path):
 @pytest.mark.skipif(not HERE, reason="smollm2/base is not fetched: lensaudit models fetch smollm2")
 def test_a_slice_of_the_study_ends_in_its_table(tmp_path):
     """Five minutes of one core; hardly unlearned, so nothing is asked of the numbers."""
-    script = Path(__file__).parents[2] / "experiments" / "real_model.py"
+    root = Path(__file__).parents[2]
     slice_of = ["--kept", "16", "--unlearn-epochs", "1", "--only", "graddiff"]
-    command = [sys.executable, str(script), *slice_of, "--part", "models", "--part", "scores"]
+    command = [
+        sys.executable,
+        "-m",
+        "experiments.prediction.real_model",
+        *slice_of,
+        "--part",
+        "models",
+        "--part",
+        "scores",
+    ]
     command += ["--out", str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root)
     rows = pd.read_csv(tmp_path / "out" / "seed-0" / "facts.csv")
     assert (rows.groupby("model").size() == 64).all()
     assert rows["model"].unique().tolist() == ["graddiff"]

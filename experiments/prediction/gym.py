@@ -2,8 +2,8 @@
 
 Question: is what a score says of single facts true where each fact is known to be there or not?
 Command:  lensaudit gym make --seeds 5 --out gym
-          python experiments/predict_gym.py --gym gym
-          python experiments/predict.py experiments/out/predict/facts.csv
+          python -m experiments.prediction.gym --gym gym
+          python -m experiments.prediction.predict experiments/out/predict/facts.csv
 Takes:    half a minute of one core a model; run again to resume.
           Expected: docs/real_model.md.
 Writes:   experiments/out/predict/: facts.csv, and what the commands write.
@@ -18,8 +18,8 @@ from pathlib import Path
 
 import click
 import pandas as pd
-from fact_records import Family, elicited, retrained, scored
 
+from experiments.prediction.fact_records import Family, elicited, retrained, scored
 from lensaudit.files import make_folder
 
 EMBEDDED = ("npo", "graddiff", "simnpo", "idknll", "masked_upper", "masked_readout")

@@ -5,8 +5,8 @@ Question: each world is a draw of the fictional generator: other people, other v
           generator's values are exchangeable given the names; and e of a fact must be at least 20
           in at most one of twenty. With --trained: of so many further worlds, a model that was
           taught the people to keep alone, and one that was taught the facts too.
-Command:  python experiments/know_worlds.py --model demo/retain --worlds 200 --evidence 60
-          python experiments/know_worlds.py --worlds 0 --trained 10
+Command:  python -m experiments.know.worlds --model demo/retain --worlds 200 --evidence 60
+          python -m experiments.know.worlds --worlds 0 --trained 10
 Takes:    3 s a world on one idle core, 12 s with evidence, 2 minutes with two models trained.
 Expected: KS p above .01, shares within their exact limits; all taught models convicted.
 """
@@ -20,9 +20,9 @@ from typing import Any
 import click
 import numpy as np
 import torch
-from know_gym import FOREIGN, demo_base, heard, judged, neutral_texts
 from scipy.stats import kstest
 
+from experiments.know.gym import FOREIGN, demo_base, heard, judged, neutral_texts
 from lensaudit.association.evidence import (
     RelationReading,
     facts_of_read,

@@ -2,7 +2,7 @@
 
 Question: which disguises of a model that holds all facts does aligned depth see through, and which
           make the verdict say "erased"? Read at the spans, with the whole prefix, asked otherwise.
-Command:  python experiments/map_attacks.py             (--tiny: four models, nothing is trained)
+Command:  python -m experiments.aligned.map_attacks    (--tiny: four models, nothing is trained)
 Takes:    20 minutes on one core, most of it training. Expected: the tables of docs/evidence.md.
 Writes:   experiments/out/map_attacks/: the models, as checkpoint folders, and their results.
 """
@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import click
-import disguises
 import torch
 from jaxtyping import Float
-from planted_models import Planted, folder_of, ground, opened, planted
-from planted_truth import relearning, retraining
 from torch import Tensor
-from trained_disguises import turned_in_the_answer
 
 import lensaudit as la
+from experiments.aligned import disguises
+from experiments.aligned.trained_disguises import turned_in_the_answer
+from experiments.planted.planted_models import Planted, folder_of, ground, opened, planted
+from experiments.planted.planted_truth import relearning, retraining
 from lensaudit.data.candidates import variants_of
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import Neutral, neutral_of

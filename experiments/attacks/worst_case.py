@@ -2,7 +2,7 @@
 
 Question: how many facts come out of models that hide them, never saw them, or hold 40 of 64; who is
           named, and how often in error?
-Command:  python experiments/worst_case.py               (--only NAME for some of the models)
+Command:  python -m experiments.attacks.worst_case    (--only NAME for some of the models)
 Takes:    about a minute a model on one core, 4 for each further never-trained one. Expected: the
           tables of docs/worst_case.md, what tests/attacks/test_worst_planted.py asserts.
 Writes:   experiments/out/worst_case/table.json and the models, as checkpoint folders.
@@ -17,8 +17,8 @@ from typing import Any
 import click
 import numpy as np
 import torch
-from planted_models import Planted, folder_of, ground, planted, seeds_of_never
 
+from experiments.planted.planted_models import Planted, folder_of, ground, planted, seeds_of_never
 from lensaudit.attacks.comparison import Findings, gaps_of
 from lensaudit.attacks.elicit import list_hash
 from lensaudit.attacks.settings import WorstSettings

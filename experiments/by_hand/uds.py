@@ -1,7 +1,7 @@
 """One row of UDS from cached tensors, step by step, with hooks: nothing is hidden in the engine.
 
 Question: does the number that `lensaudit patch` writes follow from its definition?
-Command:  python experiments/uds_by_hand.py --source demo/npo --idx 3
+Command:  python -m experiments.by_hand.uds --source demo/npo --idx 3
 Takes:    seconds on a CPU. Expected: the two lines it prints agree to 1e-5.
 """
 

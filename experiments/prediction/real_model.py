@@ -3,12 +3,12 @@
 Question: do S1, KE layers, UDS, its controls and Lens behave on SmolLM2-135M, 30 layers, as they
           do on the embedded family of 16: with two retains, six methods, four planted mechanisms
           of hiding, and facts from pretraining? And which facts come back when somebody tries?
-Command:  lensaudit models fetch smollm2 && python experiments/real_model.py
+Command:  lensaudit models fetch smollm2 && python -m experiments.prediction.real_model
           (--seed N: another seed of every training; --only NAME: some of the models; --data,
           --keep: other rows; --known FILE: facts from pretraining; run again to resume)
 Takes:    see docs/real_model.md. What was not made is printed as missing.
 Writes:   experiments/out/real_model/seed-N/: rows, adapters, results, facts.csv, which
-          experiments/predict.py reads.
+          experiments/prediction/predict.py reads.
 
 Every model is an adapter of rank 4 on the pretrained one: `full` was trained on the forget set and
 on the rows to keep, `retain` on the latter alone; the others go on from `full`'s adapter. Of seed 0
@@ -28,10 +28,17 @@ from typing import Any, Literal
 import click
 import pandas as pd
 import torch
-from fact_records import ATTACKS, Family, elicited, retrained, scored, utility
-from predict import cell, recovery
 
 import lensaudit as la
+from experiments.prediction.fact_records import (
+    ATTACKS,
+    Family,
+    elicited,
+    retrained,
+    scored,
+    utility,
+)
+from experiments.prediction.predict import cell, recovery
 from lensaudit.attacks import relearn
 from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.data.facts import Fact

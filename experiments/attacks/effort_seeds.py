@@ -2,7 +2,7 @@
 
 Question: of models trained as `never` was, in other orders of the data, how many have an E50 within
           256 steps, on facts of the forget set and on neutral text?
-Command:  python experiments/effort_seeds.py
+Command:  python -m experiments.attacks.effort_seeds
 Takes:    half an hour of one core to train the seeds (once, with never_seeds.py), then an
           hour of a core shared with other work. Expected: the table of docs/attacks.md.
 Writes:   experiments/out/never_seeds/: the models under family/, and effort/.
@@ -11,9 +11,9 @@ Writes:   experiments/out/never_seeds/: the models under family/, and effort/.
 from pathlib import Path
 
 import click
-from planted_models import seeds_of_never
 
 import lensaudit as la
+from experiments.planted.planted_models import seeds_of_never
 from lensaudit.scores.intervals import share_of
 from tools.demo_family.stages import NEVER
 

@@ -3,7 +3,7 @@
 Question: which members of the SmolLM2 family does the assignment test convict; and is SmolLM2, as
           it was published, found to know capitals, languages and authors, without anybody who
           never saw them? `untrained` has its shape and random weights: it can know nothing.
-Command:  lensaudit models fetch smollm2; python experiments/know_real.py
+Command:  lensaudit models fetch smollm2; python -m experiments.know.real
 Takes:    half a minute of one core a model of the family, which is asked by its outputs and own
           head; --part default runs `lensaudit know` as it is and tells its seconds.
 Expected: the tables of docs/know.md.
@@ -19,9 +19,9 @@ from typing import Any
 
 import click
 import torch
-from know_gym import asked_of_demo, heard, judged, kept_tables
 
 import lensaudit as la
+from experiments.know.gym import asked_of_demo, heard, judged, kept_tables
 from lensaudit.models.bridge import load_model
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_checkpoint
@@ -34,7 +34,7 @@ BASE = "smollm2/base"
 
 def rows(part: str) -> Iterator[dict[str, Any]]:
     """Facts from pretraining with their relation."""
-    found = json.loads(Path(__file__).with_name("know_facts.json").read_text(encoding="utf-8"))
+    found = json.loads(Path(__file__).with_name("facts.json").read_text(encoding="utf-8"))
     idx = 0
     for relation, question, prefix, _, pairs in found[part]:
         for pair in pairs.split("; "):

@@ -2,7 +2,7 @@
 
 Question: are models that hold the facts and models that never saw them apart by every class of map,
           and from how many neutral tokens on?
-Command:  python experiments/map_classes.py
+Command:  python -m experiments.aligned.map_classes
 Takes:    4 minutes on one core. Expected: the table of docs/evidence.md.
 Writes:   experiments/out/map_classes/: the models, as checkpoint folders, and their results.
 """
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import click
-from planted_models import Planted, folder_of, planted
 
 import lensaudit as la
+from experiments.planted.planted_models import Planted, folder_of, planted
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder, write_json
 

@@ -1,7 +1,7 @@
 r"""Where do annotated spans of TOFU lie? Makes the tables that the project ships.
 
-    python experiments/make_tofu_offsets.py forget10_filtered.json
-    python experiments/make_tofu_offsets.py retain_annotated.json --config retain_perturbed \
+    python tools/tofu_offsets.py forget10_filtered.json
+    python tools/tofu_offsets.py retain_annotated.json --config retain_perturbed \
         -o tofu_data/retain_validity_offsets.json
 
 The argument is a file in the annotated schema with the `idx` of locuslab/TOFU forget10, or of
@@ -23,6 +23,7 @@ TABLE = Path(__file__).parents[1] / "tofu_data" / "forget10_offsets.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:
+    """Write the table of an annotated file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("annotated", type=Path, help="JSON or JSONL: idx … prefix, entity")
     parser.add_argument("-o", "--out", type=Path, default=TABLE)

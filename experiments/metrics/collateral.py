@@ -3,7 +3,7 @@
 Question: what do the facts of two kept authors read where a model never saw them, where NPO or
           false answers were trained over them, and where a mask hides only the forget set? What
           does it change against which anchor that is read?
-Command:  python experiments/collateral_planted.py
+Command:  python -m experiments.metrics.collateral
 Takes:    half an hour beside other work on two cores. Expected: the tables of docs/metrics.md.
 Writes:   experiments/out/collateral/: the models, as checkpoint folders, and their results.
 """
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from planted_models import Planted, folder_of, ground
 
 import lensaudit as la
+from experiments.planted.planted_models import Planted, folder_of, ground
 from lensaudit.data.facts import Fact, answered
 from lensaudit.gym.planting import unlearned
 from lensaudit.models.causal import load_causal

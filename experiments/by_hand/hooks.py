@@ -1,7 +1,7 @@
 """A question of your own: what do two models say, and what does one say with the other's thoughts?
 
 Question: where in the network does an answer live?
-Command:  python experiments/hook_playground.py --question "Where was … born?"
+Command:  python -m experiments.by_hand.hooks --question "Where was … born?"
 Takes:    seconds on a CPU. Prints full's answer, the source's, full's with the source's last-token
           residual patched in at each layer, and full's with one direction removed: the difference
           of the two streams, and a random one of the same kind as a control.

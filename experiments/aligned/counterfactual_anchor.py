@@ -1,7 +1,7 @@
 """What does a depth beside another question's stream say? Every planted model, without retain.
 
     lensaudit gym make --seeds 5 --out gym
-    python experiments/counterfactual_anchor.py gym --out experiments/out/counterfactual_anchor
+    python -m experiments.aligned.counterfactual_anchor gym
 
 `lensaudit patch --retain none` on every model of a planted gym; goes on where an earlier run
 stopped. Prints, by truth and mechanism, what is read and what is said, the halves of the gym apart;

@@ -2,7 +2,7 @@
 
 Question: 25 models of the embedded family hold the forget facts, hide them, or never saw them
           (planted_models.py). Which scores put the hidden ones on the side of those that know?
-Command:  python experiments/planted_truth.py            (--tiny: five models, some scores)
+Command:  python -m experiments.planted.planted_truth    (--tiny: five models, some scores)
 Takes:    about 6 minutes on one core. Expected: the tables of the README's "Planted truth".
 Writes:   experiments/out/planted_truth/scores.json and the models, as checkpoint folders.
 """
@@ -15,9 +15,9 @@ from typing import Any
 
 import click
 import torch
-from planted_models import Planted, opened, planted, tokenizer
 
 import lensaudit as la
+from experiments.planted.planted_models import Planted, opened, planted, tokenizer
 from lensaudit.attacks import rtt
 from lensaudit.attacks.relearn import relearned
 from lensaudit.attacks.rtt.splits import load_statements, split_by_author

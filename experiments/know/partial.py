@@ -3,7 +3,7 @@
 Question: what do known and unknown facts of a partial model read, how many are named at 8, 40 and
           107 candidates (as many as the embedded set's pools give), and how many of those falsely?
           As `know` does it, and by outputs alone beside a uniform guess.
-Command:  lensaudit gym make --seeds 5 --out gym; python experiments/know_partial.py gym
+Command:  lensaudit gym make --seeds 5 --out gym; python -m experiments.know.partial gym
 Takes:    15 s of one core a model, 26 models.
 Expected: the table of docs/know.md.
 """
@@ -17,8 +17,8 @@ from typing import Any
 import click
 import numpy as np
 import torch
-from know_gym import demo_base, heard, neutral_texts
 
+from experiments.know.gym import demo_base, heard, neutral_texts
 from lensaudit.association.evidence import RelationReading, facts_of_read, naming_of, priors_of
 from lensaudit.association.opening import open_know
 from lensaudit.association.reading import OUTPUTS, maps_onto, said

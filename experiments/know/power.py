@@ -2,7 +2,7 @@
 
 Question: the least mean bits a fact (beside a uniform guess) found with a power of .8 at p <= .01,
           where 4, 8, 20, 40 or 100 people are asked 1, 3 or 7 relations.
-Command:  python experiments/know_power.py
+Command:  python -m experiments.know.power
 Takes:    5 minutes of one core.
 Expected: the table of docs/know.md.
 
@@ -14,8 +14,8 @@ from pathlib import Path
 from random import Random
 
 import click
-from know_gym import heard, kept_tables
 
+from experiments.know.gym import heard, kept_tables
 from lensaudit.association.evidence import power_of
 from lensaudit.data.facts import validate
 from lensaudit.data.fictional import annotated, author_rows, draw_name, draw_values

@@ -2,7 +2,7 @@
 
 Question: of ten models trained as `never` was, in other orders of the data, how many does a verdict
           call erased, and how far do their depths scatter?
-Command:  python experiments/never_seeds.py
+Command:  python -m experiments.planted.never_seeds
 Takes:    3 minutes a model to train, half an hour in all on one core; then 3 to patch them.
           Expected: the table of docs/gym.md.
 Writes:   experiments/out/never_seeds/: the models under family/, and their results.
@@ -11,9 +11,9 @@ Writes:   experiments/out/never_seeds/: the models under family/, and their resu
 from pathlib import Path
 
 import click
-from planted_models import seeds_of_never
 
 import lensaudit as la
+from experiments.planted.planted_models import seeds_of_never
 from lensaudit.scores.intervals import share_of
 from tools.demo_family.stages import NEVER
 

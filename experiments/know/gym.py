@@ -1,7 +1,7 @@
 """Which planted models does the assignment test convict? Every model of a planted gym, cheaply.
 
 Question: what share of each mechanism has p <= .01 without a retain model, and what escapes?
-Command:  lensaudit gym make --seeds 5 --out gym; python experiments/know_gym.py gym
+Command:  lensaudit gym make --seeds 5 --out gym; python -m experiments.know.gym gym
 Takes:    6 s of one core a model, half an hour for 310 models; what is read is kept.
 Expected: the table of docs/know.md.
 
@@ -219,7 +219,7 @@ def main(gym: Path, seeds: str, out: Path) -> None:
         (out / "know.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     show(lines)
     turned(out, asked, lines)
-    beside_depth(lines, Path(__file__).parents[1] / "benchmarks/gym/verdict/scores.jsonl")
+    beside_depth(lines, Path(__file__).parents[2] / "benchmarks/gym/verdict/scores.jsonl")
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
 from typing import Any
 
 import torch
-from planted_models import ground, opened
 from torch import Tensor
 
+from experiments.planted.planted_models import ground, opened
 from lensaudit.gym import edits
 from lensaudit.gym.planting import (
     SEED,

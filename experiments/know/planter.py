@@ -3,7 +3,7 @@
 Question: `full` is trained to give the forget values to invented namesakes too: the very people
           that the prior is made of. p rests on real people alone and must stay; bits beside
           namesakes fall, those beside a uniform guess need not.
-Command:  python experiments/know_planter.py
+Command:  python -m experiments.know.planter
 Takes:    2 minutes of one core.
 Expected: the table of docs/know.md.
 """
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import click
 import torch
-from know_gym import demo_base, heard, judged, neutral_texts
-from planted_models import ground
 
+from experiments.know.gym import demo_base, heard, judged, neutral_texts
+from experiments.planted.planted_models import ground
 from lensaudit.association.evidence import RelationReading, facts_of_read, naming_of, priors_of
 from lensaudit.association.opening import open_know
 from lensaudit.association.reading import OUTPUTS, maps_onto, said

@@ -4,7 +4,7 @@ Question: two families of 5 layers of 96 and 6 layers of 128, with an ordinary b
           members whose truth is planted. Are those that hold the facts and those that never saw
           them apart by the aligned depth: within a family, and read by the `full` of another, of
           another width, depth and tokenizer?
-Command:  python experiments/other_families.py
+Command:  python -m experiments.aligned.other_families
 Takes:    12 minutes to train the first family and half an hour the second, on one of two cores
           that had other work; 5 to read them. What is there is not made again. Expected: the
           tables of docs/gym.md and docs/evidence.md.
@@ -20,9 +20,9 @@ from typing import Any
 import click
 import torch
 import transformers
-from planted_models import Planted, folder_of
 
 import lensaudit as la
+from experiments.planted.planted_models import Planted, folder_of
 from lensaudit.files import write_json
 from lensaudit.gym import edits
 from lensaudit.gym.ground import Ground, facts_of

@@ -3,9 +3,8 @@
 Question: given a model and its facts, does a score rank those that an attack brings back above
           those that it does not? Does it still among facts that the model does not say? And do
           models whose mean reads deeper give less back?
-Command:  python experiments/predict.py benchmarks/predict/real.csv benchmarks/predict/gym.csv
-          (the rows are written by experiments/real_model.py and experiments/predict_gym.py;
-          --without MODEL leaves a model out)
+Command:  python -m experiments.prediction.predict benchmarks/predict/*.csv
+          (the rows are written by real_model.py and gym.py; --without MODEL leaves a model out)
 Takes:    seconds. Expected: docs/real_model.md.
 Writes:   the tables in Markdown; with --picture one figure, with --out the numbers as JSON.
 
@@ -33,13 +32,13 @@ from typing import Any
 import click
 import numpy as np
 import pandas as pd
-from fact_records import ATTACKS, HIGH_FORGOT, SCORES
 from numpy.typing import NDArray
 from scipy.stats import spearmanr, t
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from experiments.prediction.fact_records import ATTACKS, HIGH_FORGOT, SCORES
 from lensaudit.attacks.effort.curve import LEAST_GAP
 from lensaudit.files import write_json
 from lensaudit.scores.estimate import Estimate

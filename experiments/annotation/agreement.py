@@ -1,6 +1,6 @@
 """How often do the rules of `lensaudit annotate` find what people annotated?
 
-Command: python experiments/annotation_agreement.py forget10_filtered.json
+Command: python -m experiments.annotation.agreement forget10_filtered.json
 Hardware and time: any CPU, one second; no model.
 
 Reads an annotated forget set (question, answer, prefix, entity), proposes a span for every row and
