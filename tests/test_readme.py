@@ -82,7 +82,7 @@ NO_CLAIM = (
     "More: ",
     "The **Unlearning Depth Score**",
     "What it cannot see:",
-    "Pages: ",
+    "Options: ",
 )
 """Beginnings of the paragraphs that ask, name or lead elsewhere; links are tested by themselves."""
 
