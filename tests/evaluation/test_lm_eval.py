@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 import torch
 import yaml
-from lm_eval_tasks import demo_rows, write_tasks
 from support import without
+from support.lm_eval_tasks import demo_rows, write_tasks
 
 from lensaudit.cli.main import run
 from lensaudit.doors.lmeval import run_tasks, values_of

@@ -6,10 +6,12 @@ What is where:
   `llama_helpers` (what a model says and thinks), `served_model`, `toy_hub`
 - rows and runs: `generated` (rows and tokenizers with the traps of real ones), `rtt_support` (a
   world to retrain), `audit_helpers` (tiny audits from disk), `metric_helpers`, `wavefront_helpers`,
-  `store_cases`, `sweep_helpers`, `verdict_support` and `report_cases` (results as commands write)
+  `store_cases`, `sweep_helpers`, `verdict_support` and `report_cases` (results as commands write),
+  `lm_eval_tasks` (tasks for the harness)
 - goldens: `command_cases` and `command_golden` (calls, and what they say), `frozen`,
   `frozen_suites` and `loss_cases` (numbers), `tolerance` (how far a number may move)
 - servers, pages, misuse: `judge_server`, `pages`, `page_reader`, `chromium`, `hostile`
+- between rooms: `agreement` (one word for a model everywhere), `closure` (what a room stands on)
 """
 
 import importlib.util
