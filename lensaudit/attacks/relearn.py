@@ -303,6 +303,7 @@ def recovery(
     keyed.write_keyed(work / AUDIT, document(RelearnRecord(key=key, shifts=list(found))))
     manifest(
         ATTACK,
+        kind="relearn",
         options={name: asdict(job.settings) for name, job in jobs.items()},
         inputs={
             "key": key,

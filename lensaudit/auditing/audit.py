@@ -206,7 +206,12 @@ def _audited(
         why = {name: one for name, one in plan.associations.items() if isinstance(one, str)}
         inputs = {NOT_ASKED: why} if why else {}
         manifest(
-            COMMAND, options=options, inputs=inputs, device=settings.device, started=started
+            COMMAND,
+            kind="audit",
+            options=options,
+            inputs=inputs,
+            device=settings.device,
+            started=started,
         ).write(
             plan.folder, [one.relative_to(plan.folder).as_posix() for one in files], AUDIT_MANIFEST
         )

@@ -159,6 +159,7 @@ def evaluate_into(
     }
     manifest(
         COMMAND,
+        kind="eval",
         options=_options(model, settings, folder, passes),
         inputs=inputs,
         device=passes.subject.conditions.device,

@@ -87,6 +87,7 @@ def run_harness(settings: HarnessSettings, notice: Notice) -> RunResult:
     asked = {"tasks": settings.tasks, "include": plain(settings)["include"]}
     manifest(
         COMMAND,
+        kind="lm-eval",
         options={**_arguments(settings), **asked},
         inputs={"model": {"name": settings.model, "weights": checkpoint.weights}, **identity},
         device=device,

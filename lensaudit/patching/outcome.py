@@ -276,7 +276,7 @@ def write_result(
     write_jsonl(folder / "results.jsonl", rows)
     write_csv(folder / "layers.csv", *cells)
     write_json(folder / "summary.json", document(summary))
-    manifest.write(folder, FILES)
+    replace(manifest, kind=summary.kind or "patch").write(folder, FILES)
 
 
 def layer_cells(outcome: Outcome) -> Cells:
@@ -316,4 +316,5 @@ def write_comparison(folder: Path, outcomes: Sequence[Outcome], manifest: Manife
     score = outcomes[0].score
     header = [column.replace("score_", f"{score}_") for column in PAIR_COLUMNS]
     write_csv(folder / COMPARISON, header, differences(outcomes))
-    manifest.write(folder, (COMPARISON,), COMPARISON_MANIFEST)
+    made = replace(manifest, kind="comparison")
+    made.write(folder, (COMPARISON,), COMPARISON_MANIFEST)

@@ -132,7 +132,7 @@ def answered_for(path: Path) -> list[Path]:
         InputError: it was edited, or is another program's.
     """
     content = signed_object(path)
-    files, wanted = content.get("files"), {one.name for one in fields(Manifest)}
+    files, wanted = content.get("files"), {one.name for one in fields(Manifest)} - {"kind"}
     if not isinstance(files, Mapping) or not wanted <= content.keys():
         raise InputError(f"{path}: is no manifest of a run of ours")
     if away := next(filter(_is_away, files), None):

@@ -135,7 +135,9 @@ def in_folder(
     begin(out, key, command)
     found, inputs = work(), {**identity, **inputs}
     write_json(path, document(found))
-    made = manifest(command, options=options, inputs=inputs, device=device, started=started)
+    made = manifest(
+        command, kind=command, options=options, inputs=inputs, device=device, started=started
+    )
     seal(out, made, key=key, files=files)
     return found
 

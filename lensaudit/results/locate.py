@@ -1,8 +1,9 @@
 """Which results lie in a folder? Every file and folder named is found, or left out aloud."""
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -15,26 +16,16 @@ from lensaudit.results.kinds.eval import read_eval
 from lensaudit.results.kinds.patch import read_patch
 from lensaudit.results.kinds.rtt import in_table
 from lensaudit.results.kinds.table import KINDS, Kind, record_in
-from lensaudit.results.manifest import MANIFEST, MANIFESTS
-from lensaudit.results.reading import JsonObject, csv_rows, json_object
+from lensaudit.results.manifest import MANIFEST, MANIFESTS, manifests_of
+from lensaudit.results.reading import JsonObject, csv_rows, json_object, part
 
-NAMES: dict[str, Kind] = {
-    "summary.json": "patch",
-    "TOFU_EVAL.json": "eval",
-    "MUSE_EVAL.json": "eval",
-    "results.json": "steering",
-    "layer_sweep.json": "steering",
-    "audit.json": "relearn",
-    "curve.json": "curve",
+_BY_NAME: Sequence[Kind] = ("patch", "eval", "steering", "relearn", "curve")
+"""Kinds that a file without a manifest is by its name, where it says no other: the first counts."""
+NAMES: Mapping[str, Kind] = {
+    name: kind for kind in reversed(_BY_NAME) for name in KINDS[kind].files
 }
-"""A file of this name in a folder is a finished result of this kind, unless it says another."""
-SAID: dict[str, Kind] = {
-    "steer-results": "steering",
-    "steer-sweep": "steering",
-    "steer-audit": "directions",
-    "meta_table": "meta",
-}
-"""What a file says of itself, where that is not the name of its kind."""
+SAID: Mapping[str, Kind] = {word: kind for kind, one in KINDS.items() for word in (kind, *one.said)}
+"""What such a file says of itself -> its kind."""
 
 _TRACES = (
     "manifest.json",
@@ -71,6 +62,8 @@ class Found:
 
     kind: Kind
     path: Path
+    made: JsonObject | None = field(default=None, compare=False)
+    """The manifest that says so; None where the file's name or content does."""
 
     @cached_property
     def record(self) -> Any:
@@ -90,7 +83,7 @@ class Found:
     def manifest(self) -> JsonObject | None:
         """How it was made; None of another tool's, which has none."""
         place = self.path.with_name(MANIFEST)
-        return json_object(place) if place.exists() else None
+        return self.made or (json_object(place) if place.exists() else None)
 
 
 @dataclass(frozen=True)
@@ -112,7 +105,9 @@ def locate(paths: Iterable[Path]) -> tuple[list[Found], list[LeftOut]]:
     for path in paths:
         if not path.exists():
             raise InputError(f"{path}: no such file or folder; {WANTED}")
-        here, missed = _in_folder(path) if path.is_dir() else (_marked(path), [])
+        here, missed = (
+            _in_folder(path) if path.is_dir() else (_marked(path.parent, [path.name]), [])
+        )
         if not here and not missed:
             why = (
                 "holds no result of lensaudit"
@@ -130,7 +125,7 @@ def _in_folder(top: Path) -> tuple[list[Found], list[LeftOut]]:
     found: list[Found] = []
     left: list[LeftOut] = []
     for folder, names in folders_below(top, closed_by=_CLOSED, skipped=_NO_RESULTS):
-        here = [one for name in sorted(names) for one in _marked(folder / name)]
+        here = _marked(folder, names)
         found += here
         traces = [name for name in _TRACES if name in names]
         if traces and not here:
@@ -158,11 +153,32 @@ def folders_below(
         yield Path(folder), names
 
 
-def _marked(path: Path) -> list[Found]:
-    """The result that a file marks."""
+def _marked(folder: Path, names: Iterable[str]) -> list[Found]:
+    """The results that files of a folder mark: by its manifests, else by name or content."""
+    told = _told(folder)
+    found = (told[n] if n in told else _guessed(folder / n) for n in sorted(names))
+    return [one for one in found if one is not None]
+
+
+def _told(folder: Path) -> dict[str, Found | None]:
+    """Name of a file -> the result that a manifest says it marks; None: it marks none."""
+    found: dict[str, Found | None] = {}
+    for name in manifests_of(folder):
+        with suppress(InputError):  # of a damaged one: whoever reads the result is told
+            made = json_object(folder / name)
+            kind: Any = str(made.get("kind") or "")
+            marks = KINDS[kind].files if kind in KINDS else ()
+            for file in part(made, "files") if kind else ():
+                found.setdefault(file, Found(kind, folder / file, made) if file in marks else None)
+    return found
+
+
+def _guessed(path: Path) -> Found | None:
+    """The result that a file marks of which no manifest says the kind."""
     read = {".json": _json_kind, ".csv": _csv_kind}.get(path.suffix)
-    kind = read(path) if read and path.is_file() else None
-    return [Found(kind, path)] if kind else []
+    is_file = path.is_file() and not path.name.endswith(MANIFEST)
+    kind = read(path) if read and is_file else None
+    return Found(kind, path) if kind else None
 
 
 def _json_kind(path: Path) -> Kind | None:
@@ -182,7 +198,6 @@ def _json_kind(path: Path) -> Kind | None:
         return "rtt" if isinstance(first, dict) and "study_id" in first else named
     told = [str(content.get(field, "")).partition("/")[0] for field in ("kind", "schema")]
     kinds: list[Kind] = [SAID[one] for one in told if one in SAID]
-    kinds.extend(kind for kind in KINDS if kind in told)
     return kinds[0] if kinds else named
 
 

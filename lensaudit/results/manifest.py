@@ -41,6 +41,8 @@ class Manifest:
     """The conditions a result was made under, saved beside it as `manifest.json`."""
 
     command: str
+    kind: str = field(default="", kw_only=True)
+    """Of the result that it answers for; empty: of none, or an earlier version did not say."""
     options: Mapping[str, Any]
     """The resolved arguments, as plain JSON values."""
     inputs: Mapping[str, Any]
@@ -208,6 +210,7 @@ def as_placed(options: Any) -> Any:
 def manifest(
     command: str,
     *,
+    kind: str = "",
     options: Mapping[str, Any],
     inputs: Mapping[str, Any],
     device: str,
@@ -216,6 +219,7 @@ def manifest(
     """The manifest of a run that began at `started` (`time.monotonic()`) and ends now."""
     return Manifest(
         command=command,
+        kind=kind,
         options=as_placed(options) if _places.get() else options,
         inputs=inputs,
         device=device,

@@ -151,6 +151,7 @@ def run(audit: DirectionsAudit, progress: Tell = unheard, notice: Notice = unhea
     write_json(out / "summary.json", document(record))
     manifest(
         COMMAND,
+        kind="directions",
         options=plain(settings, without=("name", "full", "retain", "out")),
         inputs={
             **{role: vars(one) for role, one in record.models.items()},

@@ -430,6 +430,7 @@ class Steering(TraitModel):
         named = {"name": self.checkpoint.spec.name, "weights": self.checkpoint.weights}
         manifest(
             COMMAND,
+            kind="steering",
             options=plain(settings, without=(*own, "out", "key_file", "key_env")),
             inputs={**self.conditions(), "model": named, **inputs, "key": self.key},
             device=self.device,

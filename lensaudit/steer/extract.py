@@ -149,6 +149,7 @@ def run(job: TraitModel, progress: Tell) -> list[SteeringVector]:
     massive = [one.file_name for one in vectors if one.is_massive]
     made = manifest(
         COMMAND,
+        kind="vectors",
         options=plain(settings, without=("name", "out", "key_file", "key_env")),
         inputs={
             **job.conditions(),

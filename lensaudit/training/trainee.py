@@ -323,6 +323,7 @@ class CheckpointJob(ABC):
                 key=self.key,
                 record=lambda: manifest(
                     self.command,
+                    kind="checkpoint",
                     options=options,
                     inputs=inputs | dict(self.sources),
                     device=self.device,

@@ -1,10 +1,12 @@
 """Every kind of result comes back as its command wrote it, and every room knows what to do."""
 
+import functools
 import json
+import shutil
 from collections.abc import Mapping
 
 import pytest
-from support import GOLDEN, as_written
+from support import GOLDEN, as_written, lay_out
 
 from lensaudit.doors.export.model import FACTS
 from lensaudit.doors.frames import POINTS
@@ -12,9 +14,9 @@ from lensaudit.errors import InputError
 from lensaudit.report.assemble import Document
 from lensaudit.report.kinds import PAGE
 from lensaudit.results.kinds.eval import entries_of
-from lensaudit.results.kinds.table import KINDS, Kind, record_in
+from lensaudit.results.kinds.table import KINDS, Kind, ResultKind, record_in
 from lensaudit.results.locate import Found, locate
-from lensaudit.results.manifest import manifest, models_in
+from lensaudit.results.manifest import MANIFEST, manifest, models_in, signed
 from lensaudit.results.reading import JsonObject, document
 from lensaudit.verdict.attacks import VIEWS
 from lensaudit.verdict.collect import Verdicts
@@ -74,15 +76,74 @@ def test_what_a_command_wrote_comes_back_field_by_field_in_its_order(kind, name,
     assert json.dumps(plain(found)) == json.dumps(content)
 
 
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory):
+    """Lays out the folder of a golden, once: the one at the top of a file in it."""
+    place = tmp_path_factory.mktemp("kinds")
+
+    @functools.cache
+    def laid(name: str, file: str):
+        top = file.rpartition("/")[0] if name == "relearn_audit" else file.partition("/")[0]
+        return lay_out(f"{name}:{top}", place / name)
+
+    return laid
+
+
+def located(folder):
+    return [(one.kind, one.path.relative_to(folder).as_posix()) for one in locate([folder])[0]]
+
+
+@pytest.mark.parametrize(("kind", "name", "file"), FILES, ids=[f"{k} {n}" for k, n, _ in FILES])
+def test_a_result_is_found_by_the_kind_in_its_manifest_and_without_it(
+    kind, name, file, folders, tmp_path
+):
+    folder = folders(name, file)
+    found = located(folder)
+    assert kind in [one for one, _ in found]
+    assert {path.rpartition("/")[2] for one, path in found if one == kind} == {file.split("/")[-1]}
+    # as an earlier version wrote it
+    older = shutil.copytree(folder, tmp_path / "older")
+    for place in older.rglob(f"*{MANIFEST}"):
+        content = json.loads(place.read_text())
+        del content["kind"]
+        place.write_text(json.dumps(signed(content)))
+    assert located(older) == found
+
+
+def test_what_a_manifest_says_counts_before_what_a_file_says(tmp_path):
+    lines = {"summary.json": {"kind": "worst"}, "audit.json": {}, "TOFU_EVAL.json": {}}
+    for name, content in lines.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    of = {"options": {}, "inputs": {}, "device": "cpu", "started": 0.0}
+    manifest("patch", kind="sample", **of).write(tmp_path, ["summary.json"])
+    manifest("x", kind="checkpoint", **of).write(tmp_path, ["audit.json"], f"x_{MANIFEST}")
+    # of the log no manifest tells: another tool's
+    assert located(tmp_path) == [("eval", "TOFU_EVAL.json"), ("sample", "summary.json")]
+
+
+NO_RESULTS = {"audit", "comparison", "checkpoint", "vectors", "judge"}
+NO_RESULTS |= {"faithfulness", "robustness"}
+"""Kinds in manifests of which no file is a result that a verdict, a page or a frame reads."""
+
+
+def test_every_manifest_of_a_golden_says_its_kind():
+    said = {}
+    for path in (GOLDEN / "commands").glob("*.json"):
+        files = json.loads(path.read_text()).get("files", {})
+        for name in (one for one in files if one.endswith(MANIFEST)):
+            said[f"{path.stem} {name}"] = json.loads(as_written(files[name]))["kind"]
+    assert set(said.values()) == {*KINDS, *NO_RESULTS} - {"curve"}  # `watch` has a plan instead
+
+
 @pytest.mark.parametrize("room", [VIEWS, PAGE, POINTS, FACTS])
 def test_a_room_knows_no_kind_that_is_not_in_the_table(room):
     assert set() < set(room) <= set(KINDS)
 
 
 def test_a_kind_that_no_room_knows_is_found_listed_and_says_nothing(tmp_path, monkeypatch):
-    monkeypatch.setitem(KINDS, "new", JsonObject)
-    (tmp_path / "anything.json").write_text(json.dumps({"kind": "new", "source": "x"}))
-    manifest("new", options={}, inputs={}, device="cpu", started=0.0).write(
+    monkeypatch.setitem(KINDS, "new", ResultKind(JsonObject, ("anything.json",)))
+    (tmp_path / "anything.json").write_text(json.dumps({"source": "x"}))
+    manifest("new", kind="new", options={}, inputs={}, device="cpu", started=0.0).write(
         tmp_path, ["anything.json"]
     )
     ((found,), _) = locate([tmp_path])
@@ -92,7 +153,7 @@ def test_a_kind_that_no_room_knows_is_found_listed_and_says_nothing(tmp_path, mo
     assert page.empty
     assert [one["content"]["command"] for one in page.beside] == ["new"]
     assert page.verdicts.models == ()
-    (tmp_path / "anything.json").write_text(json.dumps({"kind": "new", "source": "y"}))
+    (tmp_path / "anything.json").write_text(json.dumps({"source": "y"}))
     with pytest.raises(InputError, match=r"anything\.json: "):
         _ = Found(found.kind, found.path).record
 

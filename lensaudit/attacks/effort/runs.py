@@ -297,6 +297,7 @@ def _deposit(
     write_json(folder / "summary.json", document(record))
     manifest(
         COMMAND,
+        kind="effort",
         options=plain(ready.settings),
         inputs=inputs,
         device=ready.device,

@@ -167,6 +167,7 @@ def run_studies(
         named |= {f"source {n}": one.unlearned for n, one in enumerate(studies, 1)}
         manifest(
             COMMAND,
+            kind="rtt",
             options=plain(settings, without=("names", "out")),
             inputs={
                 "data": data.name,

@@ -1,6 +1,7 @@
 """The table of kinds: of each the record that its file holds. A new kind is a file and a row."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from lensaudit.results.kinds.curve import CurveRow
@@ -33,23 +34,39 @@ Kind = Literal[
     "aggregate",
 ]
 
-KINDS: Mapping[Kind, Any] = {
-    "patch": PatchSummary,
-    "eval": JsonObject,  # a log in another tool's layout: `kinds.eval` reads it
-    "steering": SteeringRecord,
-    "directions": DirectionsRecord,
-    "rtt": list[RttRecord],
-    "relearn": RelearnRecord,
-    "effort": EffortRecord,
-    "curve": list[CurveRow],
-    "worst": WorstRecord,
-    "sample": SampleRecord,
-    "know": KnowRecord,
-    "counterfactual": PatchSummary,
-    "meta": MetaTable,
-    "aggregate": Aggregates,
+
+@dataclass(frozen=True)
+class ResultKind:
+    """A row of the table."""
+
+    record: Any
+    """What the file that marks a result holds."""
+    files: Sequence[str] = ("summary.json",)
+    """What that file may be called."""
+    said: Sequence[str] = ()
+    """What it says of itself where no manifest says the kind, beside the kind's own name."""
+
+
+KINDS: Mapping[Kind, ResultKind] = {
+    "patch": ResultKind(PatchSummary),
+    # a log in another tool's layout: `kinds.eval` reads it
+    "eval": ResultKind(JsonObject, ("TOFU_EVAL.json", "MUSE_EVAL.json")),
+    "steering": ResultKind(
+        SteeringRecord, ("results.json", "layer_sweep.json"), ("steer-results", "steer-sweep")
+    ),
+    "directions": ResultKind(DirectionsRecord, said=("steer-audit",)),
+    "rtt": ResultKind(list[RttRecord]),
+    "relearn": ResultKind(RelearnRecord, ("audit.json",)),
+    "effort": ResultKind(EffortRecord),
+    "curve": ResultKind(list[CurveRow], ("curve.json",)),
+    "worst": ResultKind(WorstRecord),
+    "sample": ResultKind(SampleRecord),
+    "know": ResultKind(KnowRecord),
+    "counterfactual": ResultKind(PatchSummary),
+    "meta": ResultKind(MetaTable, ("meta_table.json",), ("meta_table",)),
+    "aggregate": ResultKind(Aggregates, ("aggregate.json",)),
 }
-"""Kind -> what the file that marks a result holds."""
+"""Kind of a result -> what it is on disk."""
 
 
 def record_in(kind: Kind, content: Any, where: object) -> Any:
@@ -58,4 +75,4 @@ def record_in(kind: Kind, content: Any, where: object) -> Any:
     Raises:
         InputError: a field is missing or of another kind.
     """
-    return checked_as(KINDS[kind], content, where)
+    return checked_as(KINDS[kind].record, content, where)
