@@ -137,7 +137,7 @@ def test_the_log_holds_every_curve_from_epoch_0_and_compares_the_same_items(log)
             assert tuple(split for split, _ in selected.choices) == held
         curves = {place: log.finished[place.job_id].curve for place in places}
         for place, curve in curves.items():
-            assert [point.epoch for point in curve] == list(range(1 if place.lr is None else 4))
+            assert [point.at for point in curve] == list(range(1 if place.lr is None else 4))
         before = {
             place.split: curve[0] for place, curve in curves.items() if place.condition == "A"
         }
@@ -203,7 +203,7 @@ def test_where_a_gate_fails_nothing_is_trained_and_a_gate_can_be_switched_off():
     same, log = rtt.in_memory("same", world.knows()), rtt.Log()
     with pytest.raises(VerificationError, match="nothing is unlearned"):
         rtt.run(study(same), log)
-    assert all(one.curve[-1].epoch == 0 for one in log.finished.values())
+    assert all(one.curve[-1].at == 0 for one in log.finished.values())
     (summary,) = rtt.summarize(log)
     assert summary.failure
     assert summary.main.ratios["recovery_rate"].value is None

@@ -50,7 +50,7 @@ def test_a_long_run_holds_every_shorter_one(splits):
     short, long = world.fresh(0), world.fresh(0)
     two = attack(short, splits)
     four = attack(long, splits, epochs=4)
-    assert [point.epoch for point in four.curve] == [1, 2, 3, 4]
+    assert [point.at for point in four.curve] == [1, 2, 3, 4]
     assert four.curve[:2] == two.curve
     assert not same(weights(short), weights(long))
 

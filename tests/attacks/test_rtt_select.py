@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lensaudit.attacks.rtt.log import HeldSplit
+from lensaudit.attacks.rtt.log import HeldSplit, Point
 from lensaudit.attacks.rtt.marks import GridCell
 from lensaudit.attacks.rtt.selection import halves, select
+from lensaudit.results.reading import checked
 
 N_EPOCHS = 3
 quick = settings(deadline=None, derandomize=True, max_examples=60)
@@ -112,3 +113,7 @@ def test_selection_on_noise_gains_what_order_statistics_say_and_nested_gains_not
     assert np.mean(gained["per_v"]) == pytest.approx(2.12 * 0.0346, abs=0.008)
     assert np.mean(gained["global"]) == pytest.approx(2.12 * 0.0244, abs=0.008)
     assert abs(np.mean(gained["nested"])) < 0.01
+
+
+def test_a_log_of_before_is_read_on():
+    assert checked(Point, {"epoch": 3, "readings": []}, "log") == Point(3, ())

@@ -131,7 +131,7 @@ class PreparedEffort:
             for point in self.log.finished[attack.job_id].curve:
                 row = np.zeros(len(attack.fold.items))
                 row[list(point.readings[0].correct)] = 1.0
-                found[self.steps.index(point.epoch), list(attack.fold.places)] = row
+                found[self.steps.index(point.at), list(attack.fold.places)] = row
         return found
 
     def speaking(self, model: Checkpoint, arm: Arm) -> tuple[TrainingRate, TrainingRate]:

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, Field
 
 from lensaudit.attacks.settings import Readout
 from lensaudit.errors import InputError
@@ -53,10 +55,10 @@ class Reading:
 
 @dataclass(frozen=True)
 class Point:
-    """V after an epoch; epoch 0 is the model as it was."""
+    """V after some training; at 0 it is the model as it was."""
 
-    epoch: Whole
-    """Passes over T; in the log of `effort`, which reads by steps, optimiser steps."""
+    at: Annotated[Whole, Field(validation_alias=AliasChoices("at", "epoch"))]
+    """Passes over T; of `effort`, which reads by steps, optimiser steps. Older logs: `epoch`."""
     readings: tuple[Reading, ...]
     train_loss: Number | None = None
     """Mean over the steps since the point before, nats per token."""

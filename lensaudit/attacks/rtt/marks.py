@@ -52,7 +52,7 @@ def v_runs(
     jobs = done(study, log, condition)
     return {
         split: {
-            GridCell(place.lr or 0.0, point.epoch): _marks(split, point, readout)
+            GridCell(place.lr or 0.0, point.at): _marks(split, point, readout)
             for place, job in jobs
             if place.split == split.name
             for point in job.curve

@@ -45,7 +45,7 @@ def checks_of(
             point.reading(readout)
             for place, job in jobs
             for point in job.curve
-            if (place.split, place.lr, point.epoch) in spoken
+            if (place.split, place.lr, point.at) in spoken
         ]
         if readings:
             own = jobs if readout == study.readouts[0] else ()
