@@ -15,6 +15,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+from lensaudit.association.address import COMPLETIONS, Form, Served, forms_of, path_of_reader
 from lensaudit.association.exchange import calls_of, samples_in, tokens_in
 from lensaudit.association.replies import (
     NotItsReply,
@@ -25,7 +26,6 @@ from lensaudit.association.replies import (
     continues,
     counts_of,
 )
-from lensaudit.association.served import COMPLETIONS, Form, Served, forms_of, path_of_reader
 from lensaudit.association.settings import ReaderName
 from lensaudit.data.facts import Fact
 from lensaudit.data.relations import Relation

@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lensaudit.association.address import Served
 from lensaudit.association.opening import Know
 from lensaudit.association.reading import LENS, OUTPUTS, upper_layers
-from lensaudit.association.served import Served
 from lensaudit.data.relations import Relation
 from lensaudit.files import write_csv, write_json
 from lensaudit.groups import Group, grouped, unit_of

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from lensaudit.association.address import ANY, COMPLETIONS, MALFORMED, Served, path_of_reader
 from lensaudit.association.reading import (
     Chances,
     by_subject,
@@ -32,7 +33,6 @@ from lensaudit.association.replies import (
     sample_of,
     void_line,
 )
-from lensaudit.association.served import ANY, COMPLETIONS, MALFORMED, Served, path_of_reader
 from lensaudit.data.facts import Fact
 from lensaudit.data.matching import mentions
 from lensaudit.data.relations import Relation

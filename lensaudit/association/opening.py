@@ -11,9 +11,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from lensaudit.association.address import Served, is_address, served_at
 from lensaudit.association.reading import N_SHOTS, joint, prompt_text
 from lensaudit.association.result import COMMAND
-from lensaudit.association.served import Served, is_address, served_at
 from lensaudit.association.settings import READERS, KnowSettings, ReaderName
 from lensaudit.data.candidates import facts_of
 from lensaudit.data.facts import Fact, told_rows

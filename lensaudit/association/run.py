@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from lensaudit.ask.again import own_place, usual_place
+from lensaudit.association.address import Served
 from lensaudit.association.endpoint import expected, reached
 from lensaudit.association.evidence import (
     KnowOutcome,
@@ -31,7 +32,6 @@ from lensaudit.association.reading import (
     upper_layers,
 )
 from lensaudit.association.result import COMMAND, KnowResult
-from lensaudit.association.served import Served
 from lensaudit.association.settings import KnowSettings
 from lensaudit.data.relations import Relation
 from lensaudit.files import digest

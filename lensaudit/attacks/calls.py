@@ -35,7 +35,7 @@ from lensaudit.results.kinds.worst import WorstRecord
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.reading import json_object, part, read_as
 from lensaudit.results.run import RunResult
-from lensaudit.training.kept import STATE_FOLDER
+from lensaudit.training.record import STATE_FOLDER
 from lensaudit.training.settings import UnlearnSettings
 
 One = TypeVar("One", bound=RunResult)

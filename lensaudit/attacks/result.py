@@ -10,7 +10,7 @@ from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.owner import folders_for
 from lensaudit.results.run import RunResult
 from lensaudit.settings import results_folder
-from lensaudit.training.kept import kept_losses
+from lensaudit.training.record import kept_losses
 
 TAUGHT = 0.1
 """Share by which the loss of the taught rows must fall, or the attack did next to nothing."""

@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from lensaudit.sweep import watch as sweep_watch
     from lensaudit.sweep import weights as sweep_weights
     from lensaudit.training import job as unlearn_job
-    from lensaudit.training import kept as unlearn_kept
+    from lensaudit.training import record as training_record
     from lensaudit.verdict import collect as verdict_collect
 
 

@@ -27,7 +27,7 @@ from lensaudit.models.sizes import n_parameters
 from lensaudit.progress import unheard
 from lensaudit.results import keyed
 from lensaudit.results.manifest import BEGUN, MANIFEST, Manifest, manifest
-from lensaudit.training.kept import STATE_FOLDER
+from lensaudit.training.record import STATE_FOLDER
 from lensaudit.training.train import Recipe, TrainingRun, TrainingStep, train, writing
 
 Report = Callable[[TrainingStep], None]

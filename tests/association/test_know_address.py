@@ -12,10 +12,10 @@ from support.judge_server import Answer
 from support.served_model import ServedModel
 
 import lensaudit as la
+from lensaudit.association.address import ANSWER_TOKENS, forms_of, served_at
 from lensaudit.association.exchange import NotRead, calls_of, heard_from, log_shares
 from lensaudit.association.reading import prompts_of
 from lensaudit.association.replies import NotItsReply, check_echo
-from lensaudit.association.served import ANSWER_TOKENS, forms_of, served_at
 from lensaudit.association.settings import KnowSettings
 from lensaudit.cli.main import run
 from lensaudit.data.relations import relations_of
