@@ -357,6 +357,20 @@ class ScoreFiles(Caches):
     fresh: Fresh = False
 
 
+FORCE = "force"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replaces:
+    """Whether a named folder may lose what a run of this command took long to make."""
+
+    section: ClassVar[Section] = "Output"
+    force: Annotated[
+        bool,
+        Option("Replace the result of another run of this command in --out.", typed=True),
+    ] = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class NeutralRows:
     """What a map is fitted on, and what shows that a source can be read at all."""
@@ -544,6 +558,8 @@ def plain(settings: Any, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for one in dataclasses.fields(settings):
         value = getattr(settings, one.name)
+        if one.name == FORCE:  # of the folder, not of the result
+            continue
         if dataclasses.is_dataclass(value):
             found |= plain(value, without=without)
         elif one.name not in without:

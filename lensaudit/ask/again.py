@@ -26,7 +26,7 @@ from lensaudit.models.registry import (
     resolve,
 )
 from lensaudit.progress import Notice, unheard
-from lensaudit.results.keyed import check_own, held
+from lensaudit.results.keyed import GOES, REPLACED, RunFolder, held
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.owner import check_free
 from lensaudit.results.question import Question
@@ -151,32 +151,36 @@ def usual_place(command: str, source: str, folder: Path | None) -> Path:
     return folder or results_folder() / f"{command}-{slug(source)}"
 
 
-GOES = "this run goes to"
-
-
-def own_place(
-    usual: Path, identity: Mapping[str, Any], *, named: bool, tell: Notice = unheard
-) -> Path:
-    """Where a run writes: the usual folder, or one beside it where another run's results are.
+def folder_for(
+    command: str,
+    source: str,
+    folder: Path | None,
+    identity: Mapping[str, Any],
+    *,
+    force: bool = False,
+    tell: Notice = unheard,
+) -> RunFolder:
+    """The folder of a run of a command on one model.
 
     Args:
-        usual: or chosen by the user.
-        identity: what tells the run from others, its `command` among it.
-        named: the user chose it: it is not exchanged.
-        tell: told where the result goes instead.
+        command: its first word is that of the usual folder.
+        source: the model.
+        folder: that was named; None: the usual one.
+        identity: what tells the run from others.
+        force: replace another run in a folder that was named.
+        tell: told where the result goes instead, or what is replaced.
     """
-    key = digest(identity)
-    try:
-        _ = named or check_own(usual, key, identity["command"])
-    except InputError as error:
-        own = usual.with_name(f"{usual.name}-{key[:8]}")
-        what = str(error).removeprefix(f"{usual}: ").removesuffix("; name another --out")
-        tell(f"{usual}: {what}; {GOES} {own}")
-        return own
-    return usual
+    return RunFolder(
+        usual=usual_place(command, source, folder),
+        command=command,
+        key=digest(identity),
+        named=folder is not None,
+        force=force,
+        tell=tell,
+    )
 
 
-_OF_FOLDERS = (held(Path()).removeprefix("."), GOES)
+_OF_FOLDERS = (held(Path()).removeprefix("."), GOES, REPLACED)
 
 
 def _options(settings: Any) -> Iterator[tuple[str, str, Option, Any]]:

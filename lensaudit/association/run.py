@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lensaudit.ask.again import own_place, usual_place
+from lensaudit.ask.again import folder_for, usual_place
 from lensaudit.association.address import Served
 from lensaudit.association.endpoint import expected, reached
 from lensaudit.association.evidence import (
@@ -44,8 +44,6 @@ from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
 from lensaudit.results.kinds.know import KnowRecord
 from lensaudit.results.ledger import Ledger, ledger_path
-from lensaudit.results.manifest import BEGUN, MANIFEST
-from lensaudit.results.owner import check_free
 from lensaudit.settings import plain
 
 FILES = ("facts.csv", "relations.csv", "layers.csv", "matrix.json", "summary.json")
@@ -85,9 +83,8 @@ def know_into(
         remarks = (*know.remarks, *remarks)
         know = replace(know, source=served, readers=tuple(readers), remarks=remarks)
         source = served.spec.name
-    usual, named = usual_place(COMMAND, source, folder), folder is not None
-    out = own_place(usual, know.identity(), named=named, tell=notice)
-    return _answered(know, out, notice, progress)
+    run = folder_for(COMMAND, source, folder, know.identity(), force=settings.force, tell=notice)
+    return _answered(know, run, notice, progress)
 
 
 def answer_into(
@@ -99,21 +96,21 @@ def answer_into(
         InputError: the folder holds something else.
         WorkError: logits are not finite.
     """
-    check_free(out, COMMAND)
-    begun = any((out / mark).exists() for mark in (MANIFEST, BEGUN))
-    if begun and not keyed.finished(out, key := digest(know.identity()), COMMAND):
-        keyed.begin(out, key, COMMAND)
-    return _answered(know, out, notice, progress)
+    key = digest(know.identity())
+    run = keyed.RunFolder(usual=out, command=COMMAND, key=key, force=True)
+    return _answered(know, run, notice, progress)
 
 
-def _answered(know: Know, out: Path, notice: Notice, progress: Tell) -> KnowResult:
+def _answered(know: Know, run: keyed.RunFolder, notice: Notice, progress: Tell) -> KnowResult:
+    out = run.path
+
     def work() -> KnowRecord:
         for line in know.lines():
             notice(line)
         return write_outcome(ask(know, progress=progress), know, out)
 
     record = keyed.in_folder(
-        out,
+        run,
         know.identity(),
         KnowRecord,
         work,
@@ -134,11 +131,11 @@ def plan_into(
     Raises:
         InputError: as `know_into`.
     """
-    usual, named = usual_place(COMMAND, source, folder), folder is not None
+    usual_place(COMMAND, source, folder)  # refused before anything is opened
     know = open_know(source, settings, notice=notice)
     if not isinstance(know.source, Served):
-        out = own_place(usual, know.identity(), named=named, tell=notice)
-        keyed.check_own(out, digest(know.identity()), COMMAND)
+        how = {"force": settings.force, "tell": notice}
+        _ = folder_for(COMMAND, source, folder, know.identity(), **how).path
     return plan_of(know)
 
 

@@ -4,7 +4,18 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from lensaudit.judge.settings import OF_THE_ENDPOINT, EndpointAccess
-from lensaudit.settings import Caches, Names, Needs, Option, Place, Precision, Rows, Seed, needing
+from lensaudit.settings import (
+    Caches,
+    Names,
+    Needs,
+    Option,
+    Place,
+    Precision,
+    Replaces,
+    Rows,
+    Seed,
+    needing,
+)
 
 ReaderName = Literal["outputs", "chat", "few_shot", "lens", "foreign"]
 READERS: tuple[ReaderName, ...] = ("outputs", "chat", "few_shot", "lens", "foreign")
@@ -14,7 +25,7 @@ Reading = Literal["logprobs", "samples"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnowSettings(EndpointAccess, Names, Rows, Precision, Caches):
+class KnowSettings(Replaces, EndpointAccess, Names, Rows, Precision, Caches):
     """How values and subjects are compared."""
 
     rare: ClassVar = OF_THE_ENDPOINT

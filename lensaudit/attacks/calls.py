@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -252,7 +253,8 @@ def _trained(
     def made(_: Notice, opened: Callable[[], None]) -> Trained:
         asked = job()
         opened()
-        new = asked.make(out, lambda at: progress(Progress("step", at.step, at.n_steps)))
+        report = partial(_told, progress)
+        new = asked.make(out, report, force=settings.force, tell=notice)
         return Trained(out, new, words(asked))
 
     places = [] if (out / STATE_FOLDER).exists() else [out]
@@ -264,6 +266,10 @@ def _trained(
         notice=notice,
         says=False,
     )
+
+
+def _told(progress: Tell, at: Any) -> None:
+    progress(Progress("step", at.step, at.n_steps))
 
 
 def relearned_and_scored(

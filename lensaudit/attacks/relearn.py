@@ -235,7 +235,8 @@ def attack(
     work = scored_in(settings.model, settings.out)
     jobs = {name: prepare(settings, name) for name in dict.fromkeys((settings.model, retain))}
     asked = PatchSettings(**given)
-    found = recovery(jobs, asked, work, keep=settings.out, notice=notice, progress=progress)
+    kept = {"keep": settings.out, "force": settings.force}
+    found = recovery(jobs, asked, work, **kept, notice=notice, progress=progress)
     return found, work
 
 
@@ -246,6 +247,7 @@ def recovery(
     work: Path,
     *,
     keep: Path | None,
+    force: bool = False,
     notice: Notice = unheard,
     progress: Tell = unheard,
 ) -> tuple[Shift, ...]:
@@ -259,6 +261,7 @@ def recovery(
         asked: what before and after are measured with; models and data are named.
         work: results of the suite; also the attacked checkpoints, until they are scored.
         keep: where the first attacked checkpoint stays; None keeps none.
+        force: a checkpoint of another job there is replaced.
         notice: told what a person should know.
         progress: told what is trained and measured.
     """
@@ -282,9 +285,11 @@ def recovery(
     folders = {name: work / "attacked" / slug(name) for name in jobs}
     if keep is not None:
         folders[first] = keep
-        if not keyed.check_own(keep, jobs[first].key, jobs[first].command):
+        run = jobs[first].folder(keep, force=force, tell=notice)
+        _ = run.path  # refused where it holds something else
+        if not run.is_done:
             # first of all: the audit's folder may lie in it, and it would be somebody else's then
-            keyed.begin(keep, jobs[first].key, jobs[first].command)
+            jobs[first].begin(run)
     claim(work, ATTACK, [AUDIT])
     for name, job in jobs.items():
         job.make(folders[name], lambda at: progress(Progress("step", at.step, at.n_steps)))

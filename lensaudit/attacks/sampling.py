@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lensaudit.ask.again import own_place, usual_place
+from lensaudit.ask.again import folder_for, usual_place
 from lensaudit.attacks.arm import AttackedModel
 from lensaudit.attacks.elicit import chosen
 from lensaudit.attacks.result import SAMPLE as COMMAND
@@ -160,17 +160,18 @@ def sample_into(
         InputError: before any work.
         WorkError: logits are not finite.
     """
-    usual, named = usual_place(COMMAND, source, folder), folder is not None
+    usual_place(COMMAND, source, folder)  # refused before anything is opened
     arms, errors = open_sample(source, settings, notice=notice)
     opened()
     identity = identity_of(arms, settings, errors)
-    out = own_place(usual, identity, named=named, tell=notice)
+    run = folder_for(COMMAND, source, folder, identity, force=settings.force, tell=notice)
+    out = run.path
     said = cache(lambda: _said_by_all(arms, settings, progress))
 
     def work() -> SampleRecord:
         return _written(arms, settings, errors, said(), out)
 
-    record = in_folder(arms, settings, out, identity, FILES, SampleRecord, work, said)
+    record = in_folder(arms, settings, run, identity, FILES, SampleRecord, work, said)
     return RunResult(source, out, record)
 
 
@@ -194,11 +195,11 @@ def plan_sample(
     Raises:
         InputError: as the run would.
     """
-    usual, named = usual_place(COMMAND, source, folder), folder is not None
+    usual_place(COMMAND, source, folder)  # refused before anything is opened
     opened, errors = open_sample(source, settings, notice=notice)
     identity = identity_of(opened, settings, errors)
-    out = own_place(usual, identity, named=named, tell=notice)
-    return planned(out, identity, lambda: plan_text(opened, settings), fresh=settings.fresh)
+    run = folder_for(COMMAND, source, folder, identity, force=settings.force, tell=notice)
+    return planned(run, lambda: plan_text(opened, settings), fresh=settings.fresh)
 
 
 Texts = Mapping[SamplerSetting, Mapping[int, list[Answer]]]

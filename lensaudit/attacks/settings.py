@@ -14,6 +14,7 @@ from lensaudit.settings import (
     Option,
     Place,
     Precision,
+    Replaces,
     Rows,
     ScoreFiles,
     Section,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RelearnSettings(Caches, Precision, Anchors):
+class RelearnSettings(Replaces, Caches, Precision, Anchors):
     """A run of `relearn`; the defaults are the attack of the UDS meta-evaluation."""
 
     section: ClassVar[Section] = "Training"
@@ -125,7 +126,7 @@ def relearning_for(*, demo: bool) -> Relearning:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundSettings(Names):
+class RoundSettings(Replaces, Names):
     """A run of `quantize`."""
 
     model: Annotated[
@@ -422,7 +423,7 @@ Retains = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class ControlArm(ScoreFiles, Precision, Rows, Models):
+class ControlArm(Replaces, ScoreFiles, Precision, Rows, Models):
     """Models, rows and machine of an attack that is read beside models that never knew."""
 
     retain: Retains = ()

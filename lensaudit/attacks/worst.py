@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from lensaudit.ask.again import own_place, usual_place
+from lensaudit.ask.again import folder_for, usual_place
 from lensaudit.attacks.arm import AttackedModel, AttackFindings, Hit
 from lensaudit.attacks.comparison import FACTS, Findings, compare
 from lensaudit.attacks.elicit import chosen, list_hash
@@ -258,7 +258,7 @@ def _neutral(attacks: Sequence[Attack], audit: Session, notice: Notice) -> tuple
 def in_folder(
     worst: Worst,
     settings: ControlArm,
-    out: Path,
+    run: keyed.RunFolder,
     identity: Mapping[str, Any],
     files: Sequence[str],
     record: type[Record],
@@ -267,7 +267,7 @@ def in_folder(
 ) -> Record:
     """The record of a run in its folder: as it was written where it is finished, else made now."""
     return keyed.in_folder(
-        out,
+        run,
         identity,
         record,
         work,
@@ -436,10 +436,17 @@ def plan_worst(
     Raises:
         InputError: as the run would.
     """
-    usual, named = usual_place(COMMAND, source, folder), folder is not None
+    usual_place(COMMAND, source, folder)  # refused before anything is opened
     worst = open_worst(source, settings, notice=notice)
-    out = own_place(usual, worst.identity(), named=named, tell=notice)
-    return keyed.planned(out, worst.identity(), lambda: plan_text(worst), fresh=settings.fresh)
+    run = _folder(worst, source, settings, folder, notice)
+    return keyed.planned(run, lambda: plan_text(worst), fresh=settings.fresh)
+
+
+def _folder(
+    worst: Worst, source: str, settings: WorstSettings, folder: Path | None, tell: Notice
+) -> keyed.RunFolder:
+    how = {"force": settings.force, "tell": tell}
+    return folder_for(COMMAND, source, folder, worst.identity(), **how)
 
 
 def worst_into(
@@ -465,15 +472,16 @@ def worst_into(
         InputError: before any work.
         WorkError: logits are not finite.
     """
-    usual, named = usual_place(COMMAND, source, folder), folder is not None
+    usual_place(COMMAND, source, folder)  # refused before anything is opened
     worst = open_worst(source, settings, notice=notice)
     opened()
-    out = own_place(usual, worst.identity(), named=named, tell=notice)
+    run = _folder(worst, source, settings, folder, notice)
+    out = run.path
     found = cache(lambda: run_all(worst, progress=progress))
     record = in_folder(
         worst,
         settings,
-        out,
+        run,
         worst.identity(),
         FILES,
         WorstRecord,

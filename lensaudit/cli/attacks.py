@@ -128,7 +128,7 @@ def relearn(settings: RelearnSettings, as_json: bool, dry_run: bool) -> None:
 
     if dry_run:
         job = library.attacks_relearn.prepare(settings, settings.model)
-        say("\n".join(job.planned(settings.out)))
+        say("\n".join(job.planned(settings.out, force=settings.force, tell=notice)))
         return
     with during(LOOKING):
         calls = library.attacks_calls
@@ -158,7 +158,13 @@ def quantize(settings: RoundSettings, as_json: bool, dry_run: bool) -> None:
     Embeddings, norms and the output layer stay. Every other command reads the folder.
     """
     if dry_run:
-        say("\n".join(library.attacks_rounding.prepare(settings).planned(settings.out)))
+        say(
+            "\n".join(
+                library.attacks_rounding.prepare(settings).planned(
+                    settings.out, force=settings.force, tell=notice
+                )
+            )
+        )
         return
     with during(LOOKING):
         made = library.attacks_calls.quantized(settings, notice=notice)
@@ -261,7 +267,13 @@ def unlearn(settings: UnlearnSettings, as_json: bool, dry_run: bool) -> None:
     Defaults are open-unlearning's for TOFU. Run the same command again to resume.
     """
     if dry_run:
-        say("\n".join(library.unlearn_job.prepare(settings).planned(settings.out)))
+        say(
+            "\n".join(
+                library.unlearn_job.prepare(settings).planned(
+                    settings.out, force=settings.force, tell=notice
+                )
+            )
+        )
         return
     with during(LOOKING):
         unlearned = library.attacks_calls.unlearned

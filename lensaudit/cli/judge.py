@@ -48,7 +48,7 @@ def run(settings: LogSettings, as_json: bool, dry_run: bool) -> None:
     answer is kept as it comes: the same command again repeats no paid call.
     """
     if dry_run:
-        plan = library.judge_jobs.plan_job(settings)
+        plan = library.judge_jobs.plan_job(settings, notice)
         done = {name: value for name, value in plan.items() if name == "nothing_to_do"}
         answer(plan, _fields(done or plan), as_json=as_json)
         if not as_json and not plan["probed"]:

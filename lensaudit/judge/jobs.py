@@ -43,7 +43,7 @@ from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.integrity import is_whole
 from lensaudit.results.keyed import held
 from lensaudit.results.manifest import BEGUN, MANIFEST, manifest, models_in
-from lensaudit.results.owner import Run, check_free, claim, folder_of
+from lensaudit.results.owner import Run, check_free, claim, differences, folder_of
 from lensaudit.results.reading import json_object
 from lensaudit.scores.estimate import NO_ROWS
 from lensaudit.scores.intervals import clustered_mean
@@ -134,7 +134,8 @@ class JudgeJob:
         None where a row has no score that another run could give it, or a file is not as it was
         written.
         """
-        if self.settings.fresh or (folder / BEGUN).exists() or not is_whole(folder):
+        other = (folder / BEGUN).exists() or differences(folder, self._run, _run_in)
+        if self.settings.fresh or other or not is_whole(folder):
             return None
         said = json_object(folder / "summary.json")
         lines = list(read_appended(folder / "results.jsonl"))
@@ -162,6 +163,11 @@ class JudgeJob:
             claim(folder, COMMAND, FILES)
             yield replace(self, folder=folder)
 
+    @property
+    def _run(self) -> Run:
+        """What tells it from others."""
+        return _run_in({"command": COMMAND, "inputs": self._inputs})
+
     def placed(self, tell: Notice = unheard) -> Path:
         """Where the result goes; `tell` is told where the usual folder is another run's.
 
@@ -171,8 +177,9 @@ class JudgeJob:
         asked = self.settings
         log = (asked.log if asked.log.is_dir() else asked.log.parent).resolve().name
         usual = results_folder() / f"{slug(log)}-judge-{slug(name_of(asked.by))}"
-        run = _run_in({"command": COMMAND, "inputs": self._inputs})
-        folder = folder_of(asked.out or usual, run, _run_in, named=bool(asked.out), tell=tell)
+        how = {"named": bool(asked.out), "tell": tell}
+        kind = ("command",) if asked.force else None
+        folder = folder_of(asked.out or usual, self._run, _run_in, **how, kind=kind)
         check_free(folder, COMMAND, FILES)
         return folder
 
@@ -345,7 +352,7 @@ def _looking(settings: LogSettings) -> LogSettings:
     return settings if is_there else replace(settings, cache=None)
 
 
-def plan_job(settings: LogSettings) -> dict[str, Any]:
+def plan_job(settings: LogSettings, tell: Notice = unheard) -> dict[str, Any]:
     """What a run would ask, as a document; sends and writes nothing.
 
     Of a finished run `nothing_to_do` says where it is.
@@ -355,7 +362,7 @@ def plan_job(settings: LogSettings) -> dict[str, Any]:
         InputError: as the run would.
     """
     with open_job(_looking(settings), asks=False) as job:
-        folder = job.placed()
+        folder = job.placed(tell)
         there = job.found_again(folder) is not None
         client, identity = job.client, job.grader.identity
         if client is not None and not (there or settings.offline):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from lensaudit.settings import Limit, Needs, Option, Place, needing
+from lensaudit.settings import Limit, Needs, Option, Place, Replaces, needing
 
 Mode = Literal["int100", "digit10", "letters", "sample", "text"]
 """How a number is read, in order of preference; the first three read probabilities."""
@@ -103,7 +103,7 @@ _BY_A_MODEL = Needs("by", none_of=("words:entity", "words:idk", "words:variety")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogSettings(JudgeSettings):
+class LogSettings(Replaces, JudgeSettings):
     """What is judged, and how."""
 
     needs: ClassVar = needing(JudgeSettings, _BY_A_MODEL) | {"max_tokens": (_BY_A_MODEL,)}

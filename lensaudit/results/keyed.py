@@ -8,14 +8,15 @@ folder with a manifest is finished; one with a mark can go on; readers compare t
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError
-from lensaudit.files import digest, make_folder, write_bytes, write_json
+from lensaudit.files import make_folder, write_bytes, write_json
 from lensaudit.progress import Notice, unheard
-from lensaudit.results.integrity import misfits
+from lensaudit.results.integrity import answered_for, misfits
 from lensaudit.results.manifest import (
     BEGUN,
     MANIFEST,
@@ -25,7 +26,7 @@ from lensaudit.results.manifest import (
     signed,
     signed_object,
 )
-from lensaudit.results.owner import check_free
+from lensaudit.results.owner import OTHERWISE, check_free
 from lensaudit.results.question import LOOKED_AT_BYTES
 from lensaudit.results.reading import Record, document, json_object, part, read_as
 
@@ -83,9 +84,9 @@ def check_own(folder: Path, key: str, command: str, name: str = MANIFEST) -> boo
     mark = next((one for one in (name, BEGUN) if (folder / one).exists()), None)
     if mark is not None:
         if part(json_object(folder / mark), "inputs").get("key") != key:
-            raise InputError(f"{folder}: holds a run with other settings; name another --out")
+            raise InputError(f"{folder}: holds a run with other settings; {OTHERWISE}")
         for line in misfits(folder, name=name, largest=LOOKED_AT_BYTES) if mark == name else ():
-            raise InputError(f"{folder}: {line}; name another --out")
+            raise InputError(f"{folder}: {line}; {OTHERWISE}")
     elif folder.is_dir() and any(folder.iterdir()):
         raise InputError(
             f"{folder}: is not empty and holds no run of this command; name another --out"
@@ -93,8 +94,77 @@ def check_own(folder: Path, key: str, command: str, name: str = MANIFEST) -> boo
     return mark == name
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunFolder:
+    """The one owner of a folder: where a run writes, what is there already, what is replaced.
+
+    Where nobody named a folder and another run's results are in the usual one, the run goes beside
+    it, and is found there again. In a folder that was named, what another command wrote stays; what
+    another run of the command wrote goes only with `force`.
+    """
+
+    usual: Path
+    """Where results go; or the folder that was named."""
+    command: str
+    key: str
+    """Of all that tells the run from others of the command; the package's code is no part of it."""
+    named: bool = True
+    force: bool = False
+    tell: Notice = unheard
+    """Told where the result goes instead, or what is replaced."""
+
+    @cached_property
+    def path(self) -> Path:
+        """Where the run writes; nothing is touched yet.
+
+        Raises:
+            InputError: the folder was named, and holds something else.
+        """
+        usual, other = self.usual, self._other
+        if other is None:
+            return usual
+        what = other.partition("; ")[0]
+        if not self.named:
+            own = usual.with_name(f"{usual.name}-{self.key[:8]}")
+            self.tell(f"{usual}: {what}; {GOES} {own}")
+            return own
+        if not (self.force and OTHERWISE in other):
+            raise InputError(f"{usual}: {other}")
+        self.tell(f"{usual}: {what}; {REPLACED}")
+        return usual
+
+    @cached_property
+    def _other(self) -> str | None:
+        """What else is in the usual folder; None where that is free, or holds this run."""
+        try:
+            check_own(self.usual, self.key, self.command)
+        except InputError as error:
+            return str(error).removeprefix(f"{self.usual}: ")
+        return None
+
+    @property
+    def is_done(self) -> bool:
+        """Does it hold this very run, finished?"""
+        return finished(self.path, self.key, self.command)
+
+    @property
+    def is_replacing(self) -> bool:
+        """Does another run's result have to go first?"""
+        return self._other is not None and self.path == self.usual
+
+    def begin(self) -> Path:
+        """Mark the folder as this run's; files of the run that is replaced go."""
+        if self.is_replacing and (self.path / MANIFEST).exists():
+            for one in answered_for(self.path / MANIFEST):
+                one.unlink(missing_ok=True)
+        return begin(self.path, self.key, self.command)
+
+
+GOES, REPLACED = "this run goes to", "it is replaced"
+
+
 def in_folder(
-    out: Path,
+    run: RunFolder,
     identity: Mapping[str, Any],
     record: type[Record],
     work: Callable[[], Record],
@@ -110,8 +180,8 @@ def in_folder(
     """The record of a run in its folder: read where it is finished, else made now.
 
     Args:
-        out: the folder.
-        identity: what tells the run from others, its `command` among it; hashed it is the key.
+        run: its folder.
+        identity: what tells it from others.
         record: of its kind, as `summary.json` holds it.
         work: writes all other files, and returns the record.
         options: of the run, for the manifest.
@@ -125,40 +195,37 @@ def in_folder(
     Raises:
         InputError: the folder holds something else.
     """
-    started, key, path = time.monotonic(), digest(identity), out / "summary.json"
-    command = identity["command"]
-    if check_own(out, key, command):
+    started, out = time.monotonic(), run.path
+    path = out / "summary.json"
+    if run.is_done:
         if not fresh:
             notice(f"{held(out)}; nothing to do")
             return read_as(record, path)
         computed()
-    begin(out, key, command)
+    run.begin()
     found, inputs = work(), {**identity, **inputs}
     write_json(path, document(found))
+    command = run.command
     made = manifest(
         command, kind=command, options=options, inputs=inputs, device=device, started=started
     )
-    seal(out, made, key=key, files=files)
+    seal(out, made, key=run.key, files=files)
     return found
 
 
-def planned(
-    out: Path, identity: Mapping[str, Any], plan: Callable[[], str], *, fresh: bool = False
-) -> str:
+def planned(run: RunFolder, plan: Callable[[], str], *, fresh: bool = False) -> str:
     """What `in_folder` would do, in words: nothing where the run is there.
 
     Args:
-        out: the folder.
-        identity: what tells the run from others, its `command` among it.
+        run: its folder.
         plan: of a run that is to be made.
         fresh: it is made again.
 
     Raises:
         InputError: the folder holds something else.
     """
-    if check_own(out, digest(identity), identity["command"]) and not fresh:
-        return f"nothing to do: {held(out)}"
-    return plan()
+    path, is_done = run.path, run.is_done
+    return f"nothing to do: {held(path)}" if is_done and not fresh else plan()
 
 
 def write_keyed(path: Path, document: Mapping[str, Any]) -> Path:

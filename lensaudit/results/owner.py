@@ -99,6 +99,8 @@ Run = Mapping[str, Any]
 """What tells a run from others."""
 Grew = Callable[[str, Any, Any], bool]
 _SHOWN = 60
+OTHERWISE = "name another --out, or replace it with --force"
+"""What to do about another run of a command, whose result took long to make."""
 
 
 def folders_for(sources: Sequence[str], out: Path | None) -> dict[str, Path]:
@@ -150,7 +152,7 @@ def folder_of(
         named: the user chose the folder.
         tell: told where the result goes instead, or what is replaced.
         grew: whether a run asks, under a name, for the old value and more: it may replace it.
-        kind: names in which results of one kind agree; None: all.
+        kind: names in which results of one kind agree, and one replaces another; None: none does.
 
     Raises:
         InputError: the folder was named, or the run's own is taken, too.
@@ -164,7 +166,8 @@ def folder_of(
         return wanted
     own = wanted.with_name(f"{wanted.name}-{digest(dict(run))[:8]}")
     if named or differences(own, run, read, grew):
-        raise InputError(f"{wanted}: holds the result of another run ({why}); name another --out")
+        remedy = OTHERWISE if kind is None and "command" not in found else "name another --out"
+        raise InputError(f"{wanted}: holds the result of another run ({why}); {remedy}")
     tell(f"{wanted}: holds the result of another run ({why}); this one goes to {own}")
     return own
 

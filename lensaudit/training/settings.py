@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from lensaudit.settings import Device, Names, Option, Section, Seed
+from lensaudit.settings import Device, Names, Option, Replaces, Section, Seed
 
 Formats = Literal["chat", "raw", "both"]
 Format = Literal["chat", "raw"]
@@ -67,7 +67,7 @@ N_ACCUMULATE = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnlearnSettings(Names):
+class UnlearnSettings(Replaces, Names):
     """A run of `unlearn`; None is the method's published value."""
 
     section: ClassVar[Section] = "Training"

@@ -24,7 +24,7 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
 from lensaudit.models.device import free_bytes, resolve_device
 from lensaudit.models.sizes import n_parameters
-from lensaudit.progress import unheard
+from lensaudit.progress import Notice, unheard
 from lensaudit.results import keyed
 from lensaudit.results.manifest import BEGUN, MANIFEST, Manifest, manifest
 from lensaudit.training.record import STATE_FOLDER
@@ -282,21 +282,44 @@ class CheckpointJob(ABC):
     def plan(self, out: Path | None) -> list[str]:
         """What would be done, line by line."""
 
-    def planned(self, out: Path | None) -> list[str]:
+    def folder(self, out: Path, *, force: bool = False, tell: Notice = unheard) -> keyed.RunFolder:
+        """The folder of the checkpoint; `force` replaces that of another job of the command."""
+        how = {"force": force, "tell": tell}
+        return keyed.RunFolder(usual=out, command=self.command, key=self.key, **how)
+
+    def begin(self, run: keyed.RunFolder) -> None:
+        """Mark the folder as this job's; a state of a job that is replaced goes first."""
+        if run.is_replacing:
+            shutil.rmtree(run.path / STATE_FOLDER, ignore_errors=True)
+        run.begin()
+
+    def planned(
+        self, out: Path | None, *, force: bool = False, tell: Notice = unheard
+    ) -> list[str]:
         """The same of a run into a folder.
 
         Raises:
             InputError: the folder holds something else.
         """
-        if out is not None and keyed.check_own(out, self.key, self.command):
-            return [f"nothing to do: {out} holds this model already"]
+        if out is not None:
+            run = self.folder(out, force=force, tell=tell)
+            _ = run.path  # refused where it holds something else
+            if run.is_done:
+                return [f"nothing to do: {out} holds this model already"]
         return self.plan(out)
 
     @abstractmethod
     def made(self, out: Path, report: Report) -> tuple[Any, Any, dict[str, Any]]:
         """The model, peft's view of it if an adapter moved, and options; tables are in `out`."""
 
-    def make(self, out: Path, report: Report = unheard) -> bool:
+    def make(
+        self,
+        out: Path,
+        report: Report = unheard,
+        *,
+        force: bool = False,
+        tell: Notice = unheard,
+    ) -> bool:
         """Have checkpoint, tables and `manifest.json` in `out`; False if they were there before.
 
         Raises:
@@ -304,15 +327,17 @@ class CheckpointJob(ABC):
             TryAgainError: another process makes a model in it.
             WorkError: a weight is not finite, or the loss diverged; the last saved state is kept.
         """
-        if keyed.check_own(out, self.key, self.command) and not (out / STATE_FOLDER).exists():
+        run, state = self.folder(out, force=force, tell=tell), out / STATE_FOLDER
+        _ = run.path  # refused where it holds something else
+        if run.is_done and not state.exists():
             return False  # it may lie where nobody writes
         with alone(out):
-            if keyed.check_own(out, self.key, self.command):
+            if run.is_done:
                 # of a run that was killed between its manifest and its last line
-                shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)
+                shutil.rmtree(state, ignore_errors=True)
                 return False
             started = time.monotonic()
-            keyed.begin(out, self.key, self.command)
+            self.begin(run)
             model, wrapped, options = self.made(out, report)
             inputs = {**self.identity, "key": self.key, "start": self.start.spec.name}
             seal_model(

@@ -11,7 +11,7 @@ import lensaudit as la
 from lensaudit.cli.main import run
 from lensaudit.files import write_json
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.results.manifest import BEGUN, manifest
+from lensaudit.results.manifest import BEGUN, manifest, renew
 
 LIMIT = 2
 
@@ -241,3 +241,71 @@ def test_no_command_takes_over_the_folder_of_another(command, owned, monkeypatch
             assert "name another --out" in said, (other, said)
             assert f"{owned / other}" in said
     assert contents(owned) == before
+
+
+TOOK_LONG = ("know", "worst", "sample", "unlearn", "relearn", "quantize", "judge")
+"""Commands whose result in a named folder no other run of the command replaces."""
+
+
+@pytest.mark.parametrize("command", TOOK_LONG)
+def test_what_took_long_to_make_is_replaced_with_force_alone(command, owned, monkeypatch, capsys):
+    monkeypatch.chdir(owned / "here")
+    line = [*WRITERS[command].split(), "--out", str(owned / command), "--dry-run"]
+    line += ["--method", "int8"] if command == "quantize" else []  # the golden has the usual one
+    before = contents(owned / command)
+    capsys.readouterr()
+
+    assert run(line) == 2
+    assert "or replace it with --force" in capsys.readouterr().err
+    assert run([*line, "--force"]) == 0
+    assert "it is replaced" in capsys.readouterr().err
+    assert contents(owned / command) == before
+
+
+@pytest.mark.parametrize("command", TOOK_LONG)
+def test_force_takes_no_folder_of_another_command(command, owned, monkeypatch, capsys):
+    monkeypatch.chdir(owned / "here")
+    # files of nobody stay beside what is judged: it has no tables of those names
+    for other in ("eval", "sweep", *([] if command == "judge" else ["here"])):
+        place = owned / other
+        assert run([*WRITERS[command].split(), "--out", str(place), "--force"]) == 2, other
+        assert "--force" not in capsys.readouterr().err
+
+
+def test_of_a_run_that_is_replaced_no_file_is_left(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    line = "quantize --source demo/npo --method {} --out q".format
+    assert run(line("nf4").split()) == 0
+    for name in ("mine.txt", "theirs.txt"):
+        (Path("q") / name).write_text("")
+    renew(Path("q"), ["theirs.txt"])  # one of which the manifest says that the run left it
+
+    assert run(line("int8").split()) == 2
+    assert run([*line("int8").split(), "--force"]) == 0
+
+    assert json.loads(Path("q/manifest.json").read_text())["inputs"]["method"] == "int8"
+    assert Path("q/mine.txt").exists()
+    assert not Path("q/theirs.txt").exists()
+    capsys.readouterr()
+    assert run([*line("int8").split(), "--force"]) == 0  # the same again is only read
+    assert "nothing to do" in capsys.readouterr().err
+
+
+def test_an_upgrade_continues_what_only_other_code_made(tmp_path, monkeypatch, capsys):
+    """The key of a folder hashes what a result depends on; the package's code is no part of it."""
+    monkeypatch.chdir(tmp_path)
+    lines = (
+        "quantize --source demo/npo --out q",
+        "worst --source demo/npo --attack greedy --limit 2 --out w",
+    )
+    for line in lines:
+        assert run(line.split()) == 0
+    before = contents(tmp_path / "q"), contents(tmp_path / "w")["facts.csv"]
+    monkeypatch.setattr("lensaudit.auditing.question.code_digest", lambda: "another version")
+    capsys.readouterr()
+
+    for line in lines:
+        assert run(line.split()) == 0
+        assert "nothing to do" in capsys.readouterr().err
+    assert contents(tmp_path / "q").keys() == before[0].keys()
+    assert contents(tmp_path / "w")["facts.csv"] == before[1]
