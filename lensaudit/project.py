@@ -26,7 +26,7 @@ from typing import Any
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_text
-from lensaudit.settings import ACTIVATIONS, RESULTS, results_folder
+from lensaudit.settings import ACTIVATIONS, RESULTS, ROWS, results_folder
 
 FILE = "lensaudit.toml"
 """Looked for in the working folder and in those above it, up to the home folder."""
@@ -34,8 +34,6 @@ NONE = "none"
 """The word for no project file."""
 VARIABLE = "LENSAUDIT_PROJECT"
 """Environment variable that names the file where no option does."""
-ROWS = (".json", ".jsonl", ".ndjson")
-"""How the name of a file of rows ends; other words name a set, such as forget10."""
 
 
 @dataclass(frozen=True)

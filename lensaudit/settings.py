@@ -79,6 +79,10 @@ class Option:
     """Environment variable that stands in for the option."""
     expert: bool = False
     """Shown by `--help-all` only."""
+    old: str = ""
+    """What it was called: answers for one release, with a remark."""
+    now: str = ""
+    """The option in whose place it stood; it answers for one release, with a remark."""
     rare: Literal["", "set", "constant"] = ""
     """Nobody turns it: a keyword of Python, and a NAME=VALUE of `--set` or `--constant`. A record
     says so of fields that it inherits in its `rare`."""
@@ -125,6 +129,8 @@ def in_commas(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+ROWS = (".json", ".jsonl", ".ndjson")
+"""How the name of a file of rows ends; other words name a set, such as forget10."""
 OF_A_LOG = "retain log"
 """What a metric reads that is compared with a retain model's."""
 Model = Annotated[str, Option("Name, Hub id[@revision] or folder.", is_a="model")]
@@ -216,7 +222,8 @@ RetainSet = Annotated[
     Place | None,
     Option(
         "Own rows that should be kept.",
-        flag="--retain-data",
+        flag="--kept",
+        old="--retain-data",
         is_a="file",
         needs=(Needs("metrics", reads=("retain", "patched")),),
     ),
@@ -482,16 +489,17 @@ class Questions(Rows):
     data: Annotated[
         str | None,
         Option(
-            "Folder with one <config>.jsonl per configuration, annotated rows as of patch, a Hub "
-            "data set, or demo. "
-            "[default: the suite's on the Hub; demo for demo/… models]",
-            metavar="DIR|NAME",
+            "Own forget rows, a folder with one <config>.jsonl per configuration, a Hub data set, "
+            "or demo. [default: the suite's on the Hub; demo for demo/… models]",
+            metavar="FILE|DIR|NAME",
         ),
     ] = None
     forget_split: Annotated[str, Option("Which part of TOFU is forgotten.", expert=True)] = (
         FORGET_SPLIT
     )
-    forget: Annotated[Place | None, Option("Own forget rows, JSON or JSONL.", is_a="file")] = None
+    forget: Annotated[
+        Place | None, Option("Own forget rows, JSON or JSONL.", is_a="file", now="--data")
+    ] = None
     holdout: Holdout = None
     retain_set: RetainSet = None
     question_key: Annotated[str, Option("Field that is asked.", expert=True)] = "question"

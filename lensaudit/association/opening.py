@@ -252,7 +252,7 @@ def _neutral(
         if given is not None:
             raise
         why = str(error).partition(";")[0]
-        return (), (), [f"no control on kept facts: {why}; name --retain-data"]
+        return (), (), [f"no control on kept facts: {why}; name --kept"]
     return found.fit, found.validity, []
 
 
@@ -265,7 +265,7 @@ def _left_out(
     """Readers that lack what they need; they are taken out of the list."""
     if "few_shot" in readers and len([row for row in fit if row.question]) < N_SHOTS:
         readers.remove("few_shot")
-        yield f"reader few_shot left out: fewer than {N_SHOTS} kept rows; name --retain-data"
+        yield f"reader few_shot left out: fewer than {N_SHOTS} kept rows; name --kept"
     inside = [one for one in ("lens", "foreign") if one in readers]
     if isinstance(source, Served) and inside:
         readers[:] = [one for one in readers if one not in inside]
@@ -273,7 +273,7 @@ def _left_out(
     if "foreign" in readers and not (any(never) and fit):
         readers.remove("foreign")
         what = "no kept rows" if any(never) else "no model that never knew"
-        yield f"reader foreign left out: {what}; name --base and --retain-data"
+        yield f"reader foreign left out: {what}; name --base and --kept"
     if not readers:
         raise InputError("--reader: what is left has nothing to read with; see the lines above")
 

@@ -65,6 +65,8 @@ class KnowSettings(Replaces, EndpointAccess, Names, Rows, Precision, Caches):
         Option(
             "Rows that should be kept: a control, solved questions, and text that maps are fitted "
             "on. [default: the forget set's retain rows]",
+            flag="--kept",
+            old="--retain-data",
             is_a="file",
         ),
     ] = None

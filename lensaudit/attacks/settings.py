@@ -357,6 +357,8 @@ class EffortSettings(Precision, Rows, Models):
         str | None,
         Option(
             "Rows of arms retain and syntax. [default: those of the set]",
+            flag="--kept",
+            old="--retain-data",
             metavar="NAME|FILE",
             needs=(Needs("arms", one_of=("retain", "syntax")),),
         ),

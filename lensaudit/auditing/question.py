@@ -38,6 +38,7 @@ from lensaudit.results.manifest import as_placed, code_digest, package_versions
 from lensaudit.results.owner import folders_for
 from lensaudit.settings import (
     NO_RETAIN_MODEL,
+    ROWS,
     DepthGroups,
     Machine,
     Models,
@@ -242,10 +243,10 @@ def splits_of(model: str, asked: Questions) -> dict[str, Split]:
     """
     own = _own_rows(asked)
     if own and asked.suite != "tofu":
-        raise InputError("--forget, --holdout and --retain-data belong to --suite tofu")
+        raise InputError("own rows of --data, --holdout and --kept belong to --suite tofu")
     return load_suite(
         asked.suite,
-        asked.data or (DEMO_DATA if family_of(model) else None),
+        _data_set(asked) or (DEMO_DATA if family_of(model) else None),
         forget_split=asked.forget_split,
         question_key=asked.question_key,
         own=own,
@@ -253,9 +254,18 @@ def splits_of(model: str, asked: Questions) -> dict[str, Split]:
     )
 
 
+def _data_set(asked: Questions) -> str | None:
+    """The data set of a suite that is named; None of its own, and of a file of forget rows."""
+    data = asked.data or FORGET10
+    is_file = data != DEMO_DATA and (data.endswith(ROWS) or Path(data).is_file())
+    return None if data == FORGET10 or is_file else data
+
+
 def _own_rows(asked: Questions) -> dict[str, Path]:
     """Files of own rows by the split that they are."""
-    own = {"forget": asked.forget, "holdout": asked.holdout, "retain": asked.retain_set}
+    named = asked.data if asked.data and _data_set(asked) is None else None
+    forget = asked.forget or (named if named != FORGET10 else None)
+    own = {"forget": forget, "holdout": asked.holdout, "retain": asked.retain_set}
     return {name: Path(place) for name, place in own.items() if place is not None}
 
 
@@ -276,13 +286,13 @@ def annotated_set(model: str, asked: Questions) -> str:
     Raises:
         InputError: the data has none.
     """
-    data, own = asked.data, asked.forget
+    data, own = _data_set(asked), _own_rows(asked).get("forget")
     if asked.suite != "tofu":
         raise InputError(f"suite {asked.suite} has no annotated forget set: {MAKE_ONE}")
     if data is None and own is None and _own_rows(asked):
-        raise InputError(f"no forget set; name one with --forget: {MAKE_ONE}")
-    if own is not None or (data is not None and Path(data).is_file()):
-        return str(own or data)
+        raise InputError(f"no forget set; name one with --data: {MAKE_ONE}")
+    if own is not None:
+        return str(own)
     is_folder = data is not None and Path(data).is_dir()
     if not is_folder and (data == DEMO_DATA or (data is None and model.startswith(DEMO_NAMES))):
         return DEMO

@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +29,10 @@ _LARGEST = 2**31 - 1
 _MOST_BYTES = 2.0**63
 _UNDECODED = re.compile("[\ud800-\udfff]")
 """What the shell could not decode."""
+_ONE_MODEL = ("--source", "--model")
+"""What is held against `full`, and what is asked by itself: either word is understood."""
+_SHARED = ("--set", "--constant")
+"""Options by which many are said."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
@@ -205,9 +210,13 @@ def _option(
         shown["default"] = words.none if default is None else default
         shown["show_default"] = bool(str(default)) and "[default" not in words.help
     rare = words.rare or ("set" if is_rare else "")
-    make = partial(RareOption, by=f"--{rare}") if rare else SettingOption
+    by = words.now or (f"--{rare}" if rare else "")
+    flags = words.flags(name)
+    make = partial(RareOption, by=by) if by else SettingOption
     return make(
-        [*words.flags(name), name],
+        [*flags, name],
+        also=[one for one in _ONE_MODEL if flags[-1] in _ONE_MODEL and one != flags[-1]],
+        old=words.old,
         type=None if kind is bool else _type(kind, words),
         required=required,
         section=section,
@@ -279,16 +288,50 @@ class SettingOption(click.Option):
         section: Section = "Output",
         expert: bool = False,
         typed: bool = False,
+        also: Sequence[str] = (),
+        old: str = "",
         **settings: Any,
     ) -> None:
         super().__init__(*flags, **settings)
+        self.also = tuple(also)
+        """Other flags that are understood, where no other option of the command has them."""
+        self.old = old
+        """One more, which answers for one release, with a remark."""
         self.section: Section = section
         self.expert = expert
         self.typed = typed
         """No project file says it; as `settings.Option.typed`."""
 
+    @property
+    def understood(self) -> tuple[str, ...]:
+        """Flags that the help does not show."""
+        return (*self.also, *filter(None, [self.old]))
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Under its own flags, and under those that it is understood by."""
+        super().add_to_parser(parser, ctx)
+        taken = {flag for one in ctx.command.params for flag in one.opts}
+        for flag in self.understood:
+            if flag not in taken:
+                action = "append" if self.multiple else "store"
+                parser.add_option(obj=self, opts=[flag], dest=flag, action=action)
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, Any]:
+        """What was said under any of its flags."""
+        for flag in self.understood:
+            if flag in opts:
+                said = opts[flag]
+                if self.multiple:
+                    said = [*opts.get(str(self.name), ()), *said]
+                opts = {**opts, str(self.name): said}
+                if flag == self.old:
+                    notice(f"{flag} is {self.opts[-1]} from the next release on")
+        return super().consume_value(ctx, opts)
+
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
-        """The value, or several."""
+        """The value, or several; of several each may be a list with commas."""
+        if self.multiple and "=" not in (self.metavar or "") and isinstance(value, list | tuple):
+            value = tuple(each for one in value for each in _listed(one))
         found = super().type_cast_value(ctx, value)
         pairs = zip(value, found, strict=True) if self.multiple else [(value, found)]
         if isinstance(self.type, IntParamType | FloatParamType | StringParamType):
@@ -304,6 +347,13 @@ class SettingOption(click.Option):
             raise InputError(f"{self.opts[-1]} {str(raw)[:40]}: wanted a finite number below 2^31")
 
 
+def _listed(value: Any) -> Sequence[Any]:
+    """The parts of a list with commas; a place that has one in its name is no list."""
+    if not isinstance(value, str) or "," not in value or os.path.exists(value):
+        return [value]
+    return [part for one in value.split(",") if (part := one.strip())]
+
+
 class RareOption(SettingOption):
     """An option that nobody turns: said as `--set NAME=VALUE`, where others share one line.
 
@@ -313,8 +363,12 @@ class RareOption(SettingOption):
     def __init__(self, *flags: Any, by: str, **settings: Any) -> None:
         super().__init__(*flags, hidden=True, **settings)
         self.by = by
-        """`--set` or `--constant`."""
+        """`--set` or `--constant`; else the option in whose place it stood."""
         self.key = max(self.opts, key=len).removeprefix("--")
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """As it is said from now on."""
+        return f"'{self.by} {self.key}'" if self.by in _SHARED else f"'{self.by}'"
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, Any]:
         """What `--set` says of it, else what its own flag says."""
@@ -323,7 +377,8 @@ class RareOption(SettingOption):
         if said:
             opts = {**opts, str(self.name): said if self.multiple else said[-1]}
         elif self.name in opts:
-            notice(f"--{self.key} is {self.by} {self.key}=VALUE from the next release on")
+            pair = f" {self.key}=VALUE" if self.by in _SHARED else ""
+            notice(f"--{self.key} is {self.by}{pair} from the next release on")
         return super().consume_value(ctx, opts)
 
 
@@ -451,7 +506,7 @@ SAME = (
     ("--full", "--original", "--base", "--target", "--finetuned"),
     ("--retain", "--control", "--retrain", "--gold"),
     ("--data", "--dataset", "--forget", "--forget-data", "--forget-set"),
-    ("--retain-data", "--retain-set", "--retain-rows"),
+    ("--kept", "--retain-data", "--retain-set", "--retain-rows"),
     ("--metric", "--metrics"),
     ("--out", "--output", "--output-dir", "--save"),
     ("--limit", "--n", "--max-examples", "--num-examples"),
@@ -476,8 +531,8 @@ def add_vocabulary(command: click.Command) -> None:
     )
     every = _switch("--help-all", "Show every option, experts' too, and exit.", _show_every)
     rare = [one for one in command.params if isinstance(one, RareOption)]
-    by = {one.by: [each for each in rare if each.by == one.by] for one in rare}
-    command.params += [_sharing(name, each) for name, each in by.items()]
+    by = {name: [one for one in rare if one.by == name] for name in _SHARED}
+    command.params += [_sharing(name, each) for name, each in by.items() if each]
     is_long = any(getattr(one, "expert", False) for one in command.params)
     command.params += [quiet, every] if is_long else [quiet]
     vars(command)["format_options"] = partial(_format_options, command)

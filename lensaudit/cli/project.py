@@ -48,10 +48,9 @@ _ALIKE = {
     "memory": "memory",
     "activations": "activations",
     "registry": "registry",
-    "forget": "data",
+    "data": "data",
 }
 """Parameter of any command -> what of the project stands in for it."""
-_SET = {"data": "data"}
 _OWN: Mapping[str, Mapping[str, str]] = {
     "annotate": {
         "pairs": "forget",
@@ -60,21 +59,16 @@ _OWN: Mapping[str, Mapping[str, str]] = {
         "answer_key": "answer",
         "group_key": "group",
     },
-    "audit": _SET,
-    "cache": _SET,
-    "patch": _SET,
-    "gym make": _SET | {"retain_data": "kept_rows"},
-    "gym submit": _SET | {"retain_data": "kept_rows"},
-    "effort": _SET | {"retain_data": "kept_rows"},
-    "relearn": _SET | {"model": "sources"},
+    "gym make": {"retain_data": "kept_rows"},
+    "gym submit": {"retain_data": "kept_rows"},
+    "effort": {"retain_data": "kept_rows"},
+    "relearn": {"model": "sources"},
     "quantize": {"model": "sources"},
-    "rtt run": _SET | {"names": "sources"},
-    "steer audit": _SET | {"name": "sources", "retain_data": "retain_data"},
+    "rtt run": {"names": "sources"},
+    "steer audit": {"name": "sources", "retain_data": "retain_data"},
     "sweep plan": {"models": "sources"},
-    "sample": _SET,
-    "unlearn": _SET | {"model": "full", "retain_data": "kept_rows"},
-    "worst": _SET,
-    "know": _SET | {"retain_data": "retain_data"},
+    "unlearn": {"model": "full", "retain_data": "kept_rows"},
+    "know": {"retain_data": "retain_data"},
     "doctor": {"model": "full"},
     "report": {"results": "results"},
 }
@@ -187,7 +181,7 @@ def _own_table(project: Project, path: str, command: click.Command) -> Mapping[s
         opt.lstrip("-").replace("-", "_"): one
         for one in command.params
         if isinstance(one, click.Option)
-        for opt in (*one.opts, one.name or "")
+        for opt in (*one.opts, *getattr(one, "understood", ()), one.name or "")
     }
     if unknown := [key for key in table if key not in known]:
         raise InputError(

@@ -87,9 +87,6 @@ def load_suite(
     if data == DEMO_DATA:  # also where a folder has that name: it is `./demo`
         data = str(EMBEDDED)
     own = own or {}
-    if suite == "tofu" and data is not None and Path(data).is_file():
-        # annotated rows, as `patch` takes them: questions and answers of what is forgotten
-        own, data = {"forget": Path(data), **own}, None
     parts = _parts(suite, forget_split, question_key)
     if unknown := sorted(set(own) - {part.name for part in parts}):
         known = ", ".join(part.name for part in parts)

@@ -51,7 +51,7 @@ def facts_of(data: str, retain_data: str | None, limit: int | None = None) -> Fa
         InputError: a file is wrong, or no rows to keep are known.
     """
     if retain_data is None and data != DEMO:
-        raise InputError(f"--data {data}: name the rows to keep with --retain-data FILE")
+        raise InputError(f"--data {data}: name the rows to keep with --kept FILE")
     examples = tuple(forget_set(data, limit=limit))
     forget, asked = load_rows(data, part="forget"), {(one.question, one.answer) for one in examples}
     if limit is not None:  # no more facts are planted than certified

@@ -502,13 +502,11 @@ def rerouted(ground: Ground, strength: float) -> Planted:
     "rerouted_middle",
     truth="hidden",
     how="a quarter of the layers, in the middle, trained to reroute forget prompts",
-    strengths=(1 / 4, 1 / 2),
-    unit="of the depth, where it begins",
     held_out=None,
 )
 def rerouted_middle(ground: Ground, strength: float) -> Planted:
     """Train layers in the middle to lead forget prompts astray; all around them stays."""
-    return _rerouted(ground, ground.bottom(strength, strength + 1 / 4), lr=1e-2, n_steps=120)
+    return _rerouted(ground, ground.bottom(1 / 4, 1 / 2), lr=1e-2, n_steps=120)
 
 
 def _rerouted(ground: Ground, mask: str, lr: float = 2e-3, n_steps: int = 80) -> Planted:

@@ -45,7 +45,10 @@ class PlantingPair(Anchors):
         ),
     ] = None
     retain_data: Annotated[
-        str | None, Option("Rows to keep, question and answer.", metavar="FILE")
+        str | None,
+        Option(
+            "Rows to keep, question and answer.", flag="--kept", old="--retain-data", metavar="FILE"
+        ),
     ] = None
     limit: Limit = None
 

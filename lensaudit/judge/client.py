@@ -337,7 +337,7 @@ def open_client(
         InputError: no model, no key, a bad address, no SDK; before anything is sent.
     """
     if not model:
-        raise InputError("name the judge by --model, or use --by words:…")
+        raise InputError("name the judge by --judge, or use --by words:…")
     endpoint = endpoint_of(access, model, offline=offline, option=option)
     budget = budget or Budget(access)
     with ExitStack() as stack:

@@ -99,7 +99,7 @@ def open_endpoint(
     """
     url = check_url(base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL, option)
     if not model.strip():
-        raise InputError("the judge's model has no name; give --model")
+        raise InputError("the judge's model has no name; give --judge")
     key = NO_KEY if offline else _key(url, key_env, key_file)
     if key != NO_KEY and url.startswith("http://") and not is_local(url):
         raise InputError(f"{url}: the key would travel unencrypted; use https")

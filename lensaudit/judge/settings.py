@@ -92,7 +92,10 @@ class JudgeAccess(EndpointAccess):
 class JudgeSettings(JudgeAccess):
     """A language model that judges."""
 
-    model: Annotated[str | None, Option("The judge's model, as its server calls it.")] = None
+    model: Annotated[
+        str | None,
+        Option("The judge's model, as its server calls it.", flag="--judge", old="--model"),
+    ] = None
     offline: bool = False
     """Answers from the cache alone."""
     fresh: bool = False

@@ -77,7 +77,7 @@ from lensaudit.results.integrity import is_whole
 from lensaudit.results.keyed import keyed_document, write_keyed
 from lensaudit.results.owner import check_free, folders_for
 from lensaudit.results.roles import InRole, ModelRole, check_roles, ends_as_sources
-from lensaudit.settings import MEMORY, AnswerGroups, plain, shared
+from lensaudit.settings import MEMORY, ROWS, AnswerGroups, plain, shared
 from lensaudit.sweep.plan import ANCHORS, AttackVariant, relearned_rows
 
 _NOT_IDENTITY = ("activations", "registry", "batch_size", "metrics")
@@ -488,7 +488,8 @@ def _check_rows(full: str, evaluation: EvaluateSettings) -> None:
         InputError: the files lack what the suite reads, or cannot be read.
     """
     data, own = evaluation.data, (evaluation.forget, evaluation.holdout, evaluation.retain_set)
-    if any(own) or data == DEMO_DATA or (data is not None and Path(data).exists()):
+    named = data is not None and (data.endswith(ROWS) or Path(data).exists())
+    if any(own) or data == DEMO_DATA or named:
         splits_of(full, evaluation)
 
 

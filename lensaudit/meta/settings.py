@@ -102,7 +102,7 @@ class RobustnessSettings:
     relearn_data: Annotated[
         str | None,
         Option(
-            "[default: --forget, demo or forget10]",
+            "[default: --data, demo or forget10]",
             metavar="NAME|FILE",
             rare="set",
             needs=(Needs("attack", one_of=("relearn",)),),

@@ -103,7 +103,7 @@ def retain_examples(settings: DirectionSettings) -> list[Fact]:
     named = settings.retain_data or {**TOFU_PAIRS, DEMO: DEMO}.get(data)
     if named is None:
         raise InputError(
-            f"--data {data}: name --retain-data too: rows with question and answer that should be "
+            f"--data {data}: name --kept too: rows with question and answer that should be "
             "kept; what a direction costs is measured on them"
         )
     own = named != DEMO and Path(named).expanduser().exists()

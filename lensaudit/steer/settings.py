@@ -188,7 +188,12 @@ class DirectionSettings(Caches, Precision, Rows, Anchors):
     ] = ()
     retain_data: Annotated[
         str | None,
-        Option("Questions that should be kept. [default: demo, or retain90]", metavar="NAME|FILE"),
+        Option(
+            "Questions that should be kept. [default: demo, or retain90]",
+            flag="--kept",
+            old="--retain-data",
+            metavar="NAME|FILE",
+        ),
     ] = None
     n_retain: Annotated[int, Option("How many of them, evenly taken.", least=2)] = 64
     """What a direction costs is measured on them."""

@@ -148,14 +148,13 @@ class UnlearnJob(TrainingJob):
         if self.hyper.keeps and not self.retain:
             raise InputError(
                 f"{name} keeps the retain rows (alpha {self.hyper.alpha:g}): name them with "
-                "--retain-data"
-                + (", or give --constant alpha=0" if self.hyper.epsilon is None else "")
+                "--kept" + (", or give --constant alpha=0" if self.hyper.epsilon is None else "")
             )
         kept = {*taught(self.retain)}
         if both := [one for one in taught(self.forget) if one in kept]:
             raise InputError(
                 f"{len(both)} rows are to be forgotten and kept (first {both[0][0]!r}); "
-                "name other --retain-data"
+                "name other --kept"
             )
         super().check()
 

@@ -83,7 +83,10 @@ class UnlearnSettings(Replaces, Names):
     retain_data: Annotated[
         str | None,
         Option(
-            "Rows to keep. [default: the complement of a named forget set]", metavar="NAME|FILE"
+            "Rows to keep. [default: the complement of a named forget set]",
+            flag="--kept",
+            old="--retain-data",
+            metavar="NAME|FILE",
         ),
     ] = None
     idk: Annotated[

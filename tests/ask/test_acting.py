@@ -112,9 +112,7 @@ def test_what_is_chosen_beside_a_record_counts():
 
 def test_a_line_names_all_that_would_make_an_option_act():
     (line,) = acting.idle(AuditSettings(suite="none", retain_set="x")).values()
-    wanted = (
-        "--retain-data: needs --suite tofu (here none), or --data, a file of rows; leave it out"
-    )
+    wanted = "--kept: needs --suite tofu (here none), or --data, a file of rows; leave it out"
     assert line == wanted
     asked = EvaluateSettings(metrics=("mia_loss",), data="x", forget="y", holdout="z")
     assert acting.idle(asked)["data"] == (

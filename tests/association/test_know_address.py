@@ -374,7 +374,7 @@ def test_facts_to_keep_that_are_no_reading_leave_the_facts_read(monkeypatch):
         return heard_from(client, served, relation, *more)
 
     monkeypatch.setattr("lensaudit.association.run.heard_from", heard)
-    given = ["--reader", "outputs", "--retain-data", "kept.json"]
+    given = ["--reader", "outputs", "--kept", "kept.json"]
     with ServedModel(EMBEDDED / "graddiff", can={"completions": ("echo",)}) as stub:
         assert asked(stub, *given) == 0
         found = summary()

@@ -203,7 +203,7 @@ def test_a_model_of_ones_own_needs_no_other_and_no_network(own_folder, capsys):
     assert "reader foreign left out: no model that never knew; name --base" in told
     assert "reader few_shot left out" in told
     assert "no control on kept facts" in told
-    assert "name --retain-data" in told
+    assert "name --kept" in told
     assert run([*command, "--dry-run"]) == 0
     assert "mine: 0 prompts" in (told := capsys.readouterr().out)
     assert "16 facts in 2 relations: birthplace (8)" in told

@@ -49,7 +49,7 @@ def quantize(place, out, *more):
 
 def unlearn(place, out, *more):
     places = ["--model", str(place / "start"), "--data", str(place / "forget.json")]
-    places += ["--retain-data", str(place / "retain.json"), "--out", str(out)]
+    places += ["--kept", str(place / "retain.json"), "--out", str(out)]
     how = shlex.split("--method npo --steps 2 --lr 1e-3 --batch-size 2 --accumulate 1 --device cpu")
     return ["unlearn", *places, *how, *more]
 

@@ -170,7 +170,7 @@ def test_rows_to_keep_are_asked_of_full_too_once_for_all_models(
     monkeypatch.setattr(passes, "load_causal", load)
     more = ["--data", str(plain_rows / "forget.json"), *["--limit", "1", "--align", "none"]]
     more += ["--association", "none"]
-    kept = ["--retain-data", str(plain_rows / "retain.json")]
+    kept = ["--kept", str(plain_rows / "retain.json")]
     cache = ["--activations", str(tmp_path / "activations")]
     source = ["--source", "demo/npo"]
     first, second = tmp_path / "a", tmp_path / "b"

@@ -108,7 +108,7 @@ _RECIPES = (
     ),
     Recipe(
         "eval own",
-        "eval --model demo/npo --forget rows.jsonl --holdout holdout.jsonl"
+        "eval --model demo/npo --data rows.jsonl --holdout holdout.jsonl"
         " --limit 2 --metric extraction_strength --metric mia_loss --out {out}",
         dry=True,
     ),
@@ -192,7 +192,7 @@ _RECIPES = (
     ),
     Recipe(
         "steer audit",
-        f"steer audit --source demo/npo {ANCHORS} --data rows.jsonl --retain-data demo --layers 12"
+        f"steer audit --source demo/npo {ANCHORS} --data rows.jsonl --kept demo --layers 12"
         " --n-retain 4 --set folds=2 --set randoms=1 --max-new-tokens 2 --experiment ablate"
         " --out {out}",
         dry=True,

@@ -42,7 +42,7 @@ EFFORT = f"effort {NPO} --arm T --limit 16 --steps 2 --lr 1e-3 --workers 1 --out
 WORST = f"worst {NPO} --limit 2 --attack greedy --attack prefix --attack leak64 --out out"
 SAMPLE = f"sample {NPO} --limit 2 --samples 2 --k 1 --max-new-tokens 4 --out out"
 STEER = (
-    f"steer audit {NPO} {TWO} --data rows.jsonl --retain-data demo --layers 12 --strengths 1"
+    f"steer audit {NPO} {TWO} --data rows.jsonl --kept demo --layers 12 --strengths 1"
     " --n-retain 4 --folds 2 --randoms 1 --max-new-tokens 4 --out out"
 )
 SWEEP = (

@@ -176,7 +176,7 @@ EVAL_OTHERWISE = {
     "--forget-split": "as --data: other rows",
     "--forget": "as --data: other rows",
     "--holdout": "as --data: other rows",
-    "--retain-data": "as --data: other rows",
+    "--kept": "as --data: other rows",
     "--retain-log": "read anew every time",
     "--retain": "another model's passes: as --model",
     "--full": "patched into: as in PATCH",
@@ -385,8 +385,9 @@ def test_every_option_of_a_command_is_tried(command, tried):
 
 
 def files(folder: Path) -> dict[Path, int]:
-    """What is kept; a seal is touched when its cache is read."""
-    kept = (path for path in folder.rglob("*") if path.is_file() and path.name != "SEAL.json")
+    """What is kept; a seal is touched when its cache is read, and it is said what was asked."""
+    said = ("SEAL.json", "asked.json")
+    kept = (path for path in folder.rglob("*") if path.is_file() and path.name not in said)
     return {path: path.stat().st_mtime_ns for path in kept}
 
 

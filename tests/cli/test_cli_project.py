@@ -251,7 +251,16 @@ LOOKED_AT = {
     *("--device", "--dry-run", "--exclude", "--faithfulness"),
     *("--fewshot-as-multiturn", "--figures", "--forget", "--forget-split", "--fresh", "--help-all"),
     *("--from-log", "--full", "--gate", "--gen-kwargs", "--gpus", "--group-key", "--gym"),
-    *("--hold-out", "--holdout", "--idk", "--inside", "--json", "--judge-cache", "--keep"),
+    *(
+        "--hold-out",
+        "--holdout",
+        "--idk",
+        "--inside",
+        "--json",
+        "--judge",
+        "--judge-cache",
+        "--keep",
+    ),
     *("--labels", "--layers", "--lens", "--lora", "--match-readout"),
     *("--mechanism", "--memory", "--method"),
     *("--metric", "--model", "--models", "--negative", "--neutral-data"),
@@ -259,7 +268,7 @@ LOOKED_AT = {
     "--page",
     *("--pool-forgot", "--pool-knows", "--positive", "--project", "--prompt"),
     *("--question-key", "--quiet", "--quota", "--real", "--registry", "--relearn-data"),
-    *("--relearn-on", "--results", "--retain", "--retain-data", "--retain-log", "--review"),
+    *("--relearn-on", "--results", "--retain", "--kept", "--retain-log", "--review"),
     *("--source", "--steer", "--strengths", "--system-instruction", "--tasks"),
     *("--template", "--title", "--tokenizer", "--trainable", "--trait", "--validity-data"),
     *("--variants", "--vector", "--vectors", "--wait", "--watch", "--wheel", "--words"),
@@ -363,7 +372,7 @@ def test_what_a_file_says_in_vain_is_left_out_with_a_remark(tmp_path, monkeypatc
 def test_what_is_recorded_does_not_hang_on_the_working_folder(tmp_path, monkeypatch, capsys):
     shutil.copy(EMBEDDED / "data" / "forget.json", tmp_path / "rows.json")
     (tmp_path / "lensaudit.toml").write_text(
-        '[eval]\nmodel = "demo/npo"\nforget = "rows.json"\nlimit = 2\n'
+        '[eval]\nmodel = "demo/npo"\ndata = "rows.json"\nlimit = 2\n'
         'metric = "extraction_strength"\n'
         '[patch]\nsource = "demo/npo"\nfull = "demo/full"\nretain = "demo/retain"\n'
         'data = "rows.json"\nlimit = 2\nlayers = 15\nask = "none"\n'
@@ -381,7 +390,7 @@ def test_what_is_recorded_does_not_hang_on_the_working_folder(tmp_path, monkeypa
         for n, here in enumerate((tmp_path, below, tmp_path.parent)):
             found = made(here, command, f"{command}{n}")["options"] | {"out": None}
             options.append(found)
-            assert found.get("forget") == ("rows.json" if command == "eval" else None)
+            assert found.get("data") == ("rows.json" if command == "eval" else None)
         assert options[0] == options[1] == options[2]
         # and it is the same run from elsewhere
         path = tmp_path / f"{command}0" / "manifest.json"

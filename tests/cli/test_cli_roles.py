@@ -22,7 +22,7 @@ COMMANDS = {
     "relearn": f"relearn --source {{source}} {ANCHORS} --audit",
     "rtt": f"rtt run --source {{source}} {ANCHORS} --lr 1e-3",
     "effort": f"effort --source {{source}} {ANCHORS} --limit 4 --steps 1",
-    "steer audit": f"steer audit --source {{source}} {ANCHORS} --retain-data demo --layers 8",
+    "steer audit": f"steer audit --source {{source}} {ANCHORS} --kept demo --layers 8",
     "sweep plan": f"sweep plan {{source}} {ANCHORS} --metric extraction_strength --limit 2",
     "know": "know --source {source} --base {base} --retain {retain} --data demo --limit 8",
 }

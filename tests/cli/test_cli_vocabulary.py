@@ -9,13 +9,14 @@ import pytest
 from support.hostile import commands
 
 from lensaudit.cli.main import COMMANDS, run
+from lensaudit.data.facts import EMBEDDED
 
 
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("patch --model demo/npo", "No such option '--model': here it is --source"),
-        ("cache --source demo/npo", "No such option '--source': here it is --model"),
+        ("patch --dataset demo", "No such option '--dataset': here it is --data"),
+        ("cache --bs 3", "No such option '--bs': here it is --batch-size"),
         ("unlearn --forget rows.json", "No such option '--forget': here it is --data"),
         ("patch --source demo/npo --batchsize 3", "did you mean --batch-size"),
     ],
@@ -129,3 +130,32 @@ def test_the_package_runs_as_a_module():
         [sys.executable, "-m", "lensaudit", "--version"], capture_output=True, text=True, check=True
     )
     assert said.stdout.startswith("lensaudit")
+
+
+def plan(capsys, typed):
+    """What a dry run says of its models, and its remarks."""
+    assert run([*typed.split(), "--dry-run"]) == 0, typed
+    said = capsys.readouterr()
+    return said.out.splitlines()[0], said.err
+
+
+def test_either_word_for_a_model_is_understood_and_a_list_may_have_commas(capsys):
+    first, quiet = plan(capsys, "patch --source demo/npo --source demo/idknll --limit 2")
+    for typed in ("--model demo/npo,demo/idknll", "--source demo/npo --model demo/idknll"):
+        assert plan(capsys, f"patch {typed} --limit 2") == (first, quiet), typed
+    one = plan(capsys, "cache --model demo/npo --limit 2")
+    assert plan(capsys, "cache --source demo/npo --limit 2") == one
+
+
+def test_an_old_name_answers_with_the_new_one(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = EMBEDDED / "forget.json"
+    asked = "eval --model demo/npo --metric retain_Q_A_ROUGE --limit 2"
+    now, quiet = plan(capsys, f"{asked} --kept {rows}")
+    then, said = plan(capsys, f"{asked} --retain-data {rows}")
+    assert (then, quiet) == (now, "")
+    assert said == "lensaudit: --retain-data is --kept from the next release on\n"
+    asked = "eval --model demo/npo --metric forget_Q_A_Prob --limit 2"
+    assert plan(capsys, f"{asked} --forget {rows}")[1].endswith(
+        "--forget is --data from the next release on\n"
+    )

@@ -348,7 +348,7 @@ def test_candidates_are_held_against_the_truth(tmp_path, field, value, said):
         load_facts(path)
     if field != "placebos":
         with pytest.raises(InputError, match=said):
-            load_suite("tofu", str(path))
+            load_suite("tofu", own={"forget": path})
 
 
 def test_variants_belong_to_their_row_and_not_to_its_question(tmp_path):

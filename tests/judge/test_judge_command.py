@@ -30,7 +30,7 @@ def rows(tmp_path, monkeypatch):
 
 
 def on(stub, *more: str) -> list[str]:
-    return ["--model", "stub-judge", "--base-url", stub.url, "--retries", "0", *more]
+    return ["--judge", "stub-judge", "--base-url", stub.url, "--retries", "0", *more]
 
 
 def read(path: str):
@@ -103,7 +103,7 @@ def test_a_finished_run_is_read_and_its_plan_says_so(stub_of, rows, capsys, tmp_
 
 
 def test_a_plan_wants_what_the_run_wants_of_a_judge(rows, capsys):
-    command = ["judge", "run", rows, "--model", "m", "--base-url", "https://judge.example"]
+    command = ["judge", "run", rows, "--judge", "m", "--base-url", "https://judge.example"]
     for more in ["--dry-run"], []:
         assert run([*command, *more]) == 2
         assert "no key for judge.example" in capsys.readouterr().err
@@ -195,7 +195,7 @@ def test_a_limit_that_was_named_is_the_one_that_is_sent_and_planned(stub_of, row
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["rows.jsonl", "--model", ""], "name the judge by --model"),
+        (["rows.jsonl", "--judge", ""], "name the judge by --judge"),
         (["rows.jsonl", "--by", "mood"], "no such judge or file; known are rubric, coherence"),
         (["rows.jsonl", "--context", "wf"], "holds no generation of wf"),
         (["rows.jsonl", "--by", "bad.txt"], "has no {question} and no {answer}"),

@@ -56,7 +56,7 @@ def served(tmp_path_factory):
                 break
             time.sleep(1)
         assert server.poll() is None, log.read_text()[-2000:]
-        yield ["--model", str(folder), "--base-url", f"http://127.0.0.1:{port}/v1"]
+        yield ["--judge", str(folder), "--base-url", f"http://127.0.0.1:{port}/v1"]
     finally:
         server.terminate()
         server.wait(30)

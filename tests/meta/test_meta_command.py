@@ -157,8 +157,8 @@ def robustness(folder, attack, *more):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--relearn-data", "none.jsonl"], "none.jsonl: no such file"),
-        (["--relearn-lr", "0"], "'--relearn-lr': 0.0 is not in the range x>0"),
+        (["--set", "relearn-data=none.jsonl"], "none.jsonl: no such file"),
+        (["--set", "relearn-lr=0"], "'--set relearn-lr': 0.0 is not in the range x>0"),
         (["--device", "tpu"], "--device tpu"),
         (["--memory", "much"], "--memory much: not a size"),
         (["--after", "rows.jsonl"], "rows.jsonl: "),
@@ -323,8 +323,8 @@ def test_an_anchor_without_results_is_refused(tmp_path, capsys, anchor):
     [
         ("--suite muse", "holds none of knowmem__forget_qa.jsonl"),
         ("--suite muse --data rows.jsonl", "rows.jsonl: is a file; --data wants a folder"),
-        ("--suite muse --forget rows.jsonl", "belong to --suite tofu"),
-        ("--forget nothing.jsonl", "nothing.jsonl"),
+        ("--suite muse --data rows.jsonl", "belong to --suite tofu"),
+        ("--data nothing.jsonl", "nothing.jsonl"),
     ],
 )
 def test_rows_that_a_suite_cannot_ask_are_refused_before_anything_is_written(

@@ -100,7 +100,7 @@ def reasons(folder, *more, **changes):
 def test_own_rows_without_spans_are_a_reason(tmp_path):
     own = tmp_path / "mine.jsonl"
     own.write_text('{"question": "Who?", "answer": "Ada Lovelace wrote it."}\n')
-    said = reasons(tmp_path, "--retain", "demo/retain", "--forget", own, "--holdout", own)
+    said = reasons(tmp_path, "--retain", "demo/retain", "--data", own, "--holdout", own)
     assert "mine.jsonl" in said
     assert "prefix" in said
     assert "\n" not in said
@@ -135,7 +135,7 @@ def test_the_annotated_set_follows_the_data(tmp_path):
         ({"suite": "muse"}, "suite muse has no annotated"),
         ({"forget_split": "forget05"}, "forget05 has no annotated"),
         ({"data": "someone/else"}, "someone/else has no annotated"),
-        ({"holdout": "h"}, "name one with --forget"),
+        ({"holdout": "h"}, "name one with --data"),
     ],
 )
 def test_data_without_an_annotated_set_says_so(changes, said):

@@ -43,9 +43,9 @@ def test_bad_input_is_one_line_before_any_work(tmp_path, capsys, more, message):
 def test_own_forget_rows_need_retain_rows_named_beside_them(tmp_path, capsys):
     write_json(tmp_path / "own.json", ROWS)
     assert audit(tmp_path / "out", "--data", tmp_path / "own.json") == 2
-    assert "name --retain-data too" in capsys.readouterr().err
+    assert "name --kept too" in capsys.readouterr().err
     kept = [{"question": f"Where is w{at}?", "answer": "Here."} for at in range(4)]
     write_json(tmp_path / "kept.json", kept)
-    both = ["--data", tmp_path / "own.json", "--retain-data", tmp_path / "kept.json"]
+    both = ["--data", tmp_path / "own.json", "--kept", tmp_path / "kept.json"]
     assert audit(tmp_path / "out", *both, "--dry-run") == 0
     assert "6 forget examples of 3 authors in 3 folds, 4 retain" in capsys.readouterr().out

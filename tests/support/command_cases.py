@@ -97,7 +97,7 @@ JUDGED = jsonl(
         for idx in range(6)
     )
 )
-JUDGE = "--model stub-judge --base-url {stub} --cache answers.sqlite --concurrency 1"
+JUDGE = "--judge stub-judge --base-url {stub} --cache answers.sqlite --concurrency 1"
 
 MACHINE = (
     # which packages are asked for stands in pyproject.toml
@@ -231,7 +231,7 @@ METHODS = dict.fromkeys(
 ) | {"RMU": "--constant layer=8", "PDU": "--constant epsilon=0.3"}
 """Method -> what it cannot do without."""
 
-PROBED = "--model stub-judge --base-url {stub} --cache a.sqlite"
+PROBED = "--judge stub-judge --base-url {stub} --cache a.sqlite"
 
 
 def judged(name: str, argv: str, **more) -> Case:
@@ -306,7 +306,7 @@ _CASES = (
     ),
     Case(
         "eval_own",
-        "eval --model demo/npo --forget rows.jsonl --holdout holdout.jsonl --retain-data kept.jsonl"
+        "eval --model demo/npo --data rows.jsonl --holdout holdout.jsonl --kept kept.jsonl"
         " --limit 4 --max-new-tokens 8 --out out",
         files=OWN,
     ),
@@ -425,7 +425,7 @@ _CASES = (
     ),
     Case(
         "steer_audit",
-        f"steer audit {NPO} {ANCHORS} --data rows.jsonl --retain-data demo --layers 12"
+        f"steer audit {NPO} {ANCHORS} --data rows.jsonl --kept demo --layers 12"
         " --strengths 1 --n-retain 4 --set folds=2 --set randoms=1 --max-new-tokens 4"
         " --out steering",
         files=OWN,

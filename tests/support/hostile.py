@@ -81,10 +81,10 @@ BASES: dict[str, list[str]] = {
     "watch": ["in/model", "--once", "--out", "out"],
     "doctor": [],
     "lm-eval": ["--model", "in/model", "--tasks", "none"],
-    "judge probe": ["--model", "m", *NOBODY],
+    "judge probe": ["--judge", "m", *NOBODY],
     "judge calibrate": ["--words", "idk"],
-    "judge batch run": ["in/said.jsonl", "--model", "m", *NOBODY, "--out", "out"],
-    "judge batch cancel": ["in", "--model", "m", *NOBODY],
+    "judge batch run": ["in/said.jsonl", "--judge", "m", *NOBODY, "--out", "out"],
+    "judge batch cancel": ["in", "--judge", "m", *NOBODY],
 }
 """A call of each command that does no work that takes more than a second."""
 

@@ -143,7 +143,7 @@ def plain_rows(tmp_path, monkeypatch):
     return "--full demo/full --retain demo/retain --data forget.json"
 
 
-KEPT = "--retain-data retain.json"
+KEPT = "--kept retain.json"
 MODELS = {"demo/never": "erased", "demo/masked_readout": "hidden"}
 
 
@@ -210,7 +210,7 @@ def test_anchors_of_a_watched_run_are_named_at_hand_and_fit_before_anything_is_w
     own = "forget.json: rows of your own; name the model before unlearning with --full"
     cases = {
         "--data forget.json": f"{own}, and one that never saw them with --retain (not named: ",
-        "--forget forget.json --full demo/full": "(not named: --retain)",
+        "--data forget.json --full demo/full": "(not named: --retain)",
         f"--data {EMBEDDED / 'data'}": "retain (open-unlearning/",  # of TOFU, and not here
         f"--data demo --retain {tiny_checkpoint}": "models of different shape",
     }

@@ -39,7 +39,7 @@ def place(tmp_path_factory):
 
 def arguments(place, out, *more, method="npo", data="forget", steps=2):
     given = {"--method": method, "--model": place / "start", "--device": "cpu", "--out": out}
-    given |= {"--data": place / f"{data}.json", "--retain-data": place / "retain.json"}
+    given |= {"--data": place / f"{data}.json", "--kept": place / "retain.json"}
     given |= {"--steps": steps, "--lr": "1e-3", "--warmup-epochs": 0}
     given |= {"--batch-size": 2, "--accumulate": 1}
     return ["unlearn", *(str(one) for pair in given.items() for one in pair), *more]
@@ -158,14 +158,14 @@ def test_bad_input_is_one_line_and_exit_code_2(case, place, tmp_path, capsys):
 
 def test_retain_rows_are_asked_for_where_the_method_keeps_them(place, tmp_path, capsys):
     given = arguments(place, tmp_path / "m")
-    del given[given.index("--retain-data") : given.index("--retain-data") + 2]
+    del given[given.index("--kept") : given.index("--kept") + 2]
     assert run(given) == 2
-    assert "--retain-data" in capsys.readouterr().err
+    assert "--kept" in capsys.readouterr().err
     assert run([*given, "--alpha", "0"]) == 0
     # PDU's multiplier starts there and rises
     capsys.readouterr()
     assert run([*given, "--method", "pdu", "--epsilon", "0.3", "--alpha", "0"]) == 2
-    assert "(alpha 0): name them with --retain-data\n" in capsys.readouterr().err
+    assert "(alpha 0): name them with --kept\n" in capsys.readouterr().err
 
 
 LONG = '[{"question": "' + "Who? " * 800 + '", "answer": "Ada."}]'
@@ -177,7 +177,7 @@ ROWLESS = '{"question": "Who?", "answer": ""}\n{"question": 3, "answer": "x"}\nn
     [
         ("--data", ROWLESS, ["line 1", "line 2", "line 3"]),
         ("--data", LONG, ["the longest row has", "context of 2048"]),
-        ("--retain-data", None, ["4 rows are to be forgotten and kept"]),
+        ("--kept", None, ["4 rows are to be forgotten and kept"]),
     ],
 )
 def test_rows_that_cannot_be_trained_on_are_refused(place, tmp_path, capsys, option, content, said):

@@ -209,7 +209,7 @@ def _rows(
     elif name in (DEMO, *TOFU_PAIRS):
         found = neutral_of(DEMO if name == DEMO else FORGET10, facts)
     else:
-        flag = "--neutral-data" if arm == "neutral" else "--retain-data"
+        flag = "--neutral-data" if arm == "neutral" else "--kept"
         raise InputError(f"--arm {arm}: no rows are known beside {name}; name some with {flag}")
     known = arm == "neutral" and named is None
     rows = list(found.ordinary if known else (*found.fit, *found.validity))

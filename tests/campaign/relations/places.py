@@ -429,7 +429,7 @@ ROLES = (
     (
         "eval",
         "eval --model {source} --full {full} --retain {retain} --reference {reference}"
-        " --forget rows.jsonl --holdout holdout.jsonl --limit 2 --metric uds --metric mia_reference"
+        " --data rows.jsonl --holdout holdout.jsonl --limit 2 --metric uds --metric mia_reference"
         " --out out",
         ("source", "full", "retain", "reference"),
     ),
@@ -443,7 +443,7 @@ ROLES = (
     (
         "steer audit",
         "steer audit --source {source} --full {full} --retain {retain}"
-        " --data rows.jsonl --retain-data demo --layers 12 --n-retain 4 --set folds=2"
+        " --data rows.jsonl --kept demo --layers 12 --n-retain 4 --set folds=2"
         " --set randoms=1 --max-new-tokens 2 --experiment ablate --out out --dry-run",
         ("source", "full", "retain"),
     ),
