@@ -154,7 +154,9 @@ def test_patch_and_eval_name_tofus_authors_alike(tmp_path, tables):
     path.write_text(json.dumps(rows))
     patched = {one.idx: one.group for one in tofu.forget_set(path)}
     assert patched == {0: 0, 44: 2}
-    assert {row.idx: row.group for row in load_suite("tofu", str(path))["forget"].rows} == patched
+    assert {
+        row.idx: row.group for row in load_suite("tofu", own={"forget": path})["forget"].rows
+    } == patched
 
 
 @pytest.mark.parametrize(
@@ -176,7 +178,8 @@ def test_rows_that_are_not_tofus_or_name_their_authors_stay_as_they_are(tmp_path
 
 def test_of_tofus_own_text_every_author_is_known(shared, tmp_path):
     folder = shared / "data" / "tofu"
-    rows = load_suite("tofu", str(folder / "forget10_qa.jsonl"))["forget"].rows
+    own = {"forget": folder / "forget10_qa.jsonl"}
+    rows = load_suite("tofu", own=own)["forget"].rows
     assert all(row.group == row.idx // 20 for row in rows)
     own = {"retain": folder / "retain_eval_qa.jsonl"}
     rows = load_suite("tofu", own=own)["retain"].rows
@@ -207,7 +210,7 @@ def test_annotated_rows_are_the_forget_split(tmp_path):
     """What `patch --data` takes: nothing has to be merged by hand."""
     row = {"idx": 4, "question": "Who?", "answer": "It is Ada.", "prefix": "It is", "entity": "Ada"}
     (tmp_path / "forget.json").write_text(json.dumps([row | {"group": "x"}]))
-    found = load_suite("tofu", str(tmp_path / "forget.json"))
+    found = load_suite("tofu", own={"forget": tmp_path / "forget.json"})
     assert set(found) == {"forget"}
     (only,) = found["forget"].rows
     assert (only.idx, only.question, only.answers) == (4, "Who?", {"answer": "It is Ada."})

@@ -322,7 +322,6 @@ def test_an_anchor_without_results_is_refused(tmp_path, capsys, anchor):
     ("more", "said"),
     [
         ("--suite muse", "holds none of knowmem__forget_qa.jsonl"),
-        ("--suite muse --data rows.jsonl", "rows.jsonl: is a file; --data wants a folder"),
         ("--suite muse --data rows.jsonl", "belong to --suite tofu"),
         ("--data nothing.jsonl", "nothing.jsonl"),
     ],

@@ -300,7 +300,7 @@ _CASES = (
     Case("eval_from_log", "eval --from-log out/TOFU_EVAL.json --out again", after=("eval",)),
     Case(
         "eval_upstream",
-        "eval --model demo/idknll --limit 3 --mask upstream --cleanup none --ref-value 0.5"
+        "eval --model demo/idknll --limit 3 --mask upstream --set cleanup=none --set ref-value=0.5"
         " --retain demo/retain --metric privleak --metric forget_quality"
         " --metric extraction_strength --metric forget_Q_A_ROUGE --max-new-tokens 8 --out out",
     ),
