@@ -320,13 +320,21 @@ class SettingOption(click.Option):
         """What was said under any of its flags."""
         for flag in self.understood:
             if flag in opts:
-                said = opts[flag]
-                if self.multiple:
-                    said = [*opts.get(str(self.name), ()), *said]
-                opts = {**opts, str(self.name): said}
+                opts = self.joined(opts, opts[flag], flag)
                 if flag == self.old:
                     notice(f"{flag} is {self.opts[-1]} from the next release on")
         return super().consume_value(ctx, opts)
+
+    def joined(self, opts: Mapping[str, Any], said: Any, flag: str) -> Mapping[str, Any]:
+        """What was said, with what was said under another flag; of several values both count.
+
+        Raises:
+            InputError: there is one value, and it was said twice.
+        """
+        name, own = str(self.name), max(self.opts, key=len)
+        if name in opts and not self.multiple:
+            raise InputError(f"{own} and {flag}: are one option; say it once")
+        return {**opts, name: [*opts.get(name, ()), *said] if self.multiple else said}
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         """The value, or several; of several each may be a list with commas."""
@@ -365,20 +373,23 @@ class RareOption(SettingOption):
         self.by = by
         """`--set` or `--constant`; else the option in whose place it stood."""
         self.key = max(self.opts, key=len).removeprefix("--")
+        self.is_shared = by in _SHARED
+        self.said_as = f"{by} {self.key}" if self.is_shared else by
+        """From the next release on; of a shared one `=VALUE` follows."""
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
         """As it is said from now on."""
-        return f"'{self.by} {self.key}'" if self.by in _SHARED else f"'{self.by}'"
+        return f"'{self.said_as}'"
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, Any]:
         """What `--set` says of it, else what its own flag says."""
         pairs = [one.partition("=") for one in opts.get(_dest(self.by)) or ()]
         said = [value for key, _, value in pairs if _as_key(key) == self.key]
         if said:
-            opts = {**opts, str(self.name): said if self.multiple else said[-1]}
+            opts = self.joined(opts, said if self.multiple else said[-1], self.said_as)
         elif self.name in opts:
-            pair = f" {self.key}=VALUE" if self.by in _SHARED else ""
-            notice(f"--{self.key} is {self.by}{pair} from the next release on")
+            value = "=VALUE" if self.is_shared else ""
+            notice(f"--{self.key} is {self.said_as}{value} from the next release on")
         return super().consume_value(ctx, opts)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import click
 
 from lensaudit.cli.main import cli
+from lensaudit.cli.options import RareOption
 
 SHARED = {
     "quiet",
@@ -150,6 +151,9 @@ class Choice:
         """As it is typed."""
         if self.value is None:
             return []
+        shared, _, name = self.flag.partition(" ")
+        if name:
+            return [shared, f"{name}={self.value}"]
         return [self.flag] if self.value == "" else [self.flag, self.value]
 
 
@@ -229,7 +233,9 @@ def options(command: str) -> list[click.Option]:
 
 
 def flag(one: click.Option) -> str:
-    """The long form."""
+    """The long form; of an option that nobody turns `--set` and its name."""
+    if isinstance(one, RareOption) and one.is_shared:
+        return one.said_as
     return max(one.opts, key=len)
 
 

@@ -110,9 +110,16 @@ def test_what_nobody_turns_is_said_as_name_and_value(capsys, tmp_path, monkeypat
         (("--set", "weight-decay"), "wanted NAME=VALUE, as --set warmup-epochs=VALUE"),
         (("--set", "strength=3"), "--set strength: no such name here"),
         (("--constant", "strenght=3"), "did you mean strength?"),
+        (
+            ("--strength", "3", "--constant", "strength=4"),
+            "--strength and --constant strength: are",
+        ),
+        (("--model", "demo/npo", "--source", "demo/npo"), "--model and --source: are one option"),
     ],
 )
-def test_a_pair_that_names_nothing_is_refused(typed, wanted, capsys):
+def test_a_pair_that_names_nothing_and_a_value_that_is_said_twice_are_refused(
+    typed, wanted, capsys
+):
     assert unlearn(*typed) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert wanted in line

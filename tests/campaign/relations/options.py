@@ -185,7 +185,7 @@ def acts(seed: int) -> Iterator[tuple]:
     for name in WHOLE:
         recipe = RECIPES[name]
         for one in options(recipe.command):
-            words = recipe.argv.split()
+            words = re.split("[ =]", recipe.argv)
             same = (str(one.default), "none", MEANT.get((name, one.name)), *words)
             taken = [x for x in values(one)[0] if x not in same]
             said = any(opt in recipe.argv.split() for opt in one.opts)
