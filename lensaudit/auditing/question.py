@@ -246,7 +246,7 @@ def splits_of(model: str, asked: Questions) -> dict[str, Split]:
         raise InputError("own rows of --data, --holdout and --kept belong to --suite tofu")
     return load_suite(
         asked.suite,
-        _data_set(asked) or (DEMO_DATA if family_of(model) else None),
+        own_data(asked.data)[0] or (DEMO_DATA if family_of(model) else None),
         forget_split=asked.forget_split,
         question_key=asked.question_key,
         own=own,
@@ -254,17 +254,9 @@ def splits_of(model: str, asked: Questions) -> dict[str, Split]:
     )
 
 
-def _data_set(asked: Questions) -> str | None:
-    """The data set of a suite that is named; None of its own, and of a file of forget rows."""
-    data = asked.data or FORGET10
-    is_file = data != DEMO_DATA and (data.endswith(ROWS) or Path(data).is_file())
-    return None if data == FORGET10 or is_file else data
-
-
 def _own_rows(asked: Questions) -> dict[str, Path]:
     """Files of own rows by the split that they are."""
-    named = asked.data if asked.data and _data_set(asked) is None else None
-    forget = asked.forget or (named if named != FORGET10 else None)
+    forget = asked.forget or own_data(asked.data)[1]
     own = {"forget": forget, "holdout": asked.holdout, "retain": asked.retain_set}
     return {name: Path(place) for name, place in own.items() if place is not None}
 
@@ -286,13 +278,13 @@ def annotated_set(model: str, asked: Questions) -> str:
     Raises:
         InputError: the data has none.
     """
-    data, own = _data_set(asked), _own_rows(asked).get("forget")
+    data, own = own_data(asked.data)[0], _own_rows(asked)
     if asked.suite != "tofu":
         raise InputError(f"suite {asked.suite} has no annotated forget set: {MAKE_ONE}")
-    if data is None and own is None and _own_rows(asked):
+    if "forget" in own:
+        return str(own["forget"])
+    if data is None and own:
         raise InputError(f"no forget set; name one with --data: {MAKE_ONE}")
-    if own is not None:
-        return str(own)
     is_folder = data is not None and Path(data).is_dir()
     if not is_folder and (data == DEMO_DATA or (data is None and model.startswith(DEMO_NAMES))):
         return DEMO
@@ -334,13 +326,18 @@ def asked_of_eval(settings: AuditSettings, **own: Any) -> EvaluateSettings:
 
 
 def own_data(data: str | None) -> tuple[str | None, Path | None]:
-    """The suite's data and own forget rows: a known set, a folder of TOFU's files, or rows."""
-    if data in (None, FORGET10):
+    """The suite's data and own forget rows, of what `--data` names.
+
+    A known set, a folder of TOFU's files, a file of rows, or a data set of the Hub.
+    """
+    if data is None or data == FORGET10:
         return None, None
     if data == DEMO:
         return DEMO_DATA, None
-    path = Path(data or "").expanduser()
-    return (str(path), None) if path.is_dir() else (None, path)
+    path = Path(data).expanduser()
+    if path.is_dir():
+        return str(path), None
+    return (None, path) if path.is_file() or data.endswith(ROWS) else (data, None)
 
 
 def anchor_of(names: Sequence[str], settings: AuditSettings) -> str | None:
