@@ -26,7 +26,7 @@ from lensaudit.results.manifest import (
     signed,
     signed_object,
 )
-from lensaudit.results.owner import OTHERWISE, check_free
+from lensaudit.results.owner import OTHERWISE, check_free, other_owner
 from lensaudit.results.question import LOOKED_AT_BYTES
 from lensaudit.results.reading import Record, document, json_object, part, read_as
 
@@ -128,7 +128,7 @@ class RunFolder:
             own = usual.with_name(f"{usual.name}-{self.key[:8]}")
             self.tell(f"{usual}: {what}; {GOES} {own}")
             return own
-        if not (self.force and OTHERWISE in other):
+        if not (self.force and self._is_of_command):
             raise InputError(f"{usual}: {other}")
         self.tell(f"{usual}: {what}; {REPLACED}")
         return usual
@@ -141,6 +141,12 @@ class RunFolder:
         except InputError as error:
             return str(error).removeprefix(f"{self.usual}: ")
         return None
+
+    @property
+    def _is_of_command(self) -> bool:
+        """Did this command begin or finish what is in the usual folder?"""
+        marks = (self.usual / one for one in (MANIFEST, BEGUN))
+        return other_owner(self.usual, self.command) is None and any(one.exists() for one in marks)
 
     @property
     def is_done(self) -> bool:
