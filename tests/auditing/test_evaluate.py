@@ -2,6 +2,7 @@ import dataclasses
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import lensaudit as la
 from lensaudit.auditing.evaluate import evaluate_into, plan_evaluation
+from lensaudit.auditing.question import own_data
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import InputError, VerificationError, WorkError
 from lensaudit.evaluation import depth
@@ -183,3 +185,13 @@ def test_a_log_that_does_not_fit_is_refused_by_run_and_plan_before_anything_is_w
         with pytest.raises(InputError, match="made with other rows of forget"):
             work("demo/npo", asked, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_data_names_a_known_set_a_folder_rows_or_a_set_of_the_hub(tmp_path):
+    (rows := tmp_path / "rows.csv").write_text("")
+    assert own_data(None) == own_data("forget10") == (None, None)
+    assert own_data("demo") == ("demo", None)
+    assert own_data(str(tmp_path)) == (str(tmp_path), None)
+    assert own_data(str(rows)) == (None, rows)
+    assert own_data("gone.jsonl") == (None, Path("gone.jsonl"))
+    assert own_data("locuslab/TOFU") == ("locuslab/TOFU", None)
