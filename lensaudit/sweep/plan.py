@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from lensaudit import __version__
+from lensaudit.auditing.question import own_data
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO as DEMO_ROWS
 from lensaudit.errors import InputError
@@ -335,13 +336,14 @@ def relearned_rows(asked: Questions, named: Place | None) -> str:
         asked: what the model is asked.
         named: other rows, where the user wants them relearned.
     """
-    if named or asked.forget:
-        return str(named or asked.forget)
-    if asked.data == DEMO_DATA:
+    data, own = own_data(asked.data)
+    if rows := named or asked.forget or own:
+        return str(rows)
+    if data == DEMO_DATA:
         return DEMO_ROWS
-    if asked.data is not None and Path(asked.data).is_dir():
+    if data is not None and Path(data).is_dir():
         for suffix in ("", "_perturbed"):
-            file = Path(asked.data) / f"{asked.forget_split}{suffix}.jsonl"
+            file = Path(data) / f"{asked.forget_split}{suffix}.jsonl"
             if file.is_file():
                 return str(file)
     return asked.forget_split

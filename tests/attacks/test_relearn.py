@@ -132,6 +132,14 @@ def test_every_command_shows_a_demo_model_the_same_rows_in_the_same_order(tmp_pa
     assert rows_hash(job.rows) == rows_hash(swept) == rows_hash(attacked)
 
 
+def test_own_rows_are_relearned_whichever_field_names_them(tmp_path):
+    own = str(tmp_path / "rows.jsonl")
+    for conditions in (UnitConditions(data=own), UnitConditions(forget=own)):
+        assert relearned_rows(conditions, None) == own
+    assert relearned_rows(UnitConditions(data="demo"), None) == "demo"
+    assert relearned_rows(UnitConditions(data=own), "others.jsonl") == "others.jsonl"
+
+
 N_STEPS = 4
 
 
