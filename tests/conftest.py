@@ -146,6 +146,16 @@ def _shared_bridges(request, _of_the_run) -> None:
         share_answers(_of_the_run)
 
 
+@pytest.fixture(scope="module")
+def one_type() -> Iterator[None]:
+    """As where memory holds no model in a second type of numbers: asking in them is left out."""
+    from lensaudit.patching.asking import Questions
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Questions, "types", lambda asking, source: [])
+        yield
+
+
 @pytest.fixture
 def ends() -> Iterator[None]:
     """`full` and `retain` may be sources, as in a sweep: what is known of them is looked for."""

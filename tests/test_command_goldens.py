@@ -25,8 +25,8 @@ def stage(tmp_path_factory):
 
 
 SLOWER = {
-    *("refused", "demo", "patch_prefix", "sweep_run", "sweep_verify", "watch", "patch_two"),
-    *("patch_oracle", "patch_uds_lens", "patch_boundary"),
+    *("refused", "demo", "demo_again", "patch_prefix", "sweep_run", "sweep_verify", "watch"),
+    *("patch_two", "patch_oracle", "patch_uds_lens", "patch_boundary", "sweep_status"),
 }
 """Variants of what another golden holds, or tens of seconds: run under `slow`."""
 

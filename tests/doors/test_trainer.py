@@ -88,7 +88,7 @@ def logged(trainer):
 
 
 @pytest.fixture(scope="module")
-def run(tokenizer, tmp_path_factory):
+def run(tokenizer, tmp_path_factory, one_type):
     """A run of four steps with two saves, audited."""
     root = tmp_path_factory.mktemp("trained")
     heard = Heard()

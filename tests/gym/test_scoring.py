@@ -29,7 +29,7 @@ MODELS = ("permuted", "permuted_turned", "split_layers", "absent")
 
 
 @pytest.fixture(scope="module")
-def gym(tmp_path_factory):
+def gym(tmp_path_factory, one_type):
     folder = tmp_path_factory.mktemp("gym")
     make(MakeSettings(mechanism=MODELS, limit=8, out=folder))
     settings = ScoreSettings(gym=folder, auditor=("uds", "greedy"), limit=8)

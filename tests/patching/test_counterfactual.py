@@ -38,7 +38,7 @@ TRUTH = {
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(tmp_path_factory, one_type):
     """Every model in one sweep, and the folder of their results."""
     out = tmp_path_factory.mktemp("alone")
     with ends_as_sources():

@@ -52,7 +52,7 @@ def examined_alone(audit, found, neutral, name=None, **settings):
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory):
+def bench(tmp_path_factory, one_type):
     """Examined sources of the embedded family, a few examples of each author."""
     folder = tmp_path_factory.mktemp("evidence")
     models = {

@@ -26,7 +26,7 @@ def test_a_widened_model_computes_the_same():
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def found(tmp_path_factory, one_type):
     """Members of the embedded family, wider; `full` twice as deep, too."""
     folder = tmp_path_factory.mktemp("sizes")
     sources = [
