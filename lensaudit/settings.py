@@ -86,6 +86,8 @@ class Option:
     rare: Literal["", "set", "constant"] = ""
     """Nobody turns it: a keyword of Python, and a NAME=VALUE of `--set` or `--constant`. A record
     says so of fields that it inherits in its `rare`."""
+    commas: bool = False
+    """A list in one text; said again, or given as several, its parts are joined by commas."""
     typed: bool = False
     """Runs, sends, overwrites or deletes something: a person says so, no project file."""
     section: Section | None = None

@@ -36,6 +36,8 @@ def given_to(
     kinds, found = get_type_hints(record, include_extras=True), dict[str, Any]()
     for name, own in given.items():
         value, words = _fit(own, keywords[name]), getattr(kinds[name], "__metadata__", ())
+        if any(isinstance(one, Option) and one.commas for one in words):
+            value = _joined(value)
         where = f"{call}({name}={value!r:.40})"
         found[name] = checked_as(kinds[name], value, where)
         numbers = found[name] if isinstance(found[name], tuple) else (found[name],)
@@ -53,6 +55,17 @@ def _fit(value: Any, keyword: inspect.Parameter) -> Any:
     if isinstance(value, list | tuple):
         return tuple(map(_plain, cast(Sequence[Any], value)))
     return _plain(value)
+
+
+def _joined(value: Any) -> Any:
+    """A list in one text, as the option spells it.
+
+    >>> _joined(9), _joined((0, 3)), _joined("0-7")
+    ('9', '0,3', '0-7')
+    """
+    parts = cast(tuple[Any, ...], value) if isinstance(value, tuple) else (value,)
+    texts = [str(one) for one in parts if isinstance(one, str | int | float) and one is not True]
+    return ",".join(texts) if len(texts) == len(parts) else value
 
 
 def _plain(value: Any) -> Any:

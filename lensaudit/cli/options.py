@@ -217,6 +217,7 @@ def _option(
         [*flags, name],
         also=[one for one in _ONE_MODEL if flags[-1] in _ONE_MODEL and one != flags[-1]],
         old=words.old,
+        commas=words.commas,
         type=None if kind is bool else _type(kind, words),
         required=required,
         section=section,
@@ -290,9 +291,12 @@ class SettingOption(click.Option):
         typed: bool = False,
         also: Sequence[str] = (),
         old: str = "",
+        commas: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__(*flags, **settings)
+        self.commas = commas
+        """A list in one text: what is said again is joined by a comma."""
         self.also = tuple(also)
         """Other flags that are understood, where no other option of the command has them."""
         self.old = old
@@ -309,11 +313,13 @@ class SettingOption(click.Option):
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         """Under its own flags, and under those that it is understood by."""
+        once, self.multiple = self.multiple, self.multiple or self.commas
         super().add_to_parser(parser, ctx)
+        self.multiple = once
         taken = {flag for one in ctx.command.params for flag in one.opts}
         for flag in self.understood:
             if flag not in taken:
-                action = "append" if self.multiple else "store"
+                action = "append" if self.multiple or self.commas else "store"
                 parser.add_option(obj=self, opts=[flag], dest=flag, action=action)
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -323,6 +329,8 @@ class SettingOption(click.Option):
                 opts = self.joined(opts, opts[flag], flag)
                 if flag == self.old:
                     notice(f"{flag} is {self.opts[-1]} from the next release on")
+        if self.commas and isinstance(said := opts.get(str(self.name)), list):
+            opts = {**opts, str(self.name): ",".join(said)}
         return super().consume_value(ctx, opts)
 
     def joined(self, opts: Mapping[str, Any], said: Any, flag: str) -> Mapping[str, Any]:
@@ -332,9 +340,10 @@ class SettingOption(click.Option):
             InputError: there is one value, and it was said twice.
         """
         name, own = str(self.name), max(self.opts, key=len)
-        if name in opts and not self.multiple:
+        several = self.multiple or self.commas
+        if name in opts and not several:
             raise InputError(f"{own} and {flag}: are one option; say it once")
-        return {**opts, name: [*opts.get(name, ()), *said] if self.multiple else said}
+        return {**opts, name: [*opts.get(name, ()), *said] if several else said}
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         """The value, or several; of several each may be a list with commas."""
@@ -386,7 +395,8 @@ class RareOption(SettingOption):
         pairs = [one.partition("=") for one in opts.get(_dest(self.by)) or ()]
         said = [value for key, _, value in pairs if _as_key(key) == self.key]
         if said:
-            opts = self.joined(opts, said if self.multiple else said[-1], self.said_as)
+            several = self.multiple or self.commas
+            opts = self.joined(opts, said if several else said[-1], self.said_as)
         elif self.name in opts:
             value = "=VALUE" if self.is_shared else ""
             notice(f"--{self.key} is {self.said_as}{value} from the next release on")

@@ -205,7 +205,8 @@ def _said(at: str, value: Any, option: click.Option, base: Path) -> Any:
         InputError: there are several where one is wanted, or one is of another kind.
     """
     several = value if isinstance(value, list) else [value]
-    if isinstance(value, list) and not option.multiple:
+    commas = getattr(option, "commas", False)
+    if isinstance(value, list) and not (option.multiple or commas):
         raise InputError(f"{at}: found a list of {len(value)}, wanted one value")
     wanted, kinds = _kinds(option)
     for one in several:
@@ -213,6 +214,8 @@ def _said(at: str, value: Any, option: click.Option, base: Path) -> Any:
         if not isinstance(one, kinds) or (isinstance(one, bool) and not option.is_flag):
             raise InputError(f"{at}: found {_in_toml(one)}, wanted {wanted}")
     said = [_placed(one, option, base) for one in several]
+    if commas:
+        return ",".join(map(str, said))
     return said if option.multiple else said[0]
 
 

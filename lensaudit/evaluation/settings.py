@@ -12,7 +12,7 @@ class HarnessSettings(Precision, Names):
     """A run of `lm-eval`: a model as it is, quantised or steered, and what it is asked."""
 
     model: Annotated[str, Option("Name, Hub id[@revision], folder or base+adapter.", is_a="model")]
-    tasks: Annotated[str, Option("Names with commas.")]
+    tasks: Annotated[str, Option("Names with commas.", commas=True)]
     include: Annotated[
         Path | None, Option("Folder of own task files (YAML).", is_a="folder", typed=True)
     ] = None

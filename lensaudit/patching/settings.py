@@ -1,9 +1,7 @@
 """What can be chosen of a patching run; None means that it follows from the models or the data."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, cast
-
-from pydantic import BeforeValidator
+from typing import Annotated, ClassVar, Literal
 
 from lensaudit.settings import (
     TAU,
@@ -22,17 +20,6 @@ from lensaudit.settings import (
 
 _UDS = Needs("score", one_of=("uds",))
 _EM = Needs("score", one_of=("em",))
-
-
-def as_layers(given: Any) -> Any:
-    """Layers as the option spells them; Python may give numbers.
-
-    >>> as_layers(9), as_layers([0, 3]), as_layers("0-7")
-    ('9', '0,3', '0-7')
-    """
-    if isinstance(given, list):
-        return ",".join(map(str, cast(list[Any], given)))
-    return str(given) if isinstance(given, int) else given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +54,7 @@ class PatchSettings(DepthGroups):
             needs=(_EM,),
         ),
     ] = None
-    layers: Annotated[
-        str, BeforeValidator(as_layers), Option("all, 3, 0-7, 0-15:3, -1, 0-3,8.")
-    ] = "all"
+    layers: Annotated[str, Option("all, 3, 0-7, 0-15:3, -1, 0-3,8.", commas=True)] = "all"
     tau: Annotated[
         float, Option("KE threshold, nats.", needs=(Needs("score", one_of=("uds", "lens")),))
     ] = TAU

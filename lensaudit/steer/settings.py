@@ -30,7 +30,7 @@ those whose logits score the annotated entity."""
 Kind = Literal["add", "ablate", "clamp"]
 
 _ABLATE = Needs("kinds", one_of=("ablate", ()))
-Layers = Annotated[str, Option("all, 5-13, 3,7,-1 …")]
+Layers = Annotated[str, Option("all, 5-13, 3,7,-1 …", commas=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,9 +142,9 @@ class EvalSettings(AskSettings):
     """A run of `steer eval`."""
 
     vector: Annotated[Path, Option(".safetensors of `steer extract`, or .pt.", is_a="file")]
-    coefficients: Annotated[str, Option("Factors of the vector; 0 is the baseline.")] = (
-        "0,0.5,1,1.5,2,2.5"
-    )
+    coefficients: Annotated[
+        str, Option("Factors of the vector; 0 is the baseline.", commas=True)
+    ] = "0,0.5,1,1.5,2,2.5"
     as_ratio: Annotated[
         bool, Option("Coefficients are lengths in units of the stream's mean length.")
     ] = False

@@ -18,7 +18,7 @@ from lensaudit.settings import (
 
 _INSIDE = Needs("metrics", reads=("patched",))
 
-Metrics = Annotated[str, Option("Names with commas, or all.", flag="--metric")]
+Metrics = Annotated[str, Option("Names with commas, or all.", flag="--metric", commas=True)]
 Association = Annotated[
     Asked | None,
     Option(
@@ -40,7 +40,9 @@ class PlanSettings(Machine, NeutralRows, Questions, Anchors):
         tuple[Path, ...],
         Option("List of names, one per line. Repeatable.", flag="--models", is_a="file"),
     ] = ()
-    variants: Annotated[str, Option("base, nf4, int8, relearn-1ep; with commas.")] = "base"
+    variants: Annotated[str, Option("base, nf4, int8, relearn-1ep; with commas.", commas=True)] = (
+        "base"
+    )
     metrics: Metrics = "all"
     association: Association = None
     lens: Annotated[bool, Option("Logit Lens depth beside UDS.")] = False
@@ -66,7 +68,7 @@ class RunSettings:
     workers: Annotated[
         int | None, Option("At once. [default: one per GPU or 4 cores]", least=1)
     ] = None
-    gpus: Annotated[str | None, Option("pool: indices with commas, e.g. 0,1.")] = None
+    gpus: Annotated[str | None, Option("pool: indices with commas, e.g. 0,1.", commas=True)] = None
     per_gpu: Annotated[
         int,
         Option("Workers that share a GPU, each with its part of the memory.", least=1, expert=True),

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 import click
 import pytest
 from click.testing import CliRunner
+from support.hostile import commands
 
-from lensaudit.cli.options import options
+from lensaudit.cli.options import RareOption, SettingOption, options
 from lensaudit.errors import InputError
 from lensaudit.settings import BatchSize, Option, Registry
 
@@ -129,3 +130,47 @@ def test_an_argument_fills_the_field_of_its_name():
 
     CliRunner().invoke(command, ["mine", "--name", "demo/npo"], catch_exceptions=False)
     assert seen == [Recipe(names=("demo/npo",), note="mine")]
+
+
+def lists():
+    """Every option that takes several values, or a text of several, with two that it knows."""
+    for name, command in commands():
+        for one in command.params:
+            if not isinstance(one, SettingOption) or "=" in (one.metavar or ""):
+                continue
+            if one.multiple or one.commas:
+                kind, flag = one.type, max(one.opts, key=len)
+                numbers = ("0.5", "1") if "float" in kind.name else ("1", "2")
+                two = kind.choices[:2] if isinstance(kind, click.Choice) else numbers
+                yield pytest.param(command, one, flag, [*two], id=f"{name} {flag}")
+
+
+def said(command, option, *words):
+    context = click.Context(command)
+    found, *_ = command.make_parser(context).parse_args([*words])
+    return option.type_cast_value(context, option.consume_value(context, found)[0])
+
+
+@pytest.mark.parametrize(("command", "option", "flag", "two"), list(lists()))
+def test_a_list_may_be_repeated_or_have_commas(command, option, flag, two):
+    if isinstance(option, RareOption) and option.is_shared:
+        flag, two = option.by, [f"{option.key}={one}" for one in two]
+        joined = f"{two[0]},{two[1].partition('=')[2]}"
+    else:
+        joined = ",".join(two)
+
+    repeated = said(command, option, flag, two[0], flag, two[1])
+
+    assert repeated == said(command, option, flag, joined)
+    assert len(repeated.split(",") if option.commas else repeated) == 2
+
+
+def test_no_option_says_in_words_that_it_takes_commas_and_is_not_a_list():
+    singles = [
+        f"{name} {one.opts[-1]}"
+        for name, command in commands()
+        for one in command.params
+        if isinstance(one, SettingOption) and not (one.multiple or one.commas)
+        if "commas" in (one.help or "").lower()
+    ]
+    assert singles == []

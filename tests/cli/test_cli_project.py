@@ -452,6 +452,13 @@ def test_one_source_in_a_table_is_audited(tmp_path, monkeypatch, capsys):
     assert "--source: demo/npo (p.toml)" in capsys.readouterr().out
 
 
+def test_a_list_in_a_table_is_one_with_commas(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.toml").write_text('[patch]\nsource = "demo/npo"\nlimit = 3\nlayers = [8, 15]\n')
+    assert run(["patch", "--dry-run", "--project", "p.toml"]) == 0
+    assert "--layers: 8,15 (p.toml)" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("entry", "told"),
     [
@@ -459,7 +466,7 @@ def test_one_source_in_a_table_is_audited(tmp_path, monkeypatch, capsys):
         ("limit = 2.5", "limit: found 2.5, wanted a whole number"),
         ("limit = [2]", "limit: found a list of 1, wanted one value"),
         ("tau = false", "tau: found false, wanted a number"),
-        ("layers = [8, 15]", "layers: found a list of 2, wanted one value"),
+        ("tau = [0.1, 0.2]", "tau: found a list of 2, wanted one value"),
         ("fresh = 1", "fresh: found 1, wanted true or false"),
         ('source = ["demo/npo", 3]', "source: found 3, wanted text"),
         ('source = [["demo/npo"]]', "source: found a list, wanted text"),
