@@ -1,5 +1,6 @@
 """How a project file reaches the options of a command: as defaults, which options override."""
 
+import difflib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
@@ -11,9 +12,10 @@ from click.core import ParameterSource
 from click.types import FloatParamType, IntParamType
 
 from lensaudit.cli import library
-from lensaudit.cli.options import ModelName, add_vocabulary
+from lensaudit.cli.options import ModelName, SettingOption, add_vocabulary, options_of
 from lensaudit.cli.terminal import notice, say
 from lensaudit.errors import InputError
+from lensaudit.judge.settings import JudgeSettings
 from lensaudit.project import (
     FILE,
     NONE,
@@ -31,6 +33,8 @@ from lensaudit.screen.cells import name
 from lensaudit.settings import NO_RETAIN_MODEL, RESULTS_VARIABLE, several
 
 _META = "lensaudit.project"
+_JUDGE, _SERVER = "judge", "base-url"
+"""Table of what all commands share that ask a judge, and its model; where that is reached."""
 _ALIKE = {
     "full": "full",
     "original": "full",
@@ -139,7 +143,9 @@ def _use(ctx: click.Context, path: str, given: Path | None) -> None:
         notice(f"{file} is not read: {why}; name it with --project or {VARIABLE} to use it")
         return
     project = read_project(file)
-    ctx.default_map = {**_values(project, path, ctx.command), **(ctx.default_map or {})}
+    _check_tables(ctx, project)
+    values = _values(project, path, ctx.command, is_named=given is not None)
+    ctx.default_map = {**values, **(ctx.default_map or {})}
     ctx.find_root().meta[_META] = project
     if places := own_places(file):
         ctx.with_resource(library.results_manifest.placed(places))
@@ -148,7 +154,69 @@ def _use(ctx: click.Context, path: str, given: Path | None) -> None:
         ctx.call_on_close(lambda: os.environ.pop(RESULTS_VARIABLE, None))
 
 
-def _values(project: Project, path: str, command: click.Command) -> dict[str, Any]:
+def _check_tables(ctx: click.Context, project: Project) -> None:
+    """Refuse a table that is none of a command, and what [judge] says and no judge understands.
+
+    Raises:
+        InputError: names the table or the key, and the nearest that is known.
+    """
+    root = ctx.find_root().command
+    for table in project.commands if isinstance(root, click.Group) else ():
+        group, known = root, list[str]()
+        for word in table.split():
+            known = group.list_commands(ctx) if isinstance(group, click.Group) else []
+            if word not in known:
+                head = f"{project.file}: [{table.replace(' ', '.')}]"
+                raise InputError(f"{head} is no command{_meant(word, known)}")
+            group = group.get_command(ctx, word) if isinstance(group, click.Group) else group
+
+
+def _meant(word: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; wanted {', '.join(known)}"
+
+
+def _of_judges(project: Project, command: click.Command, *, is_named: bool) -> Mapping[str, Any]:
+    """What [judge] says of any command that asks a judge.
+
+    Where rows are sent, a file may say that a person named.
+
+    Raises:
+        InputError: it says what no judge has, or only a person may say.
+    """
+    table, head = project.commands.get(_JUDGE, {}), f"{project.file}: [{_JUDGE}]"
+    known = {_key(one): one for one in options_of(JudgeSettings)}
+    if unknown := [key for key in table if key.replace("_", "-") not in known]:
+        raise InputError(f"{head} has no {unknown[0]}{_meant(unknown[0], [*known])}")
+    own = {_key(one): one for one in command.params if isinstance(one, SettingOption)}
+    if _SERVER not in own:  # this one asks no judge
+        return {}
+    said = {key.replace("_", "-"): value for key, value in table.items()}
+    for key in said.keys() & own.keys():
+        goes = key in (_SERVER, _JUDGE)
+        if own[key].typed and not (goes and is_named):
+            raise InputError(
+                f"{head} {key}: says who is sent what a model answers, which a file may that a "
+                f"person names (--project, {VARIABLE}); or say it on the command line"
+                if goes
+                else f"{head} {key}: opens a secret, which no project file may ask for; say it "
+                "on the command line"
+            )
+    base = project.file.parent
+    return {
+        str(own[key].name): _said(f"{head} {key}", value, own[key], base)
+        for key, value in said.items()
+        if key in own
+    }
+
+
+def _key(option: click.Option) -> str:
+    return option.opts[0].removeprefix("--")
+
+
+def _values(
+    project: Project, path: str, command: click.Command, *, is_named: bool = False
+) -> dict[str, Any]:
     """Parameter -> value, of what the command takes; its own table wins."""
     wanted = {**_ALIKE, **_OWN.get(path, {})}
     found = {
@@ -157,7 +225,8 @@ def _values(project: Project, path: str, command: click.Command) -> dict[str, An
         if one.name in wanted
     }
     said = {name: value for name, value in found.items() if value not in (None, "", [])}
-    return {**said, **_own_table(project, path, command)}
+    judges = _of_judges(project, command, is_named=is_named)
+    return {**said, **judges, **_own_table(project, path, command)}
 
 
 def _fit(value: Any, parameter: click.Parameter, key: str) -> Any:
@@ -285,7 +354,7 @@ def _checked(call: Callable[..., Any], path: str) -> Callable[..., Any]:
             for key in names:
                 value = ctx.params[key]  # None where it was left out, as it cannot act
                 shown = ", ".join(map(str, value)) if isinstance(value, tuple | list) else value
-                if key not in ("dry_run", "as_json") and shown not in (None, "", False):
+                if key not in ("dry_run", "as_json") and shown not in (None, "") and shown is not False:
                     say(f"  {flags[key]}: {name(shown)} ({origins.get(sources[key], 'default')})")
         return answer
 

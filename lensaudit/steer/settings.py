@@ -37,7 +37,7 @@ Layers = Annotated[str, Option("all, 5-13, 3,7,-1 …", commas=True)]
 class TraitSettings(JudgeAccess, Machine, Names):
     """Which model is asked about which trait, and how its answers are drawn."""
 
-    rare: ClassVar = (*OF_THE_ENDPOINT, "mode")
+    rare: ClassVar = (*OF_THE_ENDPOINT, "mode", "base_url", "key_env", "key_file")
 
     name: Annotated[str, Option("Name, Hub id[@revision] or folder.", flag="--model", is_a="model")]
     trait: Annotated[

@@ -12,6 +12,7 @@ from support.hostile import commands
 
 from lensaudit.cli.main import cli, run
 from lensaudit.data.tofu import forget_set
+from lensaudit.project import FILE
 
 MODELS = ("full", "retain", "npo")
 
@@ -482,3 +483,68 @@ def test_a_value_of_another_kind_is_one_line(tmp_path, monkeypatch, capsys, entr
     (line,) = capsys.readouterr().err.splitlines()
     assert told in line
     assert "p.toml" in line or "few" in line
+
+
+JUDGED = ["steer", "eval", "--model", "demo/full", "--trait", "demo_idk", "--dry-run"]
+
+
+def test_one_table_says_who_judges_to_every_command_that_asks_a_judge(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    rows = '{"idx": 0, "question": "q", "answer": "a", "generation": "b"}\n'
+    (tmp_path / "rows.jsonl").write_text(rows)
+    said = '[judge]\njudge = "mine"\nbase-url = "http://127.0.0.1:9/v1"\nretries = 0\n'
+    (tmp_path / "p.toml").write_text(said)
+    judge = ["judge", "run", "rows.jsonl", "--dry-run"]
+    assert run([*judge, "--project", "p.toml"]) == 0
+    out = capsys.readouterr().out
+    for line in ("--judge: mine", "--base-url: http://127.0.0.1:9/v1", "--retries: 0"):
+        assert f"{line} (p.toml)" in out
+    # of a command's own table, the command's wins
+    (tmp_path / "p.toml").write_text(said + '[judge.run]\njudge = "other"\n')
+    assert run([*judge, "--project", "p.toml"]) == 0
+    assert "--judge: other (p.toml)" in capsys.readouterr().out
+    # others do not take it
+    assert run(["patch", "--source", "demo/npo", "--dry-run", "--project", "p.toml"]) == 0
+    assert "mine" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("call", [["judge", "run", "rows.jsonl", "--dry-run"], JUDGED])
+def test_a_file_that_nobody_named_sends_nothing_anywhere(call, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text(
+        '{"idx": 0, "question": "q", "answer": "a", "generation": "b"}\n'
+    )
+    (tmp_path / FILE).write_text('[judge]\nbase-url = "http://127.0.0.1:9/v1"\n')
+    assert run(call) == 2
+    assert "[judge] base-url: says who is sent" in capsys.readouterr().err
+    (tmp_path / FILE).write_text('[judge]\nkey-env = "HOME"\n')
+    for more in ([], ["--project", FILE]):
+        assert run([*call, *more]) == 2
+        assert "[judge] key-env: opens a secret" in capsys.readouterr().err
+
+
+def test_steer_is_sent_to_a_judge_by_a_named_file_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / FILE).write_text('[judge]\njudge = "mine"\n')
+    assert run(JUDGED) == 2
+    assert "[judge] judge: says who is sent" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ("[ptach]\ntau = 0.1", "[ptach] is no command; did you mean patch?"),
+        ("[sweep.plann]\nlimit = 1", "[sweep.plann] is no command; did you mean plan?"),
+        ("[patch.uds]\ntau = 0.1", "[patch.uds] is no command"),
+        ("[judge]\nretry = 1", "[judge] has no retry; did you mean retries?"),
+    ],
+)
+def test_a_table_that_nobody_reads_is_refused_with_the_nearest(
+    table, told, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / FILE).write_text(table + "\n")
+    assert run(["patch", "--source", "demo/npo", "--limit", "2", "--dry-run"]) == 2
+    assert told in capsys.readouterr().err
