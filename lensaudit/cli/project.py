@@ -354,7 +354,8 @@ def _checked(call: Callable[..., Any], path: str) -> Callable[..., Any]:
             for key in names:
                 value = ctx.params[key]  # None where it was left out, as it cannot act
                 shown = ", ".join(map(str, value)) if isinstance(value, tuple | list) else value
-                if key not in ("dry_run", "as_json") and shown not in (None, "") and shown is not False:
+                is_said = shown not in (None, "") and shown is not False
+                if is_said and key not in ("dry_run", "as_json"):
                     say(f"  {flags[key]}: {name(shown)} ({origins.get(sources[key], 'default')})")
         return answer
 

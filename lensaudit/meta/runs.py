@@ -311,13 +311,23 @@ def pool(names: Sequence[str], side: str, registry: Registry) -> list[str]:
 
 
 def prepare_faithfulness(settings: FaithfulnessSettings, notice: Notice) -> MetaRun:
-    """Models of both pools, the one that knows first, with every name checked."""
+    """Models of both pools, the one that knows first, with every name and every result checked.
+
+    Raises:
+        InputError: the pools are empty or overlap, or results cannot be read.
+    """
     registry = load_registry(settings.measuring.registry)
     pools: dict[ModelRole, list[str]] = {
         "knows": pool(settings.knows, "knows", registry),
         "forgot": pool(settings.forgot, "forgot", registry),
     }
-    return _prepared(pools, settings, notice, measuring=settings.run or not settings.results)
+    how = _prepared(pools, settings, notice, measuring=settings.run or not settings.results)
+    here = {} if how.evaluation is None else {m: identity_of(m, registry) for m in how.names}
+    weights = {name: one["weights"] for name, one in here.items() if "weights" in one}
+    known = read_values(settings.results) if settings.results else Values()
+    for values in (Values(weights=weights), known):
+        check_pools(pools["knows"], pools["forgot"], values)
+    return how
 
 
 def run_faithfulness(settings: FaithfulnessSettings, how: MetaRun) -> Path:
@@ -328,9 +338,6 @@ def run_faithfulness(settings: FaithfulnessSettings, how: MetaRun) -> Path:
     """
     started, n = time.monotonic(), len(pool(settings.knows, "knows", how.registry))
     knows, forgot = how.names[:n], how.names[n:]
-    here = {} if how.evaluation is None else {m: identity_of(m, how.registry) for m in how.names}
-    weights = {name: one["weights"] for name, one in here.items() if "weights" in one}
-    check_pools(knows, forgot, Values(weights=weights))
     values = how.before(settings.results)
     check_pools(knows, forgot, values)
     found = [faithfulness(one, knows, forgot, values) for one in how.metrics]
@@ -358,7 +365,13 @@ def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
         from lensaudit.training.rows import load_rows  # seconds to import
 
         load_rows(settings.relearn_data, part="forget")
-    return _prepared({"source": _candidates(settings)}, settings, notice, measuring=wanted)
+    models = _candidates(settings)
+    if not models:
+        raise InputError("no model to judge robustness on; name some with --source")
+    for results, side in ((settings.before, "before"), (settings.after, settings.attack)):
+        if results:
+            read_values(results, attack=side)
+    return _prepared({"source": models}, settings, notice, measuring=wanted)
 
 
 def run_robustness(settings: RobustnessSettings, how: MetaRun) -> Path:
@@ -370,8 +383,6 @@ def run_robustness(settings: RobustnessSettings, how: MetaRun) -> Path:
         InputError: no models, or results cannot be read.
     """
     started, models, attack, by = time.monotonic(), how.names, settings.attack, settings.by
-    if not models:
-        raise InputError("no model to judge robustness on; name some with --source")
     thresholds, fluency = _thresholds(settings), not settings.no_fluency
     known = read_values(settings.after, attack=attack) if settings.after else Values()
     extra = (*UTILITY_PARTS, *((FLUENCY,) if fluency else ()))

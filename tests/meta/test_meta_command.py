@@ -175,6 +175,28 @@ def test_what_is_wrong_is_said_before_any_work(tmp_path, capsys, monkeypatch, mo
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("last", [[], ["--dry-run"]])
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("faithfulness --pool-knows a --pool-forgot b --results nothing", "nothing: no such file"),
+        (
+            "faithfulness --pool-knows demo/full --pool-forgot demo/full",
+            "have the same weights",
+        ),
+        ("robustness --source a --before nothing --after b", "nothing: no such file"),
+        ("robustness --source a --before rows.json --after nothing", "nothing: no such file"),
+        ("robustness --source results --before rows.json --after rows.json", "no model to judge"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_refuses(tmp_path, capsys, monkeypatch, call, said, last):
+    monkeypatch.chdir(tmp_path)
+    put(tmp_path / "rows.json", {"a": {"uds": 0.5}})
+    chosen = "--metric uds" + " --filter none --attack quantize" * call.startswith("robustness")
+    assert run(["meta", *call.split(), *chosen.split(), *last]) == 2
+    assert said in capsys.readouterr().err
+
+
 def of_results(folder, attack, before, after, *more):
     """The command on results alone."""
     given = f"meta robustness --source results --attack {attack} --before {before} --after {after}"
