@@ -186,12 +186,13 @@ def test_what_is_wrong_is_said_before_any_work(tmp_path, capsys, monkeypatch, mo
         ),
         ("robustness --source a --before nothing --after b", "nothing: no such file"),
         ("robustness --source a --before rows.json --after nothing", "nothing: no such file"),
-        ("robustness --source results --before rows.json --after rows.json", "no model to judge"),
+        ("robustness --source results --before full.json", "no model to judge"),
     ],
 )
 def test_a_dry_run_refuses_what_the_run_refuses(tmp_path, capsys, monkeypatch, call, said, last):
     monkeypatch.chdir(tmp_path)
     put(tmp_path / "rows.json", {"a": {"uds": 0.5}})
+    put(tmp_path / "full.json", {"full": {"uds": 0.5}})
     chosen = "--metric uds" + " --filter none --attack quantize" * call.startswith("robustness")
     assert run(["meta", *call.split(), *chosen.split(), *last]) == 2
     assert said in capsys.readouterr().err
